@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,6 +15,7 @@ import dptrace
 from dptrace.comparison.compare import Comparison
 from dptrace.run.run import Run
 from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, run_of
+from tests.support.compute_files import ComputeFile
 from tests.support.memory_files import memory_run
 from tests.support.paths import TRACES
 
@@ -23,6 +25,7 @@ RUN_FRAMES = (
     *("kernel_summary", "launches"),
     *("memory", "memory_usage", "memory_blocks", "memory_over_time", "allocator_calls"),
 )
+FRAMES_OF_GPUS = ("compute_findings",)
 COMPARISON_FRAMES = "figures", "ranks", "collectives", "kernels"
 KINDS = {"int": "i", "Int64": "i", "float": "f", "bool": "b", "str": "OTU", "None": "fO", "tuple": "O", "dict": "O"}
 """The kinds of NumPy dtypes that each documented type may have; a missing number makes a column float."""
@@ -78,6 +81,14 @@ def test_a_runs_frames_are_documented(name: str, runs: list[Run]) -> None:
     check(getattr(Run, name), [getattr(run, name)() for run in runs])
 
 
+@pytest.mark.parametrize("name", FRAMES_OF_GPUS)
+def test_the_frames_of_gpus_are_documented(name: str, tmp_path: Path) -> None:
+    """Those that have no rows on a CPU."""
+    file = ComputeFile().step().copy("Memcpy HtoD (Pageable -> Device)", 200).kernel("aten::mm", "gemm", 50)
+    file.file.write(tmp_path / "rank0.json")
+    check(getattr(Run, name), [getattr(dptrace.open(tmp_path), name)()])
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", COMPARISON_FRAMES)
 def test_a_comparisons_frames_are_documented(name: str, runs: list[Run]) -> None:
@@ -89,7 +100,7 @@ def test_a_comparisons_frames_are_documented(name: str, runs: list[Run]) -> None
 
 def test_no_frame_is_left_out() -> None:
     """Every public method that returns a frame is among those above, but for deprecated names."""
-    for owner, names in ((Run, RUN_FRAMES), (Comparison, COMPARISON_FRAMES)):
+    for owner, names in ((Run, (*RUN_FRAMES, *FRAMES_OF_GPUS)), (Comparison, COMPARISON_FRAMES)):
         frames = {
             name
             for name, method in inspect.getmembers(owner, inspect.isfunction)

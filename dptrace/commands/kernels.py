@@ -41,6 +41,7 @@ _SORTS_OF_HOST = ("self", "total", "count", "mean")
 @click.option("--sort", type=click.Choice(_SORTS), help="Order of the rows. [total; with --by host: self]")
 @click.option("--top", type=click.IntRange(1), metavar="N", help="Only the first N rows. [terminal: 30; else all]")
 @click.option("--full-names", is_flag=True, help="Print kernel names whole, with template arguments and parameters.")
+@click.option("--no-findings", "findings", flag_value=False, default=True, help="Do not look for what slows compute.")
 @click.option("--peak-tflops", type=Count(), metavar="N", help="Dense peak of one GPU in TFLOP/s, if it is not known.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each row of the table (times in ns).")
@@ -55,6 +56,8 @@ def command(
     differentiates. Rows add up to the time of all intervals exactly; on a CPU they are operators, with the time in
     which no operator inside them ran. FLOPs need shapes, which torch.profiler records with record_shapes=True.
 
+    Findings say what makes compute slower than it could be, what a step would gain without it, and what to do about it.
+
     --by host lists the other side: the time of the threads that launch, how far they run ahead of the device, and the
     calls in which they wait for it.
 
@@ -68,7 +71,7 @@ def command(
     """
     options = _Options(**shown)
     options.check()
-    read_options = replace(read_options, operators=options.by not in ("kernel", "phase"))
+    read_options = replace(read_options, operators=options.by not in ("kernel", "phase") or options.looks_for_findings)
     run = with_workload(open_with_progress(paths, read_options, verbosity, selection), peak_tflops=options.peak_tflops)
     if options.by == "host":
         _print_host(run, options)
@@ -80,10 +83,11 @@ def command(
 
 
 def _print_kernels(run: Run, options: _Options) -> None:
-    from dptrace.run.kernels import arranged, kernel_summary
+    from dptrace.run.kernels import arranged, compute_findings_of, kernel_summary
 
     summary = kernel_summary(run, options.by, options.kind, options.per_rank)
     rows = arranged(summary.rows, options.match, options.sort or "total", options.top)
+    found = compute_findings_of(run) if options.looks_for_findings else None
     if options.as_json:
         head: dict[str, Any] = {
             "schema": _SCHEMA,
@@ -94,6 +98,7 @@ def _print_kernels(run: Run, options: _Options) -> None:
         }
         head |= {"wall_ns": summary.wall_ns, "totals": summary.totals, "notes": list(run.notes)}
         head |= {"flops": summary.flops.to_dict()} if summary.flops is not None else {}
+        head |= {"findings": [finding.to_dict() for finding in found]} if found is not None else {}
         emit(json_text({**head, "rows": rows}), options.output)
     elif options.as_csv:
         _print_csv(rows, options)
@@ -101,7 +106,9 @@ def _print_kernels(run: Run, options: _Options) -> None:
         from dptrace.viewers.terminal.kernel_tables import print_kernels
 
         most = options.top or _MOST_ROWS
-        print_tables(lambda console: print_kernels(summary, rows, console, options.full_names, most), options.output)
+        print_tables(
+            lambda console: print_kernels(summary, rows, console, options.full_names, most, found or ()), options.output
+        )
 
 
 def _print_host(run: Run, options: _Options) -> None:
@@ -144,11 +151,17 @@ class _Options:
     sort: str | None
     top: int | None
     full_names: bool
+    findings: bool
     peak_tflops: float | None
     as_json: bool
     as_csv: bool
     output: Path | None
     force: bool
+
+    @property
+    def looks_for_findings(self) -> bool:
+        """Whether findings are computed; CSV has rows only, and --by host lists another side."""
+        return self.findings and not self.as_csv and self.by != "host"
 
     def check(self) -> None:
         """Refuse options that would be ignored, a pattern that is none, and a file that would be overwritten."""
@@ -159,6 +172,8 @@ class _Options:
         if self.by == "host" and (self.kind != "all" or (self.sort or "self") not in _SORTS_OF_HOST):
             orders = ", ".join(_SORTS_OF_HOST)
             raise UsageError(f"--by host lists calls of the host: leave --kind out, and sort by {orders}.")
+        if not self.findings and (self.as_csv or self.by == "host"):
+            raise UsageError("--csv and --by host have no findings; leave --no-findings out.")
         if self.sort == "self" and self.by != "host":
             raise UsageError("--sort self needs --by host.")
         if self.sort == "tflops" and self.by != "operator-shape":

@@ -14,6 +14,7 @@ from dptrace.timeline.model import Kind, Timeline
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dptrace.analysis.findings.finding import Finding
     from dptrace.analysis.kernels.launches import LaunchFigures
     from dptrace.analysis.kernels.summary import KernelSummary
     from dptrace.analysis.per_gpu.device import DeviceFigures
@@ -25,6 +26,7 @@ __all__ = [
     "SORTS",
     "KernelTables",
     "arranged",
+    "compute_findings_of",
     "flat_frame",
     "kernel_summary",
     "kinds_of",
@@ -137,6 +139,22 @@ class KernelTables:
 
         return pd.DataFrame(kernel_summary(self, by, kind, per_rank).rows)
 
+    def compute_findings(self: _Run) -> pd.DataFrame:
+        """Return what makes compute slower than it could be, most expensive first: a row each; none on a CPU.
+
+        The files of the run are read again, for operators and their shapes. Two findings may count the same time.
+
+        Columns:
+            kind (str): ``small_products``, ``elementwise_chains``, ``short_kernels``, ``slow_gpu`` …
+            text … evidence: as in :meth:`findings`.
+
+        Raises:
+            DptraceError: the run was opened with ``figures_only``, or its files can't be read again.
+        """
+        from dptrace.run.tables import FINDING_COLUMNS, frame
+
+        return frame([finding.to_dict() for finding in compute_findings_of(self)], FINDING_COLUMNS)
+
     def launches(self: _Run, per_rank: bool = False) -> pd.DataFrame:
         """Return where the time of the launching threads goes: a row per operator and runtime call.
 
@@ -187,6 +205,20 @@ def _with_roofline(run: _Run, summary: KernelSummary) -> KernelSummary:
     roof = roof_of(run.timelines, None if run.workload is None else run.workload.peak_tflops)
     rows = [with_roofline(row, roof) for row in summary.rows]
     return replace(summary, rows=rows, flops=counted_flops(rows, summary.wall_ns, roof))
+
+
+def compute_findings_of(run: _Run) -> tuple[Finding, ...]:
+    """Return the findings on a run's compute, as :meth:`KernelTables.compute_findings` does."""
+    from dptrace.analysis.compute_findings.detect import compute_findings
+
+    _check_intervals(run)
+    timelines = [timeline for timeline in run.timelines if not timeline.on_cpu]
+    return compute_findings(timelines, [operator_calls_of(run, timeline) for timeline in timelines])
+
+
+def _check_intervals(run: _Run) -> None:
+    if run.figures_only:
+        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Open it without.")
 
 
 def operator_calls_of(run: _Run, timeline: Timeline) -> OperatorCalls:

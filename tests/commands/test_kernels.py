@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError, UsageError
+from tests.support.compute_files import ComputeFile
 from tests.support.layered_files import layered_file
 from tests.support.recordings import dptrace as record
 
@@ -176,3 +177,18 @@ def test_recorded_modules_become_layers(tmp_path: Path) -> None:
     assert len(layers) >= 2
     assert all(row["backward_ns"] for row in layers)
     assert any(row["communication_ns"] for row in rows.values())
+
+
+def test_findings_stand_above_the_table(tmp_path: Path) -> None:
+    """And in the JSON; not where they are not asked for, and never in CSV."""
+    file = ComputeFile().step().copy("Memcpy HtoD (Pageable -> Device)", 200).kernel("aten::mm", "gemm", 50)
+    file.file.write(tmp_path / "rank0.json")
+    printed = run(tmp_path).stdout
+    (found,) = json.loads(run(tmp_path, "--json").stdout)["findings"]
+
+    assert ("pageable_copies", 200_000) == (found["kind"], found["cost_ns"])
+    assert printed.index("pin_memory") < printed.index("gemm")
+    assert "pin_memory" not in run(tmp_path, "--no-findings").stdout
+    assert "findings" not in json.loads(run(tmp_path, "--no-findings", "--json").stdout)
+    assert "pin_memory" not in run(tmp_path, "--csv").stdout
+    assert 2 == run(tmp_path, "--csv", "--no-findings").exit_code

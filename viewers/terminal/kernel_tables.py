@@ -8,11 +8,13 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.kernels.summary import KernelSummary
 from dptrace.core.units import byte_size, milliseconds, number, plural, share
 from dptrace.run.kernels import kernel_summary
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import plain
+from dptrace.viewers.terminal.cross_rank_tables import findings_list
 from dptrace.viewers.terminal.split_tables import titled_table
 
 __all__ = ["kernel_parts", "print_kernels"]
@@ -108,18 +110,26 @@ _SPREAD: dict[str, Cell] = {
 
 
 def print_kernels(
-    summary: KernelSummary, rows: Sequence[Row], console: Console, full_names: bool = False, most: int = 30
+    summary: KernelSummary,
+    rows: Sequence[Row],
+    console: Console,
+    full_names: bool = False,
+    most: int = 30,
+    findings: tuple[Finding, ...] = (),
 ) -> None:
     """Print rows of a summary, and the totals that all of its rows add up to.
 
     Args:
         full_names: print the names of kernels whole.
         most: number of rows to print.
+        findings: what slows compute, printed above the table.
     """
     if not summary.rows:
         console.print("Nothing of this kind ran in this run.")
         return
     console.print(*_totals(summary), *_flops(summary), sep="\n")
+    if findings:
+        console.print("", findings_list(findings), "", sep="\n")
     names = dict(_NAMES[summary.by])
     if summary.by == "kernel" and full_names:
         names["kernel"] = _text("name")
