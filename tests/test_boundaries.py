@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis/kernels": {"timeline", "readers", "model", "core"},
     "analysis/findings": FIGURES | {"core"},
     "analysis/compute_findings": {"analysis/kernels", "analysis/findings", "timeline", "readers", "model", "core"},
-    "run": FIGURES | {"analysis/findings", "analysis/kernels", "analysis/compute_findings", "core", "errors", "api"},
+    "run": FIGURES | {"analysis/findings", "analysis/kernels", "core", "errors", "api"},
+    "replay": FIGURES | {"run", "readers", "core", "errors"},
     "comparison": FIGURES | {"run", "core", "errors"},
     "load": FIGURES | {"run", "readers", "core", "errors"},
     "export": FIGURES | {"run", "core", "errors", "version"},
@@ -44,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doctor": {"record", "load", "run", "timeline", "core", "errors", "version"},
     "bench": {"record", "load", "run", "analysis/per_gpu", "model", "core", "errors"},
     "viewers": FIGURES
-    | {"analysis/findings", "analysis/kernels", "run", "comparison", "bench", "simulate"}
+    | {"analysis/findings", "analysis/kernels", "run", "replay", "comparison", "bench", "simulate"}
     | {"core", "errors", "version"},
     "api": {"simulate", "load", "run", "comparison", "export", "hta", "viewers", "readers", "model", "core", "errors"},
     "__init__": {"api", "run", "comparison", "errors", "version"},
@@ -55,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "doctor",
         "readers",
         "run",
+        "replay",
         "load",
         "comparison",
         "export",

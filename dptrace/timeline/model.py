@@ -200,8 +200,8 @@ class Timeline(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def filter(self, chosen: NDArray[np.bool_]) -> Timeline:
-        """Select intervals; steps, names and collectives do not change."""
+    def filter(self, chosen: NDArray[Any]) -> Timeline:
+        """Select or reorder intervals; steps, names and collectives do not change."""
         return replace(self, **{column: getattr(self, column)[chosen] for column in COLUMNS})
 
     @property

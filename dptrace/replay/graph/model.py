@@ -1,0 +1,170 @@
+"""The dependency graph in arrays: tasks with a duration, and edges that a task's start waits for.
+
+::
+
+    start[i] = max over its edges of (from_end ? end[src] : start[src]) + lag        end = start + duration
+
+A task without edges keeps its recorded start. A what-if changes durations and lags; tasks, edges and order stay.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dptrace.core.intervals import Int64
+
+__all__ = ["INFERRED", "NO_PROCESS", "Edge", "EdgeKind", "Edges", "Graph", "TaskKind"]
+
+NO_PROCESS = -1
+"""Process of a transfer, which belongs to all its ranks."""
+
+
+class TaskKind(IntEnum):
+    """What a task is."""
+
+    CALL = 0
+    """A call on the host."""
+    RETURN = 1
+    """The moment at which a blocking call returns."""
+    MARK = 2
+    """The start of a step on the host, or the end of the last."""
+    COMPUTE = 3
+    MEMORY = 4
+    COMMUNICATION = 5
+    """A collective that waits for no other rank."""
+    ARRIVAL = 6
+    """The moment at which a rank arrives at a collective."""
+    TRANSFER = 7
+    """What a collective takes once its last rank has arrived."""
+
+
+class EdgeKind(IntEnum):
+    """Why a task waits for another."""
+
+    HOST = 0
+    """A thread runs one call after the other; the lag is the pause between them."""
+    THREAD = 1
+    """A thread goes on once another has finished (autograd's hand-over)."""
+    LAUNCH = 2
+    STREAM = 3
+    PRODUCE = 4
+    """A collective waits for what computes its input."""
+    JOIN = 5
+    """A stream waits for a collective or another stream."""
+    SYNCHRONIZE = 6
+    """The host waits for the device."""
+    HIDDEN = 7
+    """The host waited for the device in a call that is not recorded."""
+    QUEUE = 8
+    """The host waits for room in the queue of launches."""
+    RENDEZVOUS = 9
+    PEER = 10
+    """The arrival of ranks that were not recorded, as long after the previous collective as it was."""
+    TIMED = 11
+    """A wait that is not recorded, inferred from the times of start and end."""
+    BUSY = 12
+    """A kernel that found no free multiprocessor, inferred from times."""
+
+
+INFERRED = (EdgeKind.TIMED, EdgeKind.BUSY)
+"""The kinds that only times suggest: they are confirmed by the same times that a replay is compared with."""
+
+
+class Edges:
+    """Edges as they are collected: arrays of sources and destinations with one lag, or one each."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[NDArray[Any], ...]] = []
+
+    def add(self, src: Int64, dst: Int64, lag: ArrayLike, kind: EdgeKind, from_end: ArrayLike = True) -> None:
+        """Add an edge from each of *src* to the entry of *dst* at the same place.
+
+        Args:
+            lag: ns after the source's end, or its start; may be negative where clocks differ.
+            from_end: whether the destination waits for the source's end.
+        """
+        count = len(src)
+        self._parts.append(
+            (
+                np.asarray(src, np.int64),
+                np.asarray(dst, np.int64),
+                np.broadcast_to(np.asarray(lag, np.int64), count),
+                np.broadcast_to(np.asarray(from_end, np.bool_), count),
+                np.full(count, kind, np.uint8),
+            )
+        )
+
+    def table(self) -> Edge:
+        """Return all edges, in the order in which they were added."""
+        kinds = (np.int64, np.int64, np.int64, np.bool_, np.uint8)
+        columns: list[NDArray[Any]] = [
+            np.concatenate([part[i] for part in self._parts] or [np.empty(0, kind)]).astype(kind, copy=False)
+            for i, kind in enumerate(kinds)
+        ]
+        return Edge(*columns)
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """Edges, one entry per edge in each column."""
+
+    src: Int64
+    dst: Int64
+    lag_ns: Int64
+    from_end: NDArray[np.bool_]
+    kind: NDArray[np.uint8]
+    """:class:`EdgeKind` values."""
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def of(self, *kinds: EdgeKind) -> NDArray[np.bool_]:
+        """Return a mask of the edges of these kinds."""
+        mask = np.zeros(256, np.bool_)
+        mask[list(kinds)] = True
+        chosen: NDArray[np.bool_] = mask[self.kind]
+        return chosen
+
+    def filter(self, chosen: NDArray[Any]) -> Edge:
+        """Select or reorder edges."""
+        return Edge(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """Tasks, one entry per task in each column, and the edges between them, sorted by destination."""
+
+    start_ns: Int64
+    """Recorded start, on the clock that all ranks share."""
+    duration_ns: Int64
+    end_ns: Int64
+    """Recorded end; of a transfer, the last of its ranks'."""
+    kind: NDArray[np.uint8]
+    """:class:`TaskKind` values."""
+    process: NDArray[np.int32]
+    """Index of the process whose file has the task, or NO_PROCESS."""
+    name: NDArray[np.int32]
+    """Index into ``names``."""
+    operator: NDArray[np.int32]
+    """Name of the outermost operator that ran or launched it, or -1."""
+    names: tuple[str, ...]
+    edge: Edge
+    first: Int64
+    """Index of each task's first edge, followed by the number of edges."""
+    order: Int64
+    """The tasks in an order in which each comes after those it waits for."""
+    contradicted: int = 0
+    """Edges left out because they would have closed a cycle."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def of(self, *kinds: TaskKind) -> NDArray[np.bool_]:
+        """Return a mask of the tasks of these kinds."""
+        mask = np.zeros(256, np.bool_)
+        mask[list(kinds)] = True
+        chosen: NDArray[np.bool_] = mask[self.kind]
+        return chosen

@@ -1,0 +1,191 @@
+"""The tasks of one process and the edges between them: everything that needs no other rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from dptrace.core.arrays import unique
+from dptrace.core.intervals import EMPTY, Int64
+from dptrace.replay.graph.blocking_calls import BlockingCalls, blocking_calls
+from dptrace.replay.graph.device_order import DeviceOrder, device_order
+from dptrace.replay.graph.host_events import HostEvents, Operators, host_events
+from dptrace.replay.graph.host_order import HostTasks, add_host_order
+from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
+from dptrace.replay.graph.rank_events import RankEvents
+from dptrace.replay.graph.stream_waits import StreamWaits, add_stream_waits
+from dptrace.timeline.model import Kind, Timeline
+
+__all__ = ["Align", "Process", "build_process"]
+
+Align = Callable[[Int64], Int64]
+"""Converts times of a process to the clock that all ranks share."""
+
+
+class Process(msgspec.Struct, frozen=True):
+    """The tasks of one process, numbered from its first; its edges have the numbers of the whole graph."""
+
+    events: RankEvents
+    """On the shared clock."""
+    host: HostEvents
+    device: DeviceOrder
+    blocking: BlockingCalls
+    waits: StreamWaits
+    hidden_waits: int
+    names: tuple[str, ...]
+    first_task: int
+    start_ns: Int64
+    duration_ns: Int64
+    kind: NDArray[np.uint8]
+    name: NDArray[np.int32]
+    operator: NDArray[np.int32]
+    edge: Edge
+    host_tasks: HostTasks
+    interval_tasks: Int64
+    """Task of each device interval."""
+    timelines: tuple[tuple[int, Int64], ...]
+    """Number of each timeline in the run, and the task of each of its intervals, or -1."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def mark_tasks(self) -> Int64:
+        """Task of the start of each step, and of the end of the last; empty without marks."""
+        tasks: Int64 = self.host_tasks.begin[self.host.marks]
+        return tasks
+
+
+def build_process(
+    events: RankEvents, timelines: Sequence[tuple[int, Timeline]], align: Align, first_task: int
+) -> Process:
+    """Build the tasks and edges of one process.
+
+    Args:
+        events: as recorded.
+        timelines: those of the process, with their numbers in the run.
+        align: to the shared clock.
+        first_task: number of the process's first task.
+    """
+    intervals = [_intervals(events, timeline) for _, timeline in timelines]
+    communication = np.zeros(len(events.start_ns), np.bool_)
+    for (_, timeline), places in zip(timelines, intervals, strict=True):
+        comm = (timeline.kind == Kind.COMMUNICATION) & (places >= 0)
+        communication[places[comm]] = True
+    operators = _operators(events, timelines, align)
+    events = _aligned(events, align)
+    host = host_events(events, operators)
+    names = _names(events, host)
+    device = device_order(events, host, communication)
+    blocking = blocking_calls(events, host, device, names)
+    tasks = HostTasks(first_task + np.arange(len(host)), first_task + np.arange(len(host)))
+    tasks.finish[blocking.event] = first_task + len(host) + np.arange(len(blocking))
+    interval_tasks = first_task + len(host) + len(blocking) + np.arange(len(device))
+    edges = Edges()
+    hidden = add_host_order(edges, host, device, tasks, interval_tasks)
+    _add_blocking(edges, blocking, tasks, interval_tasks)
+    device.add_edges(edges, host, names, tasks.begin, interval_tasks)
+    waits = add_stream_waits(edges, events, host, device, names, interval_tasks)
+    placed = tuple(
+        (number, _tasks_of(timeline, places, interval_tasks, tasks.begin[host.of_operator]))
+        for (number, timeline), places in zip(timelines, intervals, strict=True)
+    )
+    return Process(
+        events, host, device, blocking, waits, hidden, names, first_task, *_columns(events, host, device, blocking),
+        edges.table(), tasks, interval_tasks, placed,
+    )  # fmt: skip
+
+
+def _intervals(events: RankEvents, timeline: Timeline) -> Int64:
+    """Return the place of each interval of a timeline among the device intervals of its process, or -1."""
+    own = np.arange(len(events.start_ns)) if timeline.on_cpu else np.flatnonzero(events.device == timeline.device)
+    wanted = np.flatnonzero(timeline.kind == Kind.COMMUNICATION) if timeline.on_cpu else np.arange(len(timeline))
+    places = np.full(len(timeline), -1, np.int64)
+    if len(own) == len(wanted):
+        places[wanted] = own
+        return places
+    # The timeline may lack a step that was not finished: start and stream identify an interval.
+    lanes, lane = np.unique(np.append(events.stream[own], timeline.lane[wanted]), return_inverse=True)
+    _, time = np.unique(np.append(events.start_ns[own], timeline.start_ns[wanted]), return_inverse=True)
+    key = time * len(lanes) + lane
+    known, first = np.unique(key[: len(own)], return_index=True)
+    at = np.minimum(np.searchsorted(known, key[len(own) :]), len(known) - 1)
+    places[wanted] = np.where(known[at] == key[len(own) :], own[first[at]], -1)
+    return places
+
+
+def _operators(events: RankEvents, timelines: Sequence[tuple[int, Timeline]], align: Align) -> Operators:
+    """Return the operators that compute on a CPU, which are intervals of its timeline."""
+    timeline = timelines[0][1]
+    if not timeline.on_cpu:
+        return Operators(*EMPTY, EMPTY[0], np.empty(0, np.int32))
+    compute = np.flatnonzero(timeline.kind != Kind.COMMUNICATION)
+    number = {name: i for i, name in enumerate(events.names)}
+    names = np.array([number.get(name, -1) for name in timeline.names], np.int32)
+    return Operators(
+        align(timeline.start_ns[compute]),
+        align(timeline.end_ns[compute]),
+        timeline.lane[compute],
+        names[timeline.name[compute]],
+    )
+
+
+def _aligned(events: RankEvents, align: Align) -> RankEvents:
+    return replace(
+        events,
+        call_start_ns=align(events.call_start_ns),
+        call_end_ns=align(events.call_end_ns),
+        start_ns=align(events.start_ns),
+        end_ns=align(events.end_ns),
+        step_start_ns=align(events.step_start_ns),
+        step_end_ns=int(align(np.array([events.step_end_ns]))[0]),
+    )
+
+
+def _names(events: RankEvents, host: HostEvents) -> tuple[str, ...]:
+    """Return the names of the process's tasks: those of its file and of its marks."""
+    end = ("end of the last step",) if len(host.marks) else ()
+    return (*events.names, *events.step_names, *end)
+
+
+def _add_blocking(edges: Edges, blocking: BlockingCalls, tasks: HostTasks, interval_tasks: Int64) -> None:
+    """Let each blocking call return after its own time and after what it waits for."""
+    begin, finish = tasks.begin[blocking.event], tasks.finish[blocking.event]
+    edges.add(begin, finish, blocking.own_ns, EdgeKind.HOST)
+    for kind in unique(blocking.edge_kind).tolist():
+        chosen = blocking.edge_kind == kind
+        source, lag = interval_tasks[blocking.target[chosen]], blocking.resume_ns[chosen]
+        edges.add(source, finish[chosen], lag, EdgeKind(kind), from_end=~blocking.queue[chosen])
+
+
+def _tasks_of(timeline: Timeline, places: Int64, interval_tasks: Int64, operator_tasks: Int64) -> Int64:
+    """Return the task of each interval of a timeline, or -1."""
+    tasks = np.where(places >= 0, np.append(interval_tasks, -1)[places], -1)
+    if timeline.on_cpu:
+        tasks[timeline.kind != Kind.COMMUNICATION] = operator_tasks
+    return tasks
+
+
+def _columns(
+    events: RankEvents, host: HostEvents, device: DeviceOrder, blocking: BlockingCalls
+) -> tuple[Int64, Int64, NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]:
+    """Return start, duration, kind, name and operator of each task: host events, returns, device intervals."""
+    length = host.end_ns - host.start_ns
+    length[blocking.event] = 0
+    returns = host.end_ns[blocking.event]
+    kind = np.where(
+        device.communication, TaskKind.COMMUNICATION, np.where(events.memory, TaskKind.MEMORY, TaskKind.COMPUTE)
+    )
+    by = device.launched_by
+    launched_in = np.where(by >= 0, host.operator[by] if len(host) else -1, -1)
+    return (
+        np.concatenate((host.start_ns, returns, device.start_ns)),
+        np.concatenate((length, np.zeros(len(returns), np.int64), device.end_ns - device.start_ns)),
+        np.concatenate((host.kind, np.full(len(returns), TaskKind.RETURN), kind)).astype(np.uint8),
+        np.concatenate((host.name, host.name[blocking.event], events.name)).astype(np.int32),
+        np.concatenate((host.operator, host.operator[blocking.event], launched_in)).astype(np.int32),
+    )

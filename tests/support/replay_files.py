@@ -1,0 +1,67 @@
+"""Files of a small job whose times follow from its dependencies, so that a replay of it is exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.kineto_files import KinetoFile
+
+__all__ = ["job_rank", "write_job"]
+
+_AFTER_US = 177
+"""From the arrival of the slower rank to the next step: all-reduce 100 µs, optimizer 50, lags, and 20 of the host."""
+_COLLECTIVE = {
+    "Collective name": "allreduce",
+    "In msg nelems": 1024,
+    "Out msg nelems": 1024,
+    "Group size": 2,
+    "dtype": "Float",
+    "Process Group Name": "0",
+    "Process Group Ranks": "[0, 1]",
+}
+
+
+def job_rank(rank: int, forward: int, arrival: int, steps: int = 4, world_size: int = 2) -> KinetoFile:
+    """Record a rank of a job that waits for its device at the end of each step.
+
+    ::
+
+        host     L L c10d(w L) w L  cudaDeviceSynchronize ────────────────────────────┤ 20 │ next step
+        stream 7   ├ forward ─────┤├ backward 200 ┤             2├ optimizer 50 ┤5
+        stream 20                                 2├ wait ├ 100 ┤
+
+    Args:
+        forward: length of its forward kernel in µs.
+        arrival: when the slower rank arrives at the all-reduce, in µs after the start of the step.
+    """
+    file = KinetoFile(rank, world_size)
+    for step in range(steps):
+        length = arrival + _AFTER_US
+        at, ids = 1000 + step * length, 100 * step + 1
+        file.label(f"ProfilerStep#{step}", at, at + length)
+        _launch(file, ids, at + 10, "forward", at + 20, at + 20 + forward)
+        behind = at + 21 + forward
+        _launch(file, ids + 1, at + 20, "backward", behind, behind + 200)
+        file.op("c10d::allreduce_", at + 30, at + 60)
+        file.event("cuda_runtime", "cudaStreamWaitEvent", at + 35, at + 36)
+        arrive, done = behind + 202, arrival + 100 + at
+        _launch(file, ids + 2, at + 40, "ncclDevKernel_AllReduce_Sum_f32", arrive, done, 20, Seq=step, **_COLLECTIVE)
+        file.event("cuda_runtime", "cudaStreamWaitEvent", at + 70, at + 71)
+        _launch(file, ids + 3, at + 75, "optimizer", done + 2, done + 52)
+        file.event("cuda_runtime", "cudaDeviceSynchronize", at + 85, done + 57)
+    return file
+
+
+def _launch(
+    file: KinetoFile, number: int, call: float, name: str, start: float, end: float, stream: int = 7, **args: object
+) -> None:
+    file.event("cuda_runtime", "cudaLaunchKernel", call, call + 5, correlation=number)
+    file.event("kernel", name, start, end, tid=stream, device=0, stream=stream, correlation=number, **args)
+
+
+def write_job(folder: Path, steps: int = 4) -> Path:
+    """Write the two ranks of the job: rank 1 has the longer forward, so rank 0 waits for it."""
+    arrival = 20 + 400 + 1 + 200 + 2
+    job_rank(0, 300, arrival, steps).write(folder / "rank0.json")
+    job_rank(1, 400, arrival, steps).write(folder / "rank1.json")
+    return folder
