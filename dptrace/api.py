@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,14 @@ from dptrace.load.options import ReadOptions
 if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison as Comparison
     from dptrace.model.planning.describe import Description
+    from dptrace.model.training.describe import Description
+    from dptrace.replay.whatif import Replay as Replay
+    from dptrace.replay.whatif import WhatIf as WhatIf
     from dptrace.run.run import Run
     from dptrace.viewers.explain.notebook import Explained as Explained
     from dptrace.viewers.pages.notebook import NotebookPage as NotebookPage
 
-__all__ = ["compare", "explain", "export_trace", "figure", "hta_analysis", "memory", "open", "predict", "show"]
+__all__ = ["compare", "explain", "export_trace", "figure", "hta_analysis", "memory", "open", "predict", "replay", "show", "whatif"]
 
 
 def open(
@@ -69,6 +72,62 @@ def compare(before: Run | Sequence[Run], after: Run | Sequence[Run]) -> Comparis
     from dptrace.comparison.compare import compare
 
     return compare(before, after)
+
+
+def replay(run: Run) -> Replay:
+    """Prepare a run for what-ifs: build its dependency graph from a second reading of its files.
+
+    Raises:
+        DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
+    """
+    from dptrace.replay.whatif import Replay
+
+    return Replay(run)
+
+
+def whatif(
+    run: Run,
+    *,
+    compute: float | None = None,
+    bandwidth: float | None = None,
+    kernels: Mapping[str, float] | None = None,
+    straggler: Mapping[int, int] | None = None,
+    no_straggler: bool = False,
+    no_host_delay: bool = False,
+    perfect_overlap: bool = False,
+) -> WhatIf:
+    """Predict what a step would take if something were different, by replaying the run; changes apply together.
+
+    Args:
+        run: the run; without changes it is replayed as it was.
+        compute: factor by which compute is faster.
+        bandwidth: factor by which links are faster; the latency of a collective stays, where its sizes show it.
+        kernels: by regular expression, the share of their time that kernels with a matching name take.
+        straggler: by rank, how late its host is in each step, in ns.
+        no_straggler: between two collectives, no rank spends longer on its own work than the median one.
+        no_host_delay: calls, and what the host does between them, take no time.
+        perfect_overlap: nothing waits for a collective.
+
+    Returns:
+        The step as measured, replayed and predicted in ns, its range, its parts and ranks, the predicted run, and the
+        reasons to doubt the answer.
+
+    Raises:
+        UsageError: a factor is not above 0, no kernel matches, or a rank is not in the run.
+        DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
+    """
+    from dptrace.replay.options import changes_of
+
+    changes = changes_of(
+        compute=compute,
+        bandwidth=bandwidth,
+        kernels=kernels,
+        straggler=straggler,
+        no_straggler=no_straggler,
+        no_host_delay=no_host_delay,
+        perfect_overlap=perfect_overlap,
+    )
+    return run.replay.whatif(changes)
 
 
 def show(run: Run, view: str = "gantt", height: int | None = None) -> NotebookPage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
-    from dptrace.api import Comparison, NotebookPage
+    from dptrace.api import Comparison, NotebookPage, Replay, WhatIf
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.select import KeptDevice
     from dptrace.run.utilization import Workload
@@ -335,6 +335,38 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods):
         devices = tuple(part.device for part in kept)
         timelines = tuple(device.timeline for device in devices)
         return replace(self, timelines=timelines, devices=devices, notes=notes, selected_from=(self, kept))
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The run prepared for what-ifs: its dependency graph, built once from a second reading of the files."""
+        from dptrace.api import replay
+
+        return replay(self)
+
+    def whatif(
+        self,
+        *,
+        compute: float | None = None,
+        bandwidth: float | None = None,
+        kernels: Mapping[str, float] | None = None,
+        straggler: Mapping[int, int] | None = None,
+        no_straggler: bool = False,
+        no_host_delay: bool = False,
+        perfect_overlap: bool = False,
+    ) -> WhatIf:
+        """Predict what a step would take if something were different; see :func:`dptrace.whatif`."""
+        from dptrace.api import whatif
+
+        return whatif(
+            self,
+            compute=compute,
+            bandwidth=bandwidth,
+            kernels=kernels,
+            straggler=straggler,
+            no_straggler=no_straggler,
+            no_host_delay=no_host_delay,
+            perfect_overlap=perfect_overlap,
+        )
 
     def compare(self, after: Run) -> Comparison:
         """Compare with a later run; see :func:`dptrace.compare`."""

@@ -26,6 +26,7 @@ COMMANDS = {
     "view": "Draw the per-GPU Gantt chart, in the browser or in the terminal.",
     "report": "Write findings, charts and tables as one page, to attach to a ticket.",
     "diff": "Compare two runs: what changed, by how much, and whether it is noise.",
+    "whatif": "Predict what a step would take if something were different, by replaying it.",
     "hta": "Run an analysis of Holistic Trace Analysis.",
     "export": "Merge all ranks into one trace for Perfetto or Chrome.",
     "bench": "Benchmark ways to train: epoch time, speedup, communication.",

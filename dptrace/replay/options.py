@@ -1,0 +1,86 @@
+"""The options of a what-if, as numbers and as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from dptrace.errors import UsageError
+from dptrace.replay.changes import Bandwidth, Change, Compute, Kernel, NoHostDelay, PerfectOverlap, Straggler
+from dptrace.replay.levelling import NoStraggler
+
+__all__ = ["changes_of", "parse_factor", "parse_kernel", "parse_straggler"]
+
+_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_NUMBER = r"(\d{1,12}(?:\.\d{1,9})?)"
+
+
+def changes_of(
+    *,
+    compute: float | None = None,
+    bandwidth: float | None = None,
+    kernels: Mapping[str, float] | None = None,
+    straggler: Mapping[int, int] | None = None,
+    no_straggler: bool = False,
+    no_host_delay: bool = False,
+    perfect_overlap: bool = False,
+) -> tuple[Change, ...]:
+    """Return the changes in the order in which they apply; see :meth:`dptrace.Run.whatif` for the options.
+
+    Raises:
+        UsageError: a factor is not above 0, or a time is negative.
+    """
+    factors = {
+        "compute": compute,
+        "bandwidth": bandwidth,
+        **{f"kernel {name}": f for name, f in (kernels or {}).items()},
+    }
+    for name, factor in factors.items():
+        if factor is not None and not 0 < factor < float("inf"):
+            raise UsageError(f"{name} {factor:g}×: a factor must be above 0.")
+    if late := [ns for ns in (straggler or {}).values() if ns < 0]:
+        raise UsageError(f"A straggler can't be late by {late[0]} ns: give a time of 0 or more.")
+    # What levels or removes comes first, so that what is added after it stays.
+    changes: list[Change] = [*([NoStraggler()] if no_straggler else []), *([NoHostDelay()] if no_host_delay else [])]
+    changes += [Compute(compute)] if compute is not None else []
+    changes += [Kernel(pattern, factor) for pattern, factor in (kernels or {}).items()]
+    changes += [Bandwidth(bandwidth)] if bandwidth is not None else []
+    changes += [PerfectOverlap()] if perfect_overlap else []
+    changes += [Straggler(rank, late_ns) for rank, late_ns in (straggler or {}).items()]
+    return tuple(changes)
+
+
+def parse_factor(text: str, option: str) -> float:
+    """Parse ``2x`` or ``1.5``.
+
+    Raises:
+        UsageError: the text is neither, or 0.
+    """
+    match = re.fullmatch(rf"\s*{_NUMBER}\s*[x×]?\s*", text)
+    if not match or not float(match[1]):
+        raise UsageError(f"{option} {text}: expected a factor above 0, for example 2x or 0.5x.")
+    return float(match[1])
+
+
+def parse_kernel(text: str) -> tuple[str, float]:
+    """Parse ``REGEX=0.5x``.
+
+    Raises:
+        UsageError: the text is not of this form.
+    """
+    pattern, equals, factor = text.rpartition("=")
+    if not equals or not pattern:
+        raise UsageError(f"--kernel {text}: expected REGEX=FACTOR, for example gemm=0.5x.")
+    return pattern, parse_factor(factor, f"--kernel {pattern}=")
+
+
+def parse_straggler(text: str) -> tuple[int, int]:
+    """Parse ``2=20ms``: a rank, and how late it is, in ns.
+
+    Raises:
+        UsageError: the text is not of this form.
+    """
+    match = re.fullmatch(rf"\s*(\d{{1,6}})={_NUMBER}\s*({'|'.join(_UNITS)})\s*", text)
+    if not match:
+        raise UsageError(f"--straggler {text}: expected RANK=TIME with a unit, for example 0=20ms.")
+    return int(match[1]), round(float(match[2]) * _UNITS[match[3]])

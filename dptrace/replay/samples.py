@@ -1,0 +1,108 @@
+"""Figures of the same steps on all ranks, as recorded and replayed, and the range of their median."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.per_gpu.split import FIGURES, Split, split
+from dptrace.core.arrays import median
+from dptrace.errors import DptraceError
+from dptrace.replay.graph.build import Model
+from dptrace.replay.simulate import Schedule, Times
+from dptrace.replay.timelines import parts_by_end, timeline_at
+from dptrace.run.run import Run
+
+__all__ = ["WALL", "Chosen", "Outcome", "choose", "median_range", "outcome", "recorded", "simulated"]
+
+WALL = FIGURES.index("wall_ns")
+_CUT_OFF = 0.1
+"""A last step shorter than this share of the median was cut off by the end of the recording."""
+_RESAMPLES = 400
+_RANGE = (5, 95)
+"""Percentiles of the median over resampled steps."""
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The steps and timelines that an answer is about."""
+
+    timelines: tuple[int, ...]
+    """Their numbers in the whole run."""
+    steps: tuple[str, ...]
+    places: tuple[NDArray[np.int64], ...]
+    """Index of each step in each timeline."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """A model that was simulated."""
+
+    model: Model
+    times: Times
+    by_end: NDArray[np.int64]
+    """Figures of each step, from the end of one to the end of the next: timelines × steps × figures."""
+
+
+def choose(run: Run, whole: Run) -> Chosen:
+    """Choose the steps that all selected ranks have, without one that was cut off.
+
+    Args:
+        run: the run with the ranks and steps that were selected.
+        whole: the run that they were selected from.
+
+    Raises:
+        DptraceError: no step is on all ranks.
+    """
+    numbers = {(t.rank, t.device): i for i, t in enumerate(whole.timelines)}
+    own = [timeline.windows.names for timeline in run.timelines]
+    steps = [name for name in own[0] if all(name in names for names in own)]
+    if not steps:
+        raise DptraceError(f"{run.path}: no step is on all ranks, so their steps can't be compared.")
+    timelines = tuple(numbers[t.rank, t.device] for t in run.timelines)
+    walls = recorded(whole, _chosen(whole, timelines, steps))[:, :, WALL].mean(axis=0)
+    if len(steps) > 1 and walls[-1] < _CUT_OFF * median(walls[:-1]):
+        del steps[-1]
+    return _chosen(whole, timelines, steps)
+
+
+def _chosen(whole: Run, timelines: tuple[int, ...], steps: Sequence[str]) -> Chosen:
+    names = [whole.timelines[number].windows.names for number in timelines]
+    return Chosen(timelines, tuple(steps), tuple(np.array([own.index(name) for name in steps]) for own in names))
+
+
+def _table(chosen: Chosen, splits: Sequence[Split]) -> NDArray[np.int64]:
+    rows = [
+        np.stack([figures.figures[name][places] for name in FIGURES], axis=1)
+        for figures, places in zip(splits, chosen.places, strict=True)
+    ]
+    return np.stack(rows).astype(np.int64)
+
+
+def recorded(whole: Run, chosen: Chosen) -> NDArray[np.int64]:
+    """Return the figures as recorded: timelines × steps × figures, in ns."""
+    return _table(chosen, [whole.devices[number].split for number in chosen.timelines])
+
+
+def simulated(outcome: Outcome, chosen: Chosen) -> NDArray[np.int64]:
+    """Return the figures by their definitions at simulated times: timelines × steps × figures, in ns."""
+    return _table(chosen, [split(timeline_at(outcome.model, number, outcome.times)) for number in chosen.timelines])
+
+
+def outcome(model: Model, chosen: Chosen) -> Outcome:
+    """Simulate a model."""
+    times = Schedule(model.graph).run()
+    by_end = [
+        parts_by_end(model, number, times)[places]
+        for number, places in zip(chosen.timelines, chosen.places, strict=True)
+    ]
+    return Outcome(model, times, np.stack(by_end))
+
+
+def median_range(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the range of the median if other steps of the same kind had been recorded: 5th to 95th percentile."""
+    drawn = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
+    medians = np.sort(median(values[drawn], axis=1))
+    low, high = (medians[round(percent / 100 * (_RESAMPLES - 1))] for percent in _RANGE)
+    return float(low), float(high)

@@ -1,0 +1,282 @@
+"""What a run's steps would take if something were different, with the error of the replay and the reasons to doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.core.arrays import median
+from dptrace.replay.changes import Change
+from dptrace.replay.critical_path import path_of_run
+from dptrace.replay.doubts import Doubt, Question, doubts
+from dptrace.replay.graph.build import Model, build_model
+from dptrace.replay.graph.model import EdgeKind
+from dptrace.replay.samples import WALL, Chosen, Outcome, choose, median_range, outcome, recorded, simulated
+from dptrace.replay.simulate import Times
+from dptrace.replay.steady_state import SteadyState, steady_state
+from dptrace.replay.timelines import timeline_at
+from dptrace.run.run import Run
+
+__all__ = ["SCHEMA", "RankAnswer", "Replay", "WhatIf"]
+
+SCHEMA = 1
+"""Version of the JSON of a what-if."""
+_LEAST_ERROR = 0.01
+"""Share of a predicted step by which it is uncertain at least."""
+_CONTENTION = 0.07
+"""The same on CPUs, where threads of gloo compete with compute for cores."""
+
+
+class RankAnswer(msgspec.Struct, frozen=True):
+    """The answer for one GPU; times are medians over its steps."""
+
+    rank: int
+    device: int
+    measured_ns: dict[str, int]
+    """By the names in FIGURES."""
+    replayed_ns: dict[str, int]
+    predicted_ns: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "rank": self.rank,
+            "device": self.device,
+            "measured_step_ns": self.measured_ns["wall_ns"],
+            "replayed_step_ns": self.replayed_ns["wall_ns"],
+            "predicted_step_ns": self.predicted_ns["wall_ns"],
+            "measured": self.measured_ns,
+            "replayed": self.replayed_ns,
+            "predicted": self.predicted_ns,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class WhatIf:
+    """What a run's steps would take if something were different; times are medians over steps of the mean rank."""
+
+    path: str
+    changes: tuple[str, ...]
+    """What is different, in words; empty for a replay of the run as it was."""
+    steps: tuple[str, ...]
+    measured_step_ns: int
+    replayed_step_ns: int
+    """By the replay of the unchanged run."""
+    predicted_step_ns: int
+    low_ns: int
+    high_ns: int
+    """Range of the prediction: by the choice of steps, by what was inferred, and by the error of the replay."""
+    run_gain_ns: int
+    """How much earlier the recording would end; negative where later."""
+    measured: dict[str, int]
+    predicted: dict[str, int]
+    """Figures of a step, by the names in FIGURES: medians over steps of the mean rank."""
+    steady: SteadyState
+    ranks: tuple[RankAnswer, ...]
+    doubts: tuple[Doubt, ...]
+    notes: tuple[str, ...]
+    """What the dependencies were inferred from, a sentence each."""
+    _outcome: Outcome = field(repr=False)
+    _selected: tuple[Run, Run] = field(repr=False)
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether no doubt refuses the answer."""
+        return not any(doubt.refuses for doubt in self.doubts)
+
+    @cached_property
+    def run(self) -> Run:
+        """The run as predicted: its timelines with other times, for pages, comparisons and exports.
+
+        Its steps are those of the simulation, neither corrected by the error of the replay nor bound by the steady
+        state.
+        """
+        return predicted_run(self._outcome.model, self._outcome.times, self.changes, self._selected)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as plain data, as ``dptrace whatif --json`` prints it."""
+        return {
+            "schema": SCHEMA,
+            "run": self.path,
+            "changes": list(self.changes),
+            "steps": list(self.steps),
+            "can_tell": self.can_tell,
+            "measured_step_ns": self.measured_step_ns,
+            "replayed_step_ns": self.replayed_step_ns,
+            "predicted_step_ns": self.predicted_step_ns,
+            "low_ns": self.low_ns,
+            "high_ns": self.high_ns,
+            "run_gain_ns": self.run_gain_ns,
+            "host_alone_ns": self.steady.host_ns,
+            "device_alone_ns": self.steady.device_ns,
+            "measured": self.measured,
+            "predicted": self.predicted,
+            "ranks": [rank.to_dict() for rank in self.ranks],
+            "doubts": [doubt.to_dict() for doubt in self.doubts],
+            "notes": list(self.notes),
+        }
+
+
+def predicted_run(model: Model, times: Times, changes: Sequence[str], selected: tuple[Run, Run]) -> Run:
+    """Return a run with simulated times, cut to the ranks and steps that were selected."""
+    whole, run = model.run, selected[0]
+    note = f"Predicted, not recorded: {', '.join(changes) or 'a replay of the run as it was'}."
+    timelines = tuple(timeline_at(model, number, times) for number in range(len(whole.timelines)))
+    predicted = Run(whole.path, timelines, whole.metadata, (note, *whole.notes), whole.world_size)
+    if run is whole:
+        return predicted
+    names = {name for timeline in run.timelines for name in timeline.windows.names}
+    numbers = sorted(int(name.rpartition("#")[2]) for name in names if name.rpartition("#")[2].isdigit())
+    return predicted.select(run.ranks, (numbers[0], numbers[-1]) if numbers else None)
+
+
+class Replay:
+    """A run prepared for what-ifs: its graph and the replay of the run as it was."""
+
+    def __init__(self, run: Run) -> None:
+        """Read the files of a run again, and build its graph.
+
+        Raises:
+            DptraceError: a file can't be read again, or no step is on all ranks.
+        """
+        self.run = run
+        self.model = build_model(run)
+        self.chosen: Chosen = choose(run, self.model.run)
+
+    @cached_property
+    def base(self) -> Outcome:
+        """The run as it was, with all waits."""
+        return outcome(self.model, self.chosen)
+
+    @cached_property
+    def strict(self) -> Outcome:
+        """The run as it was, without the waits that only times suggest."""
+        return outcome(self.model.without_inferred(), self.chosen)
+
+    @cached_property
+    def measured(self) -> NDArray[np.int64]:
+        """Figures as recorded: timelines × steps × figures."""
+        return recorded(self.model.run, self.chosen)
+
+    @cached_property
+    def replayed(self) -> NDArray[np.int64]:
+        """The same by the replay of the run as it was."""
+        return simulated(self.base, self.chosen)
+
+    @cached_property
+    def steady(self) -> SteadyState:
+        """The steady state of the run as it was."""
+        return steady_state(self.model)
+
+    def whatif(self, changes: Sequence[Change] = ()) -> WhatIf:
+        """Predict the run with these changes, all at once.
+
+        Raises:
+            DptraceError: the run does not have what would change.
+        """
+        model, strict = self.model, self.strict.model
+        for change in changes:
+            model, strict = change.apply(model), change.apply(strict)
+        changed = (outcome(model, self.chosen), outcome(strict, self.chosen)) if changes else (self.base, self.strict)
+        steady = steady_state(model) if changes else self.steady
+        variants = [
+            self.measured + after.by_end - before.by_end
+            for before, after in zip((self.base, self.strict), changed, strict=True)
+        ]
+        bound = self._bound(steady)
+        predicted = _bounded(variants[0], bound)
+        low, high = self._range([_bounded(variant, bound) for variant in variants], bool(changes))
+        return WhatIf(
+            path=self.run.path,
+            changes=tuple(change.describe() for change in changes),
+            steps=self.chosen.steps,
+            measured_step_ns=_step(self.measured),
+            replayed_step_ns=_step(self.replayed),
+            predicted_step_ns=_step(predicted),
+            low_ns=low,
+            high_ns=high,
+            run_gain_ns=self._run_gain(changed[0]),
+            measured=_figures(self.measured.mean(axis=0)),
+            predicted=_figures(predicted.mean(axis=0)),
+            steady=steady,
+            ranks=self._ranks(predicted),
+            doubts=self._doubts(tuple(changes), variants[0], bound, steady),
+            notes=self.model.notes,
+            _outcome=changed[0],
+            _selected=(self.run, self.model.run),
+        )
+
+    def _bound(self, steady: SteadyState) -> float:
+        """Return the shortest step of a changed run: its steady state, less what the recording stays below its own."""
+        ahead = max(0.0, self.steady.step_ns - _step(self.measured))
+        return steady.step_ns - ahead
+
+    def _range(self, variants: Sequence[NDArray[np.int64]], is_changed: bool) -> tuple[int, int]:
+        ranges = [median_range(variant[:, :, WALL].mean(axis=0)) for variant in variants]
+        low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+        error = abs(_step(self.replayed) - _step(self.measured))
+        if is_changed:
+            least = _CONTENTION if self.model.run.on_cpu else _LEAST_ERROR
+            error = max(error, round(least * _step(variants[0])))
+        return max(0, round(low) - error), round(high) + error
+
+    def _run_gain(self, after: Outcome) -> int:
+        """Return how much earlier the last step ends: the mean rank's."""
+        gains = (self.base.by_end - after.by_end)[:, :, WALL].sum(axis=1)
+        return round(float(gains.mean()))
+
+    def _ranks(self, predicted: NDArray[np.int64]) -> tuple[RankAnswer, ...]:
+        timelines = self.model.run.timelines
+        tables = zip(self.chosen.timelines, self.measured, self.replayed, predicted, strict=True)
+        return tuple(
+            RankAnswer(timelines[number].rank, timelines[number].device, *map(_figures, figures))
+            for number, *figures in tables
+        )
+
+    def _doubts(
+        self, changes: tuple[Change, ...], unbound: NDArray[np.int64], bound: float, steady: SteadyState
+    ) -> tuple[Doubt, ...]:
+        links = path_of_run(self.model, self.base.times)
+        by_kind = links.by_kind()
+        length = max(1, sum(by_kind.values()))
+        return doubts(
+            Question(
+                model=self.model,
+                changes=changes,
+                measured_ns=_step(self.measured),
+                replayed_ns=_step(self.replayed),
+                predicted_ns=_step(unbound),
+                bound_ns=bound,
+                steady=steady,
+                steps=len(self.chosen.steps),
+                path={EdgeKind.PEER: by_kind["absent_ranks"]},
+                path_ns=length,
+                host_share=by_kind["host"] / length,
+            )
+        )
+
+
+def _step(table: NDArray[np.int64]) -> int:
+    """Return the median over steps of the mean rank's step."""
+    return round(float(median(table[:, :, WALL].mean(axis=0))))
+
+
+def _figures(table: NDArray[Any]) -> dict[str, int]:
+    """Return the median of each figure over the steps; *table* is steps × figures."""
+    return {name: max(0, round(float(median(table[:, i])))) for i, name in enumerate(FIGURES)}
+
+
+def _bounded(table: NDArray[np.int64], bound: float) -> NDArray[np.int64]:
+    """Let no step be shorter than the steady state allows, unless it was; the rest is idle time."""
+    wall = table[:, :, WALL].mean(axis=0)
+    missing = max(0, round(bound - float(median(wall))))
+    bounded = table.copy()
+    bounded[:, :, [WALL, FIGURES.index("idle_ns")]] += missing
+    return bounded

@@ -1,0 +1,151 @@
+"""The answers of what-ifs, on a job whose times follow from its dependencies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import dptrace
+from dptrace.replay.whatif import Replay
+from tests.support.paths import ROOT
+from tests.support.real_traces import needs_real_traces, real
+
+
+def test_the_unchanged_run_is_replayed_exactly(run: dptrace.Run) -> None:
+    """Measured, replayed and predicted steps are the same, and there is nothing to doubt."""
+    answer = run.whatif()
+
+    steps = answer.measured_step_ns, answer.replayed_step_ns, answer.predicted_step_ns, answer.low_ns, answer.high_ns
+    assert (800_000,) * 5 == steps
+    assert 0 == answer.run_gain_ns
+    assert answer.can_tell
+    assert not answer.doubts
+
+
+# A step is 20 µs of host and launch, forward, 1, backward 200, 2, all-reduce 100, 2, optimizer 50, 5, and 20 µs of
+# host; rank 1 sets it with a forward of 400 µs.
+@pytest.mark.parametrize(
+    ("options", "step_us"),
+    [
+        ({"compute": 2}, 20 + 200 + 1 + 100 + 2 + 100 + 2 + 25 + 5 + 20),
+        ({"bandwidth": 2}, 800 - 50),
+        ({"kernels": {"forw.rd": 0.5}}, 800 - 200),
+        ({"kernels": {"AllReduce": 0.1}}, 800 - 90),
+        ({"straggler": {1: 30_000}}, 800 + 30),
+        ({"straggler": {0: 30_000}}, 800),
+        ({"straggler": {0: 130_000}}, 800 + 30),
+        ({"compute": 2, "bandwidth": 2}, 475 - 50),
+    ],
+)
+def test_the_predicted_step_is_that_of_the_changed_job(run: dptrace.Run, options: dict[str, Any], step_us: int) -> None:
+    """A change has the effect that the job's dependencies give it, not the sum of what it changes."""
+    answer = run.whatif(**options)
+
+    assert 1000 * step_us == answer.predicted_step_ns
+    assert answer.low_ns <= answer.predicted_step_ns <= answer.high_ns
+
+
+@pytest.mark.parametrize("options", [{"compute": 1}, {"bandwidth": 1}, {"kernels": {".": 1}}, {"straggler": {0: 0}}])
+def test_a_change_by_nothing_changes_nothing(run: dptrace.Run, options: dict[str, Any]) -> None:
+    """A factor of 1 and a delay of 0 are the unchanged run."""
+    answer = run.whatif(**options)
+
+    assert run.whatif().predicted_step_ns == answer.predicted_step_ns
+    assert 0 == answer.run_gain_ns
+
+
+def test_perfect_overlap_hides_the_collective(run: dptrace.Run) -> None:
+    """Without a wait for the all-reduce, it is no longer on the path of the step."""
+    assert run.whatif(perfect_overlap=True).run_gain_ns > 3 * 100_000
+
+
+def test_no_host_delay_leaves_the_device(run: dptrace.Run) -> None:
+    """Without the host's 20 µs between steps and 10 before the first launch, a step is 30 µs shorter."""
+    assert 800_000 - 30_000 == run.whatif(no_host_delay=True).predicted_step_ns
+
+
+def test_parts_and_ranks_have_the_predicted_times(run: dptrace.Run) -> None:
+    """With half the transfer, exposed communication falls by as much on each rank, and nothing else does."""
+    answer = run.whatif(bandwidth=2)
+
+    for rank in answer.ranks:
+        changes = {name: rank.predicted_ns[name] - ns for name, ns in rank.measured_ns.items()}
+        assert {"exposed_comm_ns": -50_000, "wall_ns": -50_000} == {k: ns for k, ns in changes.items() if ns}
+
+
+def test_the_predicted_run_is_a_run(run: dptrace.Run) -> None:
+    """Its timelines have the predicted steps, its collectives match, and it compares with the recorded run."""
+    predicted = run.whatif(bandwidth=2).run
+
+    assert 750_000 == int(predicted.splits[0].figures["wall_ns"][1])
+    assert predicted.cross_rank.matches.complete.all()
+    assert "Predicted" in predicted.notes[0]
+    assert run.compare(predicted).to_dict()
+
+
+def test_selected_ranks_and_steps_are_shown_alone(run: dptrace.Run) -> None:
+    """The whole run is replayed, and the answer is about what was selected."""
+    answer = run.select(ranks={1}, steps=(1, 2)).whatif(compute=2)
+
+    assert ("ProfilerStep#1", "ProfilerStep#2") == answer.steps
+    assert [1] == [rank.rank for rank in answer.ranks]
+    assert 475_000 == answer.predicted_step_ns
+    assert (1,) == answer.run.ranks
+
+
+def test_the_answer_is_plain_data(run: dptrace.Run) -> None:
+    """It survives JSON, with the figures of each rank below."""
+    data = json.loads(json.dumps(run.whatif(compute=2).to_dict()))
+
+    assert 475_000 == data["predicted_step_ns"]
+    assert [0, 1] == [rank["rank"] for rank in data["ranks"]]
+    assert ["compute 2×"] == data["changes"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"compute": 0}, {"kernels": {"no such": 2}}, {"kernels": {"(": 2}}, {"straggler": {7: 1}}]
+)
+def test_impossible_changes_are_wrong_use(run: dptrace.Run, options: dict[str, Any]) -> None:
+    """A factor of 0, a kernel that is not there, a pattern that is none, and an unknown rank are refused."""
+    with pytest.raises(dptrace.UsageError):
+        run.whatif(**options)
+
+
+def test_a_prediction_is_bound_by_the_steady_state(run: dptrace.Run) -> None:
+    """What the slower of host and device needs alone is the least that a step takes in the long run."""
+    steady = Replay(run).steady
+
+    assert 20_000 + 90_000 == steady.host_ns
+    assert 400_000 + 1_000 + 200_000 + 2_000 + 100_000 + 2_000 + 50_000 + 1_000 == steady.device_ns
+
+
+@pytest.mark.parametrize("factors", [(1, 1.5, 2, 4)])
+@pytest.mark.parametrize("option", ["compute", "bandwidth"])
+@pytest.mark.parametrize("name", ["naive_cpu_2ranks", "ddp_4mb_cpu_2ranks"])
+def test_faster_parts_never_end_the_run_later(name: str, option: str, factors: tuple[float, ...]) -> None:
+    """The gain at the end of the run rises with the speed of compute and of links."""
+    opened = dptrace.open(ROOT / "traces" / name)
+    gains = [opened.whatif(**{option: factor}).run_gain_ns for factor in factors]  # type: ignore[arg-type]
+
+    assert sorted(gains) == gains
+    assert 0 == gains[0]
+
+
+@needs_real_traces
+def test_the_straggler_that_is_known_is_removed() -> None:
+    """Rank 2 sleeps for a second in each step: without it, the run ends 979 ms a step earlier."""
+    answer = dptrace.open(real("straggler_v100_4ranks")).whatif(no_straggler=True)
+
+    assert 979 == round(answer.run_gain_ns / 3e6)
+    assert answer.can_tell
+
+
+@needs_real_traces
+def test_a_bound_by_the_host_is_told() -> None:
+    """With links twice as fast, the device would be done sooner than the host launches: the answer is a bound."""
+    answer = dptrace.open(real("ddp_mi300_rank0of8")).whatif(bandwidth=2)
+
+    assert not answer.can_tell
+    assert {"steady_state", "unsized"} <= {doubt.kind for doubt in answer.doubts}

@@ -1,0 +1,108 @@
+"""The answer of a what-if in the terminal: the step before and after, by part and by rank, and reasons to doubt it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.core.units import duration, milliseconds, plural, share, signed_milliseconds
+from dptrace.replay.whatif import RankAnswer, WhatIf
+from dptrace.viewers.base.format import plain
+
+__all__ = ["print_whatif"]
+
+_LABELS = {
+    "forward_ns": "forward",
+    "backward_ns": "backward",
+    "optimizer_ns": "optimizer",
+    "other_ns": "other",
+    "exposed_comm_ns": "exposed communication",
+    "exposed_memory_ns": "exposed memory",
+    "idle_ns": "idle",
+    "wall_ns": "step",
+    "overlapped_comm_ns": "overlapped communication",
+}
+_MOST_RANKS = 16
+
+
+def print_whatif(answer: WhatIf, console: Console, every: bool = False) -> None:
+    """Print an answer.
+
+    Args:
+        every: print all ranks, however many.
+    """
+    parts: list[RenderableType] = [_sentence(answer), _replayed(answer), ""]
+    for doubt in answer.doubts:
+        parts.append(Text("! ", style="bold red" if doubt.refuses else "yellow").append_text(plain(doubt.text)))
+    parts += [""] if answer.doubts else []
+    parts += [_parts_table(answer), ""]
+    if len(answer.ranks) > 1:
+        parts += [_rank_table(answer, every), ""]
+    parts += [Text("! ", style="yellow").append_text(plain(note)) for note in answer.notes]
+    console.print(*parts, sep="\n")
+
+
+def _sentence(answer: WhatIf) -> Text:
+    """Say what a step would take."""
+    if not answer.changes:
+        return Text(f"A step takes {milliseconds(answer.measured_step_ns)} ms (median of the mean rank).", style="bold")
+    text = plain(f"With {', '.join(answer.changes)}: ")
+    text.stylize("bold")
+    if not answer.can_tell:
+        text.append("cannot tell. ", style="bold red")
+    gain = answer.measured_step_ns - answer.predicted_step_ns
+    word = "shorter" if gain >= 0 else "longer"
+    text.append(
+        f"{milliseconds(answer.predicted_step_ns)} ms a step instead of {milliseconds(answer.measured_step_ns)} ms, "
+        f"{duration(abs(gain))} ({share(abs(gain) / max(1, answer.measured_step_ns))}) {word}; "
+        f"range {milliseconds(answer.low_ns)} to {milliseconds(answer.high_ns)} ms."
+    )
+    return text
+
+
+def _replayed(answer: WhatIf) -> Text:
+    """Say how well the unchanged run is replayed, and what bounds a step in the long run."""
+    measured = max(1, answer.measured_step_ns)
+    error = 100 * (answer.replayed_step_ns / measured - 1)
+    return Text(
+        f"The unchanged run replays at {milliseconds(answer.replayed_step_ns)} ms a step, {abs(error):.2f} % off, over "
+        f"{plural(len(answer.steps), 'step')}. In the long run, the host alone needs "
+        f"{milliseconds(answer.steady.host_ns)} ms, the devices alone {milliseconds(answer.steady.device_ns)} ms."
+    )
+
+
+def _parts_table(answer: WhatIf) -> Table:
+    table = Table(title="By part, ms of a step (medians; they need not add up)", title_justify="left", box=None)
+    table.add_column("part")
+    for heading in ("measured", "predicted", "change"):
+        table.add_column(heading, justify="right")
+    for name in FIGURES:
+        before, after = answer.measured[name], answer.predicted[name]
+        if before or after:
+            cells = milliseconds(before), milliseconds(after), signed_milliseconds(after - before)
+            table.add_row(_LABELS[name], *cells, style="bold" if name == "wall_ns" else "")
+    return table
+
+
+def _rank_table(answer: WhatIf, every: bool) -> Table:
+    """Return a row for each rank; of many, those with the longest steps."""
+    ranks = sorted(answer.ranks, key=lambda rank: -rank.measured_ns["wall_ns"])
+    shown = ranks if every else sorted(ranks[:_MOST_RANKS], key=lambda rank: (rank.rank, rank.device))
+    title = "By rank, ms of a step" + (f" (the slowest {_MOST_RANKS})" if len(shown) < len(ranks) else "")
+    table = Table(title=title, title_justify="left", box=None)
+    for heading in ("rank", "measured", "replayed", "predicted", "change"):
+        table.add_column(heading, justify="right")
+    for rank in shown:
+        table.add_row(*_rank_row(rank))
+    return table
+
+
+def _rank_row(rank: RankAnswer) -> Iterator[str]:
+    before, replayed, after = (f["wall_ns"] for f in (rank.measured_ns, rank.replayed_ns, rank.predicted_ns))
+    yield str(rank.rank)
+    yield from map(milliseconds, (before, replayed, after))
+    yield signed_milliseconds(after - before)
