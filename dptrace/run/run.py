@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,14 @@ from dptrace.run.kernels import KernelTables
 from dptrace.run.memory_tables import MemoryTables
 from dptrace.run.renamed import RenamedMethods
 from dptrace.run.utilization_tables import UtilizationTables
+from dptrace.run.what_ifs import WhatIfs
 from dptrace.timeline.model import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
-    from dptrace.api import Comparison, NotebookPage, Replay, WhatIf
+    from dptrace.api import Comparison, NotebookPage
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.select import KeptDevice
     from dptrace.run.utilization import Workload
@@ -34,7 +35,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, repr=False)
-class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods):
+class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs):
     """The recording of one job: a timeline per GPU, sorted by rank and device. :func:`dptrace.open` reads one."""
 
     path: str
@@ -335,38 +336,6 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods):
         devices = tuple(part.device for part in kept)
         timelines = tuple(device.timeline for device in devices)
         return replace(self, timelines=timelines, devices=devices, notes=notes, selected_from=(self, kept))
-
-    @cached_property
-    def replay(self) -> Replay:
-        """The run prepared for what-ifs: its dependency graph, built once from a second reading of the files."""
-        from dptrace.api import replay
-
-        return replay(self)
-
-    def whatif(
-        self,
-        *,
-        compute: float | None = None,
-        bandwidth: float | None = None,
-        kernels: Mapping[str, float] | None = None,
-        straggler: Mapping[int, int] | None = None,
-        no_straggler: bool = False,
-        no_host_delay: bool = False,
-        perfect_overlap: bool = False,
-    ) -> WhatIf:
-        """Predict what a step would take if something were different; see :func:`dptrace.whatif`."""
-        from dptrace.api import whatif
-
-        return whatif(
-            self,
-            compute=compute,
-            bandwidth=bandwidth,
-            kernels=kernels,
-            straggler=straggler,
-            no_straggler=no_straggler,
-            no_host_delay=no_host_delay,
-            perfect_overlap=perfect_overlap,
-        )
 
     def compare(self, after: Run) -> Comparison:
         """Compare with a later run; see :func:`dptrace.compare`."""
