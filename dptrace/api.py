@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison as Comparison
     from dptrace.model.planning.describe import Description
     from dptrace.model.training.describe import Description
+    from dptrace.replay.critical_path import CriticalPath as CriticalPath
     from dptrace.replay.whatif import Replay as Replay
     from dptrace.replay.whatif import WhatIf as WhatIf
     from dptrace.run.run import Run
     from dptrace.viewers.explain.notebook import Explained as Explained
     from dptrace.viewers.pages.notebook import NotebookPage as NotebookPage
 
-__all__ = ["compare", "explain", "export_trace", "figure", "hta_analysis", "memory", "open", "predict", "replay", "show", "whatif"]
+__all__ = ["compare", "critical_path", "explain", "export_trace", "figure", "hta_analysis", "memory", "open", "predict", "replay", "show", "whatif"]
 
 
 def open(
@@ -128,6 +129,26 @@ def whatif(
         perfect_overlap=perfect_overlap,
     )
     return run.replay.whatif(changes)
+
+
+def critical_path(run: Run, step: str | None = None) -> CriticalPath:
+    """Find the chain of kernels, collectives, launches and host gaps that sets the length of a step, across ranks.
+
+    Args:
+        run: the run, with all its ranks and steps.
+        step: name of the step, such as ``ProfilerStep#4``; by default, the one of median length.
+
+    Returns:
+        The chain, its time by kind, rank and operator, what a tenth less of each would gain by replay, and the slack
+        of every kernel of the step.
+
+    Raises:
+        UsageError: no step has that name.
+        DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
+    """
+    from dptrace.replay.critical_path import critical_path
+
+    return critical_path(run.replay, step)
 
 
 def show(run: Run, view: str = "gantt", height: int | None = None) -> NotebookPage:

@@ -2,101 +2,276 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.per_gpu.step_grid import middle_step
 from dptrace.core.intervals import Int64
-from dptrace.replay.binding import Chain, binding_edges, chain_to
+from dptrace.errors import UsageError
+from dptrace.replay.binding import binding_edges, chain_to
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.simulate import Times
+from dptrace.replay.path import LINK_KINDS, Links, last_task, links_of, step_ends
+from dptrace.replay.simulate import Schedule, Times
+from dptrace.replay.slack import FREE, slack_of
+from dptrace.timeline.model import Kind
 
-__all__ = ["Link", "LinkKind", "Links", "links_of", "path_of_run"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dptrace.replay.whatif import Replay
+
+__all__ = ["SCHEMA", "CriticalPath", "Item", "critical_path"]
+
+SCHEMA = 1
+"""Version of the JSON of a critical path."""
+_SHORTER = 0.1
+_MOST_ITEMS = 12
+_HOST = ("host",)
+_COLUMNS = ("rank", "device", "name", "kind", "start_ns", "duration_ns", "slack_ns", "on_path")
 
 
-class Link(msgspec.Struct, frozen=True):
-    """A piece of a critical path."""
+class Item(msgspec.Struct, frozen=True):
+    """What takes time on a critical path: a kernel, a kind of collective, or an operator on the host."""
 
-    start_ns: int
-    end_ns: int
-    """On the clock that all ranks share."""
     kind: str
-    """One of :data:`LinkKind`."""
-    rank: int | None
-    """None for a transfer, which is of all ranks."""
+    """One of :data:`LINK_KINDS`."""
     name: str
-    operator: str
+    path_ns: int
+    """Its time on the path of the step."""
+    gain_ns: int
+    """How much shorter a step would be, by replay, if it took 10 % less, everywhere."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
-LinkKind = ("compute", "memory", "transfer", "host", "launch", "stream", "wait", "absent_ranks")
-"""What a piece of the path is: work of a device, a collective's transfer, the host's calls and pauses, the latency of
-launches, gaps between kernels of a stream, returns of waits, and the arrival of ranks that were not recorded."""
+@dataclass(frozen=True, eq=False)
+class CriticalPath:
+    """The chain that sets the length of one step; times in ns, on the clock that all ranks share."""
 
-_OF_TASK = {
-    TaskKind.COMPUTE: "compute",
-    TaskKind.MEMORY: "memory",
-    TaskKind.TRANSFER: "transfer",
-    TaskKind.COMMUNICATION: "transfer",
-}
-_OF_EDGE = {
-    EdgeKind.HOST: "host",
-    EdgeKind.THREAD: "host",
-    EdgeKind.LAUNCH: "launch",
-    EdgeKind.STREAM: "stream",
-    EdgeKind.PEER: "absent_ranks",
-}
+    path: str
+    step: str
+    start_ns: int
+    """End of the step before, on the last rank: where the chain begins."""
+    end_ns: int
+    by_kind: dict[str, int]
+    """By the names in LINK_KINDS; they add up to the length."""
+    by_rank: dict[int | None, int]
+    """None stands for transfers, which are of all ranks."""
+    items: tuple[Item, ...]
+    """What takes the most time on the path."""
+    links: Links
+    notes: tuple[str, ...]
+    _model: Model = field(repr=False)
+    _times: Times = field(repr=False)
+    _slack: Int64 = field(repr=False)
+
+    @property
+    def length_ns(self) -> int:
+        """Length of the step: that of the chain, by construction."""
+        return self.end_ns - self.start_ns
+
+    def pieces(self) -> Iterator[dict[str, Any]]:
+        """Yield the pieces of the chain from first to last; neighbours of one kind, rank and operator are one piece."""
+        last: dict[str, Any] = {}
+        for start, end, kind, task in zip(
+            *(getattr(self.links, n).tolist() for n in Links.__struct_fields__), strict=True
+        ):
+            about = {"kind": LINK_KINDS[kind], **_described(self._model, LINK_KINDS[kind], task)}
+            if last and all(last[key] == value for key, value in about.items()):
+                last["end_ns"] = end
+                continue
+            if last:
+                yield last
+            last = {"start_ns": start, "end_ns": end, **about}
+        if last:
+            yield last
+
+    def kernels(self) -> pd.DataFrame:
+        """Return the step's kernels, copies and collectives with their slack: a row each.
+
+        Columns:
+            rank, device (int): as in :meth:`dptrace.Run.steps`.
+            name (str): name of the kernel, or of the operator on a CPU.
+            kind (str): ``compute``, ``communication`` or ``memory``.
+            start_ns, duration_ns (int, ns): as replayed, on the shared clock.
+            slack_ns (int or None, ns): how much longer it could take before the step does; <NA> if the step does not
+                wait for it.
+            on_path (bool): whether it is part of the chain.
+        """
+        import pandas as pd
+
+        frames = [pd.DataFrame(rows, columns=list(_COLUMNS)) for rows in self._kernel_columns()]
+        return pd.concat(frames, ignore_index=True).astype({"slack_ns": "Int64"})
+
+    def _kernel_columns(self) -> Iterator[dict[str, Any]]:
+        model, times = self._model, self._times
+        on_path = np.zeros(len(model.graph), np.bool_)
+        on_path[self.links.task] = True
+        kinds = np.array([kind.name.lower() for kind in Kind], object)
+        for timeline, (_, tasks) in zip(model.run.timelines, model.place, strict=True):
+            names = timeline.windows.names
+            step = names.index(self.step) if self.step in names else -1
+            own = np.flatnonzero((tasks >= 0) & (timeline.step == step))
+            task, over = tasks[own], model.over[tasks[own]]
+            slack = self._slack[over]
+            yield {
+                "rank": timeline.rank,
+                "device": timeline.device,
+                "name": np.array(timeline.names, object)[timeline.name[own]],
+                "kind": kinds[timeline.kind[own]],
+                "start_ns": times.start_ns[task],
+                "duration_ns": times.end_ns[over] - times.start_ns[task],
+                "slack_ns": [ns if ns < FREE >> 1 else None for ns in slack.tolist()],
+                "on_path": on_path[task] | on_path[over],
+            }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the path as plain data, as ``dptrace critical-path --json`` prints it."""
+        return {
+            "schema": SCHEMA,
+            "run": self.path,
+            "step": self.step,
+            "start_ns": self.start_ns,
+            "end_ns": self.end_ns,
+            "length_ns": self.length_ns,
+            "by_kind": self.by_kind,
+            "by_rank": [{"rank": rank, "path_ns": ns} for rank, ns in self.by_rank.items()],
+            "items": [item.to_dict() for item in self.items],
+            "path": list(self.pieces()),
+            "notes": list(self.notes),
+        }
 
 
-class Links(msgspec.Struct, frozen=True):
-    """The pieces of a chain from the first to the last; one entry per piece in each column."""
+def critical_path(replay: Replay, step: str | None = None) -> CriticalPath:
+    """Find what sets the length of a step.
 
-    start_ns: Int64
-    end_ns: Int64
-    kind: NDArray[np.uint8]
-    """Index into :data:`LinkKind`."""
-    task: Int64
-    """The task that the piece is of, or leads to."""
+    Args:
+        step: name of the step, such as ``ProfilerStep#4``; by default, the one of median length.
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    def by_kind(self) -> dict[str, int]:
-        """Return the ns of each kind, in the order of :data:`LinkKind`."""
-        total = np.bincount(self.kind, self.end_ns - self.start_ns, len(LinkKind))
-        return {kind: round(ns) for kind, ns in zip(LinkKind, total.tolist(), strict=True)}
-
-
-def links_of(model: Model, times: Times, chain: Chain, since_ns: int, until_ns: int) -> Links:
-    """Cut a chain into pieces: from *since_ns* to *until_ns*, without gap or overlap.
-
-    A task's piece lasts from its start to its end, or to the start of what waits for its start; the piece before it
-    is the lag of its edge. Where a lag is negative, the piece that it runs into is shorter.
+    Raises:
+        UsageError: no step has that name.
     """
+    model, times = replay.model, replay.base.times
+    name = step or middle_step(model.run.devices) or ""
+    names = next((t.windows.names for t in model.run.timelines if name in t.windows.names), ())
+    if name not in names:
+        known = model.run.timelines[0].windows.names
+        raise UsageError(f"{model.run.path}: has no step {name!r}. The steps are {', '.join(known[:12])}.")
+    ends = step_ends(model)
+    index = names.index(name)
+    last, before = (last_task(model, times, ends, number) for number in (index, index - 1))
+    since, until = int(times.end_ns[before]), int(times.end_ns[last])
+    if not (ends.step < index).any():
+        since = int(times.start_ns[before])
+    chain = chain_to(model.graph, binding_edges(model.graph, times), last, times, since)
+    links = links_of(model, times, chain, since, until)
+    return CriticalPath(
+        path=model.run.path,
+        step=name,
+        start_ns=since,
+        end_ns=until,
+        by_kind=links.by_kind(),
+        by_rank=_by_rank(model, links),
+        items=_items(model, links, ends.task[ends.step == ends.step.max()], int(ends.step.max()) + 1),
+        links=links,
+        notes=model.notes,
+        _model=model,
+        _times=times,
+        _slack=slack_of(model.graph, times, until, ends.task[ends.step <= index]),
+    )
+
+
+def _by_rank(model: Model, links: Links) -> dict[int | None, int]:
+    ranks = {index: model.run.timelines[number].rank for number, (index, _) in reversed(list(enumerate(model.place)))}
+    process = model.graph.process[links.task]
+    length = links.end_ns - links.start_ns
+    found: dict[int | None, int] = {
+        rank: int(length[process == index].sum()) for index, rank in sorted(ranks.items(), key=lambda pair: pair[1])
+    }
+    shared = int(length[process < 0].sum())
+    return {**{rank: ns for rank, ns in found.items() if ns}, **({None: shared} if shared else {})}
+
+
+def _described(model: Model, kind: str, task: int) -> dict[str, Any]:
+    """Return rank, name and operator of a piece."""
     graph = model.graph
-    task, edge = chain.task[::-1], chain.edge[::-1]
-    kinds = np.array([LinkKind.index(_OF_TASK.get(TaskKind(k), "host")) for k in range(len(TaskKind))], np.uint8)
-    lags = np.array([LinkKind.index(_OF_EDGE.get(EdgeKind(k), "wait")) for k in range(len(EdgeKind))], np.uint8)
-    # Each task ends its lag's piece at its start, and its own piece where the next task's lag begins:
-    # lag → start of a │ a → where the lag to b begins │ lag → start of b │ b …
-    start = times.start_ns[task]
-    leaves = np.append(np.where(graph.edge.from_end[edge[1:]], times.end_ns[task[:-1]], start[:-1]), until_ns)
-    bounds = np.empty(2 * len(task) + 1, np.int64)
-    bounds[0], bounds[1::2], bounds[2::2] = since_ns, start, leaves
-    bounds = np.maximum.accumulate(np.clip(bounds, since_ns, until_ns))
-    bounds[-1] = until_ns
-    kind = np.empty(2 * len(task), np.uint8)
-    kind[0::2] = np.where(edge >= 0, lags[graph.edge.kind[edge]], kinds[graph.kind[task]])
-    kind[1::2] = kinds[graph.kind[task]]
-    links = Links(bounds[:-1], bounds[1:], kind, np.repeat(task, 2))
-    kept = links.end_ns > links.start_ns
-    return Links(*(getattr(links, name)[kept] for name in Links.__struct_fields__))
+    process, operator = int(graph.process[task]), int(graph.operator[task])
+    number = next((n for n, (index, _) in enumerate(model.place) if index == process), None)
+    own = graph.names[graph.name[task]]
+    operator_name = graph.names[operator] if operator >= 0 else ""
+    return {
+        "rank": None if number is None else model.run.timelines[number].rank,
+        "name": operator_name or own if kind in _HOST else own if kind in ("compute", "memory", "transfer") else "",
+        "operator": operator_name,
+    }
 
 
-def path_of_run(model: Model, times: Times) -> Links:
-    """Return the critical path of the whole recording: to the end of the last task of any step."""
-    placed = [model.over[tasks[tasks >= 0]] for _, tasks in model.place]
-    last_tasks = np.concatenate([*placed, *(process.mark_tasks for process in model.processes)])
-    last = int(last_tasks[times.end_ns[last_tasks].argmax()])
-    chain = chain_to(model.graph, binding_edges(model.graph, times), last, times)
-    return links_of(model, times, chain, int(times.start_ns[chain.task[-1]]), int(times.end_ns[last]))
+def _items(model: Model, links: Links, last: Int64, steps: int) -> tuple[Item, ...]:
+    """Return what takes the most time on the path, with what a tenth less of it gains."""
+    graph = model.graph
+    names = _item_names(model)
+    keys = (
+        links.kind.astype(np.int64) * (len(graph.names) + 1) + np.where(_named(links.kind), names[links.task], -1) + 1
+    )
+    known, which = np.unique(keys, return_inverse=True)
+    total = np.bincount(which, links.end_ns - links.start_ns).astype(np.int64)
+    schedule = Schedule(graph)
+    end = int(schedule.run().end_ns[last].max())
+    items = []
+    for number in np.argsort(-total, kind="stable")[:_MOST_ITEMS].tolist():
+        kind, name = divmod(int(known[number]), len(graph.names) + 1)
+        durations, lags = _shorter(model, LINK_KINDS[kind], name - 1, names)
+        gain = end - int(schedule.run(durations, lags).end_ns[last].max())
+        label = graph.names[name - 1] if name else ""
+        items.append(Item(LINK_KINDS[kind], label, int(total[number]), round(gain / max(1, steps))))
+    return tuple(items)
+
+
+def _named(kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return which pieces have a name of their own; others are only of a kind."""
+    named: NDArray[np.bool_] = np.isin(
+        kind, [LINK_KINDS.index(one) for one in ("compute", "memory", "transfer", "host")]
+    )
+    return named
+
+
+def _item_names(model: Model) -> NDArray[np.int32]:
+    """Return the name that each task counts for: the operator of what the host does, else its own."""
+    graph = model.graph
+    host = graph.of(TaskKind.CALL, TaskKind.RETURN, TaskKind.MARK) & (graph.operator >= 0)
+    names: NDArray[np.int32] = np.where(host, graph.operator, graph.name)
+    return names
+
+
+def _shorter(model: Model, kind: str, name: int, names: NDArray[np.int32]) -> tuple[Int64, Int64]:
+    """Return durations and lags of a run in which something takes a tenth less."""
+    graph = model.graph
+    edge, durations, lags = graph.edge, graph.duration_ns.copy(), graph.edge.lag_ns.copy()
+    work = {
+        "compute": (TaskKind.COMPUTE,),
+        "memory": (TaskKind.MEMORY,),
+        "transfer": (TaskKind.TRANSFER, TaskKind.COMMUNICATION),
+        "host": (TaskKind.CALL,),
+    }
+    waits = {
+        "host": (EdgeKind.HOST, EdgeKind.THREAD),
+        "launch": (EdgeKind.LAUNCH,),
+        "stream": (EdgeKind.STREAM,),
+        "absent_ranks": (EdgeKind.PEER,),
+        "wait": (EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN, EdgeKind.QUEUE, EdgeKind.JOIN, EdgeKind.PRODUCE),
+    }
+    tasks = graph.of(*work.get(kind, ())) & (names == name)
+    edges = edge.of(*waits.get(kind, ()))
+    if kind in _HOST:
+        edges &= (names[edge.dst] == name) & edge.from_end
+    durations[tasks] -= np.rint(durations[tasks] * _SHORTER).astype(np.int64)
+    lags[edges] -= np.rint(np.maximum(lags[edges], 0) * _SHORTER).astype(np.int64)
+    return durations, lags

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.arrays import median
 from dptrace.replay.changes import Change
-from dptrace.replay.critical_path import path_of_run
 from dptrace.replay.doubts import Doubt, Question, doubts
 from dptrace.replay.graph.build import Model, build_model
 from dptrace.replay.graph.model import EdgeKind
+from dptrace.replay.path import path_of_run
 from dptrace.replay.samples import WALL, Chosen, Outcome, choose, median_range, outcome, recorded, simulated
 from dptrace.replay.simulate import Times
 from dptrace.replay.steady_state import SteadyState, steady_state

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from dptrace.api import Replay, WhatIf
+    from dptrace.api import CriticalPath, Replay, WhatIf
 
 __all__ = ["WhatIfs"]
 
@@ -46,3 +46,9 @@ class WhatIfs:
             no_host_delay=no_host_delay,
             perfect_overlap=perfect_overlap,
         )
+
+    def critical_path(self, step: str | None = None) -> CriticalPath:
+        """Find what sets the length of a step; see :func:`dptrace.critical_path`."""
+        from dptrace.api import critical_path
+
+        return critical_path(cast(Any, self), step)

@@ -27,6 +27,7 @@ COMMANDS = {
     "report": "Write findings, charts and tables as one page, to attach to a ticket.",
     "diff": "Compare two runs: what changed, by how much, and whether it is noise.",
     "whatif": "Predict what a step would take if something were different, by replaying it.",
+    "critical-path": "Find the chain that sets the length of a step, across ranks.",
     "hta": "Run an analysis of Holistic Trace Analysis.",
     "export": "Merge all ranks into one trace for Perfetto or Chrome.",
     "bench": "Benchmark ways to train: epoch time, speedup, communication.",
@@ -84,7 +85,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        place = ".".join(filter(None, (_FOLDERS.get(name), name)))
+        place = ".".join(filter(None, (_FOLDERS.get(name), name.replace("-", "_"))))
         command = importlib.import_module(f"dptrace.commands.{place}").command
         assert isinstance(command, click.Command)
         return command

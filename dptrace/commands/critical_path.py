@@ -1,0 +1,84 @@
+"""``dptrace critical-path``: what sets the length of a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dptrace.commands.shared.options import json_option, opening_options, output_option, run_argument
+from dptrace.commands.shared.output import (
+    csv_text,
+    emit,
+    json_text,
+    print_hint,
+    print_notes,
+    print_tables,
+    quoted_paths,
+)
+from dptrace.commands.shared.progress import progress
+from dptrace.commands.shared.reading import open_with_progress
+from dptrace.core.files import check_output
+from dptrace.errors import UsageError
+from dptrace.load.options import ReadOptions
+
+
+@click.command()
+@run_argument
+@click.option("--step", type=click.IntRange(0), metavar="N", help="Number of the step. [the one of median length]")
+@click.option("--all", "every", is_flag=True, help="Print every piece of the chain.")
+@json_option
+@click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each kernel of the step, with its slack.")
+@output_option
+@opening_options
+def command(
+    paths: tuple[str, ...],
+    step: int | None,
+    every: bool,
+    as_json: bool,
+    as_csv: bool,
+    output: Path | None,
+    force: bool,
+    read_options: ReadOptions,
+    verbosity: str,
+) -> None:
+    """Find the chain of kernels, collectives, launches and host gaps that sets the length of a step of RUN.
+
+    The chain goes from the end of the step before to the end of the step, across ranks, without a gap: only what lies
+    on it can make the step shorter. For what takes most of it, the run is replayed with a tenth less, since another
+    chain may be nearly as long. --csv lists how much longer each kernel of the step could take for nothing.
+
+    \b
+    Examples:
+      dptrace critical-path runs/ddp
+      dptrace critical-path runs/ddp --step 12 --all
+      dptrace critical-path runs/ddp --csv -o slack.csv
+    """
+    _check(output, as_json, as_csv, force)
+    run = open_with_progress(paths, read_options, verbosity)
+    with progress("Replaying", verbosity, measured=False):
+        path = run.critical_path(None if step is None else f"ProfilerStep#{step}")
+    if as_json:
+        emit(json_text(path.to_dict()), output)
+    elif as_csv:
+        emit(csv_text(path.kernels()), output)
+    else:
+        from dptrace.viewers.terminal.critical_path import print_critical_path
+
+        print_tables(lambda console: print_critical_path(path, console, every), output)
+    print_notes(run.notes)
+    if output is not None:
+        print_hint(f"Wrote {output}.", verbosity)
+    elif not as_json and not as_csv:
+        print_hint(f"Next: dptrace whatif {quoted_paths(paths)}", verbosity)
+
+
+def _check(output: Path | None, as_json: bool, as_csv: bool, force: bool) -> None:
+    """Refuse options that contradict each other, and a file that would be overwritten, before a long read."""
+    if as_json and as_csv:
+        raise UsageError("Choose one of --json and --csv.")
+    if output is None:
+        return
+    check_output(output, force)
+    if output.suffix in (".json", ".csv") and not (as_json or as_csv):
+        raise UsageError(f"{output} would hold tables; add --{output.suffix[1:]}, or name it .txt.")

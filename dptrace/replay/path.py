@@ -1,0 +1,118 @@
+"""The chain of kernels, collectives, launches and host gaps that sets the length of a step, across ranks."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64
+from dptrace.replay.binding import Chain, binding_edges, chain_to
+from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.model import EdgeKind, TaskKind
+from dptrace.replay.simulate import Times
+from dptrace.timeline.model import BEFORE_FIRST
+
+__all__ = ["LINK_KINDS", "Links", "StepEnds", "last_task", "links_of", "path_of_run", "step_ends"]
+
+
+LINK_KINDS = ("compute", "memory", "transfer", "host", "launch", "stream", "wait", "absent_ranks", "unexplained")
+"""What a piece of a path is: work of a device, a collective's transfer, the host's calls and pauses, the latency of
+launches, gaps between kernels of a stream, returns of waits, the arrival of ranks that were not recorded, and time
+before a task of which the recording does not tell what it waited for."""
+
+_OF_TASK = {
+    TaskKind.COMPUTE: "compute",
+    TaskKind.MEMORY: "memory",
+    TaskKind.TRANSFER: "transfer",
+    TaskKind.COMMUNICATION: "transfer",
+}
+_OF_EDGE = {
+    EdgeKind.HOST: "host",
+    EdgeKind.THREAD: "host",
+    EdgeKind.LAUNCH: "launch",
+    EdgeKind.STREAM: "stream",
+    EdgeKind.PEER: "absent_ranks",
+}
+
+
+class Links(msgspec.Struct, frozen=True):
+    """The pieces of a chain from the first to the last; one entry per piece in each column."""
+
+    start_ns: Int64
+    end_ns: Int64
+    kind: NDArray[np.uint8]
+    """Index into :data:`LINK_KINDS`."""
+    task: Int64
+    """The task that the piece is of, or leads to."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def by_kind(self) -> dict[str, int]:
+        """Return the ns of each kind, in the order of :data:`LINK_KINDS`."""
+        total = np.bincount(self.kind, self.end_ns - self.start_ns, len(LINK_KINDS))
+        return {kind: round(ns) for kind, ns in zip(LINK_KINDS, total.tolist(), strict=True)}
+
+
+def links_of(model: Model, times: Times, chain: Chain, since_ns: int, until_ns: int) -> Links:
+    """Cut a chain into pieces: from *since_ns* to *until_ns*, without gap or overlap.
+
+    A task's piece lasts from its start to its end, or to the start of what waits for its start; the piece before it
+    is the lag of its edge. Where a lag is negative, the piece that it runs into is shorter.
+    """
+    graph = model.graph
+    task, edge = chain.task[::-1], chain.edge[::-1]
+    kinds = np.array([LINK_KINDS.index(_OF_TASK.get(TaskKind(k), "host")) for k in range(len(TaskKind))], np.uint8)
+    lags = np.array([LINK_KINDS.index(_OF_EDGE.get(EdgeKind(k), "wait")) for k in range(len(EdgeKind))], np.uint8)
+    # Each task ends its lag's piece at its start, and its own piece where the next task's lag begins:
+    # lag → start of a │ a → where the lag to b begins │ lag → start of b │ b …
+    start = times.start_ns[task]
+    leaves = np.append(np.where(graph.edge.from_end[edge[1:]], times.end_ns[task[:-1]], start[:-1]), until_ns)
+    bounds = np.empty(2 * len(task) + 1, np.int64)
+    bounds[0], bounds[1::2], bounds[2::2] = since_ns, start, leaves
+    bounds = np.maximum.accumulate(np.clip(bounds, since_ns, until_ns))
+    bounds[-1] = until_ns
+    kind = np.empty(2 * len(task), np.uint8)
+    unexplained = LINK_KINDS.index("unexplained")
+    kind[0::2] = np.where(edge >= 0, lags[graph.edge.kind[edge]] if len(graph.edge) else unexplained, unexplained)
+    kind[1::2] = kinds[graph.kind[task]]
+    links = Links(bounds[:-1], bounds[1:], kind, np.repeat(task, 2))
+    kept = links.end_ns > links.start_ns
+    return Links(*(getattr(links, name)[kept] for name in Links.__struct_fields__))
+
+
+def path_of_run(model: Model, times: Times) -> Links:
+    """Return the critical path of the whole recording, to the end of its last step."""
+    last = last_task(model, times, step_ends(model))
+    chain = chain_to(model.graph, binding_edges(model.graph, times), last, times)
+    return links_of(model, times, chain, int(times.start_ns[chain.task[-1]]), int(times.end_ns[last]))
+
+
+class StepEnds(msgspec.Struct, frozen=True):
+    """The tasks that a step waits for to be over; one entry per task in each column."""
+
+    task: Int64
+    """A mark of the host, an operator, an interval of a device or the transfer that it is over with."""
+    step: Int64
+    """Index of the step that it has to end before, or -1 for what came before the first."""
+
+
+def step_ends(model: Model) -> StepEnds:
+    """Return what ends each step of a run: the next mark on each host, and all that was launched up to it."""
+    tasks, steps = list[Int64](), list[Int64]()
+    for timeline, (_, own) in zip(model.run.timelines, model.place, strict=True):
+        counted = (own >= 0) & (timeline.step >= BEFORE_FIRST)
+        tasks.append(model.over[own[counted]])
+        steps.append(timeline.step[counted].astype(np.int64))
+    for process in model.processes:
+        marks = process.mark_tasks
+        tasks.append(marks)
+        steps.append(np.arange(len(marks)) - 1)
+    return StepEnds(np.concatenate(tasks), np.concatenate(steps))
+
+
+def last_task(model: Model, times: Times, ends: StepEnds, step: int | None = None) -> int:
+    """Return the task whose end ends a step on all ranks, -1 for what came before the first; by default, the last."""
+    task = ends.task if step is None else ends.task[ends.step <= step]
+    return int(task[times.end_ns[task].argmax()]) if len(task) else int(times.start_ns.argmin())

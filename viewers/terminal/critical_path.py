@@ -1,0 +1,103 @@
+"""A critical path in the terminal: where the time of a step's longest chain goes, and what shortening it would gain."""
+
+from __future__ import annotations
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dptrace.core.text import sanitize
+from dptrace.core.units import duration, milliseconds, share
+from dptrace.replay.critical_path import CriticalPath
+from dptrace.viewers.base.format import plain, step_label
+
+__all__ = ["print_critical_path"]
+
+_LABELS = {
+    "compute": "compute",
+    "memory": "copies and sets",
+    "transfer": "collectives, once the last rank has come",
+    "host": "host: calls and pauses between them",
+    "launch": "latency of launches",
+    "stream": "gaps between kernels of a stream",
+    "wait": "returns of waits",
+    "absent_ranks": "ranks that were not recorded",
+    "unexplained": "unexplained",
+}
+_LONGEST = 72
+_MOST_PIECES = 40
+
+
+def print_critical_path(path: CriticalPath, console: Console, every: bool = False) -> None:
+    """Print a critical path.
+
+    Args:
+        every: print every piece of the chain.
+    """
+    parts: list[RenderableType] = [_sentence(path), "", _kind_table(path), "", _rank_table(path), "", _item_table(path)]
+    parts += ["", _piece_table(path, every), ""]
+    parts += [Text("! ", style="yellow").append_text(plain(note)) for note in path.notes]
+    console.print(*parts, sep="\n")
+
+
+def _sentence(path: CriticalPath) -> Text:
+    """Say how long the step is, and what most of its chain is."""
+    kind = max(path.by_kind, key=lambda name: path.by_kind[name])
+    part = share(path.by_kind[kind] / max(1, path.length_ns))
+    step = sanitize(step_label(path.step))
+    return Text(
+        f"Step {step} takes {duration(path.length_ns)} across ranks; {part} of its critical path is {_LABELS[kind]}.",
+        style="bold",
+    )
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("what", "kind", "name") else "right")
+    return table
+
+
+def _kind_table(path: CriticalPath) -> Table:
+    table = _table("By kind", "what", "ms", "share")
+    for kind, ns in path.by_kind.items():
+        if ns:
+            table.add_row(_LABELS[kind], milliseconds(ns), share(ns / max(1, path.length_ns)))
+    return table
+
+
+def _rank_table(path: CriticalPath) -> Table:
+    table = _table("By rank", "rank", "ms", "share")
+    for rank, ns in path.by_rank.items():
+        table.add_row("all" if rank is None else str(rank), milliseconds(ns), share(ns / max(1, path.length_ns)))
+    return table
+
+
+def _item_table(path: CriticalPath) -> Table:
+    table = _table("What takes the most time on it, and what a tenth less would gain", "kind", "name", "ms", "gain, ms")
+    for item in path.items:
+        table.add_row(
+            item.kind.replace("_", " "), _short(item.name), milliseconds(item.path_ns), milliseconds(item.gain_ns)
+        )
+    return table
+
+
+def _piece_table(path: CriticalPath, every: bool) -> Table:
+    """Return the pieces of the chain in order of time; the longest of them, unless every one is requested."""
+    pieces = list(path.pieces())
+    longest = sorted(pieces, key=lambda piece: piece["start_ns"] - piece["end_ns"])
+    shown = pieces if every else sorted(longest[:_MOST_PIECES], key=lambda piece: int(piece["start_ns"]))
+    title = (
+        "The chain" if len(shown) == len(pieces) else f"The chain: the {_MOST_PIECES} longest of {len(pieces):,} pieces"
+    )
+    table = _table(title, "at, ms", "ms", "rank", "kind", "name")
+    for piece in shown:
+        at, length = piece["start_ns"] - path.start_ns, piece["end_ns"] - piece["start_ns"]
+        rank = "all" if piece["rank"] is None else str(piece["rank"])
+        kind = piece["kind"].replace("_", " ")
+        table.add_row(milliseconds(at), milliseconds(length), rank, kind, _short(piece["name"]))
+    return table
+
+
+def _short(name: str) -> Text:
+    return plain(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…")
