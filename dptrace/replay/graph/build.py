@@ -14,11 +14,11 @@ from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.inferred import add_inferred
-from dptrace.replay.graph.model import INFERRED, NO_PROCESS, Edge, Edges, Graph, TaskKind
+from dptrace.replay.graph.model import INFERRED, NO_PROCESS, Edge, EdgeKind, Edges, Graph, TaskKind
 from dptrace.replay.graph.order import order_tasks
 from dptrace.replay.graph.process import Process, build_process
 from dptrace.replay.graph.rank_events import RANK_EVENTS, RankEvents
-from dptrace.replay.graph.rendezvous import Transfers, meet
+from dptrace.replay.graph.rendezvous import Members, Transfers, meet
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
 
@@ -124,7 +124,8 @@ def _meet(edges: Edges, run: Run, place: Sequence[tuple[int, Int64]], first_task
         tasks[members] = of_call[matches.index[members]]
         start[members] = clocks.align(number, matches.start_ns[members])
         end[members] = clocks.align(number, matches.end_ns[members])
-    return meet(edges, matches, tasks, start, end, first_task, len(run.ranks), run.world_size)
+    partial = len(run.ranks) < run.world_size
+    return meet(edges, matches, Members(tasks, start, end), first_task, partial=partial, on_cpu=run.on_cpu)
 
 
 class _Tasks(msgspec.Struct, frozen=True):
@@ -181,10 +182,9 @@ def _concatenated(parts: Sequence[Edge]) -> Edge:
 
 
 def _over(edge: Edge, transfers: Transfers, tasks: int) -> Edge:
-    """Let what waits for the end of a collective wait for its transfer, except for what is part of it."""
+    """Let what waits for the end of a collective wait for its transfer, except for the meeting that it is part of."""
     over = transfers.ends(tasks)
-    meeting = edge.dst >= tasks - len(transfers)
-    src = np.where(edge.from_end & ~(meeting & (over[edge.src] == edge.dst)), over[edge.src], edge.src)
+    src = np.where(edge.from_end & ~edge.of(EdgeKind.RENDEZVOUS), over[edge.src], edge.src)
     kept = (src != edge.dst) & ((over[edge.dst] != src) | (src == edge.src))
     return msgspec.structs.replace(edge, src=src).filter(kept)
 
@@ -221,12 +221,13 @@ def _notes(model: Model) -> list[str]:
     notes = []
     if joins:
         notes.append(
-            f"Which collective a stream waits for is inferred: {plural(joins, 'wait')}, {by_time:,} of them by time."
+            f"Inferred: which collective a stream waits for, in {plural(joins, 'case')}, {by_time:,} of them by time."
         )
     if hidden:
-        notes.append(f"{plural(hidden, 'pause')} of the host are taken for waits for the device that are not recorded.")
+        notes.append(f"Inferred: waits of the host for the device that are not recorded, in {plural(hidden, 'pause')}.")
     if timed:
-        notes.append(f"{plural(timed, 'wait')} between streams are inferred from time alone; the range includes both.")
-    if model.graph.contradicted:
-        notes.append(f"{plural(model.graph.contradicted, 'dependency')} left out that contradict the recorded order.")
+        notes.append(f"Inferred from time alone: {plural(timed, 'wait')} between streams; ranges are with and without.")
+    if contradicted := model.graph.contradicted:
+        left_out = plural(contradicted, "dependency", "dependencies")
+        notes.append(f"Left out: {left_out} that the recorded order contradicts.")
     return notes

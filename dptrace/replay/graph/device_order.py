@@ -20,6 +20,8 @@ _DEFAULT_LATENCY_NS = 8 * US
 _CERTAINLY_QUEUED_NS = 50 * US
 """A kernel launched this long before its predecessor ended was waiting in the queue."""
 _LONGEST_GAP_NS = 10 * US
+_OVERLAP_NS = 50 * US
+"""Neighbours that overlap by more than this are not one after the other."""
 _FEWEST_SAMPLES = 8
 
 
@@ -82,10 +84,13 @@ def device_order(events: RankEvents, host: HostEvents, communication: NDArray[np
     known = unique(streams)
     lane = np.searchsorted(known, streams)
     previous = previous_in_group(lane)
+    # gloo's messages run side by side on what is one thread in the trace.
+    previous[(previous >= 0) & (end[previous] > start + _OVERLAP_NS)] = -1
     launched_by = host.of_call[events.launch]
     call = np.where(launched_by >= 0, host.start_ns[launched_by] if len(host) else 0, 0)
     ended = np.where(previous >= 0, end[previous] if len(end) else 0, np.iinfo(np.int64).min)
-    idle = ~communication & (launched_by >= 0) & (ended < call)
+    # A collective's kernel waits for what computes its input; gloo's threads start once it is there.
+    idle = (~communication | events.on_cpu) & (launched_by >= 0) & (ended < call)
     behind = ~communication & (previous >= 0) & ((launched_by < 0) | (call + _CERTAINLY_QUEUED_NS < ended))
     api = np.where(launched_by >= 0, host.name[launched_by] if len(host) else 0, -1)
     return DeviceOrder(

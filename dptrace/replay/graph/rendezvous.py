@@ -11,7 +11,7 @@ from dptrace.core.intervals import Int64
 from dptrace.replay.graph.device_order import US
 from dptrace.replay.graph.model import EdgeKind, Edges
 
-__all__ = ["Transfers", "meet"]
+__all__ = ["Members", "Transfers", "meet"]
 
 _LATE_NS = 5 * US
 """A collective that takes this much longer than its transfer waited for a rank that was not recorded."""
@@ -20,7 +20,11 @@ _LEFT_EARLY_NS = 100 * US
 
 
 class Transfers(msgspec.Struct, frozen=True):
-    """The transfers of a run's collectives, one entry per collective in each column."""
+    """The transfers of a run's collectives, one entry per transfer in each column.
+
+    A synchronizing collective on GPUs is one transfer; of others, each rank has its own, after a meeting that takes no
+    time.
+    """
 
     arrived_ns: Int64
     """Arrival of the last rank, on the shared clock."""
@@ -51,21 +55,29 @@ class Transfers(msgspec.Struct, frozen=True):
         return over
 
 
+class Members(msgspec.Struct, frozen=True):
+    """The members of matched collectives, in their order; one entry per member in each column."""
+
+    task: Int64
+    """Its task, or -1 where it is not in the graph."""
+    start_ns: Int64
+    """Recorded start and end, on the shared clock."""
+    end_ns: Int64
+
+
 def meet(
-    edges: Edges, matches: Matches, tasks: Int64, start: Int64, end: Int64, first_task: int, ranks: int, world_size: int
+    edges: Edges, matches: Matches, members: Members, first_task: int, *, partial: bool, on_cpu: bool
 ) -> Transfers:
     """Build the transfers of the matched collectives and the edges to them.
 
     Args:
-        tasks: task of each member, or -1 where it is not in the graph.
-        start, end: recorded start and end of each member, on the shared clock.
         first_task: number of the first transfer's task.
-        ranks: number of recorded ranks.
-        world_size: number of ranks in the job.
+        partial: whether ranks of the job were not recorded.
+        on_cpu: whether gloo carries out the collectives.
     """
-    kept = tasks >= 0
+    kept = members.task >= 0
     instance = matches.instance[kept]
-    start, end, member = start[kept], end[kept], tasks[kept]
+    start, end, member = (column[kept] for column in (members.start_ns, members.end_ns, members.task))
     known, first = np.unique(instance, return_index=True)
     instance = np.searchsorted(known, instance)
     arrived = _reduce(np.maximum, start, first)
@@ -73,16 +85,15 @@ def meet(
     waits = matches.synchronizing[known][instance] | (end + _LEFT_EARLY_NS >= arrived[instance])
     length = np.where(waits, end - start, np.iinfo(np.int64).max)
     shortest, longest = _reduce(np.minimum, length, first), _reduce(np.maximum, end - start, first)
-    absent = (matches.size[known] > np.bincount(instance, minlength=len(known))) | (
-        ~matches.complete[known] & (ranks < world_size)
-    )
+    absent = (matches.size[known] > np.bincount(instance, minlength=len(known))) | (~matches.complete[known] & partial)
     usual, sized = _usual_transfer(matches, known, np.minimum(shortest, longest))
+    # How long a message takes depends on when its peer is ready: one whose peer is unknown takes what it took.
+    sized &= matches.synchronizing[known]
     transfer = np.where(absent, np.where(sized, np.minimum(usual, longest), longest), np.minimum(shortest, longest))
-    ended = _reduce(np.maximum, end, first)
     transfers = Transfers(
         arrived_ns=arrived,
         duration_ns=transfer,
-        end_ns=ended,
+        end_ns=_reduce(np.maximum, end, first),
         kind=matches.kind[known],
         bytes=matches.bytes[known],
         group=matches.group[known],
@@ -94,7 +105,43 @@ def meet(
     )
     edges.add(member[waits], transfers.task[instance[waits]], 0, EdgeKind.RENDEZVOUS)
     edges.add(member[~waits], transfers.task[instance[~waits]], 0, EdgeKind.RENDEZVOUS, from_end=False)
-    return _with_peers(edges, transfers, longest)
+    transfers = _with_peers(edges, transfers, longest)
+    # On a CPU, a thread leaves a collective only when it gets a core.
+    apart = ~absent & (on_cpu | ~matches.synchronizing[known])
+    return _leaving_apart(edges, transfers, apart, end[waits])
+
+
+def _leaving_apart(edges: Edges, transfers: Transfers, apart: NDArray[np.bool_], end: Int64) -> Transfers:
+    """Give each rank a transfer of its own where they leave at different times: of messages, broadcasts, on CPUs.
+
+    ::
+
+        arrivals ──► meeting, which takes no time ──► each rank's transfer
+
+    Args:
+        apart: which transfers are replaced.
+        end: recorded end of each member that waits, on the shared clock.
+    """
+    own = np.flatnonzero(apart[transfers.instance])
+    of = transfers.instance[own]
+    task = transfers.task[:1].sum() + len(transfers) + np.arange(len(own))
+    edges.add(transfers.task[of], task, 0, EdgeKind.RENDEZVOUS)
+    instance = transfers.instance.copy()
+    instance[own] = len(transfers) + np.arange(len(own))
+    left = np.maximum(end[own], transfers.arrived_ns[of])
+    return Transfers(
+        arrived_ns=np.append(transfers.arrived_ns, transfers.arrived_ns[of]),
+        duration_ns=np.append(np.where(apart, 0, transfers.duration_ns), left - transfers.arrived_ns[of]),
+        end_ns=np.append(np.where(apart, transfers.arrived_ns, transfers.end_ns), left),
+        kind=np.append(transfers.kind, transfers.kind[of]),
+        bytes=np.append(transfers.bytes, transfers.bytes[of]),
+        group=np.append(transfers.group, transfers.group[of]),
+        absent=np.append(transfers.absent, transfers.absent[of]),
+        sized=np.append(transfers.sized, transfers.sized[of]),
+        task=np.append(transfers.task, task),
+        arrival=transfers.arrival,
+        instance=instance,
+    )
 
 
 def _reduce(function: np.ufunc, values: Int64, first: Int64) -> Int64:
@@ -121,10 +168,10 @@ def _with_peers(edges: Edges, transfers: Transfers, longest: Int64) -> Transfers
     same = transfers.group[order[1:]] == transfers.group[order[:-1]]
     previous[order[1:][same]] = order[:-1][same]
     late = longest - transfers.duration_ns
+    came = transfers.end_ns - transfers.duration_ns - transfers.end_ns[previous]
     waited = transfers.absent & (late > _LATE_NS)
-    follows = np.flatnonzero(waited & (previous >= 0))
-    before = previous[follows]
-    came = transfers.end_ns[follows] - transfers.duration_ns[follows] - transfers.end_ns[before]
-    edges.add(transfers.task[before], transfers.task[follows], np.maximum(came, 0), EdgeKind.PEER)
-    transfers.duration_ns[waited & (previous < 0)] += late[waited & (previous < 0)]
+    follows = waited & (previous >= 0) & (came >= 0)
+    before, after = previous[follows], np.flatnonzero(follows)
+    edges.add(transfers.task[before], transfers.task[after], came[follows], EdgeKind.PEER)
+    transfers.duration_ns[waited & ~follows] += late[waited & ~follows]
     return transfers
