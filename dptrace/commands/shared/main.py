@@ -43,7 +43,10 @@ COMMANDS = {
 }
 """Verbs with their one-line help, listed here so that ``--help`` imports none of them."""
 
-_FOLDERS = {"explain": "planning", "memory": "planning", "predict": "planning"}
+_FOLDERS = {
+    **dict.fromkeys(("explain", "memory", "predict"), "planning"),
+    **dict.fromkeys(("critical-path", "whatif"), "replaying"),
+}
 """Folders below ``dptrace.commands`` of the verbs that have one."""
 
 ENVIRONMENT = {
