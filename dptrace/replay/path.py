@@ -13,7 +13,17 @@ from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.simulate import Times
 from dptrace.timeline.model import BEFORE_FIRST
 
-__all__ = ["LINK_KINDS", "Links", "StepEnds", "last_task", "links_of", "path_of_run", "step_ends"]
+__all__ = [
+    "LINK_KINDS",
+    "Links",
+    "Piece",
+    "StepEnds",
+    "last_task",
+    "links_of",
+    "longest_pieces",
+    "path_of_run",
+    "step_ends",
+]
 
 
 LINK_KINDS = ("compute", "memory", "transfer", "host", "launch", "stream", "wait", "absent_ranks", "unexplained")
@@ -87,6 +97,44 @@ def path_of_run(model: Model, times: Times) -> Links:
     last = last_task(model, times, step_ends(model))
     chain = chain_to(model.graph, binding_edges(model.graph, times), last, times)
     return links_of(model, times, chain, int(times.start_ns[chain.task[-1]]), int(times.end_ns[last]))
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A piece of a critical path, in words."""
+
+    length_ns: int
+    kind: str
+    """One of :data:`LINK_KINDS`."""
+    rank: int | None
+    """None for a transfer, which is of all ranks."""
+    name: str
+    operator: str
+    """The outermost operator that ran or launched it; empty without one."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+
+def longest_pieces(model: Model, links: Links, count: int) -> tuple[Piece, ...]:
+    """Return the longest pieces of a path, longest first."""
+    graph = model.graph
+    length = links.end_ns - links.start_ns
+    ranks = {index: timeline.rank for timeline, (index, _) in zip(model.run.timelines, model.place, strict=True)}
+    pieces = []
+    for number in np.argsort(-length, kind="stable")[:count].tolist():
+        task = int(links.task[number])
+        operator = int(graph.operator[task])
+        pieces.append(
+            Piece(
+                length_ns=int(length[number]),
+                kind=LINK_KINDS[links.kind[number]],
+                rank=ranks.get(int(graph.process[task])),
+                name=graph.names[graph.name[task]],
+                operator=graph.names[operator] if operator >= 0 else "",
+            )
+        )
+    return tuple(pieces)
 
 
 class StepEnds(msgspec.Struct, frozen=True):

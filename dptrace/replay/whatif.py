@@ -17,7 +17,7 @@ from dptrace.replay.changes import Change
 from dptrace.replay.doubts import Doubt, Question, doubts
 from dptrace.replay.graph.build import Model, build_model
 from dptrace.replay.graph.model import EdgeKind
-from dptrace.replay.path import path_of_run
+from dptrace.replay.path import Piece, longest_pieces, path_of_run
 from dptrace.replay.samples import WALL, Chosen, Outcome, choose, median_range, outcome, recorded, simulated
 from dptrace.replay.simulate import Times
 from dptrace.replay.steady_state import SteadyState, steady_state
@@ -28,6 +28,7 @@ __all__ = ["SCHEMA", "RankAnswer", "Replay", "WhatIf"]
 
 SCHEMA = 1
 """Version of the JSON of a what-if."""
+_MOST_PIECES = 5
 _LEAST_ERROR = 0.01
 """Share of a predicted step by which it is uncertain at least."""
 _CONTENTION = 0.07
@@ -79,6 +80,10 @@ class WhatIf:
     predicted: dict[str, int]
     """Figures of a step, by the names in FIGURES: medians over steps of the mean rank."""
     steady: SteadyState
+    path_ns: dict[str, int]
+    """The critical path of the predicted run by kind, per step; by the names in LINK_KINDS."""
+    longest: tuple[Piece, ...]
+    """The longest pieces of that path: what remains to be removed."""
     ranks: tuple[RankAnswer, ...]
     doubts: tuple[Doubt, ...]
     notes: tuple[str, ...]
@@ -118,6 +123,7 @@ class WhatIf:
             "device_alone_ns": self.steady.device_ns,
             "measured": self.measured,
             "predicted": self.predicted,
+            "critical_path": {"by_kind": self.path_ns, "longest": [piece.to_dict() for piece in self.longest]},
             "ranks": [rank.to_dict() for rank in self.ranks],
             "doubts": [doubt.to_dict() for doubt in self.doubts],
             "notes": list(self.notes),
@@ -191,6 +197,7 @@ class Replay:
             for before, after in zip((self.base, self.strict), changed, strict=True)
         ]
         bound = self._bound(steady)
+        path = path_of_run(model, changed[0].times)
         predicted = _bounded(variants[0], bound)
         low, high = self._range([_bounded(variant, bound) for variant in variants], bool(changes))
         return WhatIf(
@@ -206,6 +213,8 @@ class Replay:
             measured=_figures(self.measured.mean(axis=0)),
             predicted=_figures(predicted.mean(axis=0)),
             steady=steady,
+            path_ns={kind: round(ns / len(self.chosen.steps)) for kind, ns in path.by_kind().items()},
+            longest=longest_pieces(model, path, _MOST_PIECES),
             ranks=self._ranks(predicted),
             doubts=self._doubts(tuple(changes), variants[0], bound, steady),
             notes=self.model.notes,

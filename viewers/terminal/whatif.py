@@ -10,6 +10,7 @@ from rich.text import Text
 
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.units import duration, milliseconds, plural, share, signed_milliseconds
+from dptrace.replay.path import Piece
 from dptrace.replay.whatif import RankAnswer, WhatIf
 from dptrace.viewers.base.format import plain
 
@@ -27,6 +28,8 @@ _LABELS = {
     "overlapped_comm_ns": "overlapped communication",
 }
 _MOST_RANKS = 16
+_MOST_PIECES = 3
+_LONGEST_NAME = 40
 
 
 def print_whatif(answer: WhatIf, console: Console, every: bool = False) -> None:
@@ -35,7 +38,7 @@ def print_whatif(answer: WhatIf, console: Console, every: bool = False) -> None:
     Args:
         every: print all ranks, however many.
     """
-    parts: list[RenderableType] = [_sentence(answer), _replayed(answer), ""]
+    parts: list[RenderableType] = [_sentence(answer), _replayed(answer), _path(answer), ""]
     for doubt in answer.doubts:
         parts.append(Text("! ", style="bold red" if doubt.refuses else "yellow").append_text(plain(doubt.text)))
     parts += [""] if answer.doubts else []
@@ -61,7 +64,26 @@ def _sentence(answer: WhatIf) -> Text:
         f"{duration(abs(gain))} ({share(abs(gain) / max(1, answer.measured_step_ns))}) {word}; "
         f"range {milliseconds(answer.low_ns)} to {milliseconds(answer.high_ns)} ms."
     )
+    if answer.run_gain_ns:
+        sooner = "earlier" if answer.run_gain_ns > 0 else "later"
+        per_step = duration(abs(answer.run_gain_ns) / len(answer.steps))
+        text.append(f" The recording would end {duration(abs(answer.run_gain_ns))} {sooner}, {per_step} a step.")
     return text
+
+
+def _path(answer: WhatIf) -> Text:
+    """Say what the critical path of the predicted run is, and its longest pieces."""
+    total = max(1, sum(answer.path_ns.values()))
+    kinds = sorted(answer.path_ns.items(), key=lambda pair: -pair[1])
+    text = ", ".join(f"{kind.replace('_', ' ')} {share(ns / total)}" for kind, ns in kinds if ns >= 0.005 * total)
+    pieces = [f"{_short(piece)}, {duration(piece.length_ns)}" for piece in answer.longest[:_MOST_PIECES]]
+    return plain(f"Its critical path: {text}. The longest pieces: {'; '.join(pieces)}.")
+
+
+def _short(piece: Piece) -> str:
+    name = piece.name if len(piece.name) <= _LONGEST_NAME else f"{piece.name[: _LONGEST_NAME - 1]}…"
+    inside = f" in {piece.operator[:_LONGEST_NAME]}" if piece.kind == "host" and piece.operator else ""
+    return f"{name}{inside}{'' if piece.rank is None else f' on rank {piece.rank}'}"
 
 
 def _replayed(answer: WhatIf) -> Text:

@@ -7,6 +7,7 @@ from io import StringIO
 from rich.console import Console
 
 from dptrace.replay.doubts import Doubt
+from dptrace.replay.path import Piece
 from dptrace.replay.steady_state import SteadyState
 from dptrace.replay.whatif import RankAnswer, WhatIf
 from dptrace.viewers.terminal.whatif import print_whatif
@@ -34,6 +35,8 @@ def answer(ranks: int, *doubts: Doubt) -> WhatIf:
         measured=figures(),
         predicted=after,
         steady=SteadyState(10, 20),
+        path_ns={"host": 60_000_000, "compute": 20_000_000},
+        longest=(Piece(55_000_000, "host", 1, "cudaMalloc", "aten::cat"),),
         ranks=tuple(
             RankAnswer(rank, 0, figures(wall_ns=100_000_000 + rank), figures(), after) for rank in range(ranks)
         ),
@@ -65,6 +68,7 @@ def test_the_error_and_the_range_are_printed() -> None:
     assert "1.00 % off" in text
     assert "range 70.00 to 90.00 ms" in text
     assert "−20.00" in text
+    assert "cudaMalloc in aten::cat on rank 1, 55.0 ms" in text
 
 
 def test_of_many_ranks_the_slowest_are_listed() -> None:
