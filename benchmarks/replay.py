@@ -91,7 +91,7 @@ def show_errors(name: str, replay: Replay) -> None:
 def gain_ms(model: Model, change: Change, chosen: Chosen) -> float:
     """Return how much earlier the run ends, in ms a step."""
     before, after = outcome(model, chosen), outcome(change.apply(model), chosen)
-    return float((before.by_end - after.by_end)[:, :, WALL].sum(axis=1).mean() / len(chosen.steps) / 1e6)
+    return float((before.ended_ns - after.ended_ns).mean() / len(chosen.steps) / 1e6)
 
 
 def show_ablations(name: str, replay: Replay) -> None:

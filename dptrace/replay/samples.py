@@ -43,6 +43,8 @@ class Outcome(msgspec.Struct, frozen=True):
     times: Times
     by_end: NDArray[np.int64]
     """Figures of each step, from the end of one to the end of the next: timelines × steps × figures."""
+    ended_ns: NDArray[np.int64]
+    """When the last of these steps ends, on each timeline's clock."""
 
 
 def choose(run: Run, whole: Run) -> Chosen:
@@ -93,11 +95,12 @@ def simulated(outcome: Outcome, chosen: Chosen) -> NDArray[np.int64]:
 def outcome(model: Model, chosen: Chosen) -> Outcome:
     """Simulate a model."""
     times = Schedule(model.graph).run()
-    by_end = [
-        parts_by_end(model, number, times)[places]
-        for number, places in zip(chosen.timelines, chosen.places, strict=True)
-    ]
-    return Outcome(model, times, np.stack(by_end))
+    by_end, ended = [], []
+    for number, places in zip(chosen.timelines, chosen.places, strict=True):
+        bounds, parts = parts_by_end(model, number, times)
+        by_end.append(parts[places])
+        ended.append(bounds[places[-1] + 1])
+    return Outcome(model, times, np.stack(by_end), np.array(ended, np.int64))
 
 
 def median_range(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -111,9 +111,9 @@ def step_bounds(model: Model, number: int, times: Times, timeline: Timeline) -> 
     return bounds
 
 
-def parts_by_end(model: Model, number: int, times: Times) -> Int64:
-    """Return the figures of each step between these bounds: steps × figures, in the order of FIGURES."""
+def parts_by_end(model: Model, number: int, times: Times) -> tuple[Int64, Int64]:
+    """Return these bounds, and the figures of each step between them: steps × figures, in the order of FIGURES."""
     timeline = timeline_at(model, number, times)
     bounds = step_bounds(model, number, times, timeline)
     figures = split(replace(timeline, windows=Windows(timeline.windows.names, bounds))).figures
-    return np.stack([figures[name] for name in FIGURES], axis=1)
+    return bounds, np.stack([figures[name] for name in FIGURES], axis=1)

@@ -75,7 +75,7 @@ class WhatIf:
     high_ns: int
     """Range of the prediction: by the choice of steps, by what was inferred, and by the error of the replay."""
     run_gain_ns: int
-    """How much earlier the recording would end; negative where later."""
+    """How much earlier the last of the steps would end; negative where later."""
     measured: dict[str, int]
     predicted: dict[str, int]
     """Figures of a step, by the names in FIGURES: medians over steps of the mean rank."""
@@ -238,8 +238,7 @@ class Replay:
 
     def _run_gain(self, after: Outcome) -> int:
         """Return how much earlier the last step ends: the mean rank's."""
-        gains = (self.base.by_end - after.by_end)[:, :, WALL].sum(axis=1)
-        return round(float(gains.mean()))
+        return round(float((self.base.ended_ns - after.ended_ns).mean()))
 
     def _ranks(self, predicted: NDArray[np.int64]) -> tuple[RankAnswer, ...]:
         timelines = self.model.run.timelines
