@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dptrace.api import compare, critical_path, explain, export_trace, figure, hta_analysis, memory, open, predict, show, whatif
+from dptrace.api import (
+    compare,
+    critical_path,
+    explain,
+    export_trace,
+    figure,
+    hta_analysis,
+    memory,
+    open,
+    predict,
+    show,
+    whatif,
+)
 from dptrace.errors import DptraceError, MissingExtraError, RecordingError, TraceError, UsageError
 from dptrace.version import __version__
 

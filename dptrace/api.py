@@ -22,7 +22,20 @@ if TYPE_CHECKING:
     from dptrace.viewers.explain.notebook import Explained as Explained
     from dptrace.viewers.pages.notebook import NotebookPage as NotebookPage
 
-__all__ = ["compare", "critical_path", "explain", "export_trace", "figure", "hta_analysis", "memory", "open", "predict", "replay", "show", "whatif"]
+__all__ = [
+    "compare",
+    "critical_path",
+    "explain",
+    "export_trace",
+    "figure",
+    "hta_analysis",
+    "memory",
+    "open",
+    "predict",
+    "replay",
+    "show",
+    "whatif",
+]
 
 
 def open(

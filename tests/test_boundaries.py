@@ -47,7 +47,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "viewers": FIGURES
     | {"analysis/findings", "analysis/kernels", "run", "replay", "comparison", "bench", "simulate"}
     | {"core", "errors", "version"},
-    "api": {"simulate", "load", "run", "replay", "comparison", "export", "hta", "viewers", "readers", "model", "core", "errors"},
+    "api": {
+        "simulate",
+        "load",
+        "run",
+        "replay",
+        "comparison",
+        "export",
+        "hta",
+        "viewers",
+        "readers",
+        "model",
+        "core",
+        "errors",
+    },
     "__init__": {"api", "run", "comparison", "errors", "version"},
     "commands": FIGURES
     | {

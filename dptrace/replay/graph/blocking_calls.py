@@ -14,6 +14,7 @@ from dptrace.replay.graph.device_order import US, DeviceOrder, mean_up_to
 from dptrace.replay.graph.host_events import HostEvents, previous_in_group
 from dptrace.replay.graph.model import EdgeKind
 from dptrace.replay.graph.rank_events import RankEvents
+from dptrace.replay.graph.recorded_waits import synchronized_lanes
 
 __all__ = ["BlockingCalls", "blocking_calls"]
 
@@ -69,7 +70,7 @@ def blocking_calls(events: RankEvents, host: HostEvents, device: DeviceOrder, na
     target = np.full(len(host), -1, np.int64)
     queue = np.zeros(len(host), np.bool_)
     for event, waits_for in (
-        _synchronizing(host, device, names, last),
+        _synchronizing(host, device, names, last, synchronized_lanes(events, host, device)),
         _copying(events, host, device, last),
         _freeing(host, device, names),
     ):
@@ -106,8 +107,15 @@ def _latest(device: DeviceOrder, table: Int64, until: Int64 | None = None) -> In
     return np.where(end[rows, best] > never, table[rows, best], -1)
 
 
-def _synchronizing(host: HostEvents, device: DeviceOrder, names: tuple[str, ...], last: Int64) -> tuple[Int64, Int64]:
-    """A device is waited for whole; a stream synchronized after a copy is the copy's; else ends decide."""
+def _synchronizing(
+    host: HostEvents, device: DeviceOrder, names: tuple[str, ...], last: Int64, told: Int64
+) -> tuple[Int64, Int64]:
+    """A device is waited for whole; a stream as recorded, or a copy's just after it; else ends decide.
+
+    Args:
+        last: the last interval that each host event launched, or -1.
+        told: the lane that each host event waits for, as recorded, or -1.
+    """
     event = np.flatnonzero(_named(host, names, _SYNCHRONIZE.match))
     table = device.last_launched(event)
     by_end = _latest(device, table, host.end_ns[event] + _ROUNDING_NS)
@@ -115,9 +123,10 @@ def _synchronizing(host: HostEvents, device: DeviceOrder, names: tuple[str, ...]
     before = previous_in_group(host.thread)[event]
     copies = _named(host, names, re.compile(r"\w*Memcpy").match)
     copied = np.where((before >= 0) & copies[before], last[before], -1)
-    of_copy = (copied >= 0) & _named(host, names, _STREAM.match)[event]
-    on_stream = table[np.arange(len(event)), np.where(of_copy, device.lane[copied], 0)] if table.size else by_end
-    return event, np.where(whole, _latest(device, table), np.where(of_copy, on_stream, by_end))
+    copied = np.where(_named(host, names, _STREAM.match)[event], copied, -1)
+    lane = np.where(told[event] >= 0, told[event], np.where(copied >= 0, device.lane[copied], -1))
+    on_stream = table[np.arange(len(event)), lane] if table.size else by_end
+    return event, np.where(whole, _latest(device, table), np.where(lane >= 0, on_stream, by_end))
 
 
 def _freeing(host: HostEvents, device: DeviceOrder, names: tuple[str, ...]) -> tuple[Int64, Int64]:

@@ -57,6 +57,16 @@ class DeviceOrder(msgspec.Struct, frozen=True):
             table[:, lane] = np.where(place >= 0, own[place] if len(own) else -1, -1)
         return table
 
+    def next_launched(self, after: Int64) -> Int64:
+        """Return for each host event and each lane the first interval launched after it, or -1: events × lanes."""
+        table = np.full((len(after), self.lanes), -1, np.int64)
+        for lane in range(self.lanes):
+            own = np.flatnonzero((self.lane == lane) & (self.launched_by >= 0))
+            own = own[np.argsort(self.launched_by[own], kind="stable")]
+            place = np.searchsorted(self.launched_by[own], after, side="right")
+            table[:, lane] = np.append(own, -1)[place]
+        return table
+
     def add_edges(self, edges: Edges, host: HostEvents, names: tuple[str, ...], calls: Int64, tasks: Int64) -> None:
         """Add launches and the order of streams.
 

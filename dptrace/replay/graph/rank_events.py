@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.arrays import mask_of, unique
@@ -14,15 +15,18 @@ from dptrace.core.intervals import Int64
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
 from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import Category, Trace
+from dptrace.replay.graph.sync_events import SyncEvents, read_sync_events
 from dptrace.timeline.gloo import enqueuing_operator
 from dptrace.timeline.launches import enclosing, launches, outermost
 from dptrace.timeline.reading import Reading
 from dptrace.timeline.steps import cpu_steps
 
-__all__ = ["NO_CALL", "RANK_EVENTS", "RankEvents", "rank_events"]
+__all__ = ["NO_CALL", "RANK_EVENTS", "WAIT_CALL", "RankEvents", "rank_events"]
 
 NO_CALL = -1
 """Launch of an interval whose launching call is not in the file."""
+WAIT_CALL = re.compile(r"(cuda|hip|cu)StreamWaitEvent(_ptsz)?$")
+"""Calls that let a stream wait for another."""
 _POLLING = re.compile(r"(cuda|hip)EventQuery$")
 """The calls of NCCL's watchdog, whose thread nothing waits for."""
 
@@ -38,6 +42,8 @@ class RankEvents(msgspec.Struct, frozen=True):
     call_thread: NDArray[np.int32]
     call_name: NDArray[np.int32]
     """Index into ``names``, as are all columns of names."""
+    call_correlation: Int64
+    """Links it to what it launched or recorded; -1 without."""
     call_operator: NDArray[np.int32]
     """Name of the outermost operator around each call, or -1."""
     call_in_nccl: NDArray[np.bool_]
@@ -59,6 +65,8 @@ class RankEvents(msgspec.Struct, frozen=True):
     step_end_ns: int
     """End of the last step's mark."""
     step_thread: int
+    syncs: SyncEvents = SyncEvents()
+    """Synchronizations, where they are recorded."""
 
     def __len__(self) -> int:
         return len(self.call_start_ns) + len(self.start_ns)
@@ -88,6 +96,7 @@ def rank_events(trace: Trace) -> RankEvents:
         call_end_ns=trace.end_ns[calls],
         call_thread=thread,
         call_name=trace.name[calls],
+        call_correlation=trace.correlation[calls],
         call_operator=np.where(operator >= 0, trace.name[operator], -1).astype(np.int32),
         call_in_nccl=enclosing(trace, trace.named("nccl:") & labels, thread, start) >= 0,
         call_request=enclosing(trace, trace.named(C10D_PREFIX) & labels, thread, start),
@@ -128,8 +137,10 @@ def _read(source: Source, patterns: Sequence[str]) -> RankEvents:
     # Few commands read a file again.
     from dptrace.readers.kineto.reader import read_trace
 
-    return rank_events(read_trace(source, comm_patterns=patterns))
+    events = rank_events(read_trace(source, comm_patterns=patterns))
+    waits = any(WAIT_CALL.match(name) for name in events.names)
+    return replace(events, syncs=read_sync_events(source)) if waits else events
 
 
-RANK_EVENTS = Reading("replay", RankEvents, _read)
+RANK_EVENTS = Reading("replayed events", RankEvents, _read)
 """Reads the events of a rank's file."""

@@ -8,8 +8,6 @@ collective, or for another stream.
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 import numpy as np
 
@@ -18,11 +16,11 @@ from dptrace.core.intervals import Int64
 from dptrace.replay.graph.device_order import US, DeviceOrder
 from dptrace.replay.graph.host_events import HostEvents
 from dptrace.replay.graph.model import EdgeKind, Edges
-from dptrace.replay.graph.rank_events import RankEvents
+from dptrace.replay.graph.rank_events import WAIT_CALL, RankEvents
+from dptrace.replay.graph.recorded_waits import recorded_waits
 
 __all__ = ["StreamWaits", "add_stream_waits"]
 
-_WAIT = re.compile(r"(cuda|hip|cu)StreamWaitEvent(_ptsz)?$")
 _AFTER_NS = 2 * US
 """From the end of what a stream waits for to the start of what waited."""
 _CONTRADICTS_NS = 5 * US
@@ -37,7 +35,7 @@ class StreamWaits(msgspec.Struct, frozen=True):
     """How many waits were found, and how."""
 
     recorded: int
-    """Calls that let a stream wait, apart from NCCL's own."""
+    """Waits of which the trace says which stream waits for what."""
     producers: int
     """Collectives that wait for what computes their input."""
     joins: int
@@ -54,24 +52,26 @@ def add_stream_waits(
         return StreamWaits(0, 0, 0, 0)
     collective = np.flatnonzero(device.communication & (device.launched_by >= 0))
     collective = collective[np.argsort(device.launched_by[collective], kind="stable")]
-    producer = _producers(host, device, collective)
+    source, target, told = recorded_waits(events, host, device)
+    edges.add(tasks[source], tasks[target], _AFTER_NS, EdgeKind.JOIN)
+    producer = np.where(np.isin(collective, target), -1, _producers(host, device, collective))
     made = producer >= 0
     edges.add(tasks[producer[made]], tasks[collective[made]], _AFTER_NS, EdgeKind.PRODUCE)
-    waits = _wait_calls(events, host, device, names, collective)
+    waits = np.setdiff1d(_wait_calls(events, host, device, names, collective), told)
     joining, count = _joining(host, device, waits)
     found = _joined(device, collective, joining, count)
     side = _side_streams(device, joining)
     for source, target in (found[:2], side):
         lag = np.clip(device.start_ns[target] - device.end_ns[source], 0, _AFTER_NS)
         edges.add(tasks[source], tasks[target], lag, EdgeKind.JOIN)
-    return StreamWaits(len(waits), int(made.sum()), len(found[0]), found[2])
+    return StreamWaits(len(source), int(made.sum()), len(found[0]), found[2])
 
 
 def _wait_calls(
     events: RankEvents, host: HostEvents, device: DeviceOrder, names: tuple[str, ...], collective: Int64
 ) -> Int64:
     """Return the host events that let a stream wait for another, apart from those that launching a collective needs."""
-    is_wait = np.fromiter((bool(_WAIT.match(name)) for name in names), np.bool_, len(names))
+    is_wait = np.fromiter((bool(WAIT_CALL.match(name)) for name in names), np.bool_, len(names))
     chosen = is_wait[events.call_name] & ~events.call_in_nccl
     request = events.call_request
     launching = unique(request[events.launch[collective]])
