@@ -76,6 +76,8 @@ class WhatIf:
     """Range of the prediction: by the choice of steps, by what was inferred, and by the error of the replay."""
     run_gain_ns: int
     """How much earlier the last of the steps would end; negative where later."""
+    step_gain_ns: int
+    """The same for each step from the start of the recording to that one."""
     measured: dict[str, int]
     predicted: dict[str, int]
     """Figures of a step, by the names in FIGURES: medians over steps of the mean rank."""
@@ -119,6 +121,7 @@ class WhatIf:
             "low_ns": self.low_ns,
             "high_ns": self.high_ns,
             "run_gain_ns": self.run_gain_ns,
+            "step_gain_ns": self.step_gain_ns,
             "host_alone_ns": self.steady.host_ns,
             "device_alone_ns": self.steady.device_ns,
             "measured": self.measured,
@@ -209,7 +212,8 @@ class Replay:
             predicted_step_ns=_step(predicted),
             low_ns=low,
             high_ns=high,
-            run_gain_ns=self._run_gain(changed[0]),
+            run_gain_ns=(gain := self._run_gain(changed[0])),
+            step_gain_ns=round(gain / (max(int(places[-1]) for places in self.chosen.places) + 1)),
             measured=_figures(self.measured.mean(axis=0)),
             predicted=_figures(predicted.mean(axis=0)),
             steady=steady,

@@ -91,6 +91,8 @@ def test_selected_ranks_and_steps_are_shown_alone(run: dptrace.Run) -> None:
 
     assert ("ProfilerStep#1", "ProfilerStep#2") == answer.steps
     assert [1] == [rank.rank for rank in answer.ranks]
+    # Step 0 is before those that were selected, and gains as much.
+    assert 3 * (800_000 - 475_000) == answer.run_gain_ns == 3 * answer.step_gain_ns
     assert 475_000 == answer.predicted_step_ns
     assert (1,) == answer.run.ranks
 
@@ -138,7 +140,7 @@ def test_the_straggler_that_is_known_is_removed() -> None:
     """Rank 2 sleeps for a second in each step: without it, the run ends 979 ms a step earlier."""
     answer = dptrace.open(real("straggler_v100_4ranks")).whatif(no_straggler=True)
 
-    assert 979 == round(answer.run_gain_ns / 3e6)
+    assert 979 == round(answer.step_gain_ns / 1e6)
     # What is not returned: an allocation on another rank, which the wait had hidden.
     assert ("cudaMalloc", 1) == (answer.longest[0].name, answer.longest[0].rank)
     assert answer.can_tell

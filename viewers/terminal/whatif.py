@@ -66,7 +66,7 @@ def _sentence(answer: WhatIf) -> Text:
     )
     if answer.run_gain_ns:
         sooner = "earlier" if answer.run_gain_ns > 0 else "later"
-        per_step = duration(abs(answer.run_gain_ns) / len(answer.steps))
+        per_step = duration(abs(answer.step_gain_ns))
         text.append(f" The recording would end {duration(abs(answer.run_gain_ns))} {sooner}, {per_step} a step.")
     return text
 

@@ -32,6 +32,7 @@ def answer(ranks: int, *doubts: Doubt) -> WhatIf:
         low_ns=70_000_000,
         high_ns=90_000_000,
         run_gain_ns=20_000_000,
+        step_gain_ns=20_000_000,
         measured=figures(),
         predicted=after,
         steady=SteadyState(10, 20),
