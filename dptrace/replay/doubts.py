@@ -11,7 +11,7 @@ from dptrace.core.units import duration, share
 from dptrace.replay.changes import Change
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.inferred import residuals
-from dptrace.replay.graph.model import INFERRED, EdgeKind
+from dptrace.replay.graph.model import INFERRED
 from dptrace.replay.steady_state import SteadyState
 
 __all__ = ["Doubt", "Question", "doubts", "inferred_ns", "unexplained_ns"]
@@ -53,12 +53,10 @@ class Question(msgspec.Struct, frozen=True):
     steady: SteadyState
     """Of the changed run."""
     steps: int
-    path: dict[EdgeKind, int]
-    """Time on the critical path of the unchanged run by kind of edge, in ns of the whole recording."""
-    path_ns: int
-    """Length of that path."""
+    absent_share: float
+    """Share of the unchanged run's critical path that waits for ranks which were not recorded."""
     host_share: float
-    """Share of the critical path that hosts take."""
+    """Share of it that hosts take."""
 
 
 def unexplained_ns(model: Model) -> int:
@@ -107,9 +105,8 @@ def _about_absent(question: Question) -> Sequence[Doubt]:
     """Check whether ranks that were not recorded decide."""
     transfers = question.model.transfers
     found = []
-    absent = question.path.get(EdgeKind.PEER, 0)
-    if question.path_ns and absent > _MOST_ABSENT * question.path_ns:
-        text = f"The step is set by ranks that were not recorded ({share(absent / question.path_ns)} of it)."
+    if question.absent_share > _MOST_ABSENT:
+        text = f"The step is set by ranks that were not recorded ({share(question.absent_share)} of it)."
         found.append(Doubt("absent_ranks", text, True))
     partial = len(question.model.run.ranks) < question.model.run.world_size
     unsized = partial and bool((transfers.absent & ~transfers.sized).any())

@@ -16,7 +16,6 @@ from dptrace.core.arrays import median
 from dptrace.replay.changes import Change
 from dptrace.replay.doubts import Doubt, Question, doubts
 from dptrace.replay.graph.build import Model, build_model
-from dptrace.replay.graph.model import EdgeKind
 from dptrace.replay.path import Piece, longest_pieces, path_of_run
 from dptrace.replay.samples import WALL, Chosen, Outcome, choose, median_range, outcome, recorded, simulated
 from dptrace.replay.simulate import Times
@@ -268,8 +267,7 @@ class Replay:
                 bound_ns=bound,
                 steady=steady,
                 steps=len(self.chosen.steps),
-                path={EdgeKind.PEER: by_kind["absent_ranks"]},
-                path_ns=length,
+                absent_share=by_kind["absent_ranks"] / length,
                 host_share=by_kind["host"] / length,
             )
         )

@@ -10,7 +10,7 @@ from dptrace.core.arrays import unique
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.device_order import US, DeviceOrder
 from dptrace.replay.graph.host_events import HostEvents
-from dptrace.replay.graph.model import EdgeKind, Edges
+from dptrace.replay.graph.model import EdgeKind, Edges, TaskKind
 
 __all__ = ["HostTasks", "add_host_order"]
 
@@ -54,7 +54,7 @@ def add_host_order(edges: Edges, host: HostEvents, device: DeviceOrder, tasks: H
     before, nested = _predecessors(host)
     pause = np.where(before >= 0, start - end[before], np.iinfo(np.int64).max)
     pause[nested] = 0
-    hidden = _hidden_waits(host, device, before, pause, _ON_CPU if (host.kind == 3).any() else _ON_GPU)
+    hidden = _hidden_waits(host, device, before, pause, _ON_CPU if (host.kind == TaskKind.COMPUTE).any() else _ON_GPU)
     waits = hidden >= 0
     other = _handed_over(host, before, np.flatnonzero((pause > _HAND_OVER_NS) & ~waits))
     handed = other >= 0

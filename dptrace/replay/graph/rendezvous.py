@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
@@ -173,5 +174,4 @@ def _with_peers(edges: Edges, transfers: Transfers, longest: Int64) -> Transfers
     follows = waited & (previous >= 0) & (came >= 0)
     before, after = previous[follows], np.flatnonzero(follows)
     edges.add(transfers.task[before], transfers.task[after], came[follows], EdgeKind.PEER)
-    transfers.duration_ns[waited & ~follows] += late[waited & ~follows]
-    return transfers
+    return replace(transfers, duration_ns=transfers.duration_ns + np.where(waited & ~follows, late, 0))
