@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -22,6 +22,9 @@ from dptrace.replay.simulate import Times
 from dptrace.replay.steady_state import SteadyState, steady_state
 from dptrace.replay.timelines import timeline_at
 from dptrace.run.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["SCHEMA", "RankAnswer", "Replay", "WhatIf"]
 
@@ -105,6 +108,23 @@ class WhatIf:
         state.
         """
         return predicted_run(self._outcome.model, self._outcome.times, self.changes, self._selected)
+
+    def figures(self) -> pd.DataFrame:
+        """Return the figures of a step on each GPU, medians over steps: a row per GPU and figure.
+
+        Columns:
+            rank, device (int): as in :meth:`dptrace.Run.steps`.
+            figure (str): ``forward_ns``, ``backward_ns`` …
+            measured_ns, replayed_ns, predicted_ns (int, ns): as recorded, by the unchanged replay, with the changes.
+        """
+        import pandas as pd
+
+        rows = [
+            (rank.rank, rank.device, name, rank.measured_ns[name], rank.replayed_ns[name], rank.predicted_ns[name])
+            for rank in self.ranks
+            for name in FIGURES
+        ]
+        return pd.DataFrame(rows, columns=["rank", "device", "figure", "measured_ns", "replayed_ns", "predicted_ns"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data, as ``dptrace whatif --json`` prints it."""

@@ -19,6 +19,7 @@ from dptrace.commands.shared.options import (
 )
 from dptrace.commands.shared.output import (
     OutputFile,
+    csv_text,
     emit,
     json_text,
     print_hint,
@@ -34,7 +35,6 @@ from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
     from dptrace.replay.whatif import WhatIf
-    from dptrace.run.run import Run
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ different_options = group(
 @run_options
 @different_options
 @json_option
+@click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each rank and figure (times in ns).")
 @click.option(
     "--export",
     type=OutputFile(),
@@ -109,6 +110,7 @@ def command(
     selection: Selection,
     different: _Different,
     as_json: bool,
+    as_csv: bool,
     export: Path | None,
     every: bool,
     output: Path | None,
@@ -129,43 +131,47 @@ def command(
       dptrace whatif runs/ddp --bandwidth 2x --compute 1.5x --json
       dptrace whatif runs/ddp --kernel 'flash_bwd=0.5x' --export predicted.pftrace
     """
-    _check(output, export, as_json, force)
+    _check(output, export, as_json, as_csv, force)
     changes = different.parsed()
     run = open_with_progress(paths, read_options, verbosity, selection)
     with progress("Replaying", verbosity, measured=False):
         answer = run.whatif(**changes)
-    _print(run, answer, output, as_json, every)
+    _print(answer, output, as_json, as_csv, every)
+    print_notes(run.notes)
     if export is not None:
         _export(answer, export, verbosity, force)
-    elif output is None and not as_json:
+    elif output is None and not (as_json or as_csv):
         print_hint(f"Next: dptrace critical-path {quoted_paths(paths)}", verbosity)
     if output is not None:
         print_hint(f"Wrote {output}.", verbosity)
 
 
-def _check(output: Path | None, export: Path | None, as_json: bool, force: bool) -> None:
+def _check(output: Path | None, export: Path | None, as_json: bool, as_csv: bool, force: bool) -> None:
     """Refuse files that would be overwritten or hold something else than their names say, before a long read."""
+    if as_json and as_csv:
+        raise UsageError("Choose one of --json and --csv.")
     for path in (output, export):
         if path is not None:
             check_output(path, force)
     if output is not None and output == export:
         raise UsageError(f"{output} can't be both the answer and the predicted run: name two files.")
-    if output is not None and output.suffix == ".json" and not as_json:
-        raise UsageError(f"{output} would hold tables; add --json, or name it .txt.")
+    if output is not None and output.suffix in (".json", ".csv") and not (as_json or as_csv):
+        raise UsageError(f"{output} would hold tables; add --{output.suffix[1:]}, or name it .txt.")
     if export is not None:
         from dptrace.export.formats import format_of
 
         format_of(export)
 
 
-def _print(run: Run, answer: WhatIf, output: Path | None, as_json: bool, every: bool) -> None:
+def _print(answer: WhatIf, output: Path | None, as_json: bool, as_csv: bool, every: bool) -> None:
     if as_json:
         emit(json_text(answer.to_dict()), output)
+    elif as_csv:
+        emit(csv_text(answer.figures()), output)
     else:
         from dptrace.viewers.terminal.whatif import print_whatif
 
         print_tables(lambda console: print_whatif(answer, console, every), output)
-    print_notes(run.notes)
 
 
 def _export(answer: WhatIf, path: Path, verbosity: str, force: bool) -> None:

@@ -48,6 +48,14 @@ def test_without_a_change_the_run_is_replayed(job: Path) -> None:
     assert 800_000 == answer["measured_step_ns"] == answer["replayed_step_ns"] == answer["predicted_step_ns"]
 
 
+def test_csv_has_a_row_for_each_rank_and_figure(job: Path) -> None:
+    """Nine figures of two ranks, as recorded and as predicted."""
+    lines = whatif(job, "--compute", "2x", "--csv").stdout.splitlines()
+
+    assert 1 + 2 * 9 == len(lines)
+    assert "1,0,wall_ns,800000,800000,475000" in lines
+
+
 def test_the_predicted_run_is_written(job: Path, tmp_path: Path) -> None:
     """--export writes a trace of the predicted run, whose collectives are shorter."""
     path = tmp_path / "predicted.json"
@@ -70,6 +78,7 @@ def test_the_predicted_run_is_written(job: Path, tmp_path: Path) -> None:
         ["--straggler", "9=20ms"],
         ["--export", "predicted.txt"],
         ["-o", "answer.json"],
+        ["--json", "--csv"],
     ],
 )
 def test_wrong_use_is_refused(job: Path, arguments: list[str]) -> None:
