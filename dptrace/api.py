@@ -14,7 +14,6 @@ from dptrace.load.options import ReadOptions
 if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison as Comparison
     from dptrace.model.planning.describe import Description
-    from dptrace.model.training.describe import Description
     from dptrace.replay.critical_path import CriticalPath as CriticalPath
     from dptrace.replay.whatif import Replay as Replay
     from dptrace.replay.whatif import WhatIf as WhatIf
