@@ -136,6 +136,17 @@ def test_faster_parts_never_end_the_run_later(name: str, option: str, factors: t
 
 
 @needs_real_traces
+@pytest.mark.parametrize("option", ["compute", "bandwidth"])
+@pytest.mark.parametrize("name", ["dlrm_v100_4ranks", "ddp_mi300_rank0of8"])
+def test_faster_gpus_and_links_never_end_a_run_later(name: str, option: str) -> None:
+    """The same holds on GPUs, where streams wait for each other."""
+    opened = dptrace.open(real(name))
+    gains = [opened.whatif(**{option: factor}).run_gain_ns for factor in (1, 1.5, 4)]  # type: ignore[arg-type]
+
+    assert 0 == gains[0] < gains[1] < gains[2]
+
+
+@needs_real_traces
 def test_the_straggler_that_is_known_is_removed() -> None:
     """Rank 2 sleeps for a second in each step: without it, the run ends 979 ms a step earlier."""
     answer = dptrace.open(real("straggler_v100_4ranks")).whatif(no_straggler=True)
