@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis/kernels": {"timeline", "readers", "model", "core"},
     "analysis/findings": FIGURES | {"core"},
     "analysis/compute_findings": {"analysis/kernels", "analysis/findings", "timeline", "readers", "model", "core"},
-    "run": FIGURES | {"analysis/findings", "analysis/kernels", "core", "errors", "api"},
+    "run": FIGURES | {"analysis/findings", "analysis/kernels", "analysis/compute_findings", "core", "errors", "api"},
     "replay": FIGURES | {"run", "readers", "core", "errors"},
     "comparison": FIGURES | {"run", "core", "errors"},
     "load": FIGURES | {"run", "readers", "core", "errors"},
