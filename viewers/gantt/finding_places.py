@@ -34,6 +34,8 @@ class Place:
     end_ns: int
     collective: tuple[int, int] | None = None
     """Track and position in its lane of collectives of the call that the others wait in, or that is exposed."""
+    gap_ns: int | None = None
+    """Time within the longest idle interval, for a finding on idle time."""
 
 
 def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
@@ -60,7 +62,8 @@ def _as_data(place: Place | None) -> dict[str, Any] | None:
         return None
     margin = int(_CONTEXT * (place.end_ns - place.start_ns))
     times = {"from": place.start_ns - margin, "to": place.end_ns + margin}
-    return {"track": place.track, "collective": place.collective, **times}
+    gap = {} if place.gap_ns is None else {"gap": place.gap_ns}
+    return {"track": place.track, "collective": place.collective, **gap, **times}
 
 
 def place_of(finding: Finding, run: Run, chart: Chart) -> Place | None:
@@ -114,7 +117,9 @@ def _longest_gap(step: Place, lane: Lane, category: int) -> Place | None:
     first = np.flatnonzero(np.append(True, apart))
     last = np.append(first[1:], len(start)) - 1
     longest = int(np.argmax(np.add.reduceat(length, first)))
-    return Place(step.track, int(start[first[longest]]), int((start + length)[last[longest]]))
+    begin, end = int(first[longest]), int(last[longest])
+    gap = int(start[begin + int(np.argmax(length[begin : end + 1]))])
+    return Place(step.track, int(start[begin]), int((start + length)[end]), gap_ns=gap)
 
 
 def _most_exposed(chart: Chart, step: Place, kind: object) -> Place | None:

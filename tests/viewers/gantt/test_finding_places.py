@@ -57,6 +57,7 @@ def test_idle_time_is_one_gap_across_short_work(tmp_path: Path) -> None:
     lane = next(lane for lane in drawn.lanes if (lane.track, lane.role) == (place["track"], Role.IDLE))
     inside = (lane.start_ns >= middle - margin) & (lane.start_ns + lane.duration_ns <= middle + margin)
     assert 2 * margin * 0.98 <= lane.duration_ns[inside].sum() <= 2 * margin
+    assert lane.start_ns[inside][lane.duration_ns[inside].argmax()] == place["gap"]
 
 
 def test_a_step_that_is_not_drawn_has_no_place(late: Run) -> None:
@@ -120,3 +121,29 @@ def test_a_click_shows_the_evidence(late: Run, tmp_path: Path) -> None:
         assert not page.locator("#findings p").first.is_visible()
         assert whole != visible_range(page)
         assert not errors
+
+
+@browser_test
+def test_a_click_on_idle_time_opens_its_gap(tmp_path: Path) -> None:
+    """By keyboard, too: how long it is, and what the host did in it; another press closes the panel."""
+    planted_job(tmp_path, [Plant(0, "allocator", 40.0)], ranks=1)
+    run = dptrace.open(tmp_path)
+    number = next(i for i, entry in enumerate(finding_places(run, chart(run))) if entry["idle"])
+    path = tmp_path / "idle.html"
+    path.write_text(gantt.document(run), encoding="utf-8")
+    with chromium() as browser, open_page(browser, path) as (page, errors):
+        page.locator("#findings button").nth(number).focus()
+        page.keyboard.press("Enter")
+        until(page, "Boolean(dptrace.interactions.host.panel.chosen?.gap)", True)
+        settle(page)
+
+        shown = page.evaluate("dptrace.interactions.host.panel.chosen.gap")
+        assert 38_000_000 < shown["to"] - shown["from"] < 42_000_000
+        assert page.locator("#card h2").inner_text().startswith("Idle ")
+        assert "cudaMalloc" in page.locator("#card").inner_text()
+
+        page.keyboard.press("Enter")
+        settle(page)
+
+        assert not page.locator("#card").is_visible()
+        assert [] == errors

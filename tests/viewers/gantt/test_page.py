@@ -66,6 +66,27 @@ def test_the_page_opens_without_errors(browser: Browser, file: Path) -> None:
         assert [] == errors
 
 
+WATCH = """new MutationObserver(() => {
+    const figure = document.querySelector("#figure.still");
+    for (const child of figure?.children ?? [])
+        (globalThis.seen ??= new Set()).add(`${child.localName === "canvas"} ${getComputedStyle(child).visibility}`);
+}).observe(document, { childList: true, subtree: true });"""
+
+
+@browser_test
+def test_the_first_picture_and_the_chart_are_never_both_in_sight(browser: Browser, file: Path) -> None:
+    """Bokeh's figures stay hidden until the picture is gone; an address with another window has no such picture."""
+    with open_page(browser, file, before=WATCH) as (page, errors):
+        seen = page.evaluate("[...seen]")
+
+        assert "true visible" in seen
+        assert "false visible" not in seen
+        assert 0 == page.locator("#figure.still").count()
+        assert [] == errors
+    with open_page(browser, f"{file.as_uri()}#t=1,2", before=WATCH) as (page, _):
+        assert page.evaluate("globalThis.seen === undefined")
+
+
 @browser_test
 def test_figures_of_the_whole_are_the_split_s(browser: Browser, file: Path, run: Run) -> None:
     """They are exact to the nanosecond, over all ranks, and labelled as all steps."""

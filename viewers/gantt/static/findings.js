@@ -30,16 +30,19 @@ export class Findings {
   hide() {
     this.stage.marked = -1;
     this.interactions.selection.clear();
+    this.interactions.host.panel.clear();
     this.stage.changed();
   }
 
-  /** Zoom to a finding's evidence, frame its GPU, and select its collective on all ranks. */
+  /** Zoom to a finding's evidence, frame its GPU, and select its collective on all ranks, or its longest gap. */
   async show(number) {
     const { place, idle } = this.scene.findings[number], { navigation, stage, interactions } = this;
     if (idle) interactions.showIdle(true);
     navigation.show(place.from, place.to);
     stage.center(place.track);
-    if (!place.collective) return interactions.selection.clear();
+    interactions.selection.clear();
+    if (place.gap !== undefined) return interactions.host.panel.chooseGap(place.track, place.gap);
+    if (!place.collective) return;
     const [track, position] = place.collective;
     const [index] = await this.lod.hold([{ lane: laneOf(this.scene, track, "collectives"), position }]);
     await interactions.selection.choose(index, track);

@@ -203,7 +203,8 @@ async function start() {
     summary.dim();
   });
   let redraw = null;
-  const still = drawStill({ scene, stage, lod, names, labels, summary, hidden, palette, looks: theme.looks });
+  // The first picture shows the whole run; an address that names another window waits for the chart.
+  const still = location.hash ? [] : drawStill({ scene, stage, lod, names, labels, summary, hidden, palette, looks: theme.looks });
   if (!served || lod.some) timing.first = performance.now();
   await shown();
   await startBokeh();
@@ -291,6 +292,11 @@ async function start() {
     $("#card").scrollIntoView({ block: "nearest" });
   };
   const findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: refit });
+  // The names of the rows of hosts and memory must not stand beside the first picture, which lacks these rows.
+  resized(false);
+  stage.changed();
+  minimap.draw();
+  for (const plot of still) plot.remove();
   await interactions.memory.begin();
   if (!scene.served) await interactions.host.begin();
   followHeights(refit);
@@ -300,7 +306,6 @@ async function start() {
   resized(false);
   stage.changed();
   minimap.draw();
-  for (const plot of still) plot.remove();
   timing.drawn = performance.now();
   // Used by tests and benchmarks.
   const exact = () => picture.exact() && minimap.exact() && (!scene.served || lod.settled);

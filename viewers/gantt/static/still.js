@@ -14,7 +14,7 @@ export class StillPlot {
   constructor(figure, { from, to }, height, below = null) {
     Object.assign(this, { figure, range: { from, to }, height, below, canvas: document.createElement("canvas") });
     this.canvas.style.cssText = "position:absolute;image-rendering:pixelated;pointer-events:none";
-    figure.style.position = "relative";
+    figure.classList.add("still");
     figure.append(this.canvas);
   }
 
@@ -50,8 +50,10 @@ export class StillPlot {
     return { width, height };
   }
 
+  /** Give the place to the figures of Bokeh, which are hidden until then: their rows may lie elsewhere. */
   remove() {
     this.canvas.remove();
+    this.figure.classList.remove("still");
     this.figure.style.minHeight = "";
   }
 }

@@ -4,6 +4,9 @@ import { element } from "../../base/static/dom.js";
 import { busyCategories, insideSteps, laneOf, stepEnd } from "./rows.js";
 import { collectiveWord, duration, moment, percent, percentOf } from "./text.js";
 
+/** Share of the steps from which a figure of communication is drawn in the color of alarm. */
+const ALARMING = 0.03;
+
 function median(values) {
   const sorted = [...values].sort((a, b) => a - b), half = sorted.length >> 1;
   if (!sorted.length) return 0;
@@ -47,7 +50,7 @@ function addTrack(sum, lod, scene, track, begin, end) {
 export class Summary {
   /** `hidden` by category: the bar dims categories that the chart hides, but counts them. */
   constructor(root, lod, scene, hidden = []) {
-    Object.assign(this, { root, lod, scene, hidden, kinds: null });
+    Object.assign(this, { root, lod, scene, hidden, kinds: null, waits: false });
   }
 
   /** Show one line for all tracks, or one for each run of a comparison. */
@@ -55,6 +58,9 @@ export class Summary {
     const { groups = [{ label: null, tracks: null }] } = this.scene;
     // The figures of a served page follow; those shown stay until then.
     if (!figures(this.lod, this.scene, from, to)) return;
+    const { waiting } = this.scene.special;
+    // Both runs of a comparison have the same columns.
+    this.waits = groups.some(({ tracks }) => figures(this.lod, this.scene, from, to, tracks).parts[waiting]);
     this.root.replaceChildren(...groups.flatMap((group, i) => this.#line(group, this.scene.strips[i]?.names.length, from, to)));
     this.#fit();
     this.dim();
@@ -123,9 +129,9 @@ export class Summary {
       box.append(indicator);
     };
     add("step", steps ? duration(median(sum.steps)) : "–", steps > 1 ? "median step" : "step", median(sum.steps));
-    add("exposed", percentOf(whole, sum.wall), "exposed communication", whole, whole > 0.03 * sum.wall);
-    const { unknownWaits } = this.scene;
-    if (waited) add("waiting", percentOf(waited, sum.wall), "waiting for other ranks", waited);
+    const { unknownWaits } = this.scene, transfer = whole - waited, alarming = (ns) => ns > ALARMING * sum.wall;
+    add("exposed", percentOf(transfer, sum.wall), this.waits ? "exposed transfer" : "exposed communication", transfer, alarming(transfer));
+    if (this.waits) add("waiting", percentOf(waited, sum.wall), "waiting for other ranks", waited, alarming(waited));
     else if (unknownWaits && whole) add("waiting", "?", "waiting unknown", null);
     if (unknownWaits && whole) box.lastChild.title = `Waiting is not known for all collectives: ${unknownWaits}.`;
     add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
