@@ -12,9 +12,12 @@ from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dptrace.comparison.compare import Comparison as Comparison
     from dptrace.model.planning.describe import Description
     from dptrace.replay.critical_path import CriticalPath as CriticalPath
+    from dptrace.replay.transforms.options import Others
     from dptrace.replay.whatif import Replay as Replay
     from dptrace.replay.whatif import WhatIf as WhatIf
     from dptrace.run.run import Run
@@ -102,24 +105,30 @@ def whatif(
     run: Run,
     *,
     compute: float | None = None,
-    bandwidth: float | None = None,
+    bandwidth: float | str | None = None,
     kernels: Mapping[str, float] | None = None,
     straggler: Mapping[int, int] | None = None,
     no_straggler: bool = False,
     no_host_delay: bool = False,
     perfect_overlap: bool = False,
+    **others: Unpack[Others],
 ) -> WhatIf:
     """Predict what a step would take if something were different, by replaying the run; changes apply together.
 
     Args:
         run: the run; without changes it is replayed as it was.
         compute: factor by which compute is faster.
-        bandwidth: factor by which links are faster; the latency of a collective stays, where its sizes show it.
+        bandwidth: factor by which links are faster, or what they move as text (``"25GBps"``); the latency of a
+            collective stays, where its sizes show it.
         kernels: by regular expression, the share of their time that kernels with a matching name take.
         straggler: by rank, how late its host is in each step, in ns.
         no_straggler: between two collectives, no rank spends longer on its own work than the median one.
         no_host_delay: calls, and what the host does between them, take no time.
         perfect_overlap: nothing waits for a collective.
+        others: ``latency`` (``"0.5x"`` or ``"5us"``), ``link`` (``"nvlink4"``, ``"5us:12.5GB/s"``), ``compress``
+            (``"fp16"``), ``world_size``, ``bucket_cap_mb``, ``schedule`` (``"naive"``, ``"interleaved"``, ``"ddp"``,
+            ``"overlap-optimizer"``), ``accumulate`` (micro-steps for each step of the optimizer), ``fuse`` (a regular
+            expression), ``cuda_graphs`` and ``no_recompute``.
 
     Returns:
         The step as measured, replayed and predicted in ns, its range, its parts and ranks, the predicted run, and the
@@ -139,6 +148,7 @@ def whatif(
         no_straggler=no_straggler,
         no_host_delay=no_host_delay,
         perfect_overlap=perfect_overlap,
+        **others,
     )
     return run.replay.whatif(changes)
 

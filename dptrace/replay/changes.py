@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = [
     "Bandwidth",
     "Change",
     "Compute",
+    "Doubting",
     "Kernel",
     "NoHostDelay",
     "PerfectOverlap",
@@ -49,6 +50,14 @@ class Change(Protocol):
         Raises:
             DptraceError: the run does not have what would change.
         """
+
+
+@runtime_checkable
+class Doubting(Protocol):
+    """A change that takes something for granted."""
+
+    def doubts(self, model: Model) -> tuple[str, ...]:
+        """Return what, in sentences."""
 
 
 def changed(model: Model, duration_ns: Int64 | None = None, lag_ns: Int64 | None = None) -> Model:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from dptrace.core.units import duration, share
-from dptrace.replay.changes import Change
+from dptrace.replay.changes import Change, Doubting
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.inferred import residuals
 from dptrace.replay.graph.model import INFERRED
@@ -28,7 +28,7 @@ class Doubt(msgspec.Struct, frozen=True):
 
     kind: str
     """``replay_misses``, ``unexplained``, ``inferred``, ``absent_ranks``, ``unsized``, ``steady_state``, ``host_sets``,
-    ``contention``."""
+    ``contention``, ``assumed`` (what a change takes for granted)."""
     text: str
     refuses: bool
     """Whether the answer is "cannot tell"."""
@@ -77,6 +77,9 @@ def inferred_ns(model: Model) -> int:
 def doubts(question: Question) -> tuple[Doubt, ...]:
     """Return the reasons to distrust an answer, those that refuse one first."""
     found = [*_about_replay(question), *_about_absent(question), *_about_pace(question)]
+    for change in question.changes:
+        if isinstance(change, Doubting):
+            found += [Doubt("assumed", text, False) for text in change.doubts(question.model)]
     return tuple(sorted(found, key=lambda doubt: not doubt.refuses))
 
 

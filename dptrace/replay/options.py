@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dptrace.errors import UsageError
 from dptrace.replay.changes import Bandwidth, Change, Compute, Kernel, NoHostDelay, PerfectOverlap, Straggler
 from dptrace.replay.levelling import NoStraggler
+from dptrace.replay.transforms.options import Others, communication_of, launches_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["changes_of", "parse_factor", "parse_kernel", "parse_straggler"]
 
@@ -18,12 +23,13 @@ _NUMBER = r"(\d{1,12}(?:\.\d{1,9})?)"
 def changes_of(
     *,
     compute: float | None = None,
-    bandwidth: float | None = None,
+    bandwidth: float | str | None = None,
     kernels: Mapping[str, float] | None = None,
     straggler: Mapping[int, int] | None = None,
     no_straggler: bool = False,
     no_host_delay: bool = False,
     perfect_overlap: bool = False,
+    **others: Unpack[Others],
 ) -> tuple[Change, ...]:
     """Return the changes in the order in which they apply; see :meth:`dptrace.Run.whatif` for the options.
 
@@ -32,7 +38,7 @@ def changes_of(
     """
     factors = {
         "compute": compute,
-        "bandwidth": bandwidth,
+        "bandwidth": None if isinstance(bandwidth, str) else bandwidth,
         **{f"kernel {name}": f for name, f in (kernels or {}).items()},
     }
     for name, factor in factors.items():
@@ -42,9 +48,11 @@ def changes_of(
         raise UsageError(f"A straggler can't be late by {late[0]} ns: give a time of 0 or more.")
     # What levels or removes comes first, so that what is added after it stays.
     changes: list[Change] = [*([NoStraggler()] if no_straggler else []), *([NoHostDelay()] if no_host_delay else [])]
+    changes += launches_of(others)
     changes += [Compute(compute)] if compute is not None else []
     changes += [Kernel(pattern, factor) for pattern, factor in (kernels or {}).items()]
-    changes += [Bandwidth(bandwidth)] if bandwidth is not None else []
+    changes += [Bandwidth(bandwidth)] if isinstance(bandwidth, (int, float)) else []
+    changes += communication_of(others, bandwidth if isinstance(bandwidth, str) else None)
     changes += [PerfectOverlap()] if perfect_overlap else []
     changes += [Straggler(rank, late_ns) for rank, late_ns in (straggler or {}).items()]
     return tuple(changes)

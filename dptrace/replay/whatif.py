@@ -21,6 +21,7 @@ from dptrace.replay.samples import WALL, Chosen, Outcome, choose, median_range, 
 from dptrace.replay.simulate import Times
 from dptrace.replay.steady_state import SteadyState, steady_state
 from dptrace.replay.timelines import timeline_at
+from dptrace.replay.transforms.accumulate import Accumulate
 from dptrace.run.run import Run
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class WhatIf:
     """How much earlier the last of the steps would end; negative where later."""
     step_gain_ns: int
     """The same for each step from the start of the recording to that one."""
+    """How much earlier the recording would end; negative where later."""
+    micro_steps: int
+    """Micro-steps in a predicted step, each with the samples of a measured one."""
     measured: dict[str, int]
     predicted: dict[str, int]
     """Figures of a step, by the names in FIGURES: medians over steps of the mean rank."""
@@ -99,6 +103,11 @@ class WhatIf:
     def can_tell(self) -> bool:
         """Whether no doubt refuses the answer."""
         return not any(doubt.refuses for doubt in self.doubts)
+
+    @property
+    def predicted_ns_per_micro_step(self) -> int:
+        """The predicted time of as many samples as a measured step has."""
+        return round(self.predicted_step_ns / self.micro_steps)
 
     @cached_property
     def run(self) -> Run:
@@ -141,6 +150,8 @@ class WhatIf:
             "high_ns": self.high_ns,
             "run_gain_ns": self.run_gain_ns,
             "step_gain_ns": self.step_gain_ns,
+            "micro_steps": self.micro_steps,
+            "predicted_ns_per_micro_step": self.predicted_ns_per_micro_step,
             "host_alone_ns": self.steady.host_ns,
             "device_alone_ns": self.steady.device_ns,
             "measured": self.measured,
@@ -209,17 +220,9 @@ class Replay:
         Raises:
             DptraceError: the run does not have what would change.
         """
-        model, strict = self.model, self.strict.model
-        for change in changes:
-            model, strict = change.apply(model), change.apply(strict)
-        changed = (outcome(model, self.chosen), outcome(strict, self.chosen)) if changes else (self.base, self.strict)
-        steady = steady_state(model) if changes else self.steady
-        variants = [
-            self.measured + after.by_end - before.by_end
-            for before, after in zip((self.base, self.strict), changed, strict=True)
-        ]
-        bound = self._bound(steady)
-        path = path_of_run(model, changed[0].times)
+        changed, variants, steady, bound = self._changed(changes)
+        model = changed.model
+        path = path_of_run(model, changed.times)
         predicted = _bounded(variants[0], bound)
         low, high = self._range([_bounded(variant, bound) for variant in variants], bool(changes))
         return WhatIf(
@@ -231,8 +234,9 @@ class Replay:
             predicted_step_ns=_step(predicted),
             low_ns=low,
             high_ns=high,
-            run_gain_ns=(gain := self._run_gain(changed[0])),
+            run_gain_ns=(gain := self._run_gain(changed)),
             step_gain_ns=round(gain / (max(int(places[-1]) for places in self.chosen.places) + 1)),
+            micro_steps=_micro_steps(changes),
             measured=_figures(self.measured.mean(axis=0)),
             predicted=_figures(predicted.mean(axis=0)),
             steady=steady,
@@ -241,9 +245,34 @@ class Replay:
             ranks=self._ranks(predicted),
             doubts=self._doubts(tuple(changes), variants[0], bound, steady),
             notes=self.model.notes,
-            _outcome=changed[0],
+            _outcome=changed,
             _selected=(self.run, self.model.run),
         )
+
+    def _changed(self, changes: Sequence[Change]) -> tuple[Outcome, list[NDArray[np.int64]], SteadyState, float]:
+        """Apply the changes; return the outcome, the figures of each variant, the steady state and its bound."""
+        plain = [change for change in changes if not isinstance(change, Accumulate)]
+        model, strict = self.model, self.strict.model
+        for change in plain:
+            model, strict = change.apply(model), change.apply(strict)
+        changed = (outcome(model, self.chosen), outcome(strict, self.chosen)) if plain else (self.base, self.strict)
+        steady = steady_state(model) if plain else self.steady
+        variants, bound = self._variants(changed), self._bound(steady)
+        for change in changes:
+            if isinstance(change, Accumulate):
+                # Micro-steps without all-reduce and optimizer, and a last one that has both.
+                without = (outcome(change.apply(model), self.chosen), outcome(change.apply(strict), self.chosen))
+                more = change.micro_steps - 1
+                variants = [last + more * each for last, each in zip(variants, self._variants(without), strict=True)]
+                bound += more * self._bound(steady_state(without[0].model))
+        return changed[0], variants, steady, bound
+
+    def _variants(self, changed: tuple[Outcome, Outcome]) -> list[NDArray[np.int64]]:
+        """Return the figures of changed steps, with all waits and without those that only times suggest."""
+        return [
+            self.measured + after.by_end - before.by_end
+            for before, after in zip((self.base, self.strict), changed, strict=True)
+        ]
 
     def _bound(self, steady: SteadyState) -> float:
         """Return the shortest step of a changed run: its steady state, less what the recording stays below its own."""
@@ -291,6 +320,10 @@ class Replay:
                 host_share=by_kind["host"] / length,
             )
         )
+
+
+def _micro_steps(changes: Sequence[Change]) -> int:
+    return next((change.micro_steps for change in changes if isinstance(change, Accumulate)), 1)
 
 
 def _step(table: NDArray[np.int64]) -> int:

@@ -7,7 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dptrace.api import CriticalPath, Replay, WhatIf
+    from dptrace.replay.transforms.options import Others
 
 __all__ = ["WhatIfs"]
 
@@ -26,12 +29,13 @@ class WhatIfs:
         self,
         *,
         compute: float | None = None,
-        bandwidth: float | None = None,
+        bandwidth: float | str | None = None,
         kernels: Mapping[str, float] | None = None,
         straggler: Mapping[int, int] | None = None,
         no_straggler: bool = False,
         no_host_delay: bool = False,
         perfect_overlap: bool = False,
+        **others: Unpack[Others],
     ) -> WhatIf:
         """Predict what a step would take if something were different; see :func:`dptrace.whatif`."""
         from dptrace.api import whatif
@@ -45,6 +49,7 @@ class WhatIfs:
             no_straggler=no_straggler,
             no_host_delay=no_host_delay,
             perfect_overlap=perfect_overlap,
+            **others,
         )
 
     def critical_path(self, step: str | None = None) -> CriticalPath:

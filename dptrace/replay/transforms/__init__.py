@@ -1,0 +1,1 @@
+"""Changes of a run beyond factors: its links, its launches, its gradients' messages."""

@@ -1,0 +1,181 @@
+"""Other launches in a what-if: kernels that become one, launches that become one graph, work that is not repeated."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.arrays import unique
+from dptrace.core.intervals import Int64
+from dptrace.core.units import plural
+from dptrace.errors import DptraceError, UsageError
+from dptrace.replay.changes import changed
+from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.model import EdgeKind, TaskKind
+from dptrace.replay.graph.process import Process
+
+__all__ = ["CudaGraphs", "Fuse", "NoRecompute", "without_tasks"]
+
+
+def without_tasks(model: Model, removed: NDArray[np.bool_], duration_ns: Int64 | None = None) -> Model:
+    """Return a model in which these kernels take no time, nor do their launches and the gaps before them.
+
+    Args:
+        removed: of each task, whether it goes.
+        duration_ns: durations of the other tasks, if they differ.
+    """
+    graph = model.graph
+    durations = (graph.duration_ns if duration_ns is None else duration_ns).copy()
+    gone = removed.copy()
+    for process in model.processes:
+        gone |= _launches(model, process, removed)
+    durations[gone] = 0
+    edge = graph.edge
+    # A pause before an event within another is its place in that, not time of its own.
+    before = edge.of(EdgeKind.HOST, EdgeKind.THREAD, EdgeKind.STREAM) & edge.from_end & gone[edge.dst]
+    return changed(model, durations, np.where(before, np.minimum(edge.lag_ns, 0), edge.lag_ns))
+
+
+def _launches(model: Model, process: Process, removed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the calls all of whose kernels are removed."""
+    calls = np.zeros(len(model.graph), np.bool_)
+    by = process.device.launched_by
+    goes = removed[process.interval_tasks]
+    of_gone, of_kept = unique(by[goes & (by >= 0)]), unique(by[~goes & (by >= 0)])
+    calls[process.host_tasks.begin[np.setdiff1d(of_gone, of_kept)]] = True
+    return calls
+
+
+class Fuse(msgspec.Struct, frozen=True):
+    """Neighbouring kernels of a stream whose names match become one, which takes as long as the longest of them."""
+
+    pattern: str
+    collectives: bool = False
+    host: bool = True
+
+    def describe(self) -> str:
+        return f"kernels {self.pattern!r} fused"
+
+    def apply(self, model: Model) -> Model:
+        graph = model.graph
+        first = self._first(model)
+        joined = first != np.arange(len(graph))
+        longest = graph.duration_ns.copy()
+        np.maximum.at(longest, first[joined], graph.duration_ns[joined])
+        return without_tasks(model, joined, longest)
+
+    def _first(self, model: Model) -> Int64:
+        """Return for each task the first of the kernels that it is fused with, or itself."""
+        graph, edge = model.graph, model.graph.edge
+        try:
+            search = re.compile(self.pattern).search
+        except re.error as error:
+            raise UsageError(f"--fuse {self.pattern!r}: not a regular expression: {error}.") from error
+        matches = np.fromiter((bool(search(name)) for name in graph.names), np.bool_, len(graph.names))
+        chosen = matches[graph.name] & graph.of(TaskKind.COMPUTE)
+        order = EdgeKind.HOST if model.run.on_cpu else EdgeKind.STREAM
+        pairs = edge.of(order) & edge.from_end & chosen[edge.src] & chosen[edge.dst]
+        if not pairs.any():
+            where = "thread" if model.run.on_cpu else "stream"
+            raise UsageError(f"--fuse {self.pattern!r} fits no two neighbouring kernels of a {where}.")
+        first = np.arange(len(graph))
+        src, dst = edge.src[pairs], edge.dst[pairs]
+        in_time = np.argsort(graph.start_ns[dst], kind="stable")
+        # Neighbours come in the order of time, so the first of each one's predecessor is known by then.
+        for before, after in zip(src[in_time].tolist(), dst[in_time].tolist(), strict=True):
+            first[after] = first[before]
+        return first
+
+    def doubts(self, model: Model) -> tuple[str, ...]:
+        """Return what the answer takes for granted."""
+        first = self._first(model)
+        joined = first != np.arange(len(first))
+        count, into = int(joined.sum()) + len(unique(first[joined])), len(unique(first[joined]))
+        text = (
+            f"{plural(count, 'kernel')} become {into:,}, each as long as its longest: as if reading and writing "
+            "intermediate results were all that the others did. Whether they can be fused, a trace does not tell."
+        )
+        return (text,)
+
+
+class CudaGraphs(msgspec.Struct, frozen=True):
+    """The kernels of a step are launched at once: their launches, and what the host does between them, take no time."""
+
+    collectives: bool = False
+    host: bool = True
+
+    def describe(self) -> str:
+        return "CUDA graphs"
+
+    def apply(self, model: Model) -> Model:
+        if model.run.on_cpu:
+            raise DptraceError(f"{model.run.path}: --cuda-graphs is about launches on a GPU, and the run is on a CPU.")
+        graph = model.graph
+        durations, lags, edge = graph.duration_ns.copy(), graph.edge.lag_ns.copy(), graph.edge
+        within = np.zeros(len(graph), np.bool_)
+        for process in model.processes:
+            within[_later_launches(model, process)] = True
+        durations[within] = 0
+        before = edge.of(EdgeKind.HOST, EdgeKind.THREAD) & edge.from_end & within[edge.dst]
+        lags[before] = np.minimum(lags[before], 0)
+        return changed(model, durations, lags)
+
+    def doubts(self, model: Model) -> tuple[str, ...]:
+        """Return why the step might not fit into graphs."""
+        edge = model.graph.edge
+        waits = int(edge.of(EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN).sum()) - sum(
+            len(process.mark_tasks) for process in model.processes
+        )
+        if waits <= 0:
+            return ()
+        text = (
+            f"The host waits for the device {waits:,} times beyond once a step: each such wait ends a graph, and so "
+            "does whatever depends on values (data loading, logging, scaling of gradients)."
+        )
+        return (text,)
+
+
+def _later_launches(model: Model, process: Process) -> Int64:
+    """Return the calls that launch kernels and copies, apart from the first of each step, which launches the graph."""
+    device, host = process.device, process.host
+    calls = unique(device.launched_by[device.launched_by >= 0])
+    marks = host.start_ns[host.marks]
+    step = np.searchsorted(marks, host.start_ns[calls], side="right")
+    first = np.append(True, step[1:] != step[:-1])[: len(calls)]
+    tasks: Int64 = process.host_tasks.begin[calls[~first]]
+    # One that blocks ends its graph.
+    whole: Int64 = tasks[process.host_tasks.finish[calls[~first]] == tasks]
+    return whole
+
+
+class NoRecompute(msgspec.Struct, frozen=True):
+    """Backward computes nothing of forward again: activation checkpointing is off."""
+
+    collectives: bool = False
+    host: bool = True
+
+    def describe(self) -> str:
+        return "no recomputation"
+
+    def apply(self, model: Model) -> Model:
+        removed = _repeated(model)
+        if not removed.any():
+            raise DptraceError(
+                f"{model.run.path}: no forward work is repeated in backward, as far as operators tell, so "
+                "--no-recompute changes nothing."
+            )
+        return without_tasks(model, removed)
+
+    def doubts(self, model: Model) -> tuple[str, ...]:
+        """Return what else it takes."""
+        return ("Without recomputation the activations stay in memory: dptrace memory tells whether they fit.",)
+
+
+def _repeated(model: Model) -> NDArray[np.bool_]:
+    removed = np.zeros(len(model.graph), np.bool_)
+    for timeline, (_, tasks) in zip(model.run.timelines, model.place, strict=True):
+        removed[tasks[timeline.recompute & (tasks >= 0)]] = True
+    return removed & model.graph.of(TaskKind.COMPUTE)

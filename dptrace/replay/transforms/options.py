@@ -1,0 +1,116 @@
+"""The options of a what-if about launches and communication, as numbers and as text."""
+
+from __future__ import annotations
+
+import re
+from typing import TypedDict
+
+from dptrace.errors import UsageError
+from dptrace.model.training.network import Link, parse_link
+from dptrace.replay.changes import Change
+from dptrace.replay.transforms.accumulate import Accumulate
+from dptrace.replay.transforms.launches import CudaGraphs, Fuse, NoRecompute
+from dptrace.replay.transforms.links import Compress, Latency, LinkBandwidth, OtherLink, WorldSize
+from dptrace.replay.transforms.schedule import MIB, Reschedule
+
+__all__ = ["Others", "communication_of", "launches_of", "parse_latency", "parse_rate"]
+
+_NUMBER = r"(\d{1,12}(?:\.\d{1,9})?)"
+_TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6}
+_RATES = {"MB": 1e6, "GB": 1e9, "TB": 1e12}
+_MOST_RANKS, _MOST_MICRO_STEPS = 1 << 20, 1 << 16
+
+
+class Others(TypedDict, total=False):
+    """What else may be different; see :func:`dptrace.whatif`."""
+
+    latency: str | None
+    link: str | Link | None
+    compress: str | None
+    world_size: int | None
+    bucket_cap_mb: float | None
+    schedule: str | None
+    accumulate: int | None
+    fuse: str | None
+    cuda_graphs: bool
+    no_recompute: bool
+
+
+def launches_of(options: Others) -> list[Change]:
+    """Return the changes of what is launched, in the order in which they apply."""
+    changes: list[Change] = [NoRecompute()] if options.get("no_recompute") else []
+    fuse = options.get("fuse")
+    changes += [Fuse(fuse)] if fuse else []
+    return [*changes, *([CudaGraphs()] if options.get("cuda_graphs") else [])]
+
+
+def communication_of(options: Others, rate: str | None) -> list[Change]:
+    """Return the changes of communication: links first, then messages, then when they are sent.
+
+    Args:
+        rate: the bandwidth of links as text.
+
+    Raises:
+        UsageError: a value is out of range, or two options contradict each other.
+    """
+    link, latency = options.get("link"), options.get("latency")
+    if link is not None and (latency is not None or rate is not None):
+        raise UsageError("--link sets latency and bandwidth: give it alone, or as LATENCY:BANDWIDTH (5us:12.5GB/s).")
+    changes: list[Change] = [_link(link)] if link is not None else []
+    changes += [LinkBandwidth(parse_rate(rate))] if rate is not None else []
+    changes += [parse_latency(latency)] if latency is not None else []
+    changes += (
+        [WorldSize(ranks)] if (ranks := _whole(options.get("world_size"), "--world-size", 2, _MOST_RANKS)) else []
+    )
+    compress = options.get("compress")
+    changes += [Compress(compress)] if compress is not None else []
+    changes += _schedule(options.get("schedule"), options.get("bucket_cap_mb"))
+    micro = _whole(options.get("accumulate"), "--accumulate", 1, _MOST_MICRO_STEPS)
+    return [*changes, *([Accumulate(micro)] if micro else [])]
+
+
+def _link(link: str | Link) -> OtherLink:
+    return OtherLink(parse_link(link)) if isinstance(link, str) else OtherLink(link, measured=True)
+
+
+def _whole(value: int | None, option: str, least: int, most: int) -> int | None:
+    if value is not None and not least <= value <= most:
+        raise UsageError(f"{option} {value}: give a whole number from {least} to {most:,}.")
+    return value
+
+
+def _schedule(schedule: str | None, cap_mb: float | None) -> list[Change]:
+    if cap_mb is None:
+        return [] if schedule is None else [Reschedule(schedule)]
+    if not 0 < cap_mb < float("inf"):
+        raise UsageError(f"--bucket-cap-mb {cap_mb:g}: a bucket must be above 0 MB.")
+    if schedule in ("naive", "interleaved"):
+        raise UsageError(
+            f"--bucket-cap-mb is for DDP's buckets, and --schedule {schedule} reduces each gradient alone."
+        )
+    return [Reschedule(schedule or "ddp", max(1, round(cap_mb * MIB)))]
+
+
+def parse_latency(text: str) -> Latency:
+    """Parse ``0.5x`` of the recorded latency, or ``5us`` of one link.
+
+    Raises:
+        UsageError: the text is neither.
+    """
+    if match := re.fullmatch(rf"\s*{_NUMBER}\s*[x×]\s*", text):
+        return Latency(factor=float(match[1]))
+    if match := re.fullmatch(rf"\s*{_NUMBER}\s*({'|'.join(_TIMES)})\s*", text):
+        return Latency(link_ns=float(match[1]) * _TIMES[match[2]])
+    raise UsageError(f"--latency {text}: expected a factor or a time, for example 0.5x or 5us.")
+
+
+def parse_rate(text: str) -> float:
+    """Parse ``25GBps`` or ``25 GB/s``, in bytes per second.
+
+    Raises:
+        UsageError: the text is not of this form, or 0.
+    """
+    match = re.fullmatch(rf"\s*{_NUMBER}\s*(MB|GB|TB)(?:ps|/s)\s*", text, re.IGNORECASE)
+    if not match or not float(match[1]):
+        raise UsageError(f"--bandwidth {text}: expected a factor or bytes per second, for example 2x or 25GBps.")
+    return float(match[1]) * _RATES[match[2].upper()]
