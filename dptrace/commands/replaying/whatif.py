@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.replaying.sweep_output import write_sweep
+from dptrace.commands.replaying.whatif_options import Different, different_options
 from dptrace.commands.shared.options import (
     Selection,
-    field_of,
-    group,
     json_option,
     opening_options,
     output_option,
@@ -34,61 +33,11 @@ from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
+    from dptrace.replay.sweep import Sweep
     from dptrace.replay.whatif import WhatIf
+    from dptrace.run.run import Run
 
-
-@dataclass(frozen=True)
-class _Different:
-    """What is different, as it was typed."""
-
-    compute: str | None = None
-    bandwidth: str | None = None
-    kernel: tuple[str, ...] = ()
-    straggler: tuple[str, ...] = ()
-    no_straggler: bool = False
-    no_host_delay: bool = False
-    perfect_overlap: bool = False
-
-    def parsed(self) -> dict[str, Any]:
-        """Return the options of :meth:`dptrace.Run.whatif`."""
-        from dptrace.replay.options import parse_factor, parse_kernel, parse_straggler
-
-        return {
-            "compute": parse_factor(self.compute, "--compute") if self.compute else None,
-            "bandwidth": parse_factor(self.bandwidth, "--bandwidth") if self.bandwidth else None,
-            "kernels": dict(map(parse_kernel, self.kernel)),
-            "straggler": dict(map(parse_straggler, self.straggler)),
-            "no_straggler": self.no_straggler,
-            "no_host_delay": self.no_host_delay,
-            "perfect_overlap": self.perfect_overlap,
-        }
-
-
-_DIFFERENT = field_of("different", _Different())
-_SWITCH: dict[str, Any] = {"is_flag": True, **_DIFFERENT}
-different_options = group(
-    click.option("--no-straggler", help="Between collectives, no rank is slower than the median one.", **_SWITCH),
-    click.option(
-        "--straggler",
-        multiple=True,
-        metavar="RANK=TIME",
-        help="The host of a rank is late in each step: 2=20ms. May be given several times.",
-        **_DIFFERENT,
-    ),
-    click.option("--compute", metavar="FACTOR", help="Compute is faster: 2x takes half the time.", **_DIFFERENT),
-    click.option(
-        "--bandwidth", metavar="FACTOR", help="Links are faster: 2x moves bytes in half the time.", **_DIFFERENT
-    ),
-    click.option(
-        "--kernel",
-        multiple=True,
-        metavar="REGEX=FACTOR",
-        help="Kernels with a matching name take this share of their time: gemm=0.5x. May be given several times.",
-        **_DIFFERENT,
-    ),
-    click.option("--no-host-delay", help="The host takes no time: calls and Python between them.", **_SWITCH),
-    click.option("--perfect-overlap", help="Nothing waits for a collective.", **_SWITCH),
-)
+_PAGES, _PICTURES = (".html",), (".svg", ".png")
 
 
 @click.command()
@@ -108,7 +57,7 @@ different_options = group(
 def command(
     paths: tuple[str, ...],
     selection: Selection,
-    different: _Different,
+    different: Different,
     as_json: bool,
     as_csv: bool,
     export: Path | None,
@@ -130,12 +79,25 @@ def command(
       dptrace whatif runs/ddp --no-straggler
       dptrace whatif runs/ddp --bandwidth 2x --compute 1.5x --json
       dptrace whatif runs/ddp --kernel 'flash_bwd=0.5x' --export predicted.pftrace
+      dptrace whatif runs/naive --schedule ddp -o predicted.html   # the predicted run below the measured one
+      dptrace whatif runs/ddp --bucket-cap-mb 1,5,25,100 -o caps.svg
     """
     _check(output, export, as_json, as_csv, force)
-    changes = different.parsed()
+    changes, swept = different.parsed(), different.swept()
+    if swept is None and output is not None and output.suffix in _PICTURES:
+        raise UsageError(f"{output}: a chart compares several values, for example --bucket-cap-mb 1,4,25.")
+    if swept is not None and (as_csv or export is not None):
+        raise UsageError("Several values are printed as text, --json, a page or a chart: leave --csv and --export out.")
     run = open_with_progress(paths, read_options, verbosity, selection)
+    if swept is not None:
+        write_sweep(_swept(run, changes, *swept, verbosity), output, as_json, verbosity)
+        print_notes(run.notes)
+        return
     with progress("Replaying", verbosity, measured=False):
         answer = run.whatif(**changes)
+    if output is not None and output.suffix in _PAGES:
+        _write_page(run, answer, output, verbosity)
+        output = None
     _print(answer, output, as_json, as_csv, every)
     print_notes(run.notes)
     if export is not None:
@@ -153,6 +115,8 @@ def _check(output: Path | None, export: Path | None, as_json: bool, as_csv: bool
     for path in (output, export):
         if path is not None:
             check_output(path, force)
+    if output is not None and as_json and output.suffix in (*_PAGES, *_PICTURES):
+        raise UsageError(f"{output}: --json writes figures; name it .json.")
     if output is not None and output == export:
         raise UsageError(f"{output} can't be both the answer and the predicted run: name two files.")
     if output is not None and output.suffix in (".json", ".csv") and not (as_json or as_csv):
@@ -161,6 +125,24 @@ def _check(output: Path | None, export: Path | None, as_json: bool, as_csv: bool
         from dptrace.export.formats import format_of
 
         format_of(export)
+
+
+def _swept(run: Run, changes: dict[str, Any], name: str, values: list[float], verbosity: str) -> Sweep:
+    """Predict the run for each value of an option."""
+    from dptrace.replay.sweep import Sweep
+
+    distinct = sorted(set(values))
+    with progress("Replaying", verbosity, measured=False):
+        answers = [run.whatif(**{**changes, name: value}) for value in distinct]
+    return Sweep.of(name.replace("_", "-"), distinct, answers)
+
+
+def _write_page(run: Run, answer: WhatIf, output: Path, verbosity: str) -> None:
+    """Draw the predicted run below the measured one."""
+    from dptrace.commands.shared.pages import write_page
+    from dptrace.viewers.gantt.pair_page import document
+
+    write_page(output, lambda: document(run, answer.run), verbosity)
 
 
 def _print(answer: WhatIf, output: Path | None, as_json: bool, as_csv: bool, every: bool) -> None:

@@ -33,6 +33,7 @@ def answer(ranks: int, *doubts: Doubt) -> WhatIf:
         high_ns=90_000_000,
         run_gain_ns=20_000_000,
         step_gain_ns=20_000_000,
+        micro_steps=1,
         measured=figures(),
         predicted=after,
         steady=SteadyState(10, 20),

@@ -1,0 +1,183 @@
+"""The options of ``dptrace whatif`` that say what is different."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dptrace.commands.shared.options import field_of, group
+from dptrace.errors import DptraceError, UsageError
+
+if TYPE_CHECKING:
+    from dptrace.model.training.network import Link
+
+__all__ = ["Different", "different_options", "measured_link"]
+
+_AS_TYPED = ("latency", "compress", "schedule", "accumulate", "fuse", "cuda_graphs", "no_recompute")
+
+
+@dataclass(frozen=True)
+class Different:
+    """What is different, as it was typed."""
+
+    compute: str | None = None
+    bandwidth: str | None = None
+    kernel: tuple[str, ...] = ()
+    straggler: tuple[str, ...] = ()
+    no_straggler: bool = False
+    no_host_delay: bool = False
+    perfect_overlap: bool = False
+    latency: str | None = None
+    link: str | None = None
+    compress: str | None = None
+    world_size: str | None = None
+    bucket_cap_mb: str | None = None
+    schedule: str | None = None
+    accumulate: int | None = None
+    fuse: str | None = None
+    cuda_graphs: bool = False
+    no_recompute: bool = False
+
+    def swept(self) -> tuple[str, list[float]] | None:
+        """Return the option that has several values, and these; None without one.
+
+        Raises:
+            UsageError: two options have several values, or a value is no number.
+        """
+        several = {name: self._values(name) for name in ("world_size", "bucket_cap_mb")}
+        several = {name: values for name, values in several.items() if len(values) > 1}
+        if len(several) > 1:
+            raise UsageError("--world-size and --bucket-cap-mb have several values each: sweep one of them.")
+        return next(iter(several.items()), None)
+
+    def _values(self, name: str) -> list[float]:
+        text = getattr(self, name)
+        if text is None:
+            return []
+        number = int if name == "world_size" else float
+        try:
+            return [number(part) for part in text.split(",")]
+        except ValueError:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} {text}: expected a number, or several with commas: 1,4,25.") from None
+
+    def parsed(self) -> dict[str, Any]:
+        """Return the options of :meth:`dptrace.Run.whatif`; of an option with several values, the first."""
+        from dptrace.replay.options import parse_factor, parse_kernel, parse_straggler
+
+        world, caps = self._values("world_size"), self._values("bucket_cap_mb")
+        return {
+            **{name: getattr(self, name) for name in _AS_TYPED},
+            "link": measured_link(self.link) if self.link else None,
+            "world_size": int(world[0]) if world else None,
+            "bucket_cap_mb": caps[0] if caps else None,
+            "compute": parse_factor(self.compute, "--compute") if self.compute else None,
+            "bandwidth": _bandwidth(self.bandwidth) if self.bandwidth else None,
+            "kernels": dict(map(parse_kernel, self.kernel)),
+            "straggler": dict(map(parse_straggler, self.straggler)),
+            "no_straggler": self.no_straggler,
+            "no_host_delay": self.no_host_delay,
+            "perfect_overlap": self.perfect_overlap,
+        }
+
+
+def _bandwidth(text: str) -> float | str:
+    """Return a factor, or what links move as text."""
+    from dptrace.replay.options import parse_factor
+
+    return text if text.strip().lower().endswith(("bps", "b/s")) else parse_factor(text, "--bandwidth")
+
+
+def measured_link(text: str) -> Link | str:
+    """Return the link of a file of ``dptrace links -o``, or the text where it is no such file's name.
+
+    Raises:
+        DptraceError: the file has no line of all_reduce.
+    """
+    path = Path(text)
+    if path.suffix != ".json":
+        return text
+    from dptrace.bench.links.launch import read_links
+    from dptrace.model.training.network import Link
+
+    link = (read_links(path)["collectives"].get("all_reduce") or {}).get("link")
+    if not link or link["beta_s_per_byte"] <= 0:
+        raise DptraceError(f"{path}: has no line of all_reduce; measure one with: dptrace links -o {path}")
+    return Link(path.name, link["alpha_s"], 1 / link["beta_s_per_byte"])
+
+
+_DIFFERENT = field_of("different", Different())
+_SWITCH: dict[str, Any] = {"is_flag": True, **_DIFFERENT}
+different_options = group(
+    click.option("--no-straggler", help="Between collectives, no rank is slower than the median one.", **_SWITCH),
+    click.option(
+        "--straggler",
+        multiple=True,
+        metavar="RANK=TIME",
+        help="The host of a rank is late in each step: 2=20ms. May be given several times.",
+        **_DIFFERENT,
+    ),
+    click.option("--compute", metavar="FACTOR", help="Compute is faster: 2x takes half the time.", **_DIFFERENT),
+    click.option(
+        "--bandwidth",
+        metavar="FACTOR|RATE",
+        help="Links are faster: 2x moves bytes in half the time; 25GBps is what a link moves in one direction.",
+        **_DIFFERENT,
+    ),
+    click.option(
+        "--latency", metavar="FACTOR|TIME", help="Latency of a link: 0.5x of what it is, or 5us.", **_DIFFERENT
+    ),
+    click.option(
+        "--link",
+        metavar="NAME|FILE",
+        help="Other links: nvlink4, pcie4, ib-ndr, …, 5us:12.5GB/s, or a file of dptrace links -o.",
+        **_DIFFERENT,
+    ),
+    click.option(
+        "--world-size",
+        metavar="N[,N…]",
+        help="Other numbers of ranks of data parallelism, each with its batch; several values are compared.",
+        **_DIFFERENT,
+    ),
+    click.option(
+        "--bucket-cap-mb",
+        metavar="MB[,MB…]",
+        help="Size of DDP's buckets in MiB; several values are compared.",
+        **_DIFFERENT,
+    ),
+    click.option(
+        "--schedule",
+        type=click.Choice(["naive", "interleaved", "ddp", "overlap-optimizer"]),
+        help="When gradients are reduced: after backward, each when it is ready, in DDP's buckets, or in buckets that "
+        "the optimizer takes as they come.",
+        **_DIFFERENT,
+    ),
+    click.option("--compress", metavar="TYPE", help="Messages are in fp16, bf16, fp8, int8 or int4.", **_DIFFERENT),
+    click.option(
+        "--accumulate",
+        type=click.IntRange(min=1),
+        metavar="K",
+        help="K micro-steps, each as large as a step, for one all-reduce and one step of the optimizer.",
+        **_DIFFERENT,
+    ),
+    click.option(
+        "--kernel",
+        multiple=True,
+        metavar="REGEX=FACTOR",
+        help="Kernels with a matching name take this share of their time: gemm=0.5x. May be given several times.",
+        **_DIFFERENT,
+    ),
+    click.option(
+        "--fuse",
+        metavar="REGEX",
+        help="Neighbouring kernels with matching names are one, as long as the longest.",
+        **_DIFFERENT,
+    ),
+    click.option("--cuda-graphs", help="The kernels of a step are launched at once.", **_SWITCH),
+    click.option("--no-recompute", help="Backward computes nothing of forward again.", **_SWITCH),
+    click.option("--no-host-delay", help="The host takes no time: calls and Python between them.", **_SWITCH),
+    click.option("--perfect-overlap", help="Nothing waits for a collective.", **_SWITCH),
+)
