@@ -34,10 +34,10 @@ class Sweep(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> Point | None:
-        """The shortest predicted step, of equals the first; None for numbers of ranks, which share work differently."""
+        """The shortest predicted step, of equals the largest value; None for numbers of ranks, which share work differently."""
         if self.option == "world-size":
             return None
-        return min(self.points, key=lambda point: point.answer.predicted_step_ns)
+        return min(self.points, key=lambda point: (point.answer.predicted_step_ns, -point.value))
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data, as ``dptrace whatif --json`` prints it."""

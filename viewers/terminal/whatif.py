@@ -64,7 +64,12 @@ def _sentence(answer: WhatIf) -> Text:
         f"{duration(abs(gain))} ({share(abs(gain) / max(1, answer.measured_step_ns))}) {word}; "
         f"range {milliseconds(answer.low_ns)} to {milliseconds(answer.high_ns)} ms."
     )
-    if answer.run_gain_ns:
+    if answer.micro_steps > 1:
+        text.append(
+            f" It has the samples of {answer.micro_steps:,} recorded steps: "
+            f"{milliseconds(answer.predicted_ns_per_micro_step)} ms for those of one."
+        )
+    elif answer.run_gain_ns:
         sooner = "earlier" if answer.run_gain_ns > 0 else "later"
         per_step = duration(abs(answer.step_gain_ns))
         text.append(f" The recording would end {duration(abs(answer.run_gain_ns))} {sooner}, {per_step} a step.")

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptrace.commands.shared.output import emit, json_text, print_hint, print_tables, write_text
+from dptrace.core.files import atomic_write
 
 if TYPE_CHECKING:
     from dptrace.replay.sweep import Sweep
 
 __all__ = ["write_sweep"]
 
-_WIDTH, _HEIGHT = 960, 480
+_WIDTH = 960
 
 
 def write_sweep(sweep: Sweep, output: Path | None, as_json: bool, verbosity: str) -> None:
@@ -37,6 +38,7 @@ def write_sweep(sweep: Sweep, output: Path | None, as_json: bool, verbosity: str
 
 
 def _write_picture(sweep: Sweep, output: Path) -> None:
+    from dptrace.commands.shared.pages import svg_height
     from dptrace.viewers.base.screenshot import framed, screenshot
     from dptrace.viewers.base.svg_renderer import svg
     from dptrace.viewers.pages.whatif_sweep import sweep_chart
@@ -45,4 +47,5 @@ def _write_picture(sweep: Sweep, output: Path) -> None:
     if output.suffix == ".svg":
         write_text(output, drawn)
     else:
-        screenshot(framed(drawn), output, (_WIDTH, _HEIGHT))
+        with atomic_write(output) as temporary:
+            screenshot(framed(drawn), temporary, (_WIDTH, svg_height(drawn, _WIDTH)))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
+import numpy as np
+from msgspec.structs import replace
 
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError, UsageError
@@ -10,10 +14,20 @@ from dptrace.model.collectives import ALGORITHMS
 from dptrace.model.gpu_peaks import gpu_peak
 from dptrace.model.interconnects import INTERCONNECTS
 from dptrace.model.training.network import BETWEEN, WITHIN, Link
+from dptrace.replay.changes import Doubting
 from dptrace.replay.graph.build import Model
-from dptrace.replay.transforms.pricing import Floats, Priced, priced, sized, with_transfers
+from dptrace.replay.transforms.pricing import Priced, need_sizes, priced, with_transfers
 
-__all__ = ["DTYPE_BITS", "Compress", "Latency", "LinkBandwidth", "OtherLink", "WorldSize"]
+__all__ = [
+    "DTYPE_BITS",
+    "Communication",
+    "Compress",
+    "Latency",
+    "LinkBandwidth",
+    "LinkChange",
+    "OtherLink",
+    "WorldSize",
+]
 
 DTYPE_BITS = {"fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
 """Bits of a value in a compressed message, by the name of its type."""
@@ -22,48 +36,71 @@ _HOST_BYTES_PER_S = 10e9
 """What casting reads and writes where no GPU's memory bandwidth is known."""
 
 
+class LinkChange(Protocol):
+    """A change of what transfers cost."""
+
+    def describe(self) -> str:
+        """Return what changes."""
+
+    def change(self, model: Model, of: Priced) -> Priced:
+        """Return the transfers at other costs.
+
+        Raises:
+            DptraceError: the run does not tell what they cost.
+        """
+
+
+class Communication(msgspec.Struct, frozen=True):
+    """Transfers cost something else; each part builds on the costs that the part before it leaves."""
+
+    parts: tuple[LinkChange, ...]
+    collectives: bool = True
+    host: bool = False
+
+    def describe(self) -> str:
+        return ", ".join(part.describe() for part in self.parts)
+
+    def apply(self, model: Model) -> Model:
+        of = priced(model)
+        for part in self.parts:
+            of = part.change(model, of)
+        return with_transfers(model, of)
+
+    def doubts(self, model: Model) -> tuple[str, ...]:
+        """Return what the parts take for granted."""
+        return tuple(text for part in self.parts if isinstance(part, Doubting) for text in part.doubts(model))
+
+
 class Latency(msgspec.Struct, frozen=True):
     """The latency of a link is another one, or a share of what it was; its bandwidth stays."""
 
     factor: float | None = None
     link_ns: float | None = None
-    collectives: bool = True
-    host: bool = False
 
     def describe(self) -> str:
         return f"latency {self.factor:g}×" if self.factor is not None else f"latency {duration(self.link_ns or 0)}"
 
-    def apply(self, model: Model) -> Model:
-        if self.factor is not None and self.factor != 1 and not _latency_known(model):
+    def change(self, model: Model, of: Priced) -> Priced:
+        if self.factor is not None and self.factor != 1 and not of.latency_ns.any():
             raise DptraceError(
                 f"{model.run.path}: the latency is not known, since its messages are not of several sizes. Give the "
                 "latency of the link itself, for example --latency 5us."
             )
-        return with_transfers(model, self._cost)
-
-    def _cost(self, of: Priced) -> Floats:
-        moving = of.duration_ns - of.latency_ns
         fixed = of.latency_ns * self.factor if self.factor is not None else of.hops * (self.link_ns or 0.0)
-        return moving + fixed
-
-
-def _latency_known(model: Model) -> bool:
-    return bool(priced(model).latency_ns.any())
+        return replace(of, latency_ns=fixed)
 
 
 class LinkBandwidth(msgspec.Struct, frozen=True):
     """Links move this many bytes per second in one direction; the latency of a collective stays."""
 
     bytes_per_s: float
-    collectives: bool = True
-    host: bool = False
 
     def describe(self) -> str:
         return f"bandwidth {self.bytes_per_s / 1e9:g} GB/s"
 
-    def apply(self, model: Model) -> Model:
-        sized(model, "--bandwidth in GB/s")
-        return with_transfers(model, lambda of: of.latency_ns + of.share * of.bytes / self.bytes_per_s * 1e9)
+    def change(self, model: Model, of: Priced) -> Priced:
+        need_sizes(model, of, "--bandwidth in GB/s")
+        return replace(of, moving_ns=of.share * of.bytes / self.bytes_per_s * 1e9)
 
 
 class OtherLink(msgspec.Struct, frozen=True):
@@ -72,16 +109,14 @@ class OtherLink(msgspec.Struct, frozen=True):
     link: Link
     measured: bool = False
     """Whether it was measured; the nominal bandwidth of others is reduced to what collectives reach."""
-    collectives: bool = True
-    host: bool = False
 
     def describe(self) -> str:
         return f"link {self.link.name}"
 
-    def apply(self, model: Model) -> Model:
-        sized(model, "--link")
+    def change(self, model: Model, of: Priced) -> Priced:
+        need_sizes(model, of, "--link")
         rate = self.link.bytes_per_s * (1.0 if self.measured else _reached(self.link.name))
-        return with_transfers(model, lambda of: 1e9 * (of.hops * self.link.alpha_s + of.share * of.bytes / rate))
+        return replace(of, latency_ns=1e9 * of.hops * self.link.alpha_s, moving_ns=1e9 * of.share * of.bytes / rate)
 
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return why the answer may be wrong."""
@@ -102,25 +137,22 @@ class WorldSize(msgspec.Struct, frozen=True):
     """The job has another number of ranks, each with the batch that it had; links stay."""
 
     ranks: int
-    collectives: bool = True
-    host: bool = False
 
     def describe(self) -> str:
         return f"{self.ranks} ranks"
 
-    def apply(self, model: Model) -> Model:
-        recorded = self._recorded(model)
-
-        def cost(of: Priced) -> Floats:
-            ring = ALGORITHMS["ring all-reduce"]
-            moving = (of.duration_ns - of.latency_ns) * ring.share(self.ranks) / ring.share(recorded)
-            hops = {
-                name: ALGORITHMS[name].hops(self.ranks) for name in ("ring all-reduce", "halving-doubling all-reduce")
-            }
-            # Both move the same bytes; the libraries take the one with the fewer hops for many ranks.
-            return moving + of.latency_ns * min(hops.values()) / ring.hops(recorded)
-
-        return with_transfers(model, cost)
+    def change(self, model: Model, of: Priced) -> Priced:
+        ring, recorded = ALGORITHMS["ring all-reduce"], self._recorded(model)
+        # Both move the same bytes; for many ranks the libraries take the one with fewer hops.
+        hops = min(ring.hops(self.ranks), ALGORITHMS["halving-doubling all-reduce"].hops(self.ranks))
+        share = ring.share(self.ranks)
+        return replace(
+            of,
+            latency_ns=of.latency_ns * hops / ring.hops(recorded),
+            moving_ns=of.moving_ns * share / ring.share(recorded),
+            hops=np.full(len(of), hops),
+            share=np.full(len(of), share),
+        )
 
     def _recorded(self, model: Model) -> int:
         transfers, size = model.transfers, model.run.world_size
@@ -151,26 +183,21 @@ class Compress(msgspec.Struct, frozen=True):
     """All-reduces, all-gathers and reduce-scatters of floating point move values of another type."""
 
     dtype: str
-    collectives: bool = True
-    host: bool = False
 
     def describe(self) -> str:
         return f"messages in {self.dtype}"
 
-    def apply(self, model: Model) -> Model:
+    def change(self, model: Model, of: Priced) -> Priced:
         if self.dtype not in DTYPE_BITS:
             raise UsageError(f"--compress {self.dtype}: choose from {', '.join(DTYPE_BITS)}.")
-        sized(model, "--compress")
+        need_sizes(model, of, "--compress")
         bits = self._bits(model)
         factor = min(1.0, DTYPE_BITS[self.dtype] / bits)
         rate = _memory_bytes_per_s(model)
 
-        def cost(of: Priced) -> Floats:
-            # Before and after, a kernel reads the values in one type and writes them in the other.
-            casts = 0.0 if factor == 1 else 2 * (1 + factor) * of.bytes / rate * 1e9
-            return of.latency_ns + (of.duration_ns - of.latency_ns) * factor + casts
-
-        return with_transfers(model, cost)
+        # Before and after, a kernel reads the values in one type and writes them in the other.
+        casts = 0.0 if factor == 1 else 2 * (1 + factor) * of.bytes / rate * 1e9
+        return replace(of, moving_ns=of.moving_ns * factor + casts, bytes=of.bytes * factor)
 
     def _bits(self, model: Model) -> int:
         names = {what.dtype.lower() for what in model.run.cross_rank.matches.collectives if what.dtype}

@@ -10,7 +10,15 @@ from dptrace.model.training.network import Link, parse_link
 from dptrace.replay.changes import Change
 from dptrace.replay.transforms.accumulate import Accumulate
 from dptrace.replay.transforms.launches import CudaGraphs, Fuse, NoRecompute
-from dptrace.replay.transforms.links import Compress, Latency, LinkBandwidth, OtherLink, WorldSize
+from dptrace.replay.transforms.links import (
+    Communication,
+    Compress,
+    Latency,
+    LinkBandwidth,
+    LinkChange,
+    OtherLink,
+    WorldSize,
+)
 from dptrace.replay.transforms.schedule import MIB, Reschedule
 
 __all__ = ["Others", "communication_of", "launches_of", "parse_latency", "parse_rate"]
@@ -56,14 +64,15 @@ def communication_of(options: Others, rate: str | None) -> list[Change]:
     link, latency = options.get("link"), options.get("latency")
     if link is not None and (latency is not None or rate is not None):
         raise UsageError("--link sets latency and bandwidth: give it alone, or as LATENCY:BANDWIDTH (5us:12.5GB/s).")
-    changes: list[Change] = [_link(link)] if link is not None else []
-    changes += [LinkBandwidth(parse_rate(rate))] if rate is not None else []
-    changes += [parse_latency(latency)] if latency is not None else []
-    changes += (
-        [WorldSize(ranks)] if (ranks := _whole(options.get("world_size"), "--world-size", 2, _MOST_RANKS)) else []
-    )
+    parts: list[LinkChange] = []
+    ranks = _whole(options.get("world_size"), "--world-size", 2, _MOST_RANKS)
+    parts += [WorldSize(ranks)] if ranks else []
+    parts += [_link(link)] if link is not None else []
+    parts += [LinkBandwidth(parse_rate(rate))] if rate is not None else []
+    parts += [parse_latency(latency)] if latency is not None else []
     compress = options.get("compress")
-    changes += [Compress(compress)] if compress is not None else []
+    parts += [Compress(compress)] if compress is not None else []
+    changes: list[Change] = [Communication(tuple(parts))] if parts else []
     changes += _schedule(options.get("schedule"), options.get("bucket_cap_mb"))
     micro = _whole(options.get("accumulate"), "--accumulate", 1, _MOST_MICRO_STEPS)
     return [*changes, *([Accumulate(micro)] if micro else [])]

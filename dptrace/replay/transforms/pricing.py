@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +14,7 @@ from dptrace.model.collectives import COLLECTIVES, Algorithm, algorithm_of
 from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import Model
 
-__all__ = ["Priced", "all_reduce_line", "priced", "sized", "with_transfers"]
+__all__ = ["Priced", "all_reduce_line", "need_sizes", "priced", "with_transfers"]
 
 Floats = NDArray[np.float64]
 _FEWEST_R2 = 0.2
@@ -27,10 +25,11 @@ class Priced(msgspec.Struct, frozen=True):
     """The transfers that take time, one entry per transfer in each column."""
 
     task: Int64
-    duration_ns: Int64
-    latency_ns: Int64
-    """What part of it does not depend on its bytes; 0 where the sizes of the run do not tell."""
-    bytes: Int64
+    latency_ns: Floats
+    """What part of its time does not depend on its bytes; 0 where the sizes of the run do not tell."""
+    moving_ns: Floats
+    """The rest of its time."""
+    bytes: Floats
     hops: Floats
     share: Floats
     """Of the algorithm that it presumably uses: how often it pays a link's latency, and moves its bytes over a link."""
@@ -63,9 +62,9 @@ def priced(model: Model) -> Priced:
         algorithm = _algorithm(model, kind)
         hops[same] = algorithm.hops(ranks) if algorithm else 1.0
         share[same] = algorithm.share(ranks) if algorithm else 1.0
-    durations = graph.duration_ns[task]
-    fixed = np.minimum(np.rint(latency).astype(np.int64), durations)
-    return Priced(task, durations, fixed, transfers.bytes[number], hops, share)
+    durations = graph.duration_ns[task].astype(np.float64)
+    fixed = np.minimum(latency, durations)
+    return Priced(task, fixed, durations - fixed, transfers.bytes[number].astype(np.float64), hops, share)
 
 
 def _algorithm(model: Model, kind: str) -> Algorithm | None:
@@ -73,11 +72,10 @@ def _algorithm(model: Model, kind: str) -> Algorithm | None:
     return algorithm_of("gloo" if model.run.on_cpu else "nccl", kind) if known else None
 
 
-def with_transfers(model: Model, cost: Callable[[Priced], Floats]) -> Model:
-    """Return the model with other durations of its transfers, in ns."""
-    of = priced(model)
+def with_transfers(model: Model, of: Priced) -> Model:
+    """Return the model with other durations of its transfers."""
     durations = model.graph.duration_ns.copy()
-    durations[of.task] = np.maximum(np.rint(cost(of)), 0).astype(np.int64)
+    durations[of.task] = np.maximum(np.rint(of.latency_ns + of.moving_ns), 0).astype(np.int64)
     return changed(model, durations)
 
 
@@ -90,13 +88,14 @@ def all_reduce_line(model: Model) -> Line:
     of, transfers = priced(model), model.transfers
     kinds = dict(zip(transfers.task.tolist(), transfers.kind.tolist(), strict=True))
     reduces = np.array([kinds[task] == "all_reduce" for task in of.task.tolist()], np.bool_)
-    reduces &= (of.bytes > 0) & (of.duration_ns > 0)
+    duration_ns = of.latency_ns + of.moving_ns
+    reduces &= (of.bytes > 0) & (duration_ns > 0)
     if not reduces.any():
         raise DptraceError(
             f"{model.run.path}: no all-reduce with a known size, so messages of other sizes can't be predicted. Record "
             "two ranks or more, with a torch that writes the sizes of collectives."
         )
-    size, seconds = of.bytes[reduces], of.duration_ns[reduces] / 1e9
+    size, seconds = of.bytes[reduces].astype(np.int64), duration_ns[reduces] / 1e9
     sizes, which, count = np.unique(size, return_inverse=True, return_counts=True)
     # Small messages decide the latency, large ones the bandwidth: both count by their relative error.
     typical = np.array([median(seconds[which == i]) for i in range(len(sizes))])
@@ -105,16 +104,14 @@ def all_reduce_line(model: Model) -> Line:
     return weighted_line(sizes, typical, np.sqrt(count) / typical)
 
 
-def sized(model: Model, option: str) -> Priced:
-    """Price the transfers of a model whose messages have known sizes.
+def need_sizes(model: Model, of: Priced, option: str) -> None:
+    """Check that all messages have known sizes.
 
     Raises:
         DptraceError: some size is unknown.
     """
-    of = priced(model)
     if (unknown := of.bytes <= 0).any():
         raise DptraceError(
             f"{model.run.path}: {option} needs the sizes of messages, and {int(unknown.sum())} of {len(of)} transfers "
             "have none. Record with a torch that writes them (2.1 or later), without --light."
         )
-    return of
