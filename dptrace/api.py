@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison as Comparison
     from dptrace.model.planning.describe import Description
     from dptrace.replay.critical_path import CriticalPath as CriticalPath
-    from dptrace.replay.transforms.options import Others
+    from dptrace.replay.transforms.options import Others as Others
     from dptrace.replay.whatif import Replay as Replay
     from dptrace.replay.whatif import WhatIf as WhatIf
     from dptrace.run.run import Run

@@ -34,7 +34,10 @@ class Sweep(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> Point | None:
-        """The shortest predicted step, of equals the largest value; None for numbers of ranks, which share work differently."""
+        """The shortest predicted step, of equals with the largest value.
+
+        None for numbers of ranks: with more of them, a step has more samples.
+        """
         if self.option == "world-size":
             return None
         return min(self.points, key=lambda point: (point.answer.predicted_step_ns, -point.value))

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dptrace.api import CriticalPath, Replay, WhatIf
-    from dptrace.replay.transforms.options import Others
+    from dptrace.api import CriticalPath, Others, Replay, WhatIf
 
 __all__ = ["WhatIfs"]
 

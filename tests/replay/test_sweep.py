@@ -9,7 +9,7 @@ from dptrace.replay.sweep import Sweep
 
 
 def sweep(option: str, *pairs: tuple[float, int]) -> Sweep:
-    answers = [SimpleNamespace(predicted_step_ns=step, to_dict=lambda: {}) for _, step in pairs]
+    answers = [SimpleNamespace(predicted_step_ns=step, to_dict=dict) for _, step in pairs]
     return Sweep.of(option, [value for value, _ in pairs], cast(Any, answers))
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from dptrace.commands.replaying.whatif_options import Different, measured_link
 from dptrace.errors import DptraceError, UsageError
+from dptrace.model.link_report import link_report
+from tests.support.links_samples import ALPHA_S, BETA_S, measured
 
 
 def test_one_option_may_have_several_values() -> None:
@@ -35,21 +37,18 @@ def test_bandwidth_is_a_factor_or_a_rate() -> None:
 def test_measured_links_are_taken_from_their_file(tmp_path: Path) -> None:
     """The line of one link, which the all-reduce's was computed to."""
     path = tmp_path / "links.json"
-    line = {"alpha_s": 5e-6, "beta_s_per_byte": 1e-10}
-    path.write_text(
-        json.dumps({"kind": "links", "schema": 1, "busbw_gbps": 1, "collectives": {"all_reduce": {"link": line}}})
-    )
+    path.write_text(json.dumps(link_report(measured(ranks=2))))
     link = measured_link(str(path))
 
     assert "nvlink4" == measured_link("nvlink4")
     assert not isinstance(link, str)
-    assert (5e-6, 1e10) == (link.alpha_s, link.bytes_per_s)
+    assert (ALPHA_S, 1 / BETA_S) == (pytest.approx(link.alpha_s, rel=0.1), pytest.approx(link.bytes_per_s, rel=0.1))
 
 
 def test_a_file_without_all_reduce_is_refused(tmp_path: Path) -> None:
     """Its links are not known."""
     path = tmp_path / "links.json"
-    path.write_text(json.dumps({"kind": "links", "schema": 1, "busbw_gbps": 1, "collectives": {}}))
+    path.write_text(json.dumps(link_report(measured(ranks=2, kinds=("broadcast",)))))
 
     with pytest.raises(DptraceError):
         measured_link(str(path))
