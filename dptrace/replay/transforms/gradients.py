@@ -80,6 +80,8 @@ class GradientStep(msgspec.Struct, frozen=True):
     ready: Int64
     """Task at whose end each gradient is ready on each process: processes × gradients."""
     bytes: Int64
+    exact: bool
+    """Whether the bytes are known; otherwise the gradients of an all-reduce share its bytes equally."""
     meetings: Int64
     """Task of each all-reduce: where its ranks meet."""
 
@@ -106,8 +108,8 @@ def gradient_steps(model: Model) -> tuple[GradientStep, ...]:
         if not count or not len(meetings[step]):
             continue
         tasks = np.stack([own[len(own) - count :] for own, _ in per_rank])
-        of_step = _bytes_of(model, per_rank[0][1][-count:], int(tasks[0, -1]), meetings[step])
-        found.append(GradientStep(tasks, of_step, meetings[step]))
+        sizes, exact = _bytes_of(model, per_rank[0][1][-count:], tasks[0], meetings[step])
+        found.append(GradientStep(tasks, sizes, exact, meetings[step]))
     if not found:
         raise DptraceError(f"{model.run.path}: no step has both gradients and all-reduces of them.")
     return tuple(found)
@@ -172,21 +174,25 @@ def _meetings_by_step(model: Model) -> list[Int64]:
     return [meeting[order][step == i] for i in range(len(marks) - 1)]
 
 
-def _bytes_of(model: Model, shapes: Int64, last: int, meetings: Int64) -> Int64:
-    """Return the bytes of each gradient: by its shape, or by an all-reduce of its own, or by its bucket.
+def _bytes_of(model: Model, shapes: Int64, ready: Int64, meetings: Int64) -> tuple[Int64, bool]:
+    """Return the bytes of each gradient, and whether they are exact.
 
-    The gradients of a bucket without shapes count as equally large.
+    They are known by its shape, or by an all-reduce of its own. Otherwise it shares the all-reduce that is launched
+    next with the others that became ready before that.
+
+    Raises:
+        DptraceError: there are all-reduces before which no gradient became ready.
     """
-    transfers = model.transfers
+    graph, transfers = model.graph, model.transfers
     if (shapes > 0).all():
-        return shapes
-    first = int(transfers.task[0])
-    own = transfers.bytes[meetings - first]
-    if len(own) == len(shapes):
+        return shapes, True
+    own, start = transfers.bytes[meetings - int(transfers.task[0])], graph.start_ns[meetings]
+    if len(own) == len(ready):
         # After backward they are in the order of the parameters, in backward in that of the gradients.
-        return own[::-1] if model.graph.start_ns[meetings].min() > model.graph.end_ns[last] else own
-    buckets = model.run.cross_rank.buckets
-    if buckets is not None and sum(len(one.parameters) for one in buckets.buckets) == len(shapes):
-        sizes = [[one.bytes // len(one.parameters)] * len(one.parameters) for one in buckets.buckets]
-        return np.concatenate(sizes).astype(np.int64)
-    raise DptraceError(f"{model.run.path}: the sizes of {plural(len(shapes), 'gradient')} are not known. {_SIZES}")
+        return (own[::-1] if start.min() > graph.end_ns[ready[-1]] else own), True
+    # Ends 1 4 6, starts 5 9 → the first two share the first all-reduce.
+    next_one = np.minimum(np.searchsorted(np.maximum.accumulate(start), graph.end_ns[ready]), len(own) - 1)
+    shared = np.bincount(next_one, minlength=len(own))
+    if (shared == 0).any():
+        raise DptraceError(f"{model.run.path}: the sizes of {plural(len(ready), 'gradient')} are not known. {_SIZES}")
+    return np.maximum(own // shared, 1)[next_one], False

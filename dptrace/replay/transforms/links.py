@@ -16,7 +16,7 @@ from dptrace.model.interconnects import INTERCONNECTS
 from dptrace.model.training.network import BETWEEN, WITHIN, Link
 from dptrace.replay.changes import Doubting
 from dptrace.replay.graph.build import Model
-from dptrace.replay.transforms.pricing import Priced, need_sizes, priced, with_transfers
+from dptrace.replay.transforms.pricing import Priced, priced, sized, with_transfers
 
 __all__ = [
     "DTYPE_BITS",
@@ -68,7 +68,11 @@ class Communication(msgspec.Struct, frozen=True):
 
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return what the parts take for granted."""
-        return tuple(text for part in self.parts if isinstance(part, Doubting) for text in part.doubts(model))
+        found = [text for part in self.parts if isinstance(part, Doubting) for text in part.doubts(model)]
+        of = priced(model)
+        if unknown := int((of.bytes <= 0).sum()):
+            found.append(f"{unknown:,} of {len(of):,} transfers have no recorded size, so their bytes stay out of it.")
+        return tuple(found)
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -99,8 +103,8 @@ class LinkBandwidth(msgspec.Struct, frozen=True):
         return f"bandwidth {self.bytes_per_s / 1e9:g} GB/s"
 
     def change(self, model: Model, of: Priced) -> Priced:
-        need_sizes(model, of, "--bandwidth in GB/s")
-        return replace(of, moving_ns=of.share * of.bytes / self.bytes_per_s * 1e9)
+        known = sized(model, of, "--bandwidth in GB/s")
+        return replace(of, moving_ns=np.where(known, of.share * of.bytes / self.bytes_per_s * 1e9, of.moving_ns))
 
 
 class OtherLink(msgspec.Struct, frozen=True):
@@ -114,9 +118,13 @@ class OtherLink(msgspec.Struct, frozen=True):
         return f"link {self.link.name}"
 
     def change(self, model: Model, of: Priced) -> Priced:
-        need_sizes(model, of, "--link")
+        known = sized(model, of, "--link")
         rate = self.link.bytes_per_s * (1.0 if self.measured else _reached(self.link.name))
-        return replace(of, latency_ns=1e9 * of.hops * self.link.alpha_s, moving_ns=1e9 * of.share * of.bytes / rate)
+        return replace(
+            of,
+            latency_ns=np.where(known, 1e9 * of.hops * self.link.alpha_s, of.latency_ns),
+            moving_ns=np.where(known, 1e9 * of.share * of.bytes / rate, of.moving_ns),
+        )
 
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return why the answer may be wrong."""
@@ -161,7 +169,7 @@ class WorldSize(msgspec.Struct, frozen=True):
                 f"{model.run.path}: --world-size scales recorded collectives, and a run of one rank has none. Record "
                 "two ranks, or describe the training to dptrace predict."
             )
-        if others := sorted({str(kind) for kind in transfers.kind.tolist()} - {"all_reduce", "barrier"}):
+        if others := sorted({str(kind) for kind in transfers.kind.tolist()} - {"all_reduce", "barrier", "broadcast"}):
             raise DptraceError(
                 f"{model.run.path}: --world-size is for data parallelism with all-reduces, and the run also has "
                 f"{', '.join(others)}. dptrace predict knows other strategies."
@@ -190,14 +198,15 @@ class Compress(msgspec.Struct, frozen=True):
     def change(self, model: Model, of: Priced) -> Priced:
         if self.dtype not in DTYPE_BITS:
             raise UsageError(f"--compress {self.dtype}: choose from {', '.join(DTYPE_BITS)}.")
-        need_sizes(model, of, "--compress")
+        known = sized(model, of, "--compress")
         bits = self._bits(model)
         factor = min(1.0, DTYPE_BITS[self.dtype] / bits)
         rate = _memory_bytes_per_s(model)
 
         # Before and after, a kernel reads the values in one type and writes them in the other.
         casts = 0.0 if factor == 1 else 2 * (1 + factor) * of.bytes / rate * 1e9
-        return replace(of, moving_ns=of.moving_ns * factor + casts, bytes=of.bytes * factor)
+        moving = np.where(known, of.moving_ns * factor + casts, of.moving_ns)
+        return replace(of, moving_ns=moving, bytes=of.bytes * factor)
 
     def _bits(self, model: Model) -> int:
         names = {what.dtype.lower() for what in model.run.cross_rank.matches.collectives if what.dtype}

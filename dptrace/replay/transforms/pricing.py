@@ -14,7 +14,7 @@ from dptrace.model.collectives import COLLECTIVES, Algorithm, algorithm_of
 from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import Model
 
-__all__ = ["Priced", "all_reduce_line", "need_sizes", "priced", "with_transfers"]
+__all__ = ["Priced", "all_reduce_line", "priced", "sized", "with_transfers"]
 
 Floats = NDArray[np.float64]
 _FEWEST_R2 = 0.2
@@ -104,14 +104,16 @@ def all_reduce_line(model: Model) -> Line:
     return weighted_line(sizes, typical, np.sqrt(count) / typical)
 
 
-def need_sizes(model: Model, of: Priced, option: str) -> None:
-    """Check that all messages have known sizes.
+def sized(model: Model, of: Priced, option: str) -> NDArray[np.bool_]:
+    """Return which transfers have known sizes; the others keep what they took.
 
     Raises:
-        DptraceError: some size is unknown.
+        DptraceError: none has.
     """
-    if (unknown := of.bytes <= 0).any():
+    known: NDArray[np.bool_] = of.bytes > 0
+    if not known.any():
         raise DptraceError(
-            f"{model.run.path}: {option} needs the sizes of messages, and {int(unknown.sum())} of {len(of)} transfers "
-            "have none. Record with a torch that writes them (2.1 or later), without --light."
+            f"{model.run.path}: {option} needs the sizes of messages, and the trace has none. Record with a torch that "
+            "writes them (2.1 or later), without --light."
         )
+    return known

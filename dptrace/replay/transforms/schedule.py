@@ -77,6 +77,8 @@ class Reschedule(msgspec.Struct, frozen=True):
         ]
         if self.schedule == "overlap-optimizer":
             found.append("The optimizer is taken to be divisible by gradient, which needs one that steps in hooks.")
+        if not all(step.exact for step in gradient_steps(model)):
+            found.append("The trace has no shapes: gradients of one all-reduce are taken to be equally large.")
         if len(model.run.ranks) < model.run.world_size:
             found.append("Ranks that were not recorded are taken to have their gradients when the recorded ones have.")
         return tuple(found)

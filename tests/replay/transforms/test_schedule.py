@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -36,10 +38,10 @@ def runs() -> dict[str, dptrace.Run]:
     ],
 )
 def test_another_schedule_is_predicted(
-    runs: dict[str, dptrace.Run], recorded: str, options: dict[str, object], target: str
+    runs: dict[str, dptrace.Run], recorded: str, options: dict[str, Any], target: str
 ) -> None:
     """The prediction is within a tenth of the run that was recorded so, and its range covers it."""
-    answer = runs[recorded].whatif(**options)  # type: ignore[arg-type]
+    answer = runs[recorded].whatif(**options)
     measured = runs[target].whatif().measured_step_ns
 
     assert answer.predicted_step_ns == pytest.approx(measured, rel=0.1)
@@ -50,14 +52,15 @@ def test_another_schedule_is_predicted(
 def test_carriers_end_as_the_buckets_would(runs: dict[str, dptrace.Run], cap_mb: float) -> None:
     """Whatever the number of buckets, the last ends by the recursion end = max(ready, end before) + time."""
     model = runs["ddp_4mb"].replay.model
-    change = Reschedule(cap_bytes=round(cap_mb * MIB))
+    cap = round(cap_mb * MIB)
+    change = Reschedule(cap_bytes=cap)
     times = simulate(change.apply(model).graph)
     step, line = gradient_steps(model)[1], all_reduce_line(model)
     sizes, end, begin, filled = step.bytes.tolist(), 0.0, 0, 0
 
     for index, size in enumerate(sizes):
         filled += size
-        if filled >= change.cap_bytes or index == len(sizes) - 1:  # type: ignore[operator]
+        if filled >= cap or index == len(sizes) - 1:
             end = max(end, times.end_ns[step.ready[:, index]].max()) + round(1e9 * line.seconds(filled))
             begin, filled = index + 1, 0
     assert begin == len(sizes)
@@ -84,7 +87,7 @@ def test_an_optimizer_that_takes_gradients_as_they_come_is_no_slower(runs: dict[
 @pytest.mark.parametrize(
     "options", [{"schedule": "magic"}, {"bucket_cap_mb": 0}, {"schedule": "naive", "bucket_cap_mb": 4}]
 )
-def test_impossible_schedules_are_wrong_use(runs: dict[str, dptrace.Run], options: dict[str, object]) -> None:
+def test_impossible_schedules_are_wrong_use(runs: dict[str, dptrace.Run], options: dict[str, Any]) -> None:
     """An unknown name, empty buckets, and buckets where each gradient goes alone."""
     with pytest.raises(UsageError):
-        runs["naive"].whatif(**options)  # type: ignore[arg-type]
+        runs["naive"].whatif(**options)
