@@ -168,7 +168,8 @@ def predicted_run(model: Model, times: Times, changes: Sequence[str], selected: 
     whole, run = model.run, selected[0]
     note = f"Predicted, not recorded: {', '.join(changes) or 'a replay of the run as it was'}."
     timelines = tuple(timeline_at(model, number, times) for number in range(len(whole.timelines)))
-    predicted = Run(whole.path, timelines, whole.metadata, (note, *whole.notes), whole.world_size)
+    # Pages and tables name a run by its path.
+    predicted = Run(f"{whole.path} (predicted)", timelines, whole.metadata, (note, *whole.notes), whole.world_size)
     if run is whole:
         return predicted
     names = {name for timeline in run.timelines for name in timeline.windows.names}

@@ -115,8 +115,9 @@ def _check(output: Path | None, export: Path | None, as_json: bool, as_csv: bool
     for path in (output, export):
         if path is not None:
             check_output(path, force)
-    if output is not None and as_json and output.suffix in (*_PAGES, *_PICTURES):
-        raise UsageError(f"{output}: --json writes figures; name it .json.")
+    if output is not None and (as_json or as_csv) and output.suffix in (*_PAGES, *_PICTURES):
+        kind = "json" if as_json else "csv"
+        raise UsageError(f"{output}: --{kind} writes figures; name it .{kind}.")
     if output is not None and output == export:
         raise UsageError(f"{output} can't be both the answer and the predicted run: name two files.")
     if output is not None and output.suffix in (".json", ".csv") and not (as_json or as_csv):

@@ -51,7 +51,9 @@ def test_the_predicted_run_is_drawn_below_the_measured_one(tmp_path: Path) -> No
     result = whatif("--bucket-cap-mb", "1", "-o", tmp_path / "pair.html")
 
     assert 0 == result.exit_code, result.output
-    assert "Predicted, not recorded: buckets of 1 MB" in (tmp_path / "pair.html").read_text()
+    page = (tmp_path / "pair.html").read_text()
+    assert "Predicted, not recorded: buckets of 1 MB" in page
+    assert "ddp_4mb_cpu_2ranks (predicted)" in page
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,7 @@ def test_the_predicted_run_is_drawn_below_the_measured_one(tmp_path: Path) -> No
     [
         (*CAPS, "--csv"),
         (*CAPS, "--json", "-o", "a.html"),
+        ("--bucket-cap-mb", "4", "--csv", "-o", "a.html"),
         ("--bucket-cap-mb", "4", "-o", "a.svg"),
         ("--schedule", "magic"),
     ],
