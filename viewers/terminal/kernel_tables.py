@@ -82,7 +82,7 @@ _TIMES: dict[str, Cell] = {
 _SHOWN = {
     "layer": ("calls", "total\nms", "% of\nstep"),
     "operator": ("calls", "total\nms", "% of\nstep", "% of\ncompute", "mean\nµs"),
-    "operator-shape": ("calls", "total\nms", "% of\nstep", "% of\ncompute", "mean\nµs"),
+    "operator-shape": ("calls", "total\nms", "% of\nstep", "mean\nµs"),
 }
 """The times of tables that have much else to show."""
 _MORE: dict[str, dict[str, Cell]] = {
@@ -127,7 +127,7 @@ def print_kernels(
     if not summary.rows:
         console.print("Nothing of this kind ran in this run.")
         return
-    console.print(*_totals(summary), *_flops(summary), sep="\n")
+    console.print(*_totals(summary), *_steps(summary), *_flops(summary), sep="\n")
     if findings:
         console.print("", findings_list(findings), "", sep="\n")
     names = dict(_NAMES[summary.by])
@@ -187,12 +187,22 @@ def _flops(summary: KernelSummary) -> list[Text]:
     found = summary.flops
     if found is None or found.tflops is None:
         return []
-    line = f"matrix products, convolutions, attention: {100 * found.covered:.0f} % of compute, "
+    line = f"matrix products, convolutions, attention: {100 * found.covered:.0f} % of compute in steps, "
     line += f"{number(found.tflops)} TFLOP/s over the steps"
     if found.mfu is not None and found.hfu is not None and found.peak_tflops is not None:
         line += f", MFU {share(found.mfu)} of {number(found.peak_tflops)} TFLOP/s ({found.dtype})"
         line += f", HFU {share(found.hfu)}" if found.hfu > found.mfu * 1.001 else ""
     return [Text(line)]
+
+
+def _steps(summary: KernelSummary) -> list[Text]:
+    """Return a line with what "% of step" refers to, and what it leaves out; none without steps."""
+    if not summary.wall_ns:
+        return []
+    outside = sum(row["total_ns"] - row["step_ns"] for row in summary.rows)
+    line = f"steps: {milliseconds(summary.wall_ns)} ms, all steps of {plural(len(summary.ranks), 'rank')} together"
+    rest = f"; % of step leaves out {milliseconds(outside)} ms that was launched outside of them" if outside else ""
+    return [Text(line + rest)]
 
 
 def _totals(summary: KernelSummary) -> list[Text]:
