@@ -64,7 +64,7 @@ def launcher(tmp_path: Path) -> Path:
     ("typed", "expected"),
     [
         (["dptrace", ""], sorted(COMMANDS)),
-        (["dptrace", "ex"], ["export"]),
+        (["dptrace", "ex"], ["explain", "export"]),
         (["dptrace", "export", "--fo"], ["--force", "--format"]),
         (["dptrace", "completion", ""], ["bash", "fish", "zsh"]),
     ],

@@ -31,6 +31,13 @@ CASES = [
     "analyze runs/a --hta-compat --csv -o link.json",
     "analyze packed.zip --json -o packed.zip",
     "analyze packed.zip!a/rank0.json --json -o packed.zip",
+    "kernels runs/a --json -o runs/a/rank0.json",
+    "whatif runs/a --compute 2x --json -o runs/a/rank0.json",
+    "whatif runs/a --compute 2x --export runs/a/rank1.json",
+    "critical-path runs/a --json -o runs/a/rank0.json",
+    "memory runs/a --json -o runs/a/run.json",
+    "predict runs/a --json -o runs/a/rank0.json",
+    "predict --params 7e9 --links links.json --json -o links.json",
     "view runs/a -o hard.json",
     "view runs/a --svg runs/a/rank0.json",
     "view runs/a --png runs/a/rank0.json",
@@ -163,7 +170,7 @@ def test_python_does_not_replace_what_a_run_was_read_from(copy: Path) -> None:
 def test_each_verb_that_writes_a_file_besides_others_is_a_case() -> None:
     """A new verb, or a new option that names a file to write, needs its case above."""
     covered = {(line.split()[0], word) for line in CASES for word in line.split()}
-    reads_nothing = {("doctor", "-o"), ("links", "-o")}
+    reads_nothing = {("doctor", "-o"), ("links", "-o"), ("explain", "-o")}
     missing = [
         (verb, param.opts[0])
         for verb in COMMANDS

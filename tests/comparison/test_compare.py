@@ -189,6 +189,7 @@ def test_the_dictionary_holds_everything_as_json() -> None:
         "differs",
         "figures",
         "overlap",
+        "mfu",
         "wait_and_transfer",
         "kinds",
         "ranks",
