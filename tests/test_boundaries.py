@@ -182,6 +182,7 @@ def test_light_imports_load_nothing_heavy(module: str) -> None:
     assert not loaded(f"import {module}") & (HEAVY | {"numpy"})
 
 
+@pytest.mark.heavy
 def test_reading_a_trace_loads_no_pictures_and_no_torch() -> None:
     """The whole analysis runs without Bokeh and torch; pandas comes only with a table."""
     names = loaded("import dptrace.load.open")
@@ -190,6 +191,7 @@ def test_reading_a_trace_loads_no_pictures_and_no_torch() -> None:
     assert not [name for name in names if name.startswith(("dptrace.viewers", "dptrace.trainers", "dptrace.commands"))]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("arguments", [["--help"], ["analyze", "--help"], ["record", "--help"], ["view", "--help"]])
 def test_help_is_light(arguments: list[str]) -> None:
     """Help of any verb loads nothing heavy."""
@@ -200,6 +202,7 @@ def test_help_is_light(arguments: list[str]) -> None:
     assert not imported & (HEAVY | {"numpy"})
 
 
+@pytest.mark.heavy
 def test_help_takes_little_cpu_time() -> None:
     """The least CPU time of `dptrace --help` over five runs is below 0.2 s."""
     times = []

@@ -17,6 +17,7 @@ from hatchling.builders.wheel import WheelBuilder
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.mark.heavy
 def test_the_wheel_holds_trainers_and_viewers_as_plain_files(tmp_path: Path) -> None:
     """The links become folders, the pages' scripts and styles are included, and the only package is dptrace."""
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])

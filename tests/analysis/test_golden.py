@@ -88,6 +88,7 @@ def test_old_and_rocm_files_find_their_phases() -> None:
         assert all(total[part] > 0 for part in ("forward_ns", "backward_ns", "optimizer_ns"))
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_all_ranks_of_one_job_are_read_together() -> None:
     """Eight files with spaces in their names are ranks 0 to 7; four without a rank in their names have theirs."""

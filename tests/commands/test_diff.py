@@ -41,6 +41,7 @@ def test_tables_fit_eighty_columns_and_say_what_moved() -> None:
     assert "aten::ones_like" in run(NAIVE, INTERLEAVED, "--all").stdout
 
 
+@pytest.mark.heavy
 def test_json_is_the_schema_and_nothing_else_on_stdout() -> None:
     """stdout parses; notes and what differs go to stderr; limits are in it."""
     result = run(NAIVE, INTERLEAVED, "--json", "--fail-if", "wall > 1s")
@@ -87,6 +88,7 @@ def test_output_is_written_and_never_overwritten_unasked(form: str, tmp_path: Pa
     assert ["out.txt"] == [path.name for path in tmp_path.iterdir()]
 
 
+@pytest.mark.heavy
 def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
     """With the tables, of the requested steps, and not over an existing file."""
     page = tmp_path / "diff.html"
@@ -103,6 +105,7 @@ def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
     assert [page] == list(tmp_path.iterdir())
 
 
+@pytest.mark.heavy
 def test_limits_are_exit_code_3() -> None:
     """One that is exceeded is enough; each is printed, even with --quiet."""
     result = run(NAIVE, INTERLEAVED, "-q", "--fail-if", "exposed_comm > +5%", "--fail-if", "overlap < 90%")

@@ -227,6 +227,7 @@ def test_help_has_an_example() -> None:
     assert "dptrace export runs/interleaved -o interleaved.pftrace" in export("--help").output
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_real_ranks_merge(tmp_path: Path) -> None:
     """Four recordings become one file with four processes, in the order of ranks."""

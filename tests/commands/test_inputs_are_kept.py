@@ -111,6 +111,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("line", CASES)
 def test_an_input_is_refused_as_the_output(here: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 2, the file's name, and every file as it was; --force changes nothing."""

@@ -94,6 +94,7 @@ def test_a_result_is_shown_as_a_table_as_json_and_as_a_page(result: Path) -> Non
     assert "Measured links" in (result.parent / "links.html").read_text()
 
 
+@pytest.mark.heavy
 def test_a_collective_of_any_name_is_shown_as_it_is_called(result: Path) -> None:
     """Its name is text, also where the terminal's library would take it for markup."""
     content = json.loads(result.read_text())

@@ -77,6 +77,7 @@ def test_a_missing_folder_is_said_before_any_reading(folder: Path, tmp_path: Pat
     assert "create it first" in result.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="the cache folder and the display are told for Linux here")
 def test_without_a_place_it_goes_to_the_cache(
     folder: Path, tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
@@ -94,6 +95,7 @@ def test_without_a_place_it_goes_to_the_cache(
     assert [] == opened
 
 
+@pytest.mark.heavy
 def test_with_a_display_it_is_opened(folder: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """--no-browser prevents it."""
     monkeypatch.setenv("DISPLAY", ":0")

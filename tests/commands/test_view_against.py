@@ -40,6 +40,7 @@ def run(*arguments: object, **environment: str) -> Result:
     return CliRunner(env=environment).invoke(cli, ["view", *map(str, arguments)])
 
 
+@pytest.mark.heavy
 def test_two_runs_are_written_as_one_page(folders: tuple[Path, Path], tmp_path: Path) -> None:
     """Aligned by step unless asked otherwise; what one of them lacks is said on it."""
     a, b = folders
@@ -53,6 +54,7 @@ def test_two_runs_are_written_as_one_page(folders: tuple[Path, Path], tmp_path: 
     assert "A has 2 steps and B has 3" in pages[0]
 
 
+@pytest.mark.heavy
 def test_each_pair_has_its_place_in_the_cache(folders: tuple[Path, Path], tmp_path: Path) -> None:
     """A run's own page is not overwritten by that of two; and the way to draw both in the terminal is told."""
     a, b = folders

@@ -63,6 +63,7 @@ def test_the_same_time_is_listed_once() -> None:
     assert not any(words in found.summary() for words in ("transfer", "wait for ranks"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(4))
 def test_two_recordings_of_the_same_thing(seed: int) -> None:
     """No difference beyond noise, in any of the tables."""
@@ -138,6 +139,7 @@ def test_three_steps_are_no_claim() -> None:
     assert "3 and 2 steps" == compare(job(steps=3), job(steps=2)).too_few_steps
 
 
+@pytest.mark.heavy
 def test_a_slow_first_step_is_no_difference() -> None:
     """It is left out, and a note names it with its length."""
     found = compare(job(steps=8), job(steps=8, seed=1, first=3))
@@ -224,6 +226,7 @@ def test_frames_without_rows_have_their_columns() -> None:
     assert alone.columns.tolist() == compare(job(), job()).collectives().columns.tolist()
 
 
+@pytest.mark.heavy
 def test_a_run_opened_for_its_figures_has_no_kernels_to_compare() -> None:
     """All other changes are the same, and a note says that kernels are not compared."""
     path = str(TRACES / "naive_cpu_2ranks")

@@ -40,6 +40,7 @@ def test_two_recordings_of_the_same_thing_are_rarely_called_different(steps: int
     assert named <= 5
 
 
+@pytest.mark.heavy
 def test_what_is_large_is_found() -> None:
     """A move of eight standard deviations is named, and of the seven other figures few are."""
     draw = np.random.default_rng(10)
@@ -131,6 +132,7 @@ def test_recordings_that_differ_among_themselves_make_no_claim() -> None:
 values = npst.arrays(np.float64, (3, 10), elements=st.integers(0, 50).map(float))
 
 
+@pytest.mark.heavy
 @settings(max_examples=30, deadline=None)
 @given(values)
 def test_there_is_no_before_and_after(both: Float) -> None:
@@ -159,6 +161,7 @@ def test_verdicts_agree_with_p_values_and_intervals(both: Float) -> None:
             assert -3.001 <= one.low <= one.high <= 3.001
 
 
+@pytest.mark.heavy
 @settings(max_examples=40, deadline=None)
 @given(npst.arrays(np.float64, (3, 5), elements=st.integers(0, 50).map(float)))
 def test_a_run_is_like_itself(a: Float) -> None:

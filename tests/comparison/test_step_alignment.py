@@ -63,6 +63,7 @@ def test_steps_begin_together(a: Run, b: Run) -> None:
     assert shares == [one.share for one in found.time_saved()]
 
 
+@pytest.mark.heavy
 @settings(max_examples=80, deadline=None)
 @given(runs(), runs())
 def test_no_step_lies_over_the_next(a: Run, b: Run) -> None:
@@ -76,6 +77,7 @@ def test_no_step_lies_over_the_next(a: Run, b: Run) -> None:
         assert (begins >= found.slots_ns[:-1]).all()
 
 
+@pytest.mark.heavy
 @settings(max_examples=80, deadline=None)
 @given(runs(), runs())
 def test_runs_can_begin_together_only(a: Run, b: Run) -> None:

@@ -61,6 +61,7 @@ def alternating(steps: int = 12, seed: int = 0, start: int = 0, exposed: float =
     return run_of(timelines)
 
 
+@pytest.mark.heavy
 def test_alternating_steps_are_compared_with_their_like() -> None:
     """A change in every second step, smaller than the distance of the kinds, is named, with its kind."""
     found = compare(alternating(), alternating(seed=1, exposed=1.5))

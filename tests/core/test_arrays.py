@@ -35,6 +35,7 @@ def test_masked_arrays_are_not_imported() -> None:
     assert "False" == subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
 
 
+@pytest.mark.heavy
 @given(arrays(st.sampled_from([np.int64, np.float64]), array_shapes(max_dims=2, max_side=7)), st.data())
 def test_a_median_is_that_of_numpy(values: NDArray[Any], data: st.DataObject) -> None:
     """Along each axis; of whole numbers, numbers and values that are none."""

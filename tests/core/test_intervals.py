@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ def test_union_covers_each_instant_once(raw: list[tuple[int, int]]) -> None:
     assert all(merged[1][:-1] < merged[0][1:])
 
 
+@pytest.mark.heavy
 @given(pairs, pairs)
 def test_intersect_and_subtract_agree_with_sets(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
     """Intersection and difference are those of the sets of instants."""
@@ -40,6 +42,7 @@ def test_intersect_and_subtract_agree_with_sets(a: list[tuple[int, int]], b: lis
     assert instants(a) - instants(b) == listed(subtract(as_set(a), as_set(b)))
 
 
+@pytest.mark.heavy
 @given(pairs, times)
 def test_covered_counts_instants_before_a_time(raw: list[tuple[int, int]], at: list[int]) -> None:
     """The prefix sum at a time is the number of covered instants before it."""

@@ -45,6 +45,7 @@ def ending() -> Iterator[list[Terminated]]:
     assert ended, "not ended"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_is_an_exception_and_others_do_not_disturb(number: signal.Signals) -> None:
     """The cleaning up is done, and the exit code is a shell's."""
@@ -84,6 +85,7 @@ def test_an_import_is_not_interrupted(tmp_path: Path, monkeypatch: pytest.Monkey
         time.sleep(10)
 
 
+@pytest.mark.heavy
 def test_other_code_may_take_the_signals_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher that only notes signals notes the one that came during an import before."""
     (tmp_path / "early.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
@@ -146,6 +148,7 @@ main()
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_signal_while_a_file_is_written_leaves_nothing(writer: str, tmp_path: Path) -> None:
     """At the last moment, the whole content is in a temporary file: it is removed, and the shell's code is returned."""

@@ -129,6 +129,7 @@ def test_eight_h100_pass_but_for_their_first_collectives() -> None:
     assert ["ok", "warning", "ok", "ok"] == [check(whole).level for check in checks]
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_an_old_torch_lacks_metadata_and_exact_clocks() -> None:
     """Four V100 with a torch of 2023: no metadata at all, and kernels that start before their launch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def test_no_two_slices_of_a_lane_overlap(pairs: list[tuple[int, int]]) -> None:
         ends[lane] = end
 
 
+@pytest.mark.heavy
 @given(slices)
 def test_there_are_as_many_lanes_as_slices_at_once(pairs: list[tuple[int, int]]) -> None:
     """Lanes are numbered without a gap, and a new one is opened only when all others are running."""

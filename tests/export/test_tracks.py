@@ -121,6 +121,7 @@ def test_unknown_times_are_left_out(tmp_path: Path, suffix: str) -> None:
         assert not {"wait_ns", "transfer_ns", "busbw_gbps"} & set(each)
 
 
+@pytest.mark.heavy
 def test_drift_keeps_slices_apart(tmp_path: Path, suffix: str) -> None:
     """Corrected for a drift that rounds, slices and steps still follow each other without gaps."""
     build = TimelineBuilder(0, bounds=(0, 3001, 10_000))

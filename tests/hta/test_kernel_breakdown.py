@@ -12,6 +12,7 @@ from tests.support.hta_own import needs_hta
 from tests.support.real_traces import needs_real_traces, real
 
 
+@pytest.mark.heavy
 @needs_hta
 @needs_real_traces
 @pytest.mark.parametrize("name", ["ddp_a100_rank0of2", "straggler_v100_4ranks", "ns_v100_1gpu", "dlrm_v100_4ranks"])

@@ -134,6 +134,7 @@ def test_trace_diff_equals_that_with_htas_loader() -> None:
     assert len(frames[0]) > 100
 
 
+@pytest.mark.heavy
 @needs_hta
 @pytest.mark.parametrize("run", ["ddp_cpu_2ranks", "single_cpu"])
 def test_frames_of_the_committed_runs(run: str) -> None:

@@ -13,6 +13,7 @@ from dptrace.timeline.operator_calls import OPERATOR_CALLS
 from tests.support.layered_files import layered_file
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_each_file_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: bool, jobs: int) -> None:

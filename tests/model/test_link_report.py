@@ -63,6 +63,7 @@ def test_too_few_sizes_leave_the_measurement_without_a_fit() -> None:
     assert "send_recv: no line" in note
 
 
+@pytest.mark.heavy
 def test_a_known_interconnect_is_named_only_where_it_can_be() -> None:
     """No NVLink for gloo, no network between GPUs of one machine; a network between machines."""
     near = [

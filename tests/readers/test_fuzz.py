@@ -43,6 +43,7 @@ def test_files_are_made_again_from_seed_and_number() -> None:
     assert [first.make(n) for n in range(20)] == [second.make(n) for n in range(20)]
 
 
+@pytest.mark.heavy
 def test_the_fuzzers_undamaged_files_are_readable(tmp_path: Path) -> None:
     """Every undamaged file is read or refused with an error."""
     path = tmp_path / "rank0.json"
@@ -65,6 +66,7 @@ def test_a_changed_figure_without_a_note_is_a_finding(tmp_path: Path) -> None:
         check_silence(path, before)
 
 
+@pytest.mark.heavy
 def test_the_fuzzers_files_of_other_formats_are_good(tmp_path: Path) -> None:
     """Undamaged, Perfetto traces have no damage, and are read from archives of both kinds."""
     found = Counter[str]()

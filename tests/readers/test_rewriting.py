@@ -22,6 +22,7 @@ def test_no_spelling_changes_a_figure(seed: int, monkeypatch: pytest.MonkeyPatch
     assert not found, "\n".join(found)
 
 
+@pytest.mark.heavy
 def test_a_changed_time_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail."""
     monkeypatch.setattr("dptrace.readers.stream.CHUNK", 1 << 20)

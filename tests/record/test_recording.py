@@ -168,6 +168,7 @@ def test_a_second_recording_in_the_first_stands_back(tmp_path: Path) -> None:
     assert "another recording" in json.loads(Path("outer/run.json").read_text())["notes"][0]
 
 
+@pytest.mark.heavy
 def test_what_is_there_is_not_overwritten() -> None:
     """A run stays until force replaces it; its name defaults to that of the script."""
     _train(4, steps=1, warmup=2, wait=0)
@@ -187,6 +188,7 @@ def _launch(monkeypatch: pytest.MonkeyPatch, staging: Path, **settings: Any) -> 
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.heavy
 def test_a_window_on_request_does_not_take_the_place_of_a_planned_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +207,7 @@ def test_a_window_on_request_does_not_take_the_place_of_a_planned_one(
     assert pieces[0]["schedule"]["wait"] < 20 == pieces[1]["schedule"]["wait"]
 
 
+@pytest.mark.heavy
 def test_a_window_on_request_between_those_that_measure_the_overhead_leaves_it_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

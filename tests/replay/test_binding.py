@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 
 from dptrace.replay.binding import binding_edges, chain_to
@@ -26,6 +27,7 @@ def longest_path(graph: Graph, task: int) -> int:
     return max(starts(task)) + int(graph.duration_ns[task])
 
 
+@pytest.mark.heavy
 @given(graphs(most=9))
 def test_the_chain_is_the_longest_path(graph: Graph) -> None:
     """The lags and durations along the chain to the last task add up to the longest of all paths to it."""
@@ -40,6 +42,7 @@ def test_the_chain_is_the_longest_path(graph: Graph) -> None:
     assert longest_path(graph, last) == length
 
 
+@pytest.mark.heavy
 @given(graphs())
 def test_a_chain_can_end_early(graph: Graph) -> None:
     """A chain that is cut at a time ends with the first task that starts by then."""

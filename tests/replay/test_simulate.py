@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from dptrace.replay.simulate import Schedule, simulate
 from tests.support.graphs import graphs, times_by_definition
 
 
+@pytest.mark.heavy
 @given(graphs())
 def test_times_are_those_of_the_definition(graph: Graph) -> None:
     """Each start is the latest moment that an edge allows; a task without edges starts as recorded."""
@@ -19,6 +21,7 @@ def test_times_are_those_of_the_definition(graph: Graph) -> None:
     assert times_by_definition(graph) == (times.start_ns.tolist(), times.end_ns.tolist())
 
 
+@pytest.mark.heavy
 @given(graphs())
 def test_no_task_starts_before_what_it_waits_for(graph: Graph) -> None:
     """No edge is violated."""
@@ -28,6 +31,7 @@ def test_no_task_starts_before_what_it_waits_for(graph: Graph) -> None:
     assert (came <= times.start_ns[edge.dst]).all()
 
 
+@pytest.mark.heavy
 @given(graphs(), st.data())
 def test_shorter_tasks_never_end_the_run_later(graph: Graph, data: st.DataObject) -> None:
     """Tasks that take less time, any of them, delay nothing."""
@@ -37,6 +41,7 @@ def test_shorter_tasks_never_end_the_run_later(graph: Graph, data: st.DataObject
     assert (schedule.run(shorter).end_ns <= schedule.run().end_ns).all()
 
 
+@pytest.mark.heavy
 @given(graphs())
 def test_a_schedule_can_run_again(graph: Graph) -> None:
     """Running with other lags does not change what the next run returns."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from dptrace.replay.slack import FREE, slack_of
 from tests.support.graphs import graphs
 
 
+@pytest.mark.heavy
 @given(graphs(), st.data())
 def test_slack_is_what_a_task_can_take_longer(graph: Graph, data: st.DataObject) -> None:
     """By replay: longer by its slack, a task does not delay the end; longer by one more ns, it does."""

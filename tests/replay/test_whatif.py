@@ -135,6 +135,7 @@ def test_faster_parts_never_end_the_run_later(name: str, option: str, factors: t
     assert 0 == gains[0]
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("option", ["compute", "bandwidth"])
 @pytest.mark.parametrize("name", ["dlrm_v100_4ranks", "ddp_mi300_rank0of8"])

@@ -33,6 +33,7 @@ def parents_by_search(events: list[tuple[int, int, int]]) -> list[int]:
     return found
 
 
+@pytest.mark.heavy
 @given(EVENTS)
 def test_depth_and_parent_are_those_of_a_search(given_events: list[tuple[int, int, int]]) -> None:
     """Of any events, nested or overlapping, of any length; a depth is that of the parent plus one."""

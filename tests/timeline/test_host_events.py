@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.host import HostActivity, HostCause, HostLabel
@@ -97,6 +99,7 @@ def test_long_python_functions_name_what_the_host_did(tmp_path: Path) -> None:
     assert "gc.py(3): collect" in names(host.labels)
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_the_pieces_of_a_real_recording_are_few() -> None:
     """A rank with 216 thousand events has at most a hundred thousand pieces, and its allocations are named."""

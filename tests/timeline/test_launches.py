@@ -100,6 +100,7 @@ any_events = st.lists(
 )
 
 
+@pytest.mark.heavy
 @given(any_events, st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 45)), max_size=20))
 def test_enclosing_takes_the_last_to_begin_where_events_overlap_in_part(
     events: list[tuple[int, int, int]], queries: list[tuple[int, int]]

@@ -150,6 +150,7 @@ works = st.lists(
 )
 
 
+@pytest.mark.heavy
 @given(labels, works)
 def test_stretches_against_a_look_at_every_interval(
     labels: list[tuple[int, int, str]], works: list[tuple[int, int, int, bool, bool]]

@@ -79,6 +79,7 @@ def test_the_checkpointed_resnet_does_its_blocks_again() -> None:
     assert 57 == (statistics & timeline.recompute).sum()
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(
     "name", ["ddp_a100_rank0of2", "perparam_v100_rank1of2", "dlrm_v100_4ranks", "sharded_h100_8ranks", "ns_v100_1gpu"]

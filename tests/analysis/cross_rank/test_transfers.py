@@ -169,6 +169,7 @@ def test_the_straggler_of_dlrm_is_19_to_28_ms_late() -> None:
     assert (figures.late_ns[late] < 28.6 * MS).all()
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_the_one_of_eight_that_is_waited_for_is_rank_1() -> None:
     """It arrives last more often, and costs the others more, than any other rank."""

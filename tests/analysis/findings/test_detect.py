@@ -237,6 +237,7 @@ def test_without_all_ranks_waiting_cannot_be_told(here: tuple[int, ...], world: 
     assert said in text
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_real_runs_name_what_costs_them_most() -> None:
     """The straggler of one run, the per-parameter all-reduces of another."""

@@ -157,6 +157,7 @@ COVERAGE = {
 }
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("name", COVERAGE)
 def test_backward_of_real_traces_has_its_forward(name: str) -> None:

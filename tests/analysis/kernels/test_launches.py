@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ def read(file: KinetoFile, folder: Path) -> tuple[Timeline, OperatorCalls]:
     return build_timelines(trace, 0)[0], operator_calls(trace)
 
 
+@pytest.mark.heavy
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=20, unique_by=lambda pair: pair[0]))
 def test_the_queue_is_what_was_launched_and_not_started(pairs: list[tuple[int, int]]) -> None:
     """Counted one by one; work may start as it is launched."""

@@ -85,6 +85,7 @@ def test_marks_of_modules_are_no_operators(tmp_path: Path) -> None:
     assert compute[0] == compute[1] == ["aten::mm", "aten::relu"]
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_blocks_of_real_models() -> None:
     """24 decoder layers; and repeated blocks of a checkpointed ResNet, of which recomputation is a part."""

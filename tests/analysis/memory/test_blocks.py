@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ def changes(draw: st.DrawFn) -> list[tuple[int, int]]:
     return done
 
 
+@pytest.mark.heavy
 @given(changes())
 def test_blocks_are_those_of_a_replay(made: list[tuple[int, int]]) -> None:
     """For any sequence, size, birth and death of each block equal those of a dictionary of live blocks."""

@@ -38,6 +38,7 @@ def test_the_golden_recording_equals_a_replay_of_its_events() -> None:
     assert_like_replay(only_device(GOLDEN / "rank0.pt.trace.json.gz"))
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(
     ("name", "expected"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -95,6 +96,7 @@ rows = st.lists(
 spans = st.lists(st.tuples(st.integers(-5, 110), st.integers(1, 30)), max_size=4)
 
 
+@pytest.mark.heavy
 @given(rows, spans, spans, st.integers(1, 99), st.lists(st.sampled_from(HostCause), min_size=10, max_size=10))
 def test_every_nanosecond_of_idle_has_one_cause(
     rows: list[tuple[int, int, int, int]],

@@ -41,6 +41,7 @@ def part_of(timeline: Timeline, instant: int) -> Part:
     return Part.EXPOSED_COMM if 1 in kinds else Part.EXPOSED_MEMORY if 2 in kinds else Part.IDLE
 
 
+@pytest.mark.heavy
 @given(timelines())
 def test_every_nanosecond_is_counted_once(timeline: Timeline) -> None:
     """Each figure of each step is the number of instants of its part, so the parts sum to the wall time."""
@@ -53,6 +54,7 @@ def test_every_nanosecond_is_counted_once(timeline: Timeline) -> None:
         assert len(instants) == figures["wall_ns"][k] == sum(figures[name][k] for name in NAMES)
 
 
+@pytest.mark.heavy
 @given(timelines())
 def test_overlapped_is_communication_under_compute(timeline: Timeline) -> None:
     """Overlapped plus exposed is the time with communication; overlapped is the time that also has compute."""
@@ -85,6 +87,7 @@ def test_partition_has_no_gap_and_sums_to_the_split(timeline: Timeline) -> None:
         )
 
 
+@pytest.mark.heavy
 @given(timelines())
 def test_exposure_cuts_each_collective_into_its_own_two_kinds(timeline: Timeline) -> None:
     """The segments of a collective cover it, and exposed ones have no compute at any instant."""

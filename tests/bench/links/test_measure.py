@@ -36,6 +36,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         yield measure._LinkBenchmark(World(0, 1, torch.device("cpu")), asked, 8192, tmp_path / "progress")
 
 
+@pytest.mark.heavy
 def test_of_three_timings_the_least_counts(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds run until the budget is used, and each adds the shortest of three timings to a size."""
     bench.choose()
@@ -55,6 +56,7 @@ def test_of_three_timings_the_least_counts(bench: Any, monkeypatch: pytest.Monke
     assert bench._progress.read_text().endswith(" 100")
 
 
+@pytest.mark.heavy
 def test_larger_sizes_stop_where_the_budget_does(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A collective whose next size would take too long stops, with a note; the other continues."""
     monkeypatch.setattr(bench, "_time", lambda item: 1.0 if item.kind == "all_reduce" else 1e-6)
@@ -66,6 +68,7 @@ def test_larger_sizes_stop_where_the_budget_does(bench: Any, monkeypatch: pytest
     assert "all_reduce at 1,024 bytes" in note
 
 
+@pytest.mark.heavy
 def test_what_a_backend_cannot_do_is_left_out(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A note gives the reason; other errors are raised."""
 

@@ -76,6 +76,7 @@ def test_an_assumed_share_of_the_peak() -> None:
     assert 0.3 < content["mfu"] < 0.5
 
 
+@pytest.mark.heavy
 def test_a_page_and_charts(tmp_path: Path) -> None:
     """-o writes a page with sliders, or a chart, by the suffix."""
     page, chart = tmp_path / "plan.html", tmp_path / "plan.svg"

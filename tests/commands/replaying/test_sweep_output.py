@@ -37,6 +37,7 @@ def test_json_has_an_answer_for_each_value() -> None:
     assert all(point["low_ns"] <= point["predicted_step_ns"] <= point["high_ns"] for point in content["points"])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["caps.html", "caps.svg"])
 def test_a_page_and_a_chart_are_written(tmp_path: Path, name: str) -> None:
     """Both name the best value."""
@@ -46,6 +47,7 @@ def test_a_page_and_a_chart_are_written(tmp_path: Path, name: str) -> None:
     assert "The best bucket-cap-mb is" in (tmp_path / name).read_text()
 
 
+@pytest.mark.heavy
 def test_the_predicted_run_is_drawn_below_the_measured_one(tmp_path: Path) -> None:
     """One page with both runs."""
     result = whatif("--bucket-cap-mb", "1", "-o", tmp_path / "pair.html")

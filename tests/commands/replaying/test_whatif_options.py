@@ -35,6 +35,7 @@ def test_bandwidth_is_a_factor_or_a_rate() -> None:
     assert [2.0, "25GBps"] == [Different(bandwidth=text).parsed()["bandwidth"] for text in ("2x", "25GBps")]
 
 
+@pytest.mark.heavy
 def test_measured_links_are_taken_from_their_file(tmp_path: Path) -> None:
     """The line of one link, which the all-reduce's was computed to."""
     path = tmp_path / "links.json"

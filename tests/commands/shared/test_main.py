@@ -114,6 +114,7 @@ def test_names_can_not_give_orders_to_the_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in ended("analyze", str(folder / "none.json")).stderr
 
 
+@pytest.mark.heavy
 def test_a_file_name_that_is_no_text_is_no_error(tmp_path: Path) -> None:
     """A name in another encoding is spelled out."""
     path = os.path.join(os.fsencode(tmp_path), b"bad\xff.json")

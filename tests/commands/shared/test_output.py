@@ -63,6 +63,7 @@ def test_json_takes_numbers_of_numpy_and_has_no_nan() -> None:
     assert [1.5, 3, None] == json.loads(json_text([np.float64(1.5), np.int64(3), float("nan")]))
 
 
+@pytest.mark.heavy
 def test_ten_thousand_collectives_are_written_fast() -> None:
     """Python's own encoder takes 0.4 s for these, where it indents."""
     rows = [{f"column {i}": i for i in range(30)} for _ in range(10_000)]

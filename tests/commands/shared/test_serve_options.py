@@ -41,6 +41,7 @@ def served_pages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return pages
 
 
+@pytest.mark.heavy
 def test_it_serves_until_ctrl_c_and_says_where(served_pages: list[str]) -> None:
     """The address alone on stdout, exit code 0, no traceback, no file."""
     result = view(TRACE, "--serve", "--no-browser")
@@ -74,6 +75,7 @@ def test_the_index_is_kept_in_the_cache(
     assert 4 == len(served_pages)
 
 
+@pytest.mark.heavy
 def test_over_ssh_it_gives_the_tunnel(served_pages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A line to type, with the port that is served."""
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.9 50000 10.0.0.5 22")
@@ -84,6 +86,7 @@ def test_over_ssh_it_gives_the_tunnel(served_pages: list[str], monkeypatch: pyte
     assert re.search(rf"ssh -N -L {port[1]}:127\.0\.0\.1:{port[1]} \S+@10\.0\.0\.5\n", result.stderr)
 
 
+@pytest.mark.heavy
 def test_another_address_is_served_with_a_warning(served_pages: list[str]) -> None:
     """Only on request; --host and --port request a server too."""
     result = view(TRACE, "--host", "0.0.0.0", "--no-browser", "-q")

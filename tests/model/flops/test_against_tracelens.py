@@ -17,6 +17,7 @@ from tests.support.tracelens import compare
 pytestmark = needs_real_traces
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("folder", "rows"),
     [("compute/h100_bert_small", 5), ("compute/h100_qwen_0.5b", 6), ("compute/mi300_qwen_0.5b", 6)],
@@ -28,6 +29,7 @@ def test_every_row_of_the_tables_is_equal(folder: str, rows: int) -> None:
     assert (rows, {}) == (len(found), {(row.name, row.dims): row.differing for row in found if row.differing})
 
 
+@pytest.mark.heavy
 def test_mfu_of_a_forward_by_hand() -> None:
     """Qwen's forward of 16 × 559 tokens on an H100: 2 FLOPs for each weight and token, and attention's 4·L·d·T."""
     tokens, layers, width, sequence = 16 * 559, 24, 1024, 559

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def test_an_unknown_operator_and_one_without_shapes_have_no_cost() -> None:
     assert cost(OperatorCall("aten::mm")) is None
 
 
+@pytest.mark.heavy
 @given(
     name=st.sampled_from(NAMES),
     dims=st.lists(SIZES | st.lists(SIZES, max_size=2).map(tuple), max_size=12).map(tuple),

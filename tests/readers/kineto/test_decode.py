@@ -42,6 +42,7 @@ def test_objects_that_look_like_events_are_none(lookalikes: list[int], cuts: lis
     assert (len(lookalikes), 0, 0) == (columns.kept, columns.repaired, columns.dropped)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_file_of_such_events_is_read_whole(jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also by several processes, which find that a piece is not whole events."""

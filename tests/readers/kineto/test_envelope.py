@@ -68,6 +68,7 @@ def test_the_list_ends_before_what_follows_it(sound: bool) -> None:
     assert b'], "more"' == text[found.end : found.end + 9]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("tail", ["NaN", '"a"b"', "[" * 100_000 + "]" * 100_000, "{,}"])
 def test_damage_around_the_events_costs_no_event(tail: str, tmp_path: Path) -> None:
     """Damaged metadata is reported; events, clock base and rank are read, and the file does not count as truncated."""

@@ -90,6 +90,7 @@ def test_short_modules_are_kept(tmp_path: Path) -> None:
     assert ["nn.Module: Linear_0"] == [trace.names[name] for name in trace.name[trace.category == Category.PYTHON]]
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(
     "name", ["ddp_mi300_rank0of8/resnet_act_checkpoint.json.gz", "compute/h100_bert_small/trace.json.gz"]

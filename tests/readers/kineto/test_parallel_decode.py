@@ -42,6 +42,7 @@ def damaged_file(path: Path) -> Path:
     return path
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("many_pieces")
 def test_many_processes_read_what_one_reads(tmp_path: Path) -> None:
     """Every column, name, collective and note is the same, in order, even with an event longer than a piece."""

@@ -38,6 +38,7 @@ def test_times_are_those_of_the_decimal_text(start: str, tmp_path: Path) -> None
     assert (expected, expected + 157) == (trace.start_ns[0], trace.end_ns[0])
 
 
+@pytest.mark.heavy
 @given(
     st.integers(0, 2**53 - 1),
     st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**12)), min_size=1, max_size=20),
@@ -192,6 +193,7 @@ def test_a_truncated_file_is_read_up_to_its_last_whole_event(tmp_path: Path) -> 
         assert "it ends in the middle" in trace.damage[0]
 
 
+@pytest.mark.heavy
 def test_a_cut_is_a_cut_wherever_it_falls(tmp_path: Path) -> None:
     """Cut at any byte of the last events, the file counts as truncated, or no event is missing."""
     shapes: dict[str, Any] = {"Input Dims": [[2, 3], [3]], "Ev Idx": 7}
@@ -314,6 +316,7 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
             read_trace(path)
 
 
+@pytest.mark.heavy
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_nothing_but_our_own_errors_is_raised(data: st.DataObject) -> None:

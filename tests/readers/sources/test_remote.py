@@ -153,6 +153,7 @@ def test_the_command_line_reads_from_a_web_server(server: str, end: str) -> None
     assert f"{server}/run/rank0.json.gz" == document["ranks"][0]["file"]
 
 
+@pytest.mark.heavy
 def test_secrets_in_an_address_work_and_are_not_shown(server: str) -> None:
     """A signature reaches the server, but no message, table or file."""
     url = server.replace("://", "://me:hush@") + "/run/rank0.json.gz?X-Amz-Signature=hush"
@@ -189,6 +190,7 @@ def test_a_missing_server_is_reported() -> None:
         read_trace(Source.of("http://127.0.0.1:1/rank0.json"))
 
 
+@pytest.mark.heavy
 def test_an_archive_needs_a_server_that_gives_parts(server: str, tmp_path: Path) -> None:
     """Python's own server does not."""
     import zipfile

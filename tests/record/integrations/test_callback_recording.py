@@ -61,6 +61,7 @@ def test_a_training_that_fails_keeps_its_trace() -> None:
     assert "boom" in run["failure"]["message"]
 
 
+@pytest.mark.heavy
 def test_a_folder_that_is_taken_is_refused_before_the_training() -> None:
     """Unless it is a run, and force says to replace it."""
     _train(recording := _recording("x"), 3)

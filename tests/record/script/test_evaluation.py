@@ -127,6 +127,7 @@ def test_a_forward_that_fails_ends_its_mark(marks: Any) -> None:
     assert 2 == _marked(profile)
 
 
+@pytest.mark.heavy
 def test_a_compiled_model_is_marked_around_its_compiled_code(marks: Any) -> None:
     """The compiler sees no mark, and the model computes the same."""
     model, data = _model(), torch.ones(2, 4)

@@ -50,6 +50,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "program",
     [["scripts.py"], ["pkg/sub/script.py"], ["-m", "pkg.sub.train"], ["app"], ["app.zip"], ["-m", "app"]],

@@ -71,6 +71,7 @@ def _work() -> None:
     torch.ones(2).mul(3)
 
 
+@pytest.mark.heavy
 def test_installing_twice_wraps_once_and_keeps_signatures(guard: Any) -> None:
     """A second installation returns the same guard, and help() of the methods is as before."""
     from torch.autograd import profiler

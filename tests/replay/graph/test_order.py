@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ def edges(*pairs: tuple[int, int, EdgeKind]) -> Edge:
     return Edge(table[:, 0], table[:, 1], zero, zero.astype(np.bool_), table[:, 2].astype(np.uint8))
 
 
+@pytest.mark.heavy
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=24), st.permutations(range(8)))
 def test_every_task_comes_once_and_after_what_it_waits_for(pairs: list[tuple[int, int]], start: list[int]) -> None:
     """Whatever cycles the edges form, the order has all tasks, and respects the edges that remain."""

@@ -23,6 +23,7 @@ def runs() -> dict[str, dptrace.Run]:
 
 
 # The recordings were made one after the other on a machine of two cores, whose speed differs by more than 5 %.
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("recorded", "options", "target"),
     [

@@ -31,6 +31,7 @@ def gradients(*arguments: str) -> dict[str, Any]:
     return {name: parameter.grad for name, parameter in task.model.named_parameters()}
 
 
+@pytest.mark.heavy
 def test_checkpointed_activations_give_the_same_gradients() -> None:
     """Bit for bit, for each parameter, and under the same names."""
     plain, again = gradients(), gradients("--checkpoint-activations")
@@ -39,6 +40,7 @@ def test_checkpointed_activations_give_the_same_gradients() -> None:
     assert all(torch.equal(plain[name], again[name]) for name in plain)
 
 
+@pytest.mark.heavy
 def test_checkpointed_blocks_run_forward_twice() -> None:
     """Backward recomputes each block; without checkpointing, forward runs once."""
     from dptrace.record import World
@@ -56,6 +58,7 @@ def test_checkpointed_blocks_run_forward_twice() -> None:
         assert 4 * times == len(calls)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["bf16", "fp16"])
 def test_lower_precision_comes_near_the_gradients(kind: str) -> None:
     """Parameters and gradients stay float32; their values differ by the rounding of the lower precision."""

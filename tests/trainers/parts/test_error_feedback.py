@@ -60,6 +60,7 @@ def test_int8_is_never_further_off_than_half_a_step(values: list[float]) -> None
     assert torch.equal(left.double() + sent.double(), gradient.double())
 
 
+@pytest.mark.heavy
 @given(st.lists(st.lists(st.integers(-100, 100), min_size=12, max_size=12), min_size=1, max_size=6), ratios)
 def test_nothing_is_lost_only_late(steps: list[list[int]], ratio: float) -> None:
     """The sum of all sent messages and the remaining error is the sum of all gradients."""

@@ -73,6 +73,7 @@ def test_made_up_images_are_the_same_on_every_rank_and_new_in_validation() -> No
     assert torch.equal(training.patterns, validation.patterns)
 
 
+@pytest.mark.heavy
 def test_accuracy_is_the_share_of_rightly_classified_images() -> None:
     """The count covers all validation data, split over the ranks."""
     from dptrace.record import World, parse_options

@@ -37,6 +37,7 @@ def test_the_models_have_the_sizes_that_their_help_tells(model: str, parameters:
     assert f"{millions} million" in MODELS[model].description
 
 
+@pytest.mark.heavy
 def test_every_rank_gets_its_own_shard_of_the_same_batch() -> None:
     """The concatenated shards of all ranks are the batch of a single process, and batches differ."""
     from dptrace.record import World

@@ -45,6 +45,7 @@ def test_a_browser_that_draws_nothing_is_told(tmp_path: Path, monkeypatch: pytes
     assert ["broken"] == [path.name for path in tmp_path.iterdir()]
 
 
+@pytest.mark.heavy
 def test_a_browser_that_is_ended_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None of its processes, and none of its temporary files."""
     (temporary := tmp_path / "temporary").mkdir()

@@ -48,6 +48,7 @@ def test_what_has_no_fit_has_dashes() -> None:
     assert "" == nearest_link_sentence(link_report(raw | {"samples": raw["samples"][:1]}))
 
 
+@pytest.mark.heavy
 def test_gloo_and_nccl_are_told_apart() -> None:
     """A measurement on CPUs must not be taken for one of GPUs."""
     assert any("no GPU was used" in fact for fact in facts(link_report(measured())))

@@ -43,6 +43,7 @@ def test_it_is_as_wide_as_asked_and_nothing_leaves_it(width: int) -> None:
     assert all(x < width - 10 for x in starts)
 
 
+@pytest.mark.heavy
 def test_the_chosen_steps_and_ranks_are_drawn() -> None:
     """All of them, also if they are many."""
     run = many_ranks()

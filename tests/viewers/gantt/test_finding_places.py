@@ -70,6 +70,7 @@ def test_a_step_that_is_not_drawn_has_no_place(late: Run) -> None:
     assert [None] * len(places) == [entry["place"] for entry in places]
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(
     "name", ["sharded_h100_8ranks", "dlrm_v100_4ranks", "perparam_v100_rank1of2", "ddp_mi300_rank0of8"]

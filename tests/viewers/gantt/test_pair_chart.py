@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -26,6 +27,7 @@ def lane(drawn: Chart, track: int, role: Role) -> list[tuple[int, int, int]]:
     ]
 
 
+@pytest.mark.heavy
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3), st.booleans())
 def test_each_steps_figures_are_the_splits(steps_a: int, steps_b: int, ranks: int, by_step: bool) -> None:

@@ -162,6 +162,7 @@ def test_hostile_names_of_runs_are_text(browser: Browser, tmp_path: Path) -> Non
         assert 0 == page.locator("img").count()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("by_step", [True, False])
 def test_both_alignments_draw(runs: tuple[Run, Run], by_step: bool) -> None:
     """Each has its own sentence about the saved time."""
@@ -178,6 +179,7 @@ def test_a_run_without_steps_is_refused(runs: tuple[Run, Run]) -> None:
         pair_page.document(runs[0], run_of([TimelineBuilder(0, bounds=()).build()]))
 
 
+@pytest.mark.heavy
 def test_differences_are_listed_above(runs: tuple[Run, Run]) -> None:
     """Runs of different work are not compared."""
     page = pair_page.document(*runs)

@@ -77,6 +77,7 @@ def test_without_the_token_nothing_is_served(served: PageServer, path: str) -> N
     assert b"page</p>" not in body
 
 
+@pytest.mark.heavy
 def test_the_token_can_not_be_guessed() -> None:
     """Each server has 24 new random bytes."""
     one, two = PageServer("", {}), PageServer("", {})
@@ -228,6 +229,7 @@ def test_a_served_page_shows_the_split_s_figures_and_ends_with_its_tab(
         started.close()
 
 
+@pytest.mark.heavy
 def test_a_served_page_is_small_for_any_run() -> None:
     """It holds no interval and no name, and may ask its own server only."""
     drawn = gantt.served(training_run(200_000, ranks=2))

@@ -82,6 +82,7 @@ def test_no_label_stands_over_idle_time() -> None:
     assert 1 == len(re.findall(">Backward[^<]*<", text))  # in the legend
 
 
+@pytest.mark.heavy
 def test_many_ranks_have_a_row_each() -> None:
     """Only the phases are drawn, and the chart is not too high."""
     text = gantt_svg(many_ranks())

@@ -38,6 +38,7 @@ def unpacked(lanes: list[Lane]) -> list[tuple[Int64, Int64]]:
     return found
 
 
+@pytest.mark.heavy
 @given(intervals, intervals, intervals)
 def test_any_times_come_back(
     phases: list[tuple[int, int]], pieces: list[tuple[int, int]], gaps: list[tuple[int, int]]

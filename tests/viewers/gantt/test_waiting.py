@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from dptrace.analysis.per_gpu.split import Part
@@ -22,6 +23,7 @@ def spans(of: Lane, category: int) -> list[tuple[int, int]]:
     return list(zip(of.start_ns[mask].tolist(), of.duration_ns[mask].tolist(), strict=True))
 
 
+@pytest.mark.heavy
 @settings(max_examples=40)
 @given(jobs())
 def test_waiting_in_both_rows_is_that_of_the_figures(job: Job) -> None:

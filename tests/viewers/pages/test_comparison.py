@@ -153,6 +153,7 @@ def test_the_steps_of_median_length_are_drawn(found: Comparison) -> None:
         comparison.document(found, (99, 4))
 
 
+@pytest.mark.heavy
 def test_a_step_that_was_left_out_can_be_drawn() -> None:
     """The slow first step may be the interesting one."""
     found = compare(job(), job(seed=1, first=3))
@@ -161,6 +162,7 @@ def test_a_step_that_was_left_out_can_be_drawn() -> None:
     assert "B · step 4" in comparison.document(found, (4, 4)).replace("\\u00b7", "·")
 
 
+@pytest.mark.heavy
 def test_ranks_of_clocks_apart_each_begin_at_zero() -> None:
     """The page says so."""
     one, two = job().timelines
@@ -196,6 +198,7 @@ def test_the_page_of_several_recordings_names_all_and_draws_one_of_each_side() -
     assert found.summary() in page
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("odd", [0, 1])
 def test_steps_of_one_kind_are_drawn(odd: int) -> None:
     """The step of B does what the drawn step of A does, in each table of the page."""

@@ -55,6 +55,7 @@ def test_every_run_can_be_reported(case: str) -> None:
         assert 2 <= page.count("This run has no communication.")
 
 
+@pytest.mark.heavy
 def test_a_report_has_the_host_s_rows_where_they_fit(recorded: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are left out of one that they would make too large."""
     page = document(recorded)
@@ -66,6 +67,7 @@ def test_a_report_has_the_host_s_rows_where_they_fit(recorded: Run, monkeypatch:
     assert "<h2>Definitions</h2>" in smaller
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("limit", ["MAX_REPORT_INTERVALS", "MAX_CHARACTERS"])
 def test_a_run_that_is_too_large_is_shown_by_a_step(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     """A static picture of the step of median length, said in words, and no script at all."""
@@ -119,6 +121,7 @@ def test_charts_are_dark_on_a_dark_page_and_light_on_paper(tmp_path: Path, recor
         assert not page.locator("#definitions").is_visible()
 
 
+@pytest.mark.heavy
 def test_names_stay_text() -> None:
     """A hostile run gives the tags that a harmless one gives, and not one more script."""
     page = document(hostile_run())

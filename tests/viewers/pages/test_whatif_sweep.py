@@ -24,6 +24,7 @@ def test_the_best_point_has_a_shape_of_its_own(sweep: Sweep) -> None:
     assert [(1, "diamond"), (100, "circle")] == [(dot.x, dot.shape) for dot in dots]
 
 
+@pytest.mark.heavy
 def test_the_page_has_chart_and_table(sweep: Sweep) -> None:
     """All values with their steps."""
     page = document(sweep)

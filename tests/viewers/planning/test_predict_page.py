@@ -58,6 +58,7 @@ def test_the_tables_agree_with_the_figures(content: dict[str, Any]) -> None:
     assert content["layout"] in predict_facts(content)[1]
 
 
+@pytest.mark.heavy
 def test_the_page_holds_its_numbers(content: dict[str, Any]) -> None:
     """The page's sliders get the plan as data that no browser runs, and its policy allows no request."""
     page = document(content)

@@ -91,6 +91,7 @@ def test_ranks_are_rows_when_asked(found: Comparison) -> None:
     assert "No rank is in both runs." in printed(alone, per_rank=True)
 
 
+@pytest.mark.heavy
 def test_what_only_one_run_has_is_said() -> None:
     """Of kernels; the first few, unless all are asked for."""
     a = job()

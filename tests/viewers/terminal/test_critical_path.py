@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import StringIO
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 import dptrace
@@ -18,6 +19,7 @@ def printed(run: dptrace.Run, every: bool = False) -> str:
     return text.getvalue()
 
 
+@pytest.mark.heavy
 def test_of_many_pieces_the_longest_are_listed(tmp_path: Path) -> None:
     """Forty pieces are printed, all of them on request; control characters and long names do not reach the terminal."""
     file = KinetoFile().label("ProfilerStep#1", 0, 5000)

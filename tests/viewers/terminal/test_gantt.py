@@ -59,6 +59,7 @@ def test_two_devices_of_one_rank_are_told_apart() -> None:
     ]
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_real_run_shows_its_straggler() -> None:
     """In the eight-GPU recording rank 1 waits least and idles most, which its row shows."""

@@ -59,6 +59,7 @@ def test_wild_clocks_get_an_axis_each() -> None:
     assert any("its own first step" in line for line in lines)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("width", [40, 60, 80, 110, 300])
 def test_two_runs_fit_any_width(width: int) -> None:
     """No line is wider than the terminal, and the sentence is the figures' own."""

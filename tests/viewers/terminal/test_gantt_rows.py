@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
     return build.build()
 
 
+@pytest.mark.heavy
 @settings(max_examples=60, deadline=None)
 @given(timelines(), st.integers(24, 120))
 def test_each_cell_shows_what_holds_most_of_it(timeline: Timeline, width: int) -> None:

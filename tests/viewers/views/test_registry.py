@@ -84,6 +84,7 @@ def test_every_view_has_a_table_for_every_run(name: str, case: str) -> None:
     assert cells.rows or cells.note.endswith(".")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", [case for case in CASES if case != "64 ranks"])
 @pytest.mark.parametrize("name", DRAWN)
 def test_every_view_prints_every_run(name: str, case: str) -> None:

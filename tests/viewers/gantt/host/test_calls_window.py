@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ def calls_of(events: list[tuple[int, int, int]]) -> HostCalls:
     )
 
 
+@pytest.mark.heavy
 @given(CALLS, st.integers(0, 60), st.integers(1, 30), st.integers(0, 45))
 def test_the_longest_calls_of_a_window_are_kept(
     events: list[tuple[int, int, int]], start: int, length: int, most: int
@@ -51,6 +53,7 @@ def test_the_longest_calls_of_a_window_are_kept(
     assert (window.shortest_ns == 0) == (len(inside) <= most)
 
 
+@pytest.mark.heavy
 @given(CALLS)
 def test_levels_hold_their_calls_in_order(events: list[tuple[int, int, int]]) -> None:
     """Each level is of one thread and depth, sorted by start."""

@@ -34,6 +34,7 @@ def cover(lane: Lane, category: int, times: np.ndarray) -> list[int]:
     return [int(ns) for ns in covered(union(lane.start_ns[mine], ends[mine]), times)]
 
 
+@pytest.mark.heavy
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(21, 950), st.integers(0, 60), st.integers(0, 2), st.integers(0, 3)), min_size=12),
