@@ -54,7 +54,7 @@ def command(
 
     A kernel belongs to the operator and module that launched it; in backward, to those of the forward operator that it
     differentiates. Rows add up to the time of all intervals exactly; on a CPU they are operators, with the time in
-    which no operator inside them ran. FLOPs need shapes, which torch.profiler records with record_shapes=True.
+    which no operator inside them ran. FLOPs need shapes, which `dptrace record --shapes` records.
 
     Findings say what makes compute slower than it could be, what a step would gain without it, and what to do about it.
 

@@ -56,6 +56,7 @@ def record(
     damaged_checkpoints: Sequence[str] = (),
     memory: bool = False,
     modules: bool = False,
+    shapes: bool = False,
 ) -> Recording:
     """Record the loop in the with block; call ``step()`` at the end of each pass.
 
@@ -75,12 +76,13 @@ def record(
         options: further entries for ``options`` in run.json.
         first_step: the step from which a resumed training continues; what remains of wait and warm-up comes first.
         damaged_checkpoints: checkpoints that could not be read, and why, for the notes in run.json.
-        memory, modules: also record each allocation and free; mark each module's forward, so that layers can be shown.
+        memory, modules, shapes: also record each allocation and free; mark each module's forward, so that layers can be
+            shown; record shapes on a GPU, too, from which FLOPs follow.
 
     Raises:
         UsageError: the folder holds other files or a run, or the schedule is impossible.
     """
-    settings = messages.LauncherSettings.or_default(memory, modules)
+    settings = messages.LauncherSettings.or_default(memory, modules, shapes)
     steps, warmup, wait = settings.schedule(steps, warmup, wait)
     schedule = Schedule.of(steps, warmup, wait or 0).after(first_step)
     plan = Plan.of(schedule, settings)

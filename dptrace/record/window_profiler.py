@@ -70,7 +70,7 @@ class WindowProfiler:
             device=device,
             log=self._log,
             activities=_activities(device),
-            record_shapes=not self._settings.light and _needs_shapes(device),
+            record_shapes=not self._settings.light and (self._settings.shapes or _needs_shapes(device)),
             profile_memory=self._settings.memory,
         )
         if self._settings.modules:

@@ -265,17 +265,18 @@ def test_an_error_of_the_profiler_hides_no_error_of_the_training(
 
 
 @pytest.mark.parametrize(
-    ("device", "backends", "expected"),
+    ("device", "backends", "shapes", "expected"),
     [
-        ("cpu", "cpu:gloo,cuda:gloo", ({"CPU"}, True)),
-        ("cuda:1", "cuda:nccl", ({"CPU", "CUDA"}, False)),
-        ("cuda:1", "cpu:gloo,cuda:gloo", ({"CPU", "CUDA"}, True)),
+        ("cpu", "cpu:gloo,cuda:gloo", False, ({"CPU"}, True)),
+        ("cuda:1", "cuda:nccl", False, ({"CPU", "CUDA"}, False)),
+        ("cuda:1", "cuda:nccl", True, ({"CPU", "CUDA"}, True)),
+        ("cuda:1", "cpu:gloo,cuda:gloo", False, ({"CPU", "CUDA"}, True)),
     ],
 )
 def test_what_is_recorded_fits_where_training_is(
-    device: str, backends: str, expected: tuple[set[str], bool], monkeypatch: pytest.MonkeyPatch
+    device: str, backends: str, shapes: bool, expected: tuple[set[str], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GPU work is recorded only if parameters are on a GPU; shapes only if gloo's message sizes need them."""
+    """GPU work is recorded only if parameters are on a GPU; shapes only if gloo's sizes or the user need them."""
     from dptrace.record import record
 
     asked: dict[str, Any] = {}
@@ -295,7 +296,7 @@ def test_what_is_recorded_fits_where_training_is(
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
     monkeypatch.setattr("torch.distributed.get_backend_config", lambda: backends)
-    recording = record("x", steps=1, warmup=2, wait=0)
+    recording = record("x", steps=1, warmup=2, wait=0, shapes=shapes)
     recording.set_parameters([SimpleNamespace(device=torch.device(device), numel=lambda: 7)])  # type: ignore[list-item]
     with recording:
         pass

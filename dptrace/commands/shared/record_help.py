@@ -35,7 +35,7 @@ _TRAINER_HEADINGS = {
 }
 _GROUPS = {
     **dict.fromkeys(("gpus", "steps", "warmup", "wait", "duration"), "first"),
-    **dict.fromkeys(("light", "modules", "memory", "use_script_profiler"), "first"),
+    **dict.fromkeys(("light", "shapes", "modules", "memory", "use_script_profiler"), "first"),
     **dict.fromkeys(("stop", "timeout"), "end"),
     **dict.fromkeys(("trigger", "repeat", "every", "attach"), "again"),
     **dict.fromkeys(("out", "force", "links"), "recording"),

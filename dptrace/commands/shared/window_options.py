@@ -41,6 +41,7 @@ _OPTIONS = (
         help="Record with the script's own torch.profiler: its first trace becomes the run.",
     ),
     click.option("--light", is_flag=True, help="Record kernels and communication only: no operators, no shapes."),
+    click.option("--shapes", is_flag=True, help="Record shapes on GPUs, too, for the FLOPs in dptrace kernels."),
     click.option("--memory", is_flag=True, help="Also record each allocation and free, for dptrace analyze --memory."),
     click.option("--modules", is_flag=True, help="Mark each module's forward, so that dptrace kernels shows layers."),
     click.option(
@@ -55,8 +56,12 @@ _OPTIONS = (
 )
 WINDOW_OPTIONS = (
     *("duration", "stop", "repeat", "every", "trigger", "attach", "use_script_profiler", "timeout"),
-    *("light", "memory", "modules"),
+    *("light", "shapes", "memory", "modules"),
 )
+_NEEDS_OPERATORS = {
+    "modules": "finds a module's backward by its operators",
+    "shapes": "records the inputs of operators",
+}
 _FOR_SCRIPTS = ("duration", "stop", "every", "trigger")
 
 
@@ -78,8 +83,7 @@ def check_windows(mode: str | None, options: dict[str, Any]) -> None:
     if options["use_script_profiler"]:
         _check_script_profiler(mode, options)
     _check_numbers(options)
-    if options["modules"] and options["light"]:
-        raise UsageError("--modules finds a module's backward by its operators, which --light leaves out; choose one.")
+    _check_light(options)
     if options["duration"] is not None and options["steps"] is not None:
         raise UsageError("Choose one of --steps and --duration.")
     if options["trigger"] is not None and (given := [name for name in ("wait",) if options[name] is not None]):
@@ -98,12 +102,18 @@ def _check_script_profiler(mode: str | None, options: dict[str, Any]) -> None:
     """Refuse options that set dptrace's profiler where the script's own is used."""
     if mode is not None:
         raise UsageError("--use-script-profiler is for a script that uses torch.profiler; a --mode has no profiler.")
-    names = ("steps", "warmup", "wait", "duration", "trigger", "light", "memory", "modules")
+    names = ("steps", "warmup", "wait", "duration", "trigger", "light", "shapes", "memory", "modules")
     given = [name for name in names if options[name]]
     for name in given + _repeated(options):
         raise UsageError(
             f"--{name} is for dptrace's profiler; with --use-script-profiler, the schedule in the script decides."
         )
+
+
+def _check_light(options: dict[str, Any]) -> None:
+    for name, why in _NEEDS_OPERATORS.items():
+        if options[name] and options["light"]:
+            raise UsageError(f"--{name} {why}, which --light leaves out; choose one.")
 
 
 def _check_numbers(options: dict[str, Any]) -> None:
@@ -136,6 +146,7 @@ def window_settings(options: dict[str, Any]) -> dict[str, Any]:
             "light": options["light"],
             "memory": options["memory"],
             "modules": options["modules"],
+            "shapes": options["shapes"],
         },
         "repeat": options["repeat"],
         "stop": options["stop"],

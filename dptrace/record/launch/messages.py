@@ -77,6 +77,8 @@ class LauncherSettings:
     """Whether to record each allocation and free."""
     modules: bool = False
     """Whether to mark the forward of each module."""
+    shapes: bool = False
+    """Whether to record the shapes of operators on a GPU, too, where message sizes do not need them."""
     use_script_profiler: bool = False
     """Whether the traces of the script's own profiler are the recording."""
     script: bool = False
@@ -101,10 +103,15 @@ class LauncherSettings:
         return cls(**json.loads(text)) if text else None
 
     @classmethod
-    def or_default(cls, memory: bool, modules: bool) -> LauncherSettings:
+    def or_default(cls, memory: bool, modules: bool, shapes: bool) -> LauncherSettings:
         """Return this process's settings, or the defaults; what the script asks for is recorded too."""
         settings = cls.from_environment() or cls("", "")
-        return replace(settings, memory=settings.memory or memory, modules=settings.modules or modules)
+        return replace(
+            settings,
+            memory=settings.memory or memory,
+            modules=settings.modules or modules,
+            shapes=settings.shapes or shapes,
+        )
 
 
 def window_folder(staging: Path, number: int) -> Path:

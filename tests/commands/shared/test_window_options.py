@@ -16,6 +16,7 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPT
     "light": False,
     "memory": False,
     "modules": False,
+    "shapes": False,
     "use_script_profiler": False,
     "timeout": 1800.0,
 }
@@ -41,6 +42,8 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPT
         (None, {"use_script_profiler": True, "memory": True}, "--memory"),
         (None, {"use_script_profiler": True, "modules": True}, "--modules"),
         (None, {"light": True, "modules": True}, "--modules"),
+        (None, {"use_script_profiler": True, "shapes": True}, "--shapes"),
+        (None, {"light": True, "shapes": True}, "--shapes"),
         (None, {"every": 20}, "--repeat"),
     ],
 )
