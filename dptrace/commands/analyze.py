@@ -151,7 +151,7 @@ class _OutputOptions:
 
 
 def _print_snapshots(files: list[Source], output_options: _OutputOptions, of_a_run: bool) -> None:
-    """Print memory snapshots; *of_a_run* tells whether options are given that only a run has."""
+    """Print memory snapshots; *of_a_run* says whether options are given that only a run has."""
     if of_a_run or output_options.as_csv:
         raise UsageError("A memory snapshot has no steps, ranks or rows: --memory takes --json, --all and -o here.")
     print_snapshots(files, output_options.as_json, output_options.every, output_options.output)

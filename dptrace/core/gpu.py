@@ -1,4 +1,4 @@
-"""What software tells about a GPU: its name, and what distinguishes GPUs of one name."""
+"""What software reports about a GPU: its name, and what distinguishes GPUs of one name."""
 
 from __future__ import annotations
 

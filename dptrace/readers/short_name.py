@@ -15,7 +15,7 @@ _LONGEST_IDENTIFIER = 80
 """A GEMM's name without blanks and brackets says its types, tile and layout from start to end."""
 _WORD = re.compile(r"[^\W_]+")
 _NO_NEWS = {"void", "at", "native", "c10", "std", "detail", "unsigned", "const", "anonymous", "namespace"}
-"""Words that tell kernels apart but say nothing."""
+"""Words that distinguish kernels but carry no meaning."""
 _TYPES = {
     "c10::BFloat16": "bf16",
     "__nv_bfloat16": "bf16",
@@ -71,7 +71,7 @@ def short_name(name: str) -> str:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the short name of each name; where several have the same, what tells them apart is added."""
+    """Return the short name of each name; where several have the same, what distinguishes them is added."""
     alike: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         alike.setdefault(short_name(name), []).append(name)

@@ -94,7 +94,7 @@ def _about_replay(question: Question) -> Sequence[Doubt]:
     open_ns = unexplained_ns(question.model) / steps
     if open_ns > _MOST_ERROR * measured:
         graphs = any("GraphLaunch" in name for name in question.model.graph.names)
-        why = " The trace does not tell what the nodes of a CUDA graph wait for." if graphs else ""
+        why = " The trace does not record what the nodes of a CUDA graph wait for." if graphs else ""
         text = f"{duration(open_ns)} of waiting in each step have no recorded reason.{why}"
         found.append(Doubt("unexplained", text, True))
     inferred = inferred_ns(question.model) / steps

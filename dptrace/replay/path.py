@@ -29,7 +29,7 @@ __all__ = [
 LINK_KINDS = ("compute", "memory", "transfer", "host", "launch", "stream", "wait", "absent_ranks", "unexplained")
 """What a piece of a path is: work of a device, a collective's transfer, the host's calls and pauses, the latency of
 launches, gaps between kernels of a stream, returns of waits, the arrival of ranks that were not recorded, and time
-before a task of which the recording does not tell what it waited for."""
+before a task of which the recording does not say what it waited for."""
 
 _OF_TASK = {
     TaskKind.COMPUTE: "compute",

@@ -20,7 +20,7 @@ __all__ = ["parts_by_end", "step_bounds", "timeline_at"]
 def timeline_at(model: Model, number: int, times: Times) -> Timeline:
     """Return a timeline of the run with simulated times, on its own clock; its steps are those of the definitions.
 
-    What the timeline says about the host is left out, since a simulation does not tell it.
+    What the timeline says about the host is left out, since a simulation does not have it.
     """
     timeline, process, tasks = _find(model, number)
     start, end = timeline.start_ns.copy(), timeline.end_ns.copy()

@@ -82,8 +82,8 @@ def document(run: Run) -> str:
         styles, page_data = static("base", "plain.css"), _chart(run, gantt_chart)
         host = host_data(run, gantt_chart)
         notes = (*head.notes, *host_notes(run, host))
-        for told, data in ((replace(head, notes=notes), page_data | {"host": host}), (head, page_data)):
-            page = gantt_page(told, data, above + _HINT, below, styles, zoom_key="ctrl")
+        for header, data in ((replace(head, notes=notes), page_data | {"host": host}), (head, page_data)):
+            page = gantt_page(header, data, above + _HINT, below, styles, zoom_key="ctrl")
             if len(page) <= MAX_CHARACTERS:
                 return page
     picture = sections([_still(run, len(gantt_chart))] if gantt_chart.tracks else [])

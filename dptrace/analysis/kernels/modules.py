@@ -139,7 +139,7 @@ def module_paths(recorded: OperatorCalls, tree: CallTree) -> tuple[list[str], In
 def _whole(paths: list[str]) -> list[str]:
     """Complete the paths of modules that are repeated in backward, without the modules around them.
 
-    The number in a module's name tells it from others of its class.
+    The number in a module's name distinguishes it from others of its class.
     """
     known: dict[str, set[str]] = {}
     for path in paths:

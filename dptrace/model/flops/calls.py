@@ -108,7 +108,7 @@ class Cost(msgspec.Struct, frozen=True):
     model_flops: int | None = None
     """Like ``counted_flops``, without the product that a backward of fused attention repeats: what MFU counts."""
     exact: bool = True
-    """False where the file does not tell all lengths, so that FLOPs are a lower bound."""
+    """False where the file does not record all lengths, so that FLOPs are a lower bound."""
     causal: bool = False
     batch: int = 0
     """Of a matrix product: how many products, each of [m, k] × [k, n]."""

@@ -99,7 +99,7 @@ class StepFlops:
         self._guard = profiler_guard.install()
 
     def begin_step(self, counts: bool) -> None:
-        """Begin a step; *counts* tells whether it may be slowed down."""
+        """Begin a step; *counts* says whether it may be slowed down."""
         self._steps += 1
         if self._steps == 2 and counts and not _compiled() and not self._watched:
             self._counter = FlopCounter()

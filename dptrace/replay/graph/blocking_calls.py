@@ -108,13 +108,13 @@ def _latest(device: DeviceOrder, table: Int64, until: Int64 | None = None) -> In
 
 
 def _synchronizing(
-    host: HostEvents, device: DeviceOrder, names: tuple[str, ...], last: Int64, told: Int64
+    host: HostEvents, device: DeviceOrder, names: tuple[str, ...], last: Int64, recorded_lane: Int64
 ) -> tuple[Int64, Int64]:
     """A device is waited for whole; a stream as recorded, or a copy's just after it; else ends decide.
 
     Args:
         last: the last interval that each host event launched, or -1.
-        told: the lane that each host event waits for, as recorded, or -1.
+        recorded_lane: the lane that each host event waits for, as recorded, or -1.
     """
     event = np.flatnonzero(_named(host, names, _SYNCHRONIZE.match))
     table = device.last_launched(event)
@@ -124,7 +124,7 @@ def _synchronizing(
     copies = _named(host, names, re.compile(r"\w*Memcpy").match)
     copied = np.where((before >= 0) & copies[before], last[before], -1)
     copied = np.where(_named(host, names, _STREAM.match)[event], copied, -1)
-    lane = np.where(told[event] >= 0, told[event], np.where(copied >= 0, device.lane[copied], -1))
+    lane = np.where(recorded_lane[event] >= 0, recorded_lane[event], np.where(copied >= 0, device.lane[copied], -1))
     on_stream = table[np.arange(len(event)), lane] if table.size else by_end
     return event, np.where(whole, _latest(device, table), np.where(lane >= 0, on_stream, by_end))
 

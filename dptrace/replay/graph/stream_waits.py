@@ -1,6 +1,6 @@
 """Which streams wait for others.
 
-Without synchronization events, ``cudaStreamWaitEvent`` is a bare call, without stream or event. Its place tells what
+Without synchronization events, ``cudaStreamWaitEvent`` is a bare call, without stream or event. Its place shows what
 it means: within ``nccl:*`` it is NCCL's own. In the ``c10d::`` operator that launches a collective, the collective
 waits for the stream that its thread computes on. Elsewhere, the next kernel that the thread launches waits for a
 collective, or for another stream.
@@ -52,12 +52,12 @@ def add_stream_waits(
         return StreamWaits(0, 0, 0, 0)
     collective = np.flatnonzero(device.communication & (device.launched_by >= 0))
     collective = collective[np.argsort(device.launched_by[collective], kind="stable")]
-    source, target, told = recorded_waits(events, host, device)
+    source, target, recorded = recorded_waits(events, host, device)
     edges.add(tasks[source], tasks[target], _AFTER_NS, EdgeKind.JOIN)
     producer = np.where(np.isin(collective, target), -1, _producers(host, device, collective))
     made = producer >= 0
     edges.add(tasks[producer[made]], tasks[collective[made]], _AFTER_NS, EdgeKind.PRODUCE)
-    waits = np.setdiff1d(_wait_calls(events, host, device, names, collective), told)
+    waits = np.setdiff1d(_wait_calls(events, host, device, names, collective), recorded)
     joining, count = _joining(host, device, waits)
     found = _joined(device, collective, joining, count)
     side = _side_streams(device, joining)

@@ -96,7 +96,7 @@ def gradient_steps(model: Model) -> tuple[GradientStep, ...]:
     counts = {len(tasks) for rank in ready for tasks, _ in rank}
     if not counts or counts == {0}:
         raise DptraceError(
-            f"{model.run.path}: the trace has no AccumulateGrad operators, which tell when each gradient is ready. "
+            f"{model.run.path}: the trace has no AccumulateGrad operators, which show when each gradient is ready. "
             "Record operators too (activities=[CPU, CUDA])."
         )
     meetings = _meetings_by_step(model)
@@ -127,7 +127,7 @@ def _ready_by_step(model: Model, process: Process, number: int) -> list[tuple[In
     timeline = model.run.timelines[number]
     gradients = model.run.read_again(timeline, ACCUMULATED)
     if gradients is None:
-        raise DptraceError(f"{timeline.path or model.run.path}: can't be read again, which tells its gradients.")
+        raise DptraceError(f"{timeline.path or model.run.path}: can't be read again, which its gradients need.")
     at = model.run.cross_rank.clocks.align(number, gradients.end_ns)
     tasks = _last_before(process, at)
     marks = process.host.start_ns[process.host.marks]

@@ -171,7 +171,7 @@ class NoRecompute(msgspec.Struct, frozen=True):
 
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return what else it takes."""
-        return ("Without recomputation the activations stay in memory: dptrace memory tells whether they fit.",)
+        return ("Without recomputation the activations stay in memory: dptrace memory says whether they fit.",)
 
 
 def _repeated(model: Model) -> NDArray[np.bool_]:

@@ -46,7 +46,7 @@ class LinkChange(Protocol):
         """Return the transfers at other costs.
 
         Raises:
-            DptraceError: the run does not tell what they cost.
+            DptraceError: the run does not show what they cost.
         """
 
 

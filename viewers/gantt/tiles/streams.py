@@ -39,7 +39,7 @@ class StreamLanes:
         return {"lane": number, "stream": stream, "count": lane.count, "categories": list(lane.categories)}
 
     def _lanes(self, track: int) -> list[tuple[int, StoredLane]]:
-        """Return the lanes of a track's streams; further columns tell where each interval was recorded."""
+        """Return the lanes of a track's streams; further columns say where each interval was recorded."""
         recorded = [
             (number, stored)
             for number, stored in enumerate(self._store.lanes)
