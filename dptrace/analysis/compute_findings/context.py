@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -69,7 +68,3 @@ class ComputeContext(msgspec.Struct, frozen=True, dict=True):
     def per_step(self, total: float) -> float:
         """Return the mean per step and device of a total."""
         return total / self.steps
-
-    def ranks(self, devices: Sequence[int]) -> list[int]:
-        """Return the ranks of devices."""
-        return list(dict.fromkeys(self.timelines[device].rank for device in devices))

@@ -42,8 +42,6 @@ class StepKernels(msgspec.Struct, frozen=True):
     """Index into ``work``."""
     device: Int64
     """Index of the device."""
-    interval: Int64
-    """Index of the interval in the device's timeline."""
     start_ns: Int64
     end_ns: Int64
     lane: Int64
@@ -85,7 +83,6 @@ def step_kernels(timelines: Sequence[Timeline], recorded: Sequence[OperatorCalls
             (
                 _numbered(timeline, calls, chosen, owner, numbers),
                 np.full(len(chosen), device),
-                chosen,
                 timeline.start_ns[chosen],
                 timeline.end_ns[chosen],
                 timeline.lane[chosen],
@@ -98,7 +95,7 @@ def step_kernels(timelines: Sequence[Timeline], recorded: Sequence[OperatorCalls
         origin += len(calls)
     work = tuple(_work(*key) for key in numbers)
     if not parts:
-        return StepKernels(work, *(np.empty(0, np.int64),) * 9, np.empty(0, np.bool_))
+        return StepKernels(work, *(np.empty(0, np.int64),) * 8, np.empty(0, np.bool_))
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return StepKernels(work, *columns)
 

@@ -18,4 +18,3 @@ def test_a_cost_is_the_mean_over_steps_and_gpus(tmp_path: Path) -> None:
 
     assert 4 == context.steps
     assert (10_000, 10_000 / context.wall_ns) == (finding.cost_ns, finding.share)
-    assert [0, 1] == context.ranks([0, 1, 0])
