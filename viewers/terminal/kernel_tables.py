@@ -199,7 +199,7 @@ def _steps(summary: KernelSummary) -> list[Text]:
     """Return a line with what "% of step" refers to, and what it leaves out; none without steps."""
     if not summary.wall_ns:
         return []
-    outside = sum(row["total_ns"] - row["step_ns"] for row in summary.rows)
+    outside = summary.outside_steps_ns
     line = f"steps: {milliseconds(summary.wall_ns)} ms, all steps of {plural(len(summary.ranks), 'rank')} together"
     rest = f"; % of step leaves out {milliseconds(outside)} ms that was launched outside of them" if outside else ""
     return [Text(line + rest)]

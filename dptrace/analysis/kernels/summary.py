@@ -51,6 +51,11 @@ class KernelSummary(msgspec.Struct, frozen=True):
     flops: CountedFlops | None = None
     """What the rows by operator and shape add up to; None for other tables, and where no operator has FLOPs."""
 
+    @property
+    def outside_steps_ns(self) -> int:
+        """The time of the rows that no step launched, which their shares of a step leave out."""
+        return sum(row["total_ns"] - row["step_ns"] for row in self.rows)
+
 
 def summarize(
     timelines: Sequence[Timeline],
