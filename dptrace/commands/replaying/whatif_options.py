@@ -155,7 +155,12 @@ different_options = group(
         "the optimizer takes as they come.",
         **_DIFFERENT,
     ),
-    click.option("--compress", metavar="TYPE", help="Messages are in fp16, bf16, fp8, int8 or int4.", **_DIFFERENT),
+    click.option(
+        "--compress",
+        metavar="TYPE|KIND=TYPE",
+        help="Messages are in fp16, bf16, fp8, int8 or int4; all_to_all=fp16: only those of one kind.",
+        **_DIFFERENT,
+    ),
     click.option(
         "--accumulate",
         type=click.IntRange(min=1),

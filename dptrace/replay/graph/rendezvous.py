@@ -33,6 +33,8 @@ class Transfers(msgspec.Struct, frozen=True):
     end_ns: Int64
     """Recorded end on the last rank to leave."""
     kind: NDArray[np.object_]
+    dtype: NDArray[np.object_]
+    """As the trace names it: ``"Float"``; empty where it does not."""
     bytes: Int64
     group: NDArray[np.int32]
     absent: NDArray[np.bool_]
@@ -96,6 +98,7 @@ def meet(
         duration_ns=transfer,
         end_ns=_reduce(np.maximum, end, first),
         kind=matches.kind[known],
+        dtype=np.array([matches.collectives[i].dtype for i in known.tolist()], object),
         bytes=matches.bytes[known],
         group=matches.group[known],
         absent=absent,
@@ -135,6 +138,7 @@ def _leaving_apart(edges: Edges, transfers: Transfers, apart: NDArray[np.bool_],
         duration_ns=np.append(np.where(apart, 0, transfers.duration_ns), left - transfers.arrived_ns[of]),
         end_ns=np.append(np.where(apart, transfers.arrived_ns, transfers.end_ns), left),
         kind=np.append(transfers.kind, transfers.kind[of]),
+        dtype=np.append(transfers.dtype, transfers.dtype[of]),
         bytes=np.append(transfers.bytes, transfers.bytes[of]),
         group=np.append(transfers.group, transfers.group[of]),
         absent=np.append(transfers.absent, transfers.absent[of]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -16,7 +17,7 @@ from dptrace.model.interconnects import INTERCONNECTS
 from dptrace.model.training.network import BETWEEN, WITHIN, Link
 from dptrace.replay.changes import Doubting
 from dptrace.replay.graph.build import Model
-from dptrace.replay.transforms.pricing import Priced, priced, sized, with_transfers
+from dptrace.replay.transforms.pricing import Floats, Priced, priced, sized, with_transfers
 
 __all__ = [
     "DTYPE_BITS",
@@ -27,11 +28,16 @@ __all__ = [
     "LinkChange",
     "OtherLink",
     "WorldSize",
+    "parse_compress",
 ]
 
 DTYPE_BITS = {"fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
 """Bits of a value in a compressed message, by the name of its type."""
-_RECORDED_BITS = {"float": 32, "float32": 32, "double": 64, "float64": 64, "half": 16, "float16": 16, "bfloat16": 16}
+_RECORDED_BITS = {
+    **dict.fromkeys(("double", "float64"), 64),
+    **dict.fromkeys(("float", "float32"), 32),
+    **dict.fromkeys(("half", "float16", "bfloat16", "c10::half", "c10::bfloat16"), 16),
+}
 _HOST_BYTES_PER_S = 10e9
 """What casting reads and writes where no GPU's memory bandwidth is known."""
 
@@ -188,37 +194,81 @@ class WorldSize(msgspec.Struct, frozen=True):
 
 
 class Compress(msgspec.Struct, frozen=True):
-    """All-reduces, all-gathers and reduce-scatters of floating point move values of another type."""
+    """Messages of floating point move values of another type."""
 
-    dtype: str
+    dtypes: dict[str, str]
+    """Type by kind of collective, as the trace names it (``all_to_all``); that of all others by an empty name."""
 
     def describe(self) -> str:
-        return f"messages in {self.dtype}"
+        return ", ".join(f"{kind or 'messages'} in {dtype}" for kind, dtype in self.dtypes.items())
 
     def change(self, model: Model, of: Priced) -> Priced:
-        if self.dtype not in DTYPE_BITS:
-            raise UsageError(f"--compress {self.dtype}: choose from {', '.join(DTYPE_BITS)}.")
-        known = sized(model, of, "--compress")
-        bits = self._bits(model)
-        factor = min(1.0, DTYPE_BITS[self.dtype] / bits)
-        rate = _memory_bytes_per_s(model)
-
+        factor, rate = self._factors(model, of), _memory_bytes_per_s(model)
         # Before and after, a kernel reads the values in one type and writes them in the other.
-        casts = 0.0 if factor == 1 else 2 * (1 + factor) * of.bytes / rate * 1e9
-        moving = np.where(known, of.moving_ns * factor + casts, of.moving_ns)
-        return replace(of, moving_ns=moving, bytes=of.bytes * factor)
+        casts = np.where(factor == 1, 0.0, 2 * (1 + factor) * np.maximum(of.bytes, 0) / rate * 1e9)
+        return replace(of, moving_ns=of.moving_ns * factor + casts, bytes=of.bytes * factor)
 
-    def _bits(self, model: Model) -> int:
-        names = {what.dtype.lower() for what in model.run.cross_rank.matches.collectives if what.dtype}
-        known = {_RECORDED_BITS[name] for name in names if name in _RECORDED_BITS}
-        return max(known, default=32)
+    def _factors(self, model: Model, of: Priced) -> Floats:
+        """Return the share of its bytes that each transfer still moves.
+
+        Raises:
+            DptraceError: the run has no collectives of a kind.
+        """
+        transfers = model.transfers
+        # Tasks are numbered in the order of the transfers.
+        place = of.task - int(transfers.task[0])
+        kinds, dtypes = transfers.kind[place].tolist(), transfers.dtype[place].tolist()
+        if absent := sorted(set(self.dtypes) - {"", *kinds}):
+            known = ", ".join(sorted(set(map(str, kinds))))
+            raise DptraceError(f"{model.run.path}: the run has no {absent[0]}, but {known}.")
+        bits = np.array([_bits(dtype, _usual_bits(dtypes)) for dtype in dtypes], np.float64)
+        wanted = [self.dtypes.get(kind, self.dtypes.get("")) for kind in kinds]
+        target = np.array([DTYPE_BITS[dtype] if dtype else np.inf for dtype in wanted])
+        return np.where(bits > 0, np.minimum(1.0, target / np.maximum(bits, 1)), 1.0)
 
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return what the answer takes for granted."""
         rate = _memory_bytes_per_s(model) / 1e9
         text = f"Casts are counted with each message, at {rate:,.0f} GB/s of memory"
-        sums = ". Sums in so few bits need a scale of their own" if DTYPE_BITS[self.dtype] < 16 else ""
-        return (f"{text}{sums}. What it does to the training, a trace does not tell.",)
+        fewest = min(DTYPE_BITS[dtype] for dtype in self.dtypes.values())
+        sums = ". Sums in so few bits need a scale of their own" if fewest < 16 else ""
+        found = [f"{text}{sums}. What it does to the training, a trace does not tell."]
+        dtypes = model.transfers.dtype.tolist()
+        if unnamed := sum(not dtype for dtype in dtypes):
+            bits = _usual_bits(dtypes)
+            found.append(
+                f"The trace does not name the type of {unnamed:,} transfers, which are taken to be of {bits} bits."
+            )
+        return tuple(found)
+
+
+def parse_compress(text: str) -> Compress:
+    """Parse ``fp16``, for all messages, or ``all_to_all=fp16,all_reduce=bf16``.
+
+    Raises:
+        UsageError: a type is not known, or a kind is given twice.
+    """
+    dtypes: dict[str, str] = {}
+    for part in text.split(","):
+        kind, _, dtype = part.strip().rpartition("=")
+        kind = kind.strip().replace("-", "_")
+        if dtype.strip() not in DTYPE_BITS:
+            known = ", ".join(DTYPE_BITS)
+            raise UsageError(f"--compress {text}: choose from {known}; for one kind of collective, all_to_all=fp16.")
+        if kind in dtypes:
+            raise UsageError(f"--compress {text}: give one type for {kind or 'all messages'}.")
+        dtypes[kind] = dtype.strip()
+    return Compress(dtypes)
+
+
+def _usual_bits(dtypes: Sequence[str]) -> int:
+    """Return the bits of the widest floating point type that the run's messages have; 32 where none is named."""
+    return max((bits for dtype in set(dtypes) if dtype and (bits := _bits(dtype, 0))), default=32)
+
+
+def _bits(dtype: str, usual: int) -> int:
+    """Return the bits of a floating point type; 0 of another one, *usual* where it is not named."""
+    return _RECORDED_BITS.get(dtype.lower(), 0) if dtype else usual
 
 
 def _memory_bytes_per_s(model: Model) -> float:

@@ -12,12 +12,12 @@ from dptrace.replay.transforms.accumulate import Accumulate
 from dptrace.replay.transforms.launches import CudaGraphs, Fuse, NoRecompute
 from dptrace.replay.transforms.links import (
     Communication,
-    Compress,
     Latency,
     LinkBandwidth,
     LinkChange,
     OtherLink,
     WorldSize,
+    parse_compress,
 )
 from dptrace.replay.transforms.schedule import MIB, Reschedule
 
@@ -71,7 +71,7 @@ def communication_of(options: Others, rate: str | None) -> list[Change]:
     parts += [LinkBandwidth(parse_rate(rate))] if rate is not None else []
     parts += [parse_latency(latency)] if latency is not None else []
     compress = options.get("compress")
-    parts += [Compress(compress)] if compress is not None else []
+    parts += [parse_compress(compress)] if compress is not None else []
     changes: list[Change] = [Communication(tuple(parts))] if parts else []
     changes += _schedule(options.get("schedule"), options.get("bucket_cap_mb"))
     micro = _whole(options.get("accumulate"), "--accumulate", 1, _MOST_MICRO_STEPS)

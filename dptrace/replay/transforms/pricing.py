@@ -14,7 +14,7 @@ from dptrace.model.collectives import COLLECTIVES, Algorithm, algorithm_of
 from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import Model
 
-__all__ = ["Priced", "all_reduce_line", "priced", "sized", "with_transfers"]
+__all__ = ["Floats", "Priced", "all_reduce_line", "priced", "sized", "with_transfers"]
 
 Floats = NDArray[np.float64]
 _FEWEST_R2 = 0.2

@@ -9,6 +9,7 @@ import pytest
 import dptrace
 from dptrace.errors import DptraceError, UsageError
 from tests.support.paths import ROOT
+from tests.support.real_traces import needs_real_traces, real
 
 
 # A ring among two ranks pays the latency twice and moves the 4,096 bytes once; among eight, 14 times and 1.75 times.
@@ -35,6 +36,26 @@ def test_the_transfer_has_the_cost_of_the_formula(
     assert answer.predicted_step_ns == pytest.approx(800_000 - 100_000 + transfer_ns, abs=2)
 
 
+@needs_real_traces
+@pytest.mark.heavy
+def test_one_kind_of_collective_is_compressed_alone() -> None:
+    """The exchange of embeddings in half of its bits gains; the all-reduces of the same job keep theirs."""
+    job = dptrace.open(real("dlrm_v100_4ranks"))
+
+    both, exchange, reduces = (
+        job.whatif(compress=text).step_gain_ns for text in ("fp16", "all_to_all=fp16", "all-reduce=fp16")
+    )
+
+    assert 0 < exchange < both
+    assert reduces < both
+
+
+def test_a_kind_that_the_run_lacks_is_refused(run: dptrace.Run) -> None:
+    """The message names those it has."""
+    with pytest.raises(DptraceError, match="all_reduce"):
+        run.whatif(compress="all_to_all=fp16")
+
+
 def test_a_nominal_link_says_that_it_is_one(run: dptrace.Run) -> None:
     """Collectives reach a share of the data sheet's bandwidth, and more ranks are taken to be like those recorded."""
     answer = run.whatif(link="nvlink4", world_size=64)
@@ -58,6 +79,8 @@ def test_latency_counts_where_sizes_show_it() -> None:
         {"link": "no such"},
         {"link": "nvlink4", "latency": "5us"},
         {"compress": "fp1"},
+        {"compress": "all_reduce=fp1"},
+        {"compress": "fp16,bf16"},
         {"world_size": 1},
     ],
 )
