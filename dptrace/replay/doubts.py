@@ -106,20 +106,28 @@ def _about_replay(question: Question) -> Sequence[Doubt]:
 
 def _about_absent(question: Question) -> Sequence[Doubt]:
     """Check whether ranks that were not recorded decide."""
-    transfers = question.model.transfers
     found = []
     if question.absent_share > _MOST_ABSENT:
         text = f"The step is set by ranks that were not recorded ({share(question.absent_share)} of it)."
         found.append(Doubt("absent_ranks", text, True))
-    partial = len(question.model.run.ranks) < question.model.run.world_size
-    unsized = partial and bool((transfers.absent & ~transfers.sized).any())
-    if unsized and any(change.collectives for change in question.changes):
+    unsized_ns = _unsized_ns(question.model) / question.steps
+    if unsized_ns > _MOST_ERROR * question.measured_ns and any(change.collectives for change in question.changes):
         text = (
-            "Ranks are missing and the trace has no message sizes, so waiting and transfer can't be separated. Record "
-            "all ranks, or with a torch that writes the sizes of collectives."
+            f"Ranks are missing, and {duration(unsized_ns)} of each step go to collectives whose sizes the trace does "
+            "not have: waiting and transfer can't be separated. Record all ranks, or with "
+            "a torch that writes the sizes of collectives."
         )
         found.append(Doubt("unsized", text, True))
     return found
+
+
+def _unsized_ns(model: Model) -> int:
+    """Return how long the collectives took of which neither the peers nor others of their size show the transfer."""
+    if len(model.run.ranks) >= model.run.world_size:
+        return 0
+    transfers = model.transfers
+    unknown = transfers.absent & ~transfers.sized
+    return int(transfers.duration_ns[unknown].sum()) // max(1, len(model.processes))
 
 
 def _about_pace(question: Question) -> Sequence[Doubt]:

@@ -159,9 +159,18 @@ def test_the_straggler_that_is_known_is_removed() -> None:
 
 
 @needs_real_traces
-def test_a_bound_by_the_host_is_told() -> None:
+def test_a_bound_by_the_host_is_doubted() -> None:
     """With links twice as fast, the device would be done sooner than the host launches: the answer is a bound."""
     answer = dptrace.open(real("ddp_mi300_rank0of8")).whatif(bandwidth=2)
 
     assert not answer.can_tell
     assert {"steady_state", "unsized"} <= {doubt.kind for doubt in answer.doubts}
+
+
+@needs_real_traces
+def test_short_collectives_of_unknown_size_refuse_nothing() -> None:
+    """One rank of two: its all-reduces have sizes, and the broadcasts that have none take 0.04 ms of 222 a step."""
+    answer = dptrace.open(real("ddp_a100_rank0of2")).whatif(bandwidth=0.1)
+
+    assert answer.can_tell
+    assert answer.step_gain_ns < 0
