@@ -6,6 +6,8 @@ hiding errors too.
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import os
 import re
 import sys
@@ -14,7 +16,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 __all__ = ["quiet_stderr"]
 
@@ -27,6 +28,33 @@ _CHATTER = re.compile(
 """Matches lines that report no problem."""
 _LOCK = threading.Lock()
 """Held while file descriptor 2 is replaced: two threads would restore each other's."""
+
+
+class _Held:
+    """A file that standard error goes to, for all blocks of a process.
+
+    A thread may be about to write to it when a block ends, and do so after it was read. So it stays, and what comes
+    late is read at the end of the next block, or of the process.
+    """
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # for the life of the process
+        # Without it, a late write could land where the offset was when the file was read.
+        fcntl.fcntl(self.file, fcntl.F_SETFL, fcntl.fcntl(self.file, fcntl.F_GETFL) | os.O_APPEND)
+        self._read = 0
+
+    def new(self) -> bytes:
+        """Return what was written since the last call."""
+        size = os.fstat(self.file.fileno()).st_size - self._read
+        found = os.pread(self.file.fileno(), size, self._read)
+        self._read += len(found)
+        return found
+
+
+_HELD: list[_Held] = []
+"""The file, once there was a block."""
+# A child process has its own lines only.
+os.register_at_fork(after_in_child=_HELD.clear)
 
 
 @contextmanager
@@ -48,11 +76,11 @@ def quiet_stderr(log: Path | None = None) -> Iterator[None]:
             sys.stderr.flush()
         try:
             terminal = os.dup(2)
-            held = tempfile.TemporaryFile()  # noqa: SIM115  # closed below
+            held = _held()
         except OSError:  # standard error is closed, or the disk is full
             yield
             return
-        os.dup2(held.fileno(), 2)
+        os.dup2(held.file.fileno(), 2)
         try:
             yield
         finally:
@@ -60,16 +88,26 @@ def quiet_stderr(log: Path | None = None) -> Iterator[None]:
                 sys.stderr.flush()
             os.dup2(terminal, 2)
             os.close(terminal)
-            _replay(held, log)
+            _show(held, log)
     finally:
         _LOCK.release()
 
 
-def _replay(held: BinaryIO, log: Path | None) -> None:
-    """Write the held lines to standard error, and chatter to the log."""
-    with held:
-        held.seek(0)
-        lines = held.read().splitlines(keepends=True)
+def _held() -> _Held:
+    if not _HELD:
+        _HELD.append(_Held())
+    return _HELD[0]
+
+
+@atexit.register
+def _show_late() -> None:
+    for held in _HELD:
+        _show(held)
+
+
+def _show(held: _Held, log: Path | None = None) -> None:
+    """Write the lines that came since the last time to standard error, and chatter to the log."""
+    lines = held.new().splitlines(keepends=True)
     chatter = [line for line in lines if _CHATTER.match(line)]
     with suppress(OSError):
         _write(2, b"".join(line for line in lines if not _CHATTER.match(line)))
