@@ -14,6 +14,7 @@ from dptrace.load.options import ReadOptions
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from dptrace.analysis.findings.finding import Finding
     from dptrace.comparison.compare import Comparison as Comparison
     from dptrace.model.planning.describe import Description
     from dptrace.replay.critical_path import CriticalPath as CriticalPath
@@ -30,6 +31,7 @@ __all__ = [
     "explain",
     "export_trace",
     "figure",
+    "find_gains",
     "hta_analysis",
     "memory",
     "open",
@@ -37,6 +39,7 @@ __all__ = [
     "replay",
     "show",
     "whatif",
+    "with_gains",
 ]
 
 
@@ -151,6 +154,20 @@ def whatif(
         **others,
     )
     return run.replay.whatif(changes)
+
+
+def with_gains(run: Run) -> Run:
+    """Return a run whose findings say what a step would gain without each; see :meth:`dptrace.Run.with_gains`."""
+    from dptrace.replay.gains.gains import with_gains
+
+    return with_gains(run)
+
+
+def find_gains(run: Run, found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return findings of a run with what a step would gain without each, in the same order."""
+    from dptrace.replay.gains.gains import find_gains
+
+    return find_gains(run, found)
 
 
 def critical_path(run: Run, step: str | None = None) -> CriticalPath:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.options import Selection, json_option, opening_options, output_option, run_options
+from dptrace.commands.shared.options import (
+    Selection,
+    gains_option,
+    json_option,
+    opening_options,
+    output_option,
+    run_options,
+)
 from dptrace.commands.shared.output import (
     csv_text,
     emit,
@@ -19,7 +26,7 @@ from dptrace.commands.shared.output import (
     quoted_paths,
 )
 from dptrace.commands.shared.progress import progress
-from dptrace.commands.shared.reading import open_with_progress
+from dptrace.commands.shared.reading import GAINS_HINT, gains_wanted, open_with_progress, with_gains
 from dptrace.commands.shared.snapshots import print_snapshots, snapshots_in
 from dptrace.commands.shared.workload_options import WORKLOAD_OPTIONS, with_workload, workload_options
 from dptrace.core.files import check_output
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
 @click.option("--all", "every", is_flag=True, help="Print every table in full: each step, rank and collective.")
 @click.option("--collectives", is_flag=True, help="Print a row for each collective; as a table, or with --csv.")
 @click.option("--memory", is_flag=True, help="Print memory: peaks, what was alive at them; with --json, add it.")
+@gains_option
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each rank and step (times in ns).")
 @click.option("--hta-compat", "as_hta", is_flag=True, help="HTA's temporal breakdown and overlap, as HTA defines them.")
@@ -84,10 +92,13 @@ def command(
             raise UsageError(_HTA_ALONE)
         _hta_compat(paths, output_options, read_options.strict, verbosity)
     else:
-        figures_only = _figures_only(selection, dask, output_options)
+        gains = output_options.prints_findings and dask is None and gains_wanted(output_options.gains, paths)
+        figures_only = _figures_only(selection, dask, output_options) and not gains
         read_options = replace(read_options, figures_only=figures_only, dask=dask)
-        run = open_with_progress(paths, read_options, verbosity, selection)
-        _print(with_workload(run, **workload), output_options)
+        run = with_workload(open_with_progress(paths, read_options, verbosity, selection), **workload)
+        _print(with_gains(run, verbosity) if gains else run, output_options)
+        if output_options.gains is None and output_options.as_tables and output_options.prints_findings and not gains:
+            print_hint(GAINS_HINT, verbosity)
     if output_options.output is not None:
         print_hint(f"Wrote {output_options.output}.", verbosity)
     elif output_options.as_tables and not output_options.as_hta:
@@ -100,6 +111,8 @@ _HTA_ALONE = "--hta-compat can be combined with --json, --csv, --all, --strict a
 
 def _figures_only(selection: Selection, dask: str | None, output_options: _OutputOptions) -> bool:
     """Return whether the figures suffice; some steps' are computed from the intervals, and memory from the files."""
+    if dask and output_options.gains:
+        raise UsageError("--gains reads the files again, and --dask returns figures only; leave one of them out.")
     if dask and output_options.memory:
         raise UsageError("--memory reads the files again, and --dask returns figures only; leave one of them out.")
     if dask and selection.steps is not None:
@@ -121,6 +134,12 @@ class _OutputOptions:
     output: Path | None
     force: bool
     align: bool
+    gains: bool | None
+
+    @property
+    def prints_findings(self) -> bool:
+        """Whether findings are printed, of which gains can be computed: those on clocks that are corrected."""
+        return not (self.as_csv or self.as_hta or self.collectives or self.memory) and self.align
 
     @property
     def as_tables(self) -> bool:
@@ -141,6 +160,11 @@ class _OutputOptions:
             raise UsageError("--json already contains the collectives; leave --collectives out.")
         if self.memory and (self.collectives or self.as_hta):
             raise UsageError("--memory prints tables of its own; leave --collectives and --hta-compat out.")
+        if self.gains and not self.prints_findings:
+            raise UsageError(
+                "--gains is about findings, which --csv, --collectives, --memory and --hta-compat leave out; --no-align "
+                "compares clocks that a replay would correct."
+            )
         if not self.align and (self.as_csv or self.collectives or self.as_hta or (self.memory and not self.as_json)):
             raise UsageError("--no-align only changes figures across ranks; leave it out here.")
         if self.output is None:

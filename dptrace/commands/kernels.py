@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.options import Selection, json_option, opening_options, output_option, run_options
+from dptrace.commands.shared.options import (
+    Selection,
+    gains_option,
+    json_option,
+    opening_options,
+    output_option,
+    run_options,
+)
 from dptrace.commands.shared.output import csv_text, emit, json_text, print_hint, print_notes, print_tables
-from dptrace.commands.shared.reading import open_with_progress
+from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.commands.shared.workload_options import Count, with_workload
 from dptrace.core.files import check_output
 from dptrace.errors import UsageError
@@ -42,6 +49,7 @@ _SORTS_OF_HOST = ("self", "total", "count", "mean")
 @click.option("--top", type=click.IntRange(1), metavar="N", help="Only the first N rows. [terminal: 30; else all]")
 @click.option("--full-names", is_flag=True, help="Print kernel names whole, with template arguments and parameters.")
 @click.option("--no-findings", "findings", flag_value=False, default=True, help="Do not look for what slows compute.")
+@gains_option
 @click.option("--peak-tflops", type=Count(), metavar="N", help="Dense peak of one GPU in TFLOP/s, if it is not known.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each row of the table (times in ns).")
@@ -76,7 +84,8 @@ def command(
     if options.by == "host":
         _print_host(run, options)
     else:
-        _print_kernels(run, options)
+        wanted = options.looks_for_findings and gains_wanted(options.gains, paths)
+        _print_kernels(with_gains(run, verbosity) if wanted else run, options)
     print_notes(run.notes)
     if options.output is not None:
         print_hint(f"Wrote {options.output}.", verbosity)
@@ -152,6 +161,7 @@ class _Options:
     top: int | None
     full_names: bool
     findings: bool
+    gains: bool | None
     peak_tflops: float | None
     as_json: bool
     as_csv: bool
@@ -174,6 +184,8 @@ class _Options:
             raise UsageError(f"--by host lists calls of the host: leave --kind out, and sort by {orders}.")
         if not self.findings and (self.as_csv or self.by == "host"):
             raise UsageError("--csv and --by host have no findings; leave --no-findings out.")
+        if self.gains and not self.looks_for_findings:
+            raise UsageError("--gains is about findings, which --csv, --by host and --no-findings leave out.")
         if self.sort == "self" and self.by != "host":
             raise UsageError("--sort self needs --by host.")
         if self.sort == "tflops" and self.by != "operator-shape":

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from dptrace.commands.shared.options import Selection, force_option, opening_options, run_options
+from dptrace.commands.shared.options import Selection, force_option, gains_option, opening_options, run_options
 from dptrace.commands.shared.output import OutputFile, print_hint, quoted_paths
 from dptrace.commands.shared.pages import file_stem, write_page
-from dptrace.commands.shared.reading import open_with_progress
+from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.core.files import check_output
 from dptrace.load.options import ReadOptions
 
@@ -17,12 +17,14 @@ from dptrace.load.options import ReadOptions
 @click.command()
 @run_options
 @click.option("-o", "--output", type=OutputFile(), help="Write to this file. [RUN-report.html in this folder]")
+@gains_option
 @force_option
 @opening_options
 def command(
     paths: tuple[str, ...],
     selection: Selection,
     output: Path | None,
+    gains: bool | None,
     force: bool,
     read_options: ReadOptions,
     verbosity: str,
@@ -39,6 +41,7 @@ def command(
     path = output or Path(f"{file_stem(paths[0])}-report.html")
     check_output(path, force)
     run = open_with_progress(paths, read_options, verbosity, selection)
+    run = with_gains(run, verbosity) if gains_wanted(gains, paths) else run
     from dptrace.viewers.pages.report import document
 
     write_page(path, lambda: document(run), verbosity)

@@ -14,7 +14,7 @@ from dptrace.replay.graph.inferred import residuals
 from dptrace.replay.graph.model import INFERRED
 from dptrace.replay.steady_state import SteadyState
 
-__all__ = ["Doubt", "Question", "doubts", "inferred_ns", "unexplained_ns"]
+__all__ = ["Doubt", "Question", "doubts", "doubts_of_replay", "inferred_ns", "unexplained_ns"]
 
 _MOST_ERROR = 0.05
 _MOST_INFERRED = 0.04
@@ -74,16 +74,21 @@ def inferred_ns(model: Model) -> int:
     return max((int(late[process.interval_tasks].sum()) for process in model.processes), default=0)
 
 
-def doubts(question: Question) -> tuple[Doubt, ...]:
-    """Return the reasons to distrust an answer, those that refuse one first."""
-    found = [*_about_replay(question), *_about_absent(question), *_about_pace(question)]
+def doubts(question: Question, of_replay: Sequence[Doubt] | None = None) -> tuple[Doubt, ...]:
+    """Return the reasons to distrust an answer, those that refuse one first.
+
+    Args:
+        of_replay: what :func:`doubts_of_replay` returns, if already computed: it is the same for all changes.
+    """
+    found = [*(doubts_of_replay(question) if of_replay is None else of_replay)]
+    found += [*_about_absent(question), *_about_pace(question)]
     for change in question.changes:
         if isinstance(change, Doubting):
             found += [Doubt("assumed", text, False) for text in change.doubts(question.model)]
     return tuple(sorted(found, key=lambda doubt: not doubt.refuses))
 
 
-def _about_replay(question: Question) -> Sequence[Doubt]:
+def doubts_of_replay(question: Question) -> Sequence[Doubt]:
     """Check whether the replay of the unchanged run explains the run."""
     measured, steps = question.measured_ns, question.steps
     found = []

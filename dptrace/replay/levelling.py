@@ -10,15 +10,14 @@ from dptrace.core.intervals import Int64
 from dptrace.errors import DptraceError
 from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.model import EdgeKind, TaskKind
+from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.graph.process import Process
+from dptrace.replay.host_pieces import cut_longest, host_pieces
 
 __all__ = ["NoStraggler"]
 
 _LEAST_NS = 2_000_000
 """A rank that takes this much longer than the median is a straggler."""
-_KEPT_NS = 20_000
-"""What remains of a call or a pause that is cut."""
 
 
 class NoStraggler(msgspec.Struct, frozen=True):
@@ -79,17 +78,8 @@ def _level_points(model: Model) -> list[Int64]:
 
 def _host_items(model: Model, process: Process, points: Int64) -> _Items:
     """Return the calls, pauses and hand-overs of a process; waits are none of its work."""
-    graph = model.graph
-    low, high = process.first_task, process.first_task + len(process)
-    kinds = (TaskKind.CALL, TaskKind.COMPUTE) if process.events.on_cpu else (TaskKind.CALL,)
-    task = low + np.flatnonzero(graph.of(*kinds)[low:high])
-    first, last = graph.first[low], graph.first[high]
-    edge = first + np.flatnonzero(graph.edge.of(EdgeKind.HOST, EdgeKind.THREAD)[first:last])
-    # An event within another starts with it, whatever its lag.
-    edge = edge[graph.edge.from_end[edge]]
-    length = np.concatenate((graph.duration_ns[task], graph.edge.lag_ns[edge]))
-    at = graph.start_ns[np.concatenate((task, graph.edge.dst[edge]))]
-    return _Items(np.maximum(length, 0), np.searchsorted(points, at), np.concatenate((task, -1 - edge)))
+    pieces = host_pieces(model, process)
+    return _Items(pieces.length_ns, np.searchsorted(points, pieces.at_ns), pieces.index)
 
 
 def _device_items(model: Model, process: Process, points: Int64) -> _Items:
@@ -110,9 +100,7 @@ def _level(ranks: list[_Items], segments: int, durations: Int64, lags: Int64) ->
     for rank, segment in np.argwhere(extra > _LEAST_NS).tolist():
         items = ranks[rank]
         own = np.flatnonzero(items.segment == segment)
-        own = own[np.argsort(-items.length_ns[own], kind="stable")]
-        room = np.maximum(items.length_ns[own] - _KEPT_NS, 0)
-        cut = np.clip(extra[rank, segment] - (np.cumsum(room) - room), 0, room)
+        cut = cut_longest(items.length_ns[own], int(extra[rank, segment]))
         index = items.index[own]
         durations[index[index >= 0]] -= cut[index >= 0]
         lags[-1 - index[index < 0]] -= cut[index < 0]

@@ -16,7 +16,7 @@ from dptrace.replay.simulate import Schedule, Times
 from dptrace.replay.timelines import parts_by_end, timeline_at
 from dptrace.run.run import Run
 
-__all__ = ["WALL", "Chosen", "Outcome", "choose", "median_range", "outcome", "recorded", "simulated"]
+__all__ = ["WALL", "Chosen", "Outcome", "choose", "mean_range", "median_range", "outcome", "recorded", "simulated"]
 
 WALL = FIGURES.index("wall_ns")
 _CUT_OFF = 0.1
@@ -105,7 +105,20 @@ def outcome(model: Model, chosen: Chosen) -> Outcome:
 
 def median_range(values: NDArray[np.float64]) -> tuple[float, float]:
     """Return the range of the median if other steps of the same kind had been recorded: 5th to 95th percentile."""
+    return _range(median(_resampled(values), axis=1))
+
+
+def mean_range(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the same range of the mean."""
+    return _range(_resampled(values).mean(axis=1))
+
+
+def _resampled(values: NDArray[np.float64]) -> NDArray[np.float64]:
     drawn = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
-    medians = np.sort(median(values[drawn], axis=1))
-    low, high = (medians[round(percent / 100 * (_RESAMPLES - 1))] for percent in _RANGE)
+    return values[drawn]
+
+
+def _range(figures: NDArray[np.float64]) -> tuple[float, float]:
+    ordered = np.sort(figures)
+    low, high = (ordered[round(percent / 100 * (_RESAMPLES - 1))] for percent in _RANGE)
     return float(low), float(high)

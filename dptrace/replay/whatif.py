@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.arrays import median
 from dptrace.replay.changes import Change
-from dptrace.replay.doubts import Doubt, Question, doubts
+from dptrace.replay.doubts import Doubt, Question, doubts, doubts_of_replay
 from dptrace.replay.graph.build import Model, build_model
 from dptrace.replay.path import Piece, longest_pieces, path_of_run
 from dptrace.replay.samples import WALL, Chosen, Outcome, choose, median_range, outcome, recorded, simulated
@@ -244,7 +244,7 @@ class Replay:
             path_ns={kind: round(ns / len(self.chosen.steps)) for kind, ns in path.by_kind().items()},
             longest=longest_pieces(model, path, _MOST_PIECES),
             ranks=self._ranks(predicted),
-            doubts=self._doubts(tuple(changes), variants[0], bound, steady),
+            doubts=self.doubts_about(tuple(changes), _step(variants[0]), bound, steady),
             notes=self.model.notes,
             _outcome=changed,
             _selected=(self.run, self.model.run),
@@ -258,14 +258,14 @@ class Replay:
             model, strict = change.apply(model), change.apply(strict)
         changed = (outcome(model, self.chosen), outcome(strict, self.chosen)) if plain else (self.base, self.strict)
         steady = steady_state(model) if plain else self.steady
-        variants, bound = self._variants(changed), self._bound(steady)
+        variants, bound = self._variants(changed), self.bound(steady)
         for change in changes:
             if isinstance(change, Accumulate):
                 # Micro-steps without all-reduce and optimizer, and a last one that has both.
                 without = (outcome(change.apply(model), self.chosen), outcome(change.apply(strict), self.chosen))
                 more = change.micro_steps - 1
                 variants = [last + more * each for last, each in zip(variants, self._variants(without), strict=True)]
-                bound += more * self._bound(steady_state(without[0].model))
+                bound += more * self.bound(steady_state(without[0].model))
         return changed[0], variants, steady, bound
 
     def _variants(self, changed: tuple[Outcome, Outcome]) -> list[NDArray[np.int64]]:
@@ -275,7 +275,7 @@ class Replay:
             for before, after in zip((self.base, self.strict), changed, strict=True)
         ]
 
-    def _bound(self, steady: SteadyState) -> float:
+    def bound(self, steady: SteadyState) -> float:
         """Return the shortest step of a changed run: its steady state, less what the recording stays below its own."""
         ahead = max(0.0, self.steady.step_ns - _step(self.measured))
         return steady.step_ns - ahead
@@ -283,11 +283,13 @@ class Replay:
     def _range(self, variants: Sequence[NDArray[np.int64]], is_changed: bool) -> tuple[int, int]:
         ranges = [median_range(variant[:, :, WALL].mean(axis=0)) for variant in variants]
         low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
-        error = abs(_step(self.replayed) - _step(self.measured))
-        if is_changed:
-            least = _CONTENTION if self.model.run.on_cpu else _LEAST_ERROR
-            error = max(error, round(least * _step(variants[0])))
+        error = self.error_ns(_step(variants[0]) if is_changed else 0)
         return max(0, round(low) - error), round(high) + error
+
+    def error_ns(self, predicted_ns: int) -> int:
+        """Return by how much a predicted step is uncertain at least: the error of the replay, or a share of it."""
+        least = _CONTENTION if self.model.run.on_cpu else _LEAST_ERROR
+        return max(abs(_step(self.replayed) - _step(self.measured)), round(least * predicted_ns))
 
     def _run_gain(self, after: Outcome) -> int:
         """Return how much earlier the last step ends: the mean rank's."""
@@ -301,25 +303,43 @@ class Replay:
             for number, *figures in tables
         )
 
-    def _doubts(
-        self, changes: tuple[Change, ...], unbound: NDArray[np.int64], bound: float, steady: SteadyState
+    def doubts_about(
+        self, changes: tuple[Change, ...], predicted_ns: int, bound_ns: float, steady: SteadyState
     ) -> tuple[Doubt, ...]:
-        links = path_of_run(self.model, self.base.times)
-        by_kind = links.by_kind()
+        """Return the reasons to distrust what the changes give.
+
+        Args:
+            predicted_ns: the median step, before it is bound.
+            bound_ns: its lower bound by the steady state.
+            steady: that of the changed run.
+        """
+        return doubts(self._question(changes, predicted_ns, bound_ns, steady), self._doubts_of_replay)
+
+    @cached_property
+    def _doubts_of_replay(self) -> tuple[Doubt, ...]:
+        return tuple(doubts_of_replay(self._question((), 0, 0.0, self.steady)))
+
+    @cached_property
+    def _shares(self) -> dict[str, float]:
+        """The share of each kind of link in the critical path of the unchanged run."""
+        by_kind = path_of_run(self.model, self.base.times).by_kind()
         length = max(1, sum(by_kind.values()))
-        return doubts(
-            Question(
-                model=self.model,
-                changes=changes,
-                measured_ns=_step(self.measured),
-                replayed_ns=_step(self.replayed),
-                predicted_ns=_step(unbound),
-                bound_ns=bound,
-                steady=steady,
-                steps=len(self.chosen.steps),
-                absent_share=by_kind["absent_ranks"] / length,
-                host_share=by_kind["host"] / length,
-            )
+        return {kind: ns / length for kind, ns in by_kind.items()}
+
+    def _question(
+        self, changes: tuple[Change, ...], predicted_ns: int, bound_ns: float, steady: SteadyState
+    ) -> Question:
+        return Question(
+            model=self.model,
+            changes=changes,
+            measured_ns=_step(self.measured),
+            replayed_ns=_step(self.replayed),
+            predicted_ns=predicted_ns,
+            bound_ns=bound_ns,
+            steady=steady,
+            steps=len(self.chosen.steps),
+            absent_share=self._shares["absent_ranks"],
+            host_share=self._shares["host"],
         )
 
 

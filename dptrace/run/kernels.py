@@ -83,6 +83,11 @@ class _Run(Protocol):
     @property
     def workload(self) -> Workload | None: ...
 
+    @property
+    def gains(self) -> bool: ...
+
+    def find_gains(self, found: Sequence[Finding]) -> tuple[Finding, ...]: ...
+
     def read_again(self, timeline: Timeline, reading: Reading[Result]) -> Result | None: ...
 
 
@@ -151,9 +156,9 @@ class KernelTables:
         Raises:
             DptraceError: the run was opened with ``figures_only``, or its files can't be read again.
         """
-        from dptrace.run.tables import FINDING_COLUMNS, frame
+        from dptrace.run.tables import finding_frame
 
-        return frame([finding.to_dict() for finding in compute_findings_of(self)], FINDING_COLUMNS)
+        return finding_frame(compute_findings_of(self))
 
     def launches(self: _Run, per_rank: bool = False) -> pd.DataFrame:
         """Return where the time of the launching threads goes: a row per operator and runtime call.
@@ -213,7 +218,8 @@ def compute_findings_of(run: _Run) -> tuple[Finding, ...]:
 
     _check_intervals(run)
     timelines = [timeline for timeline in run.timelines if not timeline.on_cpu]
-    return compute_findings(timelines, [operator_calls_of(run, timeline) for timeline in timelines])
+    found = compute_findings(timelines, [operator_calls_of(run, timeline) for timeline in timelines])
+    return run.find_gains(found) if run.gains else found
 
 
 def _check_intervals(run: _Run) -> None:

@@ -57,6 +57,8 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
     """Reads the files again, for :meth:`read_again`; None for a run built in memory."""
     workload: Workload | None = None
     """What the user says of a step's parameters, tokens and peak; None for what run.json says."""
+    gains: bool = False
+    """Whether findings say what a step would gain without them, as :meth:`with_gains` returns the run."""
     selected_from: tuple[Run, tuple[KeptDevice, ...]] | None = field(default=None, compare=False)
     """The run that these ranks and steps are a part of; None for a whole run."""
 
@@ -82,7 +84,7 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
     @cached_property
     def cross_rank(self) -> CrossRankAnalysis:
         """The analysis across ranks: matched collectives, clocks, stragglers, findings."""
-        return self.analyze_cross_rank()
+        return self.gained(self.analyze_cross_rank())
 
     def analyze_cross_rank(self, align: bool = True) -> CrossRankAnalysis:
         """Compute :attr:`cross_rank`; without *align*, clocks that are off are not corrected."""
@@ -295,8 +297,10 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
             cost_ns (int, ns): how much shorter a step would be without it.
             share (float): cost_ns as a share of the step, from 0 to 1.
             evidence (dict): where to look: step, rank, collective.
+
+        Of a run :meth:`with_gains`, also ``gain_ns`` and the other columns of a gain.
         """
-        return tables.frame([finding.to_dict() for finding in self.cross_rank.findings], tables.FINDING_COLUMNS)
+        return tables.finding_frame(self.cross_rank.findings)
 
     def read_again(self, timeline: Timeline, reading: Reading[Result]) -> Result | None:
         """Return what the file of a timeline's rank holds beyond the figures; None where it can't be read again."""

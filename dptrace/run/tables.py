@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
+    from dptrace.analysis.findings.finding import Finding
 
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "FINDING_COLUMNS",
     "STRAGGLER_COLUMNS",
     "collective_frame",
+    "finding_frame",
     "frame",
     "idle_frame",
     "kernel_frame",
@@ -77,6 +79,12 @@ def frame(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> pd.DataFram
     import pandas as pd
 
     return pd.DataFrame(list(rows), columns=list(columns))
+
+
+def finding_frame(found: Sequence[Finding]) -> pd.DataFrame:
+    """Return a row per finding; with the columns of a gain where the findings have one."""
+    rows = [finding.to_dict() for finding in found]
+    return frame(rows, tuple(rows[0]) if rows else FINDING_COLUMNS)
 
 
 def step_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:

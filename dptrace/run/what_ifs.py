@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from dptrace.analysis.findings.finding import Finding
     from dptrace.api import CriticalPath, Others, Replay, WhatIf
+    from dptrace.run.cross_rank import CrossRankAnalysis
+    from dptrace.run.run import Run
 
 __all__ = ["WhatIfs"]
 
@@ -50,6 +55,35 @@ class WhatIfs:
             perfect_overlap=perfect_overlap,
             **others,
         )
+
+    def with_gains(self) -> Run:
+        """Return the run whose findings say what a step would gain without each: a replay for each.
+
+        The columns that :meth:`Run.findings` and :meth:`Run.compute_findings` then have as well:
+            gain_ns (int or None, ns): how much earlier the run would end without the finding, per step.
+            gain_low_ns, gain_high_ns (int or None, ns): its range.
+            gain_of_median_step_ns (int or None, ns): how much shorter the median step would be.
+            gain_change (str or None): what is different in the replay; None where no change takes the finding away.
+            gain_reason (str or None): why there is no number, or why it is far below cost_ns.
+            gain_doubts (list): kinds of the doubts, as in :meth:`whatif`.
+
+        A run that can't be replayed has no gains, and the reason. Pages and reports of the run show them.
+        """
+        from dptrace.api import with_gains
+
+        return with_gains(cast(Any, self))
+
+    def gained(self, across: CrossRankAnalysis) -> CrossRankAnalysis:
+        """Return the analysis of this run, with gains where the run has them: findings on some steps are new."""
+        if not cast(Any, self).gains or all(finding.gain is not None for finding in across.findings):
+            return across
+        return replace(across, findings=self.find_gains(across.findings))
+
+    def find_gains(self, found: Sequence[Finding]) -> tuple[Finding, ...]:
+        """Return findings of this run with what each would gain."""
+        from dptrace.api import find_gains
+
+        return find_gains(cast(Any, self), found)
 
     def critical_path(self, step: str | None = None) -> CriticalPath:
         """Find what sets the length of a step; see :func:`dptrace.critical_path`."""

@@ -1,14 +1,16 @@
-"""Names of ranks and steps as every table and picture writes them."""
+"""Names of ranks and steps, and what findings would gain, as every table and picture writes them."""
 
 from __future__ import annotations
 
 from rich.text import Text
 
+from dptrace.analysis.findings.gain import Gain
 from dptrace.core.text import sanitize
+from dptrace.core.units import duration
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 
-__all__ = ["plain", "rank_label", "step_label"]
+__all__ = ["gain_sentence", "plain", "rank_label", "step_label"]
 
 
 def plain(text: str) -> Text:
@@ -19,6 +21,18 @@ def plain(text: str) -> Text:
 def step_label(name: str) -> str:
     """Shorten the profiler's step names to their number; return other names unchanged."""
     return name.removeprefix("ProfilerStep#")
+
+
+def gain_sentence(gain: Gain) -> str:
+    """Return what a step would gain without a finding, with its range; or why that is not known.
+
+    >>> gain_sentence(Gain("rank 2 level with the others", 978_800_000, 958_100_000, 996_100_000))
+    'Would gain 978.8 ms a step (958.1 ms to 996.1 ms): rank 2 level with the others.'
+    """
+    if gain.ns is None:
+        return f"Gain unknown: {gain.reason}"
+    text = f"{duration(gain.ns)} a step ({duration(gain.low_ns or 0)} to {duration(gain.high_ns or 0)}): {gain.change}."
+    return f"Would gain {text} {gain.reason}".rstrip()
 
 
 def rank_label(run: Run, timeline: Timeline) -> str:

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.analysis.findings.finding import Finding
+from dptrace.analysis.findings.finding import Finding, by_gain
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.core.units import duration, share
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind
+from dptrace.viewers.base.format import gain_sentence
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, cause_category, drawn_intervals
 
 __all__ = ["MOST", "Place", "finding_places", "place_of"]
@@ -43,13 +44,13 @@ def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
 
     Each has ``cost``, ``share``, ``text`` and ``advice``; ``place`` is None where the chart does not show its step.
     """
-    found = run.cross_rank.findings
+    found = by_gain(run.cross_rank.findings)
     return [
         {
             "cost": duration(finding.cost_ns),
             "share": share(finding.share),
             "text": finding.text,
-            "advice": finding.advice,
+            "advice": finding.advice if finding.gain is None else f"{finding.advice} {gain_sentence(finding.gain)}",
             "idle": _cause(finding) in CAUSES,
             "place": _as_data(place_of(finding, run, chart)),
         }

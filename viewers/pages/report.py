@@ -9,10 +9,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from dptrace.analysis.findings.finding import by_gain
 from dptrace.core.text import sanitize
 from dptrace.core.units import milliseconds
 from dptrace.run.middle_step import middle_step_of
 from dptrace.run.run import Run
+from dptrace.viewers.base.format import gain_sentence
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import split_by_height
 from dptrace.viewers.base.page import environment, static
@@ -129,11 +131,18 @@ def _findings(run: Run) -> Markup:
     if not found:
         return Markup('<p class="findings">Findings: nothing that costs a hundredth of the step.</p>\n')
     entry = Markup(
-        '<li><span class="cost"><b>{} ms</b>{} of the step</span><div><p>{}</p><p class="advice">→ {}</p></div></li>\n'
+        '<li><span class="cost"><b>{} ms</b>{} of the step</span><div><p>{}</p><p class="advice">→ {}</p>{}</div></li>\n'
     )
+    gain = Markup('<p class="advice">{}</p>')
     entries = (
-        entry.format(milliseconds(f.cost_ns), f"{100 * f.share:.1f} %", sanitize(f.text), sanitize(f.advice))
-        for f in found
+        entry.format(
+            milliseconds(f.cost_ns),
+            f"{100 * f.share:.1f} %",
+            sanitize(f.text),
+            sanitize(f.advice),
+            "" if f.gain is None else gain.format(sanitize(gain_sentence(f.gain))),
+        )
+        for f in by_gain(found)
     )
     return Markup('<ol class="findings">\n{}</ol>\n').format(Markup("").join(entries))
 

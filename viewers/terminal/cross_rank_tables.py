@@ -7,11 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.latency import Latency, merge_groups, with_phase_in_name
-from dptrace.analysis.findings.detect import Finding
+from dptrace.analysis.findings.finding import Finding, by_gain
 from dptrace.analysis.matching.match import Matches
 from dptrace.core.units import byte_size, milliseconds, share
 from dptrace.run.cross_rank import CrossRankAnalysis
-from dptrace.viewers.base.format import plain
+from dptrace.viewers.base.format import gain_sentence, plain
 from dptrace.viewers.terminal.split_tables import titled_table
 
 __all__ = ["MAX_ROWS", "findings_list", "timing_table"]
@@ -20,16 +20,26 @@ MAX_ROWS = 6
 
 
 def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
-    """Return the findings, most expensive first: cost, text and advice."""
+    """Return the findings: cost, text, advice, and what a step would gain where that was asked for.
+
+    They are sorted by gain where it is known, else by cost.
+    """
     if not findings:
         return Text("Findings: nothing costs 1 % of a step or more.", style="bold")
-    parts: list[RenderableType] = [Text("Findings, most expensive first (cost per step)", style="bold")]
+    replayed = any(finding.gain is not None and finding.gain.change for finding in findings)
+    order = "by what a step would gain without them" if replayed else "most expensive first"
+    parts: list[RenderableType] = [Text(f"Findings, {order} (cost per step)", style="bold")]
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", no_wrap=True)
     table.add_column()
-    for finding in findings:
+    for finding in by_gain(findings):
         cost = Text(f"{milliseconds(finding.cost_ns)} ms\n{share(finding.share)}", style="bold")
-        table.add_row(cost, Group(plain(finding.text), plain(f"→ {finding.advice}{_where(finding)}")))
+        lines = [plain(finding.text), plain(f"→ {finding.advice}{_where(finding)}")]
+        if replayed and finding.gain is not None:
+            lines.append(plain(f"= {gain_sentence(finding.gain)}"))
+        table.add_row(cost, Group(*lines))
+    if not replayed and (why := next((f.gain.reason for f in findings if f.gain is not None), "")):
+        parts.append(plain(f"What a step would gain without them is not known: {why}"))
     return Group(*parts, table)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptrace.analysis.compute_findings.context import ComputeContext
 from dptrace.analysis.compute_findings.step_kernels import StepKernels, Work
@@ -11,7 +12,7 @@ from dptrace.core.intervals import Int64
 from dptrace.core.units import duration, plural
 from dptrace.timeline.model import Phase
 
-__all__ = ["elementwise_chains"]
+__all__ = ["elementwise_chains", "fused_away"]
 
 _FUSIBLE = frozenset({"elementwise", "copy", "normalization", "softmax", "reduction"})
 """Kinds of operators whose time is that of their memory traffic."""
@@ -33,8 +34,7 @@ def elementwise_chains(context: ComputeContext) -> list[Finding]:
 
     One kernel instead of a chain moves at least the bytes of its costliest part, so the rest is saved.
     """
-    kernels = context.kernels
-    kernels = kernels.filter(np.lexsort((kernels.start_ns, kernels.lane, kernels.device)))
+    kernels = context.kernels.filter(_in_order(context.kernels))
     chain, size = _chains(kernels)
     if not len(size):
         return []
@@ -58,6 +58,29 @@ def elementwise_chains(context: ComputeContext) -> list[Finding]:
         )
         found.append(context.finding(kind, text, advice, int(saved[chosen].sum()), {"chain": worst}))
     return found
+
+
+def fused_away(context: ComputeContext, in_optimizer: bool) -> NDArray[np.bool_]:
+    """Return which kernels of the chains in the optimizer, or elsewhere, would go if each chain were one kernel."""
+    order = _in_order(context.kernels)
+    kernels, gone = context.kernels.filter(order), np.zeros(len(context.kernels), np.bool_)
+    chain, size = _chains(kernels)
+    if not len(size):
+        return gone
+    first = np.append(0, np.cumsum(size)[:-1])
+    number = np.repeat(np.arange(len(size)), size)
+    # The longest of each chain stays: after sorting by chain and length, the last of each.
+    longest = np.lexsort((kernels.ns[chain], number))[first + size - 1]
+    goes = (kernels.phase[chain[first]] == Phase.OPTIMIZER)[number] == in_optimizer
+    goes[longest] = False
+    gone[order[chain[goes]]] = True
+    return gone
+
+
+def _in_order(kernels: StepKernels) -> Int64:
+    """Return the order in which neighbours on a stream stand together."""
+    order: Int64 = np.lexsort((kernels.start_ns, kernels.lane, kernels.device))
+    return order
 
 
 def _costliest(kernels: StepKernels, chain: Int64, first: Int64, size: Int64, saved: Int64) -> tuple[str, int]:

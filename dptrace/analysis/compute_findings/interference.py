@@ -12,7 +12,7 @@ from dptrace.core.intervals import Int64, covered
 from dptrace.core.units import duration, share
 from dptrace.timeline.model import Phase
 
-__all__ = ["interference"]
+__all__ = ["interference", "slowed_down"]
 
 _OVERLAPPED = 0.9
 """Share of a kernel under communication from which it counts as overlapped."""
@@ -34,9 +34,7 @@ def interference(context: ComputeContext) -> list[Finding]:
     kernels = context.kernels
     if not len(kernels):
         return []
-    under = _share_under_communication(context, kernels)
-    overlapped, free = under >= _OVERLAPPED, under == 0
-    usual = _usual_ns(kernels, overlapped, free)
+    overlapped, usual = _compared(context)
     compared = overlapped & (usual > 0)
     ns = kernels.ns
     now, alone = int(ns[compared].sum()), float(usual[compared].sum())
@@ -49,6 +47,19 @@ def interference(context: ComputeContext) -> list[Finding]:
         "of overlapped compute whose kernels also ran without communication"
     )
     return [context.finding("interference", text, _ADVICE, cost, {"ratio": round(now / alone, 4)})]
+
+
+def slowed_down(context: ComputeContext) -> Int64:
+    """Return by how many ns each kernel under communication is longer than it usually is without."""
+    overlapped, usual = _compared(context)
+    return np.where(overlapped & (usual > 0), context.kernels.ns - usual, 0)
+
+
+def _compared(context: ComputeContext) -> tuple[NDArray[np.bool_], Int64]:
+    """Return which kernels run under communication, and what each takes without; 0 where that is unknown."""
+    under = _share_under_communication(context, context.kernels)
+    overlapped, free = under >= _OVERLAPPED, under == 0
+    return overlapped, _usual_ns(context.kernels, overlapped, free)
 
 
 def _share_under_communication(context: ComputeContext, kernels: StepKernels) -> NDArray[np.float64]:

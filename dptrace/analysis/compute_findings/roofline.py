@@ -9,6 +9,7 @@ from math import prod
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from dptrace.analysis.compute_findings.context import ComputeContext
 from dptrace.analysis.compute_findings.step_kernels import StepKernels, Work
@@ -17,7 +18,7 @@ from dptrace.core.units import duration, plural, share
 from dptrace.model.flops.calls import Cost
 from dptrace.model.gpu_peaks import GpuPeak, gpu_peak
 
-__all__ = ["far_below_the_roofline"]
+__all__ = ["far_below_the_roofline", "saved_by_products"]
 
 _KINDS = frozenset({"matmul", "convolution", "attention"})
 _REACHABLE = 0.6
@@ -125,13 +126,24 @@ _REASONS = (
 
 def far_below_the_roofline(context: ComputeContext) -> list[Finding]:
     """Find products below 40 % of the roofline, by reason; none where the GPU's peak or the shapes are unknown."""
-    found = []
+    return [_finding(context, _REASONS[reason], group) for reason, group in _by_reason(context)]
+
+
+def saved_by_products(context: ComputeContext, kind: str) -> NDArray[np.float64]:
+    """Return by how many ns each kernel would be shorter if the products of a finding were as fast as is usual."""
+    slow = [one for reason, group in _by_reason(context) if _REASONS[reason].kind == kind for one in group]
+    saved = {product.work: product.cost_ns / max(product.ns, 1) for product in slow}
+    kernels = context.kernels
+    share = kernels.of_work([saved.get(_whole(work), 0.0) for work in kernels.work], np.float64)
+    return np.where(kernels.call >= 0, share * kernels.ns, 0.0)
+
+
+def _by_reason(context: ComputeContext) -> list[tuple[int, list[_Product]]]:
+    """Return the slow products, costliest first, by the place of their reason."""
     slow = [product for product in _products(context) if product.roof_ns < _FAR_BELOW * product.ns]
     number = {product.work: _reason(product) for product in slow}
     slow.sort(key=lambda product: (number[product.work], -product.cost_ns))
-    for reason, group in groupby(slow, key=lambda product: number[product.work]):
-        found.append(_finding(context, _REASONS[reason], list(group)))
-    return found
+    return [(reason, list(group)) for reason, group in groupby(slow, key=lambda product: number[product.work])]
 
 
 def _reason(product: _Product) -> int:
@@ -194,8 +206,7 @@ def _products(context: ComputeContext) -> list[_Product]:
 
 
 def _products_on(peak: GpuPeak, kernels: StepKernels) -> list[_Product]:
-    # Entries of ``work`` that differ only in the kernel are one product: a call may launch several kernels.
-    whole = [msgspec.structs.replace(work, kernel="") for work in kernels.work]
+    whole = [_whole(work) for work in kernels.work]
     numbers = {work: number for number, work in enumerate(dict.fromkeys(whole))}
     product = kernels.of_work([numbers[work] for work in whole], np.int64)
     ns = np.zeros(len(numbers), np.int64)
@@ -212,6 +223,11 @@ def _products_on(peak: GpuPeak, kernels: StepKernels) -> list[_Product]:
             count = int(calls[number])
             found.append(_Product(work, peak, count, int(ns[number]), roof * count, tuple(names[number])))
     return found
+
+
+def _whole(work: Work) -> Work:
+    """Return what a call computes: it may launch several kernels, which are one product."""
+    return msgspec.structs.replace(work, kernel="")
 
 
 def _roof_ns(work: Work, peak: GpuPeak) -> float | None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta
+from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.findings.finding import Finding, FindingContext
+from dptrace.analysis.matching.match import Matches
 from dptrace.core.arrays import median, unique
+from dptrace.core.intervals import Int64
 from dptrace.core.units import byte_size, duration
 
-__all__ = ["low_bandwidth", "slow_collectives"]
+__all__ = ["compared_messages", "low_bandwidth", "slow_collectives"]
 
 _LARGE = 16_000_000
 """Bytes of a large message if the crossover is unknown."""
@@ -32,7 +36,7 @@ def low_bandwidth(context: FindingContext) -> list[Finding]:
     """Compare large messages with the measured bandwidth of the links, or groups with each other."""
     if context.timing is None:
         return []
-    large = _large(context)
+    large = _large(context.matches, context.fits, context.timing)
     return _against_link(context, large) if _link(context.metadata) else _against_each_other(context, large)
 
 
@@ -49,15 +53,28 @@ def _link(metadata: Mapping[str, Any], kind: str = "") -> float:
     return float(rate) * 1e9 if isinstance(rate, int | float) and rate > 0 else 0.0
 
 
-def _large(context: FindingContext) -> NDArray[np.bool_]:
-    assert context.timing is not None
-    matches = context.matches
+def compared_messages(
+    evidence: Mapping[str, Any],
+    matches: Matches,
+    fits: Sequence[AlphaBeta],
+    timing: Timing,
+    metadata: Mapping[str, Any],
+) -> Int64:
+    """Return the matched collectives that a finding on low bandwidth is about, by its evidence."""
+    rows = _large(matches, fits, timing) & (matches.kind == evidence["collective"])
+    if _link(metadata):
+        return np.flatnonzero(rows & _one_machine(metadata, matches)[matches.group])
+    own = np.array([group.name == evidence["group"] for group in matches.groups] + [False], np.bool_)
+    return np.flatnonzero(rows & own[matches.group] & (timing.busbw < evidence["reference_gbps"] * 1e9))
+
+
+def _large(matches: Matches, fits: Sequence[AlphaBeta], timing: Timing) -> NDArray[np.bool_]:
     least = np.full(len(matches), float(_LARGE))
-    for fit in context.fits:
+    for fit in fits:
         if fit.crossover_bytes:
             of_fit = (matches.kind == fit.kind) & (matches.group == fit.group)
             least[of_fit] = min(_ABOVE * fit.crossover_bytes, _LARGE)
-    known = matches.complete & (matches.size > 1) & (matches.step != "") & np.isfinite(context.timing.busbw)
+    known = matches.complete & (matches.size > 1) & (matches.step != "") & np.isfinite(timing.busbw)
     large: NDArray[np.bool_] = known & (matches.bytes >= least)
     return large
 
@@ -71,18 +88,18 @@ def _lost(context: FindingContext, rows: NDArray[np.bool_], rate: float) -> floa
     return float(np.minimum(context.net_ns[members], gain).sum())
 
 
-def _one_machine(context: FindingContext) -> NDArray[np.bool_]:
+def _one_machine(metadata: Mapping[str, Any], matches: Matches) -> NDArray[np.bool_]:
     """Return for each group whether all its ranks are on one machine, and so use its links."""
-    ranks = [entry for entry in context.metadata.get("ranks") or [] if isinstance(entry, Mapping) and "rank" in entry]
+    ranks = [entry for entry in metadata.get("ranks") or [] if isinstance(entry, Mapping) and "rank" in entry]
     node: dict[int, object] = {entry["rank"]: entry.get("node") for entry in ranks}
-    nodes = [{node.get(rank) for rank in group.ranks or tuple(node)} for group in context.matches.groups]
+    nodes = [{node.get(rank) for rank in group.ranks or tuple(node)} for group in matches.groups]
     return np.array([len(found) <= 1 for found in nodes], np.bool_)
 
 
 def _against_link(context: FindingContext, large: NDArray[np.bool_]) -> list[Finding]:
     assert context.timing is not None
     matches, found = context.matches, []
-    inside = large & _one_machine(context)[matches.group] if len(matches) else large
+    inside = large & _one_machine(context.metadata, matches)[matches.group] if len(matches) else large
     for kind in sorted(set(matches.kind[inside].tolist())):
         rows, link = inside & (matches.kind == kind), _link(context.metadata, str(kind))
         middle = float(median(context.timing.busbw[rows]))
@@ -92,9 +109,8 @@ def _against_link(context: FindingContext, large: NDArray[np.bool_]) -> list[Fin
             f"{kind} of large messages ({byte_size(float(median(matches.bytes[rows])))}) reaches "
             f"{100 * middle / link:.0f} % of the {link / 1e9:.3g} GB/s measured on this machine's links."
         )
-        found.append(
-            context.finding("low_bandwidth", text, _ADVICE, _lost(context, rows, link), _where(context, rows, middle))
-        )
+        evidence = _where(context, rows, middle, link)
+        found.append(context.finding("low_bandwidth", text, _ADVICE, _lost(context, rows, link), evidence))
     return found
 
 
@@ -124,17 +140,18 @@ def _against_each_other(context: FindingContext, large: NDArray[np.bool_]) -> li
             f"{kind} among {who} reaches {middles[slowest] / 1e9:.1f} GB/s, "
             f"{100 * middles[slowest] / others:.0f} % of other groups of the same size with similar messages."
         )
-        evidence = _where(context, chosen, middles[slowest])
+        evidence = _where(context, chosen, middles[slowest], others)
         found.append(context.finding("low_bandwidth", text, _ADVICE, _lost(context, chosen, others), evidence))
     return found
 
 
-def _where(context: FindingContext, rows: NDArray[np.bool_], busbw: float) -> dict[str, Any]:
+def _where(context: FindingContext, rows: NDArray[np.bool_], busbw: float, reference: float) -> dict[str, Any]:
     assert context.timing is not None
     matches = context.matches
     worst = int(np.flatnonzero(rows)[np.argmin(context.timing.busbw[rows])])
     evidence = {"collective": str(matches.kind[worst]), "group": matches.groups[matches.group[worst]].name}
-    evidence |= {"busbw_gbps": round(busbw / 1e9, 3), "count": int(rows.sum())}
+    evidence |= {"busbw_gbps": round(busbw / 1e9, 3), "reference_gbps": round(reference / 1e9, 3)}
+    evidence |= {"count": int(rows.sum())}
     return evidence | {"step": matches.step[worst] or None, "instance": worst, "bytes": int(matches.bytes[worst])}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.cross_rank.latency import Latency
 from dptrace.analysis.cross_rank.stragglers import Stragglers
 from dptrace.analysis.cross_rank.transfers import Timing
+from dptrace.analysis.findings.gain import Gain
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, covered
@@ -22,7 +23,7 @@ from dptrace.core.intervals import Int64, covered
 if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 
-__all__ = ["MIN_SHARE", "Finding", "FindingContext", "exposures"]
+__all__ = ["MIN_SHARE", "Finding", "FindingContext", "by_gain", "exposures"]
 
 MIN_SHARE = 0.01
 """Smallest share of the step that a reported finding costs."""
@@ -43,11 +44,19 @@ class Finding(msgspec.Struct, frozen=True):
     """The cost as a share of the step's wall time, from 0 to 1."""
     evidence: dict[str, Any] = msgspec.field(default_factory=dict)
     """Where to look: step, rank, collective."""
+    gain: Gain | None = None
+    """What a step would gain without it; None where no replay was asked for."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the finding as plain data."""
+        """Return the finding as plain data, with what it would gain where that was asked for."""
         names = ("kind", "text", "advice", "cost_ns", "share", "evidence")
-        return {name: getattr(self, name) for name in names}
+        own = {name: getattr(self, name) for name in names}
+        return own if self.gain is None else own | self.gain.to_dict()
+
+
+def by_gain(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort findings by what a step would gain without them; by their cost where that is not known."""
+    return tuple(sorted(found, key=lambda f: -(f.cost_ns if f.gain is None or f.gain.ns is None else f.gain.ns)))
 
 
 class FindingContext(msgspec.Struct, frozen=True, dict=True):

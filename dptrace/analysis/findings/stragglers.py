@@ -21,7 +21,7 @@ from dptrace.core.intervals import Int64, covered, intersect
 from dptrace.core.units import duration, plural
 from dptrace.timeline.host import HostCause
 
-__all__ = ["stragglers"]
+__all__ = ["DelayGroup", "grouped", "stragglers"]
 
 _IDLE_CAUSE = {
     "data_loading": "data_loading_ns",
@@ -65,7 +65,7 @@ _ADVICE = {
 
 
 @dataclass
-class _Group:
+class DelayGroup:
     """The delays with one root cause."""
 
     cause: str
@@ -80,7 +80,7 @@ class _Group:
 
 def stragglers(context: FindingContext) -> list[Finding]:
     """Return one finding per root cause; the idle time of the late ranks themselves that goes with it is part of it."""
-    groups = [group for group in _groups(context.stragglers.delays) if group.cause not in _NO_FINDING]
+    groups = [group for group in grouped(context.stragglers.delays) if group.cause not in _NO_FINDING]
     for group in groups:
         # The early ranks wait while the late one computes, copies or idles: without it, the step is shorter on all.
         group.gpu_ns = sum(delay.cost_ns * delay.group_size for delay in group.delays)
@@ -89,13 +89,13 @@ def stragglers(context: FindingContext) -> list[Finding]:
     return [_finding(context, group) for group in groups if group.gpu_ns > 0]
 
 
-def _groups(delays: Sequence[Delay]) -> list[_Group]:
+def grouped(delays: Sequence[Delay]) -> list[DelayGroup]:
     """Group delays by root cause: the same call in the same place, on any rank; or a host that is slower throughout."""
     by_device, by_label = Counter[int](), Counter[tuple[object, ...]]()
     for delay in delays:
         by_device[delay.device] += round(delay.cost_ns)
         by_label[delay.device, delay.cause, delay.what, delay.where] += round(delay.cost_ns)
-    groups: dict[tuple[object, ...], _Group] = {}
+    groups: dict[tuple[object, ...], DelayGroup] = {}
     for delay in delays:
         small = by_label[delay.device, delay.cause, delay.what, delay.where] < _SMALL * by_device[delay.device]
         if delay.cause == "slower_host" or (delay.cause in _MERGED and small):
@@ -108,7 +108,7 @@ def _groups(delays: Sequence[Delay]) -> list[_Group]:
             key = (delay.cause,)
         else:
             key = delay.cause, delay.what, delay.where
-        groups.setdefault(key, _Group(str(key[0]), [])).delays.append(delay)
+        groups.setdefault(key, DelayGroup(str(key[0]), [])).delays.append(delay)
     return list(groups.values())
 
 
@@ -129,7 +129,7 @@ def _claim_idle(context: FindingContext, delay: Delay) -> None:
     context.claimed[number].append((delay.start_ns, delay.end_ns, took))
 
 
-def _finding(context: FindingContext, group: _Group) -> Finding:
+def _finding(context: FindingContext, group: DelayGroup) -> Finding:
     matches, largest = context.matches, group.largest
     instance = largest.collectives[0]
     late = sorted({matches.device_ids[delay.device][0] for delay in group.delays if delay.cost_ns > 0})
@@ -152,11 +152,11 @@ def _finding(context: FindingContext, group: _Group) -> Finding:
     return context.finding("straggler", text, _ADVICE[group.cause], group.gpu_ns, evidence)
 
 
-def _reached(group: _Group) -> set[int]:
+def _reached(group: DelayGroup) -> set[int]:
     return {instance for delay in group.delays for instance in delay.collectives if delay.cost_ns > 0}
 
 
-def _cost_by_step(context: FindingContext, group: _Group) -> dict[str, int]:
+def _cost_by_step(context: FindingContext, group: DelayGroup) -> dict[str, int]:
     """Return what the group cost in each step, mean of the ranks that waited, in ns."""
     cost: dict[str, int] = {}
     for delay in group.delays:
@@ -178,7 +178,7 @@ def _ranks(ranks: Sequence[int], capital: bool = False) -> str:
     return f"{noun} {shown}"
 
 
-def _reason(group: _Group, late: Sequence[int], on_cpu: bool) -> str:
+def _reason(group: DelayGroup, late: Sequence[int], on_cpu: bool) -> str:
     """Say what the late ranks did that the others did not."""
     largest, its = group.largest, "its" if len(late) == 1 else "their"
     called = f" “{largest.what}”" if largest.what else ""
@@ -200,7 +200,7 @@ def _reason(group: _Group, late: Sequence[int], on_cpu: bool) -> str:
     }[group.cause]
 
 
-def _how_late(group: _Group, steps: Mapping[str, int]) -> str:
+def _how_late(group: DelayGroup, steps: Mapping[str, int]) -> str:
     """Say how much later than the others, and in which steps; one delay has no median."""
     late: Int64 = np.array([delay.late_ns for delay in group.delays if delay.cost_ns > 0], np.int64)
     most = duration(int(late.max()))

@@ -19,6 +19,7 @@ __all__ = [
     "check_machines",
     "field_of",
     "force_option",
+    "gains_option",
     "given_options",
     "group",
     "json_option",
@@ -104,6 +105,12 @@ verbosity_options = group(quiet_option, click.option("-v", "--verbose", "verbosi
 """-q and -v, as the argument *verbosity*."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+gains_option = click.option(
+    "--gains/--no-gains",
+    default=None,
+    help="Replay the run for what a step would gain without each finding. [small runs]",
+)
+"""What a step would gain, as the argument *gains*: None leaves it to the size of the run."""
 force_option = click.option("--force", is_flag=True, help="Overwrite existing files.")
 
 _OUTPUT = "Write to this file instead of the terminal."

@@ -13,11 +13,14 @@ from dptrace.commands.shared.output import NORMAL, VERBOSE
 from dptrace.commands.shared.progress import progress
 from dptrace.core.text import sanitize
 from dptrace.load.options import ReadOptions
+from dptrace.readers.sources.url import is_url
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run
 
-__all__ = ["open_with_progress"]
+__all__ = ["GAINS_HINT", "gains_wanted", "open_with_progress", "with_gains"]
+
+GAINS_HINT = "For what a step would gain without each finding, add --gains: it replays the run."
 
 
 def open_with_progress(
@@ -38,3 +41,22 @@ def open_with_progress(
 
         run = open_run(paths, read_options, file_done)
     return run.select(selection.ranks, selection.steps) if selection is not None else run
+
+
+def gains_wanted(gains: bool | None, paths: Sequence[str]) -> bool:
+    """Return whether to compute what findings gain: as the user says, else where reading the files again is quick."""
+    if gains is not None:
+        return gains
+    if any(is_url(path) for path in paths):
+        return False
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from dptrace.load.size import is_small
+    from dptrace.readers.sources.discovery import find
+
+    return is_small(find(paths).files)
+
+
+def with_gains(run: Run, verbosity: str = NORMAL) -> Run:
+    """Return the run whose findings say what a step would gain without each."""
+    with progress("Replaying", verbosity, measured=False):
+        return run.with_gains()

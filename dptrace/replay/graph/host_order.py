@@ -37,6 +37,10 @@ _ON_CPU = _HiddenWait(50 * US, 300 * US, 0.3)
 """``Work.wait`` of gloo: its thread has to get a core first."""
 
 
+_PER_PAUSE = 1_000
+"""Share of a pause, as its inverse, up to which it may end later after the device interval."""
+
+
 class HostTasks(msgspec.Struct, frozen=True):
     """Numbers of the tasks of each host event; the two differ for a blocking call."""
 
@@ -133,7 +137,8 @@ def _hidden_waits(host: HostEvents, device: DeviceOrder, before: Int64, pause: I
     by_end = launched[np.argsort(device.end_ns[launched], kind="stable")]
     ends = device.end_ns[by_end]
     until = host.start_ns[event]
-    low = np.searchsorted(ends, until - like.after_ns)
+    # Against a wait of a second, a tenth of a millisecond until the thread runs again is nothing.
+    low = np.searchsorted(ends, until - np.maximum(like.after_ns, pause[event] // _PER_PAUSE))
     count = np.searchsorted(ends, until, side="right") - low
     # Each pause with each interval that ends just before it does: low 3, count 2 → 3, 4.
     which = np.repeat(np.arange(len(event)), count)

@@ -1,0 +1,1 @@
+"""What findings would gain: a counterfactual for each, replayed."""

@@ -1,0 +1,85 @@
+"""Findings with what a step would gain without each: one replay for each counterfactual, on one graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from dptrace.analysis.findings.finding import Finding
+from dptrace.analysis.findings.gain import Gain
+from dptrace.core.units import duration
+from dptrace.errors import DptraceError
+from dptrace.replay.changes import Change
+from dptrace.replay.gains.counterfactual import counterfactual
+from dptrace.replay.gains.ground import Ground
+from dptrace.replay.gains.measure import Measured, Measurer
+from dptrace.run.run import Run
+
+__all__ = ["find_gains", "with_gains"]
+
+_FAR_BELOW = 0.5
+"""Share of a finding's cost below which a gain is explained."""
+
+
+def find_gains(run: Run, found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings of a run with what each would gain, in the same order.
+
+    Where the run can't be replayed, each says why.
+    """
+    if not found:
+        return ()
+    try:
+        gains = _Gains(run)
+    except DptraceError as error:
+        gain = Gain(reason=_without_path(error, run))
+        return tuple(replace(finding, gain=gain) for finding in found)
+    return tuple(replace(finding, gain=gains.of(finding)) for finding in found)
+
+
+def with_gains(run: Run) -> Run:
+    """Return a run whose findings have what each would gain."""
+    gained = dataclasses.replace(run, gains=True)
+    # Both are computed once; a run is frozen, so its cached properties are set in its dictionary.
+    vars(gained)["cross_rank"] = replace(run.cross_rank, findings=find_gains(run, run.cross_rank.findings))
+    if "replay" in vars(run):
+        vars(gained)["replay"] = run.replay
+    return gained
+
+
+class _Gains:
+    """The counterfactuals of a run; findings with the same one share its replay."""
+
+    def __init__(self, run: Run) -> None:
+        self._ground = Ground(run, run.replay.model)
+        self._measurer = Measurer(run.replay)
+        self._known: dict[Change, Measured] = {}
+
+    def of(self, finding: Finding) -> Gain:
+        """Return what a finding would gain, or why that is not known."""
+        try:
+            change = counterfactual(finding, self._ground)
+            if isinstance(change, str):
+                return Gain(reason=change)
+            if change not in self._known:
+                self._known[change] = self._measurer.measure(change)
+        except DptraceError as error:
+            return Gain(reason=_without_path(error, self._ground.model.run))
+        return _explained(self._known[change], finding)
+
+
+def _without_path(error: DptraceError, run: Run) -> str:
+    """Return an error's message without the run's path, which all findings share."""
+    text = str(error).removeprefix(f"{run.path}: ")
+    return text[:1].upper() + text[1:]
+
+
+def _explained(measured: Measured, finding: Finding) -> Gain:
+    """Say why a gain is far below what a finding counts: other work takes as long at the same time."""
+    gain = measured.gain
+    if gain.ns is None or gain.high_ns is None or gain.ns >= _FAR_BELOW * finding.cost_ns:
+        return gain
+    hidden, counted = duration(finding.cost_ns - max(0, gain.ns)), duration(finding.cost_ns)
+    text = f"Of {counted} counted, {hidden} are hidden behind other work, not on the critical path"
+    return replace(gain, reason=f"{text}: without them, {measured.pace}.")

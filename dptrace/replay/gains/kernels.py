@@ -1,0 +1,108 @@
+"""Counterfactuals of the findings on compute: kernels that are faster, fused, or launched together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.compute_findings.elementwise import fused_away
+from dptrace.analysis.compute_findings.interference import slowed_down
+from dptrace.analysis.compute_findings.roofline import saved_by_products
+from dptrace.analysis.findings.finding import Finding
+from dptrace.core.intervals import Int64
+from dptrace.replay.changes import Change
+from dptrace.replay.gains.device_time import ShorterTasks
+from dptrace.replay.gains.ground import Ground
+from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.model import TaskKind
+from dptrace.replay.transforms.launches import CudaGraphs, without_tasks
+
+__all__ = ["kernel_change"]
+
+
+def kernel_change(finding: Finding, ground: Ground) -> Change | str:
+    """Return the change that takes a finding on compute away, or why there is none.
+
+    Raises:
+        DptraceError: a file can't be read again.
+    """
+    make = _CHANGES.get(finding.kind)
+    return make(finding, ground) if make else "No change of the run that a replay knows takes this away."
+
+
+class _Fused(msgspec.Struct, frozen=True, eq=False):
+    """Some kernels are part of their neighbours: they and their launches take no time."""
+
+    what: str
+    gone: NDArray[np.bool_]
+    """Of each task."""
+    collectives: bool = False
+    host: bool = True
+
+    def describe(self) -> str:
+        return self.what
+
+    def apply(self, model: Model) -> Model:
+        return without_tasks(model, self.gone)
+
+
+def _graphs(finding: Finding, ground: Ground) -> Change | str:
+    return CudaGraphs()
+
+
+def _faster_products(finding: Finding, ground: Ground) -> Change | str:
+    return _shorter("these products at 60 % of the roofline", saved_by_products(ground.compute, finding.kind), ground)
+
+
+def _alone(finding: Finding, ground: Ground) -> Change | str:
+    return _shorter("compute as fast as without communication", slowed_down(ground.compute), ground)
+
+
+def _shorter(what: str, less: NDArray[np.float64] | Int64, ground: Ground) -> Change:
+    known = ground.tasks >= 0
+    return ShorterTasks(what, ground.tasks[known], np.rint(less[known]).astype(np.int64))
+
+
+def _fused(in_optimizer: bool, finding: Finding, ground: Ground) -> Change | str:
+    tasks = ground.tasks[fused_away(ground.compute, in_optimizer)]
+    gone = np.zeros(len(ground.model.graph), np.bool_)
+    gone[tasks[tasks >= 0]] = True
+    return _Fused("each chain one kernel", gone)
+
+
+def _as_fast_as_others(finding: Finding, ground: Ground) -> Change | str:
+    """Return the change by which the GPU of one rank computes as fast as those of the others."""
+    rank, slower = finding.evidence["rank"], 1 - 1 / finding.evidence["ratio"]
+    placed = zip(ground.model.run.timelines, ground.model.place, strict=True)
+    own = [tasks for timeline, (_, tasks) in placed if timeline.rank == rank]
+    task = np.concatenate(own)
+    task = task[task >= 0]
+    task = task[ground.model.graph.of(TaskKind.COMPUTE)[task]]
+    less = np.rint(ground.model.graph.duration_ns[task] * slower).astype(np.int64)
+    return ShorterTasks(f"the GPU of rank {rank} as fast as the others", task, less)
+
+
+def _no_pageable_copies(finding: Finding, ground: Ground) -> Change | str:
+    graph = ground.model.graph
+    named = np.array([name in finding.evidence["copies"] for name in graph.names], np.bool_)
+    task = np.flatnonzero(graph.of(TaskKind.MEMORY) & named[graph.name])
+    return ShorterTasks("no time in these copies", task, graph.duration_ns[task])
+
+
+_PRODUCTS = (
+    *("fp32_products", "misaligned_products", "small_products"),
+    *("slow_attention", "slow_convolutions", "slow_products"),
+)
+_CHANGES: dict[str, Callable[[Finding, Ground], Change | str]] = {
+    **dict.fromkeys(_PRODUCTS, _faster_products),
+    "elementwise_chains": partial(_fused, False),
+    "unfused_optimizer": partial(_fused, True),
+    "short_kernels": _graphs,
+    "slow_gpu": _as_fast_as_others,
+    "interference": _alone,
+    "pageable_copies": _no_pageable_copies,
+}

@@ -1,0 +1,159 @@
+"""What one change gains: how much earlier the run ends per step, with its range, and why it cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.findings.gain import Gain
+from dptrace.core.arrays import median
+from dptrace.core.intervals import Int64
+from dptrace.core.units import duration, share
+from dptrace.replay.changes import Change
+from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.model import INFERRED
+from dptrace.replay.path import path_of_run
+from dptrace.replay.samples import WALL, Chosen, mean_range
+from dptrace.replay.simulate import Schedule, Times
+from dptrace.replay.steady_state import SteadyState, steady_state
+from dptrace.replay.timelines import step_bounds, timeline_at
+from dptrace.replay.whatif import Replay
+
+__all__ = ["Measured", "Measurer"]
+
+
+class _Steps(msgspec.Struct, frozen=True):
+    """The steps of a simulated run."""
+
+    times: Times
+    length_ns: Int64
+    """From the end of one to the end of the next: timelines × steps."""
+    ended_ns: Int64
+    """When the last one ends on each timeline."""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What a change gains, and what then sets the length of a step."""
+
+    gain: Gain
+    pace: str
+    """In words; empty where that is not known."""
+
+
+class Measurer:
+    """Measures changes of one run, each in one replay where nothing of the graph was inferred from times."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+
+    @cached_property
+    def _base(self) -> tuple[_Steps, ...]:
+        replay = self.replay
+        found = [_Steps(replay.base.times, replay.base.by_end[:, :, WALL], replay.base.ended_ns)]
+        if self._inferred:
+            found.append(_Steps(replay.strict.times, replay.strict.by_end[:, :, WALL], replay.strict.ended_ns))
+        return tuple(found)
+
+    @property
+    def _inferred(self) -> bool:
+        """Whether waits are in the graph that only times suggest: the range is then that with and without them."""
+        return bool(self.replay.model.graph.edge.of(*INFERRED).any())
+
+    def measure(self, change: Change) -> Measured:
+        """Replay a change.
+
+        Raises:
+            DptraceError: the run does not have what would change.
+        """
+        replay = self.replay
+        models = [change.apply(replay.model)]
+        if self._inferred:
+            models.append(change.apply(replay.strict.model))
+        after = [simulated_steps(model, replay.chosen) for model in models]
+        gained = [self._per_step(old, new) for old, new in zip(self._base, after, strict=True)]
+        steady = steady_state(models[0])
+        measured = replay.measured[:, :, WALL].mean(axis=0)
+        predicted = round(float(median(measured - gained[0])))
+        least = replay.bound(steady), float(getattr(change, "least_step_ns", _nothing)(replay.model))
+        beyond = max(0, round(max(least) - predicted))
+        ns = self._at_the_end(self._base[0], after[0])
+        doubts = replay.doubts_about((change,), predicted, replay.bound(steady), steady)
+        gain = Gain(change.describe(), doubts=tuple(dict.fromkeys(doubt.kind for doubt in doubts)))
+        if refused := [doubt.text for doubt in doubts if doubt.refuses]:
+            return Measured(msgspec.structs.replace(gain, reason=refused[0]), "")
+        ns = _less(ns, beyond)
+        low, high = self._range(gained, self._at_the_end(self._base[0], after[0]), beyond, predicted)
+        step = _less(round(float(median(measured))) - predicted, beyond)
+        gain = msgspec.structs.replace(gain, ns=ns, low_ns=min(low, ns), high_ns=max(high, ns), median_step_ns=step)
+        return Measured(gain, _pace(models[0], after[0].times, steady, least if beyond else None))
+
+    def _per_step(self, before: _Steps, after: _Steps) -> NDArray[np.float64]:
+        """Return how much shorter each step is, of the mean timeline."""
+        less: NDArray[np.float64] = (before.length_ns - after.length_ns).mean(axis=0)
+        return less
+
+    def _at_the_end(self, before: _Steps, after: _Steps) -> int:
+        """Return how much earlier the last step ends, per step from the start of the recording."""
+        steps = max(int(places[-1]) for places in self.replay.chosen.places) + 1
+        return round(float((before.ended_ns - after.ended_ns).mean()) / steps)
+
+    def _range(self, gained: Sequence[NDArray[np.float64]], ns: int, beyond: int, predicted_ns: int) -> tuple[int, int]:
+        """Return the range of the gain at the end: of the mean over resampled steps, and by the replay's error."""
+        ranges = [mean_range(one - gained[0].mean()) for one in gained]
+        error = self.replay.error_ns(max(0, predicted_ns))
+        low = ns + min(low for low, _ in ranges) - error
+        high = ns + max(high for _, high in ranges) + error
+        return _less(round(low), beyond) if ns < 0 else max(0, round(low) - beyond), _less(round(high), beyond)
+
+
+def simulated_steps(model: Model, chosen: Chosen) -> _Steps:
+    """Simulate a model; only the lengths of its steps are computed."""
+    times = Schedule(model.graph).run()
+    length, ended = [], []
+    for number, places in zip(chosen.timelines, chosen.places, strict=True):
+        bounds = step_bounds(model, number, times, timeline_at(model, number, times))
+        length.append(np.diff(bounds)[places])
+        ended.append(bounds[places[-1] + 1])
+    return _Steps(times, np.stack(length), np.array(ended, np.int64))
+
+
+def _less(ns: int, beyond: int) -> int:
+    """Return a gain without what the steady state does not allow."""
+    return ns if ns <= 0 else max(0, ns - beyond)
+
+
+def _nothing(model: Model) -> float:
+    return 0.0
+
+
+def _pace(model: Model, times: Times, steady: SteadyState, least: tuple[float, float] | None) -> str:
+    """Say what sets the length of a step once the change is made.
+
+    Args:
+        least: the shortest step of hosts and devices alone, and that of the links; None where neither decides.
+    """
+    if least is not None and least[1] > least[0]:
+        return f"the links alone need {duration(least[1])} a step"
+    if least is not None:
+        side, needs = max((steady.device_ns, "devices"), (steady.host_ns, "hosts"))[::-1]
+        return f"the {side} alone need {duration(needs)} a step"
+    by_kind = path_of_run(model, times).by_kind()
+    kind = max(by_kind, key=lambda kind: by_kind[kind])
+    return f"{_PACES.get(kind, kind)} {share(by_kind[kind] / max(1, sum(by_kind.values())))} of the critical path"
+
+
+_PACES = {
+    "compute": "compute is",
+    "memory": "copies are",
+    "transfer": "transfers are",
+    "host": "the host is",
+    "launch": "launch latency is",
+    "stream": "gaps between kernels are",
+    "wait": "returns of waits are",
+    "absent_ranks": "ranks that were not recorded are",
+    "unexplained": "waits without a recorded reason are",
+}
