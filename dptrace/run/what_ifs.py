@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -77,7 +78,10 @@ class WhatIfs:
         """Return the analysis of this run, with gains where the run has them: findings on some steps are new."""
         if not cast(Any, self).gains or all(finding.gain is not None for finding in across.findings):
             return across
-        return replace(across, findings=self.find_gains(across.findings))
+        # The findings are about this run, whose own analysis is not there before this returns.
+        plain: Any = dataclasses.replace(cast(Any, self), gains=False)
+        vars(plain)["cross_rank"] = across
+        return replace(across, findings=plain.find_gains(across.findings))
 
     def find_gains(self, found: Sequence[Finding]) -> tuple[Finding, ...]:
         """Return findings of this run with what each would gain."""

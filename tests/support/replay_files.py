@@ -21,7 +21,9 @@ _COLLECTIVE = {
 }
 
 
-def job_rank(rank: int, forward: int, arrival: int, steps: int = 4, world_size: int = 2) -> KinetoFile:
+def job_rank(
+    rank: int, forward: int, arrival: int, steps: int = 4, world_size: int = 2, loading: int = 0
+) -> KinetoFile:
     """Record a rank of a job that waits for its device at the end of each step.
 
     ::
@@ -33,18 +35,22 @@ def job_rank(rank: int, forward: int, arrival: int, steps: int = 4, world_size: 
     Args:
         forward: length of its forward kernel in µs.
         arrival: when the slower rank arrives at the all-reduce, in µs after the start of the step.
+        loading: for how long its host waits for the DataLoader at the start of a step, in µs.
     """
     file = KinetoFile(rank, world_size)
     for step in range(steps):
         length = arrival + _AFTER_US
-        at, ids = 1000 + step * length, 100 * step + 1
-        file.label(f"ProfilerStep#{step}", at, at + length)
+        begin, ids = 1000 + step * length, 100 * step + 1
+        file.label(f"ProfilerStep#{step}", begin, begin + length)
+        if loading:
+            file.label("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", begin, begin + loading)
+        at = begin + loading
         _launch(file, ids, at + 10, "forward", at + 20, at + 20 + forward)
         behind = at + 21 + forward
         _launch(file, ids + 1, at + 20, "backward", behind, behind + 200)
         file.op("c10d::allreduce_", at + 30, at + 60)
         file.event("cuda_runtime", "cudaStreamWaitEvent", at + 35, at + 36)
-        arrive, done = behind + 202, arrival + 100 + at
+        arrive, done = behind + 202, arrival + 100 + begin
         _launch(file, ids + 2, at + 40, "ncclDevKernel_AllReduce_Sum_f32", arrive, done, 20, Seq=step, **_COLLECTIVE)
         file.event("cuda_runtime", "cudaStreamWaitEvent", at + 70, at + 71)
         _launch(file, ids + 3, at + 75, "optimizer", done + 2, done + 52)

@@ -41,7 +41,7 @@ def find_gains(run: Run, found: Sequence[Finding]) -> tuple[Finding, ...]:
 def with_gains(run: Run) -> Run:
     """Return a run whose findings have what each would gain."""
     gained = dataclasses.replace(run, gains=True)
-    # Both are computed once; a run is frozen, so its cached properties are set in its dictionary.
+    # Both are computed only once; a run is frozen, so its cached properties are set in its dictionary.
     vars(gained)["cross_rank"] = replace(run.cross_rank, findings=find_gains(run, run.cross_rank.findings))
     if "replay" in vars(run):
         vars(gained)["replay"] = run.replay

@@ -1,0 +1,100 @@
+"""Findings with what a step would gain without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dptrace
+from dptrace.analysis.findings.finding import Finding, by_gain
+from dptrace.analysis.findings.gain import Gain
+from tests.support.real_traces import needs_real_traces, real
+from tests.support.replay_files import job_rank
+
+
+def gain_of(run: dptrace.Run, kind: str) -> tuple[Finding, Gain]:
+    """Return a run's most expensive finding of a kind, and its gain."""
+    finding = next(finding for finding in run.with_gains().cross_rank.findings if finding.kind == kind)
+    assert finding.gain is not None
+    return finding, finding.gain
+
+
+def test_a_straggler_gains_what_it_costs(late: dptrace.Run) -> None:
+    """Nothing else holds the ranks up: a step would be shorter by all that they wait, in the three steps it is for."""
+    finding, gain = gain_of(late, "straggler")
+
+    assert 3_750_000 == finding.cost_ns
+    assert 3_750_000 == pytest.approx(gain.ns, abs=10)
+    assert 5_000_000 == pytest.approx(gain.median_step_ns, abs=10)
+    assert gain.low_ns is not None and gain.high_ns is not None
+    assert gain.low_ns <= 3_750_000 <= gain.high_ns
+
+
+def test_idle_time_behind_another_rank_gains_nothing(hidden: dptrace.Run) -> None:
+    """Rank 0 waits for its data while rank 1 computes: the time is counted, but no step would be shorter."""
+    finding, gain = gain_of(hidden, "data_loading")
+
+    assert 2_500_000 == finding.cost_ns
+    assert 0 == gain.ns
+    assert "2.50 ms" in gain.reason and "critical path" in gain.reason
+
+
+def test_findings_stay_as_they_are(late: dptrace.Run) -> None:
+    """Gains add to the findings: their order, costs and texts do not change, nor does the run that was asked."""
+    plain, gained = late.findings(), late.with_gains().findings()
+
+    assert plain.equals(gained[list(plain.columns)])
+    assert "gain_ns" not in plain
+
+
+def test_findings_on_some_steps_have_gains(late: dptrace.Run) -> None:
+    """Of some steps, findings are found again, with gains."""
+    part = late.with_gains().select(steps=(2, 3))
+
+    assert all(finding.gain is not None for finding in part.cross_rank.findings)
+    assert {"straggler"} <= set(part.findings()["kind"])
+
+
+def test_a_run_that_cannot_be_read_again_says_why(late: dptrace.Run, tmp_path: Path) -> None:
+    """Without its files there is no gain and no error, but a reason."""
+    for rank, forward in enumerate((300, 5300)):
+        job_rank(rank, forward, 5523).write(tmp_path / f"rank{rank}.json")
+    run = dptrace.open(tmp_path, cache=False)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    gains = [finding.gain for finding in run.with_gains().cross_rank.findings]
+
+    assert gains
+    assert all(gain and gain.ns is None and "second time" in gain.reason for gain in gains)
+
+
+def test_figures_alone_have_no_gains(tmp_path: Path) -> None:
+    """A run of figures has no intervals to replay."""
+    for rank, forward in enumerate((300, 5300)):
+        job_rank(rank, forward, 5523).write(tmp_path / f"rank{rank}.json")
+    run = dptrace.open(tmp_path, cache=False, figures_only=True).with_gains()
+
+    assert run.cross_rank.findings
+    assert all(f.gain and f.gain.ns is None and "figures_only" in f.gain.reason for f in run.cross_rank.findings)
+
+
+def test_the_largest_gain_comes_first(hidden: dptrace.Run) -> None:
+    """What is counted most comes after what would gain more; without gains the costs decide."""
+    found = hidden.with_gains().cross_rank.findings
+
+    assert ["data_loading", "exposed_comm"] == [finding.kind for finding in found]
+    assert ["exposed_comm", "data_loading"] == [finding.kind for finding in by_gain(found)]
+    assert list(hidden.cross_rank.findings) == list(by_gain(hidden.cross_rank.findings))
+
+
+@needs_real_traces
+def test_a_known_straggler_gains_what_its_removal_gave() -> None:
+    """Rank 2 sleeps for a second in each step: 979 ms of it would come back, as a what-if says."""
+    run = dptrace.open(real("straggler_v100_4ranks"))
+    finding, gain = gain_of(run, "straggler")
+
+    assert gain.ns is not None
+    assert 979 == pytest.approx(gain.ns / 1e6, abs=5)
+    assert run.whatif(no_straggler=True).step_gain_ns == pytest.approx(gain.ns, rel=0.01)
+    assert finding.cost_ns > gain.ns
