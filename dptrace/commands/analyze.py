@@ -162,8 +162,8 @@ class _OutputOptions:
             raise UsageError("--memory prints tables of its own; leave --collectives and --hta-compat out.")
         if self.gains and not self.prints_findings:
             raise UsageError(
-                "--gains is about findings, which --csv, --collectives, --memory and --hta-compat leave out; --no-align "
-                "compares clocks that a replay would correct."
+                "--gains is about findings, which --csv, --collectives, --memory and --hta-compat leave out; "
+                "--no-align compares clocks that a replay would correct."
             )
         if not self.align and (self.as_csv or self.collectives or self.as_hta or (self.memory and not self.as_json)):
             raise UsageError("--no-align only changes figures across ranks; leave it out here.")

@@ -182,10 +182,7 @@ class _Options:
         if self.by == "host" and (self.kind != "all" or (self.sort or "self") not in _SORTS_OF_HOST):
             orders = ", ".join(_SORTS_OF_HOST)
             raise UsageError(f"--by host lists calls of the host: leave --kind out, and sort by {orders}.")
-        if not self.findings and (self.as_csv or self.by == "host"):
-            raise UsageError("--csv and --by host have no findings; leave --no-findings out.")
-        if self.gains and not self.looks_for_findings:
-            raise UsageError("--gains is about findings, which --csv, --by host and --no-findings leave out.")
+        self._check_findings()
         if self.sort == "self" and self.by != "host":
             raise UsageError("--sort self needs --by host.")
         if self.sort == "tflops" and self.by != "operator-shape":
@@ -198,3 +195,9 @@ class _Options:
             raise UsageError(f"--match {self.match}: not a regular expression ({error}).") from None
         if self.output is not None:
             check_output(self.output, self.force)
+
+    def _check_findings(self) -> None:
+        if not self.findings and (self.as_csv or self.by == "host"):
+            raise UsageError("--csv and --by host have no findings; leave --no-findings out.")
+        if self.gains and not self.looks_for_findings:
+            raise UsageError("--gains is about findings, which --csv, --by host and --no-findings leave out.")

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from dptrace.analysis.findings.finding import Finding
     from dptrace.api import CriticalPath, Others, Replay, WhatIf
     from dptrace.run.cross_rank import CrossRankAnalysis
-    from dptrace.run.run import Run
 
 __all__ = ["WhatIfs"]
 
@@ -57,7 +56,7 @@ class WhatIfs:
             **others,
         )
 
-    def with_gains(self) -> Run:
+    def with_gains(self) -> Self:
         """Return the run whose findings say what a step would gain without each: a replay for each.
 
         The columns that :meth:`Run.findings` and :meth:`Run.compute_findings` then have as well:
@@ -72,7 +71,7 @@ class WhatIfs:
         """
         from dptrace.api import with_gains
 
-        return with_gains(cast(Any, self))
+        return cast(Any, with_gains(cast(Any, self)))
 
     def gained(self, across: CrossRankAnalysis) -> CrossRankAnalysis:
         """Return the analysis of this run, with gains where the run has them: findings on some steps are new."""

@@ -15,6 +15,7 @@ from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.commands.shared.main import cli
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.memory_files import memory_run
+from tests.support.replay_files import write_job
 
 
 @pytest.fixture
@@ -177,3 +178,39 @@ def test_all_lists_the_kernels_with_most_time(folder: Path) -> None:
     """Without --all they are left out, and so is the time to read them."""
     assert "gemm_backward" in run(folder, "--all").stdout
     assert "gemm_backward" not in run(folder).stdout
+
+
+def test_small_runs_say_what_a_step_would_gain(tmp_path: Path) -> None:
+    """By default, and not with --no-gains; JSON has the same keys as before, and those of gains."""
+    write_job(tmp_path)
+    plain, gained = (json.loads(run(tmp_path, "--json", *more).stdout) for more in (["--no-gains"], []))
+
+    assert "Would gain" in run(tmp_path).stdout
+    assert "ould gain" not in run(tmp_path, "--no-gains").stdout
+    assert plain.keys() == gained.keys()
+    assert plain["ranks"] == gained["ranks"]
+    assert [(f["kind"], f["cost_ns"]) for f in plain["findings"]] == [
+        (f["kind"], f["cost_ns"]) for f in gained["findings"]
+    ]
+    assert not [name for name in plain["findings"][0] if name.startswith("gain")]
+    assert 100_000 == gained["findings"][0]["gain_ns"]
+
+
+def test_large_runs_say_which_option_replays_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second reading takes time there, so it is made on request only."""
+    write_job(tmp_path)
+    monkeypatch.setattr("dptrace.load.size._MOST_BYTES", 100)
+    result = run(tmp_path)
+
+    assert "ould gain" not in result.stdout
+    assert "--gains" in result.stderr
+    assert "--gains" not in run(tmp_path, "-q").stderr
+    assert "--gains" not in run(tmp_path, "--no-gains").stderr
+    assert "Would gain" in run(tmp_path, "--gains").stdout
+
+
+@pytest.mark.parametrize("other", [["--csv"], ["--collectives"], ["--memory"], ["--hta-compat"], ["--no-align"]])
+def test_gains_exclude_what_has_no_findings(folder: Path, other: list[str]) -> None:
+    """What would be ignored is refused."""
+    assert 2 == run(folder, "--gains", *other).exit_code
+    assert 0 == run(folder, "--no-gains", *other).exit_code or other == ["--hta-compat"]

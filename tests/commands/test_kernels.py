@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError, UsageError
-from tests.support.compute_files import ComputeFile
+from tests.support.compute_files import ComputeFile, inputs
 from tests.support.layered_files import layered_file
 from tests.support.recordings import dptrace as record
 
@@ -192,3 +192,18 @@ def test_findings_stand_above_the_table(tmp_path: Path) -> None:
     assert "findings" not in json.loads(run(tmp_path, "--no-findings", "--json").stdout)
     assert "pin_memory" not in run(tmp_path, "--csv").stdout
     assert 2 == run(tmp_path, "--csv", "--no-findings").exit_code
+
+
+def test_findings_say_what_a_step_would_gain(tmp_path: Path) -> None:
+    """Small runs are replayed unless --no-gains is given; what has no findings has no gains either."""
+    file = ComputeFile()
+    for _ in range(3):
+        file.step()
+        for length in (10, 20, 30):
+            file.kernel("aten::add", "vectorized_add", length, **inputs([1024, 1024], [1024, 1024]))
+    path = file.file.write(tmp_path / "rank0.json")
+
+    assert "gain_ns" in json.loads(run(path, "--json").stdout)["findings"][0]
+    assert "gain_ns" not in json.loads(run(path, "--json", "--no-gains").stdout)["findings"][0]
+    for other in (["--csv"], ["--by", "host"], ["--no-findings"]):
+        assert 2 == run(path, "--gains", *other).exit_code

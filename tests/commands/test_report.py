@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
 from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.replay_files import write_job
 
 
 @pytest.fixture
@@ -76,3 +77,14 @@ def test_what_is_no_trace_leaves_no_report(folder: Path) -> None:
 def test_help_ends_with_examples() -> None:
     """Each of them a line that can be typed."""
     assert "dptrace report runs/ddp -o ddp-report.html" in run("--help").output
+
+
+def test_findings_of_a_small_run_have_their_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --no-gains, the page says what a step would gain without each."""
+    write_job(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    assert 0 == run(".", "-o", "a.html").exit_code
+    assert 0 == run(".", "-o", "b.html", "--no-gains").exit_code
+    assert "Would gain" in (tmp_path / "a.html").read_text()
+    assert "ould gain" not in (tmp_path / "b.html").read_text()

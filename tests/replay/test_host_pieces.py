@@ -18,7 +18,8 @@ def test_what_is_cut_comes_from_the_longest(lengths: list[int], ns: int) -> None
     room = np.maximum(length - KEPT_NS, 0)
 
     assert min(ns, int(room.sum())) == int(cut.sum())
-    assert (cut <= room).all() and (cut >= 0).all()
+    assert (cut <= room).all()
+    assert (cut >= 0).all()
     touched = cut > 0
     assert not touched.any() or (cut[length > length[touched].min()] == room[length > length[touched].min()]).all()
 

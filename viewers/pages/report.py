@@ -131,7 +131,8 @@ def _findings(run: Run) -> Markup:
     if not found:
         return Markup('<p class="findings">Findings: nothing that costs a hundredth of the step.</p>\n')
     entry = Markup(
-        '<li><span class="cost"><b>{} ms</b>{} of the step</span><div><p>{}</p><p class="advice">→ {}</p>{}</div></li>\n'
+        '<li><span class="cost"><b>{} ms</b>{} of the step</span>'
+        '<div><p>{}</p><p class="advice">→ {}</p>{}</div></li>\n'
     )
     gain = Markup('<p class="advice">{}</p>')
     entries = (

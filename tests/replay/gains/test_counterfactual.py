@@ -41,7 +41,8 @@ def test_what_a_run_does_not_have_has_a_reason(run: dptrace.Run, kind: str) -> N
     """A job without such calls, and schedules that a replay keeps, have no counterfactual."""
     found = counterfactual(Finding(kind, "", "", 1, 0.1), Ground(run, run.replay.model))
 
-    assert isinstance(found, str) and found.endswith(".")
+    assert isinstance(found, str)
+    assert found.endswith(".")
 
 
 def test_a_smaller_first_bucket_needs_gradients(run: dptrace.Run) -> None:

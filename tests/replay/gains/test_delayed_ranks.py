@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from msgspec.structs import replace
 
 import dptrace
@@ -21,7 +23,7 @@ def test_each_delay_is_a_segment_of_its_rank(late: dptrace.Run) -> None:
     assert isinstance(change, LevelRanks)
     assert [(1, 5_000_000, True)] * 3 == [(one.process, one.late_ns, one.on_device) for one in change.segments]
     ends = sorted((one.start_ns, one.end_ns) for one in change.segments)
-    assert all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
 
 
 def test_a_cause_that_no_rank_is_at_fault_for_has_no_counterfactual(late: dptrace.Run) -> None:

@@ -27,7 +27,8 @@ def test_a_straggler_gains_what_it_costs(late: dptrace.Run) -> None:
     assert 3_750_000 == finding.cost_ns
     assert 3_750_000 == pytest.approx(gain.ns, abs=10)
     assert 5_000_000 == pytest.approx(gain.median_step_ns, abs=10)
-    assert gain.low_ns is not None and gain.high_ns is not None
+    assert gain.low_ns is not None
+    assert gain.high_ns is not None
     assert gain.low_ns <= 3_750_000 <= gain.high_ns
 
 
@@ -37,7 +38,8 @@ def test_idle_time_behind_another_rank_gains_nothing(hidden: dptrace.Run) -> Non
 
     assert 2_500_000 == finding.cost_ns
     assert 0 == gain.ns
-    assert "2.50 ms" in gain.reason and "critical path" in gain.reason
+    assert "2.50 ms" in gain.reason
+    assert "critical path" in gain.reason
 
 
 def test_findings_stay_as_they_are(late: dptrace.Run) -> None:
