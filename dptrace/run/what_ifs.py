@@ -71,7 +71,7 @@ class WhatIfs:
         """
         from dptrace.api import with_gains
 
-        return cast(Any, with_gains(cast(Any, self)))
+        return cast("Self", with_gains(cast(Any, self)))
 
     def gained(self, across: CrossRankAnalysis) -> CrossRankAnalysis:
         """Return the analysis of this run, with gains where the run has them: findings on some steps are new."""

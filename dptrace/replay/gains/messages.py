@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,7 +45,7 @@ def fewer_messages(finding: Finding, model: Model) -> Change | str:
 def usual_transfers(finding: Finding, model: Model) -> Change | str:
     """Let collectives that took far longer than comparable ones take their median."""
     rows: list[Int64] = [np.empty(0, np.int64)]
-    excess: list[NDArray[np.float64]] = [np.empty(0)]
+    excess: list[NDArray[Any]] = [np.empty(0)]
     for latency in model.run.cross_rank.latencies:
         if latency.kind == "send_recv" and model.run.pipelines:
             continue  # as in the finding: a stage without work waits in its messages
