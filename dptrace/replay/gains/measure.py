@@ -7,6 +7,7 @@ from functools import cached_property
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.findings.gain import Gain
@@ -24,6 +25,10 @@ from dptrace.replay.timelines import step_bounds, timeline_at
 from dptrace.replay.whatif import Replay
 
 __all__ = ["Measured", "Measurer"]
+
+
+_NOTABLE = 0.01
+"""Share of a step from which a shorter one is compared with its steady state."""
 
 
 class _Steps(msgspec.Struct, frozen=True):
@@ -75,21 +80,29 @@ class Measurer:
             models.append(change.apply(replay.strict.model))
         after = [simulated_steps(model, replay.chosen) for model in models]
         gained = [self._per_step(old, new) for old, new in zip(self._base, after, strict=True)]
-        steady = steady_state(models[0])
-        measured = replay.measured[:, :, WALL].mean(axis=0)
-        predicted = round(float(median(measured - gained[0])))
+        return self._answer(change, models[0], after[0], gained)
+
+    def _answer(self, change: Change, model: Model, after: _Steps, gained: Sequence[NDArray[np.float64]]) -> Measured:
+        """Bind a gain by what hosts, devices and links need, and by the doubts about it.
+
+        Args:
+            model: the changed model, with all waits.
+            gained: how much shorter each step is, with all waits, and without those that only times suggest.
+        """
+        replay, measured = self.replay, self.replay.measured[:, :, WALL].mean(axis=0)
+        step, predicted = (round(float(median(table))) for table in (measured, measured - gained[0]))
+        # A step that stays about as long is above what hosts and devices need, as it was.
+        steady = replay.steady if predicted > (1 - _NOTABLE) * step else steady_state(model)
         least = replay.bound(steady), float(getattr(change, "least_step_ns", _nothing)(replay.model))
-        beyond = max(0, round(max(least) - predicted))
-        ns = self._at_the_end(self._base[0], after[0])
-        doubts = replay.doubts_about((change,), predicted, replay.bound(steady), steady)
+        doubts = replay.doubts_about((change,), predicted, least[0], steady)
         gain = Gain(change.describe(), doubts=tuple(dict.fromkeys(doubt.kind for doubt in doubts)))
         if refused := [doubt.text for doubt in doubts if doubt.refuses]:
-            return Measured(msgspec.structs.replace(gain, reason=refused[0]), "")
-        ns = _less(ns, beyond)
-        low, high = self._range(gained, self._at_the_end(self._base[0], after[0]), beyond, predicted)
-        step = _less(round(float(median(measured))) - predicted, beyond)
-        gain = msgspec.structs.replace(gain, ns=ns, low_ns=min(low, ns), high_ns=max(high, ns), median_step_ns=step)
-        return Measured(gain, _pace(models[0], after[0].times, steady, least if beyond else None))
+            return Measured(replace(gain, reason=refused[0]), "")
+        beyond, ended = max(0, round(max(least) - predicted)), self._at_the_end(self._base[0], after)
+        low, high = self._range(gained, ended, beyond, predicted)
+        ns, shorter = _less(ended, beyond), _less(step - predicted, beyond)
+        gain = replace(gain, ns=ns, low_ns=min(low, ns), high_ns=max(high, ns), median_step_ns=shorter)
+        return Measured(gain, _pace(model, after.times, steady, least if beyond else None))
 
     def _per_step(self, before: _Steps, after: _Steps) -> NDArray[np.float64]:
         """Return how much shorter each step is, of the mean timeline."""

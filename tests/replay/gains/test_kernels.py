@@ -88,6 +88,15 @@ def test_kernels_under_communication_take_what_they_take_without(tmp_path: Path)
     assert STEPS * 30_000 == int((model.graph.duration_ns - change.apply(model).graph.duration_ns).sum())
 
 
+def test_what_refuses_a_what_if_refuses_a_gain(tmp_path: Path) -> None:
+    """The trace does not say why the communication starts when it does: there is no number, but that reason."""
+    found = opened(tmp_path, interfering()).with_gains().compute_findings().set_index("kind").loc["interference"]
+
+    assert found["gain_ns"] is None
+    assert ["unexplained"] == found["gain_doubts"]
+    assert "no recorded reason" in found["gain_reason"]
+
+
 def test_a_slow_gpu_gains_what_it_takes_longer(tmp_path: Path) -> None:
     """The GPU of rank 1 takes 20 % longer: its steps would be 20 µs shorter, those of the others remain."""
     files = [ComputeFile(rank, 3) for rank in range(3)]

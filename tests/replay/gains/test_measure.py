@@ -6,7 +6,6 @@ import dptrace
 from dptrace.replay.changes import Compute
 from dptrace.replay.gains.device_time import HiddenCollectives
 from dptrace.replay.gains.measure import Measurer
-from tests.support.real_traces import needs_real_traces, real
 
 
 def test_a_gain_is_that_of_a_what_if(run: dptrace.Run) -> None:
@@ -30,14 +29,3 @@ def test_hidden_collectives_leave_the_links_their_time(run: dptrace.Run) -> None
 
     assert 100_000 == Measurer(run.replay).measure(change).gain.ns
     assert 100_000 == change.least_step_ns(run.replay.model)
-
-
-@needs_real_traces
-def test_what_refuses_a_what_if_refuses_a_gain() -> None:
-    """Without sizes and the other rank, waiting and transfer can't be separated: no number, but the reason."""
-    run = dptrace.open(real("ddp_a100_rank0of2"))
-    gain = Measurer(run.replay).measure(HiddenCollectives("all_reduce")).gain
-
-    assert gain.ns is None
-    assert "unsized" in gain.doubts
-    assert "sizes" in gain.reason
