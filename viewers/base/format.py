@@ -31,8 +31,9 @@ def gain_sentence(gain: Gain) -> str:
     """
     if gain.ns is None:
         return f"Gain unknown: {gain.reason}"
-    text = f"{duration(gain.ns)} a step ({duration(gain.low_ns or 0)} to {duration(gain.high_ns or 0)}): {gain.change}."
-    return f"Would gain {text} {gain.reason}".rstrip()
+    low, high = (duration(ns) if ns else "0" for ns in (gain.low_ns, gain.high_ns))
+    text = f"{duration(gain.ns)} a step ({low} to {high})" if gain.ns else f"nothing (at most {high} a step)"
+    return f"Would gain {text}: {gain.change}. {gain.reason}".rstrip()
 
 
 def rank_label(run: Run, timeline: Timeline) -> str:

@@ -59,7 +59,8 @@ def for_exposed(
         hidden, exposed: ns, over all steps.
         count, size: number per step, and mean bytes.
     """
-    where = f", {100 * tail:.0f} % of it after the last backward kernel" if tail else ""
+    last = "operator" if context.on_cpu else "kernel"
+    where = f", {100 * tail:.0f} % of it after the last backward {last}" if tail else ""
     text = f"{kind}: {100 * exposed / (hidden + exposed):.0f} % of its time is exposed{where}."
     gradients = kind in GRADIENTS
     if gradients and count > _MANY and (0 < size < _SMALL or count > 5 * _MANY):

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from dptrace.analysis.findings.advice import ALLOCATOR_ADVICE, PYTHON_ADVICE, SYNCHRONIZING_ADVICE
+from dptrace.analysis.findings.advice import (
+    ALLOCATOR_ADVICE,
+    PYTHON_ADVICE,
+    SYNCHRONIZING_ADVICE,
+    UNRECORDED_ADVICE,
+)
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext
 from dptrace.analysis.findings.idle_gaps import gaps_text, longest_gaps, main_activity
 from dptrace.core.arrays import median
@@ -55,6 +60,12 @@ _IDLE = {
         "Use more micro-batches or several stages per rank (interleaved), and balance the stages.",
     ),
 }
+_ADVICE_ON_GAPS: dict[int, str] = {
+    HostCause.PYTHON: PYTHON_ADVICE,
+    HostCause.PASSIVE: PYTHON_ADVICE,
+    HostCause.NOTHING_RECORDED: UNRECORDED_ADVICE,
+}
+"""Advice where the host was late in long gaps, by what it did in the longest."""
 _COPIES = (
     "copies",
     "Memory copies are exposed: no compute overlaps them",
@@ -98,8 +109,8 @@ def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, st
     rank = device.timeline.rank if len(devices) > 1 else None
     if clause := gaps_text(gaps, rank) or main_activity(device, cause):
         text += f"; {clause}"
-    if kind == "host_bound" and gaps and gaps[0].label.cause != HostCause.OPERATOR:
-        advice = PYTHON_ADVICE
+    if kind == "host_bound" and gaps:
+        advice = _ADVICE_ON_GAPS.get(gaps[0].label.cause, advice)
     text += "." + (_overhead(context) if kind in ("host_bound", "launch_latency") else "")
     shown = gaps[0].step if gaps else device.split.names[step]
     evidence: dict[str, Any] = {"rank": device.timeline.rank, "step": shown, "ns": int(own[step])}

@@ -12,7 +12,7 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.units import duration
 from dptrace.timeline.host import HostCause, HostLabel
 
-__all__ = ["Gap", "gaps_text", "longest_gaps", "main_activity"]
+__all__ = ["HOST_CAUSES", "Gap", "gaps_text", "longest_gaps", "main_activity"]
 
 _EXAMINED = 20
 """Number of a device's longest gaps that are looked at."""
@@ -23,12 +23,13 @@ _COUNTED = 500
 _STANDS_OUT = 0.15
 _LEAST_NS = 300_000
 _MOST_NAMED = 2
-_CAUSES = {
+HOST_CAUSES = {
     "data_loading_ns": (HostCause.DATA_LOADING,),
     "allocator_ns": (HostCause.ALLOCATOR,),
     "synchronizing_ns": (HostCause.SYNCHRONIZING,),
     "host_bound_ns": (HostCause.OPERATOR, HostCause.PYTHON, HostCause.NOTHING_RECORDED, HostCause.PASSIVE),
 }
+"""What the host did in idle time of a cause; causes without host activity are missing."""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ def longest_gaps(
         total_ns: the idle time of the cause.
         claimed: starts and ends of segments, and how much of their idle time other findings explain, in ns.
     """
-    if cause not in _CAUSES:
+    if cause not in HOST_CAUSES:
         return []
     starts, ends = device.host_gaps
     least = max(_NOTABLE * total_ns, _LEAST_NS)
@@ -59,7 +60,7 @@ def longest_gaps(
         if any(start < last and end > first and 2 * ns > end - start for first, last, ns in claimed):
             continue
         spent = device.timeline.host.spent(start, end)
-        own = {label: ns for label, ns in spent.items() if label.cause in _CAUSES[cause]}
+        own = {label: ns for label, ns in spent.items() if label.cause in HOST_CAUSES[cause]}
         if own and sum(own.values()) >= least:
             label = max(own, key=lambda label: own[label])
             found.append(Gap(sum(own.values()), _step_at(device, start), label))
@@ -68,14 +69,14 @@ def longest_gaps(
 
 def main_activity(device: DeviceFigures, cause: str) -> str:
     """Return a clause on what the host did in most of the gaps of a cause; empty if nothing stands out."""
-    if cause not in _CAUSES:
+    if cause not in HOST_CAUSES:
         return ""
     starts, ends = device.host_gaps
     longest = np.argsort(starts - ends, kind="stable")[:_COUNTED]
     spent = Counter[HostLabel]()
     for start, end in zip(starts[longest].tolist(), ends[longest].tolist(), strict=True):
         for label, ns in device.timeline.host.spent(start, end).items():
-            if label.cause in _CAUSES[cause]:
+            if label.cause in HOST_CAUSES[cause]:
                 spent[label] += ns
     places = Counter[str]()
     for label, ns in spent.items():

@@ -17,6 +17,7 @@ from dptrace.analysis.findings.advice import (
     UNRECORDED_ADVICE,
 )
 from dptrace.analysis.findings.finding import Finding, FindingContext
+from dptrace.analysis.findings.idle_gaps import HOST_CAUSES
 from dptrace.core.intervals import Int64, covered, intersect
 from dptrace.core.units import duration, plural
 from dptrace.timeline.host import HostCause
@@ -33,15 +34,13 @@ _IDLE_CAUSE = {
     "nothing_recorded": "host_bound_ns",
 }
 """The cause of idle time on the late rank itself that goes with the cause of its delay."""
-_HOST_CAUSES = {
-    "data_loading": (HostCause.DATA_LOADING,),
-    "allocator": (HostCause.ALLOCATOR,),
-    "synchronizing": (HostCause.SYNCHRONIZING,),
+_HOST_BOUND = {
     "host_bound": (HostCause.OPERATOR,),
     "python": (HostCause.PYTHON,),
     "slower_host": (HostCause.OPERATOR, HostCause.PYTHON),
     "nothing_recorded": (HostCause.NOTHING_RECORDED,),
 }
+"""What the host did, where idle time that goes with a delay is host-bound; others are as in HOST_CAUSES."""
 _MERGED = ("host_bound", "python", "synchronizing")
 """Causes whose small parts on one rank together mean that its host is slower."""
 _SMALL = 0.3
@@ -118,7 +117,8 @@ def _claim_idle(context: FindingContext, delay: Delay) -> None:
     if delay.cause not in _IDLE_CAUSE or delay.cost_ns <= 0 or number < 0 or not delay.end_ns:
         return
     device = context.devices[number]
-    idle = intersect(device.host_gaps, device.timeline.host.intervals(*_HOST_CAUSES[delay.cause]))
+    causes = _HOST_BOUND.get(delay.cause) or HOST_CAUSES[_IDLE_CAUSE[delay.cause]]
+    idle = intersect(device.host_gaps, device.timeline.host.intervals(*causes))
     segment = np.array([delay.start_ns, delay.end_ns], np.int64)
     within = int(np.diff(covered(idle, segment))[0])
     took = context.claim_idle(number, _IDLE_CAUSE[delay.cause], min(within, delay.late_ns))

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from dptrace.analysis.findings.finding import Finding
+from dptrace.analysis.findings.idle_gaps import HOST_CAUSES
 from dptrace.core.intervals import IntervalSet, subtract
 from dptrace.errors import DptraceError
 from dptrace.replay.changes import Change
@@ -21,7 +22,6 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.transforms.launches import NoRecompute
 from dptrace.replay.transforms.schedule import Reschedule
-from dptrace.timeline.host import HostCause
 from dptrace.timeline.model import Timeline
 
 __all__ = ["counterfactual"]
@@ -52,18 +52,15 @@ class _HostTime(msgspec.Struct, frozen=True):
     waits: bool = False
 
 
-def _of(*causes: HostCause) -> _When:
-    return lambda timeline: subtract(timeline.host.intervals(*causes), timeline.data_loading)
+def _of(idle_cause: str) -> _When:
+    return lambda timeline: subtract(timeline.host.intervals(*HOST_CAUSES[idle_cause]), timeline.data_loading)
 
 
 _HOST = {
     "data_loading": _HostTime("the DataLoader always ready", lambda timeline: timeline.data_loading),
-    "allocator": _HostTime("no time in calls that allocate or free", _of(HostCause.ALLOCATOR), waits=True),
-    "synchronizing": _HostTime("no waits of hosts for their devices", _of(HostCause.SYNCHRONIZING), waits=True),
-    "host_bound": _HostTime(
-        "no host time between launches",
-        _of(HostCause.OPERATOR, HostCause.PYTHON, HostCause.NOTHING_RECORDED, HostCause.PASSIVE),
-    ),
+    "allocator": _HostTime("no time in calls that allocate or free", _of("allocator_ns"), waits=True),
+    "synchronizing": _HostTime("no waits of hosts for their devices", _of("synchronizing_ns"), waits=True),
+    "host_bound": _HostTime("no host time between launches", _of("host_bound_ns")),
     "unused_parameters": _HostTime("no search for unused parameters", lambda timeline: timeline.parameter_search),
 }
 
