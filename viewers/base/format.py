@@ -31,6 +31,8 @@ def gain_sentence(gain: Gain) -> str:
     """
     if gain.ns is None:
         return f"Gain unknown: {gain.reason}"
+    if gain.ns < 0:
+        return f"Would lose {duration(-gain.ns)} a step: {gain.change}."
     low, high = (duration(ns) if ns else "0" for ns in (gain.low_ns, gain.high_ns))
     text = f"{duration(gain.ns)} a step ({low} to {high})" if gain.ns else f"nothing (at most {high} a step)"
     return f"Would gain {text}: {gain.change}. {gain.reason}".rstrip()

@@ -53,14 +53,24 @@ class HiddenCollectives(msgspec.Struct, frozen=True):
         return changed(model, np.where(hidden, 0, model.graph.duration_ns))
 
     def least_step_ns(self, model: Model) -> float:
-        """Return how long the links of the busiest rank need for the messages of a step."""
+        """Return how long the links of the busiest rank need for the messages of a step.
+
+        It is 0 where ranks are missing, since what their collectives take may be waiting.
+        """
         most = 0.0
+        if self.lacks_ranks(model):
+            return most
         for process in model.processes:
             own = np.unique(model.over[process.interval_tasks])
             own = own[model.graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION)[own]]
             steps = max(1, len(process.mark_tasks) - 1)
             most = max(most, float(model.graph.duration_ns[own].sum()) / steps)
         return most
+
+    def lacks_ranks(self, model: Model) -> bool:
+        """Return whether ranks of these collectives were not recorded."""
+        transfers = model.transfers
+        return bool((transfers.absent & _collectives(model, self.kind)[transfers.task]).any())
 
 
 def _collectives(model: Model, kind: str) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from dptrace.core.units import duration
 from dptrace.errors import DptraceError
 from dptrace.replay.changes import Change
 from dptrace.replay.gains.counterfactual import counterfactual
+from dptrace.replay.gains.device_time import HiddenCollectives
 from dptrace.replay.gains.ground import Ground
 from dptrace.replay.gains.measure import Measured, Measurer
 from dptrace.run.run import Run
@@ -21,6 +22,7 @@ __all__ = ["find_gains", "with_gains"]
 
 _FAR_BELOW = 0.5
 """Share of a finding's cost below which a gain is explained."""
+_ABSENT = "Ranks are missing, so it is unknown how much of this is waiting for them."
 
 
 def find_gains(run: Run, found: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -66,7 +68,10 @@ class _Gains:
                 self._known[change] = self._measurer.measure(change)
         except DptraceError as error:
             return Gain(reason=_without_path(error, self._ground.model.run))
-        return _explained(self._known[change], finding)
+        measured = self._known[change]
+        if isinstance(change, HiddenCollectives) and change.lacks_ranks(self._ground.model):
+            measured = _at_most(measured, finding)
+        return _explained(measured, finding)
 
 
 def _without_path(error: DptraceError, run: Run) -> str:
@@ -75,11 +80,20 @@ def _without_path(error: DptraceError, run: Run) -> str:
     return text[:1].upper() + text[1:]
 
 
+def _at_most(measured: Measured, finding: Finding) -> Measured:
+    """Keep a gain that may be waiting for missing ranks only where it is small: then the transfers gain no more."""
+    gain = measured.gain
+    if gain.ns is None or gain.ns < _FAR_BELOW * finding.cost_ns:
+        return measured
+    unknown = Gain(gain.change, reason=_ABSENT, doubts=gain.doubts)
+    return replace(measured, gain=unknown)
+
+
 def _explained(measured: Measured, finding: Finding) -> Gain:
     """Say why a gain is far below what a finding counts: other work takes as long at the same time."""
     gain = measured.gain
-    if gain.ns is None or gain.high_ns is None or gain.ns >= _FAR_BELOW * finding.cost_ns:
+    if gain.ns is None or not 0 <= gain.ns < _FAR_BELOW * finding.cost_ns:
         return gain
-    hidden, counted = duration(finding.cost_ns - max(0, gain.ns)), duration(finding.cost_ns)
+    hidden, counted = duration(finding.cost_ns - gain.ns), duration(finding.cost_ns)
     text = f"Of {counted} counted, {hidden} are hidden behind other work, not on the critical path"
     return replace(gain, reason=f"{text}: without them, {measured.pace}.")

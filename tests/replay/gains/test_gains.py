@@ -100,3 +100,13 @@ def test_a_known_straggler_gains_what_its_removal_gave() -> None:
     assert 979 == pytest.approx(gain.ns / 1e6, abs=5)
     assert run.whatif(no_straggler=True).step_gain_ns == pytest.approx(gain.ns, rel=0.01)
     assert finding.cost_ns > gain.ns
+
+
+def test_waiting_for_missing_ranks_is_no_gain(tmp_path: Path) -> None:
+    """Of two ranks one was recorded: how much of its all-reduce is waiting is unknown, so no number is promised."""
+    path = job_rank(0, 300, 5523).write(tmp_path / "rank0.json")
+    finding, gain = gain_of(dptrace.open(path, cache=False), "exposed_comm")
+
+    assert finding.cost_ns > 5_000_000
+    assert gain.ns is None
+    assert "missing" in gain.reason
