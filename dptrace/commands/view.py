@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from dptrace.commands.shared.figure_options import FigureOptions, figure_options
-from dptrace.commands.shared.options import Selection, force_option, opening_options, run_options
+from dptrace.commands.shared.options import Selection, force_option, gains_option, opening_options, run_options
 from dptrace.commands.shared.output import OutputFile, quoted_paths
 from dptrace.commands.shared.pages import file_stem, write_page
 from dptrace.commands.shared.picture_options import PictureOptions, picture_options
-from dptrace.commands.shared.reading import open_with_progress
+from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.commands.shared.serve_options import ServeOptions, open_browser, serve_options
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     type=click.Choice(("step", "start")),
     help="Align two runs at each pair of steps, or only at the first. [step]",
 )
+@gains_option
 @serve_options
 @picture_options
 @figure_options
@@ -51,6 +52,7 @@ def command(
     text: bool,
     against: str | None,
     align: str | None,
+    gains: bool | None,
     serve: ServeOptions,
     picture: PictureOptions,
     figure: FigureOptions,
@@ -73,7 +75,7 @@ def command(
     """
     if align is not None and against is None:
         raise UsageError("--align needs a second run; name it with --against RUN.")
-    _check(output, text, force, against, picture, figure, serve)
+    _check(output, text, force, against, picture, figure, serve, gains)
     both = [paths, *([(against,)] if against is not None else [])]
     runs = [open_with_progress(places, read_options, verbosity, selection) for places in both]
     by_step = align != "start"
@@ -84,6 +86,8 @@ def command(
     elif text:
         _print(runs, by_step, picture)
     else:
+        if len(runs) == 1 and picture.is_gantt and gains_wanted(gains, paths):
+            runs = [with_gains(runs[0], verbosity)]
         gantt_chart = _gantt_chart(runs, output, picture)
         if gantt_chart is not None and (serve.requested or _too_large(gantt_chart)):
             entry = _index_entry(runs[0], read_options, selection)
@@ -104,8 +108,12 @@ def _check(
     picture: PictureOptions,
     figure: FigureOptions,
     serve: ServeOptions,
+    gains: bool | None,
 ) -> None:
     """Refuse options that do not go together, before any work."""
+    pictured = text or picture.requested or figure.requested or not picture.is_gantt
+    if gains and (pictured or against is not None):
+        raise UsageError("--gains is about the findings above the Gantt page of one run; leave it out here.")
     picture.check(output, text, force, against is not None)
     page_only = output is None and not text and not picture.requested and picture.is_gantt and against is None
     figure.check(not page_only or serve.requested, force)

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
 from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.replay_files import write_job
 
 
 @pytest.fixture
@@ -160,3 +161,16 @@ def test_help_ends_with_examples() -> None:
     text = run("--help").output
 
     assert "dptrace view runs/ddp --text" in text
+
+
+def test_a_page_of_a_small_run_says_what_a_step_would_gain(tmp_path: Path) -> None:
+    """With the findings above the chart; what shows none of them refuses the option."""
+    write_job(tmp_path / "job")
+    arguments = [tmp_path / "job", "-o"]
+
+    assert 0 == run(*arguments, tmp_path / "a.html").exit_code
+    assert 0 == run(*arguments, tmp_path / "b.html", "--no-gains").exit_code
+    assert "Would gain" in (tmp_path / "a.html").read_text()
+    assert "ould gain" not in (tmp_path / "b.html").read_text()
+    assert 2 == run(tmp_path / "job", "--gains", "--text").exit_code
+    assert 2 == run(tmp_path / "job", "--gains", "--against", tmp_path / "job").exit_code

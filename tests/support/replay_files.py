@@ -67,6 +67,7 @@ def _launch(
 
 def write_job(folder: Path, steps: int = 4) -> Path:
     """Write the two ranks of the job: rank 1 has the longer forward, so rank 0 waits for it."""
+    folder.mkdir(exist_ok=True)
     arrival = 20 + 400 + 1 + 200 + 2
     job_rank(0, 300, arrival, steps).write(folder / "rank0.json")
     job_rank(1, 400, arrival, steps).write(folder / "rank1.json")
