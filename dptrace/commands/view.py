@@ -15,6 +15,7 @@ from dptrace.commands.shared.options import Selection, force_option, gains_optio
 from dptrace.commands.shared.output import OutputFile, quoted_paths
 from dptrace.commands.shared.pages import file_stem, write_page
 from dptrace.commands.shared.picture_options import PictureOptions, picture_options
+from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.commands.shared.serve_options import ServeOptions, open_browser, serve_options
 from dptrace.errors import DptraceError, UsageError
@@ -22,8 +23,11 @@ from dptrace.load.options import ReadOptions
 from dptrace.readers.sources.url import is_url
 
 if TYPE_CHECKING:
+    from dptrace.replay.critical_path import CriticalPath
     from dptrace.run.run import Run
     from dptrace.viewers.gantt.chart import Chart
+
+_ONE_FILE = "--critical-path is drawn on the Gantt page of one run in one file."
 
 
 @click.command()
@@ -39,6 +43,11 @@ if TYPE_CHECKING:
     help="Align two runs at each pair of steps, or only at the first. [step]",
 )
 @gains_option
+@click.option(
+    "--critical-path",
+    is_flag=True,
+    help="Mark what sets the length of a step: of the one that --steps selects, or of the one of median length.",
+)
 @serve_options
 @picture_options
 @figure_options
@@ -53,6 +62,7 @@ def command(
     against: str | None,
     align: str | None,
     gains: bool | None,
+    critical_path: bool,
     serve: ServeOptions,
     picture: PictureOptions,
     figure: FigureOptions,
@@ -69,6 +79,7 @@ def command(
       dptrace view runs/interleaved
       dptrace view runs/ddp --ranks 0,1 --steps 4:6
       dptrace view runs/naive --against runs/interleaved
+      dptrace view runs/ddp --critical-path
       dptrace view runs/ddp --text
       dptrace view runs/ddp --view breakdown --svg breakdown.svg
       dptrace view runs/ddp --figure step.pdf --annotate
@@ -76,6 +87,10 @@ def command(
     if align is not None and against is None:
         raise UsageError("--align needs a second run; name it with --against RUN.")
     _check(output, text, force, against, picture, figure, serve, gains)
+    if critical_path and (text or against or picture.requested or not picture.is_gantt or figure.requested):
+        raise UsageError(f"{_ONE_FILE} Leave --text, --against, --view, --svg, --png and --figure out.")
+    if critical_path and serve.requested:
+        raise UsageError(f"{_ONE_FILE} Leave --serve, --host and --port out; --ranks and --steps make a page smaller.")
     both = [paths, *([(against,)] if against is not None else [])]
     runs = [open_with_progress(places, read_options, verbosity, selection) for places in both]
     by_step = align != "start"
@@ -89,12 +104,13 @@ def command(
         if len(runs) == 1 and picture.is_gantt and gains_wanted(gains, paths):
             runs = [with_gains(runs[0], verbosity)]
         gantt_chart = _gantt_chart(runs, output, picture)
-        if gantt_chart is not None and (serve.requested or _too_large(gantt_chart)):
+        if gantt_chart is not None and not critical_path and (serve.requested or _too_large(gantt_chart)):
             entry = _index_entry(runs[0], read_options, selection)
             serve.serve(runs[0], gantt_chart, entry, not no_browser, verbosity)
             return
         page = output or _cached_page_path((*paths, "--against", against) if against is not None else paths)
-        write_page(page, lambda: _document(runs, by_step, picture, gantt_chart), verbosity)
+        path = _critical_path(runs[0], verbosity) if critical_path else None
+        write_page(page, lambda: _document(runs, by_step, picture, gantt_chart, path), verbosity)
         if output is None and not no_browser:
             second = "" if against is None else f" --against {quoted_paths((against,))}"
             _show(page, quoted_paths(paths) + second)
@@ -163,12 +179,19 @@ def _too_large(gantt_chart: Chart) -> bool:
     return len(gantt_chart) > MAX_INTERVALS
 
 
-def _document(runs: list[Run], by_step: bool, picture: PictureOptions, gantt_chart: Chart | None) -> str:
+def _critical_path(run: Run, verbosity: str) -> CriticalPath:
+    with progress("Replaying", verbosity, measured=False):
+        return run.critical_path()
+
+
+def _document(
+    runs: list[Run], by_step: bool, picture: PictureOptions, gantt_chart: Chart | None, path: CriticalPath | None
+) -> str:
     """Draw one run or two as a page."""
-    if gantt_chart is not None:
+    if gantt_chart is not None or path is not None:
         from dptrace.viewers.gantt import page as gantt
 
-        return gantt.document(runs[0], gantt_chart)
+        return gantt.document(runs[0], gantt_chart, path=path)
     if len(runs) == 1:
         return picture.document(runs[0])
     from dptrace.viewers.gantt import pair_page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,11 +16,14 @@ from dptrace.core.intervals import Int64
 from dptrace.errors import UsageError
 from dptrace.replay.binding import binding_edges, chain_to
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.path import LINK_KINDS, Links, last_task, links_of, step_ends
-from dptrace.replay.simulate import Schedule, Times
+from dptrace.replay.graph.model import TaskKind
+from dptrace.replay.module_path import ModuleTime, module_times, modules_frame
+from dptrace.replay.path import LINK_KINDS, Links, StepEnds, last_task, links_of, step_ends
+from dptrace.replay.recorded_path import RecordedPath, recorded_path
+from dptrace.replay.shortening import HOST, Shortening
+from dptrace.replay.simulate import Times
 from dptrace.replay.slack import FREE, slack_of
-from dptrace.timeline.model import Kind
+from dptrace.timeline.model import Kind, Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,9 +34,7 @@ __all__ = ["SCHEMA", "CriticalPath", "Item", "critical_path"]
 
 SCHEMA = 1
 """Version of the JSON of a critical path."""
-_SHORTER = 0.1
 _MOST_ITEMS = 12
-_HOST = ("host",)
 _COLUMNS = ("rank", "device", "name", "kind", "start_ns", "duration_ns", "slack_ns", "on_path")
 
 
@@ -72,19 +74,25 @@ class CriticalPath:
     _model: Model = field(repr=False)
     _times: Times = field(repr=False)
     _slack: Int64 = field(repr=False)
+    _ends: StepEnds = field(repr=False)
 
     @property
     def length_ns(self) -> int:
         """Length of the step: that of the chain, by construction."""
         return self.end_ns - self.start_ns
 
+    def described(self) -> list[dict[str, Any]]:
+        """Return ``kind``, ``rank``, ``name`` and ``operator`` of each entry of ``links``."""
+        return [
+            {"kind": LINK_KINDS[kind], **_described(self._model, LINK_KINDS[kind], task)}
+            for kind, task in zip(self.links.kind.tolist(), self.links.task.tolist(), strict=True)
+        ]
+
     def pieces(self) -> Iterator[dict[str, Any]]:
         """Yield the pieces of the chain from first to last; neighbours of one kind, rank and operator are one piece."""
         last: dict[str, Any] = {}
-        for start, end, kind, task in zip(
-            *(getattr(self.links, n).tolist() for n in Links.__struct_fields__), strict=True
-        ):
-            about = {"kind": LINK_KINDS[kind], **_described(self._model, LINK_KINDS[kind], task)}
+        times = zip(self.links.start_ns.tolist(), self.links.end_ns.tolist(), strict=True)
+        for (start, end), about in zip(times, self.described(), strict=True):
             if last and all(last[key] == value for key, value in about.items()):
                 last["end_ns"] = end
                 continue
@@ -93,6 +101,25 @@ class CriticalPath:
             last = {"start_ns": start, "end_ns": end, **about}
         if last:
             yield last
+
+    @cached_property
+    def by_module(self) -> tuple[ModuleTime, ...]:
+        """The time of the path by module, most first; empty where no file has modules. Files are read once more."""
+        return module_times(self._model, self.links, Shortening(self._model, self._ends))
+
+    def modules(self) -> pd.DataFrame:
+        """Return the time of the path by module: a row each, most time first.
+
+        Columns:
+            module (str): path of the module: ``layers.3.attn``; ``(no module)`` for the rest.
+            path_ns (int, ns): its time on the path; the rows add up to the length of the step.
+            share (float): path_ns as a share of the step, from 0 to 1.
+            compute_ns, memory_ns, transfer_ns, host_ns, other_ns (int, ns): path_ns by kind; the host's is that of its
+                calls and the pauses between them.
+            gain_ns (int or None, ns): how much shorter a step would be, by replay, if the kernels, transfers and host
+                calls of the module took 10 % less, in every step; <NA> where it was not computed.
+        """
+        return modules_frame(self.by_module, self.length_ns)
 
     def kernels(self) -> pd.DataFrame:
         """Return the step's kernels, copies and collectives with their slack: a row each.
@@ -111,17 +138,32 @@ class CriticalPath:
         frames = [pd.DataFrame(rows, columns=list(_COLUMNS)) for rows in self._kernel_columns()]
         return pd.concat(frames, ignore_index=True).astype({"slack_ns": "Int64"})
 
+    @cached_property
+    def recorded(self) -> RecordedPath:
+        """Where the recording has the pieces of ``links``."""
+        return recorded_path(self._model, self._times, self.links)
+
+    @property
+    def timelines(self) -> tuple[Timeline, ...]:
+        """The timelines of the whole run, which ``recorded`` counts."""
+        return self._model.run.timelines
+
+    def slack_ns(self, number: int) -> tuple[Int64, Int64]:
+        """Return the intervals of a timeline that the step has, and the slack of each in ns, or FREE or little less."""
+        timeline, (_, tasks) = self._model.run.timelines[number], self._model.place[number]
+        names = timeline.windows.names
+        in_step = timeline.step == names.index(self.step) if self.step in names else np.zeros(len(timeline), np.bool_)
+        own = np.flatnonzero((tasks >= 0) & in_step)
+        return own, self._slack[self._model.over[tasks[own]]]
+
     def _kernel_columns(self) -> Iterator[dict[str, Any]]:
         model, times = self._model, self._times
         on_path = np.zeros(len(model.graph), np.bool_)
         on_path[self.links.task] = True
         kinds = np.array([kind.name.lower() for kind in Kind], object)
-        for timeline, (_, tasks) in zip(model.run.timelines, model.place, strict=True):
-            names = timeline.windows.names
-            step = names.index(self.step) if self.step in names else -1
-            own = np.flatnonzero((tasks >= 0) & (timeline.step == step))
+        for number, (timeline, (_, tasks)) in enumerate(zip(model.run.timelines, model.place, strict=True)):
+            own, slack = self.slack_ns(number)
             task, over = tasks[own], model.over[tasks[own]]
-            slack = self._slack[over]
             yield {
                 "rank": timeline.rank,
                 "device": timeline.device,
@@ -145,6 +187,7 @@ class CriticalPath:
             "by_kind": self.by_kind,
             "by_rank": [{"rank": rank, "path_ns": ns} for rank, ns in self.by_rank.items()],
             "items": [item.to_dict() for item in self.items],
+            "modules": [module.to_dict() for module in self.by_module],
             "path": list(self.pieces()),
             "notes": list(self.notes),
         }
@@ -160,7 +203,7 @@ def critical_path(replay: Replay, step: str | None = None) -> CriticalPath:
         UsageError: no step has that name.
     """
     model, times = replay.model, replay.base.times
-    name = step or middle_step(model.run.devices) or ""
+    name = step or middle_step(replay.run.devices) or ""
     names = next((t.windows.names for t in model.run.timelines if name in t.windows.names), ())
     if name not in names:
         known = model.run.timelines[0].windows.names
@@ -180,12 +223,13 @@ def critical_path(replay: Replay, step: str | None = None) -> CriticalPath:
         end_ns=until,
         by_kind=links.by_kind(),
         by_rank=_by_rank(model, links),
-        items=_items(model, links, ends.task[ends.step == ends.step.max()], int(ends.step.max()) + 1),
+        items=_items(model, links, Shortening(model, ends)),
         links=links,
         notes=model.notes,
         _model=model,
         _times=times,
         _slack=slack_of(model.graph, times, until, ends.task[ends.step <= index]),
+        _ends=ends,
     )
 
 
@@ -209,12 +253,12 @@ def _described(model: Model, kind: str, task: int) -> dict[str, Any]:
     operator_name = graph.names[operator] if operator >= 0 else ""
     return {
         "rank": None if number is None else model.run.timelines[number].rank,
-        "name": operator_name or own if kind in _HOST else own if kind in ("compute", "memory", "transfer") else "",
+        "name": operator_name or own if kind == HOST else own if kind in ("compute", "memory", "transfer") else "",
         "operator": operator_name,
     }
 
 
-def _items(model: Model, links: Links, last: Int64, steps: int) -> tuple[Item, ...]:
+def _items(model: Model, links: Links, shortening: Shortening) -> tuple[Item, ...]:
     """Return what takes the most time on the path, with what a tenth less of it gains."""
     graph = model.graph
     names = _item_names(model)
@@ -223,15 +267,12 @@ def _items(model: Model, links: Links, last: Int64, steps: int) -> tuple[Item, .
     )
     known, which = np.unique(keys, return_inverse=True)
     total = np.bincount(which, links.end_ns - links.start_ns).astype(np.int64)
-    schedule = Schedule(graph)
-    end = int(schedule.run().end_ns[last].max())
     items = []
     for number in np.argsort(-total, kind="stable")[:_MOST_ITEMS].tolist():
         kind, name = divmod(int(known[number]), len(graph.names) + 1)
-        durations, lags = _shorter(model, LINK_KINDS[kind], name - 1, names)
-        gain = end - int(schedule.run(durations, lags).end_ns[last].max())
         label = graph.names[name - 1] if name else ""
-        items.append(Item(LINK_KINDS[kind], label, int(total[number]), round(gain / max(1, steps))))
+        gain = shortening.of_name(LINK_KINDS[kind], name - 1, names)
+        items.append(Item(LINK_KINDS[kind], label, int(total[number]), gain))
     return tuple(items)
 
 
@@ -249,29 +290,3 @@ def _item_names(model: Model) -> NDArray[np.int32]:
     host = graph.of(TaskKind.CALL, TaskKind.RETURN, TaskKind.MARK) & (graph.operator >= 0)
     names: NDArray[np.int32] = np.where(host, graph.operator, graph.name)
     return names
-
-
-def _shorter(model: Model, kind: str, name: int, names: NDArray[np.int32]) -> tuple[Int64, Int64]:
-    """Return durations and lags of a run in which something takes a tenth less."""
-    graph = model.graph
-    edge, durations, lags = graph.edge, graph.duration_ns.copy(), graph.edge.lag_ns.copy()
-    work = {
-        "compute": (TaskKind.COMPUTE,),
-        "memory": (TaskKind.MEMORY,),
-        "transfer": (TaskKind.TRANSFER, TaskKind.COMMUNICATION),
-        "host": (TaskKind.CALL,),
-    }
-    waits = {
-        "host": (EdgeKind.HOST, EdgeKind.THREAD),
-        "launch": (EdgeKind.LAUNCH,),
-        "stream": (EdgeKind.STREAM,),
-        "absent_ranks": (EdgeKind.PEER,),
-        "wait": (EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN, EdgeKind.QUEUE, EdgeKind.JOIN, EdgeKind.PRODUCE),
-    }
-    tasks = graph.of(*work.get(kind, ())) & (names == name)
-    edges = edge.of(*waits.get(kind, ()))
-    if kind in _HOST:
-        edges &= (names[edge.dst] == name) & edge.from_end
-    durations[tasks] -= np.rint(durations[tasks] * _SHORTER).astype(np.int64)
-    lags[edges] -= np.rint(np.maximum(lags[edges], 0) * _SHORTER).astype(np.int64)
-    return durations, lags

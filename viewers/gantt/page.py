@@ -31,10 +31,12 @@ from markupsafe import Markup
 
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
+from dptrace.replay.critical_path import CriticalPath
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, headline
 from dptrace.viewers.base.page import bokeh_scripts, bundle, page, static
 from dptrace.viewers.gantt.chart import Chart, chart
+from dptrace.viewers.gantt.critical_path.path_data import path_data, path_notes
 from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.host.host_data import host_data, host_notes
 from dptrace.viewers.gantt.host.looks import kind_looks
@@ -63,30 +65,38 @@ _MAX_SPAN = 3
 """Multiple of the longest rank's time that the chart may span before a note says that the clocks differ."""
 _SHORTEST_VIEW = 200
 """In ns; below the resolution of any trace."""
+_OTHERWISE = "To view all of it, omit -o or add --serve."
+_NO_PATH = "Larger pages, and served ones, do not draw critical paths."
 _MAX_HEIGHT = 640
 """Height of the frame in pixels until the page has measured its window."""
 _MINIMAP_ROW, _MINIMAP_MIN, _MINIMAP_MAX = 6, 24, 64
 """Height in pixels of a row of the minimap, and of the whole minimap."""
 
 
-def document(run: Run, gantt_chart: Chart | None = None, embedded: bool = False) -> str:
+def document(
+    run: Run, gantt_chart: Chart | None = None, embedded: bool = False, path: CriticalPath | None = None
+) -> str:
     """Draw a run as one HTML page.
 
     Args:
         gantt_chart: the run's chart, if it already exists.
+        path: the critical path of a step to draw over the rows.
         embedded: for a frame in another page: the chart fits the frame, and the wheel zooms with Ctrl only.
 
     Raises:
         DptraceError: the run has no step, or more collectives than a page can hold.
     """
     whole = _checked(run, gantt_chart)
+    if path is not None and len(whole) > MAX_INTERVALS:
+        raise DptraceError(_too_many(run, whole, MAX_INTERVALS, _NO_PATH))
     drawn = merged(whole, MAX_INTERVALS if len(whole) <= MAX_INTERVALS else MAX_INTERVALS // 3)
     if len(drawn.chart) > MAX_INTERVALS:
         raise DptraceError(_too_many(run, drawn.chart, MAX_INTERVALS))
     page_data = scene(drawn.chart, details(run, whole)) | of_run(run, whole) | {"merged": drawn.resolution_ns}
     page_data |= with_memory(run, whole)
+    page_data |= {} if path is None else {"path": path_data(run, whole, path)}
     head, host = _headline(run, whole), host_data(run, whole)
-    notes = (*_merged_notes(run, drawn), *head.notes, *host_notes(run, host))
+    notes = (*_merged_notes(run, drawn), *head.notes, *host_notes(run, host), *path_notes(run, path))
     embedding = {"embedded": True} if embedded else {}
     zoom_key = "ctrl" if embedded else ""
     return gantt_page(replace(head, notes=notes), page_data | {"host": host} | embedding, zoom_key=zoom_key)
@@ -199,13 +209,12 @@ def _checked(run: Run, gantt_chart: Chart | None) -> Chart:
     return gantt_chart
 
 
-def _too_many(run: Run, gantt_chart: Chart, limit: int) -> str:
+def _too_many(run: Run, gantt_chart: Chart, limit: int, otherwise: str = _OTHERWISE) -> str:
     steps = max(len(track.steps) for track in gantt_chart.tracks)
     ranks = len({track.rank for track in gantt_chart.tracks})
     return (
         f"{run.path}: {len(gantt_chart):,} intervals to draw ({ranks} ranks, {steps} steps); one page holds at "
-        f"most {limit:,}. Select fewer ranks or steps, for example with --ranks 0,1 or --steps A:B. "
-        "To view all of it, omit -o or add --serve."
+        f"most {limit:,}. Select fewer ranks or steps, for example with --ranks 0,1 or --steps A:B. {otherwise}"
     )
 
 

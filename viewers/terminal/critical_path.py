@@ -10,31 +10,25 @@ from dptrace.core.text import sanitize
 from dptrace.core.units import duration, milliseconds, share
 from dptrace.replay.critical_path import CriticalPath
 from dptrace.viewers.base.format import plain, step_label
+from dptrace.viewers.base.path_kinds import PATH_KINDS
 
 __all__ = ["print_critical_path"]
 
-_LABELS = {
-    "compute": "compute",
-    "memory": "copies and sets",
-    "transfer": "collectives, once the last rank has come",
-    "host": "host: calls and pauses between them",
-    "launch": "latency of launches",
-    "stream": "gaps between kernels of a stream",
-    "wait": "returns of waits",
-    "absent_ranks": "ranks that were not recorded",
-    "unexplained": "unexplained",
-}
 _LONGEST = 72
 _MOST_PIECES = 40
+_MOST_MODULES = 12
 
 
 def print_critical_path(path: CriticalPath, console: Console, every: bool = False) -> None:
     """Print a critical path.
 
     Args:
-        every: print every piece of the chain.
+        every: print every module, and every piece of the chain.
     """
-    parts: list[RenderableType] = [_sentence(path), "", _kind_table(path), "", _rank_table(path), "", _item_table(path)]
+    parts: list[RenderableType] = [_sentence(path)]
+    for table in (_kind_table, _rank_table, _item_table):
+        parts += ["", table(path)]
+    parts += ["", _module_table(path, every)] if path.by_module else []
     parts += ["", _piece_table(path, every), ""]
     parts += [Text("! ", style="yellow").append_text(plain(note)) for note in path.notes]
     console.print(*parts, sep="\n")
@@ -44,9 +38,9 @@ def _sentence(path: CriticalPath) -> Text:
     """Say how long the step is, and what most of its chain is."""
     kind = max(path.by_kind, key=lambda name: path.by_kind[name])
     part = share(path.by_kind[kind] / max(1, path.length_ns))
-    step = sanitize(step_label(path.step))
+    step, label = sanitize(step_label(path.step)), PATH_KINDS[kind]
     return Text(
-        f"Step {step} takes {duration(path.length_ns)} across ranks; {part} of its critical path is {_LABELS[kind]}.",
+        f"Step {step} takes {duration(path.length_ns)} across ranks; {part} of its critical path is {label}.",
         style="bold",
     )
 
@@ -54,7 +48,7 @@ def _sentence(path: CriticalPath) -> Text:
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left", box=None)
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("what", "kind", "name") else "right")
+        table.add_column(heading, justify="left" if heading in ("what", "kind", "name", "module") else "right")
     return table
 
 
@@ -62,7 +56,7 @@ def _kind_table(path: CriticalPath) -> Table:
     table = _table("By kind", "what", "ms", "share")
     for kind, ns in path.by_kind.items():
         if ns:
-            table.add_row(_LABELS[kind], milliseconds(ns), share(ns / max(1, path.length_ns)))
+            table.add_row(PATH_KINDS[kind], milliseconds(ns), share(ns / max(1, path.length_ns)))
     return table
 
 
@@ -82,6 +76,23 @@ def _item_table(path: CriticalPath) -> Table:
     return table
 
 
+def _module_table(path: CriticalPath, every: bool) -> Table:
+    """Return the modules with most time; the others in one row, unless every one is requested."""
+    modules = list(path.by_module)
+    shown = modules if every else modules[:_MOST_MODULES]
+    table = _table("By module", "module", "ms", "share", "compute", "transfer", "host", "gain, ms")
+    for one in shown:
+        own = [milliseconds(one.by_kind[kind]) for kind in ("compute", "transfer", "host")]
+        gain = "" if one.gain_ns is None else milliseconds(one.gain_ns)
+        table.add_row(
+            _ending(one.module), milliseconds(one.path_ns), share(one.path_ns / max(1, path.length_ns)), *own, gain
+        )
+    if rest := modules[len(shown) :]:
+        ns = sum(one.path_ns for one in rest)
+        table.add_row(f"{len(rest):,} others", milliseconds(ns), share(ns / max(1, path.length_ns)))
+    return table
+
+
 def _piece_table(path: CriticalPath, every: bool) -> Table:
     """Return the pieces of the chain in order of time; the longest of them, unless every one is requested."""
     pieces = list(path.pieces())
@@ -97,6 +108,11 @@ def _piece_table(path: CriticalPath, every: bool) -> Table:
         kind = piece["kind"].replace("_", " ")
         table.add_row(milliseconds(at), milliseconds(length), rank, kind, _short(piece["name"]))
     return table
+
+
+def _ending(path: str) -> Text:
+    """Shorten the path of a module, whose end names it."""
+    return plain(path if len(path) <= _LONGEST else f"…{path[1 - _LONGEST :]}")
 
 
 def _short(name: str) -> Text:

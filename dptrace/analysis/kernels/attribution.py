@@ -28,7 +28,7 @@ from dptrace.model.flops.costs import owns_kernels, owns_without_parts
 from dptrace.timeline.model import Kind, Timeline
 from dptrace.timeline.operator_calls import OperatorCalls
 
-__all__ = ["Attribution", "attribute"]
+__all__ = ["Attribution", "attribute", "modules_of_calls"]
 
 
 class Attribution(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ def attribute(timeline: Timeline, recorded: OperatorCalls) -> Attribution:
     again, forward = recomputed_calls(recorded, tree), forward_operators(recorded, tree)
 
     def at(column: Index) -> Index:
-        return np.where(call >= 0, column[call], -1) if len(column) else np.full(len(call), -1, np.int64)
+        return _at(column, call)
 
     recompute = (at(again.astype(np.int64)) > 0) & (timeline.kind[interval] == Kind.COMPUTE)
     labels = Labels(calls)
@@ -98,6 +98,23 @@ def attribute(timeline: Timeline, recorded: OperatorCalls) -> Attribution:
         annotation=annotations_of(recorded, tree, labels, call),
         recompute=recompute,
     )
+
+
+def modules_of_calls(recorded: OperatorCalls, call: Index) -> Index:
+    """Return the innermost module (a label) of each call, as kernels have it that it launched; -1 for none.
+
+    Args:
+        call: indices of calls, or -1.
+    """
+    tree, labels = CallTree(recorded.calls), Labels(recorded.calls)
+    again = _at(recomputed_calls(recorded, tree).astype(np.int64), call) > 0
+    forward = np.where(again, -1, _at(forward_operators(recorded, tree), call))
+    return modules_of(recorded, tree, labels, call, forward, _at(tree.innermost(in_autograd(recorded)), call))
+
+
+def _at(column: Index, call: Index) -> Index:
+    """Return a column at some calls, -1 where there is no call."""
+    return np.where(call >= 0, column[call], -1) if len(column) else np.full(len(call), -1, np.int64)
 
 
 def _owners(recorded: OperatorCalls, tree: CallTree) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ A module is, where the file has them: ``nn.Module: Linear_3`` (``with_modules`` 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,15 @@ from dptrace.analysis.kernels.call_tree import CallTree, Index, Labels
 from dptrace.timeline.host_calls import CallKind, Flame
 from dptrace.timeline.operator_calls import OperatorCalls
 
-__all__ = ["MODULE_LABEL", "annotations_of", "module_labels", "module_paths", "modules_of", "without_hashes"]
+__all__ = [
+    "MODULE_LABEL",
+    "annotations_of",
+    "has_modules",
+    "module_labels",
+    "module_paths",
+    "modules_of",
+    "without_hashes",
+]
 
 MODULE_LABEL = "dptrace::module "
 """Start of the labels that the recorder puts around a module's forward: ``dptrace::module layers.3.attn``."""
@@ -36,6 +45,15 @@ def without_hashes(name: str) -> str:
     '## Call CompiledFxGraph … ##'
     """
     return _HASH.sub("…", name)
+
+
+def has_modules(names: Iterable[str]) -> bool:
+    """Return whether the names of a file's events include one of a module, rather than only annotations.
+
+    >>> has_modules(["## forward ##", "nn.Module: Linear_3"])
+    True
+    """
+    return any(name.startswith((MODULE_LABEL, _MODULE_EVENT)) or _FSDP.match(name) for name in names)
 
 
 def module_labels(recorded: OperatorCalls) -> NDArray[np.bool_]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,13 +23,20 @@ from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
+if TYPE_CHECKING:
+    from dptrace.replay.critical_path import CriticalPath
+    from dptrace.run.run import Run
+
+_PAGES, _PICTURES = (".html", ".htm"), (".svg", ".png", ".pdf")
+
 
 @click.command()
 @run_argument
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Number of the step. [the one of median length]")
 @click.option("--all", "every", is_flag=True, help="Print every piece of the chain.")
 @json_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each kernel of the step, with its slack.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: by default a row for each kernel of the step.")
+@click.option("--by", type=click.Choice(("kernel", "module")), help="What a row of --csv stands for. [kernel]")
 @output_option
 @opening_options
 def command(
@@ -37,6 +45,7 @@ def command(
     every: bool,
     as_json: bool,
     as_csv: bool,
+    by: str | None,
     output: Path | None,
     force: bool,
     read_options: ReadOptions,
@@ -46,26 +55,25 @@ def command(
 
     The chain goes from the end of the step before to the end of the step, across ranks, without a gap: only what lies
     on it can make the step shorter. For what takes most of it, the run is replayed with a tenth less, since another
-    chain may be nearly as long. --csv lists how much longer each kernel of the step could take for nothing.
+    chain may be nearly as long. --csv lists how much longer each kernel of the step could take for nothing, and with
+    --by module the time on the chain by module, where the trace has any. -o FILE.html draws the chain on the step's
+    Gantt chart.
 
     \b
     Examples:
       dptrace critical-path runs/ddp
       dptrace critical-path runs/ddp --step 12 --all
       dptrace critical-path runs/ddp --csv -o slack.csv
+      dptrace critical-path runs/ddp --step 12 -o path.html
     """
-    _check(output, as_json, as_csv, force)
+    _check(output, as_json, as_csv, by, force)
     run = open_with_progress(paths, read_options, verbosity)
     with progress("Replaying", verbosity, measured=False):
         path = run.critical_path(None if step is None else f"ProfilerStep#{step}")
-    if as_json:
-        emit(json_text(path.to_dict()), output)
-    elif as_csv:
-        emit(csv_text(path.kernels()), output)
-    else:
-        from dptrace.viewers.terminal.critical_path import print_critical_path
-
-        print_tables(lambda console: print_critical_path(path, console, every), output)
+    if output is not None and output.suffix in _PAGES:
+        _write_page(run, path, output, verbosity)
+        output = None
+    _print(path, output, as_json, as_csv, by, every)
     print_notes(run.notes)
     if output is not None:
         print_hint(f"Wrote {output}.", verbosity)
@@ -73,12 +81,40 @@ def command(
         print_hint(f"Next: dptrace whatif {quoted_paths(paths)}", verbosity)
 
 
-def _check(output: Path | None, as_json: bool, as_csv: bool, force: bool) -> None:
+def _print(path: CriticalPath, output: Path | None, as_json: bool, as_csv: bool, by: str | None, every: bool) -> None:
+    if as_json:
+        emit(json_text(path.to_dict()), output)
+    elif as_csv:
+        emit(csv_text(path.modules() if by == "module" else path.kernels()), output)
+    else:
+        from dptrace.viewers.terminal.critical_path import print_critical_path
+
+        print_tables(lambda console: print_critical_path(path, console, every), output)
+
+
+def _write_page(run: Run, path: CriticalPath, output: Path, verbosity: str) -> None:
+    """Draw the path on the Gantt chart of its step."""
+    from dptrace.commands.shared.pages import write_page
+    from dptrace.viewers.gantt.critical_path.page import step_document
+
+    write_page(output, lambda: step_document(run, path), verbosity)
+
+
+def _check(output: Path | None, as_json: bool, as_csv: bool, by: str | None, force: bool) -> None:
     """Refuse options that contradict each other, and a file that would be overwritten, before a long read."""
     if as_json and as_csv:
         raise UsageError("Choose one of --json and --csv.")
+    if by is not None and not as_csv:
+        raise UsageError(
+            "--by chooses the rows of --csv: add --csv. Text and --json have modules where the trace does."
+        )
     if output is None:
         return
     check_output(output, force)
+    if (as_json or as_csv) and output.suffix in (*_PAGES, *_PICTURES):
+        kind = "json" if as_json else "csv"
+        raise UsageError(f"{output}: --{kind} writes figures; name it .{kind}.")
+    if output.suffix in _PICTURES:
+        raise UsageError(f"{output}: the path is drawn on a page; name it .html, and save a picture from there.")
     if output.suffix in (".json", ".csv") and not (as_json or as_csv):
         raise UsageError(f"{output} would hold tables; add --{output.suffix[1:]}, or name it .txt.")

@@ -221,8 +221,8 @@ async function start() {
   let interactions = null;
   const whole = new WholeView({ lod, plot: main, stage, redraw: () => picture.draw(true) });
   const picture = new Picture(main, new Raster(lod, stage.rows, palette), hidden, {
-    // The host's rows and those of memory are drawn over the others.
-    rows: () => stage.visible.filter(({ host, memory }) => !host && !memory),
+    // The host's rows, those of memory and of a critical path are drawn over the others.
+    rows: () => stage.visible.filter(({ host, memory, path }) => !host && !memory && !path),
     height: () => stage.frame,
     bands: () => stage.blocks.filter((block) => block.shaded),
     over: (context, view) => stage.inParts(({ top, bottom }) => {
@@ -297,6 +297,7 @@ async function start() {
   stage.changed();
   minimap.draw();
   for (const plot of still) plot.remove();
+  await interactions.path.begin();
   await interactions.memory.begin();
   if (!scene.served) await interactions.host.begin();
   followHeights(refit);

@@ -180,7 +180,8 @@ export class Hover {
 
   #row(index, point) {
     if (this.row.host) return this.hostTip(this.row, point);
-    if (this.row.memory) return this.row.memory.tip(this.row, point);
+    const drawn = this.row.memory ?? this.row.path;
+    if (drawn) return drawn.tip(this.row, point);
     if (this.row.role === "phases") return this.#part(index, point);
     if (index < 0) return null;
     if (this.row.role === "idle") return this.#cause(index);

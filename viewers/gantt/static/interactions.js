@@ -2,6 +2,7 @@
 
 import { Card } from "./card.js";
 import { element, swatch, table, typing } from "../../base/static/dom.js";
+import { CriticalPathView } from "./critical_path_view.js";
 import { Cursor } from "./cursor.js";
 import { ExtraRows } from "./extra_rows.js";
 import { SearchBar } from "./search_bar.js";
@@ -33,7 +34,8 @@ export class Interactions {
     Object.assign(this, { summary, columns, eagerKinds: intervals <= MAX_EAGER_INTERVALS });
     this.host = new HostView({ plot, hover, stage, lod, scene, columns, card: this.card, redraw, button: $("#host") });
     this.memory = new MemoryRows({ stage, scene });
-    this.selection = new Selection({ plot, hover, stage, lod, scene, columns, members: this.members, card: this.card, host: this.host.panel, redraw });
+    this.path = new CriticalPathView({ scene, lod, stage, plot, hover, card: this.card, navigation, redraw, button: $("#path") });
+    this.selection = new Selection({ plot, hover, stage, lod, scene, columns, members: this.members, card: this.card, host: this.host.panel, path: this.path, redraw });
     this.cursor = new Cursor({ root: $("#figure"), says: $("#cursor"), plot, hover, stage, lod, navigation, selection: this.selection, host: this.host.panel, redraw });
     const searchIndex = scene.served ? new ServedSearch(lod) : new SearchIndex(lod, scene, columns);
     this.searchBar = new SearchBar({ input: $("#find"), output: $("#found"), searchIndex, plot, navigation, stage, scene, lod, card: this.card, redraw });
@@ -79,6 +81,7 @@ export class Interactions {
 
   /** Draw over the rows. */
   over(context, view) {
+    this.path.draw(context, view, this.theme.looks);
     this.searchBar.draw(context, view, this.theme.looks);
     this.selection.draw(context, view, this.theme.looks);
     this.host.panel.draw(context, view, this.theme.looks);
@@ -146,6 +149,7 @@ export class Interactions {
       i: () => this.showIdle(),
       r: () => this.#streams(),
       c: () => this.host.fold(this.#pointedTrack()),
+      k: () => this.path.dim(),
       p: () => this.order.pin(this.#pointedTrack()),
       e: () => this.save(event.shiftKey ? "png" : "svg"),
       escape: () => this.#escape(),

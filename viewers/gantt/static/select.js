@@ -27,8 +27,8 @@ export function memberRows(memberDetails, scene, lod) {
 }
 
 export class Selection {
-  constructor({ plot, hover, stage, lod, scene, columns, members, card, host, redraw }) {
-    Object.assign(this, { plot, hover, stage, lod, scene, columns, members, card, host, redraw, chosen: null });
+  constructor({ plot, hover, stage, lod, scene, columns, members, card, host, path, redraw }) {
+    Object.assign(this, { plot, hover, stage, lod, scene, columns, members, card, host, path, redraw, chosen: null });
     plot.events.addEventListener("click", () => this.#click());
   }
 
@@ -71,6 +71,7 @@ export class Selection {
       ["duration", duration(lod.duration[index])],
       ...(delay === null ? [] : [["launched", `${duration(delay)} before its start`]]),
       [streamWord(owner), String(scene.columns.streams[columns.stream[index]])],
+      ...this.path.factsOf(index),
       ...this.chosen.launch,
     ].map(([key, text]) => [key, key === "stack" ? text : visible(text)]);
   }

@@ -1,0 +1,78 @@
+"""What a step would gain if something took a tenth less, by replay: a second chain may be nearly as long."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64
+from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.model import EdgeKind, TaskKind
+from dptrace.replay.path import StepEnds
+from dptrace.replay.simulate import Schedule
+
+__all__ = ["HOST", "TIMED_TASKS", "Shortening"]
+
+SHORTER = 0.1
+HOST = "host"
+TIMED_TASKS = {
+    "compute": (TaskKind.COMPUTE,),
+    "memory": (TaskKind.MEMORY,),
+    "transfer": (TaskKind.TRANSFER, TaskKind.COMMUNICATION),
+    HOST: (TaskKind.CALL,),
+}
+"""The tasks whose own time is a kind of piece of a path."""
+_LAGS = {
+    HOST: (EdgeKind.HOST, EdgeKind.THREAD),
+    "launch": (EdgeKind.LAUNCH,),
+    "stream": (EdgeKind.STREAM,),
+    "absent_ranks": (EdgeKind.PEER,),
+    "wait": (EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN, EdgeKind.QUEUE, EdgeKind.JOIN, EdgeKind.PRODUCE),
+}
+"""The edges whose lag is a kind of piece."""
+
+
+class Shortening:
+    """Replays of a run in which something takes a tenth less, everywhere."""
+
+    def __init__(self, model: Model, ends: StepEnds) -> None:
+        """Replay the run as it was.
+
+        Args:
+            ends: the tasks that end each step.
+        """
+        self._graph = model.graph
+        self._schedule = Schedule(model.graph)
+        self._last = ends.task[ends.step == ends.step.max()]
+        self._steps = max(1, int(ends.step.max()) + 1)
+        self._end = self._ended(None, None)
+
+    def of_name(self, kind: str, name: int, names: NDArray[np.int32]) -> int:
+        """Return the gain of a step in ns if all pieces of a kind and name took less.
+
+        Args:
+            kind: one of LINK_KINDS.
+            name: index of the name, which only tasks have; what only edges have is shorter under all names.
+            names: the name that each task counts for.
+        """
+        graph, edge = self._graph, self._graph.edge
+        edges = edge.of(*_LAGS.get(kind, ()))
+        if kind == HOST:
+            edges &= (names[edge.dst] == name) & edge.from_end
+        return self._gain(graph.of(*TIMED_TASKS.get(kind, ())) & (names == name), edges)
+
+    def of_tasks(self, tasks: NDArray[np.bool_]) -> int:
+        """Return the gain of a step in ns if these tasks, and the host's pauses before them, took less."""
+        edge = self._graph.edge
+        timed = self._graph.of(*(kind for kinds in TIMED_TASKS.values() for kind in kinds))
+        return self._gain(tasks & timed, edge.of(*_LAGS[HOST]) & edge.from_end & tasks[edge.dst])
+
+    def _gain(self, tasks: NDArray[np.bool_], edges: NDArray[np.bool_]) -> int:
+        durations, lags = self._graph.duration_ns.copy(), self._graph.edge.lag_ns.copy()
+        durations[tasks] -= np.rint(durations[tasks] * SHORTER).astype(np.int64)
+        lags[edges] -= np.rint(np.maximum(lags[edges], 0) * SHORTER).astype(np.int64)
+        return round((self._end - self._ended(durations, lags)) / self._steps)
+
+    def _ended(self, durations: Int64 | None, lags: Int64 | None) -> int:
+        """Return when the last step is over."""
+        return int(self._schedule.run(durations, lags).end_ns[self._last].max())

@@ -1,0 +1,328 @@
+/**
+ * The critical path on the chart: a row of its pieces below each GPU that it passes, outlines around its kernels,
+ * collectives and copies, and lines where it jumps to another row or GPU. The rest can be dimmed.
+ */
+
+import { element, table } from "../../base/static/dom.js";
+import { FONT_FAMILY } from "../../base/static/theme.js";
+import { between, joined, PathData } from "./critical_path.js";
+import { stepNamed } from "./hash.js";
+import { rowOf, trackName } from "./rows.js";
+import { duration, moment, percentOf, shortName, truncateMiddle, visible } from "./text.js";
+
+/** Height of a row of pieces; width from which a piece is outlined, and labelled; gap below which outlines join; in pixels. */
+const ROW = 18, OUTLINED = 3, LABELLED = 44, JOINED = 1.5;
+/** How much of what is not on the path the page's color hides. */
+const VEIL = 0.72;
+/** Distance in pixels within which the pointer finds a piece. */
+const NEAR = 2;
+/** The rows of intervals by the role of their lane. */
+const ROW_OF = { compute: "compute", collectives: "exposure", memory: "memory" };
+
+const line = (text, className = "") => element("div", className, text);
+
+export class CriticalPathView {
+  constructor({ scene, lod, stage, plot, hover, card, navigation, redraw, button }) {
+    Object.assign(this, { scene, lod, stage, plot, hover, card, navigation, redraw, button, data: null, dimmed: false, chosen: -1 });
+    button.hidden = !scene.path;
+    if (!scene.path) return;
+    button.addEventListener("click", () => this.dim());
+    plot.events.addEventListener("click", () => this.#click());
+  }
+
+  /** Show the path, and its step. */
+  async begin() {
+    if (!this.scene.path) return;
+    this.data = await PathData.of(this.scene);
+    this.data.byTrack.forEach((pieces, track) => pieces.length && this.#lay(track));
+    const found = stepNamed(this.scene.strips, this.data.step);
+    if (found && !location.hash) this.navigation.step(found.step, found.strip);
+  }
+
+  #lay(track) {
+    const row = { ...rowOf(this.scene, { track, role: "path", label: "critical path", h: ROW }), extra: true };
+    this.stage.extend(track, "path", [{ ...row, path: this }]);
+  }
+
+  /** Hide most of what is not on the path, or show it again. */
+  dim(yes = !this.dimmed) {
+    if (!this.data) return;
+    this.dimmed = yes;
+    this.button.setAttribute("aria-pressed", String(yes));
+    this.redraw();
+  }
+
+  /** Return facts on an interval for its details: its part of the path, or its slack. */
+  factsOf(index) {
+    if (!this.data) return [];
+    const place = this.lod.placeOf(index), piece = this.data.ofInterval(place), slack = this.data.slackOf(place), { label } = this.data;
+    if (piece >= 0) return [["critical path", this.#share(piece)], ...this.#gain(piece)];
+    if (slack === null) return [];
+    return [["slack", slack === Infinity ? `step ${label} does not wait for it` : `${duration(slack)}: it could take that much longer before step ${label} does`]];
+  }
+
+  #share(i) {
+    const { data } = this;
+    return `${duration(data.duration[i])}, ${percentOf(data.duration[i], data.length)} of step ${data.label}`;
+  }
+
+  #gain(i) {
+    const gain = this.data.gainOf(i);
+    return gain === null ? [] : [["10 % less", `of all like it makes a step ${gain < 0 ? `${duration(-gain)} longer` : `${duration(gain)} shorter`}, by replay`]];
+  }
+
+  #kind(i) {
+    return this.data.kinds[this.data.kind[i]].label;
+  }
+
+  /** Return what a piece is called: its kernel, collective or operator, else its kind. */
+  #title(i) {
+    const name = this.data.names[this.data.name[i]];
+    return name ? visible(shortName(name)) : this.#kind(i);
+  }
+
+  /** Return the tooltip of a row at { time, pixel } as lines. */
+  tip({ track }, { time, pixel }) {
+    const i = this.data.at(track, time, NEAR * pixel);
+    if (i < 0) return null;
+    return [line(this.#title(i), "head"), line(this.#kind(i)), line(`on the critical path: ${this.#share(i)}`), ...this.#gain(i).map((fact) => line(fact.join(" "))), line(trackName(this.scene.tracks[track]), "dim")];
+  }
+
+  #click() {
+    const { row, pointer } = this.hover, point = pointer && this.hover.time(pointer);
+    if (!row?.path || !point) return;
+    const i = this.data.at(row.track, point.time, NEAR * point.pixel);
+    if (i >= 0) this.choose(i);
+  }
+
+  /** Show the details of a piece. */
+  choose(i) {
+    const { data, scene } = this, track = data.trackOf(i), operator = data.names[data.operator[i]], name = data.names[data.name[i]];
+    this.chosen = i;
+    const facts = [
+      ["GPU", track < 0 ? "not on this page" : trackName(scene.tracks[track])],
+      ["kind", this.#kind(i)],
+      ["length", this.#share(i)],
+      ["start", moment(data.start[i], 1e6)],
+      ...(operator && operator !== name ? [["operator", visible(operator)]] : []),
+      ["slack", "none: where it takes longer, so does the step"],
+      ...this.#gain(i),
+      ["piece", `${i + 1} of ${data.count}`],
+    ];
+    const buttons = element("p", "pieces");
+    buttons.append(this.#stepButton("‹ before", i - 1), this.#stepButton("after ›", i + 1));
+    this.card.show("path", this.#title(i), [...(name ? [element("p", "full", visible(name))] : []), table(null, facts, "facts-table"), buttons], { close: () => this.#clear() });
+    this.redraw();
+  }
+
+  /** Return a button that goes to another piece of the path. */
+  #stepButton(text, i) {
+    const button = Object.assign(element("button", "link", text), { type: "button", disabled: i < 0 || i >= this.data.count });
+    button.addEventListener("click", () => {
+      const { from, to } = this.plot.range, { start, end } = this.data;
+      if (this.data.trackOf(i) >= 0) this.stage.reveal(this.data.trackOf(i), "path");
+      if (start[i] < from || end[i] > to) this.navigation.show((start[i] + end[i] - (to - from)) / 2, (start[i] + end[i] + (to - from)) / 2);
+      this.choose(i);
+      [...document.querySelectorAll("#card .pieces button")].find((one) => one.textContent === text)?.focus();
+    });
+    return button;
+  }
+
+  #clear() {
+    this.chosen = -1;
+    this.redraw();
+  }
+
+  /** Draw the path over the rows; the context is in CSS pixels. */
+  draw(context, view, looks) {
+    if (!this.data) return;
+    const drawing = new Drawing(this, context, view, looks);
+    context.save();
+    if (this.dimmed) drawing.veil();
+    drawing.pieces();
+    drawing.outlines();
+    drawing.jumps();
+    context.restore();
+  }
+
+  /** The label of a piece in its row, widest first. */
+  texts(i) {
+    const title = this.#title(i);
+    return [`${title} · ${duration(this.data.duration[i])}`, title];
+  }
+
+  /** The category whose color a piece has. */
+  categoryOf(i) {
+    const { kinds, kind, position } = this.data, { category } = kinds[kind[i]];
+    if (category !== null) return category;
+    const at = position[i] ? this.lod.indexOf(this.data.laneOf(i), position[i] - 1) : -1;
+    return at < 0 ? this.scene.special.idle : this.lod.category[at];
+  }
+}
+
+/** One picture of the path. */
+class Drawing {
+  #boxes = new Map();
+
+  constructor(path, context, { from, to, width }, looks) {
+    Object.assign(this, { path, data: path.data, context, looks, width, from, px: (to - from) / width });
+    this.spans = this.#spans();
+  }
+
+  #x(time) {
+    return (time - this.from) / this.px;
+  }
+
+  /** Return the place of a row of a GPU, that of its phases if it is collapsed, or null if the GPU is hidden. */
+  #box(track, role) {
+    const key = `${track} ${role}`, { stage } = this.path;
+    if (!this.#boxes.has(key)) this.#boxes.set(key, stage.boxOf(track, role) ?? stage.boxOf(track, "phases"));
+    return this.#boxes.get(key);
+  }
+
+  /** The row that a piece is outlined in: that of its interval, else that of the path. */
+  #rowOf(i) {
+    return ROW_OF[this.data.roleOf(i)] ?? "path";
+  }
+
+  #seen(i) {
+    return this.#x(this.data.end[i]) >= -OUTLINED && this.#x(this.data.start[i]) <= this.width + OUTLINED;
+  }
+
+  /** Return where the path is in each row that it passes, in pixels: a map from { track, role } as text to spans. */
+  #spans() {
+    const { data } = this, found = new Map();
+    data.byTrack.forEach((pieces, track) => {
+      for (const i of pieces) {
+        if (!this.#seen(i)) continue;
+        for (const role of new Set([this.#rowOf(i), "path"])) {
+          const key = `${track} ${role}`;
+          if (!found.has(key)) found.set(key, { track, role, spans: [] });
+          found.get(key).spans.push([this.#x(data.start[i]), this.#x(data.end[i])]);
+        }
+      }
+    });
+    for (const one of found.values()) one.spans = joined(one.spans, JOINED);
+    return found;
+  }
+
+  /** Dim all rows where the path does not pass. */
+  veil() {
+    const { context, looks, width, path } = this;
+    context.save();
+    context.globalAlpha = VEIL;
+    context.fillStyle = looks.chrome.paper;
+    context.beginPath();
+    for (const { track, role, y, h } of path.stage.visible) {
+      if (role === "path") continue;
+      const collapsed = role === "phases" && path.stage.collapsed[track];
+      const own = collapsed ? [...this.spans.values()].filter((one) => one.track === track).flatMap(({ spans }) => spans) : this.spans.get(`${track} ${role}`)?.spans ?? [];
+      const sorted = joined(own.map(([a, b]) => [Math.max(0, a), Math.min(width, Math.max(b, a + 1))]).sort((a, b) => a[0] - b[0]), JOINED);
+      for (const [left, right] of between(sorted, width)) context.rect(left, y, right - left, h);
+    }
+    context.fill();
+    context.restore();
+  }
+
+  /** Fill the rows of the path: short pieces by the kind that has most of each pixel. */
+  pieces() {
+    const { data, context, looks, path } = this;
+    data.byTrack.forEach((pieces, track) => {
+      const box = path.stage.boxOf(track, "path");
+      if (!box) return;
+      const columns = new Map();
+      for (const i of pieces) {
+        if (!this.#seen(i)) continue;
+        const left = this.#x(data.start[i]), wide = this.#x(data.end[i]) - left, category = path.categoryOf(i);
+        if (wide < 1) this.#add(columns, Math.floor(left), category, wide);
+        else this.#fill(box, left, wide, looks.categories[category].color);
+      }
+      for (const [x, shares] of columns) {
+        const [category] = [...shares].reduce((best, one) => (one[1] > best[1] ? one : best));
+        this.#fill(box, x, 1, looks.categories[category].color);
+      }
+      Object.assign(context, { font: `11px ${FONT_FAMILY}`, textBaseline: "middle", textAlign: "left" });
+      for (const i of pieces) if (this.#seen(i)) this.#label(i, box);
+    });
+  }
+
+  #add(columns, x, category, share) {
+    if (!columns.has(x)) columns.set(x, new Map());
+    const shares = columns.get(x);
+    shares.set(category, (shares.get(category) ?? 0) + share);
+  }
+
+  #fill({ y, h }, left, wide, color) {
+    const begin = Math.max(0, left);
+    this.context.fillStyle = color;
+    this.context.fillRect(begin, y, Math.min(this.width, left + wide) - begin, h);
+  }
+
+  #label(i, { y, h }) {
+    const { data, context, looks, path, width } = this, left = Math.max(0, this.#x(data.start[i])), right = Math.min(width, this.#x(data.end[i]));
+    if (right - left < LABELLED) return;
+    const room = right - left - 8, texts = path.texts(i), whole = texts.find((text) => context.measureText(text).width <= room), last = texts.at(-1);
+    const text = whole ?? truncateMiddle(last, Math.floor((last.length * room) / context.measureText(last).width) - 1);
+    if (!text) return;
+    context.fillStyle = looks.categories[path.categoryOf(i)].ink;
+    context.fillText(text, left + 4, y + h / 2 + 0.5);
+  }
+
+  /** Outline the path's pieces in each row; a bar stands for what is too narrow. */
+  outlines() {
+    const { context, looks: { chrome }, width } = this;
+    for (const { track, role, spans } of this.spans.values()) {
+      const box = this.#box(track, role);
+      if (!box) continue;
+      for (const [from, to] of spans) {
+        const left = Math.max(-4, from), wide = Math.min(width + 4, to) - left;
+        if (wide < OUTLINED) this.#bar(box, left + wide / 2, chrome);
+        else for (const [color, thick] of [[chrome.paper, 4], [chrome.text, 2]]) {
+          Object.assign(context, { strokeStyle: color, lineWidth: thick });
+          context.strokeRect(left, box.y, wide, box.h);
+        }
+      }
+    }
+    this.#chosen(chrome);
+  }
+
+  #bar({ y, h }, x, { text }) {
+    this.context.fillStyle = text;
+    this.context.fillRect(x - 0.75, y, 1.5, h);
+  }
+
+  /** Frame the piece whose details are shown. */
+  #chosen({ mark, paper }) {
+    const { path: { chosen }, data, context } = this;
+    if (chosen < 0 || data.trackOf(chosen) < 0 || !this.#seen(chosen)) return;
+    const left = this.#x(data.start[chosen]), wide = Math.max(2, this.#x(data.end[chosen]) - left);
+    for (const role of new Set([this.#rowOf(chosen), "path"])) {
+      const box = this.#box(data.trackOf(chosen), role);
+      if (box) for (const [color, thick] of [[paper, 5], [mark, 3]]) {
+        Object.assign(context, { strokeStyle: color, lineWidth: thick });
+        context.strokeRect(left - 1, box.y, wide + 2, box.h);
+      }
+    }
+  }
+
+  /** Connect pieces in different rows: one line for each pixel and pair of rows, since a step can have thousands. */
+  jumps() {
+    const { data, context, looks: { chrome } } = this, drawn = new Set();
+    context.beginPath();
+    for (let i = 1; i < data.count; i++) {
+      const tracks = [data.trackOf(i - 1), data.trackOf(i)], roles = [this.#rowOf(i - 1), this.#rowOf(i)];
+      if (Math.min(...tracks) < 0 || (!this.#seen(i - 1) && !this.#seen(i))) continue;
+      const [above, below] = tracks.map((track, k) => this.#box(track, roles[k])), x = [this.#x(data.end[i - 1]), this.#x(data.start[i])];
+      const key = `${Math.round(x[1])} ${tracks} ${roles}`;
+      if (!above || !below || above.y === below.y || drawn.has(key)) continue;
+      drawn.add(key);
+      const down = above.y < below.y;
+      context.moveTo(x[0], down ? above.y + above.h : above.y);
+      context.lineTo(x[1], down ? below.y : below.y + below.h);
+    }
+    for (const [color, thick] of [[chrome.paper, 3], [chrome.text, 1.25]]) {
+      Object.assign(context, { strokeStyle: color, lineWidth: thick });
+      context.stroke();
+    }
+  }
+}
