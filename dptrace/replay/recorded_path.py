@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
@@ -27,6 +28,8 @@ class RecordedPath(msgspec.Struct, frozen=True):
     start_ns: Int64
     """On the timeline's own clock, as recorded; the length is that of the replay."""
     end_ns: Int64
+    before: NDArray[np.bool_]
+    """Whether the piece lies before its task, as the pause before a call, and is not the task's own time."""
 
 
 def recorded_path(model: Model, times: Times, links: Links) -> RecordedPath:
@@ -41,7 +44,7 @@ def recorded_path(model: Model, times: Times, links: Links) -> RecordedPath:
     for place in np.unique(number[number >= 0]).tolist():
         chosen = number == place
         start[chosen], end[chosen] = (_on_own_clock(model, place, column[chosen]) for column in (start, end))
-    return RecordedPath(number, np.where(own & (task >= 0), interval[task], NOWHERE), start, end)
+    return RecordedPath(number, np.where(own & (task >= 0), interval[task], NOWHERE), start, end, ~own)
 
 
 def _owners(model: Model) -> tuple[Int64, Int64]:

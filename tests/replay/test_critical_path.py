@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dptrace
+from dptrace.replay.critical_path import Item
+from dptrace.replay.graph.model import EdgeKind, TaskKind
+from dptrace.replay.simulate import Schedule, Times
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
+from tests.support.replay_files import job_rank
+
+REAL_RUNS = "dlrm_v100_4ranks", "ddp_mi300_rank0of8"
 
 
 def test_the_path_is_that_of_the_slower_rank(run: dptrace.Run) -> None:
@@ -66,6 +74,24 @@ def test_recorded_paths_cover_their_step(name: str) -> None:
     assert 0 == kernels[kernels["on_path"]]["slack_ns"].min()
 
 
+def test_a_selected_step_is_that_of_the_path(run: dptrace.Run) -> None:
+    """Without a name, the step of median length among those that were selected."""
+    assert "ProfilerStep#2" == run.select(steps=(2, 2)).critical_path().step
+
+
+def test_a_rank_without_the_step_has_no_kernels_in_it(tmp_path: Path) -> None:
+    """A rank that began to record a step later has kernels before its first step, which are of no step."""
+    job_rank(0, 300, 623, steps=3).write(tmp_path / "rank0.json")
+    late = job_rank(1, 300, 623, steps=3)
+    late.events = [event for event in late.events if event["name"] != "ProfilerStep#0"]
+    late.write(tmp_path / "rank1.json")
+
+    path = dptrace.open(tmp_path, cache=False).critical_path("ProfilerStep#0")
+
+    assert {0} == set(path.kernels()["rank"])
+    assert 800_000 == path.length_ns
+
+
 @needs_real_traces
 def test_a_sleeping_host_is_the_path() -> None:
     """The straggler's host, asleep for a second before its all-to-all, is nearly the whole path of a step."""
@@ -73,3 +99,50 @@ def test_a_sleeping_host_is_the_path() -> None:
 
     assert path.by_kind["host"] > 0.9 * path.length_ns
     assert path.by_rank[2] > 0.9 * path.length_ns
+
+
+@needs_real_traces
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", REAL_RUNS)
+def test_paths_of_real_recordings_are_as_long_as_their_steps(name: str) -> None:
+    """By construction: from the end of the step before on all ranks, to the end of the step; and the paths of all steps
+    follow each other. The gain of a name is that of a replay in which its tasks are shorter.
+    """
+    run = dptrace.open(real(name))
+    steps = run.timelines[0].windows.names
+    first, path = run.critical_path(steps[0]), run.critical_path(steps[1])
+
+    assert first.end_ns == path.start_ns
+    assert path.length_ns == sum(path.by_kind.values()) == int((path.links.end_ns - path.links.start_ns).sum())
+    assert np.array_equal(path.links.end_ns[:-1], path.links.start_ns[1:])
+    assert path.end_ns == ended(run, run.replay.base.times, 1)
+    item = next(item for item in path.items if item.name)
+    assert abs(item.gain_ns - replayed_gain(run, item)) <= 1
+
+
+def ended(run: dptrace.Run, times: Times, step: int) -> int:
+    """Return when all that was launched up to a step, and its marks, are over: by a search of all tasks."""
+    model = run.replay.model
+    ends = [int(times.start_ns[process.mark_tasks[step + 1]]) for process in model.processes]
+    for timeline, (_, tasks) in zip(model.run.timelines, model.place, strict=True):
+        own = tasks[(timeline.step >= -1) & (timeline.step <= step) & (tasks >= 0)]
+        ends.append(int(times.end_ns[model.over[own]].max()))
+    return max(ends)
+
+
+def replayed_gain(run: dptrace.Run, item: Item) -> float:
+    """Return what a replay gains a step in which the tasks of an item, and the lags of hosts to them, are 10 % less."""
+    graph, steps = run.replay.model.graph, len(run.timelines[0].windows.names)
+    names = np.array(graph.names, object)
+    host = graph.of(TaskKind.CALL, TaskKind.RETURN, TaskKind.MARK) & (graph.operator >= 0)
+    own = np.where(host, names[graph.operator], names[graph.name]) == item.name
+    kinds = {"host": TaskKind.CALL, "compute": TaskKind.COMPUTE, "transfer": TaskKind.TRANSFER}
+    durations, lags = graph.duration_ns.copy(), graph.edge.lag_ns.copy()
+    chosen = own & (graph.kind == kinds[item.kind])
+    durations[chosen] -= np.rint(durations[chosen] * 0.1).astype(np.int64)
+    if item.kind == "host":
+        edges = own[graph.edge.dst] & graph.edge.from_end & (graph.edge.kind <= EdgeKind.THREAD) & (lags > 0)
+        lags[edges] -= np.rint(lags[edges] * 0.1).astype(np.int64)
+    schedule = Schedule(graph)
+    before, after = (ended(run, schedule.run(*changed), steps - 1) for changed in ((), (durations, lags)))
+    return (before - after) / steps

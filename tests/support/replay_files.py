@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.kineto_files import KinetoFile
 
-__all__ = ["job_rank", "write_job"]
+__all__ = ["job_rank", "write_job", "write_job_with_modules"]
 
 _AFTER_US = 177
 """From the arrival of the slower rank to the next step: all-reduce 100 µs, optimizer 50, lags, and 20 of the host."""
@@ -71,4 +71,17 @@ def write_job(folder: Path, steps: int = 4) -> Path:
     arrival = 20 + 400 + 1 + 200 + 2
     job_rank(0, 300, arrival, steps).write(folder / "rank0.json")
     job_rank(1, 400, arrival, steps).write(folder / "rank1.json")
+    return folder
+
+
+def write_job_with_modules(folder: Path, steps: int = 4) -> Path:
+    """Write the same job with marks of modules: ``layers.0`` launches forward, ``layers.1`` backward and all-reduce."""
+    arrival = 20 + 400 + 1 + 200 + 2
+    for rank, forward in enumerate((300, 400)):
+        file = job_rank(rank, forward, arrival, steps)
+        for step in range(steps):
+            at = 1000 + step * (arrival + _AFTER_US)
+            file.label("dptrace::module layers.0", at + 8, at + 17)
+            file.label("dptrace::module layers.1", at + 18, at + 68)
+        file.write(folder / f"rank{rank}.json")
     return folder

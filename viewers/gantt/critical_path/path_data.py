@@ -59,6 +59,7 @@ def path_data(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Any]:
         **places,
         "start": places["start"] - first,
         "kind": path.links.kind.astype(np.int64),
+        "pause": (path.recorded.before & (path.links.kind == LINK_KINDS.index("host"))).astype(np.int64),
         "name": np.array([name for name, _ in texts], np.int64),
         "operator": np.array([operator for _, operator in texts], np.int64),
         "item": np.array([items.get((one["kind"], one["name"]), -1) + 1 for one in described], np.int64),
@@ -68,7 +69,10 @@ def path_data(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Any]:
         "label": step_label(path.step),
         "length": path.length_ns,
         "first": first,
-        "kinds": [{"label": PATH_KINDS[kind], "category": _CATEGORIES.get(kind)} for kind in LINK_KINDS],
+        "kinds": [
+            {"label": PATH_KINDS[kind], "word": kind.replace("_", " "), "category": _CATEGORIES.get(kind)}
+            for kind in LINK_KINDS
+        ],
         "names": list(names),
         "gains": [item.gain_ns for item in path.items],
         "columns": {name: pack(column) for name, column in columns.items()},

@@ -30,7 +30,19 @@ export class PathData {
       if (facts.position[i]) this.byInterval.set(`${this.laneOf(i)} ${facts.position[i] - 1}`, i);
     }
     for (const pieces of this.byTrack) pieces.sort((a, b) => this.start[a] - this.start[b]);
+    this.runs = this.byTrack.map((pieces) => this.#runs(pieces));
     this.starts = this.byTrack.map((pieces) => Float64Array.from(pieces, (i) => this.start[i]));
+  }
+
+  /** Return the runs of pieces of one kind that follow each other: { first, last, longest, kind }. */
+  #runs(pieces) {
+    const found = [];
+    for (const i of pieces) {
+      const open = found.at(-1), length = this.end[i] - this.start[i];
+      if (open?.last === i - 1 && open.kind === this.kind[i]) Object.assign(open, { last: i, longest: Math.max(open.longest, length) });
+      else found.push({ first: i, last: i, longest: length, kind: this.kind[i] });
+    }
+    return found;
   }
 
   /** The number of a piece's GPU, or -1 if it is not shown. */

@@ -75,10 +75,11 @@ export class CriticalPathView {
     return this.data.kinds[this.data.kind[i]].label;
   }
 
-  /** Return what a piece is called: its kernel, collective or operator, else its kind. */
+  /** Return what a piece is called: its kernel, collective or operator, a pause by what ends it, else its kind. */
   #title(i) {
     const name = this.data.names[this.data.name[i]];
-    return name ? visible(shortName(name)) : this.#kind(i);
+    if (!name) return this.#kind(i);
+    return `${this.data.pause[i] ? "until " : ""}${visible(shortName(name))}`;
   }
 
   /** Return the tooltip of a row at { time, pixel } as lines. */
@@ -235,7 +236,10 @@ class Drawing {
         if (!this.#seen(i)) continue;
         const left = this.#x(data.start[i]), wide = this.#x(data.end[i]) - left, category = path.categoryOf(i);
         if (wide < 1) this.#add(columns, Math.floor(left), category, wide);
-        else this.#fill(box, left, wide, looks.categories[category].color);
+        else {
+          this.#fill(box, left, wide, looks.categories[category].color);
+          if (wide >= OUTLINED) this.#fill(box, left, 1, looks.chrome.paper);
+        }
       }
       for (const [x, shares] of columns) {
         const [category] = [...shares].reduce((best, one) => (one[1] > best[1] ? one : best));
@@ -243,6 +247,7 @@ class Drawing {
       }
       Object.assign(context, { font: `11px ${FONT_FAMILY}`, textBaseline: "middle", textAlign: "left" });
       for (const i of pieces) if (this.#seen(i)) this.#label(i, box);
+      for (const run of path.data.runs[track]) this.#labelRun(run, box);
     });
   }
 
@@ -258,13 +263,28 @@ class Drawing {
     this.context.fillRect(begin, y, Math.min(this.width, left + wide) - begin, h);
   }
 
-  #label(i, { y, h }) {
-    const { data, context, looks, path, width } = this, left = Math.max(0, this.#x(data.start[i])), right = Math.min(width, this.#x(data.end[i]));
-    if (right - left < LABELLED) return;
-    const room = right - left - 8, texts = path.texts(i), whole = texts.find((text) => context.measureText(text).width <= room), last = texts.at(-1);
-    const text = whole ?? truncateMiddle(last, Math.floor((last.length * room) / context.measureText(last).width) - 1);
+  #label(i, box) {
+    const { data, path } = this;
+    this.#write(data.start[i], data.end[i], box, path.categoryOf(i), () => path.texts(i));
+  }
+
+  /** Label pieces of one kind in a row by their kind, where none of them has room for a label of its own. */
+  #labelRun({ first, last, longest, kind }, box) {
+    const { data, path, px } = this;
+    if (first === last || longest / px >= LABELLED) return;
+    const { word } = data.kinds[kind], from = data.start[first], to = data.end[last];
+    this.#write(from, to, box, path.categoryOf(first), () => [`${word} · ${duration(to - from)}`, word], true);
+  }
+
+  /** Write the first of some texts that fits between two times. */
+  #write(from, to, { y, h }, category, texts, boxed = false) {
+    const { context, looks, width } = this, left = Math.max(0, this.#x(from)), right = Math.min(width, this.#x(to)), room = right - left - 8;
+    if (room < LABELLED - 8) return;
+    const known = texts(), wide = (text) => context.measureText(text).width, last = known.at(-1);
+    const text = known.find((one) => wide(one) <= room) ?? truncateMiddle(last, Math.floor((last.length * room) / wide(last)) - 1);
     if (!text) return;
-    context.fillStyle = looks.categories[path.categoryOf(i)].ink;
+    if (boxed) this.#fill({ y: y + 2, h: h - 4 }, left + 2, wide(text) + 5, looks.categories[category].color);
+    context.fillStyle = looks.categories[category].ink;
     context.fillText(text, left + 4, y + h / 2 + 0.5);
   }
 
@@ -305,14 +325,22 @@ class Drawing {
     }
   }
 
+  /** Whether a piece gets a place of its own among jumps: not a short pause between two kernels of a GPU. */
+  #isStop(i, last) {
+    const wide = (this.data.end[i] - this.data.start[i]) / this.px;
+    return wide >= OUTLINED || this.#rowOf(i) !== "path" || this.data.trackOf(i) !== this.data.trackOf(last);
+  }
+
   /** Connect pieces in different rows: one line for each pixel and pair of rows, since a step can have thousands. */
   jumps() {
     const { data, context, looks: { chrome } } = this, drawn = new Set();
     context.beginPath();
-    for (let i = 1; i < data.count; i++) {
-      const tracks = [data.trackOf(i - 1), data.trackOf(i)], roles = [this.#rowOf(i - 1), this.#rowOf(i)];
-      if (Math.min(...tracks) < 0 || (!this.#seen(i - 1) && !this.#seen(i))) continue;
-      const [above, below] = tracks.map((track, k) => this.#box(track, roles[k])), x = [this.#x(data.end[i - 1]), this.#x(data.start[i])];
+    for (let i = 1, last = 0; i < data.count; i++) {
+      if (!this.#isStop(i, last)) continue;
+      const pair = [last, i], tracks = pair.map((one) => data.trackOf(one)), roles = pair.map((one) => this.#rowOf(one));
+      last = i;
+      if (Math.min(...tracks) < 0 || !pair.some((one) => this.#seen(one))) continue;
+      const [above, below] = tracks.map((track, k) => this.#box(track, roles[k])), x = [this.#x(data.end[pair[0]]), this.#x(data.start[i])];
       const key = `${Math.round(x[1])} ${tracks} ${roles}`;
       if (!above || !below || above.y === below.y || drawn.has(key)) continue;
       drawn.add(key);
