@@ -35,7 +35,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis/findings": FIGURES | {"core"},
     "analysis/compute_findings": {"analysis/kernels", "analysis/findings", "timeline", "readers", "model", "core"},
     "run": FIGURES | {"analysis/findings", "analysis/kernels", "analysis/compute_findings", "core", "errors", "api"},
-    "replay": FIGURES | {"analysis/findings", "analysis/compute_findings", "run", "readers", "core", "errors"},
+    "replay": FIGURES
+    | {"analysis/findings", "analysis/compute_findings", "analysis/kernels", "run", "readers", "core", "errors"},
     "comparison": FIGURES | {"run", "core", "errors"},
     "load": FIGURES | {"run", "readers", "core", "errors"},
     "export": FIGURES | {"run", "core", "errors", "version"},

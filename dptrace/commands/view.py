@@ -108,7 +108,8 @@ def command(
             entry = _index_entry(runs[0], read_options, selection)
             serve.serve(runs[0], gantt_chart, entry, not no_browser, verbosity)
             return
-        page = output or _cached_page_path((*paths, "--against", against) if against is not None else paths)
+        others = ("--against", against) if against is not None else ("--critical-path",) * critical_path
+        page = output or _cached_page_path((*paths, *others))
         path = _critical_path(runs[0], verbosity) if critical_path else None
         write_page(page, lambda: _document(runs, by_step, picture, gantt_chart, path), verbosity)
         if output is None and not no_browser:

@@ -156,6 +156,28 @@ def test_what_is_not_there_is_answered_with_what_is(folder: Path, arguments: lis
     assert "Traceback" not in result.output
 
 
+@pytest.mark.heavy
+def test_a_critical_path_is_drawn_on_the_page(folder: Path, tmp_path: Path) -> None:
+    """That of the selected step; a page without the option has none."""
+    marked, plain = tmp_path / "path.html", tmp_path / "plain.html"
+    results = [run(folder, "--critical-path", "--steps", "5", "-o", marked), run(folder, "-o", plain)]
+
+    assert [0, 0] == [result.exit_code for result in results], results[0].output
+    assert '"path":{"step":"ProfilerStep#5"' in marked.read_text(encoding="utf-8")
+    assert '"path":{"step"' not in plain.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "others", [["--serve"], ["--text"], ["--svg", "a.svg"], ["--view", "idle"], ["--against", "b"]]
+)
+def test_a_critical_path_is_refused_where_it_is_not_drawn(folder: Path, others: list[str]) -> None:
+    """It is not ignored: exit code 2, and the option to leave out."""
+    result = run(folder, "--critical-path", *others)
+
+    assert 2 == result.exit_code
+    assert others[0] in result.output
+
+
 def test_help_ends_with_examples() -> None:
     """Each of them a line that can be typed."""
     text = run("--help").output

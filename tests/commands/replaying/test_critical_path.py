@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
-from tests.support.replay_files import write_job
+from tests.support.kineto_files import KinetoFile
+from tests.support.replay_files import write_job, write_job_with_modules
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,67 @@ def test_csv_has_the_slack_of_each_kernel(job: Path, tmp_path: Path) -> None:
     assert 1 + 2 * 4 == len(path.read_text().splitlines())
 
 
-@pytest.mark.parametrize("arguments", [["--step", "77"], ["--json", "--csv"], ["-o", "path.json"]])
+WRONG = (
+    *(["--step", "77"], ["--json", "--csv"], ["-o", "path.json"], ["--by", "module"]),
+    *(["-o", "path.svg"], ["--csv", "-o", "path.html"]),
+)
+
+
+@pytest.mark.parametrize("arguments", WRONG)
 def test_wrong_use_is_refused(job: Path, arguments: list[str]) -> None:
-    """A step that is not there, two formats at once, and a file of another kind: exit code 2."""
+    """A step that is not there, two formats at once, a file of another kind, rows of no table: exit code 2."""
     assert 2 == critical_path(job, *arguments).exit_code
+
+
+def test_modules_are_in_every_output(tmp_path: Path) -> None:
+    """A table in text, rows of CSV, a list in JSON."""
+    job = write_job_with_modules(tmp_path)
+    text = critical_path(job, "--step", "1").stdout
+    rows = critical_path(job, "--step", "1", "--csv", "--by", "module").stdout.splitlines()
+    [first, *_] = json.loads(critical_path(job, "--step", "1", "--json").stdout)["modules"]
+
+    assert "By module" in text
+    assert "layers.0" in text
+    assert rows[0].startswith("module,path_ns,share,compute_ns")
+    assert rows[1].startswith("layers.0,4")
+    assert "layers.0" == first["module"]
+    assert 41_000 == first["gain_ns"]
+
+
+def test_without_modules_their_table_is_empty(job: Path) -> None:
+    """CSV has its header only, and the text no table."""
+    assert 1 == len(critical_path(job, "--csv", "--by", "module").stdout.splitlines())
+    assert "By module" not in critical_path(job).stdout
+
+
+@pytest.mark.heavy
+def test_a_page_shows_the_step(job: Path, tmp_path: Path) -> None:
+    """With the text in the terminal, as of a what-if; a second time only with --force."""
+    page = tmp_path / "path.html"
+    result = critical_path(job, "--step", "2", "-o", page)
+
+    assert 0 == result.exit_code, result.output
+    assert "Step 2 takes 800 µs" in result.stdout
+    assert '"path":{"step":"ProfilerStep#2"' in page.read_text(encoding="utf-8")
+    assert 2 == critical_path(job, "-o", page).exit_code
+    assert 0 == critical_path(job, "-o", page, "--force").exit_code
+
+
+def test_a_run_without_steps_of_their_own_is_one(tmp_path: Path) -> None:
+    """A trace without marks, and one kernel: the whole recording is the step."""
+    KinetoFile().op("aten::mm", 1, 9).kernel("gemm", 20, 60, 5).write(tmp_path / "one.json")
+    result = critical_path(tmp_path / "one.json", "--json")
+
+    assert 0 == result.exit_code, result.output
+    answer = json.loads(result.stdout)
+    assert answer["length_ns"] == sum(answer["by_kind"].values())
+    assert 2 == critical_path(tmp_path / "one.json", "--step", "1").exit_code
+
+
+def test_a_run_without_work_is_refused(tmp_path: Path) -> None:
+    """With a message and no traceback."""
+    (tmp_path / "empty.json").write_text('{"traceEvents": []}')
+    result = critical_path(tmp_path / "empty.json")
+
+    assert result.exit_code in (1, 2)
+    assert "empty.json" in result.output
