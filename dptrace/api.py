@@ -190,7 +190,9 @@ def critical_path(run: Run, step: str | None = None) -> CriticalPath:
     return critical_path(run.replay, step)
 
 
-def show(run: Run, view: str = "gantt", height: int | None = None) -> NotebookPage:
+def show(
+    run: Run, view: str = "gantt", height: int | None = None, critical_path: CriticalPath | None = None
+) -> NotebookPage:
     """Show a run in a notebook, as ``dptrace view`` shows it in a browser.
 
     ``save(path)`` on the result writes the page.
@@ -199,14 +201,15 @@ def show(run: Run, view: str = "gantt", height: int | None = None) -> NotebookPa
         run: the run to show.
         view: one of the views that ``dptrace view --view list`` prints.
         height: height of the frame in the notebook, in pixels; without, as high as the view needs, within limits.
+        critical_path: the path of a step, to be drawn on the Gantt chart.
 
     Raises:
-        UsageError: no view has that name.
+        UsageError: no view has that name, or it does not draw critical paths.
         DptraceError: the run has nothing to draw, or too much for one page.
     """
     from dptrace.viewers.pages.notebook import show
 
-    return show(run, view, height)
+    return show(run, view, height, critical_path)
 
 
 def figure(

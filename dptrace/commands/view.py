@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from dptrace.run.run import Run
     from dptrace.viewers.gantt.chart import Chart
 
-_ONE_FILE = "--critical-path is drawn on the Gantt page of one run in one file."
+_ONE_FILE = (
+    "--critical-path is drawn on the Gantt page of one run in one file: leave --text, --against, --view, --svg, --png, "
+    "--figure and --serve out. --ranks and --steps make a page smaller."
+)
 
 
 @click.command()
@@ -87,10 +90,8 @@ def command(
     if align is not None and against is None:
         raise UsageError("--align needs a second run; name it with --against RUN.")
     _check(output, text, force, against, picture, figure, serve, gains)
-    if critical_path and (text or against or picture.requested or not picture.is_gantt or figure.requested):
-        raise UsageError(f"{_ONE_FILE} Leave --text, --against, --view, --svg, --png and --figure out.")
-    if critical_path and serve.requested:
-        raise UsageError(f"{_ONE_FILE} Leave --serve, --host and --port out; --ranks and --steps make a page smaller.")
+    if critical_path and (text or against or serve.requested or not picture.is_plain or figure.requested):
+        raise UsageError(_ONE_FILE)
     both = [paths, *([(against,)] if against is not None else [])]
     runs = [open_with_progress(places, read_options, verbosity, selection) for places in both]
     by_step = align != "start"
@@ -109,12 +110,11 @@ def command(
             serve.serve(runs[0], gantt_chart, entry, not no_browser, verbosity)
             return
         others = ("--against", against) if against is not None else ("--critical-path",) * critical_path
-        page = output or _cached_page_path((*paths, *others))
         path = _critical_path(runs[0], verbosity) if critical_path else None
+        page = output or _cached_page_path((*paths, *others))
         write_page(page, lambda: _document(runs, by_step, picture, gantt_chart, path), verbosity)
         if output is None and not no_browser:
-            second = "" if against is None else f" --against {quoted_paths((against,))}"
-            _show(page, quoted_paths(paths) + second)
+            _show(page, quoted_paths(paths) + (f" --against {quoted_paths((against,))}" if against is not None else ""))
 
 
 def _check(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bokeh.core.types import ID
 from bokeh.embed import json_item
@@ -31,12 +31,10 @@ from markupsafe import Markup
 
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
-from dptrace.replay.critical_path import CriticalPath
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, headline
 from dptrace.viewers.base.page import bokeh_scripts, bundle, page, static
 from dptrace.viewers.gantt.chart import Chart, chart
-from dptrace.viewers.gantt.critical_path.path_data import path_data, path_notes
 from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.host.host_data import host_data, host_notes
 from dptrace.viewers.gantt.host.looks import kind_looks
@@ -49,6 +47,9 @@ from dptrace.viewers.gantt.tiles.keep import kept_store
 from dptrace.viewers.gantt.tiles.merged import Merged, merged
 from dptrace.viewers.gantt.tiles.store import TileStore
 from dptrace.viewers.gantt.waiting import why_unknown
+
+if TYPE_CHECKING:
+    from dptrace.replay.critical_path import CriticalPath
 
 __all__ = ["MAX_INTERVALS", "ServedPage", "document", "gantt_page", "of_run", "rows_height", "served"]
 
@@ -94,12 +95,22 @@ def document(
         raise DptraceError(_too_many(run, drawn.chart, MAX_INTERVALS))
     page_data = scene(drawn.chart, details(run, whole)) | of_run(run, whole) | {"merged": drawn.resolution_ns}
     page_data |= with_memory(run, whole)
-    page_data |= {} if path is None else {"path": path_data(run, whole, path)}
     head, host = _headline(run, whole), host_data(run, whole)
-    notes = (*_merged_notes(run, drawn), *head.notes, *host_notes(run, host), *path_notes(run, path))
+    notes = (*_merged_notes(run, drawn), *head.notes, *host_notes(run, host))
+    if path is not None:
+        page_data["path"], path_notes = _of_path(run, whole, path)
+        notes = (*notes, *path_notes)
     embedding = {"embedded": True} if embedded else {}
     zoom_key = "ctrl" if embedded else ""
     return gantt_page(replace(head, notes=notes), page_data | {"host": host} | embedding, zoom_key=zoom_key)
+
+
+def _of_path(run: Run, gantt_chart: Chart, path: CriticalPath) -> tuple[dict[str, Any], list[str]]:
+    """Return the data of a critical path, and what to say of it."""
+    # Only pages with a path need replays.
+    from dptrace.viewers.gantt.critical_path.path_data import path_data, path_notes
+
+    return path_data(run, gantt_chart, path), path_notes(run, path)
 
 
 def _merged_notes(run: Run, drawn: Merged) -> list[str]:

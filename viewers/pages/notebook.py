@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.page import rows_height
 from dptrace.viewers.pages.view import document
 from dptrace.viewers.views.registry import View, view_named
+
+if TYPE_CHECKING:
+    from dptrace.replay.critical_path import CriticalPath
 
 __all__ = ["NotebookPage", "show"]
 
@@ -47,18 +51,19 @@ class NotebookPage:
         Path(path).write_text(self.page, encoding="utf-8")
 
 
-def show(run: Run, name: str, height: int | None = None) -> NotebookPage:
+def show(run: Run, name: str, height: int | None = None, path: CriticalPath | None = None) -> NotebookPage:
     """Draw a view of a run for a notebook.
 
     Args:
         height: of the frame in pixels; without, as high as the view needs, within limits.
+        path: a critical path to draw on the Gantt chart.
 
     Raises:
-        UsageError: there is no view of that name.
+        UsageError: there is no view of that name, or it draws no critical path.
         DptraceError: there is nothing to draw, or too much for a page.
     """
     view = view_named(name)
-    return NotebookPage(name, run.path, document(view, run, embedded=True), height or _height(view, run))
+    return NotebookPage(name, run.path, document(view, run, True, path), height or _height(view, run))
 
 
 def _height(view: View, run: Run) -> int:

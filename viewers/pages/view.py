@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from dptrace.errors import UsageError
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
@@ -12,20 +14,27 @@ from dptrace.viewers.gantt import page
 from dptrace.viewers.gantt.svg import gantt_svg
 from dptrace.viewers.views.registry import View
 
+if TYPE_CHECKING:
+    from dptrace.replay.critical_path import CriticalPath
+
 __all__ = ["document", "picture"]
 
 
-def document(view: View, run: Run, embedded: bool = False) -> str:
+def document(view: View, run: Run, embedded: bool = False, path: CriticalPath | None = None) -> str:
     """Draw a run as one HTML page.
 
     Args:
+        path: a critical path to draw on the Gantt chart.
         embedded: for a frame in another page: the wheel scrolls that page, and the numbers are folded.
 
     Raises:
+        UsageError: a view other than the Gantt chart was to draw a critical path.
         DptraceError: the Gantt chart has no step to draw, or more than a page can hold.
     """
     if view.draw is None:
-        return page.document(run, embedded=embedded)
+        return page.document(run, embedded=embedded, path=path)
+    if path is not None:
+        raise UsageError(f"A critical path is drawn on the Gantt chart, not on {view.name!r}.")
     drawing = view.draw(run)
     head = replace(headline(run), notes=(*run.notes, *(run.cross_rank.notes if view.shows_cross_rank else ())))
     about = drawing.message or drawing.subtitle

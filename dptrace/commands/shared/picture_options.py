@@ -55,6 +55,11 @@ class PictureOptions:
         """Whether the view is the Gantt chart."""
         return self.view == GANTT
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the page of the Gantt chart is asked for, and no picture."""
+        return self.is_gantt and not self.requested
+
     def check(self, output: Path | None, text: bool, force: bool, pair: bool) -> None:
         """Refuse combinations that can't work, and files that would be overwritten, before any work.
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import dptrace
 from dptrace.errors import UsageError
 from dptrace.viewers.pages.view import document
 from dptrace.viewers.views.registry import VIEWS
 from tests.support.browser import PATIENCE_S, browser_test, chromium, open_page, until
+from tests.support.paths import TRACES
 from tests.support.synthetic import training_run
 from tests.support.view_cases import CASES, hostile_run
 
@@ -38,6 +40,17 @@ def test_a_view_that_is_not_there_is_refused() -> None:
     """The message lists the existing views."""
     with pytest.raises(UsageError, match="gantt, summary"):
         CASES["two ranks"]().show("pie")
+
+
+@pytest.mark.heavy
+def test_a_critical_path_is_shown_on_the_gantt_chart_alone() -> None:
+    """Another view refuses it."""
+    run = dptrace.open(TRACES / "naive_cpu_2ranks")
+    path = run.critical_path()
+
+    assert f'"path":{{"step":"{path.step}"' in dptrace.show(run, critical_path=path).page
+    with pytest.raises(UsageError, match="idle"):
+        dptrace.show(run, "idle", critical_path=path)
 
 
 @browser_test

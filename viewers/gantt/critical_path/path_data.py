@@ -80,10 +80,8 @@ def path_data(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Any]:
     }
 
 
-def path_notes(run: Run, path: CriticalPath | None) -> list[str]:
+def path_notes(run: Run, path: CriticalPath) -> list[str]:
     """Say what the page of a selection leaves out of a path."""
-    if path is None:
-        return []
     shown = {(timeline.rank, timeline.device) for timeline in run.timelines}
     own = np.array([*((one.rank, one.device) in shown for one in path.timelines), True], np.bool_)
     length = path.links.end_ns - path.links.start_ns

@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 
 import dptrace
-from dptrace.replay.path import LINK_KINDS
-from dptrace.timeline.model import Kind
-from dptrace.viewers.base.path_kinds import PATH_KINDS
 from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import Role, chart
 from dptrace.viewers.gantt.column_packing import unpack
@@ -85,7 +82,6 @@ def test_a_page_of_some_ranks_says_what_it_leaves_out(run: dptrace.Run) -> None:
     assert "of its 800 µs" in note
     assert {"optimizer"} == set(shown)
     assert [] == path_notes(run, path)
-    assert [] == path_notes(run, None)
 
 
 def test_a_page_that_merges_intervals_has_no_path(run: dptrace.Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +90,3 @@ def test_a_page_that_merges_intervals_has_no_path(run: dptrace.Run, monkeypatch:
 
     with pytest.raises(dptrace.DptraceError, match=r"at most 10.*--steps"):
         gantt.document(run, path=run.critical_path())
-
-
-def test_every_kind_has_words() -> None:
-    """For the terminal and the page."""
-    assert LINK_KINDS == tuple(PATH_KINDS)
-    assert len(Kind) == 3
