@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ from dptrace.commands.shared.options import Selection, force_option, gains_optio
 from dptrace.commands.shared.output import OutputFile, quoted_paths
 from dptrace.commands.shared.pages import file_stem, write_page
 from dptrace.commands.shared.picture_options import PictureOptions, picture_options
-from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.commands.shared.serve_options import ServeOptions, open_browser, serve_options
 from dptrace.errors import DptraceError, UsageError
@@ -23,7 +23,6 @@ from dptrace.load.options import ReadOptions
 from dptrace.readers.sources.url import is_url
 
 if TYPE_CHECKING:
-    from dptrace.replay.critical_path import CriticalPath
     from dptrace.run.run import Run
     from dptrace.viewers.gantt.chart import Chart
 
@@ -87,11 +86,7 @@ def command(
       dptrace view runs/ddp --view breakdown --svg breakdown.svg
       dptrace view runs/ddp --figure step.pdf --annotate
     """
-    if align is not None and against is None:
-        raise UsageError("--align needs a second run; name it with --against RUN.")
-    _check(output, text, force, against, picture, figure, serve, gains)
-    if critical_path and (text or against or serve.requested or not picture.is_plain or figure.requested):
-        raise UsageError(_ONE_FILE)
+    _check(output, text, force, against, align, picture, figure, serve, gains, critical_path)
     both = [paths, *([(against,)] if against is not None else [])]
     runs = [open_with_progress(places, read_options, verbosity, selection) for places in both]
     by_step = align != "start"
@@ -109,12 +104,18 @@ def command(
             entry = _index_entry(runs[0], read_options, selection)
             serve.serve(runs[0], gantt_chart, entry, not no_browser, verbosity)
             return
-        others = ("--against", against) if against is not None else ("--critical-path",) * critical_path
-        path = _critical_path(runs[0], verbosity) if critical_path else None
-        page = output or _cached_page_path((*paths, *others))
-        write_page(page, lambda: _document(runs, by_step, picture, gantt_chart, path), verbosity)
+        shown = (*paths, *(("--against", against) if against is not None else ()))
+        marked = (*shown, *("--critical-path",) * critical_path)
+        page = _write(output, marked, lambda: _document(runs, by_step, picture, gantt_chart, critical_path), verbosity)
         if output is None and not no_browser:
-            _show(page, quoted_paths(paths) + (f" --against {quoted_paths((against,))}" if against is not None else ""))
+            _show(page, shown)
+
+
+def _write(output: Path | None, arguments: tuple[str, ...], draw: Callable[[], str], verbosity: str) -> Path:
+    """Write the page to a file, or to the one of these arguments in the cache."""
+    page = output or _cached_page_path(arguments)
+    write_page(page, draw, verbosity)
+    return page
 
 
 def _check(
@@ -122,12 +123,18 @@ def _check(
     text: bool,
     force: bool,
     against: str | None,
+    align: str | None,
     picture: PictureOptions,
     figure: FigureOptions,
     serve: ServeOptions,
     gains: bool | None,
+    critical_path: bool,
 ) -> None:
     """Refuse options that do not go together, before any work."""
+    if align is not None and against is None:
+        raise UsageError("--align needs a second run; name it with --against RUN.")
+    if critical_path and (text or against or serve.requested or not picture.is_plain or figure.requested):
+        raise UsageError(_ONE_FILE)
     pictured = text or picture.requested or figure.requested or not picture.is_gantt
     if gains and (pictured or against is not None):
         raise UsageError("--gains is about the findings above the Gantt page of one run; leave it out here.")
@@ -180,19 +187,14 @@ def _too_large(gantt_chart: Chart) -> bool:
     return len(gantt_chart) > MAX_INTERVALS
 
 
-def _critical_path(run: Run, verbosity: str) -> CriticalPath:
-    with progress("Replaying", verbosity, measured=False):
-        return run.critical_path()
-
-
 def _document(
-    runs: list[Run], by_step: bool, picture: PictureOptions, gantt_chart: Chart | None, path: CriticalPath | None
+    runs: list[Run], by_step: bool, picture: PictureOptions, gantt_chart: Chart | None, critical_path: bool
 ) -> str:
     """Draw one run or two as a page."""
-    if gantt_chart is not None or path is not None:
+    if gantt_chart is not None or critical_path:
         from dptrace.viewers.gantt import page as gantt
 
-        return gantt.document(runs[0], gantt_chart, path=path)
+        return gantt.document(runs[0], gantt_chart, path=runs[0].critical_path() if critical_path else None)
     if len(runs) == 1:
         return picture.document(runs[0])
     from dptrace.viewers.gantt import pair_page
@@ -213,12 +215,12 @@ def _cached_page_path(paths: tuple[str, ...]) -> Path:
     return folder / f"{file_stem(paths[0])}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.html"
 
 
-def _show(page: Path, arguments: str) -> None:
+def _show(page: Path, arguments: tuple[str, ...]) -> None:
     """Open the page, or print how to view it where no browser can be opened."""
     if open_browser(page.as_uri()):
         return
     click.echo(
         "No browser could be opened here. Copy the file to a machine that has one (scp), "
-        f"or draw in the terminal: dptrace view {arguments} --text",
+        f"or draw in the terminal: dptrace view {quoted_paths(arguments)} --text",
         err=True,
     )
