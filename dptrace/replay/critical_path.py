@@ -47,7 +47,7 @@ class Item(msgspec.Struct, frozen=True):
     path_ns: int
     """Its time on the path of the step."""
     gain_ns: int
-    """How much shorter a step would be, by replay, if it took 10 % less, everywhere."""
+    """How much shorter a step would be, by replay, if it took 10 % less in every step."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""

@@ -120,6 +120,18 @@ def test_paths_of_real_recordings_are_as_long_as_their_steps(name: str) -> None:
     assert abs(item.gain_ns - replayed_gain(run, item)) <= 1
 
 
+@needs_real_traces
+def test_no_gain_exceeds_what_a_path_has_of_it() -> None:
+    """No step gets shorter by more than a tenth of what its path has of a kind; time ahead of the first step, such as
+    the start of the profiler, does not count.
+    """
+    run = dptrace.open(real("ddp_mi300_rank0of8"))
+    paths = [run.critical_path(step) for step in run.timelines[0].windows.names]
+    of_kind = {kind: sum(path.by_kind[kind] for path in paths) / len(paths) for kind in paths[0].by_kind}
+
+    assert all(item.gain_ns <= 0.1 * of_kind[item.kind] + 1 for item in paths[0].items)
+
+
 def ended(run: dptrace.Run, times: Times, step: int) -> int:
     """Return when all that was launched up to a step, and its marks, are over: by a search of all tasks."""
     model = run.replay.model
@@ -138,11 +150,14 @@ def replayed_gain(run: dptrace.Run, item: Item) -> float:
     own = np.where(host, names[graph.operator], names[graph.name]) == item.name
     kinds = {"host": TaskKind.CALL, "compute": TaskKind.COMPUTE, "transfer": TaskKind.TRANSFER}
     durations, lags = graph.duration_ns.copy(), graph.edge.lag_ns.copy()
+    times, since = run.replay.base.times, ended(run, run.replay.base.times, -1)
     chosen = own & (graph.kind == kinds[item.kind])
-    durations[chosen] -= np.rint(durations[chosen] * 0.1).astype(np.int64)
+    part = np.clip(times.end_ns - since, 0, durations)[chosen]
+    durations[chosen] -= np.rint(part * 0.1).astype(np.int64)
     if item.kind == "host":
         edges = own[graph.edge.dst] & graph.edge.from_end & (graph.edge.kind <= EdgeKind.THREAD) & (lags > 0)
-        lags[edges] -= np.rint(lags[edges] * 0.1).astype(np.int64)
+        part = np.minimum(lags, np.maximum(0, times.start_ns[graph.edge.dst] - since))[edges]
+        lags[edges] -= np.rint(part * 0.1).astype(np.int64)
     schedule = Schedule(graph)
     before, after = (ended(run, schedule.run(*changed), steps - 1) for changed in ((), (durations, lags)))
     return (before - after) / steps
