@@ -18,7 +18,7 @@ from dptrace.replay.binding import binding_edges, chain_to
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.module_path import ModuleTime, module_times, modules_frame
-from dptrace.replay.path import LINK_KINDS, Links, StepEnds, last_task, links_of, step_ends
+from dptrace.replay.path import LINK_KINDS, Links, StepEnds, last_task, links_of, step_ends, step_order
 from dptrace.replay.recorded_path import RecordedPath, recorded_path
 from dptrace.replay.shortening import HOST, Shortening
 from dptrace.replay.simulate import Times
@@ -204,10 +204,9 @@ def critical_path(replay: Replay, step: str | None = None) -> CriticalPath:
     """
     model, times = replay.model, replay.base.times
     name = step or middle_step(replay.run.devices) or ""
-    names = next((t.windows.names for t in model.run.timelines if name in t.windows.names), ())
+    names = step_order(model)
     if name not in names:
-        known = model.run.timelines[0].windows.names
-        raise UsageError(f"{model.run.path}: has no step {name!r}. The steps are {', '.join(known[:12])}.")
+        raise UsageError(f"{model.run.path}: has no step {name!r}. The steps are {', '.join(names[:12])}.")
     ends = step_ends(model)
     index = names.index(name)
     last, before = (last_task(model, times, ends, number) for number in (index, index - 1))

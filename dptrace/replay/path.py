@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.per_gpu.step_grid import step_grid
 from dptrace.core.intervals import Int64
 from dptrace.replay.binding import Chain, binding_edges, chain_to
 from dptrace.replay.graph.build import Model
@@ -23,6 +26,7 @@ __all__ = [
     "longest_pieces",
     "path_of_run",
     "step_ends",
+    "step_order",
 ]
 
 
@@ -146,18 +150,42 @@ class StepEnds(msgspec.Struct, frozen=True):
     """Index of the step that it has to end before, or -1 for what came before the first."""
 
 
+def step_order(model: Model) -> tuple[str, ...]:
+    """Return the names of all steps in the order of their times; some ranks can lack some."""
+    known = {timeline.windows.names for timeline in model.run.timelines}
+    return known.pop() if len(known) == 1 else step_grid(model.run.devices).steps
+
+
 def step_ends(model: Model) -> StepEnds:
     """Return what ends each step of a run: the next mark on each host, and all that was launched up to it."""
+    order = step_order(model)
     tasks, steps = list[Int64](), list[Int64]()
     for timeline, (_, own) in zip(model.run.timelines, model.place, strict=True):
         counted = (own >= 0) & (timeline.step >= BEFORE_FIRST)
         tasks.append(model.over[own[counted]])
-        steps.append(timeline.step[counted].astype(np.int64))
+        # Entry -1 is for what came before the rank's first step: 4 5 6 → 4 5 6 3.
+        steps.append(np.roll(_numbers(timeline.windows.names, order), -1)[timeline.step[counted]])
     for process in model.processes:
         marks = process.mark_tasks
         tasks.append(marks)
-        steps.append(np.arange(len(marks)) - 1)
+        steps.append(_numbers(process.events.step_names, order)[: len(marks)])
     return StepEnds(np.concatenate(tasks), np.concatenate(steps))
+
+
+def _numbers(names: Sequence[str], order: Sequence[str]) -> Int64:
+    """Return the number of what came before a rank's first step, then that of each of its steps, among all.
+
+    A step that is not among all follows the one before.
+    """
+    place = {name: number for number, name in enumerate(order)}
+    known = [(index, place[name]) for index, name in enumerate(names) if name in place]
+    before = known[0][1] - known[0][0] - 1 if known else BEFORE_FIRST
+    if tuple(names) == tuple(order):
+        return np.arange(len(names) + 1) - 1
+    numbers = [before]
+    for name in names:
+        numbers.append(place.get(name, numbers[-1] + 1))
+    return np.array(numbers, np.int64)
 
 
 def last_task(model: Model, times: Times, ends: StepEnds, step: int | None = None) -> int:

@@ -79,17 +79,18 @@ def test_a_selected_step_is_that_of_the_path(run: dptrace.Run) -> None:
     assert "ProfilerStep#2" == run.select(steps=(2, 2)).critical_path().step
 
 
-def test_a_rank_without_the_step_has_no_kernels_in_it(tmp_path: Path) -> None:
-    """A rank that began to record a step later has kernels before its first step, which are of no step."""
-    job_rank(0, 300, 623, steps=3).write(tmp_path / "rank0.json")
-    late = job_rank(1, 300, 623, steps=3)
-    late.events = [event for event in late.events if event["name"] != "ProfilerStep#0"]
-    late.write(tmp_path / "rank1.json")
+def test_a_rank_that_lacks_a_step_is_aligned_by_the_names_of_its_others(run: dptrace.Run, tmp_path: Path) -> None:
+    """It began to record a step later: its kernels before that are of no step, and paths are those of the whole job."""
+    files = [job_rank(rank, forward, 623) for rank, forward in enumerate((300, 400))]
+    files[1].events = [event for event in files[1].events if event["name"] != "ProfilerStep#0"]
+    for rank, file in enumerate(files):
+        file.write(tmp_path / f"rank{rank}.json")
+    late = dptrace.open(tmp_path, cache=False)
 
-    path = dptrace.open(tmp_path, cache=False).critical_path("ProfilerStep#0")
-
-    assert {0} == set(path.kernels()["rank"])
-    assert 800_000 == path.length_ns
+    for step in ("ProfilerStep#1", "ProfilerStep#3"):
+        path, whole = late.critical_path(step), run.critical_path(step)
+        assert (whole.start_ns, whole.end_ns, whole.by_kind) == (path.start_ns, path.end_ns, path.by_kind)
+    assert {0} == set(late.critical_path("ProfilerStep#0").kernels()["rank"])
 
 
 @needs_real_traces

@@ -31,6 +31,8 @@ export class PathData {
     }
     for (const pieces of this.byTrack) pieces.sort((a, b) => this.start[a] - this.start[b]);
     this.runs = this.byTrack.map((pieces) => this.#runs(pieces));
+    // The latest end of the pieces up to each one, which grows even where pieces overlap.
+    this.reach = this.byTrack.map((pieces) => Float64Array.from(pieces, ((end) => (i) => (end = Math.max(end, this.end[i])))(-Infinity)));
     this.starts = this.byTrack.map((pieces) => Float64Array.from(pieces, (i) => this.start[i]));
   }
 
@@ -58,6 +60,12 @@ export class PathData {
   /** The lane that has a piece's interval, or -1. */
   laneOf(i) {
     return this.role[i] ? laneOf(this.scene, this.trackOf(i), this.roleOf(i)) : -1;
+  }
+
+  /** Return the pieces of a GPU from the first to the last that lie between two times, and few others. */
+  within(track, from, to) {
+    const count = this.byTrack[track].length;
+    return this.byTrack[track].slice(above(this.reach[track], 0, count, from), above(this.starts[track], 0, count, to));
   }
 
   /** Return the piece of a GPU at a time, or the nearest within `slack`; -1 without one. */

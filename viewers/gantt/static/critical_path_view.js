@@ -8,7 +8,7 @@ import { FONT_FAMILY } from "../../base/static/theme.js";
 import { between, joined, PathData } from "./critical_path.js";
 import { stepNamed } from "./hash.js";
 import { rowOf, trackName } from "./rows.js";
-import { duration, moment, percentOf, shortName, truncateMiddle, visible } from "./text.js";
+import { duration, integer, moment, percentOf, shortName, truncateMiddle, visible } from "./text.js";
 
 /** Height of a row of pieces; width from which a piece is outlined, and labelled; gap below which outlines join; in pixels. */
 const ROW = 18, OUTLINED = 3, LABELLED = 44, JOINED = 1.5;
@@ -34,6 +34,8 @@ export class CriticalPathView {
   async begin() {
     if (!this.scene.path) return;
     this.data = await PathData.of(this.scene);
+    this.rows = Array.from({ length: this.data.count }, (_, i) => ROW_OF[this.data.roleOf(i)] ?? "path");
+    this.categories = Uint8Array.from(this.rows, (_, i) => this.#categoryOf(i));
     this.data.byTrack.forEach((pieces, track) => pieces.length && this.#lay(track));
     const found = stepNamed(this.scene.strips, this.data.step);
     if (found && !location.hash) this.navigation.step(found.step, found.strip);
@@ -108,7 +110,7 @@ export class CriticalPathView {
       ...(operator && operator !== name ? [["operator", visible(operator)]] : []),
       ["slack", "none: where it takes longer, so does the step"],
       ...this.#gain(i),
-      ["piece", `${i + 1} of ${data.count}`],
+      ["piece", `${integer(i + 1)} of ${integer(data.count)}`],
     ];
     const buttons = element("p", "pieces");
     buttons.append(this.#stepButton("‹ before", i - 1), this.#stepButton("after ›", i + 1));
@@ -140,7 +142,7 @@ export class CriticalPathView {
     const drawing = new Drawing(this, context, view, looks);
     context.save();
     if (this.dimmed) drawing.veil();
-    drawing.pieces();
+    drawing.rows();
     drawing.outlines();
     drawing.jumps();
     context.restore();
@@ -153,7 +155,7 @@ export class CriticalPathView {
   }
 
   /** The category whose color a piece has. */
-  categoryOf(i) {
+  #categoryOf(i) {
     const { kinds, kind, position } = this.data, { category } = kinds[kind[i]];
     if (category !== null) return category;
     const at = position[i] ? this.lod.indexOf(this.data.laneOf(i), position[i] - 1) : -1;
@@ -166,7 +168,9 @@ class Drawing {
   #boxes = new Map();
 
   constructor(path, context, { from, to, width }, looks) {
-    Object.assign(this, { path, data: path.data, context, looks, width, from, px: (to - from) / width });
+    const px = (to - from) / width, margin = OUTLINED * px;
+    Object.assign(this, { path, data: path.data, context, looks, width, from, px });
+    this.pieces = path.data.byTrack.map((_, track) => path.data.within(track, from - margin, to + margin));
     this.spans = this.#spans();
   }
 
@@ -183,28 +187,25 @@ class Drawing {
 
   /** The row that a piece is outlined in: that of its interval, else that of the path. */
   #rowOf(i) {
-    return ROW_OF[this.data.roleOf(i)] ?? "path";
+    return this.path.rows[i];
   }
 
   #seen(i) {
     return this.#x(this.data.end[i]) >= -OUTLINED && this.#x(this.data.start[i]) <= this.width + OUTLINED;
   }
 
-  /** Return where the path is in each row that it passes, in pixels: a map from { track, role } as text to spans. */
+  /** Return where the path is in each row that it passes, in pixels: [{ track, role, spans }]. */
   #spans() {
-    const { data } = this, found = new Map();
-    data.byTrack.forEach((pieces, track) => {
+    const { data } = this;
+    return this.pieces.flatMap((pieces, track) => {
+      const spans = {};
       for (const i of pieces) {
-        if (!this.#seen(i)) continue;
-        for (const role of new Set([this.#rowOf(i), "path"])) {
-          const key = `${track} ${role}`;
-          if (!found.has(key)) found.set(key, { track, role, spans: [] });
-          found.get(key).spans.push([this.#x(data.start[i]), this.#x(data.end[i])]);
-        }
+        const span = [this.#x(data.start[i]), this.#x(data.end[i])], role = this.#rowOf(i);
+        (spans[role] ??= []).push(span);
+        if (role !== "path") (spans.path ??= []).push([...span]);
       }
+      return Object.entries(spans).map(([role, own]) => ({ track, role, spans: joined(own, JOINED) }));
     });
-    for (const one of found.values()) one.spans = joined(one.spans, JOINED);
-    return found;
   }
 
   /** Dim all rows where the path does not pass. */
@@ -217,7 +218,7 @@ class Drawing {
     for (const { track, role, y, h } of path.stage.visible) {
       if (role === "path") continue;
       const collapsed = role === "phases" && path.stage.collapsed[track];
-      const own = collapsed ? [...this.spans.values()].filter((one) => one.track === track).flatMap(({ spans }) => spans) : this.spans.get(`${track} ${role}`)?.spans ?? [];
+      const own = this.spans.filter((one) => one.track === track && (collapsed || one.role === role)).flatMap(({ spans }) => spans);
       const sorted = joined(own.map(([a, b]) => [Math.max(0, a), Math.min(width, Math.max(b, a + 1))]).sort((a, b) => a[0] - b[0]), JOINED);
       for (const [left, right] of between(sorted, width)) context.rect(left, y, right - left, h);
     }
@@ -226,15 +227,14 @@ class Drawing {
   }
 
   /** Fill the rows of the path: short pieces by the kind that has most of each pixel. */
-  pieces() {
+  rows() {
     const { data, context, looks, path } = this;
-    data.byTrack.forEach((pieces, track) => {
+    this.pieces.forEach((pieces, track) => {
       const box = path.stage.boxOf(track, "path");
-      if (!box) return;
+      if (!box || !pieces.length) return;
       const columns = new Map();
       for (const i of pieces) {
-        if (!this.#seen(i)) continue;
-        const left = this.#x(data.start[i]), wide = this.#x(data.end[i]) - left, category = path.categoryOf(i);
+        const left = this.#x(data.start[i]), wide = this.#x(data.end[i]) - left, category = path.categories[i];
         if (wide < 1) this.#add(columns, Math.floor(left), category, wide);
         else {
           this.#fill(box, left, wide, looks.categories[category].color);
@@ -246,7 +246,7 @@ class Drawing {
         this.#fill(box, x, 1, looks.categories[category].color);
       }
       Object.assign(context, { font: `11px ${FONT_FAMILY}`, textBaseline: "middle", textAlign: "left" });
-      for (const i of pieces) if (this.#seen(i)) this.#label(i, box);
+      for (const i of pieces) this.#label(i, box);
       for (const run of path.data.runs[track]) this.#labelRun(run, box);
     });
   }
@@ -264,8 +264,8 @@ class Drawing {
   }
 
   #label(i, box) {
-    const { data, path } = this;
-    this.#write(data.start[i], data.end[i], box, path.categoryOf(i), () => path.texts(i));
+    const { data, path, px } = this;
+    if (data.duration[i] >= LABELLED * px) this.#write(data.start[i], data.end[i], box, path.categories[i], () => path.texts(i));
   }
 
   /** Label pieces of one kind in a row by their kind, where none of them has room for a label of its own. */
@@ -273,7 +273,7 @@ class Drawing {
     const { data, path, px } = this;
     if (first === last || longest / px >= LABELLED) return;
     const { word } = data.kinds[kind], from = data.start[first], to = data.end[last];
-    this.#write(from, to, box, path.categoryOf(first), () => [`${word} · ${duration(to - from)}`, word], true);
+    this.#write(from, to, box, path.categories[first], () => [`${word} · ${duration(to - from)}`, word], true);
   }
 
   /** Write the first of some texts that fits between two times. */
@@ -291,7 +291,7 @@ class Drawing {
   /** Outline the path's pieces in each row; a bar stands for what is too narrow. */
   outlines() {
     const { context, looks: { chrome }, width } = this;
-    for (const { track, role, spans } of this.spans.values()) {
+    for (const { track, role, spans } of this.spans) {
       const box = this.#box(track, role);
       if (!box) continue;
       for (const [from, to] of spans) {
@@ -337,9 +337,13 @@ class Drawing {
     context.beginPath();
     for (let i = 1, last = 0; i < data.count; i++) {
       if (!this.#isStop(i, last)) continue;
+      if (!this.#seen(i) && !this.#seen(last)) {
+        last = i;
+        continue;
+      }
       const pair = [last, i], tracks = pair.map((one) => data.trackOf(one)), roles = pair.map((one) => this.#rowOf(one));
       last = i;
-      if (Math.min(...tracks) < 0 || !pair.some((one) => this.#seen(one))) continue;
+      if ((roles[0] === roles[1] && tracks[0] === tracks[1]) || Math.min(...tracks) < 0) continue;
       const [above, below] = tracks.map((track, k) => this.#box(track, roles[k])), x = [this.#x(data.end[pair[0]]), this.#x(data.start[i])];
       const key = `${Math.round(x[1])} ${tracks} ${roles}`;
       if (!above || !below || above.y === below.y || drawn.has(key)) continue;
