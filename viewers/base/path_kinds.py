@@ -1,8 +1,10 @@
-"""What the kinds of pieces of a critical path are called."""
+"""What the pieces of a critical path, and its step, are called."""
 
 from __future__ import annotations
 
-__all__ = ["PATH_KINDS"]
+from dptrace.viewers.base.format import step_label
+
+__all__ = ["PATH_KINDS", "step_words"]
 
 PATH_KINDS = {
     "compute": "compute",
@@ -16,3 +18,13 @@ PATH_KINDS = {
     "unexplained": "unexplained",
 }
 """By the names in :data:`dptrace.replay.path.LINK_KINDS`."""
+
+
+def step_words(name: str) -> str:
+    """Return what a sentence calls a step.
+
+    >>> step_words("ProfilerStep#4"), step_words("whole trace")
+    ('step 4', 'the whole trace')
+    """
+    label = step_label(name)
+    return f"step {label}" if label[-1:].isdigit() else f"the {label}"

@@ -9,8 +9,8 @@ from rich.text import Text
 from dptrace.core.text import sanitize
 from dptrace.core.units import duration, milliseconds, share
 from dptrace.replay.critical_path import CriticalPath
-from dptrace.viewers.base.format import plain, step_label
-from dptrace.viewers.base.path_kinds import PATH_KINDS
+from dptrace.viewers.base.format import plain
+from dptrace.viewers.base.path_kinds import PATH_KINDS, step_words
 
 __all__ = ["print_critical_path"]
 
@@ -38,9 +38,9 @@ def _sentence(path: CriticalPath) -> Text:
     """Say how long the step is, and what most of its chain is."""
     kind = max(path.by_kind, key=lambda name: path.by_kind[name])
     part = share(path.by_kind[kind] / max(1, path.length_ns))
-    step, label = sanitize(step_label(path.step)), PATH_KINDS[kind]
+    step, label = sanitize(step_words(path.step)), PATH_KINDS[kind]
     return Text(
-        f"Step {step} takes {duration(path.length_ns)} across ranks; {part} of its critical path is {label}.",
+        f"{step[0].upper()}{step[1:]} takes {duration(path.length_ns)} across ranks; {part} of its critical path is {label}.",
         style="bold",
     )
 

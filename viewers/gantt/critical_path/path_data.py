@@ -14,8 +14,7 @@ from dptrace.replay.path import LINK_KINDS
 from dptrace.replay.slack import FREE
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
-from dptrace.viewers.base.format import step_label
-from dptrace.viewers.base.path_kinds import PATH_KINDS
+from dptrace.viewers.base.path_kinds import PATH_KINDS, step_words
 from dptrace.viewers.gantt.chart import WAITING, Chart, cause_category, drawn_intervals
 from dptrace.viewers.gantt.column_packing import pack
 
@@ -66,7 +65,7 @@ def path_data(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Any]:
     }
     return {
         "step": path.step,
-        "label": step_label(path.step),
+        "label": step_words(path.step),
         "length": path.length_ns,
         "first": first,
         "kinds": [

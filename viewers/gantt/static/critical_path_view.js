@@ -54,18 +54,27 @@ export class CriticalPathView {
     this.redraw();
   }
 
+  /** Show the details of the first piece in view. */
+  open() {
+    const { from, to } = this.plot.range, { data } = this;
+    const first = data ? data.start.findIndex((start, i) => data.trackOf(i) >= 0 && start >= from && start <= to) : -1;
+    if (first < 0) return;
+    this.choose(first);
+    document.querySelector("#card .pieces button:last-child")?.focus();
+  }
+
   /** Return facts on an interval for its details: its part of the path, or its slack. */
   factsOf(index) {
     if (!this.data) return [];
     const place = this.lod.placeOf(index), piece = this.data.ofInterval(place), slack = this.data.slackOf(place), { label } = this.data;
     if (piece >= 0) return [["critical path", this.#share(piece)], ...this.#gain(piece)];
     if (slack === null) return [];
-    return [["slack", slack === Infinity ? `step ${label} does not wait for it` : `${duration(slack)}: it could take that much longer before step ${label} does`]];
+    return [["slack", slack === Infinity ? `${label} does not wait for it` : `${duration(slack)}: it could take that much longer before ${label} does`]];
   }
 
   #share(i) {
     const { data } = this;
-    return `${duration(data.duration[i])}, ${percentOf(data.duration[i], data.length)} of step ${data.label}`;
+    return `${duration(data.duration[i])}, ${percentOf(data.duration[i], data.length)} of ${data.label}`;
   }
 
   #gain(i) {

@@ -149,7 +149,7 @@ export class Interactions {
       i: () => this.showIdle(),
       r: () => this.#streams(),
       c: () => this.host.fold(this.#pointedTrack()),
-      k: () => this.path.dim(),
+      k: () => (event.shiftKey ? this.path.open() : this.path.dim()),
       p: () => this.order.pin(this.#pointedTrack()),
       e: () => this.save(event.shiftKey ? "png" : "svg"),
       escape: () => this.#escape(),

@@ -63,6 +63,12 @@ def test_the_path_is_drawn_dims_the_rest_and_tells_its_pieces(
         settle(page)
         hovered = tip(page)
         piece = click(page, "path", 200_000, 1)
+        page.keyboard.press("Shift+K")
+        settle(page)
+        opened = page.locator("#card").inner_text()
+        page.keyboard.press("Enter")
+        settle(page)
+        followed = page.locator("#card").inner_text()
         on_it, beside_it = click(page, "compute", 200_000, 1), click(page, "compute", 200_000, 0)
 
         assert [0, 1] == page.evaluate("dptrace.rows.filter(({ role }) => role === 'path').map(({ track }) => track)")
@@ -70,6 +76,8 @@ def test_the_path_is_drawn_dims_the_rest_and_tells_its_pieces(
         assert "forward" in hovered
         assert "400 µs, 50 % of step 1" in hovered
         assert all(text in piece for text in ("rank 1 · GPU 0", "400 µs", "40.0 µs shorter"))
+        assert "piece\t1 of" in opened
+        assert "piece\t2 of" in followed
         assert "critical path" in on_it
         assert "100 µs" in beside_it.partition("slack")[2]
         assert page.locator("#keys dt", has_text="K").count()
