@@ -38,11 +38,9 @@ def _sentence(path: CriticalPath) -> Text:
     """Say how long the step is, and what most of its chain is."""
     kind = max(path.by_kind, key=lambda name: path.by_kind[name])
     part = share(path.by_kind[kind] / max(1, path.length_ns))
-    step, label = sanitize(step_words(path.step)), PATH_KINDS[kind]
-    return Text(
-        f"{step[0].upper()}{step[1:]} takes {duration(path.length_ns)} across ranks; {part} of its critical path is {label}.",
-        style="bold",
-    )
+    step = sanitize(step_words(path.step))
+    taken = f"{step[0].upper()}{step[1:]} takes {duration(path.length_ns)} across ranks"
+    return Text(f"{taken}; {part} of its critical path is {PATH_KINDS[kind]}.", style="bold")
 
 
 def _table(title: str, *headings: str) -> Table:

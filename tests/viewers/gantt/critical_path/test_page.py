@@ -36,17 +36,15 @@ def picture(page: Page) -> str:
 
 
 def click(page: Page, role: str, time: float, track: int) -> str:
-    """Click on a time in a row of a GPU; return what the panel then says."""
+    """Click on a time in a row of a GPU; return what the panel of the kernel there then says of it."""
     page.mouse.click(*at(page, role, time, track))
-    page.locator("#card").wait_for()
+    page.locator("#card", has_text=f"rank {track}").filter(has=page.locator("h2", has_text="forward")).wait_for()
     settle(page)
     return page.locator("#card").inner_text()
 
 
 @browser_test
-def test_the_path_is_drawn_dims_the_rest_and_tells_its_pieces(
-    browser: Browser, run: dptrace.Run, tmp_path: Path
-) -> None:
+def test_the_path_is_drawn_and_the_rest_dimmed(browser: Browser, run: dptrace.Run, tmp_path: Path) -> None:
     """Rows on both GPUs that it passes, K for the rest, a panel for a piece, and slack for a kernel beside it."""
     path = run.critical_path("ProfilerStep#1")
     (tmp_path / "page.html").write_text(step_document(run, path), encoding="utf-8")
