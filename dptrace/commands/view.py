@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +73,7 @@ def command(
     """Draw RUN as a Gantt chart: for each GPU its phases, compute, communication and memory over time.
 
     RUN is a run folder, trace files (one for each rank), a folder or a glob of traces. The page is one file that needs
-    no network. Without -o it is opened in the browser; a run that is too large for a file is served to it instead.
+    no network. Without -o it is opened in the browser, or served to it if it is too large for a file.
 
     \b
     Examples:
@@ -82,13 +81,12 @@ def command(
       dptrace view runs/ddp --ranks 0,1 --steps 4:6
       dptrace view runs/naive --against runs/interleaved
       dptrace view runs/ddp --critical-path
-      dptrace view runs/ddp --text
       dptrace view runs/ddp --view breakdown --svg breakdown.svg
       dptrace view runs/ddp --figure step.pdf --annotate
     """
     _check(output, text, force, against, align, picture, figure, serve, gains, critical_path)
-    both = [paths, *([(against,)] if against is not None else [])]
-    runs = [open_with_progress(places, read_options, verbosity, selection) for places in both]
+    runs = [open_with_progress(paths, read_options, verbosity, selection)]
+    runs += [open_with_progress((against,), read_options, verbosity, selection)] if against is not None else []
     by_step = align != "start"
     if figure.requested:
         figure.write(runs[0], selection, verbosity)
@@ -97,25 +95,16 @@ def command(
     elif text:
         _print(runs, by_step, picture)
     else:
-        if len(runs) == 1 and picture.is_gantt and gains_wanted(gains, paths):
-            runs = [with_gains(runs[0], verbosity)]
+        runs = _with_gains(runs, picture, gains, paths, verbosity)
         gantt_chart = _gantt_chart(runs, output, picture)
         if gantt_chart is not None and not critical_path and (serve.requested or _too_large(gantt_chart)):
-            entry = _index_entry(runs[0], read_options, selection)
-            serve.serve(runs[0], gantt_chart, entry, not no_browser, verbosity)
+            serve.serve(runs[0], gantt_chart, _index_entry(runs[0], read_options, selection), not no_browser, verbosity)
             return
         shown = (*paths, *(("--against", against) if against is not None else ()))
-        marked = (*shown, *("--critical-path",) * critical_path)
-        page = _write(output, marked, lambda: _document(runs, by_step, picture, gantt_chart, critical_path), verbosity)
+        page = output or _cached_page_path((*shown, *("--critical-path",) * critical_path))
+        write_page(page, lambda: _document(runs, by_step, picture, gantt_chart, critical_path), verbosity)
         if output is None and not no_browser:
             _show(page, shown)
-
-
-def _write(output: Path | None, arguments: tuple[str, ...], draw: Callable[[], str], verbosity: str) -> Path:
-    """Write the page to a file, or to the one of these arguments in the cache."""
-    page = output or _cached_page_path(arguments)
-    write_page(page, draw, verbosity)
-    return page
 
 
 def _check(
@@ -159,6 +148,15 @@ def _print(runs: list[Run], by_step: bool, picture: PictureOptions) -> None:
         terminal.print_pair(runs[0], runs[1], console, by_step)
     else:
         terminal.print_gantt(runs[0], console)
+
+
+def _with_gains(
+    runs: list[Run], picture: PictureOptions, gains: bool | None, paths: tuple[str, ...], verbosity: str
+) -> list[Run]:
+    """Return the runs with what a step would gain without each finding, where the page shows findings."""
+    if len(runs) == 1 and picture.is_gantt and gains_wanted(gains, paths):
+        return [with_gains(runs[0], verbosity)]
+    return runs
 
 
 def _gantt_chart(runs: list[Run], output: Path | None, picture: PictureOptions) -> Chart | None:
