@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -13,11 +13,11 @@ __all__ = ["Data", "model_and_data", "token_options"]
 
 
 class Data(Protocol):
-    """Samples in a fixed order, the same on every rank."""
+    """Samples, numbered in the same way on every rank. Images may be taken in any order (Rows), others by slices."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, rows: slice) -> tuple[Tensor, Tensor]: ...
+    def __getitem__(self, rows: Any) -> tuple[Tensor, Tensor]: ...
 
 
 def model_and_data(options: Options) -> tuple[nn.Sequential, Data, Data | None]:

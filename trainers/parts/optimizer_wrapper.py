@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -56,6 +58,7 @@ class OptimizerWrapper:
         self._checkpoints = checkpoints_of(options, device)
         if self._checkpoints is not None:
             self._resume(self._checkpoints)
+            options.write_checkpoint = partial(self._save, self._checkpoints)
 
     def backward(self, loss: Tensor, over: int = 1) -> None:
         """Compute the gradients of *loss* divided by *over*, scaled if --amp fp16 needs it."""
@@ -78,7 +81,7 @@ class OptimizerWrapper:
         self.scaler.update()
         self.optimizer.zero_grad()
         self.steps_done += 1
-        every = self.options.checkpoint_every
+        every = self.options.checkpoint_every if self.options.epochs is None else None
         if self._checkpoints is not None and every is not None and self.steps_done % every == 0:
             with phase("other"):
                 self._save(self._checkpoints)
@@ -104,10 +107,10 @@ class OptimizerWrapper:
         dist.all_reduce(finite, dist.ReduceOp.MIN, group=self.shard_group)
         gradients[0].masked_fill_(finite == 0, torch.inf)
 
-    def _save(self, checkpoints: Checkpoints) -> None:
-        """Write a checkpoint; one rank is enough where all hold the same."""
+    def _save(self, checkpoints: Checkpoints, epochs: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Write a checkpoint, with the results of timed epochs; one rank is enough where all hold the same."""
         if rank() == 0 or self.options.mode not in REPLICATED:
-            checkpoints.save(self.steps_done, self._state.to_dict())
+            checkpoints.save(self.steps_done, self._state.to_dict() | ({"epochs": list(epochs)} if epochs else {}))
 
     def _resume(self, checkpoints: Checkpoints) -> None:
         """Continue from the newest checkpoint, after a restart or with --resume."""
@@ -120,3 +123,4 @@ class OptimizerWrapper:
         self._state.restore(content, checkpoints.path(content["step"]))
         # Batches and recording start with the next step.
         self.steps_done = self.options.first_step = int(content["step"])
+        self.options.epoch_results = content.get("epochs", ())

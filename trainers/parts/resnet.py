@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from dptrace.errors import UsageError
+from dptrace.record.cifar10.folder import CLASSES, read_images
 from dptrace.record.options.validation import SAMPLES
+from dptrace.trainers.data.order import Rows
 
-CLASSES, SHAPE = 10, (3, 32, 32)
-_RECORD = 1 + 3 * 32 * 32
-"""Bytes of an image in CIFAR-10's binary files: the class, then red, green and blue."""
-_TRAINING = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-_VALIDATION = ("test_batch.bin",)
+SHAPE = (3, 32, 32)
 _VALIDATION_SAMPLES = 2_048
 """Synthetic images to validate on."""
 
@@ -52,36 +45,18 @@ def build() -> nn.Sequential:
 
 
 class Cifar10:
-    """CIFAR-10 from its binary files, with pixel values from 0 to 1."""
+    """CIFAR-10 from its files, with pixel values from 0 to 1."""
 
     def __init__(self, folder: str, validation: bool = False) -> None:
-        names = _VALIDATION if validation else _TRAINING
-        self.records: NDArray[np.uint8] = np.concatenate([_records(Path(folder) / name) for name in names])
+        self.images = read_images(folder, validation)
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.images.classes)
 
-    def __getitem__(self, rows: slice) -> tuple[Tensor, Tensor]:
-        records = torch.from_numpy(self.records[rows])
-        return records[:, 1:].reshape(-1, *SHAPE).float() / 255, records[:, 0].long()
-
-
-def _records(path: Path) -> NDArray[np.uint8]:
-    """Read one binary file: (images, bytes of an image).
-
-    Raises:
-        UsageError: the file is missing or not in CIFAR-10's binary format.
-    """
-    try:
-        content = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise UsageError(
-            f"--data: {path}: {error.strerror}. Unpack the binary version of CIFAR-10 (cifar-10-binary.tar.gz) and "
-            "pass its folder cifar-10-batches-bin, or leave --data out to train on synthetic images."
-        ) from None
-    if not len(content) or len(content) % _RECORD or content[::_RECORD].max() >= CLASSES:
-        raise UsageError(f"--data: {path} is not a binary file of CIFAR-10 ({_RECORD:,} bytes for each image).")
-    return content.reshape(-1, _RECORD)
+    def __getitem__(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        # Copied: the files' bytes are read-only, which torch warns of.
+        pixels, classes = torch.tensor(self.images.pixels[rows]), torch.tensor(self.images.classes[rows])
+        return pixels.reshape(-1, *SHAPE).float() / 255, classes.long()
 
 
 class SyntheticImages:
@@ -96,8 +71,9 @@ class SyntheticImages:
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, rows: slice) -> tuple[Tensor, Tensor]:
-        images, classes = zip(*(self._image(row) for row in range(*rows.indices(len(self)))), strict=True)
+    def __getitem__(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        numbers = range(*rows.indices(len(self))) if isinstance(rows, slice) else rows.tolist()
+        images, classes = zip(*(self._image(row) for row in numbers), strict=True)
         return torch.stack(images), torch.tensor(classes)
 
     def _image(self, row: int) -> tuple[Tensor, int]:

@@ -1,4 +1,4 @@
-"""What a rank must keep of a training to continue it bit for bit: parameters, optimizer state, scale, counters.
+"""What a rank must keep of a training to continue it bit for bit: parameters, optimizer state, scale, counters, seeds.
 
 Of a sharded tensor (DTensor) it keeps this rank's part, a plain tensor; the layout follows from the options.
 """
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dptrace.errors import DptraceError
+from dptrace.record.accelerator import accelerator_of
 
 __all__ = ["TrainingState"]
 
@@ -41,6 +42,7 @@ class TrainingState:
             "model": _local(self.model.state_dict()),
             "optimizer": optimizer | {"state": _local(optimizer["state"])},
             "scaler": self.scaler.state_dict(),
+            "random": {name: module.get_rng_state() for name, module in self._random_modules()},
             **({"counters": dict(self.counters)} if self.counters else {}),
         }
 
@@ -63,6 +65,10 @@ class TrainingState:
             }:
                 raise ValueError("it scales its gradients in another way")
             optimizer = self._optimizer_state(content.get("optimizer"))
+            # Checkpoints of older versions have no random numbers, which none of dptrace's models draws.
+            own = {name: module.get_rng_state() for name, module in self._random_modules()}
+            random = content.get("random", own)
+            _check_tensors("random numbers", random, own)
         except ValueError as error:
             raise DptraceError(
                 f"{source} does not fit this training: {error}. To train from the start, choose another folder with "
@@ -72,8 +78,15 @@ class TrainingState:
             for tensors, saved in ((model, content["model"]), (self.counters, content.get("counters", {}))):
                 for name, tensor in tensors.items():
                     tensor.copy_(saved[name])
+        for name, module in self._random_modules():
+            module.set_rng_state(random[name])
         self.scaler.load_state_dict(content["scaler"])
         self.optimizer.load_state_dict(optimizer)
+
+    def _random_modules(self) -> list[tuple[str, Any]]:
+        """Return what draws random numbers on this rank: torch itself, for the CPU, and the module of its device."""
+        accelerator = accelerator_of(next(self.model.parameters()).device)
+        return [("cpu", torch), *([] if accelerator is None else [("device", accelerator.module)])]
 
     def _optimizer_state(self, saved: Any) -> dict[str, Any]:
         """Return saved state of the optimizer, whose tensors are distributed as the parameters are.

@@ -1,10 +1,9 @@
-"""Time the epochs of a training without the profiler, and print one line of results for a benchmark."""
+"""Time the epochs of a training without the profiler, and print a line for each and one of results for a benchmark."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -13,12 +12,12 @@ from torch import nn
 
 from dptrace.record.distributed import RankStore
 from dptrace.record.environment import device_name, versions
-from dptrace.record.launch.manifest import mean_losses
-from dptrace.record.launch.messages import RESULTS
+from dptrace.record.epochs.results import epoch_line, epoch_result, results
+from dptrace.record.launch.messages import EPOCH, RESULTS
 from dptrace.record.profiler import Stopwatch, device_of
 from dptrace.record.rank_metadata import losses_as_floats, plain_value
 
-__all__ = ["EpochTimer", "results"]
+__all__ = ["EpochTimer"]
 
 
 class EpochTimer:
@@ -30,10 +29,17 @@ class EpochTimer:
         warmup: untimed steps before the first epoch.
         model: the trained model, whose parameters are counted.
         options: further entries for the results.
+        history: the results of the epochs before a checkpoint, if the training continues from one.
     """
 
     def __init__(
-        self, epochs: int, steps_per_epoch: int, warmup: int, model: nn.Module | None, options: dict[str, Any]
+        self,
+        epochs: int,
+        steps_per_epoch: int,
+        warmup: int,
+        model: nn.Module | None,
+        options: dict[str, Any],
+        history: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.epochs, self.steps_per_epoch, self.warmup, self.options = epochs, steps_per_epoch, warmup, options
         parameters = [] if model is None else list(model.parameters())
@@ -42,10 +48,18 @@ class EpochTimer:
         self.device = device_of(parameters)
         self.rank_store = RankStore("timing")
         self.stopwatch = Stopwatch(self.device)
-        self.losses: list[torch.Tensor] = []
-        self._laps: list[Any] = []
+        self.epoch_results: list[dict[str, Any]] = [dict(epoch) for epoch in history]
+        """Of each epoch so far, on rank 0; empty dictionaries on the others."""
+        self.at_epoch_end: Callable[[], dict[str, float | None]] = dict
+        """Called on all ranks after each epoch, while the clock stands still; returns figures for its results."""
+        self.keep_epochs: Callable[[list[dict[str, Any]]], None] = lambda epochs: None
+        """Called on all ranks after that with the results of all epochs so far, to write a checkpoint."""
         self.extra_results: dict[str, Any] = {}
         """Entries that a trainer adds to the results."""
+        self._continued = len(history) > 0
+        self._untimed = 0 if history else warmup
+        self._laps: list[Any] = []
+        self._losses: list[torch.Tensor] = []
 
     @property
     def total_steps(self) -> int:
@@ -57,27 +71,46 @@ class EpochTimer:
         return self
 
     def step(self, loss: torch.Tensor | float | None = None) -> None:
-        """End a step; *loss* stays on its device until the end."""
+        """End a step; *loss* stays on its device until the end of the epoch."""
         self._laps.append(self.stopwatch.end())
         if loss is not None:
-            self.losses.append(torch.as_tensor(loss).detach())
+            self._losses.append(torch.as_tensor(loss).detach())
+        if len(self._laps) == self._untimed:
+            self._untimed = 0
+            self._laps, self._losses = [], []
+        elif not self._untimed and len(self._laps) == self.steps_per_epoch:
+            self._end_epoch()
         self.stopwatch.begin()
+
+    def _end_epoch(self) -> None:
+        """Collect what the ranks have measured, evaluate the model, and keep both."""
+        mine = {"laps": self.stopwatch.durations_ns(self._laps), "losses": losses_as_floats(self._losses)}
+        self._laps, self._losses = [], []
+        ranks = self._of_all_ranks(mine)
+        found = self.at_epoch_end()
+        cold = self.warmup if self._continued else 0
+        self._continued = False
+        self.epoch_results.append(epoch_result(ranks, cold) | found if ranks else {})
+        if ranks:
+            number = len(self.epoch_results)
+            samples = self.options["batch_size"] * self.steps_per_epoch
+            line = epoch_line(self.epoch_results[-1], number, self.epochs, samples)
+            print(EPOCH, json.dumps(line), flush=True)
+        self.keep_epochs(self.epoch_results)
+
+    def _of_all_ranks(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the laps and losses of all ranks on rank 0; nothing on the others."""
+        what = f"epoch{len(self.epoch_results)}"
+        self.rank_store.publish(f"{what}/{self.rank_store.rank}", json.dumps(mine))
+        if self.rank_store.rank:
+            return []
+        return [mine] + [json.loads(self.rank_store.receive(f"{what}/{r}")) for r in range(1, self.rank_store.size)]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            return
-        rank_results = self._rank_results()
-        self.rank_store.publish(f"laps/{self.rank_store.rank}", json.dumps(rank_results))
-        if self.rank_store.rank == 0:
-            others = [json.loads(self.rank_store.receive(f"laps/{r}")) for r in range(1, self.rank_store.size)]
-            ranks = [rank_results, *others]
-            print(RESULTS, json.dumps(results(ranks, self.metadata(), self.epochs, self.steps_per_epoch)), flush=True)
-
-    def _rank_results(self) -> dict[str, Any]:
-        durations, losses = self.stopwatch.durations_ns(self._laps), losses_as_floats(self.losses)
-        return {"laps": durations[self.warmup :], "losses": losses[self.warmup :]}
+        if error is None and self.rank_store.rank == 0:
+            print(RESULTS, json.dumps(results(self.epoch_results, self.metadata(), self.steps_per_epoch)), flush=True)
 
     def metadata(self) -> dict[str, Any]:
         """Return the options, the model's size, the device and the versions of this training."""
@@ -90,37 +123,3 @@ class EpochTimer:
             "versions": versions(),
             **self.extra_results,
         }
-
-
-def results(
-    ranks: Sequence[dict[str, Any]], metadata: dict[str, Any], epochs: int, steps_per_epoch: int
-) -> dict[str, Any]:
-    """Combine the results of all ranks.
-
-    Args:
-        ranks: ``laps`` (ns) and ``losses`` of each timed step, for each rank in order.
-        metadata: see :meth:`EpochTimer.metadata`; its ``batch_size`` determines the throughput.
-
-    Returns:
-        *metadata*, with ``epoch_s`` (seconds of each epoch on the slowest rank, for which all others wait),
-        ``avg_epoch_s``, ``samples_per_s``, ``step_s`` (of each timed step on the slowest rank), ``losses`` (mean over
-        ranks: the loss of the batch), ``local_losses`` (of rank 0's shard).
-    """
-    steps = [max(laps) / 1e9 for laps in zip(*(rank["laps"] for rank in ranks), strict=True)]
-    by_epoch = [
-        [rank["laps"][i * steps_per_epoch : (i + 1) * steps_per_epoch] for rank in ranks] for i in range(epochs)
-    ]
-    epoch_s = [max(map(sum, laps)) / 1e9 for laps in by_epoch]
-    samples = metadata["batch_size"] * steps_per_epoch
-    return {
-        "schema": 1,
-        **metadata,
-        "epochs": epochs,
-        "steps_per_epoch": steps_per_epoch,
-        "epoch_s": epoch_s,
-        "avg_epoch_s": fmean(epoch_s),
-        "samples_per_s": samples / fmean(epoch_s),
-        "step_s": steps,
-        "losses": mean_losses([rank["losses"] for rank in ranks]),
-        "local_losses": mean_losses([ranks[0]["losses"]]),
-    }

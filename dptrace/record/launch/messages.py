@@ -14,6 +14,7 @@ from typing import Any
 from dptrace.errors import DptraceError
 
 __all__ = [
+    "EPOCH",
     "RESULTS",
     "SPAWNED_FILE",
     "LauncherSettings",
@@ -49,6 +50,8 @@ _SPAWNED_ENV = "DPTRACE_SPAWNED"
 RESULTS = "RESULTS_JSON:"
 """Starts the line that rank 0 of a timed training prints at its end, followed by one JSON object. ``dptrace bench`` can
 run any script that prints such a line."""
+EPOCH = "EPOCH_JSON:"
+"""Starts the line that rank 0 of a timed training prints at the end of each epoch, followed by one JSON object."""
 
 
 @dataclass(frozen=True, slots=True)

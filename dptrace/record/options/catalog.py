@@ -15,7 +15,7 @@ from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import Trait, modes_with
 from dptrace.record.options.validation import POWERSGD_RANK, TOPK_RATIO
 
-__all__ = ["OPTIONS", "Option", "TrainerOptions", "positive_int"]
+__all__ = ["OPTIONS", "Option", "TrainerOptions", "batch_sizes", "positive_int"]
 
 
 def number_where(kind: Callable[[str], Any], holds: Callable[[Any], bool], description: str) -> Callable[[str], Any]:
@@ -35,6 +35,18 @@ non_negative_number = number_where(float, lambda number: 0 <= number < 1e6, "0 o
 positive_int = number_where(int, lambda number: 1 <= number < 1_000_000, "from 1 to 999,999")
 seed_number = number_where(int, lambda number: 0 <= number < 1 << 63, "from 0 to 2^63 - 1")
 ratio = number_where(float, lambda number: 0 < number <= 1, "above 0 and at most 1")
+
+
+def batch_sizes(text: str) -> tuple[int, ...]:
+    """Read numbers of samples, separated by commas; each once, in the order given.
+
+    Raises:
+        ValueError: one is not from 1 to 4,096.
+    """
+    sizes = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    if not all(1 <= size <= 4096 for size in sizes):
+        raise ValueError(f"{text} has a number that is not from 1 to 4,096")
+    return sizes
 
 
 @dataclass(eq=False)
@@ -185,7 +197,16 @@ class TrainerOptions(argparse.Namespace):
     )
     compile: bool = flag("training", "Compile each block with torch.compile.")
     data: str | None = option(
-        "training", "Folder with CIFAR-10's binary files, for resnet18 [default: synthetic images].", metavar="FOLDER"
+        "training",
+        "Folder of CIFAR-10 in its Python or binary form, for resnet18 [default: synthetic images].",
+        metavar="FOLDER",
+    )
+    samples: int | None = option(
+        "training",
+        "Train on the first N samples of the data only [default: all].",
+        type=positive_int,
+        same_on_resume=True,
+        in_run_options="if given",
     )
     prefetch: str = option(
         "parallel",
@@ -221,7 +242,11 @@ class TrainerOptions(argparse.Namespace):
         trait="schedule",
     )
     seed: int = option(
-        "training", "Seed of the data and of the initial parameters.", type=seed_number, default=42, same_on_resume=True
+        "training",
+        "Seed of the data, of its order and of the initial parameters.",
+        type=seed_number,
+        default=42,
+        same_on_resume=True,
     )
     warmup: int = option(
         "recording",
@@ -238,7 +263,7 @@ class TrainerOptions(argparse.Namespace):
     )
     checkpoint_every: int | None = option(
         "faults",
-        "Write a checkpoint every N steps.",
+        "Write a checkpoint every N steps; with --epochs, every N epochs, while the clock stands still.",
         type=positive_int,
         in_run_options="if given",
     )

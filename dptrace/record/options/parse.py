@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dptrace.errors import UsageError
-from dptrace.record.options.catalog import OPTIONS, Option, TrainerOptions, positive_int
+from dptrace.record.options.catalog import OPTIONS, Option, TrainerOptions, batch_sizes, positive_int
 from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import MODES, REPLICATED
-from dptrace.record.options.validation import SAMPLES, STATEFUL_COMPRESSIONS, check_compression
+from dptrace.record.options.validation import STATEFUL_COMPRESSIONS, check_compression
 
 __all__ = [
     "OVERHEAD_STEPS",
@@ -26,8 +26,6 @@ __all__ = [
 
 OVERHEAD_STEPS = 15
 """Steps in which the overhead is measured, by default: five windows of three, with and without the profiler."""
-CIFAR10_SAMPLES = 50_000
-"""Images in CIFAR-10's training data."""
 SYNTHETIC_IMAGES = "made-up images of CIFAR-10's shape"
 """What resnet18 trains on without CIFAR-10's files, as run.json names it."""
 
@@ -85,14 +83,23 @@ class Options(TrainerOptions):
     mode: str
     force: bool
     epochs: int | None
+    inference: tuple[int, ...]
     damaged_checkpoints: tuple[str, ...] = ()
     """Checkpoints that could not be read, with the reason, if the training continued from an older one."""
     first_step: int = 0
     """The step from which the training continues."""
+    steps_per_epoch: int = 0
+    """Number of whole batches in the data, known once that is read."""
+    epoch_results: Sequence[dict[str, Any]] = ()
+    """The results of the timed epochs before a checkpoint."""
+    write_checkpoint: Callable[[Sequence[dict[str, Any]]], None] | None = None
+    """Writes a checkpoint of the training as it is, with the results of its epochs; None if it writes none."""
 
     @property
     def total_steps(self) -> int:
         """Number of steps of the training, counted from its very first."""
+        if self.epochs is not None:
+            return self.warmup + self.epochs * self.steps_per_epoch
         return Schedule.of(self.steps, self.warmup, self.wait).total
 
     @property
@@ -101,6 +108,9 @@ class Options(TrainerOptions):
         settings = {option.field: getattr(self, option.field) for option in OPTIONS if option.same_on_resume}
         if self.compress == "none":
             del settings["compress"]  # checkpoints of other modes do not have it
+        if self.epochs is not None:
+            timing = {"warmup": self.warmup, "steps_per_epoch": self.steps_per_epoch}
+            settings |= timing | {"data": self.data or "synthetic"}
         if self.mode not in REPLICATED:
             layout = ("tp", "pp", "virtual_stages", "experts", "top_k", "ranks_per_node")
             settings |= {name: value for name in layout if (value := vars(self).get(name)) is not None}
@@ -120,11 +130,6 @@ class Options(TrainerOptions):
         if self.model == "resnet18":
             run_options["data"] = self.data or SYNTHETIC_IMAGES
         return run_options
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Number of whole batches in the data."""
-        return (CIFAR10_SAMPLES if self.data else SAMPLES) // self.batch_size
 
     def _is_run_option(self, option: Option) -> bool:
         given = option.in_run_options == "always" or getattr(self, option.field) != option.default
@@ -168,14 +173,18 @@ def parse_options(description: str | None, mode: str, arguments: Sequence[str] |
         # argparse formats its help
         parser.add_argument(f"--{option.name}", help=option.help_text.replace("%", "%%"), **kind)
     parser.add_argument("--force", action="store_true", help="Replace the run folder if it exists.")
-    epochs = "Time this many epochs without the profiler and print one line of results; record nothing."
+    epochs = "Time this many epochs without the profiler and print a line of results for each; record nothing."
     parser.add_argument("--epochs", type=positive_int, metavar="N", help=epochs)
+    inference = "After the last of --epochs, time forward alone for batches of these sizes, separated by commas."
+    parser.add_argument("--inference", type=batch_sizes, default=(), metavar="LIST", help=inference)
     options = Options(mode=mode, **vars(parser.parse_args(arguments)))
     options.model = options.model or default_model(mode)
     for name in ("batch_size", "optimizer", "lr", "weight_decay"):
         if getattr(options, name) is None:
             setattr(options, name, getattr(MODELS[options.model], name))
     check_training(vars(options))
+    if options.inference and options.epochs is None:
+        raise UsageError("--inference measures after the last timed epoch: add --epochs.")
     return options
 
 
@@ -195,6 +204,9 @@ def check_training(options: dict[str, Any]) -> None:
         )
     if options["data"] is not None and model != "resnet18":
         raise UsageError(f"--data: the model {model} trains on synthetic data; only --model resnet18 reads CIFAR-10.")
+    samples, batch = options.get("samples"), options.get("batch_size") or MODELS[model].batch_size
+    if samples is not None and samples < batch:
+        raise UsageError(f"--samples {samples} do not fill a batch of {batch}: give more, or a smaller --batch-size.")
     checkpoints = options.get("checkpoint_every") or options.get("resume")
     if options.get("checkpoints") and not checkpoints:
         raise UsageError("--checkpoints names a folder for --checkpoint-every or --resume: add one of them.")

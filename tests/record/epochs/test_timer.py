@@ -14,38 +14,9 @@ from tests.support.recordings import environment
 torch = pytest.importorskip("torch")
 
 
-def of(laps: list[int], losses: list[float]) -> dict[str, Any]:
-    return {"laps": laps, "losses": losses}
-
-
-def test_an_epoch_takes_as_long_as_its_slowest_rank() -> None:
-    """Two epochs of two steps on two ranks; throughput is the samples of all ranks over the mean epoch."""
-    from dptrace.record.epoch_timer import results
-
-    second = 1_000_000_000
-    ranks = [of([second, second, second, second], [1, 2, 3, 4]), of([second, 2 * second, second, 0], [3, 4, 5, 6])]
-    found = results(ranks, {"batch_size": 100, "mode": "naive"}, 2, 2)
-
-    assert [3.0, 2.0] == found["epoch_s"]
-    assert [1.0, 2.0, 1.0, 1.0] == found["step_s"]
-    assert 2.5 == found["avg_epoch_s"]
-    assert 80.0 == found["samples_per_s"]
-    assert [2.0, 3.0, 4.0, 5.0] == found["losses"]
-    assert [1, 2, 3, 4] == found["local_losses"]
-    assert "naive" == found["mode"]
-
-
-def test_losses_that_are_not_finite_are_told_as_nothing() -> None:
-    """JSON has no NaN."""
-    from dptrace.record.epoch_timer import results
-
-    found = results([of([1], [float("nan")])], {"batch_size": 1}, 1, 1)
-    assert [None] == found["losses"] == found["local_losses"]
-
-
 def test_notes_of_a_trainer_may_be_tensors() -> None:
     """Such as an expert's load; and what a trainer counts itself holds, as of a model that no rank has whole."""
-    from dptrace.record.epoch_timer import EpochTimer
+    from dptrace.record.epochs.timer import EpochTimer
 
     timing = EpochTimer(1, 1, 0, torch.nn.Linear(2, 1), {"expert_load": torch.tensor([1, 2])})
     timing.parameters = 99
@@ -54,30 +25,65 @@ def test_notes_of_a_trainer_may_be_tensors() -> None:
     json.dumps(timing.metadata())
 
 
-def test_accuracy_is_among_the_results_where_there_is_validation() -> None:
-    """Of the images that the model classifies rightly; other models, and recordings, have none."""
-    from types import SimpleNamespace
+class Ticks:
+    """A clock on which a step takes as many seconds as it is told."""
 
-    from dptrace.record.epoch_timer import EpochTimer
-    from dptrace.trainers.parts.task import Task
+    def __init__(self, seconds: list[int]) -> None:
+        self.seconds = seconds
 
-    class Four:
-        def __len__(self) -> int:
-            return 4
+    def begin(self) -> None:
+        """Do nothing: laps are known."""
 
-        def __getitem__(self, rows: slice) -> tuple[Any, Any]:
-            return torch.eye(4)[rows], torch.tensor([0, 1, 2, 0])[rows]
+    def end(self) -> int:
+        return self.seconds.pop(0) * 1_000_000_000
 
-    model = torch.nn.Sequential(torch.nn.Identity())
-    options: Any = SimpleNamespace(dtype="float32")
-    world: Any = SimpleNamespace(rank=0, size=1, device=torch.device("cpu"))
-    timing = EpochTimer(1, 1, 0, None, {})
-    Task(model, Four(), options, world).validate(timing)
-    assert {} == timing.extra_results
+    def durations_ns(self, laps: list[int]) -> list[int]:
+        return laps
 
-    Task(model, Four(), options, world, Four()).validate(timing)
-    assert {"accuracy": 0.75} == timing.extra_results
-    assert 0.75 == timing.metadata()["accuracy"]
+
+def timed(timer: Any, seconds: list[int]) -> None:
+    timer.stopwatch = Ticks(list(seconds))
+    with timer:
+        for number, _ in enumerate(seconds):
+            timer.step(float(number))
+
+
+def test_each_epoch_prints_a_line_when_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    """After the warm-up; with what is evaluated then, and the results of all at the end."""
+    from dptrace.record.epochs.timer import EpochTimer
+
+    timer = EpochTimer(2, 2, 1, None, {"batch_size": 10})
+    timer.at_epoch_end = lambda: {"accuracy": 0.5, "validation_loss": 2.0}
+    kept: list[int] = []
+    timer.keep_epochs = lambda epochs: kept.append(len(epochs))
+    timed(timer, [99, 2, 3, 4, 6])
+    *lines, last = capsys.readouterr().out.splitlines()
+    first, second = (json.loads(line.removeprefix("EPOCH_JSON:")) for line in lines)
+    found = json.loads(last.removeprefix("RESULTS_JSON:"))
+
+    assert {"epoch": 1, "epochs": 2, "seconds": 5.0, "samples_per_s": 4.0, "step_p50_s": 2.5, "loss": 1.5} | {
+        "accuracy": 0.5,
+        "validation_loss": 2.0,
+    } == first
+    assert (2, 10.0, 3.5) == (second["epoch"], second["seconds"], second["loss"])
+    assert ([5.0, 10.0], [2.0, 3.0, 4.0, 6.0], [1.0, 2.0, 3.0, 4.0]) == (
+        found["epoch_s"],
+        found["step_s"],
+        found["losses"],
+    )
+    assert ([0.5, 0.5], [2.5, 5.0], [1, 2]) == (found["accuracy"], found["epoch_step_p50_s"], kept)
+
+
+def test_a_training_that_continues_counts_its_first_steps_as_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """The epochs before it are among the results, though another process has timed them."""
+    from dptrace.record.epochs.timer import EpochTimer
+
+    before = {"seconds": 8.0, "step_s": [2.0] * 4, "losses": [9.0] * 4, "local_losses": [9.0] * 4}
+    timed(EpochTimer(2, 4, 2, None, {"batch_size": 10}, [before]), [50, 50, 3, 5])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1].removeprefix("RESULTS_JSON:"))
+
+    assert ([8.0, 16.0], [2.0, 2.0, 2.0, 2.0, 3.0, 5.0]) == (found["epoch_s"], found["step_s"])
+    assert [9.0] * 4 + [0.0, 1.0, 2.0, 3.0] == found["losses"]
 
 
 @pytest.mark.slow

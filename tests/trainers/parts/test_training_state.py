@@ -41,6 +41,20 @@ def test_a_restored_training_takes_the_same_next_step() -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
 
 
+def test_random_numbers_go_on_where_they_were() -> None:
+    """What is drawn after a checkpoint is drawn again after it is restored; older checkpoints leave it as it is."""
+    state = _state(1)
+    content = copy.deepcopy(state.to_dict())
+    drawn = torch.rand(3)
+    state.restore(copy.deepcopy(content), Path("c"))
+    assert torch.equal(drawn, torch.rand(3))
+
+    del content["random"]
+    before = torch.get_rng_state()
+    state.restore(content, Path("c"))
+    assert torch.equal(before, torch.get_rng_state())
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -57,6 +71,8 @@ def test_a_restored_training_takes_the_same_next_step() -> None:
         (lambda content: content.pop("scaler"), "scales its gradients in another way"),
         (lambda content: content["scaler"].update(scale="big"), "scales its gradients in another way"),
         (lambda content: content.pop("counters"), "counters has other tensors"),
+        (lambda content: content.update(random={}), "random numbers has other tensors"),
+        (lambda content: content["random"].update(cpu=torch.ones(2)), "cpu has another shape"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(change: Any, says: str) -> None:

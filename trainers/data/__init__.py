@@ -1,0 +1,1 @@
+"""Which samples the ranks train on, and in which order."""
