@@ -9,19 +9,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dptrace.bench.epoch_lines import EpochLines
 from dptrace.bench.matrix import BenchConfig
 from dptrace.errors import DptraceError
+from dptrace.record.epochs.results import QUALITY
+from dptrace.record.launch.checkpoint_folder import checkpoint_steps
 from dptrace.record.launch.launcher import launch
 from dptrace.record.launch.messages import RESULTS
 from dptrace.record.launch.signals import catch_signals
 from dptrace.record.launch.torchrun import Launch, stop_agent, thread_environment
 from dptrace.record.options.modes import trainer
+from dptrace.record.options.validation import STATEFUL_COMPRESSIONS
 
 __all__ = ["BenchRunError", "Settings", "parse_results", "run_profiled", "run_timed"]
 
@@ -49,7 +54,12 @@ class Settings:
     """Arguments of the script; without one, further arguments of dptrace's trainers."""
     timeout_s: float | None = None
     checkpoints: Path | None = None
-    """Folder for the final parameters of dptrace's trainers, which are written outside of the timed part."""
+    """Folder for the final parameters of dptrace's trainers, and for a checkpoint of each epoch from which a run that
+    was stopped continues; both are written outside of the timed part."""
+    inference: str | None = None
+    """Batch sizes, separated by commas, for which the latency of the trained model is measured."""
+    tell_epoch: Callable[[BenchConfig, dict[str, Any]], None] | None = None
+    """Called with the figures of each epoch of dptrace's trainers as it ends."""
     verb: str = "bench"
     """The command after ``dptrace``, for run.json."""
 
@@ -65,13 +75,27 @@ def run_timed(config: BenchConfig, settings: Settings, seed: int = 42) -> dict[s
     if settings.script is None:
         arguments = _trainer_arguments(config, settings)
         arguments += [f"--epochs={settings.epochs}", f"--warmup={settings.warmup}", f"--seed={seed}"]
-        if settings.checkpoints is not None:
-            arguments.append(f"--save-parameters={settings.checkpoints.resolve() / config.name}.npz")
+        arguments += [] if settings.inference is None else [f"--inference={settings.inference}"]
+        arguments += _checkpoint_arguments(config, settings.checkpoints)
     script = settings.script or str(trainer(config.mode))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
     begun = time.monotonic()
-    output = _run([*command, f"--nproc-per-node={config.gpus}", script, *arguments], config.gpus, settings.timeout_s)
+    tell = None if settings.tell_epoch is None else partial(settings.tell_epoch, config)
+    command += [f"--nproc-per-node={config.gpus}", script, *arguments]
+    output = _run(command, config.gpus, settings.timeout_s, tell)
     return {**parse_results(output), "total_s": time.monotonic() - begun}
+
+
+def _checkpoint_arguments(config: BenchConfig, folder: Path | None) -> list[str]:
+    """Return what makes a trainer keep its parameters and checkpoints, and continue from the last one."""
+    if folder is None:
+        return []
+    mine = folder.resolve() / config.name
+    arguments = [f"--save-parameters={mine}.npz"]
+    if dict(config.options).get("compress") in STATEFUL_COMPRESSIONS:
+        return arguments  # a checkpoint would lack what each rank has left out of its messages
+    arguments += ["--checkpoint-every=1", f"--checkpoints={mine}"]
+    return arguments + (["--resume"] if checkpoint_steps(mine) else [])
 
 
 def _trainer_arguments(config: BenchConfig, settings: Settings) -> list[str]:
@@ -79,10 +103,16 @@ def _trainer_arguments(config: BenchConfig, settings: Settings) -> list[str]:
     return [f"--model={config.model}", *batch, *config.arguments, *settings.arguments]
 
 
-def _run(command: Sequence[str], processes: int, timeout_s: float | None) -> str:
-    """Run torchrun and return its standard output."""
+def _run(
+    command: Sequence[str],
+    processes: int,
+    timeout_s: float | None,
+    tell: Callable[[dict[str, Any]], None] | None = None,
+) -> str:
+    """Run torchrun and return its standard output; *tell* gets the epochs in it while it runs."""
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         until = time.monotonic() + (timeout_s or float("inf"))
+        epochs = EpochLines(out, tell or (lambda epoch: None))
         with catch_signals() as signals:
             # In a separate session, so that Ctrl-C in the terminal reaches only this process, which stops the ranks.
             agent = subprocess.Popen(
@@ -92,10 +122,12 @@ def _run(command: Sequence[str], processes: int, timeout_s: float | None) -> str
                 while agent.poll() is None and time.monotonic() < until:
                     with suppress(subprocess.TimeoutExpired):
                         agent.wait(_POLL_S)
+                    epochs.read()
                     signals.check()
                 late = agent.poll() is None
             finally:
                 stop_agent(agent)
+        epochs.read()
         out.seek(0)
         err.seek(0)
         text, trouble = out.read(), err.read()
@@ -146,12 +178,12 @@ def parse_results(output: str) -> dict[str, Any]:
     for name in ("parameters", "samples_per_s", "steps_per_epoch", "comm_s"):
         if results.get(name) is not None and not (_is_number(results[name]) and results[name] >= 0):
             raise BenchRunError(f'printed results whose "{name}" is not a number')
-    for name in ("losses", "local_losses", "accuracy"):
+    for name in ("losses", "local_losses", *QUALITY):
         values = results.get(name)
         listed = values if isinstance(values, list) else [values]
         if not all(value is None or _is_number(value) for value in listed):
             raise BenchRunError(f'printed results whose "{name}" contains a value that is not a number')
-        if name != "accuracy":
+        if name not in QUALITY:
             results[name] = [] if values is None else listed
     return results
 
@@ -164,7 +196,8 @@ def run_profiled(config: BenchConfig, settings: Settings, out: Path) -> dict[str
     """Record the configuration once and return its split, as means over ranks and steps.
 
     Returns:
-        ``comm_s``, ``exposed_comm_s``, ``overlapped_comm_s``, ``idle_s``, ``wall_s`` of a step, ``overlap_percent``,
+        ``comm_s``, ``communication_fraction`` (of compute and communication),
+        ``exposed_comm_s``, ``overlapped_comm_s``, ``idle_s``, ``wall_s`` of a step, ``overlap_percent``,
         ``exposed_share`` (of the wall time), ``collectives`` and ``bytes`` of a step on rank 0, ``run`` (the folder).
 
     Raises:
@@ -214,11 +247,14 @@ def _figures(run_folder: Path) -> dict[str, Any]:
         name: float(np.mean([split.figures[f"{name}_ns"].mean() for split in run.splits])) / 1e9
         for name in ("exposed_comm", "overlapped_comm", "idle", "wall")
     }
+    phases = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns")
+    compute = sum(float(np.mean([split.figures[phase].mean() for split in run.splits])) for phase in phases) / 1e9
     comm = means["exposed_comm"] + means["overlapped_comm"]
     kinds = run.splits[0].comm.values()
     return {
         "run": str(run_folder),
         "comm_s": comm,
+        "communication_fraction": comm / (comm + compute) if comm + compute else None,
         **{f"{name}_s": value for name, value in means.items()},
         "overlap_percent": 100 * means["overlapped_comm"] / comm if comm else None,
         "exposed_share": means["exposed_comm"] / means["wall"] if means["wall"] else None,

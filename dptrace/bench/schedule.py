@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dptrace.bench.execute import BenchRunError, Settings, run_profiled, run_timed
@@ -31,12 +31,19 @@ class Job:
         return f"{self.config}, {what}"
 
 
-def jobs(configs: Sequence[BenchConfig], repeat: int, profile: bool = True) -> list[Job]:
+def jobs(configs: Sequence[BenchConfig], repeat: int, profile: bool = True, profile_first: bool = False) -> list[Job]:
     """Return the trainings in the order in which they run.
 
-    All configurations are timed once before any is timed again, so that a machine that becomes slower affects all
-    of them alike. The profiled runs come last, since the table is useful without them.
+    All configurations are timed once before any is timed again, so that a machine that becomes slower affects all of
+    them alike. The profiled runs come last, since the table is useful without them, or first.
+
+    Args:
+        profile: whether to run each configuration once with the profiler.
+        profile_first: whether to do so right before it is timed, so that its split is known while its epochs end.
     """
+    if profile_first:
+        both = [Job(config, repetition) for config in configs for repetition in (-1, 0)]
+        return both + [Job(config, repetition) for repetition in range(1, repeat) for config in configs]
     timed_ones = [Job(config, repetition) for repetition in range(repeat) for config in configs]
     return timed_ones + [Job(config, -1) for config in configs if profile]
 
@@ -56,15 +63,22 @@ def run_all(
         before = store.result_if_readable(job.name)
         if before is None or "failed" in before:
             show(job, False)
-            store.save(job.name, _run(job, settings, store))
+            store.save(job.name, _run(job, settings, store, _timed_before(job, work)))
         show(job, True)
 
 
-def _run(job: Job, settings: Settings, store: Store) -> dict[str, Any]:
+def _timed_before(job: Job, work: Sequence[Job]) -> bool:
+    """Return whether the configuration of a job is timed before it."""
+    first = Job(job.config, 0)
+    return first in work and work.index(first) < work.index(job)
+
+
+def _run(job: Job, settings: Settings, store: Store, timed_before: bool) -> dict[str, Any]:
     try:
         if job.repetition >= 0:
-            return run_timed(job.config, settings)
-        timed_result = store.result(Job(job.config, 0).name) or {}
+            # Repetitions are the same training, whose parameters are kept once.
+            return run_timed(job.config, settings if job.repetition == 0 else replace(settings, checkpoints=None))
+        timed_result = (store.result_if_readable(Job(job.config, 0).name) if timed_before else None) or {}
         if "failed" in timed_result:
             return {"failed": "not recorded, because its timed run failed"}
         return run_profiled(job.config, settings, store.folder / "traces" / job.config.name)

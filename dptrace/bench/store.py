@@ -48,7 +48,7 @@ class Store:
                     f"{self.folder}: already contains a benchmark. Use --resume to continue it, --force to overwrite "
                     "it, or -o to choose another folder."
                 )
-            for result in self.folder.glob("results/*.json"):
+            for result in (*self.folder.glob("results/*.json"), *self.folder.glob("checkpoints/*/step-*.pt")):
                 result.unlink()
         elif resume:
             raise UsageError(f"{self.folder}: no benchmark to resume; leave --resume out.")

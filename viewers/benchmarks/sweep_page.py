@@ -16,7 +16,8 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, message
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
-from dptrace.viewers.benchmarks.sweep_table import best_label, cells, headline
+from dptrace.viewers.benchmarks.sweep_loss import accuracy, has_quality, loss
+from dptrace.viewers.benchmarks.sweep_table import best_label, cells, headline, latency_cells
 
 __all__ = ["document", "exposed", "steps"]
 
@@ -180,13 +181,19 @@ class _Chart:
 def document(content: Mapping[str, Any]) -> str:
     """Draw a sweep, the content of sweep.json, as one HTML page."""
     drawn = [steps(content), exposed(content)]
+    quality = [loss(content), accuracy(content)] if has_quality(content) else []
     about = " ".join(drawing.message or f"{drawing.title}: {drawing.subtitle}" for drawing in drawn)
     parts = [
         Section("charts", " · ".join(drawing.title for drawing in drawn), live_charts(drawn), None, about),
         Section("table", "The numbers", cells=cells(content), open=True),
     ]
+    if quality:
+        title = " · ".join(drawing.title for drawing in quality)
+        parts.insert(1, Section("quality", title, live_charts(quality, "losses"), None, quality[0].subtitle))
+    if any(point.get("inference") for point in content["points"]):
+        parts.append(Section("inference", "Inference of the trained model", cells=latency_cells(content), open=True))
     facts = [plural(content["epochs"], "epoch"), f"{plural(content['repeat'], 'run')} of each", content["device"] or ""]
     said = Markup("").join(Markup("<p><strong>{}</strong></p>").format(text) for text in content["reading"])
     head = Headline(headline(content), "sweep", tuple(filter(None, facts)), tuple(content["notes"]))
     above = Markup('<section class="part">{}</section>').format(said)
-    return section_page(head, above + sections(parts), chart_plots({"figure": drawn}))
+    return section_page(head, above + sections(parts), chart_plots({"figure": drawn, "losses": quality}))

@@ -11,17 +11,15 @@ from dptrace.core.units import byte_size, number, plural
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines, rich_table
 
-__all__ = ["best_label", "cells", "headline", "markdown", "print_table"]
+__all__ = ["best_label", "cells", "headline", "latency_cells", "markdown", "print_table"]
 
 _COLUMNS = (
     *("", "step p50 ms", "p95 ms", "samples/s", "TFLOP/s", "MFU %", "s %", "exposed ms", "by the fit ms"),
-    *("collectives", "bytes", "accuracy"),
+    *("collectives", "bytes", "val. loss", "accuracy", "ms/sample"),
 )
 _NAMES = {"bucket-cap-mb": "bucket cap", "compress": "compression"}
-_TFLOPS = 4
-_MFU = 5
-_BY_THE_FIT = 8
-_ACCURACY = 11
+_LEFT_OUT = ("TFLOP/s", "MFU %", "by the fit ms", "val. loss", "accuracy", "ms/sample")
+"""Columns that are left out where no point has them."""
 
 
 def headline(content: Mapping[str, Any]) -> str:
@@ -50,13 +48,32 @@ def _rows(content: Mapping[str, Any]) -> Iterator[list[str]]:
             _ms(point["predicted_exposed_s"]),
             "–" if point["collectives"] is None else f"{point['collectives']:.4g}",
             "–" if point["bytes"] is None else byte_size(point["bytes"]),
+            "–" if point.get("validation_loss") is None else f"{point['validation_loss']:.3f}",
             _percent(point["accuracy"]),
+            _ms(next((one["sample_p50_s"] for one in point.get("inference", ())), None)),
         ]
 
 
 def best_label(content: Mapping[str, Any]) -> str:
     """Return "best" only where the spread of the steps separates the first from the others."""
     return "fastest" if any(point["as_good"] for point in content["points"]) else "best"
+
+
+def latency_cells(content: Mapping[str, Any]) -> TextTable:
+    """Return the latencies of the trained models: a row for each point and batch size."""
+    rows = [
+        (
+            point["label"],
+            str(one["batch_size"]),
+            *(f"{1e3 * one[name]:.3g}" for name in ("p50_s", "p95_s", "sample_p50_s", "sample_p95_s")),
+            f"{one['samples_per_s']:,.0f}",
+        )
+        for point in content["points"]
+        for one in point.get("inference", ())
+    ]
+    what = "sample" if content["model"].startswith("gpt") else "image"
+    columns = ("", "batch", "ms", "p95 ms", f"ms/{what}", f"p95 ms/{what}", f"{what}s/s")
+    return TextTable(columns, tuple(rows), 1, "Forward alone on one rank, after the last epoch: medians.")
 
 
 def _ms(seconds: float | None) -> str:
@@ -70,7 +87,7 @@ def _percent(share: float | None) -> str:
 def cells(content: Mapping[str, Any]) -> TextTable:
     """Return the table, without columns that no point has."""
     rows = list(_rows(content))
-    empty = {at for at in (_TFLOPS, _MFU, _BY_THE_FIT, _ACCURACY) if all(row[at] == "–" for row in rows)}
+    empty = {at for at in map(_COLUMNS.index, _LEFT_OUT) if all(row[at] == "–" for row in rows)}
     kept = [at for at in range(len(_COLUMNS)) if at not in empty]
     note = "Steps: the last 20 of each timed run. s = communication / (computation + communication), of recorded steps."
     if any(point["as_good"] for point in content["points"]):
@@ -83,6 +100,9 @@ def print_table(content: Mapping[str, Any], console: Console) -> None:
     styles = ["bold" if point["best"] else "dim" if point["failed"] else "" for point in content["points"]]
     console.print(plain(headline(content)), style="bold")
     console.print(rich_table(cells(content), styles))
+    latencies = latency_cells(content)
+    if latencies.rows:
+        console.print(rich_table(latencies))
 
 
 def markdown(content: Mapping[str, Any]) -> str:
@@ -91,5 +111,8 @@ def markdown(content: Mapping[str, Any]) -> str:
     sentences = (escape_markdown(sentence) + "\n" for sentence in content["reading"])
     lines = [f"# {escape_markdown(headline(content))}", "", *sentences]
     lines += [*markdown_lines(cells_table), "", escape_markdown(cells_table.note)]
+    latencies = latency_cells(content)
+    if latencies.rows:
+        lines += ["", *markdown_lines(latencies), "", escape_markdown(latencies.note)]
     notes = [f"- {escape_markdown(note)}" for note in content["notes"]]
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"

@@ -12,6 +12,7 @@ import numpy as np
 from dptrace.bench.matrix import BenchConfig
 from dptrace.bench.sweep.recorded import RecordedFigures
 from dptrace.errors import UsageError
+from dptrace.record.epochs.results import LAST_STEPS, QUALITY
 from dptrace.record.options.catalog import OPTIONS
 from dptrace.record.options.models import MODELS
 from dptrace.record.options.parse import check_model
@@ -22,6 +23,7 @@ __all__ = [
     "SWEPT",
     "Point",
     "buckets",
+    "check_samples",
     "configs",
     "epochs",
     "label",
@@ -34,8 +36,9 @@ BUCKET_CAP = "bucket-cap-mb"
 SWEPT = (BUCKET_CAP, "micro-batches", "batch-size", "compress")
 """Options that can be swept; the first swept one is the x axis of the charts."""
 _OPTIONS = {option.name: option for option in OPTIONS}
-LAST = 20
+LAST = LAST_STEPS
 """Number of steps at the end of each timed run that count."""
+_EPOCH_NAMES = {"accuracy": "validation_accuracy"}
 FEWEST = 8
 """Fewest steps for a standard error of the median."""
 
@@ -92,6 +95,21 @@ def configs(mode: str, model: str, gpus: int, chosen: Mapping[str, Sequence[str]
     return configs_run
 
 
+def check_samples(configs_run: Sequence[BenchConfig], samples: int) -> None:
+    """Check that the training data fills a batch of each configuration.
+
+    Raises:
+        UsageError: it does not.
+    """
+    for config in configs_run:
+        batch = int(dict(config.options).get("batch-size", MODELS[config.model].batch_size))
+        if batch > samples:
+            raise UsageError(
+                f"A batch of {batch} samples is more than the {samples:,} to train on: give a smaller --batch-size, or "
+                "more --samples."
+            )
+
+
 def swept_options(chosen: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the options that have several values, in the order of :data:`SWEPT`."""
     return [name for name in SWEPT if len(chosen.get(name, ())) > 1]
@@ -139,6 +157,13 @@ class Point:
     bytes: float | None = None
     accuracy: float | None = None
     """Final accuracy on the validation data, as a share."""
+    validation_loss: float | None = None
+    """Mean cross-entropy of the validation data at the end."""
+    training_accuracy: float | None = None
+    """Final accuracy on as many of the training data, as a share."""
+    training_loss: float | None = None
+    inference: tuple[dict[str, Any], ...] = ()
+    """For each batch size the latency of the trained model, see ``inference_latency``."""
     predicted_exposed_s: float | None = None
     """Prediction of the alpha-beta line, for points without compression where caps were swept."""
     predicted_collectives: int | None = None
@@ -172,6 +197,7 @@ def _point(
         return Point(options, named, failed=str(repetitions[0]["failed"]))
     steps = np.concatenate([np.asarray(one["step_s"][-LAST:], float) for one in good])
     low, middle, high, late = np.percentile(steps, [25, 50, 75, 95]).tolist()
+    quality: dict[str, Any] = {name: of_epochs(good[0], name)[-1] for name in QUALITY}
     return Point(
         options,
         named,
@@ -183,7 +209,8 @@ def _point(
         # median is 1.2533 times that of the mean.
         error_s=1.2533 * (high - low) / 1.349 / len(steps) ** 0.5 if len(steps) >= FEWEST else None,
         samples_per_s=int(good[0]["batch_size"]) / middle,
-        accuracy=_accuracies(good[0])[-1],
+        **quality,
+        inference=tuple(good[0].get("inference") or ()),
         **_split(recordings, middle),
     )
 
@@ -196,12 +223,18 @@ def _split(recordings: RecordedFigures | None, step_s: float) -> dict[str, Any]:
     return figures | {"communication_fraction": recordings.fraction, "tflops": tflops, "mfu": mfu}
 
 
-def _accuracies(result: Mapping[str, Any]) -> list[float | None]:
-    """Return the accuracy after each epoch; None for all but the last where the result has only the final one."""
-    accuracy = result.get("accuracy")
-    if isinstance(accuracy, list) and accuracy:
-        return accuracy
-    return [*[None] * (len(result["epoch_s"]) - 1), accuracy if isinstance(accuracy, int | float) else None]
+def of_epochs(result: Mapping[str, Any], name: str) -> list[float | None]:
+    """Return a figure after each epoch; None for all but the last where the result has only the final one."""
+    values = result.get(name)
+    if isinstance(values, list) and values:
+        return values
+    return [*[None] * (len(result["epoch_s"]) - 1), values if isinstance(values, int | float) else None]
+
+
+def _figures_of_epoch(result: Mapping[str, Any], epoch: int) -> dict[str, float | None]:
+    names = {"step_p50_s": "epoch_step_p50_s", **{_EPOCH_NAMES.get(name, name): name for name in QUALITY}}
+    found = {name: of_epochs(result, key) for name, key in names.items()}
+    return {name: values[epoch] if epoch < len(values) else None for name, values in found.items()}
 
 
 def epochs(
@@ -217,11 +250,10 @@ def epochs(
             if "failed" in one:
                 continue
             samples = one["batch_size"] * one["steps_per_epoch"]
-            measured_epochs = zip(one["epoch_s"], _accuracies(one), strict=False)
-            for epoch, (seconds, accuracy) in enumerate(measured_epochs, 1):
+            for epoch, seconds in enumerate(one["epoch_s"], 1):
                 figures = {"seconds": seconds, "samples_per_s": samples / seconds, "communication_fraction": fraction}
                 about = {**dict(config.options), "repetition": number, "epoch": epoch}
-                rows.append(about | figures | {"validation_accuracy": accuracy})
+                rows.append(about | figures | _figures_of_epoch(one, epoch - 1))
     return rows
 
 

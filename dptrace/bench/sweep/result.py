@@ -13,6 +13,7 @@ from dptrace.bench.schedule import Job, results
 from dptrace.bench.store import Store
 from dptrace.bench.sweep.bucket_cap import BucketCapChoice, FittedLine, choose, fit_recorded
 from dptrace.bench.sweep.conclusions import best, conclusions, cost_s, equally_good
+from dptrace.bench.sweep.onset import find_onset, onset_sentences
 from dptrace.bench.sweep.points import Point, buckets, epochs, label, points, swept_options
 from dptrace.bench.sweep.recorded import RecordedFigures, recorded_figures
 from dptrace.errors import DptraceError
@@ -56,21 +57,28 @@ def sweep_result(request: SweepRequest, store: Store, notes: Sequence[str] = ())
     if isinstance(fitted, str):
         trouble.append(f"Cannot fit a line alpha + beta·n: {fitted}.")
     line = fitted if isinstance(fitted, FittedLine) else None
+    onset = find_onset(sweep_points, swept_options(request.chosen))
+    by_epoch = epochs(request.configs, found, recordings)
     content = {
         "schema": SCHEMA,
         "kind": "sweep",
         **_about(request, good),
-        "reading": conclusions(sweep_points, swept_options(request.chosen), chosen, line),
+        "reading": [
+            *conclusions(sweep_points, swept_options(request.chosen), chosen, line),
+            *onset_sentences(onset),
+        ],
         "points": _points(sweep_points, swept_options(request.chosen)),
         "fit": None if line is None else _fit(line),
         "chosen": [asdict(one) for one in chosen],
+        "onset": None if onset is None else msgspec.to_builtins(onset),
+        "by_epoch": by_epoch,
         "notes": [
             *notes,
             *trouble,
             *(f"{point.label} failed: {point.failed}" for point in sweep_points if point.failed),
         ],
     }
-    return SweepResult(content, epochs(request.configs, found, recordings), buckets(request.configs, recordings))
+    return SweepResult(content, by_epoch, buckets(request.configs, recordings))
 
 
 def _fit(fitted: FittedLine) -> dict[str, Any]:
@@ -88,7 +96,7 @@ def _about(request: SweepRequest, good: Mapping[str, Any]) -> dict[str, Any]:
         "epochs": request.epochs,
         "repeat": request.repeat,
     }
-    about |= {name: good.get(name) for name in ("parameters", "device", "versions")}
+    about |= {name: good.get(name) for name in ("parameters", "device", "versions", "data", "steps_per_epoch")}
     return about | {
         "swept": swept_options(request.chosen),
         "values": {name: list(given) for name, given in request.chosen.items()},

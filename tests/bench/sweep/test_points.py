@@ -238,11 +238,16 @@ def test_a_run_that_failed_is_a_row_and_the_rest_is_told(tmp_path: Path, monkeyp
 
 def test_epochs_and_buckets_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accuracy after each epoch, or only the final one where there are no others; a row for each bucket."""
-    steps = {"1": result(0.1, epochs=2, accuracy=[0.5, 0.75]), "4": result(0.2, epochs=2, accuracy=0.25)}
+    more: dict[str, Any] = {"validation_loss": [2.0, 1.5], "epoch_step_p50_s": [0.1, 0.2]}
+    steps = {"1": result(0.1, epochs=2, accuracy=[0.5, 0.75], **more), "4": result(0.2, epochs=2, accuracy=0.25)}
     outcome = make_sweep(tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4")}, steps, epochs=2).result
 
     assert [row["validation_accuracy"] for row in outcome.epochs] == [0.5, 0.75, None, 0.25]
     assert [row["epoch"] for row in outcome.epochs] == [1, 2, 1, 2]
+    assert [row["validation_loss"] for row in outcome.epochs] == [2.0, 1.5, None, None]
+    assert [row["step_p50_s"] for row in outcome.epochs] == [0.1, 0.2, None, None]
+    assert outcome.content["by_epoch"] == outcome.epochs
+    assert outcome.content["points"][0]["validation_loss"] == 1.5
     assert outcome.epochs[0]["samples_per_s"] == pytest.approx(128 * 30 / outcome.epochs[0]["seconds"])
     assert outcome.epochs[0]["communication_fraction"] == read(1).fraction
     assert outcome.content["points"][0]["accuracy"] == 0.75
