@@ -6,6 +6,8 @@ Sources: Kaplan et al. (arXiv 2001.08361), equation 1.1, α = 0.076 for paramete
 
 from __future__ import annotations
 
+import math
+
 __all__ = ["KAPLAN", "best_parameters", "loss_ratio", "parameter_ratio", "training_flops"]
 
 KAPLAN = 0.076
@@ -21,7 +23,7 @@ def loss_ratio(parameters: float, exponent: float = KAPLAN) -> float:
     >>> round(loss_ratio(10), 3)
     0.839
     """
-    return parameters**-exponent
+    return float(parameters**-exponent)
 
 
 def parameter_ratio(loss: float, exponent: float = KAPLAN) -> float:
@@ -30,7 +32,7 @@ def parameter_ratio(loss: float, exponent: float = KAPLAN) -> float:
     >>> round(parameter_ratio(0.5))
     9139
     """
-    return loss ** (-1 / exponent)
+    return float(loss ** (-1 / exponent))
 
 
 def training_flops(parameters: float, tokens: float) -> float:
@@ -44,4 +46,4 @@ def best_parameters(flops: float) -> float:
     >>> round(best_parameters(training_flops(70e9, 1.4e12)) / 1e9)
     70
     """
-    return (flops / (_FLOPS_OF_A_TOKEN * _TOKENS_OF_A_PARAMETER)) ** 0.5
+    return math.sqrt(flops / (_FLOPS_OF_A_TOKEN * _TOKENS_OF_A_PARAMETER))
