@@ -46,6 +46,8 @@ class Settings:
     epochs: int = 5
     warmup: int = 3
     batch_size: int | None = None
+    seed: int = 42
+    """Of the parameters, the data and its order, for dptrace's trainers."""
     steps: int = 5
     """Steps of the profiled run."""
     script: str | None = None
@@ -64,7 +66,7 @@ class Settings:
     """The command after ``dptrace``, for run.json."""
 
 
-def run_timed(config: BenchConfig, settings: Settings, seed: int = 42) -> dict[str, Any]:
+def run_timed(config: BenchConfig, settings: Settings) -> dict[str, Any]:
     """Time one run and return the results that it prints, with ``total_s``, the seconds of the whole run.
 
     Raises:
@@ -74,7 +76,7 @@ def run_timed(config: BenchConfig, settings: Settings, seed: int = 42) -> dict[s
     arguments = list(settings.arguments)
     if settings.script is None:
         arguments = _trainer_arguments(config, settings)
-        arguments += [f"--epochs={settings.epochs}", f"--warmup={settings.warmup}", f"--seed={seed}"]
+        arguments += [f"--epochs={settings.epochs}", f"--warmup={settings.warmup}"]
         arguments += [] if settings.inference is None else [f"--inference={settings.inference}"]
         arguments += _checkpoint_arguments(config, settings.checkpoints)
     script = settings.script or str(trainer(config.mode))
@@ -100,7 +102,8 @@ def _checkpoint_arguments(config: BenchConfig, folder: Path | None) -> list[str]
 
 def _trainer_arguments(config: BenchConfig, settings: Settings) -> list[str]:
     batch = [] if settings.batch_size is None else [f"--batch-size={settings.batch_size}"]
-    return [f"--model={config.model}", *batch, *config.arguments, *settings.arguments]
+    common = [f"--model={config.model}", f"--seed={settings.seed}"]
+    return [*common, *batch, *config.arguments, *settings.arguments]
 
 
 def _run(

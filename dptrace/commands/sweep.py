@@ -41,6 +41,13 @@ Examples:
 @click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", show_default=True, help="What to train.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of CIFAR-10, for resnet18.")
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="Train on the first N samples of the data only.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 63) - 1),
+    metavar="N",
+    default=42,
+    help="Of parameters, data and its order. [42]",
+)
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="Ranks [default: all GPUs; 2 on CPU].")
 @training_options("sweep", epochs=1, steps=10)
 @click.option("--links", type=click.Path(path_type=Path), help="Predict bucket sizes from this file of dptrace links.")
@@ -130,13 +137,14 @@ def _measured(options: dict[str, Any], request: SweepRequest) -> Store:
     data = None if options["data"] is None else str(options["data"].resolve())
     store = Store(folder)
     plan = {"sweep": request.chosen, "cells": [config.name for config in request.configs], "data": data}
-    planned = {key: options[key] for key in ("epochs", "repeat", "steps", "samples", "inference")}
+    planned = {key: options[key] for key in ("epochs", "repeat", "steps", "samples", "seed", "inference")}
     store.begin(plan | planned, options["resume"], options["force"])
     if options["checkpoints"]:
         (folder / "checkpoints").mkdir(exist_ok=True)
     settings = Settings(
         epochs=options["epochs"],
         steps=options["steps"],
+        seed=options["seed"],
         arguments=tuple(
             f"--{name}={value}"
             for name, value in (("data", data), ("samples", options["samples"]))

@@ -31,13 +31,14 @@ def test_a_run_keeps_a_checkpoint_of_each_epoch_and_continues_from_it(
 ) -> None:
     """Where a checkpoint of the same configuration is there, and the compression keeps nothing of its own."""
     config = BenchConfig("small", "ddp", 2, (("compress", "fp16"),))
-    settings = Settings(checkpoints=tmp_path, inference="1,8")
+    settings = Settings(checkpoints=tmp_path, inference="1,8", seed=7)
     first = started(monkeypatch, config, settings)
     (tmp_path / config.name).mkdir()
     (tmp_path / config.name / "step-00000259.pt").touch()
     again = started(monkeypatch, config, settings)
     stateful = started(monkeypatch, BenchConfig("small", "ddp", 2, (("compress", "topk"),)), settings)
 
+    assert ["--seed=7"] == [word for word in first if "seed" in word]
     assert {"--checkpoint-every=1", f"--checkpoints={tmp_path / config.name}", "--inference=1,8"} <= set(first)
     assert ["--resume"] == [word for word in again if word not in first]
     assert not [word for word in stateful if "--checkpoint" in word]
