@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "record": {"core", "errors", "version"},
     "trainers": {"record", "errors"},
     "doctor": {"record", "load", "run", "timeline", "core", "errors", "version"},
-    "bench": {"record", "load", "run", "analysis/per_gpu", "model", "core", "errors"},
+    "bench": {"trainers", "record", "load", "run", "analysis/per_gpu", "model", "core", "errors"},
     "viewers": FIGURES
     | {"analysis/findings", "analysis/kernels", "run", "replay", "comparison", "bench", "simulate"}
     | {"core", "errors", "version"},

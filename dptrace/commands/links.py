@@ -24,6 +24,7 @@ from dptrace.core.files import check_output
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
+from dptrace.model.all_reduce_volume import ALL_REDUCES
 from dptrace.model.collectives import KINDS
 from dptrace.model.link_report import link_report
 
@@ -36,12 +37,18 @@ _OUTPUT = f"File to write [default: {_DEFAULT_OUTPUT}; none with --json]."
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ELEMENT_BYTES = 4
 _KIND_NAMES = ", ".join(kind.replace("_", "-") for kind in KINDS)
+_ALGORITHMS = f"Also time all-reduces written with send and receive: of {', '.join(ALL_REDUCES)}, or all."
+_KINDS_HELP = f"Of {_KIND_NAMES} (p2p) [all; with --algorithms all-reduce and p2p]."
+_NODE = "Ranks of a node, for the hierarchical algorithm [those of a machine; half of all on one machine]."
+_FOR_ALGORITHMS = ("all_reduce", "send_recv")
+"""What an algorithm is compared with, and predicted from."""
 _ALIASES = {"p2p": "send_recv", "point_to_point": "send_recv"}
 
 _EXAMPLES = """\b
 Examples:
   dptrace links --gpus 4 --html links.html
   dptrace links --collectives all-reduce,p2p --max-bytes 64MB --budget 20 -o quick.json
+  dptrace links --gpus 4 --algorithms all -o algorithms.json            # ring, tree, … and their predictions
   dptrace links --nnodes 2 --node-rank 0 --rdzv-endpoint node0:29500    # --node-rank 1 on the other
   dptrace links --from links.json --html links.html                     # draw an earlier measurement
 """
@@ -64,7 +71,9 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # not generic in older v
 @click.option(
     "--gpus", type=click.IntRange(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU]."
 )
-@click.option("--collectives", metavar="LIST", help=f"Of {_KIND_NAMES} (p2p) [all].")
+@click.option("--collectives", metavar="LIST", help=_KINDS_HELP)
+@click.option("--algorithms", metavar="LIST", help=_ALGORITHMS)
+@click.option("--ranks-per-node", type=click.IntRange(1), metavar="N", help=_NODE)
 @click.option("--min-bytes", type=Size(), default="1KB", show_default=True, help="Smallest message.")
 @click.option(
     "--max-bytes", type=Size(), default="1GB", show_default=True, help="Largest message, if memory and time allow it."
@@ -123,7 +132,8 @@ def _refuse_measuring(options: dict[str, Any]) -> None:
 
 def _request(options: dict[str, Any], verbosity: str) -> LinksRequest:
     """Return what to measure; refuse before any process is started what would fail in it."""
-    kinds = _kinds(options["collectives"])
+    algorithms = _algorithms(options["algorithms"])
+    kinds = _kinds(options["collectives"], for_algorithms=bool(algorithms))
     least, most = options["min_bytes"], options["max_bytes"]
     if least > most:
         raise UsageError(f"--min-bytes {least:,} is more than --max-bytes {most:,}.")
@@ -133,19 +143,40 @@ def _request(options: dict[str, Any], verbosity: str) -> LinksRequest:
     smallest = _ELEMENT_BYTES * processes * nnodes
     if least < smallest:
         raise UsageError(f"--min-bytes {least}: must be at least {smallest}, one element for each rank.")
+    per_node = _ranks_per_node(options["ranks_per_node"], algorithms, processes * nnodes)
     from dptrace.bench.links.launch import LinksRequest
 
-    return LinksRequest(kinds, least, most, options["budget"], processes, nnodes, node_rank or 0, endpoint)
+    budget, node = options["budget"], node_rank or 0
+    return LinksRequest(kinds, least, most, budget, processes, nnodes, node, endpoint, algorithms, per_node)
 
 
-def _kinds(listed: str | None) -> tuple[str, ...]:
+def _kinds(listed: str | None, for_algorithms: bool = False) -> tuple[str, ...]:
     if listed is None:
-        return KINDS
+        return _FOR_ALGORITHMS if for_algorithms else KINDS
     names = [name.strip().lower().replace("-", "_") for name in listed.split(",") if name.strip()]
     kinds = {_ALIASES.get(name, name) for name in names}
     if not kinds or not kinds <= set(KINDS):
         raise UsageError(f"--collectives {listed}: choose from {_KIND_NAMES} (or p2p).")
-    return tuple(kind for kind in KINDS if kind in kinds)
+    return tuple(kind for kind in KINDS if kind in kinds.union(_FOR_ALGORITHMS if for_algorithms else ()))
+
+
+def _algorithms(listed: str | None) -> tuple[str, ...]:
+    if listed is None:
+        return ()
+    names = {name.strip().lower().replace("_", "-") for name in listed.split(",") if name.strip()}
+    if names == {"all"}:
+        return ALL_REDUCES
+    if not names or not names <= set(ALL_REDUCES):
+        raise UsageError(f"--algorithms {listed}: choose from {', '.join(ALL_REDUCES)}, or all.")
+    return tuple(name for name in ALL_REDUCES if name in names)
+
+
+def _ranks_per_node(asked: int | None, algorithms: tuple[str, ...], ranks: int) -> int | None:
+    if asked is not None and "hierarchical" not in algorithms:
+        raise UsageError(f"--ranks-per-node {asked}: is for --algorithms hierarchical; add it, or leave this out.")
+    if asked is not None and asked > ranks:
+        raise UsageError(f"--ranks-per-node {asked}: there are only {ranks} ranks.")
+    return asked
 
 
 def _processes(gpus: int | None, nnodes: int, verbosity: str) -> int:
@@ -191,6 +222,8 @@ def _show(content: dict[str, Any], as_json: bool) -> None:
     if as_json:
         emit(json_text(content), None)
         return
+    from dptrace.viewers.base.table import print_text_table
+    from dptrace.viewers.benchmarks.algorithms_table import algorithm_tables
     from dptrace.viewers.benchmarks.links_table import facts, nearest_link_sentence, table, topology
 
     terminal = console()
@@ -198,6 +231,9 @@ def _show(content: dict[str, Any], as_json: bool) -> None:
     terminal.print()
     terminal.print(table(content))
     terminal.print()
+    for title, cells in algorithm_tables(content):
+        print_text_table(cells, title, terminal)
+        terminal.print()
     for line in (nearest_link_sentence(content), *topology(content)):
         terminal.print(line, markup=False)
     print_notes(content["notes"])

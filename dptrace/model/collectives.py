@@ -81,9 +81,30 @@ COLLECTIVES = {
             algorithm="pipelined ring broadcast",
             gloo_algorithm="binomial-tree broadcast",
         ),
-        CollectiveKind("reduce", equal_bytes=True),
-        CollectiveKind("gather", nccl_kernel="send_recv", bus_factor="(P-1)/P"),
-        CollectiveKind("scatter", nccl_kernel="send_recv", bus_factor="(P-1)/P"),
+        # gloo/reduce.cc reduces and scatters around a ring, then each rank sends its part to the root; NCCL sends
+        # partial sums down a ring in slices.
+        CollectiveKind(
+            "reduce",
+            equal_bytes=True,
+            counted="bytes of the tensor",
+            algorithm="pipelined ring reduce",
+            gloo_algorithm="ring reduce-scatter, then gather",
+        ),
+        # Both backends send each part directly (gloo/gather.cc and scatter.cc; NCCL's are sends and receives).
+        CollectiveKind(
+            "gather",
+            nccl_kernel="send_recv",
+            bus_factor="(P-1)/P",
+            counted="bytes of the gathered tensor, all ranks' parts together",
+            algorithm="direct gather",
+        ),
+        CollectiveKind(
+            "scatter",
+            nccl_kernel="send_recv",
+            bus_factor="(P-1)/P",
+            counted="bytes of the scattered tensor, all ranks' parts together",
+            algorithm="direct scatter",
+        ),
         CollectiveKind("barrier", synchronizing=True, bus_factor=""),
         CollectiveKind("send", equal_bytes=True, point_to_point=True, nccl_kernel="send_recv"),
         CollectiveKind("recv", equal_bytes=True, point_to_point=True, nccl_kernel="send_recv"),
@@ -125,7 +146,10 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 
 class Algorithm(msgspec.Struct, frozen=True):
-    """One algorithm of a collective: t = hops·alpha + share·n·beta, with alpha and beta of one link."""
+    """One algorithm of a collective: t = hops·alpha + share·n·beta + adds·n·gamma.
+
+    Alpha and beta are those of one link, gamma is the time to add one byte to another.
+    """
 
     name: str
     formula: str
@@ -134,6 +158,8 @@ class Algorithm(msgspec.Struct, frozen=True):
     """Key of the formula of the hops."""
     volume: str
     """Key of the formula of the share."""
+    reduction: str = "0"
+    """Key of the formula of the bytes, as a share of n, that one rank after the other adds."""
 
     def hops(self, ranks: int) -> float:
         """Return the number of sequential messages: how often the latency of a link is paid."""
@@ -143,19 +169,27 @@ class Algorithm(msgspec.Struct, frozen=True):
         """Return how many times the message crosses the busiest link."""
         return _count(self.volume, ranks)
 
-    def seconds(self, ranks: int, size: float, alpha_s: float, beta_s_per_byte: float) -> float:
+    def adds(self, ranks: int) -> float:
+        """Return how much of the message is added, one addition after the other."""
+        return _count(self.reduction, ranks)
+
+    def seconds(
+        self, ranks: int, size: float, alpha_s: float, beta_s_per_byte: float, gamma_s_per_byte: float = 0.0
+    ) -> float:
         """Predict the time of a message of *size* bytes.
 
         >>> ALGORITHMS["ring all-reduce"].seconds(4, 1e6, 10e-6, 1e-9)  # 6 × 10 µs + 1.5 MB at 1 GB/s
         0.00156
         """
-        return self.hops(ranks) * alpha_s + self.share(ranks) * size * beta_s_per_byte
+        sent = self.hops(ranks) * alpha_s + self.share(ranks) * size * beta_s_per_byte
+        return sent + self.adds(ranks) * size * gamma_s_per_byte
 
 
 def _count(key: str, ranks: int) -> float:
     """Evaluate the formula *key* for this many ranks."""
     depth = math.ceil(math.log2(ranks)) if ranks > 1 else 0
     return {
+        "0": 0.0,
         "1": 1.0 if ranks > 1 else 0.0,
         "P-1": ranks - 1.0,
         "2(P-1)": 2.0 * (ranks - 1),
@@ -171,15 +205,21 @@ _RING = "(P-1)·alpha + (P-1)/P·n·beta"
 ALGORITHMS = {
     algorithm.name: algorithm
     for algorithm in (
-        Algorithm("ring all-reduce", "2(P-1)·alpha + 2(P-1)/P·n·beta", "2(P-1)", "2(P-1)/P"),
-        Algorithm("naive all-reduce", "2(P-1)·alpha + 2(P-1)·n·beta", "2(P-1)", "2(P-1)"),
-        Algorithm("tree all-reduce", "2·log2(P)·alpha + 2·log2(P)·n·beta", "2log2", "2log2"),
-        Algorithm("halving-doubling all-reduce", "2·log2(P)·alpha + 2(P-1)/P·n·beta", "2log2", "2(P-1)/P"),
+        Algorithm("ring all-reduce", "2(P-1)·alpha + 2(P-1)/P·n·beta", "2(P-1)", "2(P-1)/P", "(P-1)/P"),
+        Algorithm("naive all-reduce", "2(P-1)·alpha + 2(P-1)·n·beta", "2(P-1)", "2(P-1)", "P-1"),
+        Algorithm("tree all-reduce", "2·log2(P)·alpha + 2·log2(P)·n·beta", "2log2", "2log2", "log2"),
+        Algorithm("halving-doubling all-reduce", "2·log2(P)·alpha + 2(P-1)/P·n·beta", "2log2", "2(P-1)/P", "(P-1)/P"),
         Algorithm("ring all-gather", _RING, "P-1", "(P-1)/P"),
-        Algorithm("ring reduce-scatter", _RING, "P-1", "(P-1)/P"),
+        Algorithm("ring reduce-scatter", _RING, "P-1", "(P-1)/P", "(P-1)/P"),
         Algorithm("pairwise all-to-all", _RING, "P-1", "(P-1)/P"),
         Algorithm("binomial-tree broadcast", "log2(P)·alpha + log2(P)·n·beta", "log2", "log2"),
         Algorithm("pipelined ring broadcast", "(P-1)·alpha + n·beta", "P-1", "1"),
+        Algorithm("pipelined ring reduce", "(P-1)·alpha + n·beta", "P-1", "1", "1"),
+        Algorithm(
+            "ring reduce-scatter, then gather", "2(P-1)·alpha + 2(P-1)/P·n·beta", "2(P-1)", "2(P-1)/P", "(P-1)/P"
+        ),
+        Algorithm("direct gather", _RING, "P-1", "(P-1)/P"),
+        Algorithm("direct scatter", _RING, "P-1", "(P-1)/P"),
         Algorithm("send and receive", "alpha + n·beta", "1", "1"),
     )
 }

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dptrace.model.algorithm_report import ADDITION, ALGORITHM_PREFIX, algorithm_report
 from dptrace.model.alpha_beta import Fit, Line, Segment, fit
 from dptrace.model.collectives import COUNTED, Algorithm, algorithm_of, bus_factor
 from dptrace.model.interconnects import nearest_interconnect
@@ -27,18 +28,20 @@ def link_report(measured: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         measured: ``samples``, a list of ``{"collective", "bytes", "calls", "seconds": [...]}``, and ``backend``,
-            ``ranks``, ``nodes`` and anything else, which is copied to the result.
+            ``ranks``, ``nodes`` and anything else, which is copied to the result. Samples of an algorithm, such as
+            ``all_reduce/tree``, and of the addition ``add`` make the part ``algorithms``.
     """
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for sample in measured["samples"]:
         kinds.setdefault(sample["collective"], []).append(sample)
     backend, ranks = measured["backend"], measured["ranks"]
+    written = {kind: kinds.pop(kind) for kind in list(kinds) if kind not in COUNTED}
     found = {kind: _collective(kind, backend, ranks, samples) for kind, samples in kinds.items()}
     unfitted = [
         f"{kind}: no line could be fitted: {why}." for kind, one in found.items() if (why := one.pop("unfitted"))
     ]
     rates = {kind: one["busbw_gbps"] for kind, one in found.items()}
-    kept = {key: value for key, value in measured.items() if key != "samples"}
+    kept = {key: value for key, value in measured.items() if key not in ("samples", "ranks_per_node")}
     return {
         "schema": SCHEMA,
         "kind": "links",
@@ -50,12 +53,46 @@ def link_report(measured: Mapping[str, Any]) -> dict[str, Any]:
         "busbw_gbps_by_kind": rates,
         "nearest": _nearest(measured, found),
         "collectives": found,
+        **({"algorithms": _algorithms(written, measured, found)} if "ranks_per_node" in measured else {}),
     }
+
+
+def _algorithms(
+    samples: Mapping[str, Sequence[Mapping[str, Any]]],
+    measured: Mapping[str, Any],
+    found: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Put the timed algorithms beside what alpha and beta of a message, and gamma of an addition, predict."""
+    rows = {kind: [_row(sample, 1.0) for sample in _by_size(of_kind)] for kind, of_kind in samples.items()}
+    additions = rows.pop(ADDITION, [])
+    ranks, names = measured["ranks"], {kind: kind.removeprefix(ALGORITHM_PREFIX) for kind in rows}
+    factor = bus_factor("all_reduce", ranks)
+    timed = {
+        names[kind]: [row | {"busbw_gbps": row["algbw_gbps"] * factor} for row in of_kind]
+        for kind, of_kind in rows.items()
+    }
+    link = found["send_recv"]["link"] if "send_recv" in found else None
+    gamma = _gamma(samples.get(ADDITION, ()))
+    report = algorithm_report(timed, ranks, measured["ranks_per_node"], link, gamma, measured["nodes"])
+    return report | {"addition": additions}
+
+
+def _gamma(samples: Sequence[Mapping[str, Any]]) -> float | None:
+    """Fit the time to add a byte; None where no line could be fitted."""
+    ordered = _by_size(samples)
+    try:
+        return fit([one["bytes"] for one in ordered], [one["seconds"] for one in ordered]).line.beta_s_per_byte
+    except ValueError:
+        return None
+
+
+def _by_size(samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return sorted(samples, key=lambda sample: int(sample["bytes"]))
 
 
 def _collective(kind: str, backend: str, ranks: int, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     factor = bus_factor(kind, ranks)
-    rows = [_row(sample, factor) for sample in sorted(samples, key=lambda sample: int(sample["bytes"]))]
+    rows = [_row(sample, factor) for sample in _by_size(samples)]
     best = max(rows, key=lambda row: float(row["busbw_gbps"]))
     about = {
         "counted": COUNTED[kind],

@@ -37,8 +37,12 @@ def run(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--collectives", "all-reduce,scatter"], "choose from all-reduce, all-gather"),
+        (["--collectives", "all-reduce,barrier"], "choose from all-reduce, all-gather"),
         (["--collectives", ","], "choose from all-reduce"),
+        (["--algorithms", "bruck"], "choose from ring, tree"),
+        (["--algorithms", "ring", "--ranks-per-node", "2"], "--ranks-per-node 2: is for --algorithms hierarchical"),
+        (["--algorithms", "all", "--ranks-per-node", "5", "--gpus", "4"], "there are only 4 ranks"),
+        (["--from", "links.json", "--algorithms", "all"], "--algorithms is for measuring"),
         (["--min-bytes", "2MB", "--max-bytes", "1MB"], "--min-bytes 2,097,152 is more than --max-bytes 1,048,576"),
         (["--min-bytes", "12", "--gpus", "4"], "at least 16"),
         (["--min-bytes", "many"], "'many' is not a size"),
@@ -134,4 +138,6 @@ def test_collectives_are_read_in_any_order_and_spelling() -> None:
     assert ("all_reduce", "send_recv") == verb._kinds("p2p, All-Reduce,all_reduce")
     assert KINDS == verb._kinds(None)
     with pytest.raises(UsageError, match="all-reduce"):
-        verb._kinds("reduce")
+        verb._kinds("barrier")
+    assert ("all_reduce", "send_recv") == verb._kinds(None, for_algorithms=True)
+    assert ("all_reduce", "broadcast", "send_recv") == verb._kinds("broadcast", for_algorithms=True)

@@ -57,7 +57,7 @@ def rounds(rank: int, size: int) -> Iterator[tuple[int, int, bool]]:
         yield (rank - turn) % size, (rank - turn - 1) % size, turn < size - 1
 
 
-def ring_all_reduce(tensor: Tensor, rank: int, size: int, exchange: Exchange) -> None:
+def ring_all_reduce(tensor: Tensor, rank: int, size: int, exchange: Exchange, buffer: Tensor | None = None) -> None:
     """Replace a tensor on each rank by the sum over all ranks.
 
     If the length is not divisible, chunks differ by one element; with more ranks than elements some are empty.
@@ -65,9 +65,10 @@ def ring_all_reduce(tensor: Tensor, rank: int, size: int, exchange: Exchange) ->
     Args:
         tensor: one dimension, of the same length on all ranks.
         exchange: sends and receives; called in the same order on all ranks.
+        buffer: for one chunk, or longer; it is overwritten. By default it is allocated.
     """
     chunks = tensor.tensor_split(size)
-    buffer = torch.empty_like(chunks[0])  # the first chunks are the longest
+    buffer = torch.empty_like(chunks[0]) if buffer is None else buffer  # the first chunks are the longest
     for sent, received, add in rounds(rank, size):
         target = chunks[received]
         arriving = buffer[: len(target)] if add else target

@@ -18,6 +18,8 @@ from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, log_axis, message
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.base.table import TextTable
+from dptrace.viewers.benchmarks.algorithms_chart import algorithms_chart, size_axis
+from dptrace.viewers.benchmarks.algorithms_table import algorithm_tables
 from dptrace.viewers.benchmarks.links_table import facts, fits_table, label, nearest_link_sentence, size, topology
 
 __all__ = ["document", "rate_chart", "time_chart"]
@@ -28,6 +30,9 @@ _STYLE = {
     "reduce_scatter": ("#D55E00", "triangle"),
     "all_to_all": ("#A8438A", "diamond"),
     "broadcast": ("#B58900", "circle"),
+    "reduce": ("#5B4B9E", "triangle"),
+    "gather": ("#2F7F86", "diamond"),
+    "scatter": ("#8C564B", "square"),
     "send_recv": ("#4B5563", "square"),
 }
 """A color for each collective that readers with any kind of color vision can tell apart (after Okabe and Ito)."""
@@ -91,10 +96,7 @@ def rate_chart(content: Mapping[str, Any]) -> Drawing:
 
 
 def _size_axis(measured: Sequence[Mapping[str, Any]]) -> Axis:
-    """Make the axis of message sizes, with a tick at every fourth power of 2."""
-    low, high = (edge(row["bytes"] for row in measured) for edge in (min, max))
-    ticks = [1 << power for power in range(0, 64, 4) if low / 2 <= 1 << power <= high * 2]
-    return Axis(low / 1.5, high * 1.5, tuple((float(tick), size(tick)) for tick in ticks), "message size", log=True)
+    return size_axis([row["bytes"] for row in measured], "message size")
 
 
 def _middle_halves(measured: Sequence[Mapping[str, Any]], color: str) -> Iterator[Line]:
@@ -129,10 +131,16 @@ def _legend(content: Mapping[str, Any]) -> tuple[Entry, ...]:
 
 def document(content: Mapping[str, Any]) -> str:
     """Draw measured links, as ``dptrace links -o`` writes them, as one HTML page."""
-    charts = [time_chart(content), rate_chart(content)]
+    charts = {"time": time_chart(content), "rate": rate_chart(content)}
+    tables = list(algorithm_tables(content))
+    if tables:
+        charts["algorithms"] = algorithms_chart(content)
     parts = [
         Section(f"chart-{name}", chart.title, live_charts(chart, name), None, chart.message or chart.subtitle)
-        for name, chart in zip(("time", "rate"), charts, strict=True)
+        for name, chart in charts.items()
+    ]
+    parts += [
+        Section(f"algorithms-{number}", title, cells=cells, open=True) for number, (title, cells) in enumerate(tables)
     ]
     parts += [
         Section("fits", "Fits", cells=fits_table(content), open=True),
@@ -143,8 +151,7 @@ def document(content: Mapping[str, Any]) -> str:
     answer = Markup('<section class="part"><p><strong>{}</strong></p></section>').format(
         sanitize(nearest_link_sentence(content))
     )
-    plots = chart_plots(dict(zip(("time", "rate"), charts, strict=True)))
-    return section_page(head, answer + sections(parts), plots)
+    return section_page(head, answer + sections(parts), chart_plots(charts))
 
 
 def _formulas(content: Mapping[str, Any]) -> TextTable:

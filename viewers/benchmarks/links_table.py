@@ -19,6 +19,9 @@ _LABELS = {
     "reduce_scatter": "reduce-scatter",
     "all_to_all": "all-to-all",
     "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
     "send_recv": "point-to-point",
 }
 

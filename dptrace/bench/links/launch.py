@@ -42,11 +42,16 @@ class LinksRequest:
     nnodes: int = 1
     node_rank: int = 0
     endpoint: str | None = None
+    algorithms: Sequence[str] = ()
+    """Of an all-reduce, written with send and receive: names of ``ALL_REDUCES``."""
+    ranks_per_node: int | None = None
+    """For the hierarchical one."""
 
     def to_json(self) -> str:
         """Return the request as JSON for the ranks."""
         settings = {"collectives": list(self.collectives), "min_bytes": self.min_bytes, "max_bytes": self.max_bytes}
-        return json.dumps(settings | {"budget_s": self.budget_s})
+        of_algorithms = {"algorithms": list(self.algorithms), "ranks_per_node": self.ranks_per_node}
+        return json.dumps(settings | {"budget_s": self.budget_s} | of_algorithms)
 
 
 def measure_links(request: LinksRequest, progress: Callable[[int, int], None]) -> dict[str, Any] | None:

@@ -21,9 +21,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dptrace.bench.links.algorithms import check_sums
 from dptrace.bench.links.operations import ELEMENT_BYTES, Operations, largest_message
 from dptrace.bench.links.topology import describe_machine
 from dptrace.errors import RecordingError
+from dptrace.model.algorithm_report import ADDITION, ALGORITHM_PREFIX
 from dptrace.record.accelerator import accelerator_of, backend_of
 from dptrace.record.distributed import World, process_group
 from dptrace.record.environment import device_name, versions
@@ -71,7 +73,7 @@ def sizes_between(least: int, max_bytes: int, unit: int) -> list[int]:
 
 
 def main() -> None:
-    """Measure as the first argument says, JSON of ``collectives``, ``min_bytes``, ``max_bytes`` and ``budget_s``."""
+    """Measure as the first argument says: JSON of a ``LinksRequest``."""
     request = json.loads(sys.argv[1])
     assignment = messages.LauncherSettings.from_environment()
     assert assignment is not None, "only dptrace links starts this module"
@@ -80,6 +82,7 @@ def main() -> None:
         if world.size < 2:
             raise RecordingError("one rank has no link to measure. Start two or more.")
         max_bytes = largest_message(world, request["min_bytes"], request["max_bytes"])
+        check_sums(request["algorithms"], world, _ranks_per_node(request, world))
         bench = _LinkBenchmark(world, request, max_bytes, folder / "progress")
         bench.choose()
         bench.measure()
@@ -99,7 +102,7 @@ class _LinkBenchmark:
         self.notes: list[str] = []
         self._progress = progress
         self._begun = time.monotonic()
-        self._exchanges = Operations(world, max_bytes)
+        self._exchanges = Operations(world, max_bytes, _ranks_per_node(request, world))
         self._rounds = 0
         self._accelerator = accelerator_of(world.device)
         if max_bytes < request["max_bytes"] // 2:
@@ -107,7 +110,7 @@ class _LinkBenchmark:
 
     def choose(self) -> None:
         """Try each collective from its smallest size up, as far as the time allows; this also warms them up."""
-        kinds, stopped = self.request["collectives"], list[str]()
+        kinds, stopped = _kinds(self.request), list[str]()
         most_s = _WARMUP_BUDGET_SHARE * self.request["budget_s"] / len(kinds) / ((_WANTED_ROUNDS + 1) * _BEST_OF)
         for number, kind in enumerate(kinds):
             for size in sizes_between(self.request["min_bytes"], self.max_bytes, ELEMENT_BYTES * self.world.size):
@@ -173,7 +176,9 @@ class _LinkBenchmark:
             for item, n in zip(self.items, counts, strict=True)
         ]
         spent = round(time.monotonic() - self._begun, 1)
-        return {"samples": samples, "rounds": self._rounds, "seconds": spent, "notes": self.notes}
+        timed = {"samples": samples, "rounds": self._rounds, "seconds": spent, "notes": self.notes}
+        of_nodes = {"ranks_per_node": _ranks_per_node(self.request, self.world)} if self.request["algorithms"] else {}
+        return timed | of_nodes
 
     def _round(self, order: random.Random, keep: bool) -> None:
         # All ranks have the same order: their generators have the same seed and state.
@@ -212,6 +217,19 @@ class _LinkBenchmark:
     def _write_progress(self, share: float) -> None:
         if self.world.rank == 0:
             self._progress.write_text(f"{round(100 * min(share, 1))} 100")
+
+
+def _kinds(request: dict[str, Any]) -> list[str]:
+    """Return the kinds to time: collectives, algorithms, and for these the addition of two tensors."""
+    algorithms = [ALGORITHM_PREFIX + name for name in request["algorithms"]]
+    return [*request["collectives"], *algorithms, *([ADDITION] if algorithms else [])]
+
+
+def _ranks_per_node(request: dict[str, Any], world: World) -> int:
+    """Return the asked ranks of a node; by default those of a machine, or half of all if there is one machine."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
+    asked: int | None = request["ranks_per_node"]
+    return asked or (local if local < world.size else -(-world.size // 2))
 
 
 def _rank_info(world: World) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from dptrace.bench.links.algorithms import all_reduce_call
 from dptrace.errors import RecordingError
+from dptrace.model.algorithm_report import ADDITION, ALGORITHM_PREFIX
 from dptrace.record.accelerator import accelerator_of
 from dptrace.record.distributed import World
 
@@ -62,10 +64,14 @@ def _free_on_machine() -> int:
 
 
 class Operations:
-    """Calls that move messages of one size among all ranks."""
+    """Calls that move messages of one size among all ranks.
 
-    def __init__(self, world: World, max_bytes: int) -> None:
-        self.world = world
+    Args:
+        ranks_per_node: for the hierarchical all-reduce.
+    """
+
+    def __init__(self, world: World, max_bytes: int, ranks_per_node: int = 1) -> None:
+        self.world, self._ranks_per_node = world, ranks_per_node
         count = -(-max_bytes // ELEMENT_BYTES)
         # Filled, since memory never written to is one page of zeros that stays in the cache. Sums of zeros stay zero.
         self._sent = torch.empty(count, device=world.device).fill_(0)
@@ -75,19 +81,28 @@ class Operations:
         """Return a call that runs one collective.
 
         Args:
-            kind: a key of ``collectives.COUNTED``, which defines what *size* counts.
+            kind: a key of ``collectives.COUNTED``, which defines what *size* counts; or an algorithm of an all-reduce,
+                such as ``all_reduce/tree``; or ``add``, which adds two tensors of *size* without communication.
             size: bytes; a whole number of elements for each rank.
         """
         ranks = self.world.size
         count = size // ELEMENT_BYTES
         sent, received, part = self._sent[:count], self._received[:count], count // ranks
+        if kind.startswith(ALGORITHM_PREFIX):
+            name = kind.removeprefix(ALGORITHM_PREFIX)
+            return all_reduce_call(name, self.world, self._ranks_per_node, sent, received)
+        first = self.world.rank == 0
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": lambda: dist.all_reduce(sent),
             "all_gather": lambda: _ALL_GATHER(received, sent[:part]),
             "reduce_scatter": lambda: _REDUCE_SCATTER(received[:part], sent),
             "all_to_all": lambda: dist.all_to_all_single(received, sent),
             "broadcast": lambda: dist.broadcast(sent, src=0),
+            "reduce": lambda: dist.reduce(sent, dst=0),
+            "gather": lambda: dist.gather(sent[:part], list(received.tensor_split(ranks)) if first else None, dst=0),
+            "scatter": lambda: dist.scatter(received[:part], list(sent.tensor_split(ranks)) if first else None, src=0),
             "send_recv": lambda: self._round_trip(sent, received),
+            ADDITION: lambda: received.add_(sent),
         }
         return calls[kind]
 

@@ -87,6 +87,43 @@ class _Versions(msgspec.Struct):
     nccl: _Text | None = None
 
 
+class _Timed(msgspec.Struct):
+    """One size of an algorithm."""
+
+    bytes: _Bytes
+    count: _Count
+    median_s: _Positive
+    quarter_s: _Positive
+    three_quarters_s: _Positive
+    predicted_s: _Amount | None
+
+
+class _Algorithm(msgspec.Struct):
+    formula: _Text
+    hops: _Amount
+    share: _Amount
+    adds: _Amount
+    sent_share: _Amount
+    total_share: _Amount
+    deviation: _Amount | None
+    measured: Annotated[list[_Timed], msgspec.Meta(min_length=1)]
+
+
+class _Crossover(msgspec.Struct):
+    below: _Text
+    above: _Text
+    bytes: _Positive
+
+
+class _Algorithms(msgspec.Struct):
+    ranks_per_node: _Count
+    alpha_s: _Number | None
+    beta_s_per_byte: _Number | None
+    gamma_s_per_byte: _Number | None
+    crossovers: list[_Crossover]
+    all_reduce: dict[str, _Algorithm]
+
+
 class _Links(msgspec.Struct):
     backend: _Text
     ranks: _Count
@@ -102,6 +139,8 @@ class _Links(msgspec.Struct):
     busbw_gbps_by_kind: dict[str, _Amount]
     nearest: _Nearest | None
     collectives: dict[str, _Collective]
+    algorithms: _Algorithms | None = None
+    """Of ``--algorithms``; older files have none."""
 
 
 def check_links(content: dict[str, Any]) -> str:

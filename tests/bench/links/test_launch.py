@@ -38,7 +38,7 @@ def test_two_ranks_measure_their_links(tmp_path: Path) -> None:
         # Other tests may disturb two ranks so much that no line fits.
         assert found["fit"] is None or found["fit"]["alpha_s"] > 0
         assert found["busbw_gbps"] > 0
-    assert 6 == len(content["collectives"])
+    assert 9 == len(content["collectives"])
     assert any(found["fit"] is not None for found in content["collectives"].values())
     assert "gloo between 2 processes" in done.stderr
     assert "Wrote links.json and links.html." in done.stderr
@@ -156,8 +156,7 @@ def test_a_busy_machine_is_told(load: float, said: bool, monkeypatch: pytest.Mon
 
 def test_the_ranks_are_told_what_was_asked() -> None:
     """The request is JSON, without the addresses of the machines."""
-    asked = LinksRequest(("broadcast",), 1024, 4096, 5.0, 2, 2, 1, "host:29500")
+    asked = LinksRequest(("broadcast",), 1024, 4096, 5.0, 2, 2, 1, "host:29500", ("ring",))
+    sizes = {"collectives": ["broadcast"], "min_bytes": 1024, "max_bytes": 4096, "budget_s": 5.0}
 
-    assert {"collectives": ["broadcast"], "min_bytes": 1024, "max_bytes": 4096, "budget_s": 5.0} == json.loads(
-        asked.to_json()
-    )
+    assert sizes | {"algorithms": ["ring"], "ranks_per_node": None} == json.loads(asked.to_json())

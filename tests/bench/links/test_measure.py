@@ -32,6 +32,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     asked = {"collectives": ["all_reduce", "broadcast"], "min_bytes": 1024, "max_bytes": 8192, "budget_s": 0.5}
+    asked |= {"algorithms": [], "ranks_per_node": None}
     with process_group():
         yield measure._LinkBenchmark(World(0, 1, torch.device("cpu")), asked, 8192, tmp_path / "progress")
 

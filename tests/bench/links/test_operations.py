@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from dptrace.bench.links import operations  # noqa: E402
 from dptrace.errors import RecordingError  # noqa: E402 - needs torch
+from dptrace.model.all_reduce_volume import ALL_REDUCES  # noqa: E402
 from dptrace.record.distributed import World, process_group  # noqa: E402
 
 RANK = """
@@ -29,7 +30,7 @@ for kind in sys.argv[1:]:
     operations._received[:] = -1
     sent = operations._sent.clone()
     operations.call(kind, 32)()
-    if rank == 1:
+    if rank == (kind not in ("reduce", "gather")):  # these have their result on rank 0
         print(kind, operations._sent.int().tolist(), operations._received.int().tolist(), flush=True)
     operations._sent[:] = sent
 """
@@ -40,7 +41,8 @@ def test_each_collective_moves_its_bytes_and_no_others(tmp_path: Path) -> None:
     """32 of 64 bytes on two ranks are eight numbers; those of the last rank show who sent how much."""
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    kinds = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
+    kinds = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "gather", "scatter", "send_recv"]
+    kinds += ["reduce", *(f"all_reduce/{name}" for name in ALL_REDUCES), "add"]
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), *kinds]
     done = run_python(*command, env=environment())
     assert 0 == done.returncode, done.stderr
@@ -49,6 +51,7 @@ def test_each_collective_moves_its_bytes_and_no_others(tmp_path: Path) -> None:
         kind, sent, received = line.replace("] [", "]|[").replace(" [", "|[", 1).split("|")
         tensors[kind] = [int(x) for x in sent.strip("[]").split(",")], [int(x) for x in received.strip("[]").split(",")]
     own, rest, nothing = list(range(100, 108)), list(range(108, 116)), [-1] * 8
+    gathered, reduced = tensors["gather"][1], tensors["reduce"][0][:8]
 
     assert kinds == list(tensors)
     assert [100 + 2 * i for i in range(8)] + rest == tensors["all_reduce"][0]
@@ -57,6 +60,12 @@ def test_each_collective_moves_its_bytes_and_no_others(tmp_path: Path) -> None:
     assert [4, 5, 6, 7, 104, 105, 106, 107, *nothing] == tensors["all_to_all"][1]
     assert list(range(8)) + rest == tensors["broadcast"][0]
     assert list(range(8)) + nothing == tensors["send_recv"][1]
+    assert [4, 5, 6, 7] == tensors["scatter"][1][:4]
+    assert [99 + i for i in own] == [100 + i for i in tensors["add"][1][:8]]
+    for name in ALL_REDUCES:
+        assert tensors["all_reduce"][0] == tensors[f"all_reduce/{name}"][0]
+    assert [0, 1, 2, 3, 100, 101, 102, 103, *nothing] == gathered
+    assert [100 + 2 * i for i in range(8)] == reduced
     assert own + rest == tensors["send_recv"][0]
 
 

@@ -11,7 +11,7 @@ import pytest
 from dptrace.bench.links.schema import check_links
 from dptrace.commands.shared.output import json_text
 from dptrace.model.link_report import link_report
-from tests.support.links_samples import measured
+from tests.support.links_samples import measured, with_algorithms
 
 
 def written(**changes: Any) -> Any:
@@ -55,3 +55,13 @@ def test_what_cannot_be_drawn_is_refused(edit: str) -> None:
 
     assert wrong
     assert "\n" not in wrong
+
+
+def test_timed_algorithms_are_accepted_and_checked() -> None:
+    """With predictions, without any, and refused where a time is none."""
+    content = json.loads(json_text(link_report(with_algorithms(measured(kinds=("all_reduce", "send_recv"))))))
+    bare = json.loads(json_text(link_report(with_algorithms(measured(kinds=("broadcast",))))))
+    assert ("", "") == (check_links(content), check_links(bare))
+
+    content["algorithms"]["all_reduce"]["ring"]["measured"][0]["median_s"] = 0
+    assert "median_s" in check_links(content)

@@ -60,5 +60,5 @@ def test_the_page_opens_without_an_error(tmp_path: Path) -> None:
             path.write_text(links_page.document(content), encoding="utf-8")
             with open_page(browser, path) as (page, errors):
                 assert 2 == page.locator(".bk-Figure").count()
-                assert 6 == page.locator("table").first.locator("tbody tr").count()
+                assert 9 == page.locator("table").first.locator("tbody tr").count()
             assert [] == errors
