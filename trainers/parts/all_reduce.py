@@ -14,16 +14,7 @@ from torch import Tensor
 
 from dptrace.trainers.parts.collectives import Exchange, ring_all_reduce
 
-__all__ = [
-    "Messages",
-    "Swap",
-    "halving_doubling_all_reduce",
-    "hierarchical_all_reduce",
-    "naive_all_reduce",
-    "neighbors",
-    "swap",
-    "tree_all_reduce",
-]
+__all__ = ["halving_doubling_all_reduce", "hierarchical_all_reduce", "naive_all_reduce", "swap", "tree_all_reduce"]
 
 Messages = Sequence[tuple[Tensor, int]]
 """Tensors of one dimension, each with the rank that it goes to or comes from."""
