@@ -13,6 +13,7 @@ from dptrace.viewers.base.page import bundle, static
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.planning.predict_charts import scaling_chart, strategies_chart
 from dptrace.viewers.planning.predict_table import predict_facts, predict_tables
+from dptrace.viewers.planning.roofline_chart import plan_roofline_chart
 
 __all__ = ["document"]
 
@@ -20,6 +21,8 @@ __all__ = ["document"]
 def document(content: Mapping[str, Any]) -> str:
     """Draw a prediction, the contents of ``dptrace predict --json`` with its ``live`` figures, as one HTML page."""
     charts = {"strategies": strategies_chart(content), "scaling": scaling_chart(content)}
+    if content["roofline"]:
+        charts["roofline"] = plan_roofline_chart(content)
     parts = [
         Section(f"chart-{name}", chart.title, live_charts(chart, name), None, chart.subtitle)
         for name, chart in charts.items()

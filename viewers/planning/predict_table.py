@@ -13,6 +13,7 @@ __all__ = [
     "predict_facts",
     "predict_tables",
     "recorded_roofline_sentence",
+    "recorded_roofline_table",
     "recorded_scaling_table",
     "recorded_step_sentence",
 ]
@@ -212,6 +213,24 @@ def recorded_roofline_sentence(content: Mapping[str, Any]) -> str:
         f"samples of a rank. It computes {point['achieved_flops_per_s'] / 1e12:,.3g} of "
         f"{point['peak_flops'] / 1e12:,.3g} TFLOP/s."
     )
+
+
+def recorded_roofline_table(content: Mapping[str, Any]) -> TextTable:
+    """List the links of a recording, and where its steps lie for each."""
+    rows = [
+        (
+            level["link"],
+            byte_size(level["sent_bytes"]),
+            f"{level['bytes_per_s'] / 1e9:,.3g}",
+            f"{level['ccr']:,.0f}",
+            f"{level['ridge']:,.0f}",
+            level["regime"],
+            f"{level['critical_batch']:,.3g}",
+        )
+        for level in content["roofline"]["levels"]
+    ]
+    columns = ("link", "a rank sends", "GB/s", "FLOP/byte", "ridge", "regime", "critical batch of a rank")
+    return TextTable(columns, tuple(rows), 1, "Links are told apart by the groups that use them.")
 
 
 def recorded_scaling_table(content: Mapping[str, Any]) -> TextTable:

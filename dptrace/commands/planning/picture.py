@@ -16,15 +16,19 @@ _WIDTH = 1200
 
 
 def write_chart(content: Mapping[str, Any], path: Path) -> None:
-    """Draw the step by strategy; of one strategy, its efficiency by number of GPUs.
+    """Draw the step by strategy; of one strategy, its efficiency by number of GPUs; of a recording, its roofline.
 
     Raises:
         DptraceError: a PNG is asked for, and there is no Chromium.
     """
     from dptrace.viewers.base.svg_renderer import svg
     from dptrace.viewers.planning.predict_charts import scaling_chart, strategies_chart
+    from dptrace.viewers.planning.roofline_chart import recorded_roofline_chart
 
-    chart = strategies_chart(content) if len(content["candidates"]) > 1 else scaling_chart(content)
+    if "recorded" in content:
+        chart = recorded_roofline_chart(content)
+    else:
+        chart = strategies_chart(content) if len(content["candidates"]) > 1 else scaling_chart(content)
     drawn = svg(chart)
     if path.suffix == ".svg":
         write_text(path, drawn)

@@ -23,6 +23,7 @@ Examples:
   dptrace predict --params 70B --gpus 64 --strategy 3d --tp 8 --pp 2 --json
   dptrace predict --params 7e9 --gpus 64 -o plan.html              # a page with sliders that computes again
   dptrace predict runs/ddp                                         # a recording, on 1 to 1,024 ranks
+  dptrace predict runs/ddp -o roofline.html                        # its steps on the communication roofline
 """
 _PAGES, _PICTURES = (".html",), (".svg", ".png")
 _LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
@@ -88,23 +89,33 @@ def _predict_recording(run: str, described: set[str], as_json: bool, output: Pat
     from dptrace.viewers.base.table import print_text_table
     from dptrace.viewers.planning.predict_table import (
         recorded_roofline_sentence,
+        recorded_roofline_table,
         recorded_scaling_table,
         recorded_step_sentence,
     )
 
     if extra := sorted(given_options() & described):
         raise UsageError(f"--{extra[0].replace('_', '-')} describes a training; a recording describes itself.")
-    if output is not None and output.suffix in (*_PAGES, *_PICTURES):
-        raise UsageError(f"{output}: a recording's prediction is a table; name a .txt file, or add --json.")
     content = predict_recording(open_with_progress((run,), ReadOptions(figures_only=True), verbosity), run)
     if as_json:
         emit(json_text(content), output)
+    elif output is not None and output.suffix in _PAGES:
+        from dptrace.commands.shared.pages import write_page
+        from dptrace.viewers.planning.recorded_page import document
+
+        write_page(output, lambda: document(content), verbosity)
+    elif output is not None and output.suffix in _PICTURES:
+        from dptrace.commands.planning.picture import write_chart
+
+        write_chart(content, output)
     else:
 
         def show(console: Console) -> None:
             console.print(recorded_step_sentence(content), markup=False)
             if roofline := recorded_roofline_sentence(content):
                 console.print(roofline, markup=False)
+                if len(content["roofline"]["levels"]) > 1:
+                    print_text_table(recorded_roofline_table(content), "Communication roofline by link", console)
             print_text_table(recorded_scaling_table(content), "On other numbers of ranks", console)
 
         print_tables(show, output)

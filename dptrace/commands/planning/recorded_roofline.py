@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dptrace.model.collectives import bus_factor
@@ -30,15 +32,55 @@ def roofline_point(run: Run, step: MeasuredStep) -> dict[str, Any] | None:
     peak = peak or flops / step.compute_s
     link = Link("as recorded", 0.0, sent / step.communication_s)
     samples = step.samples / step.ranks or 1.0
-    point = level_dict(level(link, peak, ccr(flops, sent), samples))
-    point.pop("crossover_bytes")
+
+    def at(link: Link, sent: float) -> dict[str, Any]:
+        found = level_dict(level(link, peak, ccr(flops, sent), samples))
+        found.pop("crossover_bytes")
+        return {"sent_bytes": sent, **found}
+
+    point = at(link, sent)
+    levels = [at(*one) for one in _links(run, step.ranks)]
     return {
         "flops": flops,
-        "sent_bytes": sent,
         "peak_flops": peak,
         "achieved_flops_per_s": flops / step.step_s,
         **point,
+        "levels": levels if len(levels) > 1 else [point],
+        "steps": _steps(run, flops),
     }
+
+
+def _steps(run: Run, flops: float) -> list[dict[str, Any]]:
+    """Return how fast a rank computes in each step, in the mean over the ranks."""
+    walls = run.steps().groupby("step", sort=False)["wall_ns"].mean()
+    return [{"step": str(name), "flops_per_s": flops / (wall / 1e9)} for name, wall in walls.items() if wall > 0]
+
+
+def _links(run: Run, ranks: int) -> list[tuple[Link, float]]:
+    """Return the links that the run's groups use, with the bytes that a rank sends over each in a step.
+
+    Groups of as many ranks, equally far apart, are taken for one level: those of all nodes, or those across nodes.
+    """
+    frame, steps = run.matched_collectives(), len(run.steps())
+    frame = frame[frame["complete"] & frame["bytes"].notna() & (frame["transfer_ns"] > 0)]
+    members = {group.name: group.ranks for group in run.cross_rank.matches.groups}
+    sent: defaultdict[str, float] = defaultdict(float)
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for (kind, group), rows in frame.groupby(["kind", "group"]):
+        name, count = _level_name(members.get(str(group), ()), ranks)
+        factor = bus_factor(str(kind), count)
+        if not math.isnan(factor):
+            sent[name] += float(rows["bytes"].sum()) * factor
+            seconds[name] += float(rows["transfer_ns"].sum()) / 1e9
+    return [(Link(name, 0.0, size / seconds[name]), size / steps) for name, size in sent.items() if size and steps]
+
+
+def _level_name(members: Sequence[int], ranks: int) -> tuple[str, int]:
+    """Return what groups like this one are called, and their number of ranks."""
+    if len(members) in (0, ranks):
+        return f"all {ranks} ranks", ranks
+    apart = members[1] - members[0] if len(members) > 1 else 1
+    return f"{len(members)} ranks" + (f", {apart} apart" if apart > 1 else " next to each other"), len(members)
 
 
 def _flops(run: Run, step: MeasuredStep) -> tuple[float | None, float | None]:

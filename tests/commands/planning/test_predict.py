@@ -161,3 +161,17 @@ def test_a_recordings_point_on_the_roofline() -> None:
 def test_few_and_odd_numbers_of_gpus(gpus: str) -> None:
     """Strategies that can't divide them are left out."""
     assert figures("--params", "350e6", "--gpus", gpus)["fits"]
+
+
+@pytest.mark.heavy
+def test_a_recordings_roofline_as_a_picture_and_a_page(tmp_path: Path) -> None:
+    """-o draws the steps of the recording, by the suffix; they are those of the JSON."""
+    point = figures("traces/interleaved_cpu_2ranks")["roofline"]
+    chart, page = tmp_path / "roofline.svg", tmp_path / "roofline.html"
+    run("traces/interleaved_cpu_2ranks", "-o", str(chart), "-q")
+    run("traces/interleaved_cpu_2ranks", "-o", str(page), "-q")
+
+    assert [point["ccr"]] == [level["ccr"] for level in point["levels"]]
+    assert len(point["steps"]) > 1
+    assert all(f"{step['step']}:" in chart.read_text() for step in point["steps"])
+    assert "On other numbers of ranks" in page.read_text()
