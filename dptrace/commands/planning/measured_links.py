@@ -10,11 +10,23 @@ from dptrace.errors import DptraceError
 if TYPE_CHECKING:
     from dptrace.model.planning.describe import Description
 
-__all__ = ["with_measured_links"]
+__all__ = ["measured_gamma", "with_measured_links"]
 
 
-def with_measured_links(description: Description, path: Path) -> Description:
+def measured_gamma(path: Path) -> float | None:
+    """Return the measured time to add a byte, in seconds; None where ``--algorithms`` was not measured."""
+    from dptrace.bench.links.launch import read_links
+
+    found = read_links(path).get("algorithms")
+    gamma: float | None = found["gamma_s_per_byte"] if found else None
+    return gamma
+
+
+def with_measured_links(description: Description, path: Path, preferred: str = "all_reduce") -> Description:
     """Replace the link that a measurement is of: between nodes if it was on several, else within a node.
+
+    Args:
+        preferred: the collective whose line counts, if it was measured. That of all-reduce includes the additions.
 
     Raises:
         DptraceError: the file holds no fitted line.
@@ -32,7 +44,7 @@ def with_measured_links(description: Description, path: Path) -> Description:
     }
     if not lines:
         raise DptraceError(f"{path}: no line was fitted to its times. Measure again: dptrace links -o {path}")
-    kind = "all_reduce" if "all_reduce" in lines else next(iter(lines))
+    kind = preferred if preferred in lines else next(iter(lines))
     line = lines[kind]
     link = Link(f"{path.name} ({kind.replace('_', '-')})", line["alpha_s"], 1 / line["beta_s_per_byte"])
     several = content["nodes"] > 1

@@ -22,11 +22,14 @@ Examples:
   dptrace predict --params 70B --gpus 64 --seq 4096 --batch 512    # every strategy: what fits, what is fastest
   dptrace predict --params 70B --gpus 64 --strategy 3d --tp 8 --pp 2 --json
   dptrace predict --params 7e9 --gpus 64 -o plan.html              # a page with sliders that computes again
+  dptrace predict --bytes 208MB --gpus 4 --link 5us:25GB/s         # one message: collectives and all-reduces
   dptrace predict runs/ddp                                         # a recording, on 1 to 1,024 ranks
   dptrace predict runs/ddp -o roofline.html                        # its steps on the communication roofline
 """
 _PAGES, _PICTURES = (".html",), (".svg", ".png")
 _LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
+_BYTES = "Instead of a training, one message of this size by every collective; 1 MB is 10⁶ bytes."
+_GAMMA = "Picoseconds to add a byte, with --bytes. [0; of --links as measured]"
 _SHARE = "Share of the GPU's peak that computation reaches by itself. [by the size of the matrices]"
 
 
@@ -35,6 +38,8 @@ _SHARE = "Share of the GPU's peak that computation reaches by itself. [by the si
 @description_options
 @click.option("--mfu", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE", help=_SHARE)
 @click.option("--links", type=click.Path(path_type=Path), metavar="FILE", help=_LINKS)
+@click.option("--bytes", "message_bytes", type=Amount(), metavar="SIZE", help=_BYTES)
+@click.option("--gamma", type=click.FloatRange(0), metavar="PS", help=_GAMMA)
 @click.option("--tokens", type=Amount(), metavar="N", help="Tokens to train on: adds the days that it takes.")
 @json_option
 @click.option("-o", "--output", type=OutputFile(), help="Write a page (.html), a chart (.svg, .png), or the text.")
@@ -43,6 +48,8 @@ _SHARE = "Share of the GPU's peak that computation reaches by itself. [by the si
 def command(
     run: str | None,
     links: Path | None,
+    message_bytes: float | None,
+    gamma: float | None,
     tokens: float | None,
     as_json: bool,
     output: Path | None,
@@ -65,8 +72,16 @@ def command(
         if output.suffix == ".json" and not as_json:
             raise UsageError(f"{output} would hold tables; add --json, or name it .txt.")
     if run is not None:
-        _predict_recording(run, {*described, "tokens", "links"}, as_json, output, verbosity)
+        others = {*described, "tokens", "links", "message_bytes", "gamma"}
+        _predict_recording(run, others, as_json, output, verbosity)
         return
+    if message_bytes is not None:
+        from dptrace.commands.planning.message import predict_message
+
+        _write(predict_message(described, links, message_bytes, gamma), as_json, output, verbosity)
+        return
+    if gamma is not None:
+        raise UsageError(f"--gamma {gamma:g}: is for one message; add --bytes.")
     from dptrace.model.planning.predict_report import predict_report
 
     page = output is not None and output.suffix in _PAGES
@@ -95,19 +110,11 @@ def _predict_recording(run: str, described: set[str], as_json: bool, output: Pat
     )
 
     if extra := sorted(given_options() & described):
-        raise UsageError(f"--{extra[0].replace('_', '-')} describes a training; a recording describes itself.")
+        name = extra[0].removeprefix("message_").replace("_", "-")
+        raise UsageError(f"--{name} describes a training; a recording describes itself.")
     content = predict_recording(open_with_progress((run,), ReadOptions(figures_only=True), verbosity), run)
-    if as_json:
-        emit(json_text(content), output)
-    elif output is not None and output.suffix in _PAGES:
-        from dptrace.commands.shared.pages import write_page
-        from dptrace.viewers.planning.recorded_page import document
-
-        write_page(output, lambda: document(content), verbosity)
-    elif output is not None and output.suffix in _PICTURES:
-        from dptrace.commands.planning.picture import write_chart
-
-        write_chart(content, output)
+    if as_json or (output is not None and output.suffix in (*_PAGES, *_PICTURES)):
+        _write(content, as_json, output, verbosity)
     else:
 
         def show(console: Console) -> None:
@@ -126,10 +133,10 @@ def _write(content: dict[str, Any], as_json: bool, output: Path | None, verbosit
     if as_json:
         emit(json_text(content), output)
     elif output is not None and output.suffix in _PAGES:
+        from dptrace.commands.planning.picture import page_of
         from dptrace.commands.shared.pages import write_page
-        from dptrace.viewers.planning.predict_page import document
 
-        write_page(output, lambda: document(content), verbosity)
+        write_page(output, lambda: page_of(content), verbosity)
     elif output is not None and output.suffix in _PICTURES:
         from dptrace.commands.planning.picture import write_chart
 
@@ -140,10 +147,13 @@ def _write(content: dict[str, Any], as_json: bool, output: Path | None, verbosit
 
 def _print(content: dict[str, Any], console: Console) -> None:
     from dptrace.viewers.base.table import print_text_table
-    from dptrace.viewers.planning import predict_table
+    from dptrace.viewers.planning import message_table, predict_table
 
-    for line in predict_table.predict_facts(content):
+    of_message = content["kind"] == "message_costs"
+    facts = message_table.message_facts if of_message else predict_table.predict_facts
+    tables = message_table.message_tables if of_message else predict_table.predict_tables
+    for line in facts(content):
         console.print(line, markup=False)
-    for title, table in predict_table.predict_tables(content):
+    for title, table in tables(content):
         console.print()
         print_text_table(table, title, console)
