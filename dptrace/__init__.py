@@ -19,6 +19,7 @@ from dptrace.api import (
     memory,
     open,
     predict,
+    predict_message,
     show,
     whatif,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "memory",
     "open",
     "predict",
+    "predict_message",
     "show",
     "whatif",
 ]

@@ -36,6 +36,7 @@ __all__ = [
     "memory",
     "open",
     "predict",
+    "predict_message",
     "replay",
     "show",
     "whatif",
@@ -339,6 +340,30 @@ def predict(*, tokens: float | None = None, **description: Any) -> dict[str, Any
     from dptrace.model.planning.predict_report import predict_report
 
     return predict_report(_description(description), tokens)
+
+
+def predict_message(
+    size_bytes: float,
+    *,
+    gpus: int = 8,
+    link: str = "nvlink4,ib-ndr",
+    gpus_per_node: int = 8,
+    gamma_ps: float = 0.0,
+) -> dict[str, Any]:
+    """Predict one message by every collective and all-reduce algorithm: ``dptrace predict --bytes --json``.
+
+    Args:
+        size_bytes: as nccl-tests counts it: of the whole tensor.
+        link: within nodes and between them: names, or latency and bandwidth as ``"5us:25GB/s"``.
+        gamma_ps: picoseconds to add a byte.
+
+    Raises:
+        UsageError: fewer than two GPUs, no byte, or an unknown link.
+    """
+    from dptrace.model.training.message_costs import message_costs
+    from dptrace.model.training.network import nominal_network
+
+    return message_costs(nominal_network(link, gpus_per_node), size_bytes, gpus, gamma_ps * 1e-12)
 
 
 def _description(given: dict[str, Any]) -> Description:

@@ -125,3 +125,14 @@ def test_a_plan_is_one_line() -> None:
     assert 1e12 / step["tokens_per_s"] / 86_400 == step["training_days"]
     with pytest.raises(dptrace.UsageError, match="parameters"):
         dptrace.memory(parameters=7e9)
+
+
+def test_a_message_is_one_line() -> None:
+    """GPU workshop: 312 MB from each of four ranks of a ring, at 25 GB/s; a collective of one is refused."""
+    found = dptrace.predict_message(208e6, gpus=4, link="5us:25GB/s")
+    (ring,) = [row for row in found["all_reduce"] if row["algorithm"] == "ring"]
+
+    assert 312e6 == ring["sent_bytes"]
+    for wrong in ({"size_bytes": 208e6, "gpus": 1}, {"size_bytes": 0}, {"size_bytes": 1, "link": "wire"}):
+        with pytest.raises(dptrace.UsageError):
+            dptrace.predict_message(**wrong)

@@ -17,6 +17,7 @@ _STYLE = {
     "halving-doubling": ("#D55E00", "triangle"),
     "hierarchical": ("#A8438A", "diamond"),
     "naive": ("#B58900", "circle"),
+    "hierarchical-sharded": ("#4B5563", "square"),
 }
 _HEIGHT = 380
 _POINTS_PER_DECADE = 8

@@ -24,18 +24,15 @@ def predict_message(options: dict[str, Any], links: Path | None, size: float, ga
     from dptrace.commands.planning.measured_links import measured_gamma, with_measured_links
     from dptrace.model.planning.describe import Description
     from dptrace.model.training.message_costs import message_costs
-    from dptrace.model.training.network import Network, parse_link
+    from dptrace.model.training.network import Network, nominal_network
 
     for name in sorted(given_options() - _USED - _OUTPUT):
         raise UsageError(f"--{name.replace('_', '-')} describes a training; --bytes is one message.")
-    if options["gpus"] < 2:
-        raise UsageError(f"--gpus {options['gpus']}: a collective needs two or more.")
     found = Description(gpus=options["gpus"], gpus_per_node=options["gpus_per_node"], link=options["link"])
     gamma = gamma_ps * 1e-12 if gamma_ps is not None else None
     if links is not None:
         found = with_measured_links(found, links, "send_recv")
         gamma = measured_gamma(links) if gamma is None else gamma
-    within, _, between = found.link.partition(",")
-    near = found.measured_within or parse_link(within)
-    far = found.measured_between or parse_link(between or within)
+    nominal = nominal_network(found.link, found.gpus_per_node)
+    near, far = found.measured_within or nominal.within, found.measured_between or nominal.between
     return message_costs(Network(near, far, found.gpus_per_node), size, found.gpus, gamma or 0.0)

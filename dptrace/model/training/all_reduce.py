@@ -1,8 +1,8 @@
 """The algorithms of an all-reduce compared: time, steps, and what the busiest rank sends and receives.
 
-Formulas of the guide "Distributed Training", sections 3.1 to 3.6; see dptrace.model.collectives. The naive one gathers
-all tensors at one rank and sends the sum to each. Hierarchical: reduce-scatter within each node, all-reduce of the
-shards between nodes, all-gather within each node.
+Formulas of the guide "Distributed Training", sections 3.1 to 3.6; see dptrace.model.all_reduce_volume. The naive one
+gathers all tensors at one rank and sends the sum to each. Hierarchical and sharded: reduce-scatter within each node,
+all-reduce of each rank's shard between nodes, all-gather within each node.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import math
 
 import msgspec
 
-from dptrace.model.collectives import ALGORITHMS
+from dptrace.model.all_reduce_volume import ALL_REDUCES, all_reduce_volume
 from dptrace.model.training.layout import ranks_per_node
 from dptrace.model.training.network import Network, collective_seconds
 
-__all__ = ["AllReduce", "all_reduces"]
+__all__ = ["SHARDED", "AllReduce", "all_reduces"]
+
+SHARDED = "hierarchical-sharded"
 
 
 class AllReduce(msgspec.Struct, frozen=True):
@@ -42,17 +44,15 @@ def all_reduces(network: Network, size: float, ranks: int) -> list[AllReduce]:
     """
     local = ranks_per_node(1, ranks, network.gpus_per_node)
     link = network.within if local == ranks else network.between
-    depth = math.ceil(math.log2(ranks))
-    sent = {"naive": ranks - 1.0, "tree": float(depth), "ring": 2 * (ranks - 1) / ranks}
-    sent["halving-doubling"] = sent["ring"]
-    found = []
-    for name, share in sent.items():
-        algorithm = ALGORITHMS[f"{name} all-reduce"]
-        found.append(AllReduce(name, algorithm.hops(ranks), share * size, link.seconds(algorithm, size, ranks)))
+    volumes = [all_reduce_volume(name, ranks) for name in ALL_REDUCES if name != "hierarchical"]
+    found = [
+        AllReduce(one.algorithm, one.hops, one.sent_share * size, one.seconds(size, link.alpha_s, 1 / link.bytes_per_s))
+        for one in volumes
+    ]
     if 1 < local < ranks:
         nodes = -(-ranks // local)
         steps = 2 * (local - 1) + 2 * math.ceil(math.log2(nodes))
         share = 2 * (local - 1) / local + 2 * (nodes - 1) / nodes / local
         seconds = collective_seconds(network, "all_reduce", size, ranks)
-        found.append(AllReduce("hierarchical", steps, share * size, seconds))
+        found.append(AllReduce(SHARDED, steps, share * size, seconds))
     return sorted(found, key=lambda one: one.seconds)

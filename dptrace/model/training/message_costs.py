@@ -6,10 +6,13 @@ that takes longest names the regime. On several nodes all run over the slower li
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from dptrace.errors import UsageError
 from dptrace.model.all_reduce_volume import ALL_REDUCES, AllReduceVolume, all_reduce_volume, crossing_bytes
 from dptrace.model.collectives import KINDS, algorithm_of
+from dptrace.model.training.all_reduce import SHARDED
 from dptrace.model.training.layout import ranks_per_node
 from dptrace.model.training.network import Link, Network
 from dptrace.model.training.roofline import crossover_bytes
@@ -28,7 +31,14 @@ def message_costs(network: Network, size: float, ranks: int, gamma_s_per_byte: f
         network: links as they are reached; nothing is taken off.
         size: bytes of the message, as nccl-tests counts them.
         gamma_s_per_byte: time to add one byte to another.
+
+    Raises:
+        UsageError: there are fewer than two ranks, or the message is empty.
     """
+    if ranks < 2:
+        raise UsageError(f"--gpus {ranks}: a collective needs two or more.")
+    if not (size > 0 and gamma_s_per_byte >= 0):
+        raise UsageError("A message has one byte or more, and adding a byte takes no less than 0.")
     local = ranks_per_node(1, ranks, network.gpus_per_node)
     link = network.within if local == ranks else network.between
     volumes = {
@@ -46,10 +56,7 @@ def message_costs(network: Network, size: float, ranks: int, gamma_s_per_byte: f
         "links": [_link(one, size) for one in dict.fromkeys((network.within, network.between))],
         "slowest_link": link.name,
         "collectives": [_collective(kind, link, size, ranks, gamma_s_per_byte) for kind in KINDS],
-        "all_reduce": sorted(
-            (_all_reduce(volume, network, link, size, ranks, gamma_s_per_byte) for volume in volumes.values()),
-            key=lambda row: float(row["seconds"]),
-        ),
+        "all_reduce": _all_reduces(volumes, network, size, ranks, gamma_s_per_byte),
         "crossovers": _crossovers(volumes, link, gamma_s_per_byte),
     }
 
@@ -84,6 +91,39 @@ def _terms(latency_s: float, transfer_s: float, adding_s: float) -> dict[str, An
         "adding_s": adding_s,
         "seconds": sum(terms),
         "regime": REGIMES[terms.index(max(terms))],
+    }
+
+
+def _all_reduces(
+    volumes: dict[str, AllReduceVolume], network: Network, size: float, ranks: int, gamma: float
+) -> list[dict[str, Any]]:
+    """Return all algorithms, fastest first."""
+    local = ranks_per_node(1, ranks, network.gpus_per_node)
+    link = network.within if local == ranks else network.between
+    rows = [_all_reduce(volume, network, link, size, ranks, gamma) for volume in volumes.values()]
+    if 1 < local < ranks:
+        rows.append(_sharded(network, local, size, ranks, gamma))
+    return sorted(rows, key=lambda row: float(row["seconds"]))
+
+
+def _sharded(network: Network, local: int, size: float, ranks: int, gamma: float) -> dict[str, Any]:
+    """Return the hierarchy in which each rank all-reduces its shard between nodes, through a port of its own."""
+    nodes, near, far = -(-ranks // local), network.within, network.between
+    inside, across = (local - 1) / local, (nodes - 1) / nodes / local
+    rounds = math.ceil(math.log2(nodes))
+    latency = 2 * (local - 1) * near.alpha_s + 2 * rounds * far.alpha_s
+    transfer = 2 * inside * size / near.bytes_per_s + 2 * across * size / far.bytes_per_s
+    formula = "2(G-1)·alpha + 2(G-1)/G·n·beta + 2·log2(N)·alpha' + 2(N-1)/N/G·n·beta', N nodes of G ranks"
+    sent = 2 * (inside + across) * size
+    return {
+        "algorithm": SHARDED,
+        "formula": formula,
+        "steps": 2.0 * (local - 1 + rounds),
+        "sent_bytes": sent,
+        "received_bytes": sent,
+        "busiest_bytes": 2 * sent,
+        "total_bytes": 2.0 * (ranks - 1) * size,
+        **_terms(latency, transfer, (inside + across) * size * gamma),
     }
 
 

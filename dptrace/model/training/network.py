@@ -16,7 +16,17 @@ from dptrace.model.collectives import ALGORITHMS, Algorithm
 from dptrace.model.interconnects import SHORT_NAMES, interconnect_named
 from dptrace.model.training.layout import ranks_per_node
 
-__all__ = ["BETWEEN", "WITHIN", "Link", "Network", "collective_seconds", "parse_link", "sent_by_level", "sent_bytes"]
+__all__ = [
+    "BETWEEN",
+    "WITHIN",
+    "Link",
+    "Network",
+    "collective_seconds",
+    "nominal_network",
+    "parse_link",
+    "sent_by_level",
+    "sent_bytes",
+]
 
 WITHIN, BETWEEN = 0.8, 0.7
 """Shares of the nominal bandwidth that collectives reach, within a node and between nodes. They were chosen, with the
@@ -67,6 +77,16 @@ def parse_link(text: str) -> Link:
         raise UsageError(f"--link {text}: choose from {names}, or give latency and bandwidth: 5us:12.5GB/s.")
     known = interconnect_named(text)
     return Link(known.name, known.alpha_s, known.bytes_per_s)
+
+
+def nominal_network(links: str, gpus_per_node: int = 8) -> Network:
+    """Return the network of a link within nodes and one between nodes, or one for both, at their nominal rates.
+
+    Raises:
+        UsageError: a link is not known.
+    """
+    within, _, between = links.partition(",")
+    return Network(parse_link(within), parse_link(between or within), gpus_per_node)
 
 
 def collective_seconds(network: Network, kind: str, size: float, ranks: int, stride: int = 1) -> float:

@@ -55,5 +55,5 @@ def test_levels_spare_the_slow_link() -> None:
     """Guide, section 3.6: 8 nodes of 8: 14 steps within and 6 between nodes instead of 126, an eighth of the bytes."""
     found = by_name(Network(parse_link("nvlink4"), parse_link("ib-ndr"), 8), 1e9, 64)
 
-    assert (126, 20) == (found["ring"].steps, found["hierarchical"].steps)
-    assert found["hierarchical"].seconds < found["ring"].seconds / 4
+    assert (126, 20) == (found["ring"].steps, found["hierarchical-sharded"].steps)
+    assert found["hierarchical-sharded"].seconds < found["ring"].seconds / 4

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dptrace.model.training.all_reduce import all_reduces
 from dptrace.model.training.message_costs import message_costs
 from dptrace.model.training.network import Link, Network
 
@@ -65,3 +66,13 @@ def test_a_hierarchy_uses_both_links() -> None:
     assert pytest.approx(6 * 3e-6 + 14 * 2e-6) == levels["latency_s"]
     assert pytest.approx(6 * 1e9 / 450e9 + 2 * 7 / 8 * 1e9 / 25e9) == levels["transfer_s"]
     assert "hierarchical" not in by_name(message_costs(network, 1e9, 8, 0.0), "all_reduce", "algorithm")
+
+
+def test_the_sharded_hierarchy_is_that_of_a_plan() -> None:
+    """Each rank sends its eighth between nodes; all ranks together send 2(P-1) tensors, as with any algorithm."""
+    network = Network(Link("near", 3e-6, 450e9), Link("far", 2e-6, 25e9), 8)
+    found = by_name(message_costs(network, 1e9, 64, 0.0), "all_reduce", "algorithm")["hierarchical-sharded"]
+    (plan,) = [one for one in all_reduces(network, 1e9, 64) if one.algorithm == "hierarchical-sharded"]
+
+    assert (plan.steps, pytest.approx(plan.seconds)) == (found["steps"], found["seconds"])
+    assert pytest.approx(found["total_bytes"]) == 64 * found["sent_bytes"] == 64 * plan.sent_bytes
