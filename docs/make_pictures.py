@@ -13,6 +13,8 @@ from pathlib import Path
 from rich.console import Console
 
 import dptrace
+from dptrace.commands.planning.picture import write_chart
+from dptrace.commands.planning.recorded_step import predict_recording
 from dptrace.simulate.catalog import explain, settings_of
 from dptrace.viewers.explain import page as explain_page
 from dptrace.viewers.gantt import pair_page
@@ -71,6 +73,13 @@ def explanation_picture(name: str, step: int, path: Path, height: int, **options
     page_picture(explain_page.document(explanation, step), path, height)
 
 
+def prediction_pictures() -> None:
+    """Draw the all-reduces of one message, and a recording on the communication roofline."""
+    write_chart(dptrace.predict_message(208e6, gpus=4, link="5us:25GB/s"), IMAGES / "message.svg")
+    path = "traces/interleaved_cpu_2ranks"
+    write_chart(predict_recording(dptrace.open(str(ROOT / path)), path), IMAGES / "communication_roofline.svg")
+
+
 def main() -> None:
     """Draw them all."""
     IMAGES.mkdir(exist_ok=True)
@@ -85,6 +94,7 @@ def main() -> None:
     page_picture(pair_page.document(*pair), IMAGES / "against.png", 760)
     explanation_picture("ring", 3, IMAGES / "explain_ring.png", 700)
     explanation_picture("1f1b", 13, IMAGES / "explain_1f1b.png", 480)
+    prediction_pictures()
     sys.stdout.write(f"Wrote {', '.join(sorted(path.name for path in IMAGES.iterdir()))} in {IMAGES}\n")
 
 
