@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dptrace.core.text import sanitize
-from dptrace.core.units import duration
+from dptrace.core.units import duration, plural
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.benchmarks.links_table import size
 
@@ -53,7 +53,7 @@ def _basis(found: Mapping[str, Any]) -> str:
     return (
         f"Predicted with alpha = {duration(1e9 * found['alpha_s'])} and beta = "
         f"{1e12 * found['beta_s_per_byte']:.3g} ps/byte of one point-to-point message{added}. Hierarchical: "
-        f"{found['ranks_per_node']} ranks to a node."
+        f"{plural(found['ranks_per_node'], 'rank')} to a node."
     )
 
 

@@ -29,6 +29,7 @@ def test_the_documents_comparison_is_printed() -> None:
     assert all(fact in text for fact in ("125.0 kB", "bandwidth-bound", "312 MB", "1,248 MB", "100.0 kB"))
 
 
+@pytest.mark.heavy
 def test_pictures_and_json(tmp_path: Path) -> None:
     """By the suffix; the JSON has the figures."""
     chart, page = tmp_path / "message.svg", tmp_path / "message.html"
