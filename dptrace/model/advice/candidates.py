@@ -1,0 +1,225 @@
+"""All sensible ways to spread a described training over its GPUs, combinations included, each with its best plan.
+
+Tensor parallelism stays within a node (the guide "Distributed Training", sections 9.4 and 9.8); stages, sharded and
+replicated data parallelism take the rest. For each layout, micro-batch and recomputation are chosen: the fastest plan
+that fits, else the smallest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from dptrace.errors import UsageError
+from dptrace.model.planning.describe import Description
+from dptrace.model.training.activations import RECOMPUTE
+from dptrace.model.training.gpu_memory import USABLE
+from dptrace.model.training.layout import Layout
+from dptrace.model.training.plan import Plan
+from dptrace.model.training.step import StepPrediction, predict_step
+
+__all__ = ["Candidate", "best_of", "candidate", "candidates", "family", "label", "shortlist"]
+
+_MOST_IMBALANCE = 1.15
+"""Layers of the longest stage over the mean above which a number of stages is left out."""
+_LARGEST_MICRO_BATCH = 64
+_SHARDED = {0: "DDP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"}
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A plan with its memory and its step."""
+
+    plan: Plan
+    memory_bytes: float
+    """Of the fullest GPU."""
+    step: StepPrediction
+
+    @property
+    def label(self) -> str:
+        """Return the degrees in words, such as ``TP 8 × PP 4 × ZeRO-1 ×2``."""
+        return label(self.plan.layout)
+
+    @property
+    def over_bytes(self) -> float:
+        """Return by how much it exceeds what a GPU can use; 0 if it fits."""
+        return max(0.0, self.memory_bytes - USABLE * self.plan.gpu.memory_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the fullest GPU can hold it."""
+        return not self.over_bytes
+
+
+def candidate(plan: Plan) -> Candidate:
+    """Return a plan with its memory and its step."""
+    return Candidate(plan, plan.memory.total, predict_step(plan))
+
+
+def label(layout: Layout) -> str:
+    """Return the degrees of a layout in words.
+
+    >>> label(Layout(strategy="3d", data=2, tensor=8, stages=4, zero=1, shards=2))
+    'TP 8 × PP 4 × ZeRO-1 ×2'
+    """
+    degrees = (("TP", layout.tensor), ("PP", layout.stages), ("EP", layout.expert))
+    parts = [f"{name} {degree}" for name, degree in degrees if degree > 1]
+    if layout.data > 1:
+        hybrid = layout.zero == 3 and layout.shards < layout.data
+        copies = f"HSDP {layout.shards}×{layout.data // layout.shards}"
+        parts.append(copies if hybrid else f"{_SHARDED[layout.zero]} ×{layout.data}")
+    return " × ".join(parts) or "one GPU"
+
+
+def family(layout: Layout) -> tuple[bool, bool, bool, str]:
+    """Return what kind of plan a layout is, without its degrees: of each kind, one is worth showing."""
+    hybrid = layout.zero == 3 and layout.shards < layout.data
+    sharding = "HSDP" if hybrid else _SHARDED[layout.zero] if layout.data > 1 else ""
+    return layout.tensor > 1, layout.stages > 1, layout.expert > 1, sharding
+
+
+def candidates(description: Description) -> list[Candidate]:
+    """Return the best plan of each layout: what fits, fastest first, then what does not fit, smallest first.
+
+    Raises:
+        UsageError: no layout divides the GPUs, the batch and the model.
+    """
+    description.check()
+    samples = description.samples
+    found = [best_of(plans) for layout in _layouts(description) if (plans := list(_plans(description, layout)))]
+    if not found:
+        raise UsageError(
+            f"--batch {samples}: no way to spread it over {description.gpus} GPUs divides it. Give a batch that is a "
+            "multiple of the number of GPUs."
+        )
+    return sorted(found, key=_rank)
+
+
+def _rank(one: Candidate) -> tuple[bool, float, float]:
+    return not one.fits, one.step.step_s if one.fits else one.memory_bytes, one.memory_bytes
+
+
+def shortlist(found: Sequence[Candidate], each: int = 1) -> list[Candidate]:
+    """Return the first of each family, in the same order; *found* is ranked.
+
+    Args:
+        each: how many of a family to keep.
+    """
+    kept: list[Candidate] = []
+    for one in found:
+        kind = family(one.plan.layout)
+        if sum(family(other.plan.layout) == kind for other in kept) < each:
+            kept.append(one)
+    return kept
+
+
+def best_of(plans: Sequence[Plan]) -> Candidate:
+    """Return the fastest of some plans that fits, else the one that takes the least memory."""
+    sized = [(plan.memory.total, plan) for plan in plans]
+    limit = USABLE * plans[0].gpu.memory_bytes
+    fitting = [Candidate(plan, size, predict_step(plan)) for size, plan in sized if size <= limit]
+    if fitting:
+        return min(fitting, key=lambda one: (one.step.step_s, one.memory_bytes))
+    size, smallest = min(sized, key=lambda pair: pair[0])
+    return Candidate(smallest, size, predict_step(smallest))
+
+
+def _layouts(description: Description) -> Iterator[Layout]:
+    """Yield the layouts that divide the GPUs, the layers and the heads."""
+    shape, gpus, node = description.shape(), description.gpus, description.gpus_per_node
+    local = math.gcd(gpus, node) if gpus > node else gpus
+    for tensor in [description.tp] if description.tp else _divisors(local):
+        if gpus % tensor or shape.heads % tensor:
+            continue
+        for stages in [description.pp] if description.pp else _divisors(gpus // tensor):
+            if gpus % (tensor * stages) or not _balanced(shape.layers, stages, description):
+                continue
+            yield from _shared(description, tensor, stages, max(1, local // tensor))
+
+
+def _balanced(layers: int, stages: int, description: Description) -> bool:
+    if description.pp:
+        return stages <= layers
+    longest = math.ceil(layers / stages) * stages / layers
+    return stages * _virtual(description) <= layers and longest <= _MOST_IMBALANCE
+
+
+def _virtual(description: Description) -> int:
+    return description.virtual_stages if description.schedule == "interleaved" else 1
+
+
+def _shared(description: Description, tensor: int, stages: int, local: int) -> Iterator[Layout]:
+    """Yield the ways to share the rest of the GPUs: replicated, sharded, sharded in groups, with experts spread."""
+    data = description.gpus // (tensor * stages)
+    spread = [description.ep] if description.ep else _expert_degrees(description, data)
+    for zero, shards in _shardings(data, stages, local):
+        if description.zero is not None and zero != description.zero:
+            continue
+        for expert in spread:
+            if data % expert or description.experts % expert or (expert > 1 and shards not in (1, data)):
+                continue
+            yield Layout(
+                strategy=_strategy(tensor, stages, expert, zero, shards < data),
+                data=data,
+                tensor=tensor,
+                stages=stages,
+                expert=expert,
+                zero=zero,
+                shards=shards,
+                sequence=tensor > 1,
+                schedule=description.schedule,
+                virtual_stages=_virtual(description),
+            )
+
+
+def _shardings(data: int, stages: int, local: int) -> Iterator[tuple[int, int]]:
+    """Yield ZeRO stages with the GPUs that share a copy; groups smaller than all are whole nodes, or parts of one."""
+    yield 0, 1
+    if data == 1:
+        return
+    yield 1, data
+    if stages > 1:  # with several micro-batches in flight, ZeRO-2 would reduce each one's gradients by itself
+        yield 3, data
+        return
+    yield 2, data
+    yield 3, data
+    shards = local
+    while 1 < shards < data and data % shards == 0:
+        yield 3, shards
+        shards *= 2
+
+
+def _expert_degrees(description: Description, data: int) -> list[int]:
+    return [1] if description.experts == 1 else _divisors(math.gcd(description.experts, data))
+
+
+def _strategy(tensor: int, stages: int, expert: int, zero: int, grouped: bool) -> str:
+    """Return the name under which ``dptrace predict --strategy`` knows such a layout."""
+    if tensor > 1 or stages > 1:
+        return "3d" if tensor > 1 and stages > 1 else "tp" if tensor > 1 else "pp"
+    if expert > 1:
+        return "ep"
+    return "hsdp" if zero == 3 and grouped else ("ddp", "zero1", "zero2", "fsdp")[zero]
+
+
+def _plans(description: Description, layout: Layout) -> Iterator[Plan]:
+    """Yield the plans of a layout, with each micro-batch and recomputation that is not given."""
+    each, rest = divmod(description.samples, layout.data)
+    if rest:
+        return
+    given = description.micro_batch
+    sizes = [given] if given else [size for size in _divisors(each) if size <= _LARGEST_MICRO_BATCH]
+    sizes = [size for size in sizes if each % size == 0]
+    if not sizes:
+        return
+    first = description.plan(layout, description.samples, sizes[0], RECOMPUTE[0])
+    for recompute in [description.recompute] if description.recompute else RECOMPUTE:
+        for size in sizes:
+            yield msgspec.structs.replace(first, micro_batch=size, recompute=recompute)
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors of a number, smallest first."""
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)})
