@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dptrace.api import (
+    advise,
     compare,
     critical_path,
     explain,
@@ -39,6 +40,7 @@ __all__ = [
     "TraceError",
     "UsageError",
     "__version__",
+    "advise",
     "compare",
     "critical_path",
     "explain",

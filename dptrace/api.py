@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dptrace.viewers.pages.notebook import NotebookPage as NotebookPage
 
 __all__ = [
+    "advise",
     "compare",
     "critical_path",
     "explain",
@@ -311,6 +312,28 @@ def hta_analysis(run: Run, include_last_profiler_step: bool = False) -> Any:
     from dptrace.hta.trace_analysis import hta_of
 
     return hta_of(run, include_last_profiler_step)
+
+
+def advise(run: Run | None = None, **description: Any) -> dict[str, Any]:
+    """Advise on a training: the contents of ``dptrace advise --json``.
+
+    Args:
+        run: a recorded run, to advise on what it shows; opened with its intervals.
+        description: or the options of ``dptrace advise`` with underscores: ``params=70e9, gpus=64``.
+
+    Raises:
+        UsageError: the description is incomplete or contradicts itself, or both are given.
+        DptraceError: the run has no steps.
+    """
+    if run is not None:
+        if description:
+            raise UsageError(f"{min(description)} describes a training; a recorded run describes itself.")
+        from dptrace.replay.advice.recorded_report import recorded_advice
+
+        return recorded_advice(run)
+    from dptrace.model.advice.advice_report import advice_report
+
+    return advice_report(_description(description))
 
 
 def memory(**description: Any) -> dict[str, Any]:

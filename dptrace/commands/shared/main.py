@@ -35,6 +35,7 @@ COMMANDS = {
     "links": "Measure latency and bandwidth between the ranks, for each collective.",
     "memory": "Compute what a training takes on each GPU, and whether it fits.",
     "predict": "Predict the time of a step on any number of GPUs, and what is fastest.",
+    "advise": "Choose a way to train, and what to change, with what each gains.",
     "explain": "Show a collective or a way to train in parallel, step by step, with its cost.",
     "doctor": "Check torch, GPUs and NCCL, and what will work.",
     "cache": "Show or clear the cache of parsed traces.",
@@ -44,7 +45,7 @@ COMMANDS = {
 """Verbs with their one-line help, listed here so that ``--help`` imports none of them."""
 
 _FOLDERS = {
-    **dict.fromkeys(("explain", "memory", "predict"), "planning"),
+    **dict.fromkeys(("advise", "explain", "memory", "predict"), "planning"),
     **dict.fromkeys(("critical-path", "whatif"), "replaying"),
 }
 """Folders below ``dptrace.commands`` of the verbs that have one."""

@@ -64,7 +64,7 @@ def advice_report(description: Description) -> dict[str, Any]:
         "tree": _tree(decision, suggested, best),
         "chosen": _candidate_dict(best, best, free),
         "plan": _candidate_dict(now, best, free) if description.strategy else None,
-        "tied": [one.label for one in shown[1:] if one.fits and one.step.step_s <= (1 + _ERROR) * best.step.step_s],
+        **_equal(shown, best),
         "candidates": [_candidate_dict(one, best, free) for one in shown],
         "tried": len(found),
         "checks": [check_dict(one) for one in sorted_checks(setting, CHECKS)],
@@ -154,6 +154,24 @@ def _candidate_dict(one: Candidate, best: Candidate, description: Description) -
         "loses": _loses(one, best),
         "command": _command(one, description),
     }
+
+
+def _equal(shown: Sequence[Candidate], best: Candidate) -> dict[str, Any]:
+    """Return the plans whose step the model can't tell from the best one's, and which of all these is the simplest.
+
+    Simplest: the fewest kinds of parallelism, then the lowest ZeRO stage (the guide, section 13: start with DDP or FSDP,
+    add tensor parallelism, then stages).
+    """
+    equal = [one for one in shown if one.fits == best.fits and one.step.step_s <= (1 + _ERROR) * best.step.step_s]
+    equal = equal if best.fits else []
+
+    def pieces(one: Candidate) -> tuple[int, int, bool, int]:
+        layout = one.plan.layout
+        kinds = (layout.tensor > 1) + 2 * (layout.stages > 1) + (layout.expert > 1)
+        return kinds, layout.zero, layout.shards < layout.data, layout.tensor * layout.stages
+
+    simplest = min(equal, key=pieces, default=None)
+    return {"tied": [one.label for one in equal if one.plan != best.plan], "simplest": simplest and simplest.label}
 
 
 def _loses(one: Candidate, best: Candidate) -> str:

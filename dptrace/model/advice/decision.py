@@ -166,11 +166,11 @@ def _node(description: Description) -> tuple[Question, str, Callable[[Layout], b
     question = msgspec.structs.replace(question, limit=usable)
     if held.fits:
         return question, "TP 2 to 8 × FSDP", lambda one: one.tensor > 1 and one.stages == 1 and one.zero == 3
-    whole = min(8, description.gpus_per_node)
+    node = min(8, description.gpus_per_node)
     return (
         question,
         "TP 8 × PP 2 to 4 × FSDP",
-        lambda one: one.tensor == whole and 2 <= one.stages <= 4 and (one.zero == 3 or one.data == 1),
+        lambda one: one.tensor == node and 2 <= one.stages <= 4 and (one.zero == 3 or one.data == 1),
     )
 
 

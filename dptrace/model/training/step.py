@@ -78,8 +78,9 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
 def predict_step(plan: Plan) -> StepPrediction:
     """Compute the parts of a step."""
     layout = plan.layout
-    share = plan.share or matmul_share(plan.gpu, plan.shape, layout.tensor, plan.micro_batch)
-    peak = plan.gpu.peak(PRECISIONS[plan.precision].compute)
+    number_type = PRECISIONS[plan.precision].compute
+    share = plan.share or matmul_share(plan.gpu, plan.shape, layout.tensor, plan.micro_batch, number_type)
+    peak = plan.gpu.peak(number_type)
     rate = layout.gpus * peak * share / plan.balance
     compute = hardware_flops(plan.shape, plan.batch, plan.recompute) / rate
     forward = forward_flops(plan.shape) * plan.batch * plan.shape.sequence / rate
