@@ -11,7 +11,7 @@ import msgspec
 from dptrace.core.units import byte_size, duration
 from dptrace.errors import UsageError
 from dptrace.model.advice.candidates import Candidate, best_of, candidates, shortlist
-from dptrace.model.advice.check import Check, Setting, sorted_checks
+from dptrace.model.advice.check import Setting, check_dict, sorted_checks
 from dptrace.model.advice.communication_checks import COMMUNICATION_CHECKS
 from dptrace.model.advice.decision import Decision, Question, decide
 from dptrace.model.advice.loop_checks import LOOP_CHECKS
@@ -22,7 +22,7 @@ from dptrace.model.planning.describe import Description
 from dptrace.model.planning.memory_report import memory_parts, shape_dict, whole_bytes
 from dptrace.model.training.gpu_memory import USABLE
 
-__all__ = ["CHECKS", "SCHEMA", "advice_report", "check_dict"]
+__all__ = ["CHECKS", "SCHEMA", "advice_report"]
 
 SCHEMA = 1
 CHECKS = (*TIME_CHECKS, *COMMUNICATION_CHECKS, *MEMORY_CHECKS, *PIPELINE_CHECKS, *LOOP_CHECKS)
@@ -159,8 +159,8 @@ def _candidate_dict(one: Candidate, best: Candidate, description: Description) -
 def _equal(shown: Sequence[Candidate], best: Candidate) -> dict[str, Any]:
     """Return the plans whose step the model can't tell from the best one's, and which of all these is the simplest.
 
-    Simplest: the fewest kinds of parallelism, then the lowest ZeRO stage (the guide, section 13: start with DDP or FSDP,
-    add tensor parallelism, then stages).
+    Simplest: the fewest kinds of parallelism, then the lowest ZeRO stage (the guide, section 13: start with DDP or
+    FSDP, add tensor parallelism, then stages).
     """
     equal = [one for one in shown if one.fits == best.fits and one.step.step_s <= (1 + _ERROR) * best.step.step_s]
     equal = equal if best.fits else []
@@ -216,23 +216,6 @@ def _typed(description: Description, own: dict[str, object]) -> str:
         else:
             words += [option, f"{value:.12g}" if isinstance(value, float) else str(value)]
     return shlex.join(words)
-
-
-def check_dict(one: Check) -> dict[str, Any]:
-    """Return an item of a checklist as plain data; times are whole ns."""
-    return {
-        "name": one.name,
-        "what": one.what,
-        "status": one.status,
-        "applies": one.status == "apply",
-        "reason": one.reason,
-        "gain_ns": None if one.gain_s is None else round(1e9 * one.gain_s),
-        "gain_share": one.gain_share,
-        "gain_bytes": None if one.gain_bytes is None else round(one.gain_bytes),
-        "computed": one.computed,
-        "do": one.do,
-        "source": one.source,
-    }
 
 
 def _assumed(best: Candidate) -> Sequence[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
@@ -24,6 +25,7 @@ __all__ = [
     "Check",
     "Setting",
     "check",
+    "check_dict",
     "sorted_checks",
     "span",
 ]
@@ -167,3 +169,20 @@ def sorted_checks(setting: Setting, items: Iterable[Callable[[Setting], Check | 
         return (order[one.status], -time, -memory) if setting.now.fits else (order[one.status], -memory, -time)
 
     return sorted(found, key=rank)
+
+
+def check_dict(one: Check) -> dict[str, Any]:
+    """Return an item of a checklist as plain data; times are whole ns."""
+    return {
+        "name": one.name,
+        "what": one.what,
+        "status": one.status,
+        "applies": one.status == "apply",
+        "reason": one.reason,
+        "gain_ns": None if one.gain_s is None else round(1e9 * one.gain_s),
+        "gain_share": one.gain_share,
+        "gain_bytes": None if one.gain_bytes is None else round(one.gain_bytes),
+        "computed": one.computed,
+        "do": one.do,
+        "source": one.source,
+    }

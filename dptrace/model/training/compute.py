@@ -11,8 +11,8 @@ data/ground_truth_multi.csv; arXiv 2312.12391), and are tested on others; see do
 (arXiv 2407.21783, table 4). Other GPUs have the H100's.
 
 r is the peak of the number type over that of 16 bits: in float8 only the products are twice as fast, while what is
-around them (elementwise operators, attention, launches) takes as long as before. On llm-foundry's float8 runs of 1 and 3
-billion parameters on H100s that is off by 6 % in the mean, where twice the speed of 16 bits would be off by 47 %.
+around them (elementwise operators, attention, launches) takes as long as before. On llm-foundry's float8 runs of 1 and
+3 billion parameters on H100s that is off by 6 % in the mean, where twice the speed of 16 bits would be off by 47 %.
 """
 
 from __future__ import annotations

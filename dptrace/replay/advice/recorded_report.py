@@ -1,0 +1,61 @@
+"""Advice on a recorded training: the contents of ``dptrace advise RUN --json``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dptrace.errors import DptraceError
+from dptrace.model.advice.check import Check, check_dict
+from dptrace.replay.advice.recorded_checks import finding_checks, option_checks, step_checks
+from dptrace.replay.advice.recorded_path import recorded_path, recorded_step
+from dptrace.replay.advice.what_if_checks import what_if_checks
+
+if TYPE_CHECKING:
+    from dptrace.run.run import Run
+
+__all__ = ["recorded_advice"]
+
+SCHEMA = 1
+_ORDER = {"apply": 0, "keep": 1, "skip": 2}
+_GAINS = "Gains are of one change each; they do not add up. Gains of what-ifs are by replay, those of findings what they cost."
+
+
+def recorded_advice(run: Run) -> dict[str, Any]:
+    """Advise on a recording: what limits its step, and the checklists with their gains.
+
+    Raises:
+        DptraceError: the recording has no steps, or its files can't be read again for a replay.
+    """
+    if not len(run.steps()):
+        raise DptraceError(f"{run.path}: has no steps, so there is nothing to advise on. Record with profiler.step().")
+    step = recorded_step(run)
+    found: dict[str, Check] = {}
+    # A finding says more than an option, and both more than the parts of the step.
+    for one in (*what_if_checks(run), *finding_checks(run), *option_checks(run, step), *step_checks(run, step)):
+        found.setdefault(one.name, one)
+    checks = sorted(
+        found.values(), key=lambda one: (_ORDER[one.status], -(one.gain_s or 0.0), -(one.gain_bytes or 0.0))
+    )
+    return {
+        "schema": SCHEMA,
+        "kind": "advise",
+        "recorded": run.path,
+        "mode": run.metadata.get("mode"),
+        "ranks": step.ranks,
+        "step_ns": round(step.wall_ns),
+        "parts": {
+            "compute_ns": round(step.compute_ns),
+            "optimizer_ns": round(step.optimizer_ns),
+            "exposed_transfer_ns": round(step.transfer_ns),
+            "exposed_wait_ns": round(step.wait_ns),
+            "overlapped_ns": round(step.overlapped_ns),
+            "exposed_memory_ns": round(step.memory_ns),
+            "idle_ns": round(step.idle_ns),
+        },
+        "path": [
+            {name: getattr(question, name) for name in question.__struct_fields__}
+            for question in recorded_path(run, step)
+        ],
+        "checks": [check_dict(one) for one in checks],
+        "assumptions": [_GAINS, *run.notes],
+    }
