@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dptrace.commands.shared.output import write_text
 from dptrace.commands.shared.pages import svg_height
 from dptrace.core.files import atomic_write
 
-__all__ = ["page_of", "write_chart"]
+if TYPE_CHECKING:
+    from dptrace.viewers.base.marks import Drawing
+
+__all__ = ["page_of", "write_chart", "write_drawing"]
 
 _WIDTH = 1200
 
@@ -33,7 +36,6 @@ def write_chart(content: Mapping[str, Any], path: Path) -> None:
     Raises:
         DptraceError: a PNG is asked for, and there is no Chromium.
     """
-    from dptrace.viewers.base.svg_renderer import svg
     from dptrace.viewers.planning.message_chart import message_chart
     from dptrace.viewers.planning.predict_charts import scaling_chart, strategies_chart
     from dptrace.viewers.planning.roofline_chart import recorded_roofline_chart
@@ -44,6 +46,17 @@ def write_chart(content: Mapping[str, Any], path: Path) -> None:
         chart = recorded_roofline_chart(content)
     else:
         chart = strategies_chart(content) if len(content["candidates"]) > 1 else scaling_chart(content)
+    write_drawing(chart, path)
+
+
+def write_drawing(chart: Drawing, path: Path) -> None:
+    """Write a chart as SVG or PNG, by the suffix.
+
+    Raises:
+        DptraceError: a PNG is asked for, and there is no Chromium.
+    """
+    from dptrace.viewers.base.svg_renderer import svg
+
     drawn = svg(chart)
     if path.suffix == ".svg":
         write_text(path, drawn)

@@ -13,7 +13,7 @@ from dptrace.errors import UsageError
 from dptrace.model.advice.candidates import Candidate, best_of, candidates, shortlist
 from dptrace.model.advice.check import Setting, check_dict, sorted_checks
 from dptrace.model.advice.communication_checks import COMMUNICATION_CHECKS
-from dptrace.model.advice.decision import Decision, Question, decide
+from dptrace.model.advice.decision import Decision, decide, question_dict
 from dptrace.model.advice.loop_checks import LOOP_CHECKS
 from dptrace.model.advice.memory_checks import MEMORY_CHECKS
 from dptrace.model.advice.pipeline_checks import PIPELINE_CHECKS
@@ -60,7 +60,7 @@ def advice_report(description: Description) -> dict[str, Any]:
         "schema": SCHEMA,
         "kind": "advise",
         **_training(description, best),
-        "path": [_question_dict(question) for question in decision.path],
+        "path": [question_dict(question) for question in decision.path],
         "tree": _tree(decision, suggested, best),
         "chosen": _candidate_dict(best, best, free),
         "plan": _candidate_dict(now, best, free) if description.strategy else None,
@@ -109,10 +109,6 @@ def _training(description: Description, best: Candidate) -> dict[str, Any]:
         "batch": plan.batch,
         "tokens": best.step.tokens,
     }
-
-
-def _question_dict(question: Question) -> dict[str, Any]:
-    return {name: getattr(question, name) for name in question.__struct_fields__}
 
 
 def _tree(decision: Decision, suggested: Candidate | None, best: Candidate) -> dict[str, Any]:

@@ -7,6 +7,7 @@ has it. The tree ends with a strategy; which plan of it is best, and whether ano
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,7 +23,7 @@ from dptrace.model.training.plan import Plan
 from dptrace.model.training.roofline import ccr, level
 from dptrace.model.training.step import StepPrediction
 
-__all__ = ["Decision", "Question", "decide"]
+__all__ = ["Decision", "Question", "decide", "question_dict"]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,3 +239,8 @@ def _pipeline(best: Candidate) -> list[Question]:
         "micro_batches", "bubble", "Is the pipeline's bubble below 10 %?", answer, numbers, best.step.bubble, "ratio"
     )
     return [msgspec.structs.replace(question, limit=most)]
+
+
+def question_dict(question: Question) -> dict[str, Any]:
+    """Return a question as plain data."""
+    return {name: getattr(question, name) for name in question.__struct_fields__}

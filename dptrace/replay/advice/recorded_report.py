@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dptrace.errors import DptraceError
 from dptrace.model.advice.check import Check, check_dict
+from dptrace.model.advice.decision import question_dict
 from dptrace.replay.advice.recorded_checks import finding_checks, option_checks, step_checks
 from dptrace.replay.advice.recorded_path import recorded_path, recorded_step
 from dptrace.replay.advice.what_if_checks import what_if_checks
@@ -17,7 +18,10 @@ __all__ = ["recorded_advice"]
 
 SCHEMA = 1
 _ORDER = {"apply": 0, "keep": 1, "skip": 2}
-_GAINS = "Gains are of one change each; they do not add up. Gains of what-ifs are by replay, those of findings what they cost."
+_GAINS = (
+    "Gains are of one change each; they do not add up. Gains of what-ifs are by replay, those of findings what they "
+    "cost."
+)
 
 
 def recorded_advice(run: Run) -> dict[str, Any]:
@@ -52,10 +56,7 @@ def recorded_advice(run: Run) -> dict[str, Any]:
             "exposed_memory_ns": round(step.memory_ns),
             "idle_ns": round(step.idle_ns),
         },
-        "path": [
-            {name: getattr(question, name) for name in question.__struct_fields__}
-            for question in recorded_path(run, step)
-        ],
+        "path": [question_dict(question) for question in recorded_path(run, step)],
         "checks": [check_dict(one) for one in checks],
         "assumptions": [_GAINS, *run.notes],
     }
