@@ -21,14 +21,14 @@ _STEP = (
 )
 _MEMORY = (
     ("parameters_bytes", "parameters", "#0072B2"),
-    ("gradients_bytes", "gradients", "#56B4E9"),
+    ("gradients_bytes", "gradients", "#D55E00"),
     ("optimizer_bytes", "optimizer", "#E69F00"),
     ("gathered_bytes", "gathered parameters", "#CC79A7"),
     ("activation_bytes", "activations", "#009E73"),
     ("recompute_bytes", "computed again", "#999999"),
 )
 _ROW, _BAR = 30.0, 18.0
-_LIMIT = "#B42318"
+_LIMIT = "#57606A"
 _WIDEST = 2.0
 """GPU memories that the axis shows at most: a plan that needs twenty would make the others invisible."""
 

@@ -47,44 +47,37 @@ def advise_facts(content: Mapping[str, Any]) -> list[str]:
 
 def recommendation(content: Mapping[str, Any]) -> list[str]:
     """Return which plan to take, what else is as good, and what the documents' tree says, in sentences."""
-    best, tree = content["chosen"], content["tree"]
+    best = content["chosen"]
     plan = (
         f"micro-batches of {best['micro_batch']}, recompute {best['recompute']}, "
         f"{byte_size(best['per_gpu_bytes'])} of {byte_size(content['usable_bytes'])} on each GPU"
     )
-    if not best["fits"]:
-        said = [
-            (
-                f"Nothing fits. Nearest is {best['label']}: {plan}, {byte_size(best['over_bytes'])} too much. More GPUs, "
-                "larger ones, or fewer tokens at once."
-            )
-        ]
-    else:
-        said = [
-            (
-                f"Fastest that fits, of {content['tried']} ways: {best['label']}, {duration(best['step_ns'])} a step, "
-                f"{best['tokens_per_s']:,.0f} tokens/s, MFU {share(best['mfu'])}; {plan}."
-            )
-        ]
+    nothing = (
+        f"Nothing fits. Nearest is {best['label']}: {plan}, {byte_size(best['over_bytes'])} too much. More GPUs, "
+        "larger ones, or fewer tokens at once."
+    )
+    fastest = (
+        f"Fastest that fits, of {content['tried']} ways: {best['label']}, {duration(best['step_ns'])} a step, "
+        f"{best['tokens_per_s']:,.0f} tokens/s, MFU {share(best['mfu'])}; {plan}."
+    )
+    said = [fastest if best["fits"] else nothing]
     if content["tied"]:
         simplest = content["simplest"]
         said.append(
             f"Within the prediction's error of 5 %: {', '.join(content['tied'])}."
             + ("" if simplest == best["label"] else f" The simplest of these is {simplest}.")
         )
-    return [*said, _tree(tree), *_plan(content)]
+    return [*said, _tree(content), *_plan(content)]
 
 
-def _tree(tree: Mapping[str, Any]) -> str:
+def _tree(content: Mapping[str, Any]) -> str:
+    tree = content["tree"]
+    ends = f"The documents' decision tree ends at {tree['strategy']}"
     if tree["label"] is None:
-        return (
-            f"The documents' tree ends at {tree['strategy']}: no such plan divides the GPUs, the heads and the batch."
-        )
+        return f"{ends}: no such plan divides the GPUs, the heads and the batch."
     if not tree["fits"]:
-        return f"The documents' tree ends at {tree['strategy']}: {tree['label']} does not fit."
-    if not tree["slower"]:
-        return f"The documents' tree ends at {tree['strategy']}, too."
-    return f"The documents' tree ends at {tree['strategy']}: {tree['label']} is {share(tree['slower'])} slower."
+        return f"{ends}: {tree['label']} does not fit." if content["gpus"] > 1 else f"{ends}."
+    return f"{ends}: {tree['label']} is {share(tree['slower'])} slower." if tree["slower"] else f"{ends}, too."
 
 
 def _plan(content: Mapping[str, Any]) -> list[str]:

@@ -132,6 +132,7 @@ def _candidate_dict(one: Candidate, best: Candidate, description: Description) -
         "zero": layout.zero,
         "shards": layout.shards,
         "schedule": layout.schedule if layout.stages > 1 else None,
+        "virtual_stages": layout.virtual_stages,
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,
         "recompute": plan.recompute,
@@ -193,6 +194,8 @@ def _command(one: Candidate, description: Description) -> str | None:
     own |= {"tp": layout.tensor} if layout.strategy in ("tp", "3d") else {}
     own |= {"pp": layout.stages} if layout.strategy in ("pp", "3d") else {}
     own |= {"ep": layout.expert} if layout.expert > 1 else {}
+    if layout.stages > 1:
+        own |= {"schedule": layout.schedule, "virtual_stages": layout.virtual_stages}
     own |= {"zero": layout.zero} if layout.strategy in ("tp", "pp", "3d", "ep") else {}
     return _typed(description, {**own, "micro_batch": plan.micro_batch, "recompute": plan.recompute})
 

@@ -25,6 +25,7 @@ __all__ = ["Candidate", "best_of", "candidate", "candidates", "family", "label",
 _MOST_IMBALANCE = 1.15
 """Layers of the longest stage over the mean above which a number of stages is left out."""
 _LARGEST_MICRO_BATCH = 64
+_VIRTUAL = (1, 2, 4, 8)
 _SHARDED = {0: "DDP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"}
 
 
@@ -58,13 +59,15 @@ def candidate(plan: Plan) -> Candidate:
 
 
 def label(layout: Layout) -> str:
-    """Return the degrees of a layout in words.
+    """Return the degrees of a layout in words; ``PP 4 v2`` has two virtual stages on each GPU.
 
     >>> label(Layout(strategy="3d", data=2, tensor=8, stages=4, zero=1, shards=2))
     'TP 8 × PP 4 × ZeRO-1 ×2'
     """
-    degrees = (("TP", layout.tensor), ("PP", layout.stages), ("EP", layout.expert))
-    parts = [f"{name} {degree}" for name, degree in degrees if degree > 1]
+    parts = [f"TP {layout.tensor}"] if layout.tensor > 1 else []
+    if layout.stages > 1:
+        parts.append(f"PP {layout.stages}" + (f" v{layout.virtual_stages}" if layout.virtual_stages > 1 else ""))
+    parts += [f"EP {layout.expert}"] if layout.expert > 1 else []
     if layout.data > 1:
         hybrid = layout.zero == 3 and layout.shards < layout.data
         copies = f"HSDP {layout.shards}×{layout.data // layout.shards}"
@@ -133,24 +136,36 @@ def _layouts(description: Description) -> Iterator[Layout]:
         if gpus % tensor or shape.heads % tensor:
             continue
         for stages in [description.pp] if description.pp else _divisors(gpus // tensor):
-            if gpus % (tensor * stages) or not _balanced(shape.layers, stages, description):
+            if gpus % (tensor * stages):
                 continue
-            yield from _shared(description, tensor, stages, max(1, local // tensor))
+            for schedule, virtual in _schedules(description, shape.layers, stages):
+                yield from _shared(description, tensor, (stages, schedule, virtual), max(1, local // tensor))
 
 
-def _balanced(layers: int, stages: int, description: Description) -> bool:
-    if description.pp:
-        return stages <= layers
-    longest = math.ceil(layers / stages) * stages / layers
-    return stages * _virtual(description) <= layers and longest <= _MOST_IMBALANCE
+def _schedules(description: Description, layers: int, stages: int) -> Iterator[tuple[str, int]]:
+    """Yield the schedules with their virtual stages, of which each has nearly as many layers as the others.
+
+    Where the description has the usual 1F1B, it is interleaved, too (the guide, section 10.8).
+    """
+    usual = description.schedule == "1f1b"
+    if stages == 1:
+        yield description.schedule, 1
+        return
+    given = description.virtual_stages if description.schedule == "interleaved" else 1
+    for virtual in _VIRTUAL if usual else (given,):
+        chunks = stages * virtual
+        longest = math.ceil(layers / chunks) * chunks / layers
+        if chunks <= layers and (longest <= _MOST_IMBALANCE or (description.pp and virtual == given)):
+            yield ("interleaved" if usual and virtual > 1 else description.schedule), virtual
 
 
-def _virtual(description: Description) -> int:
-    return description.virtual_stages if description.schedule == "interleaved" else 1
+def _shared(description: Description, tensor: int, pipeline: tuple[int, str, int], local: int) -> Iterator[Layout]:
+    """Yield the ways to share the rest of the GPUs: replicated, sharded, sharded in groups, with experts spread.
 
-
-def _shared(description: Description, tensor: int, stages: int, local: int) -> Iterator[Layout]:
-    """Yield the ways to share the rest of the GPUs: replicated, sharded, sharded in groups, with experts spread."""
+    Args:
+        pipeline: stages, schedule, virtual stages.
+    """
+    stages, schedule, virtual = pipeline
     data = description.gpus // (tensor * stages)
     spread = [description.ep] if description.ep else _expert_degrees(description, data)
     for zero, shards in _shardings(data, stages, local):
@@ -168,8 +183,8 @@ def _shared(description: Description, tensor: int, stages: int, local: int) -> I
                 zero=zero,
                 shards=shards,
                 sequence=tensor > 1,
-                schedule=description.schedule,
-                virtual_stages=_virtual(description),
+                schedule=schedule,
+                virtual_stages=virtual,
             )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dptrace.core.units import byte_size, share
-from dptrace.model.advice.candidates import Candidate, best_of, candidates
+from dptrace.model.advice.candidates import Candidate, best_of, candidate, candidates
 from dptrace.model.advice.rules import RULES
 from dptrace.model.planning.describe import Description
 from dptrace.model.training.gpu_memory import USABLE
@@ -59,13 +59,14 @@ def decide(description: Description, found: Sequence[Candidate]) -> Decision:
         found: the candidates, ranked.
     """
     params = found[0].plan.shape.parameters
-    path = [_replicates(found), *_stages(found), _size(params)]
+    path = [_replicates(description, found), *_stages(description, found), _size(params)]
     strategy = "DDP or FSDP"
     follows: Callable[[Layout], bool] = _data_parallel
     if params >= RULES["small"].value:
         question, strategy, follows = _large(description, params)
         path.append(question)
-    path += [_links(description), _ridge(found), _gpus(found)]
+    if description.gpus > 1:
+        path += [_links(description), _ridge(found), _gpus(found)]
     return Decision((*path, *_pipeline(found[0])), strategy, follows)
 
 
@@ -84,14 +85,23 @@ def _question(rule: str, name: str, question: str, answer: str, numbers: str, va
     )
 
 
-def _smallest(found: Sequence[Candidate], zero: int) -> Candidate | None:
-    """Return the pure data-parallel plan of a ZeRO stage: it fits, or is the smallest."""
-    own = (one for one in found if _data_parallel(one.plan.layout) and one.plan.layout.zero == zero)
-    return min(own, key=lambda one: one.over_bytes, default=None)
+def _smallest(description: Description, found: Sequence[Candidate], zero: int) -> Candidate | None:
+    """Return the data-parallel plan of a ZeRO stage over all GPUs with the least memory; None if none divides."""
+    for one in found:
+        layout = one.plan.layout
+        if (
+            _data_parallel(layout)
+            and layout.expert == 1
+            and layout.zero == zero
+            and (zero == 0 or layout.shards == layout.data)
+        ):
+            size, recompute = description.micro_batch or 1, description.recompute or "full"
+            return candidate(msgspec.structs.replace(one.plan, micro_batch=size, recompute=recompute))
+    return None
 
 
-def _replicates(found: Sequence[Candidate]) -> Question:
-    whole = _smallest(found, 0)
+def _replicates(description: Description, found: Sequence[Candidate]) -> Question:
+    whole = _smallest(description, found, 0)
     plan = found[0].plan
     usable = USABLE * plan.gpu.memory_bytes
     state = plan.state.total * plan.shape.parameters
@@ -110,9 +120,9 @@ def _replicates(found: Sequence[Candidate]) -> Question:
     return msgspec.structs.replace(question, limit=usable)
 
 
-def _stages(found: Sequence[Candidate]) -> list[Question]:
+def _stages(description: Description, found: Sequence[Candidate]) -> list[Question]:
     """Ask which ZeRO stage makes it fit, unless it fits without."""
-    stages = [one for zero in range(4) if (one := _smallest(found, zero)) is not None]
+    stages = [one for zero in range(4) if (one := _smallest(description, found, zero)) is not None]
     if not stages or stages[0].fits or len(stages) == 1:
         return []
     first = next((one for one in stages if one.fits), None)

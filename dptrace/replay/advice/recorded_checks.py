@@ -51,7 +51,7 @@ def finding_checks(run: Run) -> list[Check]:
                 gain_s=one.cost_ns / 1e9,
                 gain_share=one.share,
                 computed=_FROM_FINDINGS,
-                do=one.advice,
+                do="dptrace analyze RUN shows where",
                 source=source,
             ),
         )
@@ -110,8 +110,9 @@ def _bucket_view(ddp: Mapping[str, Any]) -> Check:
     on = bool(ddp.get("gradient_as_bucket_view"))
     held = "a second copy of the gradients" + (f", {byte_size(size)}" if size else "")
     return _item(
-        "gradient_as_bucket_view", "Set gradient_as_bucket_view=True", f"{'it spares' if on else 'each rank holds'} {held}",
-        "bytes of the gradients", "DistributedDataParallel(model, gradient_as_bucket_view=True)", f"{GUIDE}, 7.6",
+        "gradient_as_bucket_view", "Set gradient_as_bucket_view=True",
+        f"{'it spares' if on else 'each rank holds'} {held}", "bytes of the gradients",
+        "DistributedDataParallel(model, gradient_as_bucket_view=True)", f"{GUIDE}, 7.6",
         status="keep" if on else "apply", gain_bytes=size,
     )  # fmt: skip
 
