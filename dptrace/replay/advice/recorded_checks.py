@@ -23,8 +23,8 @@ _ITEMS = {
     "unused_parameters": ("find_unused_parameters", f"{DDP_PAGE}, 'Practical knobs'"),
     "small_messages": ("small-messages", f"{GUIDE}, 5.4: batch small messages"),
     "bubble": ("micro-batches", f"{GUIDE}, 10.8"),
-    "recompute": ("recompute", f"{GUIDE}, 1.2"),
-    "straggler": ("late-rank", f"{PAGE}, 'Where the field is now'"),
+    "recompute": ("checkpoint-activations", f"{GUIDE}, 1.2"),
+    "straggler": ("straggler", f"{PAGE}, 'Where the field is now'"),
     "synchronizing": ("synchronizing", f"{GOSPEL}, training_step: loss.item() in each step"),
 }
 """Item and source of a kind of finding; others have their own names."""

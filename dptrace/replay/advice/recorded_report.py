@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dptrace.errors import DptraceError
 from dptrace.model.advice.check import Check, check_dict
 from dptrace.model.advice.decision import question_dict
@@ -33,9 +35,11 @@ def recorded_advice(run: Run) -> dict[str, Any]:
     if not len(run.steps()):
         raise DptraceError(f"{run.path}: has no steps, so there is nothing to advise on. Record with profiler.step().")
     step = recorded_step(run)
-    found: dict[str, Check] = {}
+    found = {one.name: one for one in what_if_checks(run)}
+    for one in finding_checks(run):
+        found[one.name] = _with_gain(one, found[one.name]) if one.name in found else one
     # A finding says more than an option, and both more than the parts of the step.
-    for one in (*what_if_checks(run), *finding_checks(run), *option_checks(run, step), *step_checks(run, step)):
+    for one in (*option_checks(run, step), *step_checks(run, step)):
         found.setdefault(one.name, one)
     checks = sorted(
         found.values(), key=lambda one: (_ORDER[one.status], -(one.gain_s or 0.0), -(one.gain_bytes or 0.0))
@@ -60,3 +64,10 @@ def recorded_advice(run: Run) -> dict[str, Any]:
         "checks": [check_dict(one) for one in checks],
         "assumptions": [_GAINS, *run.notes],
     }
+
+
+def _with_gain(finding: Check, replayed: Check) -> Check:
+    """Return what a finding says with the gain of the replay, which knows what else would hold up the step."""
+    gains = {name: getattr(replayed, name) for name in ("status", "gain_s", "gain_share", "computed")}
+    reason = f"{finding.reason} {replayed.reason[:1].upper()}{replayed.reason[1:]}."
+    return msgspec.structs.replace(finding, reason=reason, **gains)

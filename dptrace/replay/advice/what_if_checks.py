@@ -34,6 +34,8 @@ class WhatIfCheck(msgspec.Struct, frozen=True):
     source: str
     bound: bool = False
     """Whether the gain is what is possible at most."""
+    beyond: dict[str, Any] = {}
+    """Changes that another item has: the gain is what comes on top of them."""
 
 
 _NO_STRAGGLER = WhatIfCheck(
@@ -96,6 +98,13 @@ _HOST = WhatIfCheck(
     f"{GUIDE}, 6.6",
     bound=True,
 )
+_HOST_OF_ALL = msgspec.structs.replace(
+    _HOST,
+    changes={"no_straggler": True, "no_host_delay": True},
+    typed="--no-straggler --no-host-delay",
+    beyond={"no_straggler": True},
+)
+"""Where one rank's host is late, what frees all hosts counts on top of that."""
 _RECOMPUTE = WhatIfCheck(
     "checkpoint-activations",
     "Checkpoint fewer activations",
@@ -120,7 +129,7 @@ def asked(run: Run) -> Iterator[WhatIfCheck]:
         if mode == "ddp" or run.metadata.get("ddp"):
             yield from _buckets()
     if not run.on_cpu:
-        yield _HOST
+        yield _HOST if len(run.ranks) == 1 else _HOST_OF_ALL
     if run.recompute_percent():
         yield _RECOMPUTE
 
@@ -160,6 +169,7 @@ def _answered(run: Run, item: WhatIfCheck) -> Check:
     command = f"dptrace whatif RUN {item.typed}"
     try:
         answer = run.whatif(**item.changes)
+        before = run.whatif(**item.beyond).predicted_step_ns if item.beyond else answer.measured_step_ns
     except DptraceError as error:
         return Check(
             name=item.name,
@@ -170,14 +180,14 @@ def _answered(run: Run, item: WhatIfCheck) -> Check:
             do=item.do,
             source=item.source,
         )
-    gain = answer.measured_step_ns - answer.predicted_ns_per_micro_step
+    gain = before - answer.predicted_ns_per_micro_step
     part = gain / max(1, answer.measured_step_ns)
     applies = part >= LEAST_SHARE and answer.can_tell
     return Check(
         name=item.name,
         what=item.what,
         status="apply" if applies else "skip",
-        reason=_reason(item, answer),
+        reason=_reason(item, answer, before),
         gain_s=gain / 1e9,
         gain_share=part,
         computed=command,
@@ -186,13 +196,14 @@ def _answered(run: Run, item: WhatIfCheck) -> Check:
     )
 
 
-def _reason(item: WhatIfCheck, answer: WhatIf) -> str:
+def _reason(item: WhatIfCheck, answer: WhatIf, before: int) -> str:
     if not answer.can_tell:
         return f"cannot tell: {next(doubt.text for doubt in answer.doubts if doubt.refuses)}"
     per = answer.micro_steps
     low, high = duration(answer.low_ns / per), duration(answer.high_ns / per)
     at_most = ", at most" if item.bound else ""
+    at_most += ", beside what the late rank costs" if item.beyond else ""
     return (
-        f"{duration(answer.predicted_ns_per_micro_step)} instead of {duration(answer.measured_step_ns)} a step by "
+        f"{duration(answer.predicted_ns_per_micro_step)} instead of {duration(before)} a step by "
         f"replay, range {low} to {high}{at_most}"
     )
