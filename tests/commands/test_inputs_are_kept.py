@@ -36,6 +36,8 @@ CASES = [
     "whatif runs/a --compute 2x --export runs/a/rank1.json",
     "critical-path runs/a --json -o runs/a/rank0.json",
     "memory runs/a --json -o runs/a/run.json",
+    "advise runs/a --json -o runs/a/rank0.json",
+    "advise --params 7e9 --links links.json --json -o links.json",
     "predict runs/a --json -o runs/a/rank0.json",
     "predict --params 7e9 --links links.json --json -o links.json",
     "view runs/a -o hard.json",

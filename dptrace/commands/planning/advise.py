@@ -112,7 +112,8 @@ def _recorded(
 
 def _described(described: dict[str, Any], links: Path | None) -> dict[str, Any]:
     if extra := sorted(given_options() & {*_READING}):
-        raise UsageError(f"--{extra[0].replace('_', '-')} is about a recording; name its folder, too.")
+        typed = {"comm_patterns": "comm-pattern", "cache": "no-cache"}.get(extra[0], extra[0])
+        raise UsageError(f"--{typed} is about a recording; name its folder, too.")
     from dptrace.model.advice.advice_report import advice_report
 
     description = description_of(described)
