@@ -129,23 +129,19 @@ def _candidates(found: Sequence[Mapping[str, Any]], every: bool) -> TextTable:
         rows.append(
             (
                 one["label"],
+                one["loses"] or "the best",
                 one["recompute"],
-                "" if one["fits"] else "no",
                 byte_size(one["per_gpu_bytes"]),
                 f"{one['micro_batch']}",
                 duration(one["step_ns"]),
                 f"{one['tokens_per_s']:,.0f}",
                 share(one["mfu"]),
                 share(one["efficiency"]),
-                one["loses"],
             )
         )
     more = len(found) - len(shown)
     note = f"{more} more kinds of plan: --all." if more else ""
-    columns = (
-        *("plan", "recompute", "fits", "on a GPU", "micro-batch", "step", "tokens/s", "MFU", "computing"),
-        "against the best",
-    )
+    columns = ("plan", "loses by", "recompute", "on a GPU", "micro-batch", "step", "tokens/s", "MFU", "efficiency")
     return TextTable(columns, tuple(rows), 3, note)
 
 

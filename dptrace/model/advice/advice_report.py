@@ -20,6 +20,7 @@ from dptrace.model.advice.pipeline_checks import PIPELINE_CHECKS
 from dptrace.model.advice.time_checks import TIME_CHECKS
 from dptrace.model.planning.describe import Description
 from dptrace.model.planning.memory_report import memory_parts, shape_dict, whole_bytes
+from dptrace.model.planning.predict_report import sharded_notes
 from dptrace.model.training.gpu_memory import USABLE
 
 __all__ = ["CHECKS", "SCHEMA", "advice_report"]
@@ -35,7 +36,7 @@ _NAMES = {
     "compute_s": "computation",
     "bubble_s": "bubble",
     "optimizer_s": "optimizer",
-    "exposed_s": "exposed communication",
+    "exposed_s": "communication",
 }
 
 
@@ -221,4 +222,4 @@ def _assumed(best: Candidate) -> Sequence[str]:
     gains = "Gains are of one change each, on the plan of the checklist; they do not add up."
     error = "Predicted steps are off by 4 to 6 % in the mean; plans that are nearer to each other are equal."
     share = f"Computation reaches {100 * best.step.share:.0f} % of the dense peak in the best plan."
-    return (share, error, gains)
+    return (share, *sharded_notes(best.plan), error, gains)

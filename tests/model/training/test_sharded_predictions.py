@@ -1,8 +1,8 @@
 """Predicted MFU of fully sharded trainings against llm-foundry's measurements on 8 to 128 A100s and H100s.
 
-``data/llm_foundry_fsdp.csv`` holds rows of the tables of mosaicml/llm-foundry, scripts/train/benchmarking/README.md: MPT
-models with FSDP and FlashAttention, nodes connected by 1,600 Gb/s (A100) and 3,200 Gb/s (H100). Nothing was fitted to
-them.
+``data/llm_foundry_fsdp.csv`` holds rows of the tables in mosaicml/llm-foundry, scripts/train/benchmarking/README.md:
+MPT models with FSDP and FlashAttention, nodes connected by 1,600 Gb/s (A100) and 3,200 Gb/s (H100). Nothing was fitted
+to them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def errors(chosen: list[dict[str, str]]) -> list[float]:
 
 
 def test_large_models_across_nodes() -> None:
-    """30 and 65 billion parameters on 16 to 128 GPUs: 7 % mean error; FSDP hides its gathers between nodes there, too."""
+    """30 and 65 billion parameters on 16 to 128 GPUs: 7 % mean error; FSDP hides its gathers between nodes, too."""
     found = errors(rows("bf16", least_billions=30, least_gpus=16))
 
     assert 10 == len(found)
@@ -82,7 +82,8 @@ def test_all_sizes() -> None:
 def test_float8_makes_products_faster_and_nothing_else() -> None:
     """1 and 3 billion parameters in float8: 6 % mean error, where twice the speed of 16 bits would be off by 47 %."""
     chosen = rows("fp8")
-    twice = [2 * predict_step(plan({**row, "precision": "bf16"})).mfu / 2 for row in chosen]
+    # MFU counts against the peak of float8, so at twice the speed it stays that of 16 bits.
+    twice = [predict_step(plan({**row, "precision": "bf16"})).mfu for row in chosen]
 
     assert fmean(map(abs, errors(chosen))) < 0.08
     assert fmean(100 * mfu / float(row["mfu_percent"]) for mfu, row in zip(twice, chosen, strict=True)) > 1.3
