@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dptrace.core.units import MINUS, byte_size, duration, share
+from dptrace.core.units import MINUS, byte_size, duration, plural, share
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.planning.memory_table import billions
 
@@ -29,7 +29,7 @@ def advise_facts(content: Mapping[str, Any]) -> list[str]:
         exposed = parts["exposed_transfer_ns"] + parts["exposed_wait_ns"]
         return [
             (
-                f"A step{mode} on {content['ranks']} ranks takes {duration(content['step_ns'])}: compute "
+                f"A step{mode} on {plural(content['ranks'], 'rank')} takes {duration(content['step_ns'])}: compute "
                 f"{duration(parts['compute_ns'])}, exposed communication {duration(exposed)}, of which "
                 f"{duration(parts['exposed_wait_ns'])} is waiting for later ranks, idle {duration(parts['idle_ns'])}."
             )

@@ -177,7 +177,7 @@ def _loses(one: Candidate, best: Candidate) -> str:
     if one.plan == best.plan:
         return ""
     if not one.fits:
-        return f"does not fit: {byte_size(one.over_bytes)} too much"
+        return f"{byte_size(one.over_bytes)} too much"
     more = {name: getattr(one.step, name) - getattr(best.step, name) for name in _PARTS}
     most = max(more, key=lambda name: more[name])
     return f"{_NAMES[most]} +{duration(1e9 * more[most])}"

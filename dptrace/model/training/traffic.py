@@ -74,7 +74,8 @@ def _data_parallel(plan: Plan) -> Iterator[Traffic]:
     if layout.zero == 3:
         yield from _sharded(plan, gradients, weights)
     elif layout.zero:
-        yield _once(plan, "gradients", "reduce_scatter", gradients, layout.data, stride, "backward")
+        reduced = _once(plan, "gradients", "reduce_scatter", gradients, layout.data, stride, "backward")
+        yield _each_micro_batch(plan, reduced) if layout.zero == 2 else reduced
         yield _once(plan, "updated parameters", "all_gather", weights, layout.data, stride, "")
     else:
         yield _once(plan, "gradients", "all_reduce", gradients, layout.data, stride, "backward")
@@ -98,6 +99,11 @@ def _once(plan: Plan, what: str, kind: str, size: float, ranks: int, stride: int
     calls = max(1, math.ceil(size / plan.bucket_bytes))
     one = _one(plan, what, kind, size / calls, calls, ranks, stride, hides)
     return msgspec.structs.replace(one, every_micro_batch=False)
+
+
+def _each_micro_batch(plan: Plan, one: Traffic) -> Traffic:
+    """Return a collective in every micro-batch: a GPU that keeps a shard of the gradients can't add up whole ones."""
+    return msgspec.structs.replace(one, calls=one.calls * plan.micro_batches, every_micro_batch=True)
 
 
 def _local_experts(plan: Plan) -> float:

@@ -31,11 +31,15 @@ def test_the_cost_model_of_ddp() -> None:
 
 
 def test_volumes_by_stage() -> None:
-    """Guide, sections 8.2 and 8.4: ZeRO-1 and 2 send as much as DDP, ZeRO-3 half as much again for a micro-batch."""
+    """Guide, sections 8.2 and 8.4: ZeRO-1 and 2 send as much as DDP, ZeRO-3 half as much again for a micro-batch.
+
+    With sharded gradients, each micro-batch is reduced by itself: ZeRO-2 sends (8 + 1)/2 times as much for eight.
+    """
     ddp = sent_gb("ddp")
 
-    assert [pytest.approx(ddp)] * 2 == [sent_gb("zero1"), sent_gb("zero2")]
+    assert [pytest.approx(ddp)] * 2 == [sent_gb("zero1"), sent_gb("zero2", batch=8)]
     assert pytest.approx(1.5 * ddp) == sent_gb("fsdp", batch=8)
+    assert pytest.approx(4.5 * ddp) == sent_gb("zero2", batch=64)
 
 
 def test_the_guides_tensor_parallel_layer() -> None:
