@@ -117,12 +117,13 @@ def test_other_names_are_attribute_errors() -> None:
 
 
 def test_a_plan_is_one_line() -> None:
-    """Memory and a predicted step from Python are those of the command line; unknown words are refused."""
+    """Memory, a predicted step and advice from Python are those of the command line; unknown words are refused."""
     held = dptrace.memory(params=7e9, gpus=8, strategy="zero3")
     step = dptrace.predict(params=7e9, gpus=8, strategy="fsdp", tokens=1e12)
 
     assert (112_000_000_000, True) == (held["model_state_bytes"], held["fits"])
     assert 1e12 / step["tokens_per_s"] / 86_400 == step["training_days"]
+    assert step["per_gpu_bytes"] == dptrace.advise(params=7e9, gpus=8, strategy="fsdp")["plan"]["per_gpu_bytes"]
     with pytest.raises(dptrace.UsageError, match="parameters"):
         dptrace.memory(parameters=7e9)
 
