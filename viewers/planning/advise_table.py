@@ -72,7 +72,7 @@ def recommendation(content: Mapping[str, Any]) -> list[str]:
 
 def _tree(content: Mapping[str, Any]) -> str:
     tree = content["tree"]
-    ends = f"The documents' decision tree ends at {tree['strategy']}"
+    ends = f"The guide's decision tree ends at {tree['strategy']}"
     if tree["label"] is None:
         return f"{ends}: no such plan divides the GPUs, the heads and the batch."
     if not tree["fits"]:

@@ -64,7 +64,7 @@ def command(
     verbosity: str,
     **described: Any,
 ) -> None:
-    """Choose a way to train, and what to change: the documents' rules with the numbers that decide.
+    """Choose a way to train, and what to change: the field's rules of thumb with the numbers that decide.
 
     Of a description (the options of dptrace predict), all combinations of data, tensor, pipeline and expert
     parallelism, sharding, recomputation and micro-batches are compared: what fits, how long a step takes, and why the
