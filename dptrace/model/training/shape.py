@@ -7,13 +7,14 @@ and fewer key and value heads, those of LLaMA (Touvron et al., arXiv 2302.13971)
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import msgspec
 
 __all__ = ["FAMILIES", "ModelShape", "assumed_shape", "decoder_shape"]
 
 
-class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A decoder: embedding, equal layers of attention and MLP, and a head."""
 
     layers: int
@@ -64,7 +65,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         """Parameters of a layer's router."""
         return self.hidden * self.experts if self.experts > 1 else 0
 
-    @property
+    @cached_property
     def dense_layer_parameters(self) -> float:
         """Parameters of a layer that every token uses, without experts if there are several."""
         mlp = self.expert_parameters if self.experts == 1 else self.router_parameters
@@ -81,7 +82,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         table = 0 if self.tied else self.hidden * self.vocabulary
         return table + self.hidden * (2 if self.bias else 1)
 
-    @property
+    @cached_property
     def shape_parameters(self) -> float:
         """All parameters, as the shape has them."""
         experts = self.experts * self.expert_parameters if self.experts > 1 else 0
@@ -100,7 +101,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         idle = self.layers * (self.experts - self.top_k) * self.expert_parameters
         return self.parameters - idle * self.scale
 
-    @property
+    @cached_property
     def scale(self) -> float:
         """Return the ratio of the given number of parameters to the shape's."""
         return self.parameters / self.shape_parameters

@@ -88,13 +88,8 @@ def test_experts_are_spread() -> None:
     assert any("EP 8" in label(one.plan.layout) for one in candidates(described))
 
 
-@pytest.mark.heavy
-@settings(max_examples=10)
-@given(
-    gpus=st.sampled_from([1, 2, 3, 6, 8, 12, 16, 48, 64]),
-    params=st.sampled_from([350e6, 7e9]),
-    each=st.integers(1, 6),
-)
+@settings(max_examples=8)
+@given(gpus=st.sampled_from([1, 2, 3, 6, 8, 12]), params=st.sampled_from([350e6, 7e9]), each=st.integers(1, 6))
 def test_any_cluster_has_an_answer(gpus: int, params: float, each: int) -> None:
     """Each number of GPUs has candidates whose memory and step are positive, and one that is the best."""
     found = candidates(Description(params=params, gpus=gpus, batch=gpus * each, seq=512))

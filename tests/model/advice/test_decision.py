@@ -25,7 +25,7 @@ def decided(**described: Any) -> Decision:
         ({"params": 13e9}, "TP 2 to 8 × FSDP"),
         ({"params": 70e9, "gpus": 64}, "TP 8 × PP 2 to 4 × FSDP"),
         ({"params": 175e9, "gpus": 128}, "TP 8 × PP 8 to 16 × DP"),
-        ({"layers": 60, "hidden": 5120, "mlp": 12_288, "experts": 16, "gpus": 64}, "EP × TP × PP × DP"),
+        ({"layers": 60, "hidden": 5120, "mlp": 12_288, "experts": 16, "gpus": 16, "tp": 4}, "EP × TP × PP × DP"),
     ],
 )
 def test_the_tree_ends_where_the_guide_says(described: dict[str, Any], strategy: str) -> None:
