@@ -61,12 +61,12 @@ def memory_chart(content: Mapping[str, Any]) -> Drawing:
         middle = _ROW * (number + 0.5)
         marks += _boxes(row["label"], row["per_gpu"], _MEMORY, middle, most, byte_size)
         size = byte_size(row["per_gpu_bytes"])
-        text = size if row["fits"] else f"{size}, {byte_size(row['over_bytes'])} too much"
+        text = size if row["fits"] else f"{size} (+{byte_size(row['over_bytes'])})"
         marks.append(Label(min(row["per_gpu_bytes"], most), middle, text))
     height = _ROW * len(rows)
     marks.append(Line(((usable, 0.0), (usable, height)), _LIMIT, "dashed", 2.0))
     entries = (*((color, name) for _, name, color in _MEMORY), (_LIMIT, "limit"))
-    about = f"Limit: {byte_size(usable)}, 90 % of the {content['gpu']}'s memory."
+    about = f"Limit: {byte_size(usable)}, 90 % of the {content['gpu']}'s memory. In brackets: what is too much."
     axis = linear_axis(0, most * 1.02 / 1e9, " GB", "bytes on the fullest GPU", 6)
     ticks = tuple((1e9 * value, text) for value, text in axis.ticks)
     x = Axis(0, most * 1.02, ticks, axis.title)
