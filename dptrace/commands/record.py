@@ -64,7 +64,8 @@ def _as_click_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
 def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the trainers' options, declared in dptrace.record.options.catalog; the defaults are the trainers'."""
     for option in reversed(OPTIONS):
-        names = (*(["-o"] if option.name == "out" else []), f"--{option.name}", option.field)
+        name = f"--{option.name}" + (f"/--no-{option.name}" if option.default is True else "")
+        names = (*(["-o"] if option.name == "out" else []), name, option.field)
         if option.type is bool:
             kind: dict[str, Any] = {"is_flag": True, "default": None}
         elif option.choices:
@@ -265,8 +266,9 @@ def _check_ranks(mode: str, options: dict[str, Any], processes: int) -> None:
 
 
 def _trainer_arguments(options: dict[str, Any]) -> tuple[str, ...]:
+    flags = {True: "--{}", False: "--no-{}"}
     return tuple(
-        f"--{option.name}" if value is True else f"--{option.name}={value}"
+        flags[value].format(option.name) if option.type is bool else f"--{option.name}={value}"
         for option in OPTIONS
         if (value := options[option.field]) is not None and option.name != "out"
     )

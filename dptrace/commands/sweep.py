@@ -36,7 +36,11 @@ Examples:
 @click.option("--bucket-cap-mb", metavar="LIST", help="Sizes of DDP's buckets in MiB, separated by commas.")
 @click.option("--micro-batches", metavar="LIST", help="Numbers of micro-batches per step, with --mode accumulate.")
 @click.option("--batch-size", metavar="LIST", help="Samples per step, over all ranks.")
-@click.option("--compress", metavar="LIST", help="Gradient compressions: none,fp16,bf16,powersgd,topk,int8.")
+@click.option(
+    "--compress",
+    metavar="LIST",
+    help="Gradient compressions: none,fp16,int8,topk … as --compress of dptrace record takes them.",
+)
 @click.option("--mode", type=click.Choice(["ddp", "accumulate"]), default="ddp", help="How to train. [ddp]")
 @click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", show_default=True, help="What to train.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of CIFAR-10, for resnet18.")

@@ -54,18 +54,21 @@ class World:
 
 
 @contextmanager
-def process_group() -> Iterator[World]:
+def process_group(cpu_tensors: bool = False) -> Iterator[World]:
     """Join the process group: one process per GPU with NCCL, or gloo on CPU if there is no GPU.
 
     Reads torchrun's environment variables; started by plain ``python``, the process forms a group of its own. With
     several ranks, an exception ends this one at once, without a shutdown that would wait for the peers.
+
+    Args:
+        cpu_tensors: whether ranks on GPUs also exchange tensors in the CPU's memory, through gloo.
     """
     if messages.LauncherSettings.from_environment() is not None:
         # Only under the launcher: a process started by hand may outlive its shell.
         end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
         install_stack_dump()
     try:
-        world = _init_process_group()
+        world = _init_process_group(cpu_tensors)
         _check_same_command(world)
         yield world
     except Exception as error:
@@ -113,17 +116,18 @@ def exit_now(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _init_process_group() -> World:
+def _init_process_group(cpu_tensors: bool = False) -> World:
     device = _device()
+    accelerator = accelerator_of(device)
     # torch documents its stores, but does not list them in __all__.
     local_store = None if "RANK" in os.environ else dist.HashStore()  # type: ignore[attr-defined]
     try:
         dist.init_process_group(
-            backend_of(device),
+            f"cpu:gloo,{accelerator.backend_config}" if accelerator and cpu_tensors else backend_of(device),
             store=local_store,
             rank=0 if local_store else -1,
             world_size=1 if local_store else -1,
-            device_id=None if accelerator_of(device) is None else device,
+            device_id=None if accelerator is None else device,
         )
     except RuntimeError as error:
         if "duplicate gpu" not in str(error).lower():

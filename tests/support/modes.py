@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +32,7 @@ from tests.support.formulas import (
     tp_sp,
 )
 from tests.support.recordings import environment, scratch
+from tests.support.sharded_formulas import fsdp_kept, fully_sharded, hsdp, mixed, packed, randomk, thresholded, zero2
 
 __all__ = [
     "CASES",
@@ -134,44 +134,9 @@ def _in_pairs(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     return {"reduce": whole, **across, "broadcast": whole}
 
 
-def _blocks(numbers: ModelSizes) -> list[list[tuple[int, ...]]]:
-    """Return the shapes of each block's parameters: the blocks of an MLP are its layers, with a weight and a bias."""
-    return [list(pair) for pair in zip(numbers.shapes[::2], numbers.shapes[1::2], strict=True)]
-
-
 def _zero1(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """ddp's all-reduces, and from each rank a broadcast of its parameters (Rajbhandari et al. 2020, P_os)."""
     return _ddp(numbers) | {"broadcast": (numbers.ranks, numbers.total)}
-
-
-def _zero2(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """A reduce-scatter and an all-gather of each block, padded to shards of equal size (P_os+g)."""
-    sizes = [sum(math.prod(shape) for shape in block) for block in _blocks(numbers)]
-    filled_up = sum(numbers.ranks * math.ceil(size / numbers.ranks) for size in sizes)
-    moved = len(sizes), numbers.element * filled_up
-    return {"reduce_scatter": moved, "all_gather": moved}
-
-
-def _fully_sharded(numbers: ModelSizes, shards: int = 0, gathers: int = 2) -> dict[str, tuple[int, int]]:
-    """Two all-gathers and a reduce-scatter of each block, or one all-gather if it stays gathered (Zhao et al. 2023).
-
-    fully_shard splits each parameter's first dimension, padded to shards of equal size: one for each rank by default.
-    """
-    shards = shards or numbers.ranks
-    filled_up = sum(shards * math.ceil(first / shards) * math.prod(rest) for first, *rest in numbers.shapes)
-    count, padded = len(_blocks(numbers)), numbers.element * filled_up
-    return {"all_gather": (gathers * count, gathers * padded), "reduce_scatter": (count, padded)}
-
-
-def _fsdp_kept(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    return _fully_sharded(numbers, gathers=1)
-
-
-def _hsdp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """In nodes of two the traffic of fsdp, and an all-reduce of each block's shard across nodes."""
-    inside = _fully_sharded(numbers, 2)
-    count, size = inside["reduce_scatter"]
-    return inside | {"all_reduce": (count, size // 2)}
 
 
 def _moe(numbers: ModelSizes) -> dict[str, tuple[int, int | None]]:
@@ -188,6 +153,10 @@ def _compressed(ranks: int, how: str, *options: str, **expected: Any) -> ModeCas
 
 
 _TENTH = ("--topk-ratio", "0.1", "--bucket-cap-mb", "64")
+
+
+def _in_a_bucket(how: str, *options: str, **expected: Any) -> ModeCase:
+    return ModeCase("ddp", 2, ("--compress", how, *options, "--bucket-cap-mb", "64"), loss_tolerance=0.01, **expected)
 
 
 def _passed_on(*widths: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
@@ -244,6 +213,10 @@ CASES: tuple[ModeCase, ...] = (
         for ranks in (2, 4)
     ),
     ModeCase("accumulate", 2, ("--compress", "int8", "--amp", "fp16"), loss_tolerance=0.01),
+    _in_a_bucket("int4", expected_traffic=packed(4)),
+    _in_a_bucket("qsgd", "--qsgd-levels", "1", expected_traffic=packed(2)),
+    _in_a_bucket("randomk", "--randomk-ratio", "0.1", expected_traffic=randomk),
+    _in_a_bucket("threshold", expected_traffic=thresholded),
     *(
         _pipeline(2, schedule, expected_traffic=_passed_on(1024))
         for schedule in ("naive", "gpipe", "1f1b", "zero-bubble")
@@ -258,13 +231,21 @@ CASES: tuple[ModeCase, ...] = (
     _pipeline(2, "gpipe", "--amp", "fp16", loss_tolerance=0.01),
     *(ModeCase(mode, 4, extra_options=ADAMW) for mode in ("ddp", "zero1", "zero2", "fsdp")),
     *(ModeCase("zero1", ranks, expected_traffic=_zero1) for ranks in (2, 4)),
-    *(ModeCase("zero2", ranks, expected_traffic=_zero2) for ranks in (2, 4)),
-    *(ModeCase("fsdp", ranks, expected_traffic=_fully_sharded) for ranks in (2, 4)),
-    *(ModeCase("hsdp", ranks, ("--ranks-per-node", "2"), expected_traffic=_hsdp) for ranks in (2, 4)),
-    ModeCase("fsdp", 2, ("--prefetch", "explicit", "--reshard-after-forward", "no"), expected_traffic=_fsdp_kept),
-    ModeCase("fsdp", 2, ("--prefetch", "none"), expected_traffic=_fully_sharded),
+    *(ModeCase("zero2", ranks, expected_traffic=zero2) for ranks in (2, 4)),
+    *(ModeCase("fsdp", ranks, expected_traffic=fully_sharded) for ranks in (2, 4)),
+    *(ModeCase("hsdp", ranks, ("--ranks-per-node", "2"), expected_traffic=hsdp) for ranks in (2, 4)),
+    ModeCase("fsdp", 2, ("--prefetch", "explicit", "--reshard-after-forward", "no"), expected_traffic=fsdp_kept),
+    ModeCase("fsdp", 2, ("--prefetch", "none"), expected_traffic=fully_sharded),
     *(ModeCase(mode, 2, **GPT_TINY, extra_options=("--clip-grad", "0.05")) for mode in ("zero2", "fsdp")),
     *(ModeCase(mode, 2, ("--amp", "fp16"), loss_tolerance=0.01) for mode in ("zero2", "fsdp")),
+    ModeCase("fsdp", 2, ("--mixed-precision", "bf16"), loss_tolerance=0.01, expected_traffic=mixed(2, 2)),
+    ModeCase(
+        "fsdp",
+        2,
+        ("--mixed-precision", "fp16", "--reduce-dtype", "fp32"),
+        loss_tolerance=0.01,
+        expected_traffic=mixed(2, 4, scaled=True),
+    ),
     ModeCase("moe", 2, **GPT_TINY, against="moe", expected_traffic=_moe),
     ModeCase("moe", 4, ("--experts", "8", "--top-k", "2"), **GPT_TINY, against="moe", expected_traffic=_moe),
     ModeCase("moe", 2, ("--dtype", "bfloat16"), **GPT_TINY, against="moe", loss_tolerance=0.01),

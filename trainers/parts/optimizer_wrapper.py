@@ -52,7 +52,7 @@ class OptimizerWrapper:
         self.shard_group, self.replica_counts = shard_group, replica_counts or {}
         self.optimizer = build_optimizer(model.parameters(), options) if optimizer is None else optimizer
         device = next(model.parameters()).device
-        self.scaler = torch.amp.GradScaler(device.type, enabled=options.amp == "fp16")
+        self.scaler = torch.amp.GradScaler(device.type, enabled="fp16" in (options.amp, options.mixed_precision))
         self._state = TrainingState(model, local_optimizer or self.optimizer, self.scaler, counters or {})
         self.steps_done = 0
         self._checkpoints = checkpoints_of(options, device)
@@ -61,7 +61,7 @@ class OptimizerWrapper:
             options.write_checkpoint = partial(self._save, self._checkpoints)
 
     def backward(self, loss: Tensor, over: int = 1) -> None:
-        """Compute the gradients of *loss* divided by *over*, scaled if --amp fp16 needs it."""
+        """Compute the gradients of *loss* divided by *over*, scaled if float16 needs it."""
         with phase("backward"):
             self.scaler.scale(loss if over == 1 else loss / over).backward()
 

@@ -1,16 +1,18 @@
 """A model in PyTorch's DistributedDataParallel, with its settings and a communication hook that compresses gradients.
 
 A hook receives a bucket of gradients and returns a future of their average over the ranks. fp16, bf16 and PowerSGD
-(arXiv:1905.13727) come from torch. The other two are in error_feedback.py: topk sends the largest values and their
-positions (arXiv:1712.01887), int8 sends every value in 255 levels (arXiv:1610.02132).
+(arXiv:1905.13727) come from torch. compressors.py has the others: topk, threshold and randomk send some of the values,
+int8, int4 and qsgd all of them in few bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
@@ -20,8 +22,9 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.record import Options
-from dptrace.record.options.validation import POWERSGD_RANK, TOPK_RATIO
-from dptrace.trainers.parts.error_feedback import ErrorFeedback, Int8, TopK
+from dptrace.record.options.validation import COMPRESSION_DEFAULTS
+from dptrace.trainers.parts.compressors import Int8, RandomK, Rounded, Threshold, TopK
+from dptrace.trainers.parts.error_feedback import ErrorFeedback
 
 __all__ = ["replicated"]
 
@@ -29,6 +32,9 @@ _FIRST_LOW_RANK_STEP = 2
 """Step from which PowerSGD compresses, the earliest that torch allows: DDP rebuilds its buckets after the first."""
 _EPSILON = 1e-7
 """Added to norms, so that a gradient of zeros does not turn into NaN; float16 can represent it."""
+_NEWER = "forward_sync_buffers"
+_BROADCAST = _NEWER if _NEWER in signature(DistributedDataParallel.__init__).parameters else "broadcast_buffers"
+"""DDP's name for --broadcast-buffers; torch 2.13 renames it and warns about the older name."""
 
 Hook = Callable[[GradBucket], Future[Tensor]]
 """Return the average of a bucket over the ranks."""
@@ -38,6 +44,8 @@ def replicated(model: nn.Module, options: Options) -> DistributedDataParallel:
     """Wrap a model in DDP; settings that were not given keep DDP's defaults."""
     flags = ("static_graph", "gradient_as_bucket_view", "find_unused_parameters")
     settings: dict[str, Any] = {flag: True for flag in flags if getattr(options, flag)}
+    if not options.broadcast_buffers:
+        settings[_BROADCAST] = False
     if options.bucket_cap_mb is not None:
         settings["bucket_cap_mb"] = options.bucket_cap_mb
     wrapped = DistributedDataParallel(model, **settings)
@@ -50,24 +58,48 @@ def replicated(model: nn.Module, options: Options) -> DistributedDataParallel:
 
 
 def _hook(model: DistributedDataParallel, options: Options) -> Hook | None:
-    """Return the hook for ``options.compress``; None for no compression. Set the defaults of its options."""
-    group = model.process_group
-    if options.compress == "fp16":
+    """Return the hook for ``options.compress``; None for no compression. Set the default of its option."""
+    group, name, setting = model.process_group, options.compress, _setting(options)
+    if name == "fp16":
         return partial(default_hooks.fp16_compress_hook, group)
-    if options.compress == "bf16":
+    if name == "bf16":
         return partial(default_hooks.bf16_compress_hook, group)
+    if name == "powersgd":
+        return _powersgd(model, int(setting))
+    return None if name == "none" else _error_feedback(options, setting, next(model.parameters()).device).average
+
+
+def _setting(options: Options) -> float:
+    """Return the value of the compression's own option, and set its default; 0 for one that has no option."""
+    for field, (compression, default) in COMPRESSION_DEFAULTS.items():
+        if compression == options.compress:
+            setattr(options, field, getattr(options, field) or default)
+            return float(getattr(options, field))
+    return 0.0
+
+
+def _error_feedback(options: Options, setting: float, device: torch.device) -> ErrorFeedback:
     if options.compress == "topk":
-        options.topk_ratio = options.topk_ratio or TOPK_RATIO
-        return ErrorFeedback(TopK(options.topk_ratio)).average
-    if options.compress == "int8":
-        return ErrorFeedback(Int8()).average
-    if options.compress == "powersgd":
-        options.powersgd_rank = rank = options.powersgd_rank or POWERSGD_RANK
-        state = PowerSGDState(group, rank, start_powerSGD_iter=_FIRST_LOW_RANK_STEP, orthogonalization_epsilon=_EPSILON)
-        if next(model.parameters()).device.type == "cpu":
-            state.process_group = _BlockingProcessGroup(group)
-        return partial(powerSGD_hook, state)
-    return None
+        return ErrorFeedback(TopK(setting))
+    if options.compress == "randomk":
+        return ErrorFeedback(RandomK(setting, options.seed))
+    if options.compress == "threshold":
+        return ErrorFeedback(Threshold(setting))
+    if options.compress == "int4":
+        return ErrorFeedback(Rounded(7))
+    if options.compress == "qsgd":
+        # Each rank draws other numbers, so that the errors of the ranks partly cancel out in the average.
+        seed = (options.seed * dist.get_world_size() + dist.get_rank()) % (1 << 63)
+        return ErrorFeedback(Rounded(int(setting), torch.Generator(device).manual_seed(seed)), unbiased=True)
+    return ErrorFeedback(Int8())
+
+
+def _powersgd(model: DistributedDataParallel, rank: int) -> Hook:
+    group = model.process_group
+    state = PowerSGDState(group, rank, start_powerSGD_iter=_FIRST_LOW_RANK_STEP, orthogonalization_epsilon=_EPSILON)
+    if next(model.parameters()).device.type == "cpu":
+        state.process_group = _BlockingProcessGroup(group)
+    return partial(powerSGD_hook, state)
 
 
 class _BlockingProcessGroup(dist.ProcessGroup):

@@ -98,7 +98,7 @@ def main(train: Callable[[Options, World], None], mode: str, description: str | 
     *description* is the trainer's docstring, which --help shows.
     """
     options = parse_options(description, mode)
-    with process_group() as world:
+    with process_group(cpu_tensors=options.cpu_offload) as world:
         check_ranks(mode, vars(options), world.size)
         train(options, world)
 

@@ -45,10 +45,11 @@ def memory_facts(content: Mapping[str, Any]) -> list[str]:
         f"gradients, {each['optimizer']:g} optimizer and master weights): the memory of {content['gpus_for_state']} × "
         f"{content['gpu']}."
     )
+    every = f" in every {content['recompute_every']}th layer" if content["recompute_every"] > 1 else ""
     activations = (
         f"A micro-batch of {content['micro_batch']} × {content['shape']['seq']:,} tokens keeps "
         f"{byte_size(content['activation_bytes'])} of activations in the layers "
-        f"({content['attention']} attention, recompute {content['recompute']})."
+        f"({content['attention']} attention, recompute {content['recompute']}{every})."
     )
     answer = (
         f"{content['layout']} on {content['gpus']} GPUs takes {byte_size(content['per_gpu_bytes'])} on each: it {fits} "
@@ -66,6 +67,8 @@ def memory_table(content: Mapping[str, Any]) -> TextTable:
         if content["per_gpu"][key]
     ]
     rows.append(("together", byte_size(total), ""))
+    if content["host_bytes"]:
+        rows.append(("in the CPU's memory, for each GPU", byte_size(content["host_bytes"]), ""))
     return TextTable((f"on each GPU, {content['layout']}", "bytes", "share"), tuple(rows))
 
 

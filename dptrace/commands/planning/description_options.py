@@ -85,6 +85,9 @@ training_options = group(
         help="Activations that backward computes again.",
     ),
     click.option(
+        "--recompute-every", type=_COUNT, default=1, metavar="N", help="Recompute those of every N-th layer only. [1]"
+    ),
+    click.option(
         "--attention",
         default="standard",
         show_default=True,

@@ -28,6 +28,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("run", metavar="[RUN]", required=False, type=click.Path())
 @description_options
+@click.option("--cpu-offload", is_flag=True, help="Shards and optimizer are in the CPU's memory (fsdp, hsdp, zero3).")
 @json_option
 @output_option
 @quiet_option

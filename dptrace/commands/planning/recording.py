@@ -11,6 +11,7 @@ from dptrace.model.planning.memory_report import whole_bytes
 from dptrace.model.planning.recorded import (
     RecordedModel,
     RecordedTraining,
+    block_activations,
     decoder_split,
     mean_state,
     perceptron_activations,
@@ -59,7 +60,8 @@ def compared_memory(
     state = mean_state(_model(float(parameters), info.get("model"), training.mode, shape, options), training)
     activations = _activations(info, options, shape, training)
     memories = _memories(info)
-    total = None if state is None else state.total + (activations or 0.0)
+    on_gpu = None if state is None else state.total * (not options.get("cpu_offload"))
+    total = None if on_gpu is None else on_gpu + (activations or 0.0)
     capacity = gpu_memory or (gpu_named(gpu).memory_bytes if gpu else None)
     content: dict[str, Any] = {
         "schema": 1,
@@ -71,7 +73,7 @@ def compared_memory(
         "fits": None if total is None or capacity is None else total <= 0.9 * capacity,
         "strategy": training.mode,
         "gpus": training.ranks,
-        "recorded": {"run": path, "compared": _compared(state, activations, memories), **_peaks(memories)},
+        "recorded": {"run": path, "compared": _compared(state, activations, total, memories), **_peaks(memories)},
         "assumptions": _remarks(training, state, activations),
     }
     rounded: dict[str, Any] = whole_bytes(content)
@@ -131,19 +133,26 @@ def _activations(
 ) -> float | None:
     """Return the activations of a rank, for the modes in which it computes whole samples; None where not known."""
     batch = options.get("batch_size")
-    if not isinstance(batch, int) or training.mode in ("tp", "tp-sp", "dp-tp", "pp", "3d", "moe"):
+    divided = training.mode in ("tp", "tp-sp", "dp-tp", "pp", "3d", "moe")
+    if not isinstance(batch, int) or divided or options.get("amp"):
         return None
     each = batch / training.ranks / int(options.get("micro_batches") or 1)
+    number = 2 if options.get("mixed_precision") else training.number_bytes
+    every = _recomputed_every(options)
     if info.get("model") in WIDTHS:
-        return perceptron_activations(tuple(WIDTHS[str(info["model"])]), each, training.number_bytes)
-    if shape is None or options.get("amp"):
+        return perceptron_activations(tuple(WIDTHS[str(info["model"])]), each, number)
+    if info.get("model") == "balanced":
+        return block_activations(8, WIDTHS["small"][0], each, number, every)
+    if shape is None:
         return None
-    plan = ActivationPlan(flash=True, dropout=False, number_bytes=training.number_bytes)
-    recompute = "full" if options.get("checkpoint_activations") else "none"
-    from msgspec.structs import replace
-
-    plan = replace(plan, recompute=recompute)
+    plan = ActivationPlan("full" if every else "none", flash=True, dropout=False, number_bytes=number, every=every or 1)
     return model_activation_bytes(shape, each, plan) + end_bytes(shape, each, plan)
+
+
+def _recomputed_every(options: Mapping[str, Any]) -> int:
+    """Return of how many blocks the activations of one are recomputed; 0 for none."""
+    every = options.get("checkpoint_activations_every")
+    return every if isinstance(every, int) and every > 0 else int(bool(options.get("checkpoint_activations")))
 
 
 def _memories(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -158,7 +167,7 @@ def _mean(memories: Sequence[Mapping[str, Any]], key: str) -> float | None:
 
 
 def _compared(
-    state: StateBytes | None, activations: float | None, memories: Sequence[Mapping[str, Any]]
+    state: StateBytes | None, activations: float | None, total: float | None, memories: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     expected = [None] * 3 if state is None else [state.parameters, state.gradients, state.optimizer]
     rows = [
@@ -167,7 +176,6 @@ def _compared(
     ]
     if activations is not None:
         rows.append({"what": "activations", "expected_bytes": activations, "measured_bytes": None})
-    total = None if state is None else state.total + (activations or 0.0)
     peak = _mean(memories, "peak_allocated_bytes")
     rows.append({"what": "peak of the GPU's memory", "expected_bytes": total, "measured_bytes": peak})
     return rows
@@ -182,5 +190,7 @@ def _remarks(training: RecordedTraining, state: StateBytes | None, activations: 
     if state is None:
         remarks.append(f"How {training.mode!r} divides a model is not known, so nothing is expected of a rank.")
     if activations is None:
-        remarks.append("Activations are computed for dptrace's MLPs and decoders without split layers or stages only.")
+        remarks.append(
+            "Activations are computed for dptrace's MLPs and decoders only, without split layers, stages or --amp."
+        )
     return remarks

@@ -47,6 +47,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     batch: int | None = None
     micro_batch: int | None = None
     recompute: str | None = None
+    recompute_every: int = 1
+    cpu_offload: bool = False
     attention: str = "standard"
     dropout: bool | None = None
     gpus: int = 8
@@ -86,6 +88,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"--{name} {value}: choose from {', '.join(filter(None, choices))}.")
         if self.params is None and (self.layers is None or self.hidden is None):
             raise UsageError("Give the size of the model: --params 7e9, or --layers and --hidden.")
+        if self.recompute_every > 1 and self.recompute in (None, "none"):
+            raise UsageError("--recompute-every chooses layers to recompute: add --recompute full or selective.")
         if self.experts == 1 and (self.ep or self.strategy == "ep"):
             raise UsageError("Expert parallelism spreads experts over GPUs: add --experts.")
         if 1 < self.experts < self.top_k:
@@ -240,6 +244,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             master=self.master_weights,
             gradient_bytes=self.gradient_bytes,
             recompute=recompute,
+            recompute_every=self.recompute_every,
+            offload=self.cpu_offload and layout.zero == 3,
             flash=self.attention == "flash",
             dropout=self.family == "gpt" if self.dropout is None else self.dropout,
             share=self.mfu,

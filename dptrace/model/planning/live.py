@@ -29,7 +29,7 @@ def live_figures(plan: Plan) -> dict[str, Any]:
         "bubble_parts": _bubble_parts(plan),
         "share": step.share,
         "peak_flops": plan.gpu.peak(PRECISIONS[plan.precision].compute),
-        "flops": hardware_flops(plan.shape, samples, plan.recompute) * plan.balance / gpus,
+        "flops": hardware_flops(plan.shape, samples, plan.recompute, plan.recomputed_share) * plan.balance / gpus,
         "forward_flops": forward_flops(plan.shape) * samples * plan.shape.sequence * plan.balance / gpus,
         "model_flops": model_flops(plan.shape, samples) / gpus,
         "optimizer": _optimizer(plan, step),

@@ -29,6 +29,8 @@ def memory_report(description: Description) -> dict[str, Any]:
     description.check()
     plan = _plan(description, description.layout(description.strategy or "ddp"), description.recompute or "none")
     plan.check()
+    if description.cpu_offload and not plan.offload:
+        raise UsageError("--cpu-offload is for sharded parameters: add --strategy fsdp, hsdp or --zero 3.")
     each, shape, memory = plan.state, plan.shape, plan.memory
     state = each.total * shape.parameters
     whole = msgspec.structs.replace(plan.activation_plan, tensor=1, sequence=False)
@@ -51,6 +53,7 @@ def memory_report(description: Description) -> dict[str, Any]:
         **_layout_dict(plan),
         "per_gpu": memory_parts(memory),
         "per_gpu_bytes": memory.total,
+        "host_bytes": memory.host_bytes,
         "fits": plan.fits,
         "gpus_for_state": gpus_for_state(state, plan.gpu.memory_bytes),
         "ddp_wall_params": ddp_wall(plan.gpu.memory_bytes, each.total),
@@ -137,6 +140,7 @@ def _layout_dict(plan: Plan) -> dict[str, Any]:
         "micro_batch": plan.micro_batch,
         "micro_batches_in_flight": plan.memory.micro_batches_in_flight,
         "recompute": plan.recompute,
+        "recompute_every": plan.recompute_every,
         "attention": "flash" if plan.flash else "standard",
         "sequence_parallel": layout.sequence,
     }

@@ -78,6 +78,7 @@ def _choice(choice: Choice, tokens: float | None) -> dict[str, Any]:
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,
         "recompute": plan.recompute,
+        "recompute_every": plan.recompute_every,
         "fits": plan.fits,
         "per_gpu_bytes": plan.memory.total,
         "per_gpu": memory_parts(plan.memory),

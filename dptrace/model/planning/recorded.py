@@ -6,6 +6,7 @@ shares of the split layers, or its stages. Means need no knowledge of where a st
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import msgspec
@@ -15,6 +16,7 @@ from dptrace.model.training.state import StateBytes
 __all__ = [
     "RecordedModel",
     "RecordedTraining",
+    "block_activations",
     "decoder_split",
     "mean_state",
     "perceptron_activations",
@@ -103,6 +105,21 @@ def perceptron_parameters(widths: tuple[int, ...]) -> int:
     1462538
     """
     return sum(inputs * outputs + outputs for inputs, outputs in pairwise(widths))
+
+
+def block_activations(blocks: int, width: int, batch: float, number_bytes: int = 4, every: int = 0) -> float:
+    """Return the bytes that forward keeps of blocks of a normalization and two layers, and the scores in float32.
+
+    Of each block the inputs of the normalization and of both layers; of one that is recomputed only its own input.
+
+    >>> block_activations(8, 784, 64) / (4 * 64 * 784), block_activations(8, 784, 64, every=1) / (4 * 64 * 784)
+    (25.0, 9.0)
+
+    Args:
+        every: of how many blocks one is recomputed; 0 for none.
+    """
+    again = math.ceil(blocks / every) if every else 0
+    return batch * width * ((3 * blocks - 2 * again) * number_bytes + max(4, number_bytes))
 
 
 def perceptron_activations(widths: tuple[int, ...], batch: float, number_bytes: int = 4) -> float:

@@ -8,11 +8,21 @@ with dropout and an MLP of 4h, a layer of micro-batches of b samples with s toke
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from dptrace.model.training.shape import ModelShape
 
-__all__ = ["RECOMPUTE", "ActivationPlan", "end_bytes", "layer_bytes", "model_activation_bytes", "start_bytes"]
+__all__ = [
+    "RECOMPUTE",
+    "ActivationPlan",
+    "end_bytes",
+    "layer_bytes",
+    "layers_bytes",
+    "model_activation_bytes",
+    "start_bytes",
+]
 
 RECOMPUTE = ("none", "selective", "full")
 """What backward computes again: nothing, the attention's scores and probabilities, or the layer from its input."""
@@ -32,6 +42,8 @@ class ActivationPlan(msgspec.Struct, frozen=True):
     """Whether these GPUs also split the tokens between the split layers."""
     number_bytes: int = 2
     """Bytes of each number."""
+    every: int = 1
+    """Of how many layers one is recomputed: all, every second one …; the others keep everything."""
 
 
 def layer_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
@@ -73,6 +85,19 @@ def end_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
     return inputs + 4 * tokens * shape.vocabulary / plan.tensor
 
 
+def layers_bytes(shape: ModelShape, layers: int, batch: float, plan: ActivationPlan) -> float:
+    """Return what one GPU keeps of several layers, of which the first and then every k-th is recomputed.
+
+    >>> from dptrace.model.training.shape import decoder_shape
+    >>> gpt3, plan = decoder_shape(96, 12288, heads=96), ActivationPlan(recompute="full", every=4)
+    >>> layers_bytes(gpt3, 8, 1, plan) / layer_bytes(gpt3, 1, ActivationPlan())  # 6 layers, and 2 x 2/114
+    6.035087719298246
+    """
+    again = math.ceil(layers / plan.every)
+    kept = msgspec.structs.replace(plan, recompute="none")
+    return again * layer_bytes(shape, batch, plan) + (layers - again) * layer_bytes(shape, batch, kept)
+
+
 def model_activation_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
     """Return what the layers of the whole model keep, without both ends.
 
@@ -80,4 +105,4 @@ def model_activation_bytes(shape: ModelShape, batch: float, plan: ActivationPlan
     >>> round(model_activation_bytes(decoder_shape(96, 12288, heads=96), 1, ActivationPlan()) / 1e9)
     275
     """
-    return shape.layers * layer_bytes(shape, batch, plan)
+    return layers_bytes(shape, shape.layers, batch, plan)

@@ -32,15 +32,18 @@ def model_flops(shape: ModelShape, samples: float) -> float:
     return 3 * forward_flops(shape) * samples * shape.sequence
 
 
-def hardware_flops(shape: ModelShape, samples: float, recompute: str = "none") -> float:
+def hardware_flops(shape: ModelShape, samples: float, recompute: str = "none", share: float = 1.0) -> float:
     """Return the operations that are carried out, with those that backward repeats.
 
     >>> from dptrace.model.training.shape import decoder_shape
     >>> gpt3 = decoder_shape(96, 12288, heads=96)
     >>> round(hardware_flops(gpt3, 1536, "full") / model_flops(gpt3, 1536), 2)
     1.33
+
+    Args:
+        share: the share of the layers of which *recompute* holds; the others repeat nothing.
     """
     tokens = samples * shape.sequence
     layers = forward_flops(shape) - 2 * shape.hidden * shape.vocabulary * shape.scale
     repeated = {"none": 0.0, "selective": attention_flops(shape), "full": layers}[recompute]
-    return model_flops(shape, samples) + repeated * tokens
+    return model_flops(shape, samples) + share * repeated * tokens

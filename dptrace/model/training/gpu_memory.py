@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from dptrace.model.training.activations import ActivationPlan, end_bytes, layer_bytes, start_bytes
+from dptrace.model.training.activations import ActivationPlan, end_bytes, layer_bytes, layers_bytes, start_bytes
 from dptrace.model.training.layout import Layout
 from dptrace.model.training.pipeline import micro_batches_in_flight
 from dptrace.model.training.shape import ModelShape
@@ -29,11 +29,17 @@ class GpuMemory(msgspec.Struct, frozen=True):
     recompute_bytes: float
     """What backward computes again, of one layer at a time."""
     micro_batches_in_flight: float
+    host_bytes: float = 0.0
+    """The state that is in the CPU's memory instead."""
 
     @property
     def total(self) -> float:
         """Return the sum."""
         return self.state.total + self.gathered_bytes + self.activation_bytes + self.recompute_bytes
+
+    def offloaded(self) -> GpuMemory:
+        """Return the memory with the state in the CPU's memory: a GPU gathers from it what it computes with."""
+        return msgspec.structs.replace(self, state=StateBytes(0.0, 0.0, 0.0), host_bytes=self.state.total)
 
     def fits(self, capacity_bytes: float, usable: float = USABLE) -> bool:
         """Return whether a GPU of this capacity can hold it."""
@@ -75,7 +81,7 @@ def _stage_memory(
     layers = math.ceil(shape.layers / layout.stages)
     flight = micro_batches_in_flight(layout.schedule, layout.stages, micro_batches, layout.virtual_stages)
     flight = flight if first else 1
-    kept = layers * layer_bytes(shape, micro_batch, plan) * flight
+    kept = layers_bytes(shape, layers, micro_batch, plan) * flight
     kept += start_bytes(shape, micro_batch, plan) * flight if first else 0
     kept += end_bytes(shape, micro_batch, plan) if last else 0
     again = msgspec.structs.replace(plan, recompute="none")

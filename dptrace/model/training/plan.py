@@ -34,6 +34,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     master: bool | None = None
     gradient_bytes: int | None = None
     recompute: str = "none"
+    recompute_every: int = 1
+    """Of how many layers one is recomputed."""
+    offload: bool = False
+    """Whether the state is in the CPU's memory."""
     flash: bool = False
     dropout: bool = True
     share: float | None = None
@@ -53,6 +57,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return math.ceil(self.shape.layers / stages) * stages / self.shape.layers
 
     @property
+    def recomputed_share(self) -> float:
+        """Return the share of the layers that are recomputed, if any are."""
+        return math.ceil(self.shape.layers / self.recompute_every) / self.shape.layers
+
+    @property
     def state(self) -> StateBytes:
         """Return the bytes of one parameter's state."""
         return state_bytes(self.precision, self.optimizer, master=self.master, gradient_bytes=self.gradient_bytes)
@@ -62,14 +71,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Return what is kept of a layer on one of the GPUs that share it."""
         number = PRECISIONS[self.precision].activation_bytes
         layout = self.layout
-        return ActivationPlan(self.recompute, self.flash, self.dropout, layout.tensor, layout.sequence, number)
+        return ActivationPlan(
+            self.recompute, self.flash, self.dropout, layout.tensor, layout.sequence, number, self.recompute_every
+        )
 
     @property
     def memory(self) -> GpuMemory:
         """Return what the fullest GPU holds."""
-        return gpu_memory(
+        memory = gpu_memory(
             self.shape, self.state, self.layout, self.activation_plan, self.micro_batch, self.micro_batches
         )
+        return memory.offloaded() if self.offload else memory
 
     @property
     def fits(self) -> bool:
@@ -90,5 +102,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             )
         if layout.stages * layout.virtual_stages > shape.layers:
             raise UsageError(f"{shape.layers} layers are too few for {layout.stages * layout.virtual_stages} stages.")
+        if self.recompute_every > shape.layers:
+            raise UsageError(f"--recompute-every {self.recompute_every}: the model has {shape.layers} layers.")
         if shape.heads % layout.tensor:
             raise UsageError(f"--tp {layout.tensor}: must divide the {shape.heads} heads.")

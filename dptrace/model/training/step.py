@@ -82,7 +82,7 @@ def predict_step(plan: Plan) -> StepPrediction:
     share = plan.share or matmul_share(plan.gpu, plan.shape, layout.tensor, plan.micro_batch, number_type)
     peak = plan.gpu.peak(number_type)
     rate = layout.gpus * peak * share / plan.balance
-    compute = hardware_flops(plan.shape, plan.batch, plan.recompute) / rate
+    compute = hardware_flops(plan.shape, plan.batch, plan.recompute, plan.recomputed_share) / rate
     forward = forward_flops(plan.shape) * plan.batch * plan.shape.sequence / rate
     messages = traffic(plan)
     blocking = sum(one.seconds for one in messages if not one.hides)

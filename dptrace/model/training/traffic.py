@@ -127,13 +127,18 @@ def _tensor(plan: Plan) -> Iterator[Traffic]:
     """Yield two all-reduces of the activations in a layer's forward and two in its backward; recomputation repeats."""
     layout, shape = plan.layout, plan.shape
     layers = shape.layers / layout.stages * plan.balance
-    calls = layers * plan.micro_batches * (6 if plan.recompute == "full" else 4)
+    calls = layers * plan.micro_batches * _passes(plan)
     size = plan.micro_batch * shape.sequence * shape.hidden * PRECISIONS[plan.precision].activation_bytes
     if layout.sequence:
         for kind in ("all_gather", "reduce_scatter"):
             yield _one(plan, f"activations ({kind.replace('_', '-')})", kind, size, calls, layout.tensor, 1, "")
     else:
         yield _one(plan, "activations", "all_reduce", size, calls, layout.tensor, 1, "")
+
+
+def _passes(plan: Plan) -> float:
+    """Return the messages of a layer: two in forward, two in backward, and two where forward is done again."""
+    return 4 + 2 * plan.recomputed_share * (plan.recompute == "full")
 
 
 def _experts(plan: Plan) -> Iterator[Traffic]:
@@ -143,8 +148,7 @@ def _experts(plan: Plan) -> Iterator[Traffic]:
         return
     tokens = plan.micro_batch * shape.sequence * shape.top_k / layout.tensor
     size = tokens * shape.hidden * PRECISIONS[plan.precision].activation_bytes
-    again = 6 if plan.recompute == "full" else 4
-    calls = shape.layers / layout.stages * plan.balance * plan.micro_batches * again
+    calls = shape.layers / layout.stages * plan.balance * plan.micro_batches * _passes(plan)
     yield _one(plan, "tokens to experts and back", "all_to_all", size, calls, layout.expert, layout.tensor, "")
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import Trait, modes_with
-from dptrace.record.options.validation import POWERSGD_RANK, TOPK_RATIO
+from dptrace.record.options.validation import COMPRESSION_DEFAULTS
 
 __all__ = ["OPTIONS", "Option", "TrainerOptions", "batch_sizes", "positive_int"]
 
@@ -61,7 +61,8 @@ class Option:
     dptrace.commands.shared.record_help."""
     help: str
     type: Callable[[str], Any] = str
-    """How to read its text; ``bool`` for a flag. A ValueError says why a text is refused."""
+    """How to read its text; ``bool`` for a flag, which is ``--no-…`` too if its default is true. A ValueError says why
+    a text is refused."""
     default: int | float | str | None = None
     choices: tuple[str, ...] = ()
     metavar: str = "N"
@@ -95,12 +96,20 @@ class Option:
     def help_text(self) -> str:
         """The help with the default, and with the modes if they are few."""
         text = f"{', '.join(self.modes)}: {self.help}" if 0 < len(self.modes) < _MANY else self.help
+        if self.default is True:
+            return f"{text} [default: yes]"
         return text if self.default in (None, False) else f"{text} [default: {self.default}]"
 
 
 _MANY = 4
 """From this many modes on, an option's help does not list them: the list would hide the text."""
 _MODEL_HELP = "Model to train: " + ", ".join(f"{name} ({model.description})" for name, model in MODELS.items())
+
+
+def _default_of(field: str) -> str:
+    """Return the default of a compression's option, for its help."""
+    return f"[default: {COMPRESSION_DEFAULTS[field][1]:g}]"
+
 
 option: Callable[..., Any] = Option
 """The same for type checkers: an attribute has the type of its annotation."""
@@ -128,21 +137,42 @@ class TrainerOptions(argparse.Namespace):
     )
     compress: str = option(
         "ddp",
-        "How to compress DDP's gradients: to 16 bits, to 8 bits, to the largest values, or to low-rank matrices.",
+        "How to compress DDP's gradients: to 16, 8 or 4 bits, by random rounding (qsgd), to the largest values, to "
+        "some at random, to those above a threshold, or to low-rank matrices.",
         default="none",
-        choices=("none", "fp16", "bf16", "powersgd", "topk", "int8"),
+        choices=("none", "fp16", "bf16", "int8", "int4", "qsgd", "topk", "randomk", "threshold", "powersgd"),
         trait="ddp",
         same_on_resume=True,
     )
     topk_ratio: float | None = option(
         "ddp",
-        f"Share of the gradient's values that --compress topk sends [default: {TOPK_RATIO}].",
+        f"Share of the gradient's values that --compress topk sends {_default_of('topk_ratio')}.",
         type=ratio,
+        trait="ddp",
+    )
+    randomk_ratio: float | None = option(
+        "ddp",
+        f"Share of the gradient's values that --compress randomk sends {_default_of('randomk_ratio')}.",
+        type=ratio,
+        trait="ddp",
+    )
+    threshold: float | None = option(
+        "ddp",
+        f"Size above which --compress threshold sends a gradient's value {_default_of('threshold')}.",
+        type=positive_number,
+        trait="ddp",
+        metavar="SIZE",
+    )
+    qsgd_levels: int | None = option(
+        "ddp",
+        "Levels up, and as many down, that --compress qsgd rounds to: 1 takes 2 bits, up to 7 take 4, up to 127 take 8 "
+        f"{_default_of('qsgd_levels')}.",
+        type=number_where(int, lambda number: 1 <= number <= 127, "from 1 to 127"),
         trait="ddp",
     )
     powersgd_rank: int | None = option(
         "ddp",
-        f"Rank of the matrices that --compress powersgd sends [default: {POWERSGD_RANK}].",
+        f"Rank of the matrices that --compress powersgd sends {_default_of('powersgd_rank')}.",
         type=positive_int,
         trait="ddp",
     )
@@ -152,6 +182,12 @@ class TrainerOptions(argparse.Namespace):
     )
     find_unused_parameters: bool = flag(
         "ddp", "Let DDP search each step for parameters that it does not use.", trait="ddp"
+    )
+    broadcast_buffers: bool = flag(
+        "ddp",
+        "Copy rank 0's buffers, such as batch norm's averages, to all ranks before forward.",
+        default=True,
+        trait="ddp",
     )
     ranks_per_node: int | None = option(
         "parallel", "Ranks that share a fast link [default: those of one machine].", type=positive_int, trait="nodes"
@@ -193,7 +229,10 @@ class TrainerOptions(argparse.Namespace):
         "training", "Clip the gradients to this norm over all parameters.", type=positive_number, same_on_resume=True
     )
     checkpoint_activations: bool = flag(
-        "training", "Recompute each block's activations in backward instead of keeping them (resnet18, gpt)."
+        "training", "Recompute each block's activations in backward instead of keeping them (resnet18, balanced, gpt)."
+    )
+    checkpoint_activations_every: int | None = option(
+        "training", "Recompute those of every N-th block only, from the first on.", type=positive_int
     )
     compile: bool = flag("training", "Compile each block with torch.compile.")
     data: str | None = option(
@@ -207,6 +246,25 @@ class TrainerOptions(argparse.Namespace):
         type=positive_int,
         same_on_resume=True,
         in_run_options="if given",
+    )
+    mixed_precision: str | None = option(
+        "parallel",
+        "Gather and compute in lower precision, and reduce gradients in it; shards stay in --dtype.",
+        choices=("bf16", "fp16"),
+        trait="fully sharded",
+        same_on_resume=True,
+    )
+    reduce_dtype: str | None = option(
+        "parallel",
+        "Number type in which --mixed-precision reduces gradients [default: the same as it computes in].",
+        choices=("bf16", "fp16", "fp32"),
+        trait="fully sharded",
+        same_on_resume=True,
+    )
+    cpu_offload: bool = flag(
+        "parallel",
+        "Keep shards, their gradients and the optimizer in the CPU's memory, and update there (GPUs only).",
+        trait="fully sharded",
     )
     prefetch: str = option(
         "parallel",

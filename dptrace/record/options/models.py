@@ -16,8 +16,8 @@ class Model:
     optimizer: str
     lr: float
     weight_decay: float = 0.0
-    blocks: bool = True
-    """Whether it consists of blocks of several layers, whose activations can be recomputed."""
+    blocks: int = 0
+    """How many equal blocks of several layers it has, whose activations can be recomputed."""
     tp_units: int = 0
     """Heads or neurons; the number of tensor-parallel ranks must divide it. 0 if the model cannot be split."""
     context: int = 0
@@ -42,13 +42,13 @@ DECODERS = {
 MLPS = tuple(WIDTHS)
 
 MODELS = {
-    "small": Model("MLP of 1.5 million parameters", 1024, "sgd", 0.01, blocks=False, tp_units=256),
-    "medium": Model("MLP of 8.4 million", 1024, "sgd", 0.01, blocks=False, tp_units=1024),
-    "large": Model("MLP of 35.2 million", 1024, "sgd", 0.01, blocks=False, tp_units=1024),
-    "xlarge": Model("MLP of 52.0 million", 1024, "sgd", 0.01, blocks=False, tp_units=512),
-    "balanced": Model("8 equal blocks, 9.9 million", 1024, "sgd", 0.01, tp_units=784),
-    "resnet18": Model("ResNet-18 of 11.2 million on CIFAR-10", 128, "adamw", 5e-4, 1e-4),
-    "gpt-tiny": Model("decoder of 0.9 million", 64, "adamw", 1e-3, tp_units=4, context=64),
-    "gpt-small": Model("decoder of 135.8 million", 32, "adamw", 3e-4, 0.1, tp_units=12, context=512),
+    "small": Model("MLP of 1.5 million parameters", 1024, "sgd", 0.01, tp_units=256),
+    "medium": Model("MLP of 8.4 million", 1024, "sgd", 0.01, tp_units=1024),
+    "large": Model("MLP of 35.2 million", 1024, "sgd", 0.01, tp_units=1024),
+    "xlarge": Model("MLP of 52.0 million", 1024, "sgd", 0.01, tp_units=512),
+    "balanced": Model("8 equal blocks, 9.9 million", 1024, "sgd", 0.01, blocks=8, tp_units=784),
+    "resnet18": Model("ResNet-18 of 11.2 million on CIFAR-10", 128, "adamw", 5e-4, 1e-4, blocks=8),
+    "gpt-tiny": Model("decoder of 0.9 million", 64, "adamw", 1e-3, blocks=4, tp_units=4, context=64),
+    "gpt-small": Model("decoder of 135.8 million", 32, "adamw", 3e-4, 0.1, blocks=12, tp_units=12, context=512),
 }
 """Models by name, in the order of --help."""

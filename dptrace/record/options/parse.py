@@ -11,7 +11,12 @@ from dptrace.errors import UsageError
 from dptrace.record.options.catalog import OPTIONS, Option, TrainerOptions, batch_sizes, positive_int
 from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import MODES, REPLICATED
-from dptrace.record.options.validation import STATEFUL_COMPRESSIONS, check_compression
+from dptrace.record.options.validation import (
+    STATEFUL_COMPRESSIONS,
+    check_compression,
+    check_recomputation,
+    check_sharding,
+)
 
 __all__ = [
     "OVERHEAD_STEPS",
@@ -169,7 +174,10 @@ def parse_options(description: str | None, mode: str, arguments: Sequence[str] |
         kind: dict[str, Any] = {"choices": choices} if choices else {"metavar": option.metavar}
         kind |= {"type": option.type, "default": option.default}
         if option.type is bool:
-            kind = {"action": "store_true"}
+            kind = {
+                "action": argparse.BooleanOptionalAction if option.default else "store_true",
+                "default": option.default,
+            }
         # argparse formats its help
         parser.add_argument(f"--{option.name}", help=option.help_text.replace("%", "%%"), **kind)
     parser.add_argument("--force", action="store_true", help="Replace the run folder if it exists.")
@@ -198,10 +206,8 @@ def check_training(options: dict[str, Any]) -> None:
         UsageError: they cannot; the message says which, and why.
     """
     model = options["model"] or "medium"
-    if options["checkpoint_activations"] and not MODELS[model].blocks:
-        raise UsageError(
-            f"--checkpoint-activations: the MLP {model} has no blocks of several layers; use --model resnet18 or gpt-*."
-        )
+    check_recomputation(options, model)
+    check_sharding(options)
     if options["data"] is not None and model != "resnet18":
         raise UsageError(f"--data: the model {model} trains on synthetic data; only --model resnet18 reads CIFAR-10.")
     samples, batch = options.get("samples"), options.get("batch_size") or MODELS[model].batch_size
@@ -213,8 +219,8 @@ def check_training(options: dict[str, Any]) -> None:
     compression = options.get("compress") or "none"
     if checkpoints and compression in STATEFUL_COMPRESSIONS:
         raise UsageError(
-            f"--compress {compression} carries rounding errors over to the next step, and checkpoints do not hold "
-            "them: drop one of the two, or use --compress fp16 or bf16."
+            f"--compress {compression} carries errors or random numbers over to the next step, and checkpoints do not "
+            "hold them: drop one of the two, or use --compress fp16 or bf16."
         )
     if options["amp"] is not None and options["dtype"] not in (None, "float32"):
         raise UsageError(f"--amp keeps the parameters in float32: leave --dtype {options['dtype']} out.")

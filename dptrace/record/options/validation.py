@@ -15,11 +15,10 @@ from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import MODES
 
 __all__ = [
+    "COMPRESSION_DEFAULTS",
     "MICRO_BATCHES",
-    "POWERSGD_RANK",
     "SAMPLES",
     "STATEFUL_COMPRESSIONS",
-    "TOPK_RATIO",
     "check_batch",
     "check_compression",
     "check_experts",
@@ -28,7 +27,9 @@ __all__ = [
     "check_nodes",
     "check_pipeline",
     "check_ranks",
+    "check_recomputation",
     "check_replicas",
+    "check_sharding",
 ]
 
 SAMPLES = 32_768
@@ -39,11 +40,18 @@ MICRO_BATCHES = 4
 _MULTI_STAGE_SCHEDULES = ("interleaved", "zero-bubble")
 """Schedules that can put several stages on a rank."""
 
-STATEFUL_COMPRESSIONS = ("powersgd", "topk", "int8")
-"""Those that add what a message left out to the next gradient, so that each rank has a state of its own."""
-POWERSGD_RANK = 2
-"""torch's documentation suggests to start with 1 and to double it until training is as good as without."""
-TOPK_RATIO = 0.01
+STATEFUL_COMPRESSIONS = ("powersgd", "topk", "randomk", "threshold", "int8", "int4", "qsgd")
+"""Those with a state of their own on each rank: what messages left out, to add to the next gradient, or random
+numbers."""
+COMPRESSION_DEFAULTS: dict[str, tuple[str, float]] = {
+    "topk_ratio": ("topk", 0.01),
+    "randomk_ratio": ("randomk", 0.01),
+    "threshold": ("threshold", 0.001),
+    "qsgd_levels": ("qsgd", 7),
+    "powersgd_rank": ("powersgd", 2),
+}
+"""The option of a compression, its name and the default. Of PowerSGD's rank, torch's documentation suggests to start
+with 1 and to double it until training is as good as without."""
 
 
 def check_ranks(mode: str, options: MutableMapping[str, Any], ranks: int) -> None:
@@ -208,7 +216,7 @@ def check_compression(options: Mapping[str, Any]) -> None:
         UsageError: they do not; the message says which.
     """
     chosen = options.get("compress") or "none"
-    for name, compression in (("topk_ratio", "topk"), ("powersgd_rank", "powersgd")):
+    for name, (compression, _) in COMPRESSION_DEFAULTS.items():
         if options.get(name) is not None and chosen != compression:
             raise UsageError(f"--{name.replace('_', '-')} has no effect without --compress {compression}.")
     if chosen == "powersgd" and options.get("amp") == "fp16":
@@ -216,6 +224,41 @@ def check_compression(options: Mapping[str, Any]) -> None:
             "--compress powersgd cannot be used with --amp fp16: it would carry the infinite gradients, by which fp16 "
             "finds its scale, over to every later step. Use --amp bf16, or --compress topk or int8."
         )
+
+
+def check_recomputation(options: Mapping[str, Any], model: str) -> None:
+    """Check that a model has the blocks whose activations are to be recomputed.
+
+    Raises:
+        UsageError: it has not; the message says which models have, or how many blocks it has.
+    """
+    every, blocks = options.get("checkpoint_activations_every"), MODELS[model].blocks
+    if not blocks and (options.get("checkpoint_activations") or every is not None):
+        name = "checkpoint-activations" if every is None else "checkpoint-activations-every"
+        raise UsageError(
+            f"--{name}: the MLP {model} has no blocks of several layers; use --model resnet18, balanced or gpt-*."
+        )
+    if every is not None and every > blocks:
+        raise UsageError(f"--checkpoint-activations-every {every}: {model} has {blocks} blocks; use 1 to {blocks}.")
+
+
+def check_sharding(options: Mapping[str, Any]) -> None:
+    """Check that the number types of sharded parameters do not contradict each other.
+
+    Raises:
+        UsageError: they do; the message says which to leave out.
+    """
+    mixed = options.get("mixed_precision")
+    if options.get("reduce_dtype") is not None and mixed is None:
+        raise UsageError("--reduce-dtype has no effect without --mixed-precision: add --mixed-precision bf16 or fp16.")
+    if mixed is not None and options.get("amp") is not None:
+        raise UsageError(
+            f"--mixed-precision {mixed} computes in lower precision already: leave --amp {options['amp']} out, or use "
+            "--amp alone to gather parameters in full precision."
+        )
+    half = {"bfloat16", "float16"} & {options.get("dtype")}
+    if mixed is not None and half:
+        raise UsageError(f"--mixed-precision keeps the shards in full precision: leave --dtype {half.pop()} out.")
 
 
 def check_micro_batches(batch_size: int, ranks: int, micro_batches: int) -> None:

@@ -98,6 +98,9 @@ def test_the_text_answers() -> None:
         (("--params", "7e9", "--layers", "70", "--hidden", "8192"), "7e+09"),
         (("--params", "7e9", "-o", "out.json"), "out.json"),
         (("--params", "7e9", "--strategy", "3d", "--gpus", "64", "--batch", "7"), "--batch 7"),
+        (("--params", "7e9", "--recompute-every", "2"), "add --recompute full"),
+        (("--params", "7e9", "--recompute", "full", "--recompute-every", "99"), "the model has 32 layers"),
+        (("--params", "7e9", "--strategy", "zero2", "--cpu-offload"), "--strategy fsdp"),
     ],
 )
 def test_what_is_refused(
@@ -107,6 +110,26 @@ def test_what_is_refused(
     monkeypatch.chdir(tmp_path)
 
     assert fact in run(*arguments, code=2)
+
+
+def test_every_kth_layer_is_recomputed() -> None:
+    """Of 32 layers every fourth: 8 keep their input only, 24 everything; the text says so."""
+    every, recompute = ("--recompute-every", "4"), ("--params", "7e9", "--recompute", "full")
+    fourth, full = figures(*recompute, *every)["activation_bytes"], figures(*recompute)["activation_bytes"]
+    none = figures("--params", "7e9")["activation_bytes"]
+
+    assert pytest.approx(0.25 * full + 0.75 * none) == fourth
+    assert "recompute full in every 4th layer" in " ".join(run(*recompute, *every).split())
+
+
+def test_offloaded_state_is_in_the_memory_of_the_cpu() -> None:
+    """A GPU of eight holds what it gathers and activations; the CPU an eighth of 112 GB for each of them."""
+    kept, offloaded = (figures("--params", "7e9", "--strategy", "fsdp", *more) for more in ((), ("--cpu-offload",)))
+
+    assert (0, 14_000_000_000) == (kept["host_bytes"], offloaded["host_bytes"])
+    assert 14_000_000_000 == kept["per_gpu_bytes"] - offloaded["per_gpu_bytes"]
+    assert 0 == offloaded["per_gpu"]["optimizer_bytes"] < offloaded["per_gpu"]["gathered_bytes"]
+    assert "in the CPU's memory" in run("--params", "7e9", "--strategy", "fsdp", "--cpu-offload")
 
 
 def test_a_file_is_written_once(tmp_path: Path) -> None:

@@ -30,6 +30,17 @@ def test_the_cost_model_of_ddp() -> None:
     assert pytest.approx(24.5) == sent_gb("ddp")
 
 
+def test_every_kth_layer_is_done_again() -> None:
+    """Of 32 layers every fourth: a quarter of the computation that repeats, and 4.5 messages of a layer for 6."""
+    plans = [plan("tp", recompute_every=every) for every in (1, 4)]
+    none = plan("tp", recompute="none")
+    (all_s, quarter_s), none_s = (predict_step(one).compute_s for one in plans), predict_step(none).compute_s
+    messages = [traffic(one)[0].calls for one in (*plans, none)]
+
+    assert pytest.approx(0.25 * all_s + 0.75 * none_s) == quarter_s
+    assert [6 * 32, 4.5 * 32, 4 * 32] == [calls / plans[0].micro_batches for calls in messages]
+
+
 def test_volumes_by_stage() -> None:
     """Guide, sections 8.2 and 8.4: ZeRO-1 and 2 send as much as DDP, ZeRO-3 half as much again for a micro-batch.
 

@@ -35,7 +35,7 @@ def test_the_options_of_a_mode_follow_from_its_traits() -> None:
 def test_the_help_of_an_option_shows_its_default_and_its_few_modes(option: Option) -> None:
     """An option that not all modes take lists those that do, if they are few."""
     assert option.help in option.help_text
-    assert option.default in (None, False) or str(option.default) in option.help_text
+    assert option.default in (None, False, True) or str(option.default) in option.help_text
     assert not 0 < len(option.modes) < 4 or option.help_text.startswith(", ".join(option.modes))
 
 

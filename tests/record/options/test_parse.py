@@ -76,7 +76,9 @@ def test_a_mode_refuses_a_model_that_it_cannot_train() -> None:
         check_model("ddp", "huge")
 
 
-@pytest.mark.parametrize("compression", ["fp16", "bf16", "powersgd", "topk", "int8"])
+@pytest.mark.parametrize(
+    "compression", ["fp16", "bf16", "powersgd", "topk", "randomk", "threshold", "int8", "int4", "qsgd"]
+)
 def test_only_compression_that_keeps_something_refuses_checkpoints(compression: str) -> None:
     """The checkpoint of one rank is complete, unless each rank keeps what its messages left out.
 
@@ -107,3 +109,11 @@ def test_what_run_json_is_told_leaves_out_what_it_tells_elsewhere() -> None:
     assert (7, "x", False) == (recording["steps"], recording["out"], recording["force"])
     assert {"model", "batch_size", "dtype", "lr", "seed", "optimizer"} <= set(recording["options"])
     assert not {"out", "steps", "force", "save_parameters"} & set(recording["options"])
+
+
+def test_a_flag_that_is_on_by_default_can_be_switched_off() -> None:
+    """--no-broadcast-buffers, and the same flag without no."""
+    chosen = [parse_options("", "ddp", words).broadcast_buffers for words in ([], ["--no-broadcast-buffers"])]
+
+    assert [True, False] == chosen
+    assert parse_options("", "accumulate", ["--broadcast-buffers"]).run_options["broadcast_buffers"]

@@ -54,6 +54,9 @@ def test_accumulation_is_checked_with_its_own_number() -> None:
     [
         ({"topk_ratio": 0.1, "compress": "int8"}, "--topk-ratio has no effect without --compress topk"),
         ({"topk_ratio": 0.1, "compress": None}, "--topk-ratio has no effect without --compress topk"),
+        ({"randomk_ratio": 0.1, "compress": "topk"}, "--randomk-ratio has no effect without --compress randomk"),
+        ({"threshold": 0.1, "compress": "qsgd"}, "--threshold has no effect without --compress threshold"),
+        ({"qsgd_levels": 3, "compress": "int4"}, "--qsgd-levels has no effect without --compress qsgd"),
         ({"powersgd_rank": 1, "compress": "topk"}, "--powersgd-rank has no effect without --compress powersgd"),
         ({"compress": "powersgd", "amp": "fp16"}, "cannot be used with --amp fp16"),
     ],
@@ -68,6 +71,7 @@ def test_options_that_go_together() -> None:
     """Each with its own compression, and a mode without compression."""
     check_compression({"topk_ratio": 0.1, "compress": "topk", "amp": "fp16"})
     check_compression({"powersgd_rank": 4, "compress": "powersgd", "amp": "bf16"})
+    check_compression({"qsgd_levels": 1, "compress": "qsgd", "amp": "fp16"})
     check_compression({})
 
 

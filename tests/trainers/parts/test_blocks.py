@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,28 +35,51 @@ def gradients(*arguments: str) -> dict[str, Any]:
 @pytest.mark.heavy
 def test_checkpointed_activations_give_the_same_gradients() -> None:
     """Bit for bit, for each parameter, and under the same names."""
-    plain, again = gradients(), gradients("--checkpoint-activations")
-
-    assert plain.keys() == again.keys()
-    assert all(torch.equal(plain[name], again[name]) for name in plain)
+    plain = gradients()
+    for arguments in (["--checkpoint-activations"], ["--checkpoint-activations-every", "2"]):
+        again = gradients(*arguments)
+        assert plain.keys() == again.keys()
+        assert all(torch.equal(plain[name], again[name]) for name in plain)
 
 
 @pytest.mark.heavy
 def test_checkpointed_blocks_run_forward_twice() -> None:
-    """Backward recomputes each block; without checkpointing, forward runs once."""
+    """Backward recomputes each block, or every k-th from the first on; without checkpointing, forward runs once."""
     from dptrace.record import World
-    from dptrace.trainers.parts import gpt
     from dptrace.trainers.parts.task import build_task
 
-    for arguments, times in (((), 1), (("--checkpoint-activations",), 2)):
-        calls: list[object] = []
+    every = "--checkpoint-activations-every"
+    for arguments, times in (
+        ((), [1, 1, 1, 1]),
+        (("--checkpoint-activations",), [2, 2, 2, 2]),
+        ((every, "1"), [2, 2, 2, 2]),
+        ((every, "2"), [2, 1, 2, 1]),
+        ((every, "3", "--checkpoint-activations"), [2, 1, 1, 2]),
+    ):
+        calls: Counter[int] = Counter()
         task = build_task(options(*arguments), World(0, 1, torch.device("cpu")))
-        for module in task.model.modules():
-            if isinstance(module, gpt.FeedForward):
-                module.register_forward_pre_hook(lambda *seen, calls=calls: calls.append(seen))
+        blocks: list[Any] = list(task.model)[1:-1]
+        for number, block in enumerate(blocks):
+            block.mlp.register_forward_pre_hook(lambda *_, number=number, calls=calls: calls.update([number]))
         x, y = next(task.batches(1))
         task.loss(task.model(x), y).backward()
-        assert 4 * times == len(calls)
+        assert times == [calls[number] for number in range(4)]
+
+
+def test_the_equal_blocks_of_a_model_are_those_that_its_description_counts() -> None:
+    """Without stem, embedding and head, so that what is recomputed is what repeats."""
+    from dptrace.record.options.models import MODELS
+    from dptrace.trainers.parts import gpt, mlp, resnet
+    from dptrace.trainers.parts.blocks import layers_of
+
+    with torch.device("meta"):
+        built = {
+            "balanced": mlp.balanced(),
+            "resnet18": resnet.build(),
+            **{name: gpt.build(name) for name in gpt.SIZES},
+        }
+    counted = {name: len(layers_of(model)) for name, model in built.items()}
+    assert {name: model.blocks for name, model in MODELS.items() if model.blocks} == counted
 
 
 @pytest.mark.heavy

@@ -1,0 +1,102 @@
+"""Models in fully_shard: the number types of their messages, and where the shards are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dptrace.errors import UsageError
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    """Join a process group of one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    dist.destroy_process_group()
+
+
+class _Mesh:
+    """A mesh of GPUs, as far as the settings need one."""
+
+    device_type = "cuda"
+
+
+def options(*arguments: str) -> Any:
+    from dptrace.record import parse_options
+
+    return parse_options("", "fsdp", ["--model", "small", *arguments])
+
+
+def settings_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[dict[str, Any]]:
+    """Return what fully_shard is asked for: of each block, and last of the whole model."""
+    from dptrace.trainers.parts.sharded import fully_sharded
+
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda module, **settings: asked.append(settings))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    fully_sharded(model, _Mesh(), options(*arguments))  # type: ignore[arg-type]
+    return asked
+
+
+def test_the_number_types_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters, reductions and the model's output; without the option, there is no policy."""
+    block, _, model = settings_of(monkeypatch, "--mixed-precision", "fp16", "--reduce-dtype", "fp32")
+    half, single = torch.float16, torch.float32
+
+    assert (half, single, None) == (
+        block["mp_policy"].param_dtype,
+        block["mp_policy"].reduce_dtype,
+        block["mp_policy"].output_dtype,
+    )
+    assert single == model["mp_policy"].output_dtype
+    assert torch.bfloat16 == settings_of(monkeypatch, "--mixed-precision", "bf16")[0]["mp_policy"].reduce_dtype
+    assert not {"mp_policy", "offload_policy"} & settings_of(monkeypatch)[0].keys()
+
+
+def test_shards_are_kept_in_the_memory_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each block and of the rest of the model."""
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    assert all(isinstance(one["offload_policy"], CPUOffloadPolicy) for one in settings_of(monkeypatch, "--cpu-offload"))
+
+
+def test_there_is_nothing_to_offload_without_a_gpu() -> None:
+    """The message says that shards are in the CPU's memory already."""
+    from dptrace.trainers.parts.sharded import fully_sharded
+
+    with pytest.raises(UsageError, match="--cpu-offload: without a GPU"):
+        fully_sharded(
+            torch.nn.Sequential(torch.nn.Linear(2, 2)), init_device_mesh("cpu", (1,)), options("--cpu-offload")
+        )
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["bf16", "fp16"])
+def test_mixed_precision_comes_near_the_gradients(kind: str) -> None:
+    """Also of a model with batch norm; shards, gradients and output are float32, and run.json names the reductions."""
+    from dptrace.trainers.parts.sharded import fully_sharded
+
+    def gradients(*arguments: str) -> tuple[dict[str, Any], Any, Any]:
+        torch.manual_seed(1)
+        block = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
+        head = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(32, 5))
+        model, chosen = torch.nn.Sequential(block, head), options(*arguments)
+        fully_sharded(model, init_device_mesh("cpu", (1,)), chosen)
+        output = model(torch.randn(6, 3, 4, 4))
+        output.square().mean().backward()
+        return {name: p.grad.to_local() for name, p in model.named_parameters()}, output, chosen
+
+    (plain, _, _), (lower, output, chosen) = gradients(), gradients("--mixed-precision", kind)
+
+    assert torch.float32 == output.dtype
+    assert {torch.float32} == {gradient.dtype for gradient in lower.values()}
+    assert 0 < (plain["1.1.weight"] - lower["1.1.weight"]).norm() / plain["1.1.weight"].norm() < 0.05
+    assert kind == chosen.run_options["reduce_dtype"]
