@@ -56,17 +56,29 @@ def kept_by_torch(mode: str, arguments: list[str]) -> tuple[int, dict[str, Any]]
     return sum(storage.nbytes() for storage in kept.values()), info | {"options": options.run_options}
 
 
+_TINY = ("--model", "gpt-tiny", "--batch-size", "4")
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("mode", "arguments"),
     [
-        ("single", ["--model", "gpt-tiny", "--batch-size", "4", "--checkpoint-activations"]),
-        ("single", ["--model", "gpt-tiny", "--batch-size", "4", "--checkpoint-activations-every", "3"]),
-        ("fsdp", ["--model", "gpt-tiny", "--batch-size", "4", "--mixed-precision", "bf16"]),
+        ("single", [*_TINY, "--checkpoint-activations"]),
+        ("single", [*_TINY, "--checkpoint-activations-every", "3"]),
+        ("fsdp", [*_TINY, "--mixed-precision", "bf16"]),
         ("fsdp", ["--model", "small", "--batch-size", "64", "--mixed-precision", "fp16"]),
         (
             "fsdp",
-            "--model gpt-tiny --batch-size 4 --mixed-precision bf16 --checkpoint-activations-every 2".split(),
+            [
+                "--model",
+                "gpt-tiny",
+                "--batch-size",
+                "4",
+                "--mixed-precision",
+                "bf16",
+                "--checkpoint-activations-every",
+                "2",
+            ],
         ),
         ("single", ["--model", "balanced", "--batch-size", "16"]),
         ("single", ["--model", "balanced", "--batch-size", "16", "--checkpoint-activations-every", "3"]),
