@@ -18,8 +18,8 @@ from __future__ import annotations
 from torch.distributed.device_mesh import init_device_mesh
 
 from dptrace.record import Options, World
+from dptrace.trainers.parts.fully_sharded import fully_sharded
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-from dptrace.trainers.parts.sharded import fully_sharded
 from dptrace.trainers.parts.task import build_task, main
 
 

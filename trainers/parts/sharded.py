@@ -1,26 +1,17 @@
-"""Models whose blocks are sharded: ZeRO-2's shards of gradients and optimizer state, and torch's fully_shard."""
+"""Blocks of which each rank keeps a shard of the gradients and of the optimizer state (ZeRO-2)."""
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 
-from dptrace.errors import UsageError
-from dptrace.record import Options, World
+from dptrace.record import World
 from dptrace.trainers.parts.collectives import all_gather, reduce_scatter
 
-if TYPE_CHECKING:
-    from torch.distributed.fsdp import FSDPModule
-
-__all__ = ["Sharded", "fully_sharded"]
-
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+__all__ = ["Sharded"]
 
 
 class Sharded:
@@ -74,80 +65,3 @@ class Sharded:
     def gather(self) -> dist.Work:
         """Start to gather all ranks' updated shards."""
         return all_gather(self._full_buffer, self.shard.detach(), async_op=True)
-
-
-def fully_sharded(model: nn.Sequential, mesh: DeviceMesh, options: Options) -> nn.Sequential:
-    """Apply fully_shard to each block, in place: shards over the last dimension of the mesh, replicas over the others.
-
-    Raises:
-        UsageError: this torch has no fully_shard.
-    """
-    try:
-        from torch.distributed.fsdp import fully_shard
-    except ImportError:
-        raise UsageError(f"--mode {options.mode} needs fully_shard: install torch 2.6 or later.") from None
-    settings: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": options.reshard_after_forward == "yes"}
-    settings |= _offloaded(mesh, options)
-    if options.mixed_precision is not None:
-        _cast_buffers(model, _DTYPES[options.mixed_precision])
-    blocks = [fully_shard(b, **settings, **_precision(options)) for b in model if list(b.parameters())]
-    fully_shard(model, **settings, **_precision(options, output_dtype=torch.float32))
-    _set_prefetch(blocks, options.prefetch)
-    return model
-
-
-def _precision(options: Options, output_dtype: torch.dtype | None = None) -> dict[str, Any]:
-    """Return the policy for --mixed-precision: parameters are cast before they are gathered, gradients after backward.
-
-    Args:
-        output_dtype: number type of the output; the whole model's is float32 again, for the loss.
-    """
-    if options.mixed_precision is None:
-        return {}
-    from torch.distributed.fsdp import MixedPrecisionPolicy
-
-    options.reduce_dtype = options.reduce_dtype or options.mixed_precision
-    computed, reduced = _DTYPES[options.mixed_precision], _DTYPES[options.reduce_dtype]
-    return {"mp_policy": MixedPrecisionPolicy(computed, reduced, output_dtype)}
-
-
-def _cast_buffers(model: nn.Module, dtype: torch.dtype) -> None:
-    """Cast buffers as parameters are cast to compute: batch norm needs both in one number type."""
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            buffer.data = buffer.to(dtype)
-
-
-def _offloaded(mesh: DeviceMesh, options: Options) -> dict[str, Any]:
-    """Return the policy for --cpu-offload.
-
-    Raises:
-        UsageError: there is no GPU whose memory it could save.
-    """
-    if not options.cpu_offload:
-        return {}
-    if mesh.device_type == "cpu":
-        raise UsageError("--cpu-offload: without a GPU, shards are in the CPU's memory already; leave it out.")
-    from torch.distributed.fsdp import CPUOffloadPolicy
-
-    return {"offload_policy": CPUOffloadPolicy()}
-
-
-def _set_prefetch(blocks: list[FSDPModule], when: str) -> None:
-    """Choose when a block's parameters are gathered.
-
-    Args:
-        when: ``none``: when the block needs them. ``default``: torch's way, while the previous block computes; in
-            forward because the host runs ahead of the GPU, in backward because torch requests the next block early.
-            ``explicit``: before the previous block computes, also in forward, so that a slow host does not matter.
-    """
-    if when == "explicit":
-        for block, following in pairwise(blocks):
-            block.set_modules_to_forward_prefetch([following])
-            following.set_modules_to_backward_prefetch([block])
-    if when == "none":
-        for block in blocks:
-            # An empty list would mean torch's own choice; the block itself is gathered already, so nothing is early.
-            block.set_modules_to_backward_prefetch([block])
-            # On the compute stream the gather waits for running kernels; torch has no public option for it.
-            block._set_unshard_async_op(True)

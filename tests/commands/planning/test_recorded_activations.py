@@ -32,7 +32,7 @@ def kept_by_torch(mode: str, arguments: list[str]) -> tuple[int, dict[str, Any]]
     from torch.distributed.device_mesh import init_device_mesh
 
     from dptrace.record import World, parse_options
-    from dptrace.trainers.parts.sharded import fully_sharded
+    from dptrace.trainers.parts.fully_sharded import fully_sharded
     from dptrace.trainers.parts.task import build_task
 
     options = parse_options("", mode, arguments)

@@ -37,7 +37,7 @@ def options(*arguments: str) -> Any:
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[dict[str, Any]]:
     """Return what fully_shard is asked for: of each block, and last of the whole model."""
-    from dptrace.trainers.parts.sharded import fully_sharded
+    from dptrace.trainers.parts.fully_sharded import fully_sharded
 
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda module, **settings: asked.append(settings))
@@ -70,7 +70,7 @@ def test_shards_are_kept_in_the_memory_of_the_cpu(monkeypatch: pytest.MonkeyPatc
 
 def test_there_is_nothing_to_offload_without_a_gpu() -> None:
     """The message says that shards are in the CPU's memory already."""
-    from dptrace.trainers.parts.sharded import fully_sharded
+    from dptrace.trainers.parts.fully_sharded import fully_sharded
 
     with pytest.raises(UsageError, match="--cpu-offload: without a GPU"):
         fully_sharded(
@@ -82,7 +82,7 @@ def test_there_is_nothing_to_offload_without_a_gpu() -> None:
 @pytest.mark.parametrize("kind", ["bf16", "fp16"])
 def test_mixed_precision_comes_near_the_gradients(kind: str) -> None:
     """Also of a model with batch norm; shards, gradients and output are float32, and run.json names the reductions."""
-    from dptrace.trainers.parts.sharded import fully_sharded
+    from dptrace.trainers.parts.fully_sharded import fully_sharded
 
     def gradients(*arguments: str) -> tuple[dict[str, Any], Any, Any]:
         torch.manual_seed(1)

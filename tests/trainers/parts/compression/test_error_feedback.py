@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 
-from dptrace.trainers.parts.compressors import Compressor, Int8, RandomK, Rounded, Threshold, TopK  # noqa: E402
-from dptrace.trainers.parts.error_feedback import ErrorFeedback  # noqa: E402
+from dptrace.trainers.parts.compression.error_feedback import ErrorFeedback  # noqa: E402
+from dptrace.trainers.parts.compression.rounding import Int8, Rounded  # noqa: E402
+from dptrace.trainers.parts.compression.sparse import Compressor, RandomK, Threshold, TopK  # noqa: E402
 
 ALL: dict[str, Callable[[], Compressor | RandomK]] = {
     "topk": lambda: TopK(0.3),
