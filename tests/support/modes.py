@@ -36,6 +36,7 @@ from tests.support.sharded_formulas import fsdp_kept, fully_sharded, hsdp, mixed
 
 __all__ = [
     "CASES",
+    "CLIPPED",
     "ROUNDING_TOLERANCE",
     "ModeCase",
     "ModelSizes",
@@ -236,7 +237,8 @@ CASES: tuple[ModeCase, ...] = (
     *(ModeCase("hsdp", ranks, ("--ranks-per-node", "2"), expected_traffic=hsdp) for ranks in (2, 4)),
     ModeCase("fsdp", 2, ("--prefetch", "explicit", "--reshard-after-forward", "no"), expected_traffic=fsdp_kept),
     ModeCase("fsdp", 2, ("--prefetch", "none"), expected_traffic=fully_sharded),
-    *(ModeCase(mode, 2, **GPT_TINY, extra_options=("--clip-grad", "0.05")) for mode in ("zero2", "fsdp")),
+    ModeCase("zero2", 2, **GPT_TINY, extra_options=CLIPPED),
+    ModeCase("fsdp", 2, ("--checkpoint-activations-every", "2"), **GPT_TINY, extra_options=CLIPPED),
     *(ModeCase(mode, 2, ("--amp", "fp16"), loss_tolerance=0.01) for mode in ("zero2", "fsdp")),
     ModeCase("fsdp", 2, ("--mixed-precision", "bf16"), loss_tolerance=0.01, expected_traffic=mixed(2, 2)),
     ModeCase(

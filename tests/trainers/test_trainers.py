@@ -21,6 +21,7 @@ from dptrace.record.options.modes import MODES, trainer
 from dptrace.timeline.model import Kind, Phase
 from tests.support.modes import (
     CASES,
+    CLIPPED,
     COMMON,
     GPT_TINY,
     ROUNDING_TOLERANCE,
@@ -223,12 +224,16 @@ def test_every_mode_moves_the_bytes_of_its_formula(case: ModeCase) -> None:
 def test_forward_that_is_done_again_is_told_apart_from_backward_proper() -> None:
     """Recomputing checkpointed blocks takes part of backward; without checkpointing there is none."""
     checkpointed = ModeCase("ddp", 2, **GPT_TINY, extra_options=("--checkpoint-activations",))
+    second = ModeCase("fsdp", 2, ("--checkpoint-activations-every", "2"), **GPT_TINY, extra_options=CLIPPED)
     plain = ModeCase("ddp", 2)
-    assert {checkpointed, plain} <= set(CASES)
+    assert {checkpointed, second, plain} <= set(CASES)
 
     for device in dptrace.open(run_of(checkpointed)).devices:
         backward = device.split.figures["backward_ns"]
         assert ((device.recompute_ns > 0.1 * backward) & (device.recompute_ns < 0.9 * backward)).all()
+    for device in dptrace.open(run_of(second)).devices:
+        backward = device.split.figures["backward_ns"]
+        assert ((device.recompute_ns > 0.05 * backward) & (device.recompute_ns < 0.6 * backward)).all()
     assert not any(device.recompute_ns.any() for device in dptrace.open(run_of(plain)).devices)
 
 
