@@ -149,6 +149,21 @@ def test_a_rank_takes_the_gpu_that_is_its_own(
     assert [index] == chosen
 
 
+@pytest.mark.parametrize(("on_cpu", "expected"), [(False, "nccl"), (True, "cpu:gloo,cuda:nccl")])
+def test_ranks_on_gpus_exchange_tensors_on_the_cpu_where_these_are_trained(
+    on_cpu: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards that are offloaded are clipped and compared through gloo, in the group of NCCL."""
+    asked: list[str] = []
+    monkeypatch.setattr("dptrace.record.distributed._device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda backend, **_: asked.append(backend))
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    _init_process_group(on_cpu)
+
+    assert [expected] == asked
+
+
 def test_ranks_that_share_a_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """More ranks than GPUs are detected at once; only NCCL detects that all ranks use the same GPU."""
     monkeypatch.setenv("LOCAL_RANK", "1")
