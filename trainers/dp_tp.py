@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.record import Options, World, assert_in_sync
+from dptrace.trainers.parts.collectives import coordinates
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task, main
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
@@ -28,6 +29,7 @@ def train(options: Options, world: World) -> None:
     mesh = init_device_mesh(world.device.type, (replicas, options.tp), mesh_dim_names=("dp", "tp"))
     tensors = TensorParallel(mesh.get_group("tp"))
     task = build_task(options, world, tensors.split)
+    task.rank_entry["coordinates"] = coordinates(mesh)
     model = DistributedDataParallel(task.model, process_group=mesh.get_group("dp"))
     optimizer_wrapper = OptimizerWrapper(
         model, options, shard_group=tensors.group, replica_counts=tensors.replica_counts(task.model)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from dptrace.record import Options, World
-from dptrace.trainers.parts.collectives import flat_gradients, mesh_of_nodes
+from dptrace.trainers.parts.collectives import coordinates, flat_gradients, mesh_of_nodes
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task, main
 
@@ -27,6 +27,7 @@ def train(options: Options, world: World) -> None:
     model = task.model
     optimizer_wrapper = OptimizerWrapper(model, options)
     mesh = mesh_of_nodes(world, options.ranks_per_node)
+    task.rank_entry["coordinates"] = coordinates(mesh)
     inside, across = mesh.get_group("inside"), mesh.get_group("across")
     leader = world.rank - mesh.get_local_rank("inside")
 

@@ -7,7 +7,7 @@
 
 The ranks that communicate most are neighbors: those that all-reduce the activations of a stage (tp); stages pass on
 micro-batches (pp, in the order of 1F1B); and once a step, the ranks that hold the same part of the same stage
-all-reduce the gradients (dp).
+all-reduce the gradients (dp), each as soon as the last micro-batch's backward has passed its layer.
 
     dptrace record --mode 3d --gpus 8 --tp 2 --pp 2
     torchrun --nproc-per-node 8 mesh_3d.py --steps 4 --tp 2 --pp 2
@@ -19,36 +19,36 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from dptrace.record import Options, World, assert_in_sync
-from dptrace.trainers.parts.collectives import flat_gradients
+from dptrace.trainers.parts.collectives import coordinates
+from dptrace.trainers.parts.gradient_sums import GradientSums
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-from dptrace.trainers.parts.pipeline import split_into_stages
+from dptrace.trainers.parts.pipelines.stages import split_into_stages
 from dptrace.trainers.parts.task import build_task, main
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
 
 
 def train(options: Options, world: World) -> None:
-    from dptrace.trainers.parts.pipeline_schedule import Pipeline  # a torch without it is reported here
+    from dptrace.trainers.parts.pipelines.schedule import Pipeline  # a torch without it is reported here
 
     replicas = world.size // (options.pp * options.tp)
     mesh = init_device_mesh(world.device.type, (replicas, options.pp, options.tp), mesh_dim_names=("dp", "pp", "tp"))
     groups = {name: mesh.get_group(name) for name in ("dp", "pp", "tp")}
     tensors = TensorParallel(groups["tp"])
     task = build_task(options, world, tensors.split)
+    task.rank_entry["coordinates"] = coordinates(mesh)
     replica_counts = tensors.replica_counts(task.model, replicas)
     pipeline_stages = split_into_stages(task.model, group=groups["pp"])
     (model,) = pipeline_stages.model
     del task.model  # keep only this rank's stage
     optimizer_wrapper = OptimizerWrapper(model, options, shard_group=dist.group.WORLD, replica_counts=replica_counts)
-    pipeline = Pipeline(task, pipeline_stages, optimizer_wrapper)
+    pipeline = Pipeline(task, pipeline_stages, optimizer_wrapper, replicas)
+    gradient_sums = GradientSums(lambda: pipeline.in_last_backward)
+    gradient_sums.add(model.named_parameters(), groups["dp"])
 
     with task.record(model, tensors.parameters) as recording:
         for x, y in task.batches(recording.total_steps, shard=(mesh.get_local_rank("dp"), replicas)):
             loss = pipeline.step(x, y)
-
-            with flat_gradients(model) as gradients:
-                gradients /= replicas
-                dist.all_reduce(gradients, group=groups["dp"])
-
+            gradient_sums.wait()
             optimizer_wrapper.step()
             recording.step(loss)
 

@@ -25,7 +25,11 @@ from dptrace.record.windows import Window
 LOCAL_RANK_ENV = "DPTRACE_LOCAL_RANK"
 """Environment variable with the rank's number on its machine, where LOCAL_RANK is the number of its GPU in its task."""
 
+ADDED = ("coordinates", "pipeline", "experts")
+"""What a trainer can add to its rank's entry: where it stands in a mesh, its part of a pipeline, its experts."""
+
 __all__ = [
+    "ADDED",
     "LOCAL_RANK_ENV",
     "ddp_logging",
     "describe",
@@ -51,6 +55,7 @@ class RankFacts(Protocol):
     model: nn.Module | None
     parameters: int | None
     options: dict[str, Any]
+    rank_entry: dict[str, Any]
 
 
 def describe(
@@ -74,6 +79,7 @@ def describe(
         "losses": _read_or_default("The losses", lambda: losses_as_floats(recording.losses), [], notes),
         "memory": _read_or_default("The memory figures", recording.memory.to_dict, None, notes),
         "flops": recording.flops.to_dict(),
+        **{key: plain_value(recording.rank_entry.get(key)) for key in ADDED},
         "ddp": _read_or_default("DDP's logging data", lambda: ddp_logging(recording.model), None, notes),
         "notes": notes,
         "model": recording.options.get("model"),
@@ -173,7 +179,9 @@ def local_rank(device: torch.device, rank: int) -> int:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value that JSON can hold; a tensor is copied from its device."""
+    """Return a value that JSON can hold; tensors, also in a table, are copied from their device."""
+    if isinstance(value, dict):
+        return {key: plain_value(item) for key, item in value.items()}
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 

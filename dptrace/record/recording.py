@@ -116,6 +116,7 @@ class Recording:
         self.options: dict[str, Any] = options or {}
         self.first_step: int = first_step
         self.parameters: int | None = None
+        self.rank_entry: dict[str, Any] = {}  # keys of rank_metadata.ADDED for this rank's entry in run.json
         self.device = device_of(())
         self.memory, self.flops = MemoryTracker(model, self.device), StepFlops()
         self.profiler = WindowProfiler(self.rank_store, plan.settings, self._make_way, output.log)

@@ -109,9 +109,10 @@ def dp_tp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 
 
 def mesh_3d(tensor: int, replicas: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
-    """Eight equal blocks in two stages with four micro-batches: traffic of tp and pp, and one gradient all-reduce.
+    """Eight equal blocks in two stages with four micro-batches: traffic of tp and pp, and of dp with several replicas.
 
-    Each block all-reduces its activations forward and their gradients backward, and the stages send them once.
+    Each block all-reduces its activations forward and their gradients backward, the stages send them once, and each
+    parameter's gradient is all-reduced once.
     """
 
     def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
@@ -120,7 +121,9 @@ def mesh_3d(tensor: int, replicas: int) -> Callable[[ModelSizes], dict[str, tupl
         whole = ("norm.weight", "norm.bias", "down.bias")
         own = sum(size if name.endswith(whole) else size // tensor for name, size in pairs)
         passed_on = (4, activations)
-        return {"all_reduce": (4 * 4 * 2 + 1, 4 * 2 * activations + own), "send": passed_on, "recv": passed_on}
+        synced = (len(pairs), own) if replicas > 1 else (0, 0)
+        all_reduce = (4 * 4 * 2 + synced[0], 4 * 2 * activations + synced[1])
+        return {"all_reduce": all_reduce, "send": passed_on, "recv": passed_on}
 
     return expected_traffic
 

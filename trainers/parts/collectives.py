@@ -18,6 +18,7 @@ from dptrace.record.options.validation import check_nodes
 __all__ = [
     "Exchange",
     "all_gather",
+    "coordinates",
     "exchange",
     "flat_gradients",
     "mesh_of_nodes",
@@ -109,3 +110,8 @@ def mesh_of_nodes(world: World, per_node: int | None) -> DeviceMesh:
     check_nodes(world.size, per_node)
     shape = (world.size // per_node, per_node)
     return init_device_mesh(world.device.type, shape, mesh_dim_names=("across", "inside"))
+
+
+def coordinates(mesh: DeviceMesh) -> dict[str, int]:
+    """Return the number of this rank in each dimension of a mesh."""
+    return {name: mesh.get_local_rank(name) for name in mesh.mesh_dim_names or ()}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,7 @@ class Task:
     """Data that the model is not trained on; None if the model has none."""
     full_parameters: Mapping[str, Tensor] | None = None
     """All parameters, gathered by a trainer whose ranks hold different ones; it also checks that copies agree."""
+    rank_entry: dict[str, Any] = field(default_factory=dict)  # what a trainer adds to its rank's entry in run.json
 
     @contextmanager
     def record(self, model: nn.Module, parameters: int | None = None) -> Iterator[Recording | EpochTimer]:
@@ -60,7 +62,9 @@ class Task:
         options = self.options
         if options.epochs is None:
             arguments = options.record_arguments | {"options": options.run_options | token_options(self.data)}
-            return record(model=model, **arguments)
+            recording = record(model=model, **arguments)
+            recording.rank_entry = self.rank_entry
+            return recording
         return timer_of(self, model, options.epochs)
 
     def batches(self, steps: int, shard: tuple[int, int] | None = None) -> Iterator[tuple[Tensor, Tensor]]:

@@ -10,6 +10,7 @@ from dptrace.analysis.matching.calls import Group
 
 __all__ = ["coordinates", "place"]
 
+_NAME = re.compile(r"[a-z]\w{0,15}", re.ASCII)
 _MESH = re.compile(r"^mesh_(?P<dimension>[a-z]\w{0,15})$")
 """Description of a group of torch's DeviceMesh: ``mesh_tp``."""
 _MEGATRON = {
@@ -21,20 +22,23 @@ _MEGATRON = {
 }
 _ORDER = ("dp", "dp_replicate", "dp_shard", "pp", "cp", "ep", "tp")
 _OUTER_FIRST = {"dp-tp": ("dp", "tp"), "3d": ("dp", "pp", "tp")}
-"""The dimensions of the meshes of dptrace's trainers, by mode."""
+"""The dimensions of the meshes of dptrace's trainers, by mode, for recordings without coordinates."""
 
 
 def coordinates(groups: Iterable[Group], metadata: Mapping[str, Any], world_size: int) -> dict[int, dict[str, int]]:
     """Return the number of each rank in each dimension of the job's mesh; without the ranks of which nothing is known.
 
     Args:
-        groups: the process groups of the traces.
-        metadata: the contents of ``run.json``, which tells the mesh where the traces do not list their groups.
+        groups: the process groups of the traces, for what ``run.json`` does not say.
+        metadata: the contents of ``run.json``: the ranks' own coordinates, or else a mode and its options.
         world_size: number of ranks in the job.
 
     >>> coordinates([Group("1", (1, 3), 2, "mesh_dp"), Group("2", (2, 3), 2, "mesh_tp")], {}, 4)[3]
     {'dp': 1, 'tp': 1}
     """
+    recorded = _recorded(metadata)
+    if recorded:
+        return recorded
     found: dict[str, dict[int, int]] = {}
     unclear = set()
     for group in groups:
@@ -56,6 +60,27 @@ def coordinates(groups: Iterable[Group], metadata: Mapping[str, Any], world_size
 def _dimension(description: str) -> str:
     mesh = _MESH.match(description)
     return mesh["dimension"] if mesh else _MEGATRON.get(description, "")
+
+
+def _recorded(metadata: Mapping[str, Any]) -> dict[int, dict[str, int]]:
+    """Return the coordinates that the ranks have written into their entries of ``run.json``."""
+    entries = metadata.get("ranks")
+    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    found = {}
+    for entry in known:
+        numbers, rank = entry.get("coordinates"), entry.get("rank")
+        if (
+            type(rank) is int
+            and isinstance(numbers, dict)
+            and numbers
+            and all(map(_is_place, numbers, numbers.values()))
+        ):
+            found[rank] = dict(numbers)
+    return found
+
+
+def _is_place(name: object, number: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and type(number) is int and number >= 0
 
 
 def _from_mode(metadata: Mapping[str, Any], world_size: int) -> dict[int, dict[str, int]]:

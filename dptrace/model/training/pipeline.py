@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SCHEDULES", "bubble_share", "micro_batches_in_flight", "micro_batches_needed"]
+__all__ = ["SCHEDULES", "bubble_share", "held_by_rank", "micro_batches_in_flight", "micro_batches_needed"]
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
@@ -43,6 +43,31 @@ def micro_batches_in_flight(schedule: str, stages: int, micro_batches: int, virt
     if schedule == "interleaved":
         return min(micro_batches, stages + (stages - 1) / virtual_stages)
     return min(micro_batches, stages)
+
+
+def held_by_rank(schedule: str, ranks: int, rank: int, micro_batches: int, virtual_stages: int = 1) -> int | None:
+    """Return how many micro-batches' activations a rank holds at most, each counted once for each of its stages.
+
+    With p ranks, rank r runs p-r-1 forwards before its first backward in 1F1B (Megatron-LM, arXiv:2104.04473, section
+    2.2.1), and (v-1)·p + 2·(p-r-1) in its interleaved form (section 2.2.2). ZB-H1 runs p-r-1, and delays the gradients
+    of the weights until every rank holds p (arXiv:2401.10241, section 2.3). None for another schedule.
+
+    >>> [held_by_rank("1f1b", 4, rank, 8) for rank in range(4)]
+    [4, 3, 2, 1]
+    >>> [held_by_rank("interleaved", 4, rank, 8, 2) for rank in range(4)]
+    [11, 9, 7, 5]
+    """
+    later = ranks - rank - 1
+    # With a number of micro-batches that ranks does not divide, torch makes the rounds longer.
+    rounds = (virtual_stages - 1) * (micro_batches // max(1, micro_batches // ranks))
+    held = {
+        "naive": 1,
+        "gpipe": micro_batches * virtual_stages,
+        "1f1b": later + 1,
+        "interleaved": rounds + 2 * later + 1,
+        "zero-bubble": rounds + ranks,
+    }.get(schedule)
+    return None if held is None else min(held, micro_batches * virtual_stages)
 
 
 def micro_batches_needed(schedule: str, stages: int, bubble: float, virtual_stages: int = 1) -> int:

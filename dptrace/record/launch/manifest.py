@@ -45,7 +45,7 @@ _RANK_FIELDS = (
     "overhead_windows",
     "memory",
 )
-_LATER_RANK_FIELDS = ("flops",)
+_LATER_RANK_FIELDS = ("flops", "coordinates", "pipeline", "experts")
 """Fields that a rank of another machine may lack, since an older dptrace wrote it."""
 
 

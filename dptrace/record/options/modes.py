@@ -49,7 +49,7 @@ class Mode:
     """A key of FAMILIES."""
     traits: tuple[Trait, ...] = ()
     models: tuple[str, ...] = tuple(MODELS)
-    """The models that it can train. Its default is ``medium`` if that is one of them, else the first."""
+    """The models that it can train; ``parse.default_model`` chooses its default."""
     single_gpu: bool = False
     """Whether it runs on one rank only."""
 

@@ -142,8 +142,10 @@ class Options(TrainerOptions):
 
 
 def default_model(mode: str) -> str:
-    """Return the model that a mode trains by default."""
-    models = MODES[mode].models
+    """Return the model that a mode trains by default: of equal blocks where its stages should take equally long."""
+    models, traits = MODES[mode].models, MODES[mode].traits
+    if "balanced" in models and ("schedule" in traits or "stages" in traits):
+        return "balanced"
     return "medium" if "medium" in models else models[0]
 
 

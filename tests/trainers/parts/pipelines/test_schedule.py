@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from dptrace.errors import UsageError
-from dptrace.trainers.parts import pipeline_schedule
-from dptrace.trainers.parts.pipeline_schedule import step_settings
+from dptrace.trainers.parts.pipelines import schedule
+from dptrace.trainers.parts.pipelines.schedule import step_settings
 
 
 def test_only_known_options_are_passed_to_a_step() -> None:
@@ -29,7 +29,7 @@ def test_only_known_options_are_passed_to_a_step() -> None:
 def test_a_torch_without_pipelines_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that lacks a schedule gives advice instead of a traceback of the import."""
     monkeypatch.setitem(sys.modules, "torch.distributed.pipelining", None)
-    monkeypatch.delitem(sys.modules, pipeline_schedule.__name__)
+    monkeypatch.delitem(sys.modules, schedule.__name__)
 
     with pytest.raises(UsageError, match=r"2\.6"):
-        importlib.import_module(pipeline_schedule.__name__)
+        importlib.import_module(schedule.__name__)

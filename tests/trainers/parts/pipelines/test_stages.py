@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 
 from dptrace.errors import RecordingError, UsageError  # noqa: E402
 from dptrace.trainers.parts import gpt, mlp  # noqa: E402
-from dptrace.trainers.parts.pipeline import split_into_stages  # noqa: E402
+from dptrace.trainers.parts.pipelines.stages import split_into_stages  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

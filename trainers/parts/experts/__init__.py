@@ -1,0 +1,1 @@
+"""A mixture of experts: which tokens each expert gets, how they travel, and what the experts compute."""
