@@ -10,6 +10,9 @@ In each block the tokens go to their experts in one all-to-all (dispatch) and co
 and again in backward. The rest is data parallel: every rank trains on its shard of the batch, and the gradients of the
 common parameters are averaged. The gradients of an expert are complete on its rank, which has seen all its tokens.
 
+With --capacity-factor an expert drops the tokens beyond its capacity, and with --shared-experts further experts, which
+each rank holds, compute for every token while tokens are dispatched.
+
     dptrace record --mode moe --gpus 4 --experts 8 --top-k 2
     torchrun --nproc-per-node 4 moe.py --steps 4
 """
@@ -20,39 +23,30 @@ import torch
 import torch.distributed as dist
 
 from dptrace.record import Options, World, assert_in_sync, phase
-from dptrace.trainers.parts.experts import Experts, full_parameters
-from dptrace.trainers.parts.gpt import Block
+from dptrace.trainers.parts.experts.exchange import Peers
+from dptrace.trainers.parts.experts.model import BALANCE, full_parameters, is_expert, use_experts
+from dptrace.trainers.parts.experts.settings import MixtureRanks
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task, main
-
-BALANCE = 0.01
-"""Weight of the load-balancing loss in the total loss."""
 
 
 def train(options: Options, world: World) -> None:
     task = build_task(options, world)
     model = task.model
-    for number, block in enumerate(model.children()):
-        if isinstance(block, Block):
-            width = block.mlp_norm.normalized_shape[0]
-            mixture = Experts(width, options.experts, options.top_k, world, f"{number}.mlp")
-            block.mlp = mixture.to(world.device, getattr(torch, options.dtype))
-    mixtures = [module for module in model.modules() if isinstance(module, Experts)]
-    local_names = {name for name, _ in model.named_parameters() if ".experts." in name}
-    load = torch.zeros(len(mixtures), options.experts, dtype=torch.int64, device=world.device)
-    for row, mixture in zip(load, mixtures, strict=True):
-        mixture.load = row  # a view: its counts appear in the table
+    peers = Peers(dist.group.WORLD, world.rank, world.size)
+    mixtures = use_experts(model, options, MixtureRanks(tokens=peers, experts=peers), world.device)
+    local_names = {name for name, _ in model.named_parameters() if is_expert(name)}
     common = [parameter for name, parameter in model.named_parameters() if name not in local_names]
-    optimizer_wrapper = OptimizerWrapper(model, options, counters={"expert_load": load})
+    optimizer_wrapper = OptimizerWrapper(model, options, counters=mixtures.counters)
 
     experts = sum(parameter.numel() for name, parameter in model.named_parameters() if name in local_names)
     parameters = sum(parameter.numel() for parameter in common) + world.size * experts
     with task.record(model, parameters) as recording:
-        recording.options["expert_load"] = load
+        recording.options |= mixtures.counters
         for x, y in task.batches(recording.total_steps):
             with phase("forward"):
                 loss = task.loss(model(x), y)
-                balance = torch.stack([mixture.balance for mixture in mixtures]).mean()
+                balance = torch.stack([mixture.balance for mixture in mixtures.layers]).mean()
                 total_loss = loss + BALANCE * balance
             optimizer_wrapper.backward(total_loss, over=world.size)
 
@@ -63,7 +57,7 @@ def train(options: Options, world: World) -> None:
             recording.step(loss)
 
         assert_in_sync(model, exclude=local_names)
-        task.full_parameters = full_parameters(model)
+        task.full_parameters = full_parameters(dict(model.named_parameters()), peers, options.experts)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,8 @@ class ModeCase:
     batch_size: int = 128
     extra_options: tuple[str, ...] = ()
     """Options that the single process takes as well."""
+    alone_options: tuple[str, ...] = ()
+    """Options that only the single process takes, instead of *options*."""
     expected_traffic: Callable[[ModelSizes], Mapping[str, tuple[int, int | None]]] | None = field(
         default=None, compare=False
     )
@@ -141,11 +143,12 @@ def _zero1(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 
 
 def _moe(numbers: ModelSizes) -> dict[str, tuple[int, int | None]]:
-    # In each of four blocks: counts, dispatch, combine, and the latter two again in backward. The bytes depend on the
-    # router. All-reduced are the common gradients, and each block's tokens per expert (int64).
+    # In each of four blocks: dispatch and combine, and both again in backward. The bytes depend on the router. Gathered
+    # are each block's tokens per expert and choice (int64), all-reduced the common gradients.
     pairs = zip(numbers.names, numbers.parameter_bytes, strict=True)
     common = [size for name, size in pairs if ".experts." not in name]
-    return {"all_to_all": (4 * 5, None), "all_reduce": (len(common) + 4, sum(common) + 4 * 8 * 8)}
+    counts = (4, 4 * numbers.ranks * 2 * 8 * 8)
+    return {"all_to_all": (4 * 4, None), "all_gather": counts, "all_reduce": (len(common), sum(common))}
 
 
 def _compressed(ranks: int, how: str, *options: str, **expected: Any) -> ModeCase:
@@ -183,6 +186,20 @@ def _3d_of(ranks: int, tensor: int, replicas: int) -> ModeCase:
     options = ("--pp", "2", "--tp", str(tensor), "--micro-batches", "4")
     return ModeCase(
         "3d", ranks, options, "balanced", extra_options=CLIPPED, expected_traffic=clipped(mesh_3d(tensor, replicas))
+    )
+
+
+_LIMITED = ("--capacity-factor", "1.1", "--shared-experts", "1")
+"""A capacity that drops tokens, and an expert for all of them."""
+
+
+def _4d(tensor: int, stages: int, against: str, *extra: str) -> ModeCase:
+    mesh = ("--tp", str(tensor), "--pp", str(stages))
+    alone = ("--tp", "1", "--pp", "1") if against == "4d" else ()
+    micro_batches = ("--micro-batches", "2") if stages > 1 else ()
+    own = () if stages > 1 else ("--micro-batches", "1")
+    return ModeCase(
+        "4d", 4, (*mesh, *own), **GPT_TINY, against=against, extra_options=(*micro_batches, *extra), alone_options=alone
     )
 
 
@@ -251,6 +268,7 @@ CASES: tuple[ModeCase, ...] = (
     ModeCase("moe", 2, **GPT_TINY, against="moe", expected_traffic=_moe),
     ModeCase("moe", 4, ("--experts", "8", "--top-k", "2"), **GPT_TINY, against="moe", expected_traffic=_moe),
     ModeCase("moe", 2, ("--dtype", "bfloat16"), **GPT_TINY, against="moe", loss_tolerance=0.01),
+    ModeCase("moe", 2, **GPT_TINY, against="moe", extra_options=_LIMITED, expected_traffic=None),
     ModeCase("tp", 2, expected_traffic=tp),
     ModeCase("tp", 2, **GPT_TINY, extra_options=CLIPPED, expected_traffic=clipped(tp_decoder)),
     ModeCase("tp", 4, ("--amp", "fp16"), loss_tolerance=0.01),
@@ -258,6 +276,9 @@ CASES: tuple[ModeCase, ...] = (
     ModeCase("dp-tp", 4, ("--tp", "2"), extra_options=CLIPPED, expected_traffic=clipped(dp_tp)),
     _3d_of(4, tensor=2, replicas=1),
     _3d_of(4, tensor=1, replicas=2),
+    _4d(2, 1, "moe", *_LIMITED),
+    _4d(2, 2, "4d", *CLIPPED),
+    _4d(1, 2, "4d", *_LIMITED),
 )
 """Every mode except single, with which all are compared."""
 
@@ -284,7 +305,7 @@ def reference(case: ModeCase) -> Path:
 
 
 def _alone(case: ModeCase) -> ModeCase:
-    return ModeCase(case.against, 1, model=case.model, batch_size=case.batch_size, extra_options=case.extra_options)
+    return ModeCase(case.against, 1, case.alone_options, case.model, "single", case.batch_size, case.extra_options)
 
 
 def parameters_of(run: Path) -> Path:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ __all__ = [
     "coordinates",
     "exchange",
     "flat_gradients",
+    "joint_group",
     "mesh_of_nodes",
     "reduce_scatter",
     "ring_all_reduce",
@@ -110,6 +112,15 @@ def mesh_of_nodes(world: World, per_node: int | None) -> DeviceMesh:
     check_nodes(world.size, per_node)
     shape = (world.size // per_node, per_node)
     return init_device_mesh(world.device.type, shape, mesh_dim_names=("across", "inside"))
+
+
+def joint_group(mesh: DeviceMesh, names: Sequence[str]) -> dist.ProcessGroup:
+    """Return the ranks that differ from this one in these dimensions of a mesh only; all ranks must call this."""
+    inner = [(mesh.mesh_dim_names or ()).index(name) for name in names]
+    outer = [dimension for dimension in range(mesh.ndim) if dimension not in inner]
+    groups = mesh.mesh.permute(*outer, *inner).reshape(-1, prod(mesh.size(dimension) for dimension in inner))
+    group: dist.ProcessGroup = dist.new_subgroups_by_enumeration(groups.tolist())[0]
+    return group
 
 
 def coordinates(mesh: DeviceMesh) -> dict[str, int]:

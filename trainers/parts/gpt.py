@@ -5,6 +5,8 @@ Attention and MLP consist of separately named linear layers, so that tensor para
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
@@ -86,6 +88,17 @@ def build(name: str) -> nn.Sequential:
     width, vocabulary = size["width"], size["vocabulary"]
     blocks = [Block(width, size["heads"]) for _ in range(size["depth"])]
     return nn.Sequential(Embedding(width, vocabulary, size["context"]), *blocks, Head(width, vocabulary))
+
+
+def stage_shapes(name: str, samples: int, stages: int, dtype: str) -> list[tuple[Tensor, Tensor]]:
+    """Return the input and the output of each stage of a pipeline for some samples, on the meta device."""
+    size = SIZES[name]
+    tokens = torch.empty(samples, size["context"], dtype=torch.int64, device="meta")
+    hidden, scores = (
+        torch.empty(*tokens.shape, size[width], dtype=getattr(torch, dtype), device="meta", requires_grad=True)
+        for width in ("width", "vocabulary")
+    )
+    return list(pairwise([tokens, *[hidden] * (stages - 1), scores]))
 
 
 class Text:

@@ -83,7 +83,9 @@ class TensorParallel:
         for name, block in model.named_children():
             if isinstance(block, gpt.Block):
                 self._parallelize_pair(block.attention, ["query", "key", "value"], "out", f"{name}.attention")
-                self._parallelize_pair(block.mlp, ["up"], "down", f"{name}.mlp")
+                for inner, layer in list(block.named_modules()):  # one MLP, or one for each expert
+                    if isinstance(layer, gpt.FeedForward):
+                        self._parallelize_pair(layer, ["up"], "down", f"{name}.{inner}")
             elif isinstance(block, mlp.Block):
                 self._parallelize_pair(block, ["up"], "down", name)
         layers = [name for name, layer in model.named_children() if isinstance(layer, nn.Linear)]

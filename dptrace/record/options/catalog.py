@@ -33,6 +33,7 @@ def number_where(kind: Callable[[str], Any], holds: Callable[[Any], bool], descr
 positive_number = number_where(float, lambda number: 0 < number < 1e6, "above 0 and below 1,000,000")
 non_negative_number = number_where(float, lambda number: 0 <= number < 1e6, "0 or above and below 1,000,000")
 positive_int = number_where(int, lambda number: 1 <= number < 1_000_000, "from 1 to 999,999")
+non_negative_int = number_where(int, lambda number: 0 <= number < 1_000_000, "from 0 to 999,999")
 seed_number = number_where(int, lambda number: 0 <= number < 1 << 63, "from 0 to 2^63 - 1")
 ratio = number_where(float, lambda number: 0 < number <= 1, "above 0 and at most 1")
 
@@ -199,6 +200,26 @@ class TrainerOptions(argparse.Namespace):
     pp: int = option("parallel", "Stages of the pipeline.", type=positive_int, default=2, trait="stages")
     top_k: int = option(
         "parallel", "Experts that each token is sent to.", type=positive_int, default=2, trait="experts"
+    )
+    ep: int | None = option(
+        "parallel",
+        "Ranks that share out the experts of a block [default: all that have different parts of the batch].",
+        type=positive_int,
+        trait="expert mesh",
+    )
+    capacity_factor: float | None = option(
+        "parallel",
+        "Tokens that an expert takes, in even shares; it drops those beyond [default: no limit].",
+        type=positive_number,
+        trait="experts",
+        metavar="F",
+    )
+    shared_experts: int = option(
+        "parallel",
+        "Experts that each token visits, besides those that are chosen for it.",
+        type=non_negative_int,
+        default=0,
+        trait="experts",
     )
     dtype: str = option(
         "training",

@@ -36,6 +36,7 @@ Trait = Literal[
     "schedule",  # chooses the order of the pipeline's forwards and backwards
     "whole batch",  # every rank sees the whole batch, which need not be divisible by the number of ranks
     "experts",  # splits the experts of each block over the ranks
+    "expert mesh",  # splits them over some of the ranks, --ep of them
 ]
 """A property that decides which options a mode takes (``Option.trait``) and which checks it must pass."""
 
@@ -127,6 +128,12 @@ MODES = {
         ("tensor", "mesh", "stages", "micro-batches", "whole batch"),
         models=_IN_PAIRS,
     ),
+    "4d": Mode(
+        "experts as in moe, on a mesh with four dimensions: data, pipeline, expert and tensor parallel",
+        "combined",
+        ("tensor", "mesh", "stages", "micro-batches", "whole batch", "experts", "expert mesh"),
+        models=_DECODERS,
+    ),
 }
 """One entry for each trainer in trainers/, in the order in which to read them."""
 
@@ -155,5 +162,7 @@ def trainer(mode: str) -> Path:
         width = max(map(len, MODES))
         lines = "".join(f"\n  {name:{width}}  {known.description}" for name, known in MODES.items())
         raise UsageError(f"Unknown mode {mode!r}; choose from:{lines}")
-    name = "mesh_3d" if mode == "3d" else mode.replace("-", "_")  # a module's name cannot begin with a digit
+    name = (
+        f"mesh_{mode}" if mode in ("3d", "4d") else mode.replace("-", "_")
+    )  # a module's name cannot begin with a digit
     return Path(__file__).parents[2] / "trainers" / f"{name}.py"

@@ -117,8 +117,9 @@ class Options(TrainerOptions):
             timing = {"warmup": self.warmup, "steps_per_epoch": self.steps_per_epoch}
             settings |= timing | {"data": self.data or "synthetic"}
         if self.mode not in REPLICATED:
-            layout = ("tp", "pp", "virtual_stages", "experts", "top_k", "ranks_per_node")
+            layout = ("tp", "pp", "ep", "virtual_stages", "experts", "top_k", "capacity_factor", "ranks_per_node")
             settings |= {name: value for name in layout if (value := vars(self).get(name)) is not None}
+            settings |= {"shared_experts": self.shared_experts} if self.shared_experts else {}
         return {"mode": self.mode} | settings
 
     @property

@@ -21,6 +21,7 @@ __all__ = [
     "STATEFUL_COMPRESSIONS",
     "check_batch",
     "check_compression",
+    "check_expert_ranks",
     "check_experts",
     "check_mesh",
     "check_micro_batches",
@@ -68,13 +69,13 @@ def check_ranks(mode: str, options: MutableMapping[str, Any], ranks: int) -> Non
         raise UsageError(f"{mode} trains on one GPU: start one process.")
     check_batch(options["batch_size"], 1 if "whole batch" in traits else ranks)
     check_replicas(mode, options, ranks)
-    if "experts" in traits:
-        check_experts(options, ranks)
     if "schedule" in traits:
         check_pipeline(options, ranks)
     if "tensor" in traits:
         options["mode"] = mode
         check_mesh(options, ranks)
+    if "experts" in traits:
+        check_experts(options, check_expert_ranks(options, ranks) if "expert mesh" in traits else ranks)
 
 
 def check_batch(batch_size: int, ranks: int) -> None:
@@ -101,6 +102,26 @@ def check_experts(options: Mapping[str, Any], ranks: int) -> None:
     _check_divisible("experts", experts, ranks, f"{ranks} ranks")
     if top_k > experts:
         raise UsageError(f"--top-k {top_k} is more than the {experts} experts of a block; raise --experts.")
+
+
+def check_expert_ranks(options: MutableMapping[str, Any], ranks: int) -> int:
+    """Set the default of ``ep``, check that it fits the mesh, and return it.
+
+    Args:
+        options: ``tp`` and ``pp`` as :func:`check_mesh` has set them.
+        ranks: ranks of the whole mesh.
+
+    Raises:
+        UsageError: it does not fit; the message lists the numbers that do.
+    """
+    shards = ranks // (options["tp"] * options["pp"])
+    expert_ranks = shards if options.get("ep") is None else options["ep"]
+    if shards % expert_ranks:
+        fitting = [str(size) for size in range(1, shards + 1) if shards % size == 0]
+        mesh = f"{ranks} ranks with --tp {options['tp']} and --pp {options['pp']}"
+        raise UsageError(f"--ep {expert_ranks}: {mesh} split the batch into {shards}; try --ep {' or '.join(fitting)}.")
+    options["ep"] = expert_ranks
+    return int(expert_ranks)
 
 
 def check_mesh(options: MutableMapping[str, Any], ranks: int) -> None:

@@ -70,11 +70,11 @@ class Pipeline:
         schedule, self.micro_batches = options.schedule, options.micro_batches
         self.scaler.scale(torch.zeros((), device=device))  # ranks without a loss need the scale too
         self.in_flight = InFlight(pipeline_stages.model.parameters(), in_bytes=not options.compile)
-        stage_type = NamedStage if schedule in ("naive", "gpipe", "1f1b") else CountedStage
+        stage_type: Any = NamedStage if schedule in ("naive", "gpipe", "1f1b") else CountedStage
         self.stages: list[Any] = []
         for number, module in pipeline_stages.stages.items():
             known = {} if shapes is None else dict(zip(("input_args", "output_args"), shapes[number], strict=True))
-            stage: Any = stage_type(module, number, pipeline_stages.count, device, group=pipeline_stages.group, **known)
+            stage = stage_type(module, number, pipeline_stages.count, device, group=pipeline_stages.group, **known)
             stage.in_flight = self.in_flight
             self.stages.append(stage)
         self.naive = schedule == "naive"

@@ -9,12 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
-def mixture(count: int = 4, top_k: int = 2) -> Any:
-    from dptrace.record import World
-    from dptrace.trainers.parts.experts import Experts
+def mixture(count: int = 4, top_k: int = 2, capacity_factor: float | None = None, shared: int = 0) -> Any:
+    from dptrace.trainers.parts.experts.mixture import Experts
+    from dptrace.trainers.parts.experts.settings import MixtureRanks, MixtureSettings
 
     torch.manual_seed(0)
-    return Experts(8, count, top_k, World(0, 1, torch.device("cpu")), "block")
+    return Experts(8, MixtureSettings(count, top_k, capacity_factor, shared), MixtureRanks(), "block")
 
 
 def test_a_token_gets_the_weighted_answers_of_its_best_experts() -> None:
@@ -43,7 +43,7 @@ def test_every_token_is_counted_for_each_of_its_experts() -> None:
 def test_the_balancing_loss_is_one_where_all_experts_get_the_same() -> None:
     """E·Σ fᵢ·Pᵢ is 1 for equal shares, and E if one expert gets all tokens with probability 1."""
     experts = mixture(count=4, top_k=1)
-    experts._update_load(torch.tensor([5, 5, 5, 5]), torch.full((20, 4), 0.25))
+    experts._update_load(torch.tensor([5, 5, 5, 5]), torch.full((20, 4), 0.25), 20)
     assert pytest.approx(1.0) == float(experts.balance)
-    experts._update_load(torch.tensor([20, 0, 0, 0]), torch.eye(4)[torch.zeros(20, dtype=torch.int64)])
+    experts._update_load(torch.tensor([20, 0, 0, 0]), torch.eye(4)[torch.zeros(20, dtype=torch.int64)], 20)
     assert pytest.approx(4.0) == float(experts.balance)
