@@ -374,7 +374,7 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
             "schema": SCHEMA,
             "run": self.path,
             "world_size": self.world_size,
-            "ranks": [tables.rank_dict(*pair) for pair in zip(self.devices, across.exposed_waits, strict=True)],
+            "ranks": tables.rank_dicts(self.devices, across.exposed_waits, across.matches.groups, self.metadata),
             "notes": [*self.notes, *across.notes, *(memory_notes(self) if memory else ())],
             **({"pipelines": tables.pipeline_dicts(self._pipelines(across), self.timelines)} if staged else {}),
             **self.efficiency_dict(),

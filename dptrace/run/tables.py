@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
     from dptrace.analysis.findings.finding import Finding
+    from dptrace.analysis.matching.calls import Group
 
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "one_line",
     "pipeline_dicts",
     "rank_dict",
+    "rank_dicts",
     "step_frame",
     "total_frame",
 ]
@@ -153,6 +155,29 @@ def matched_frame(collectives: Sequence[dict[str, Any]]) -> pd.DataFrame:
     )
     table = frame(rows, ("collective", *_MATCHED_COLUMNS, *_MEMBER_COLUMNS))
     return _nullable(table, "bytes", "exposed_wait_ns", "waits_for")
+
+
+def rank_dicts(
+    devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait], groups: Sequence[Group], metadata: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the figures of each GPU as plain data, with its rank's place in a mesh and in a pipeline, if it has one.
+
+    Args:
+        groups: the process groups of the traces.
+        metadata: the contents of run.json.
+    """
+    from dptrace.analysis.matching.coordinates import coordinates
+    from dptrace.model.planning.in_flight import held_activations
+
+    mesh = coordinates(groups, metadata, max((device.timeline.rank for device in devices), default=-1) + 1)
+    held = {activations.rank: activations.to_dict() for activations in held_activations(metadata)}
+    added = {rank: {"coordinates": numbers} for rank, numbers in mesh.items()}
+    rows = []
+    for device, wait in zip(devices, waits, strict=True):
+        rank = device.timeline.rank
+        in_flight = {"in_flight": held[rank]} if rank in held else {}
+        rows.append(rank_dict(device, wait) | added.get(rank, {}) | in_flight)
+    return rows
 
 
 def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:

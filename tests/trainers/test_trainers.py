@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 
 import dptrace
+from dptrace.analysis.per_gpu.expert_load import expert_loads
 from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.model.planning.in_flight import held_activations
 from dptrace.record.options.modes import MODES, trainer
-from dptrace.timeline.model import Kind, Phase
+from dptrace.timeline.model import Action, Kind, Phase
 from tests.support.modes import (
     CASES,
     CLIPPED,
@@ -284,3 +286,52 @@ def test_accumulation_shows_a_forward_and_a_backward_for_each_micro_batch() -> N
             turns = timeline.phase[shown][np.argsort(timeline.start_ns[shown], kind="stable")]
             changes = turns[np.concatenate(([True], turns[1:] != turns[:-1]))]
             assert [*(Phase.FORWARD, Phase.BACKWARD) * 2, Phase.OPTIMIZER] == changes.tolist()
+
+
+@pytest.mark.spawn
+@each_of(case for case in CASES if case.mode == "pp")
+def test_a_pipeline_holds_as_many_micro_batches_as_its_schedule_says(case: ModeCase) -> None:
+    """On every rank, as PipeDream's and GPipe's papers say; the bytes are positive."""
+    held = held_activations(json.loads((run_of(case, with_others=True) / "run.json").read_text()))
+
+    assert case.ranks == len(held)
+    assert [one.expected for one in held] == [one.micro_batches for one in held]
+    assert all(one.bytes for one in held)
+
+
+@pytest.mark.spawn
+@each_of(case for case in CASES if case.mode in ("3d", "4d", "dp-tp", "hsdp", "hierarchical"))
+def test_each_rank_of_a_mesh_knows_where_it_stands(case: ModeCase) -> None:
+    """run.json has different coordinates for all ranks, and the analysis takes them."""
+    path = run_of(case, with_others=True)
+    places = [entry["coordinates"] for entry in json.loads((path / "run.json").read_text())["ranks"]]
+
+    assert case.ranks == len({tuple(place.items()) for place in places})
+    assert places == [entry["coordinates"] for entry in dptrace.open(path).to_dict()["ranks"]]
+
+
+@pytest.mark.spawn
+@each_of(case for case in CASES if case.expected_traffic and case.mode == "3d" and "1" in case.options)
+def test_a_mesh_sends_gradients_while_its_last_backward_goes_on(case: ModeCase) -> None:
+    """In each step the first gradient leaves before the end of the last micro-batch's backward, and none before it."""
+    for timeline in dptrace.open(run_of(case, with_others=True)).timelines:
+        gradients = [one for one in timeline.collectives if one.label.startswith("DP::all_reduce (")]
+        assert gradients
+        for step in range(2):
+            backward = timeline.actions.filter((timeline.actions.step == step) & (timeline.actions.kind == Action.B))
+            first = min(one.start_ns for one in gradients if one.step == step)
+            last = int(np.argmax(backward.micro_batch))
+            assert backward.end_ns[last - 1] <= first < backward.end_ns[last]
+
+
+@pytest.mark.spawn
+@each_of(case for case in CASES if "--capacity-factor" in case.extra_options)
+def test_the_same_tokens_are_dropped_on_any_number_of_ranks(case: ModeCase) -> None:
+    """Some are, and each layer's load and dropped share equal those of a single process."""
+    parallel, single = (
+        expert_loads(json.loads((run / "run.json").read_text()))
+        for run in (run_of(case, with_others=True), reference(case))
+    )
+
+    assert single == parallel
+    assert all(load.dropped for load in parallel)

@@ -8,7 +8,15 @@ from typing import Any
 from dptrace.core.units import byte_size, share
 from dptrace.viewers.base.table import TextTable
 
-__all__ = ["billions", "memory_facts", "memory_table", "recorded_table", "recorded_title", "strategies_table"]
+__all__ = [
+    "billions",
+    "in_flight_table",
+    "memory_facts",
+    "memory_table",
+    "recorded_table",
+    "recorded_title",
+    "strategies_table",
+]
 
 _PARTS = {
     "parameters_bytes": "parameters",
@@ -92,8 +100,20 @@ def recorded_table(content: Mapping[str, Any]) -> TextTable:
         measured, expected = row["measured_bytes"], row["expected_bytes"]
         off = f"{100 * (measured / expected - 1):+.1f} %" if expected and measured is not None else ""
         shown = "not recorded" if measured is None else byte_size(measured) if measured else "0 B"
-        rows.append((row["what"], byte_size(expected) if expected else "0 B", shown, off))
+        shown_expected = "not computed" if expected is None else byte_size(expected) if expected else "0 B"
+        rows.append((row["what"], shown_expected, shown, off))
     return TextTable(("mean of the ranks", "expected", "measured", "off"), tuple(rows))
+
+
+def in_flight_table(content: Mapping[str, Any]) -> TextTable:
+    """List how many micro-batches' activations each rank of a recorded pipeline held, beside its schedule's."""
+    rows = []
+    for row in content["recorded"]["in_flight"]:
+        expected, size = row["expected_micro_batches"], row["bytes"]
+        shown = "not measured" if size is None else byte_size(size)
+        rows.append((str(row["rank"]), str(expected or "no formula"), str(row["micro_batches"]), shown))
+    note = "A micro-batch counts once for each of the rank's stages; bytes are what autograd kept."
+    return TextTable(("rank", "expected", "held", "bytes"), tuple(rows), note=note)
 
 
 def recorded_title(content: Mapping[str, Any]) -> str:

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dptrace.analysis.matching.coordinates import place
 from dptrace.analysis.per_gpu.expert_load import expert_loads
 from dptrace.core.units import byte_size, duration, number, share
+from dptrace.model.planning.in_flight import held_activations
 from dptrace.run.utilization import Utilization
 
-__all__ = ["MAX_LAYERS", "expert_lines", "memory_sentence", "profiler_sentence", "utilization_sentence"]
+__all__ = [
+    "MAX_LAYERS",
+    "expert_lines",
+    "in_flight_lines",
+    "memory_sentence",
+    "mesh_lines",
+    "profiler_sentence",
+    "utilization_sentence",
+]
 
 _HELD = {
     "parameters_bytes": "of parameters",
@@ -90,6 +100,7 @@ def _values(memories: Sequence[Mapping[str, Any]], key: str) -> list[int]:
 
 
 MAX_LAYERS = 8
+"""Most layers or ranks that are listed without --all."""
 
 
 def expert_lines(info: Mapping[str, Any], every: bool = False) -> list[str]:
@@ -107,8 +118,48 @@ def expert_lines(info: Mapping[str, Any], every: bool = False) -> list[str]:
     lines += [
         f"  layer {load.layer}: most {100 * load.shares[load.most_loaded]:.1f} % (expert {load.most_loaded}), "
         f"least {100 * load.shares[load.least_loaded]:.1f} % (expert {load.least_loaded})"
+        + ("" if load.dropped is None else f", dropped {100 * load.dropped:.1f} %")
         for load in (loads if every else loads[:MAX_LAYERS])
     ]
     if not every and len(loads) > MAX_LAYERS:
         lines.append(f"  {len(loads) - MAX_LAYERS:,} more layers; --all shows them.")
+    return lines
+
+
+def in_flight_lines(info: Mapping[str, Any], every: bool = False) -> list[str]:
+    """Return how many micro-batches' activations each rank of a pipeline held, beside the schedule's, a line each.
+
+    Args:
+        info: the contents of run.json.
+        every: leave no rank out.
+    """
+    found = held_activations(info)
+    if not found:
+        return []
+    lines = [f"Activations in flight, by {found[0].schedule} (micro-batches that a rank held at once):"]
+    for held in found if every else found[:MAX_LAYERS]:
+        expected = "no formula" if held.expected is None else f"expected {held.expected}"
+        size = "" if held.bytes is None else f", {byte_size(held.bytes)}"
+        lines.append(f"  rank {held.rank}: {held.micro_batches} ({expected}){size}")
+    if not every and len(found) > MAX_LAYERS:
+        lines.append(f"  {len(found) - MAX_LAYERS:,} more ranks; --all shows them.")
+    return lines
+
+
+def mesh_lines(mesh: Mapping[int, Mapping[str, int]], every: bool = False) -> list[str]:
+    """Return where each rank stands in the mesh of the job, a line each; empty without a mesh.
+
+    Args:
+        mesh: the numbers of each rank in the dimensions.
+        every: leave no rank out.
+    """
+    if not mesh:
+        return []
+    names = dict.fromkeys(name for numbers in mesh.values() for name in numbers)
+    sizes = {name: len({numbers[name] for numbers in mesh.values() if name in numbers}) for name in names}
+    lines = [f"Mesh: {' × '.join(f'{name} {size}' for name, size in sizes.items())}"]
+    shown = list(mesh.items()) if every else list(mesh.items())[:MAX_LAYERS]
+    lines += [f"  rank {rank}: {place(numbers)}" for rank, numbers in shown]
+    if len(shown) < len(mesh):
+        lines.append(f"  {len(mesh) - len(shown):,} more ranks; --all shows them.")
     return lines

@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.exposed_wait import exposed_parts, sum_of_waits
+from dptrace.analysis.matching.coordinates import coordinates
 from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, PART_LABELS, waiting_label
 from dptrace.analysis.per_gpu.split import FIGURES, Part, overlap_percent
 from dptrace.core.arrays import median
@@ -19,7 +20,14 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.format import plain, rank_label, step_label
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.terminal.cross_rank_tables import findings_list, timing_table
-from dptrace.viewers.terminal.run_facts import expert_lines, memory_sentence, profiler_sentence, utilization_sentence
+from dptrace.viewers.terminal.run_facts import (
+    expert_lines,
+    in_flight_lines,
+    memory_sentence,
+    mesh_lines,
+    profiler_sentence,
+    utilization_sentence,
+)
 from dptrace.viewers.terminal.split_tables import MAX_STEPS, collective_table, idle_table, step_tables, titled_table
 
 __all__ = ["notes", "print_collectives", "print_run", "sentence"]
@@ -126,8 +134,10 @@ def _tables(run: Run, analysis: CrossRankAnalysis, every: bool) -> Iterator[Rend
         yield from kernel_parts(run)
     if memory := memory_sentence(run.metadata):
         yield Text(memory)
-    if load := expert_lines(run.metadata, every):
-        yield Text("\n".join(load))
+    mesh = coordinates(analysis.matches.groups, run.metadata, run.world_size)
+    for lines in (mesh_lines(mesh, every), in_flight_lines(run.metadata, every), expert_lines(run.metadata, every)):
+        if lines:
+            yield Text("\n".join(lines))
 
 
 def _bubble_table(run: Run) -> RenderableType | None:

@@ -16,6 +16,8 @@ class ExpertLoad(msgspec.Struct, frozen=True):
     layer: int
     """Counted from 0."""
     shares: tuple[float, ...]
+    dropped: float | None = None
+    """Share of the layer's tokens that experts had no room for; None without a capacity."""
 
     @property
     def most_loaded(self) -> int:
@@ -39,14 +41,33 @@ def expert_loads(metadata: Mapping[str, Any]) -> tuple[ExpertLoad, ...]:
     Args:
         metadata: the contents of run.json, which may be malformed.
     """
-    options = metadata.get("options")
-    load = options.get("expert_load") if isinstance(options, dict) else None
-    layers = enumerate(load if isinstance(load, list) else [])
-    return tuple(ExpertLoad(layer, _shares(counts)) for layer, counts in layers if _are_counts(counts))
+    dropped = _by_layer(metadata, "expert_dropped")
+    return tuple(
+        ExpertLoad(layer, _shares(counts), sum(dropped[layer]) / sum(counts) if layer in dropped else None)
+        for layer, counts in sorted(_by_layer(metadata, "expert_load").items())
+        if sum(counts) > 0
+    )
+
+
+def _by_layer(metadata: Mapping[str, Any], key: str) -> dict[int, list[int]]:
+    """Return a list of counts for each layer, of the run or, where the ranks have different layers, of the ranks."""
+    options, ranks = metadata.get("options"), metadata.get("ranks")
+    rows = options.get(key) if isinstance(options, dict) else None
+    tables = [(range(len(rows)), rows)] if isinstance(rows, list) else []
+    for entry in ranks if isinstance(ranks, list) else []:
+        own = entry.get("experts") if isinstance(entry, dict) else None
+        if isinstance(own, dict) and isinstance(own.get("layers"), list) and isinstance(own.get(key), list):
+            tables.append((own["layers"], own[key]))
+    return {
+        layer: counts
+        for layers, rows in tables
+        for layer, counts in zip(layers, rows, strict=False)
+        if type(layer) is int and _are_counts(counts)
+    }
 
 
 def _are_counts(counts: object) -> bool:
-    return isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts) and sum(counts) > 0
+    return isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
 
 
 def _shares(counts: list[int]) -> tuple[float, ...]:

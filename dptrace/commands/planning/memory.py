@@ -68,6 +68,8 @@ def _print(content: dict[str, Any], console: Console) -> None:
 
     if "recorded" in content:
         print_text_table(memory_table.recorded_table(content), memory_table.recorded_title(content), console)
+        if "in_flight" in content["recorded"]:
+            print_text_table(memory_table.in_flight_table(content), "Micro-batches in flight", console)
         return
     for line in memory_table.memory_facts(content):
         console.print(line, markup=False)

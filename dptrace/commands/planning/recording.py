@@ -7,12 +7,14 @@ from statistics import fmean
 from typing import Any
 
 from dptrace.errors import DptraceError
+from dptrace.model.planning.in_flight import HeldActivations, held_activations
 from dptrace.model.planning.memory_report import whole_bytes
 from dptrace.model.planning.recorded import (
     RecordedModel,
     RecordedTraining,
     block_activations,
     decoder_split,
+    expert_split,
     mean_state,
     perceptron_activations,
     perceptron_split,
@@ -58,7 +60,11 @@ def compared_memory(
     training = _training(info, options)
     shape = trainer_shape(info.get("model"), options)
     state = mean_state(_model(float(parameters), info.get("model"), training.mode, shape, options), training)
-    activations = _activations(info, options, shape, training)
+    held = held_activations(info)
+    if training.mode == "pp":
+        activations = _pipeline_activations(info, options, shape, training, held)
+    else:
+        activations = _activations(info, options, shape, training)
     memories = _memories(info)
     on_gpu = None if state is None else state.total * (not options.get("cpu_offload"))
     total = None if on_gpu is None else on_gpu + (activations or 0.0)
@@ -73,7 +79,7 @@ def compared_memory(
         "fits": None if total is None or capacity is None else total <= 0.9 * capacity,
         "strategy": training.mode,
         "gpus": training.ranks,
-        "recorded": {"run": path, "compared": _compared(state, activations, total, memories), **_peaks(memories)},
+        "recorded": {"run": path, **_recorded(state, activations, total, memories, held)},
         "assumptions": _remarks(training, state, activations),
     }
     rounded: dict[str, Any] = whole_bytes(content)
@@ -91,6 +97,7 @@ def _training(info: Mapping[str, Any], options: Mapping[str, Any]) -> RecordedTr
         ranks_per_node=options.get("ranks_per_node"),
         tensor=int(options.get("tp") or 2),
         stages=int(options.get("pp") or 2),
+        expert=int(options.get("ep") or 1),
     )
 
 
@@ -119,8 +126,12 @@ def _model(
     split = experts = 0.0
     if shape is not None:
         split = decoder_split(shape.layers, shape.hidden)
-        experts = shape.layers * shape.experts * shape.expert_parameters if mode == "moe" else 0.0
-    elif name in WIDTHS:
+        experts = shape.layers * shape.experts * shape.expert_parameters if mode in ("moe", "4d") else 0.0
+    if shape is not None and mode == "4d":
+        each, shared = expert_split(shape.hidden), int(options.get("shared_experts") or 0)
+        split += shape.layers * (shared - 1) * each
+        return RecordedModel(parameters, split, experts, shape.layers * shape.experts * each)
+    if name in WIDTHS:
         split = perceptron_split(tuple(WIDTHS[str(name)]))
     elif name == "balanced":
         width = WIDTHS["small"][0]
@@ -133,7 +144,7 @@ def _activations(
 ) -> float | None:
     """Return the activations of a rank, for the modes in which it computes whole samples; None where not known."""
     batch = options.get("batch_size")
-    divided = training.mode in ("tp", "tp-sp", "dp-tp", "pp", "3d", "moe")
+    divided = training.mode in ("tp", "tp-sp", "dp-tp", "3d", "4d", "moe")
     if not isinstance(batch, int) or divided or options.get("amp"):
         return None
     each = batch / training.ranks / int(options.get("micro_batches") or 1)
@@ -145,8 +156,41 @@ def _activations(
         return block_activations(8, WIDTHS["small"][0], each, number, every)
     if shape is None:
         return None
-    plan = ActivationPlan("full" if every else "none", flash=True, dropout=False, number_bytes=number, every=every or 1)
+    plan = _activation_plan(number, every)
     return model_activation_bytes(shape, each, plan) + end_bytes(shape, each, plan)
+
+
+def _activation_plan(number_bytes: int, every: int) -> ActivationPlan:
+    recompute = "full" if every else "none"
+    return ActivationPlan(recompute, flash=True, dropout=False, number_bytes=number_bytes, every=every or 1)
+
+
+def _pipeline_activations(
+    info: Mapping[str, Any],
+    options: Mapping[str, Any],
+    shape: ModelShape | None,
+    training: RecordedTraining,
+    held: Sequence[HeldActivations],
+) -> float | None:
+    """Return the activations of the mean rank of a pipeline whose stages are equal; None where not known."""
+    batch, parts, expected = options.get("batch_size"), options.get("micro_batches"), [one.expected for one in held]
+    if not isinstance(batch, int) or not isinstance(parts, int) or options.get("amp") or not held or None in expected:
+        return None
+    each, number, every = batch / parts, training.number_bytes, _recomputed_every(options)
+    if info.get("model") == "balanced":
+        width = WIDTHS["small"][0]
+        end = each * width * max(4, number)
+        layers = block_activations(8, width, each, number, every) - end
+    elif shape is not None:
+        plan = _activation_plan(number, every)
+        layers, end = model_activation_bytes(shape, each, plan), end_bytes(shape, each, plan)
+    else:
+        return None
+    last = max(held, key=lambda one: one.place)
+    stages = sum(one.stages for one in held)
+    # Each stage has its share of the layers, and the last one also the loss.
+    whole = sum(count or 0 for count in expected) * layers / stages + (last.expected or 0) / last.stages * end
+    return whole / len(held)
 
 
 def _recomputed_every(options: Mapping[str, Any]) -> int:
@@ -166,16 +210,34 @@ def _mean(memories: Sequence[Mapping[str, Any]], key: str) -> float | None:
     return fmean(values) if values else None
 
 
+def _recorded(
+    state: StateBytes | None,
+    activations: float | None,
+    total: float | None,
+    memories: Sequence[Mapping[str, Any]],
+    held: Sequence[HeldActivations],
+) -> dict[str, Any]:
+    sizes = [one.bytes for one in held if one.bytes is not None]
+    measured = fmean(sizes) if sizes else None
+    in_flight = [{"rank": one.rank, **one.to_dict()} for one in held]
+    compared = _compared(state, activations, measured, total, memories)
+    return {"compared": compared, **({"in_flight": in_flight} if held else {}), **_peaks(memories)}
+
+
 def _compared(
-    state: StateBytes | None, activations: float | None, total: float | None, memories: Sequence[Mapping[str, Any]]
+    state: StateBytes | None,
+    activations: float | None,
+    held_bytes: float | None,
+    total: float | None,
+    memories: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     expected = [None] * 3 if state is None else [state.parameters, state.gradients, state.optimizer]
     rows = [
         {"what": key.removesuffix("_bytes"), "expected_bytes": value, "measured_bytes": _mean(memories, key)}
         for key, value in zip(_HELD, expected, strict=True)
     ]
-    if activations is not None:
-        rows.append({"what": "activations", "expected_bytes": activations, "measured_bytes": None})
+    if activations is not None or held_bytes is not None:
+        rows.append({"what": "activations", "expected_bytes": activations, "measured_bytes": held_bytes})
     peak = _mean(memories, "peak_allocated_bytes")
     rows.append({"what": "peak of the GPU's memory", "expected_bytes": total, "measured_bytes": peak})
     return rows
@@ -191,6 +253,6 @@ def _remarks(training: RecordedTraining, state: StateBytes | None, activations: 
         remarks.append(f"How {training.mode!r} divides a model is not known, so nothing is expected of a rank.")
     if activations is None:
         remarks.append(
-            "Activations are computed for dptrace's MLPs and decoders only, without split layers, stages or --amp."
+            "Activations are computed for dptrace's MLPs and decoders only, without split layers, unequal stages or --amp."
         )
     return remarks

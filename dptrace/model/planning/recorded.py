@@ -18,6 +18,7 @@ __all__ = [
     "RecordedTraining",
     "block_activations",
     "decoder_split",
+    "expert_split",
     "mean_state",
     "perceptron_activations",
     "perceptron_parameters",
@@ -34,7 +35,9 @@ class RecordedModel(msgspec.Struct, frozen=True):
     split: float = 0.0
     """Of them, those in layers that tensor parallelism splits."""
     experts: float = 0.0
-    """Of them, those of experts."""
+    """Of them, those of experts that ranks share out."""
+    expert_split: float = 0.0
+    """Of those, the ones in layers that tensor parallelism splits."""
 
 
 class RecordedTraining(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +52,8 @@ class RecordedTraining(msgspec.Struct, frozen=True, kw_only=True):
     ranks_per_node: int | None = None
     tensor: int = 2
     stages: int = 2
+    expert: int = 1
+    """Ranks that share out the experts, on a mesh."""
 
 
 def mean_state(model: RecordedModel, training: RecordedTraining) -> StateBytes | None:
@@ -68,7 +73,9 @@ def _held_shares(model: RecordedModel, training: RecordedTraining) -> tuple[floa
         return 1.0, 1.0, 1.0
     if mode in ("zero1", "zero2"):
         return 1.0, 1.0 if mode == "zero1" else 1 / ranks, 1 / ranks
-    split = model.split / model.parameters
+    split, experts = model.split / model.parameters, model.experts / model.parameters
+    tensor = training.tensor
+    split_experts = model.expert_split / model.parameters * (1 / tensor - 1)
     alike = {
         "fsdp": 1 / ranks,
         "hsdp": 1 / (training.ranks_per_node or max(1, ranks // 2)),
@@ -77,7 +84,8 @@ def _held_shares(model: RecordedModel, training: RecordedTraining) -> tuple[floa
         "dp-tp": 1 - split + split / training.tensor,
         "pp": 1 / ranks,
         "3d": (1 - split + split / training.tensor) / training.stages,
-        "moe": 1 - model.experts / model.parameters * (1 - 1 / ranks),
+        "moe": 1 - experts * (1 - 1 / ranks),
+        "4d": (1 - experts + split * (1 / tensor - 1) + (experts + split_experts) / training.expert) / training.stages,
     }.get(mode)
     return None if alike is None else (alike, alike, alike)
 
@@ -89,6 +97,15 @@ def decoder_split(layers: int, hidden: int) -> float:
     790016
     """
     return layers * (12 * hidden * hidden + 7 * hidden)
+
+
+def expert_split(hidden: int) -> float:
+    """Return the parameters of an expert's split layers: all but the bias of the second.
+
+    >>> expert_split(128)
+    131584
+    """
+    return 8 * hidden * hidden + 4 * hidden
 
 
 def perceptron_split(widths: tuple[int, ...]) -> float:

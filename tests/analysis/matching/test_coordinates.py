@@ -43,3 +43,12 @@ def test_what_is_unclear_is_not_told() -> None:
 def test_a_trainer_s_options_tell_its_mesh(metadata: dict[str, Any], expected: str) -> None:
     """Gloo's traces list no groups; whatever else ``run.json`` may hold tells nothing."""
     assert expected == place(coordinates([], metadata, 8).get(5, {}))
+
+
+def test_a_rank_s_own_coordinates_come_first() -> None:
+    """run.json has them for dptrace's meshes; entries that are none are left out."""
+    ranks: list[Any] = [{"rank": 5, "coordinates": {"dp": 1, "ep": 0}}, {"rank": 6, "coordinates": None}, 3]
+    broken = [{"rank": 0, "coordinates": numbers} for numbers in ({"dp": -1}, {"<b>": 1}, {"dp": True}, [1], {1: 1})]
+
+    assert {5: {"dp": 1, "ep": 0}} == coordinates([Group("3", (5, 6), 2, "mesh_tp")], {"ranks": ranks}, 8)
+    assert {} == coordinates([], {"ranks": broken}, 8) == coordinates([], {"ranks": 3}, 8)

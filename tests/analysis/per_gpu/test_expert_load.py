@@ -29,3 +29,18 @@ def test_what_is_no_load_is_left_out(options: Any) -> None:
 def test_a_layer_keeps_its_number_where_another_is_left_out() -> None:
     """Layers are numbered as in run.json's list."""
     assert [1] == [load.layer for load in expert_loads({"options": {"expert_load": ["", [1, 2]]}})]
+
+
+def test_ranks_with_other_layers_complete_each_other() -> None:
+    """Of a mesh with stages each rank has its own layers; with a capacity, the share of dropped tokens is known."""
+    first = {"layers": [0], "expert_load": [[6, 2]], "expert_dropped": [[2, 0]]}
+    second = {"layers": [1, 2], "expert_load": [[4, 4], [0, 0]], "expert_dropped": [[0, 0], [0, 0]]}
+    ranks = [
+        {"experts": second},
+        {"experts": first},
+        {"experts": second},
+        {"experts": {"layers": 3}},
+        {"experts": None},
+    ]
+
+    assert (ExpertLoad(0, (0.75, 0.25), 0.25), ExpertLoad(1, (0.5, 0.5), 0.0)) == expert_loads({"ranks": ranks})

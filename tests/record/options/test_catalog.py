@@ -27,7 +27,7 @@ def test_the_options_of_a_mode_follow_from_its_traits() -> None:
     assert all(option.modes for option in OPTIONS if option.trait is not None)
     assert ("ddp", "accumulate") == modes["bucket-cap-mb"]
     assert ("hierarchical", "hsdp") == modes["ranks-per-node"]
-    assert ("accumulate", "pp", "3d") == modes["micro-batches"]
+    assert ("accumulate", "pp", "3d", "4d") == modes["micro-batches"]
     assert () == modes["lr"]
 
 

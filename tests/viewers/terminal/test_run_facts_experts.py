@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dptrace.viewers.terminal.run_facts import MAX_LAYERS, expert_lines
+from dptrace.viewers.terminal.run_facts import MAX_LAYERS, expert_lines, in_flight_lines, mesh_lines
 
 
 def test_each_layer_names_its_most_and_least_loaded_expert() -> None:
@@ -25,3 +25,34 @@ def test_many_layers_are_cut_unless_all_are_asked_for() -> None:
 
     assert (MAX_LAYERS + 2, "  3 more layers; --all shows them.") == (len(expert_lines(info)), expert_lines(info)[-1])
     assert MAX_LAYERS + 4 == len(expert_lines(info, every=True))
+
+
+def test_dropped_tokens_are_told() -> None:
+    """With a capacity, as a share of the layer's tokens."""
+    info = {"options": {"expert_load": [[6, 2]], "expert_dropped": [[2, 0]]}}
+
+    assert expert_lines(info)[1].endswith("dropped 25.0 %")
+
+
+def test_ranks_of_a_pipeline_and_of_a_mesh_have_a_line_each() -> None:
+    """What each holds beside what its schedule holds, and where it stands; without --all the first ones."""
+    entry = {
+        "schedule": "gpipe",
+        "ranks": 2,
+        "stages": [0],
+        "micro_batches": 4,
+        "in_flight": 4,
+        "in_flight_bytes": 2000,
+    }
+    info = {"ranks": [{"rank": rank, "pipeline": entry | {"rank": rank % 2}} for rank in range(MAX_LAYERS + 2)]}
+    mesh = {rank: {"dp": rank // 2, "tp": rank % 2} for rank in range(MAX_LAYERS + 2)}
+
+    assert "  rank 1: 4 (expected 4), 2.0 kB" == in_flight_lines(info)[2]
+    assert ["Mesh: dp 5 × tp 2", "  rank 0: dp 0 · tp 0"] == mesh_lines(mesh)[:2]
+    for lines, every in (
+        (in_flight_lines(info), in_flight_lines(info, True)),
+        (mesh_lines(mesh), mesh_lines(mesh, True)),
+    ):
+        assert "  2 more ranks; --all shows them." == lines[-1]
+        assert MAX_LAYERS + 3 == len(every)
+    assert [] == in_flight_lines({}) == mesh_lines({})

@@ -47,3 +47,53 @@ def test_the_balancing_loss_is_one_where_all_experts_get_the_same() -> None:
     assert pytest.approx(1.0) == float(experts.balance)
     experts._update_load(torch.tensor([20, 0, 0, 0]), torch.eye(4)[torch.zeros(20, dtype=torch.int64)], 20)
     assert pytest.approx(4.0) == float(experts.balance)
+
+
+def test_tokens_beyond_the_capacity_get_nothing_and_are_counted() -> None:
+    """Ten tokens choose one of four experts each; with room for half an even share, each expert takes the first two."""
+    experts = mixture(top_k=1, capacity_factor=0.5)
+    x = torch.randn(1, 10, 8)
+    outputs = experts(x)[0]
+    chosen = experts.router(x[0]).argmax(-1).tolist()
+    for token, expert in enumerate(chosen):
+        kept = chosen[:token].count(expert) < 2
+        expected = experts.experts[str(expert)](x[0, token]) if kept else torch.zeros(8)
+        assert torch.allclose(expected, outputs[token], atol=1e-6)
+
+    assert [max(0, chosen.count(expert) - 2) for expert in range(4)] == experts.dropped.tolist()
+    assert [chosen.count(expert) for expert in range(4)] == experts.load.tolist()
+
+
+def test_shared_experts_get_every_token() -> None:
+    """Their outputs are added to those of the chosen ones, also where these have no room."""
+    experts = mixture(capacity_factor=0.01, top_k=1, shared=2)
+    x = torch.randn(1, 10, 8)
+    dropped = experts(x)[0, -1]
+
+    assert torch.allclose(sum(expert(x[0, -1]) for expert in experts.shared), dropped, atol=1e-6)
+
+
+def test_recomputed_tokens_count_once() -> None:
+    """Activation checkpointing runs forward again in backward."""
+    from torch.utils.checkpoint import checkpoint
+
+    experts = mixture()
+    x = torch.randn(2, 5, 8, requires_grad=True)
+    checkpoint(experts, x, use_reentrant=False).sum().backward()
+
+    assert 20 == int(experts.load.sum())
+
+
+def test_an_added_loss_trains_as_one_that_the_model_s_loss_contains() -> None:
+    """The gradients of output + weight × balance, with the balance in the loss or added to the output's gradient."""
+    gradients = []
+    for added in (False, True):
+        experts = mixture()
+        experts.loss_weight = (lambda: 0.25) if added else None
+        torch.manual_seed(1)
+        outputs = experts(torch.randn(2, 5, 8))
+        (outputs.sum() if added else outputs.sum() + 0.25 * experts.balance).backward()
+        gradients.append(experts.router.weight.grad)
+
+    assert torch.allclose(*gradients, atol=1e-7)
+    assert not torch.equal(gradients[0], torch.zeros_like(gradients[0]))
