@@ -35,7 +35,7 @@ COLORS = {**{int(part): color for part, color in theme.PART_COLORS.items()}, OVE
 NAMES = {**{int(part): name for part, name in PART_LABELS.items()}, OVERLAPPED: OVERLAPPED_LABEL}
 
 COMMON = ("--batch-size", "512", "--steps", "6", "--warmup", "2", "--wait", "1")
-RANKS = {"single": 1, "ring": 4, "hierarchical": 4, "hsdp": 4, "pp": 4, "dp-tp": 4, "3d": 8}
+RANKS = {"single": 1, "ring": 4, "hierarchical": 4, "hsdp": 4, "pp": 4, "dp-tp": 4, "3d": 8, "4d": 8}
 """Processes where it takes other than 2 to see the idea."""
 SMALL = ("--model", "small")
 OPTIONS = {
