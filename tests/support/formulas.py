@@ -11,10 +11,13 @@ __all__ = [
     "clipped",
     "dp_tp",
     "half",
+    "in_pairs",
     "int8",
     "mesh_3d",
+    "moe",
     "per_parameter",
     "powersgd",
+    "ring",
     "searching",
     "topk",
     "tp",
@@ -162,3 +165,34 @@ def searching(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 
 def per_parameter(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     return {"all_reduce": (len(numbers.parameter_bytes), numbers.total)}
+
+
+def ring(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
+    """2 (n-1) messages each way, 2 (n-1)/n of the bytes (Patarasuk and Yuan 2009), up to an element for each message.
+
+    In either half a rank sends all chunks but one, and receives all but one.
+    """
+    n, rank, count = numbers.ranks, numbers.rank, numbers.total // numbers.element
+    chunk = [numbers.element * (count // n + (i < count % n)) for i in range(n)]
+    never_sent, never_received = (rank + 1, rank + 2), (rank, rank + 1)
+    both = 2 * numbers.total
+    return {
+        "send": (2 * (n - 1), both - sum(chunk[i % n] for i in never_sent)),
+        "recv": (2 * (n - 1), both - sum(chunk[i % n] for i in never_received)),
+    }
+
+
+def in_pairs(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
+    """Within a node of two ranks once there and once back; only the leaders communicate across nodes."""
+    whole = (1, numbers.total)
+    across = {"all_reduce": whole} if numbers.rank % 2 == 0 else {}
+    return {"reduce": whole, **across, "broadcast": whole}
+
+
+def moe(numbers: ModelSizes) -> dict[str, tuple[int, int | None]]:
+    # In each of four blocks: dispatch and combine, and both again in backward. The bytes depend on the router. Gathered
+    # are each block's tokens per expert and choice (int64), all-reduced the common gradients.
+    pairs = zip(numbers.names, numbers.parameter_bytes, strict=True)
+    common = [size for name, size in pairs if ".experts." not in name]
+    counts = (4, 4 * numbers.ranks * 2 * 8 * 8)
+    return {"all_to_all": (4 * 4, None), "all_gather": counts, "all_reduce": (len(common), sum(common))}

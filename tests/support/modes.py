@@ -21,10 +21,13 @@ from tests.support.formulas import (
     clipped,
     dp_tp,
     half,
+    in_pairs,
     int8,
     mesh_3d,
+    moe,
     per_parameter,
     powersgd,
+    ring,
     searching,
     topk,
     tp,
@@ -115,40 +118,9 @@ def _ddp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     return {"all_reduce": (2, numbers.total)}
 
 
-def _ring(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """2 (n-1) messages each way, 2 (n-1)/n of the bytes (Patarasuk and Yuan 2009), up to an element for each message.
-
-    In either half a rank sends all chunks but one, and receives all but one.
-    """
-    n, rank, count = numbers.ranks, numbers.rank, numbers.total // numbers.element
-    chunk = [numbers.element * (count // n + (i < count % n)) for i in range(n)]
-    never_sent, never_received = (rank + 1, rank + 2), (rank, rank + 1)
-    both = 2 * numbers.total
-    return {
-        "send": (2 * (n - 1), both - sum(chunk[i % n] for i in never_sent)),
-        "recv": (2 * (n - 1), both - sum(chunk[i % n] for i in never_received)),
-    }
-
-
-def _in_pairs(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """Within a node of two ranks once there and once back; only the leaders communicate across nodes."""
-    whole = (1, numbers.total)
-    across = {"all_reduce": whole} if numbers.rank % 2 == 0 else {}
-    return {"reduce": whole, **across, "broadcast": whole}
-
-
 def _zero1(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """ddp's all-reduces, and from each rank a broadcast of its parameters (Rajbhandari et al. 2020, P_os)."""
     return _ddp(numbers) | {"broadcast": (numbers.ranks, numbers.total)}
-
-
-def _moe(numbers: ModelSizes) -> dict[str, tuple[int, int | None]]:
-    # In each of four blocks: dispatch and combine, and both again in backward. The bytes depend on the router. Gathered
-    # are each block's tokens per expert and choice (int64), all-reduced the common gradients.
-    pairs = zip(numbers.names, numbers.parameter_bytes, strict=True)
-    common = [size for name, size in pairs if ".experts." not in name]
-    counts = (4, 4 * numbers.ranks * 2 * 8 * 8)
-    return {"all_to_all": (4 * 4, None), "all_gather": counts, "all_reduce": (len(common), sum(common))}
 
 
 def _compressed(ranks: int, how: str, *options: str, **expected: Any) -> ModeCase:
@@ -217,8 +189,8 @@ CASES: tuple[ModeCase, ...] = (
     *(ModeCase("async-after", ranks, expected_traffic=per_parameter) for ranks in (2, 4)),
     ModeCase("accumulate", 2, ("--micro-batches", "2"), expected_traffic=_ddp),
     ModeCase("accumulate", 4, expected_traffic=_ddp),
-    *(ModeCase("ring", ranks, expected_traffic=_ring) for ranks in (2, 4)),
-    *(ModeCase("hierarchical", ranks, ("--ranks-per-node", "2"), expected_traffic=_in_pairs) for ranks in (2, 4)),
+    *(ModeCase("ring", ranks, expected_traffic=ring) for ranks in (2, 4)),
+    *(ModeCase("hierarchical", ranks, ("--ranks-per-node", "2"), expected_traffic=in_pairs) for ranks in (2, 4)),
     ModeCase("ddp", 2, ("--static-graph", "--gradient-as-bucket-view"), expected_traffic=_ddp),
     ModeCase("ddp", 2, ("--find-unused-parameters",), expected_traffic=searching),
     *(_compressed(ranks, "fp16", expected_traffic=half, loss_tolerance=1e-3) for ranks in (2, 4)),
@@ -265,8 +237,8 @@ CASES: tuple[ModeCase, ...] = (
         loss_tolerance=0.01,
         expected_traffic=mixed(2, 4, scaled=True),
     ),
-    ModeCase("moe", 2, **GPT_TINY, against="moe", expected_traffic=_moe),
-    ModeCase("moe", 4, ("--experts", "8", "--top-k", "2"), **GPT_TINY, against="moe", expected_traffic=_moe),
+    ModeCase("moe", 2, **GPT_TINY, against="moe", expected_traffic=moe),
+    ModeCase("moe", 4, ("--experts", "8", "--top-k", "2"), **GPT_TINY, against="moe", expected_traffic=moe),
     ModeCase("moe", 2, ("--dtype", "bfloat16"), **GPT_TINY, against="moe", loss_tolerance=0.01),
     ModeCase("moe", 2, **_FEW, against="moe", extra_options=_LIMITED),
     ModeCase("tp", 2, expected_traffic=tp),

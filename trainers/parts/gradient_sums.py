@@ -22,7 +22,7 @@ class GradientSums:
         self.complete = complete
         self._pending: list[dist.Work] = []
 
-    def add(self, parameters: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup) -> None:
+    def add(self, parameters: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None) -> None:
         """Sum the gradients of these parameters, by their names, over the ranks of a group, if it has several."""
         if dist.get_world_size(group) == 1:
             return

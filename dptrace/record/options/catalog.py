@@ -201,7 +201,7 @@ class TrainerOptions(argparse.Namespace):
     top_k: int = option(
         "parallel", "Experts that each token is sent to.", type=positive_int, default=2, trait="experts"
     )
-    ep: int | None = option(
+    ep: int = option(
         "parallel",
         "Ranks that share out the experts of a block [default: all that have different parts of the batch].",
         type=positive_int,

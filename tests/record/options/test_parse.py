@@ -69,6 +69,15 @@ def test_what_is_not_said_is_what_suits_the_model() -> None:
     assert (0.5, 8) == (chosen.lr, chosen.batch_size)
 
 
+@pytest.mark.parametrize(
+    ("mode", "model"),
+    [("pp", "balanced"), ("3d", "balanced"), ("dp-tp", "medium"), ("4d", "gpt-tiny"), ("ddp", "medium")],
+)
+def test_stages_are_equal_by_default(mode: str, model: str) -> None:
+    """A mode that cuts a model into stages trains equal blocks, if it can train them."""
+    assert model == parse_options("", mode, []).model
+
+
 def test_a_mode_refuses_a_model_that_it_cannot_train() -> None:
     """The message lists the models that it can train."""
     check_model("ddp", "small")

@@ -36,7 +36,7 @@ def test_gradients_are_sent_in_the_last_backward_and_complete_after_waiting(monk
     model = torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(3, 1, bias=False))
     last = False
     sums = GradientSums(lambda: last)
-    sums.add(model.named_parameters(), group=None)  # type: ignore[arg-type]
+    sums.add(model.named_parameters(), group=None)
 
     model(torch.ones(1, 2)).sum().backward()
     assert [] == network.sent
@@ -54,7 +54,7 @@ def test_a_rank_alone_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradient_sums, "dist", network)
     model = torch.nn.Linear(2, 3)
     sums = GradientSums(lambda: True)
-    sums.add(model.named_parameters(), group=None)  # type: ignore[arg-type]
+    sums.add(model.named_parameters(), group=None)
     model(torch.ones(1, 2)).sum().backward()
     sums.wait()
 
