@@ -10,10 +10,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from msgspec.structs import replace
 
 import dptrace
 from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, PART_LABELS

@@ -162,16 +162,16 @@ def _3d_of(ranks: int, tensor: int, replicas: int) -> ModeCase:
 
 
 _FEW: dict[str, Any] = {"model": "gpt-tiny", "batch_size": 8}
-_LIMITED = ("--capacity-factor", "1.1", "--shared-experts", "1")
+_LIMITED = ("--capacity-factor", "1.1", "--shared-experts", "1", "--experts", "4")
 """A capacity that drops tokens, and an expert for all of them."""
 
 
-def _4d(against: str, *options: str, limits: tuple[str, ...]) -> ModeCase:
+def _4d(against: str, *options: str) -> ModeCase:
     # A single process of the same mode has the same micro-batches; moe has none.
     micro_batches = ("--micro-batches", "1" if against == "moe" else "2")
-    alone = ("--tp", "1", "--pp", "1", *micro_batches) if against == "4d" else ()
+    alone = ("--tp", "1", "--pp", "1", *micro_batches, *CLIPPED) if against == "4d" else ()
     return ModeCase(
-        "4d", 4, (*options, *micro_batches), **_FEW, against=against, extra_options=limits, alone_options=alone
+        "4d", 4, (*options, *micro_batches), **_FEW, against=against, extra_options=_LIMITED, alone_options=alone
     )
 
 
@@ -248,9 +248,8 @@ CASES: tuple[ModeCase, ...] = (
     ModeCase("dp-tp", 4, ("--tp", "2"), extra_options=CLIPPED, expected_traffic=clipped(dp_tp)),
     _3d_of(4, tensor=2, replicas=1),
     _3d_of(4, tensor=1, replicas=2),
-    _4d("moe", "--tp", "2", "--pp", "1", limits=_LIMITED),
-    _4d("4d", "--tp", "2", "--pp", "2", limits=CLIPPED),
-    _4d("4d", "--tp", "1", "--pp", "2", "--ep", "1", limits=_LIMITED),
+    _4d("moe", "--tp", "2", "--pp", "1"),
+    _4d("4d", "--tp", "1", "--pp", "2", "--ep", "1", *CLIPPED),
 )
 """Every mode except single, with which all are compared."""
 
