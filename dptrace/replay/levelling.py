@@ -10,9 +10,9 @@ from dptrace.core.intervals import Int64
 from dptrace.errors import DptraceError
 from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.host_pieces import cut_longest, host_pieces
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.graph.process import Process
-from dptrace.replay.host_pieces import cut_longest, host_pieces
 
 __all__ = ["NoStraggler"]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dptrace
-from dptrace.replay.host_pieces import KEPT_NS, cut_longest, host_pieces
+from dptrace.replay.graph.host_pieces import KEPT_NS, cut_longest, host_pieces
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=20), st.integers(0, 10**10))
