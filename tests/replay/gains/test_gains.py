@@ -110,3 +110,12 @@ def test_waiting_for_missing_ranks_is_no_gain(tmp_path: Path) -> None:
     assert finding.cost_ns > 5_000_000
     assert gain.ns is None
     assert "missing" in gain.reason
+
+
+def test_kernels_without_calls_have_gains_too(tmp_path: Path) -> None:
+    """A file with events of the device alone is replayed as far as it goes."""
+    file = job_rank(0, 300, 623)
+    file.events[:] = [event for event in file.events if event.get("cat") in ("kernel", "user_annotation")]
+    run = dptrace.open(file.write(tmp_path / "rank0.json"), cache=False)
+
+    assert all(finding.gain is not None for finding in run.with_gains().cross_rank.findings)
