@@ -63,7 +63,7 @@ def _named(host: HostEvents, names: tuple[str, ...], test: Callable[[str], objec
 
 def blocking_calls(events: RankEvents, host: HostEvents, device: DeviceOrder, names: tuple[str, ...]) -> BlockingCalls:
     """Find the blocking calls of a process; *names* are those of its host events."""
-    if not len(device) or not len(host) or events.on_cpu:
+    if not len(device) or events.on_cpu:
         none = np.empty(0, np.int64)
         return BlockingCalls(none, none, none, none, none.astype(np.bool_))
     last = _last_of_event(host, device)

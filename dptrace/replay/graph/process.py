@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.arrays import unique
 from dptrace.core.intervals import EMPTY, Int64
+from dptrace.errors import DptraceError
 from dptrace.replay.graph.blocking_calls import BlockingCalls, blocking_calls
 from dptrace.replay.graph.device_order import DeviceOrder, device_order
 from dptrace.replay.graph.host_events import HostEvents, Operators, host_events
@@ -70,6 +71,9 @@ def build_process(
         timelines: those of the process, with their numbers in the run.
         align: to the shared clock.
         first_task: number of the process's first task.
+
+    Raises:
+        DptraceError: the file has no call of the host.
     """
     intervals = [_intervals(events, timeline) for _, timeline in timelines]
     communication = np.zeros(len(events.start_ns), np.bool_)
@@ -79,6 +83,11 @@ def build_process(
     operators = _operators(events, timelines, align)
     events = _aligned(events, align)
     host = host_events(events, operators)
+    if not len(host):
+        raise DptraceError(
+            f"{timelines[0][1].path}: has work of the device but no call of the host, which a replay needs. Record CPU "
+            "activities, too."
+        )
     names = _names(events, host)
     device = device_order(events, host, communication)
     blocking = blocking_calls(events, host, device, names)
