@@ -253,6 +253,6 @@ def _remarks(training: RecordedTraining, state: StateBytes | None, activations: 
         remarks.append(f"How {training.mode!r} divides a model is not known, so nothing is expected of a rank.")
     if activations is None:
         remarks.append(
-            "Activations are computed for dptrace's MLPs and decoders only, without split layers, unequal stages or --amp."
+            "Activations are computed for dptrace's MLPs and decoders, without split layers, unequal stages or --amp."
         )
     return remarks
