@@ -29,8 +29,9 @@ export class PathData {
       if (facts.track[i]) this.byTrack[facts.track[i] - 1].push(i);
       if (facts.position[i]) this.byInterval.set(`${this.laneOf(i)} ${facts.position[i] - 1}`, i);
     }
-    for (const pieces of this.byTrack) pieces.sort((a, b) => this.start[a] - this.start[b]);
+    // In the order of the path: as recorded, neighbours can overlap.
     this.runs = this.byTrack.map((pieces) => this.#runs(pieces));
+    for (const pieces of this.byTrack) pieces.sort((a, b) => this.start[a] - this.start[b]);
     // The latest end of the pieces up to each one, which grows even where pieces overlap.
     this.reach = this.byTrack.map((pieces) => Float64Array.from(pieces, ((end) => (i) => (end = Math.max(end, this.end[i])))(-Infinity)));
     this.starts = this.byTrack.map((pieces) => Float64Array.from(pieces, (i) => this.start[i]));

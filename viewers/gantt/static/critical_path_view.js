@@ -11,7 +11,7 @@ import { rowOf, trackName } from "./rows.js";
 import { duration, integer, moment, percentOf, shortName, truncateMiddle, visible } from "./text.js";
 
 /** Height of a row of pieces; width from which a piece is outlined, and labelled; gap below which outlines join; in pixels. */
-const ROW = 18, OUTLINED = 3, LABELLED = 44, JOINED = 1.5;
+const ROW = 18, OUTLINED = 3, LABELLED = 56, JOINED = 1.5;
 /** How much of what is not on the path the page's color hides. */
 const VEIL = 0.72;
 /** Distance in pixels within which the pointer finds a piece. */
