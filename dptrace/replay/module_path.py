@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 
 from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.task_modules import modules_of_tasks
 from dptrace.replay.path import LINK_KINDS, Links
 from dptrace.replay.shortening import Shortening
-from dptrace.replay.task_modules import modules_of_tasks
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,6 @@ import pytest
 
 import dptrace
 from dptrace.replay.critical_path import CriticalPath
-from dptrace.replay.task_modules import modules_of_tasks
 from tests.support.replay_files import write_job_with_modules
 from tests.test_public_frames import check
 
@@ -35,16 +34,6 @@ def test_a_tenth_less_of_a_module_gains_what_a_replay_says(run: dptrace.Run) -> 
     gains = {one.module: one.gain_ns for one in run.critical_path().by_module}
 
     assert (41_000, 30_000, None) == (gains["layers.0"], gains["layers.1"], gains["(no module)"])
-
-
-def test_a_kernel_is_of_the_same_module_on_all_ranks(run: dptrace.Run) -> None:
-    """Both ranks' forward kernels are of ``layers.0``."""
-    modules = modules_of_tasks(run.replay.model)
-    forward = run.replay.model.graph.names.index("forward")
-    tasks = run.replay.model.graph.name == forward
-
-    assert ("layers.0", "layers.1") == modules.names
-    assert {0} == set(modules.module[tasks].tolist())
 
 
 def test_a_run_without_modules_has_none(tmp_path: Path) -> None:
