@@ -77,10 +77,10 @@ def command(
 
     \b
     Examples:
-      dptrace view runs/interleaved
       dptrace view runs/ddp --ranks 0,1 --steps 4:6
       dptrace view runs/naive --against runs/interleaved
       dptrace view runs/ddp --critical-path
+      dptrace view runs/ddp --text
       dptrace view runs/ddp --view breakdown --svg breakdown.svg
       dptrace view runs/ddp --figure step.pdf --annotate
     """
