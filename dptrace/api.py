@@ -121,7 +121,7 @@ def whatif(
     """Predict what a step would take if something were different, by replaying the run; changes apply together.
 
     Args:
-        run: the run; without changes it is replayed as it was.
+        run: replayed as it was without changes.
         compute: factor by which compute is faster.
         bandwidth: factor by which links are faster, or what they move as text (``"25GBps"``); the latency of a
             collective stays, where its sizes show it.
@@ -130,10 +130,11 @@ def whatif(
         no_straggler: between two collectives, no rank spends longer on its own work than the median one.
         no_host_delay: calls, and what the host does between them, take no time.
         perfect_overlap: nothing waits for a collective.
-        others: ``latency`` (``"0.5x"`` or ``"5us"``), ``link`` (``"nvlink4"``, ``"5us:12.5GB/s"``), ``compress``
-            (``"fp16"``), ``world_size``, ``bucket_cap_mb``, ``schedule`` (``"naive"``, ``"interleaved"``, ``"ddp"``,
-            ``"overlap-optimizer"``), ``accumulate`` (micro-steps for each step of the optimizer), ``fuse`` (a regular
-            expression), ``cuda_graphs`` and ``no_recompute``.
+        others: ``latency`` (``"0.5x"`` or ``"5us"``), ``link`` (``"nvlink4"``, ``"5us:12.5GB/s"``, a file of
+            ``dptrace links -o``), ``compress`` (``"fp16"``), ``world_size`` (with ``link`` for a run of one rank),
+            ``bucket_cap_mb``, ``schedule`` (``"naive"``, ``"interleaved"``, ``"ddp"``, ``"overlap-optimizer"``),
+            ``accumulate`` (micro-steps for each step of the optimizer), ``fuse`` (a regular expression),
+            ``cuda_graphs`` and ``no_recompute``.
 
     Returns:
         The step as measured, replayed and predicted in ns, its range, its parts and ranks, the predicted run, and the
@@ -143,6 +144,7 @@ def whatif(
         UsageError: a factor is not above 0, no kernel matches, or a rank is not in the run.
         DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
     """
+    from dptrace.bench.links.measured import with_measured_link
     from dptrace.replay.options import changes_of
 
     changes = changes_of(
@@ -153,7 +155,7 @@ def whatif(
         no_straggler=no_straggler,
         no_host_delay=no_host_delay,
         perfect_overlap=perfect_overlap,
-        **others,
+        **with_measured_link(others),
     )
     return run.replay.whatif(changes)
 

@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "comparison",
         "export",
         "hta",
+        "bench",
         "viewers",
         "readers",
         "model",

@@ -40,7 +40,7 @@ def timeline_at(model: Model, number: int, times: Times) -> Timeline:
         timeline,
         start_ns=start,
         end_ns=end,
-        launch_ns=_launches(timeline, process, tasks, times),
+        launch_ns=_launches(timeline, process, tasks, times, start),
         windows=windows,
         host=NO_ACTIVITY,
         data_loading=EMPTY,
@@ -75,17 +75,20 @@ def _marks(model: Model, number: int, times: Times) -> Int64:
     return marks
 
 
-def _launches(timeline: Timeline, process: Process, tasks: Int64, times: Times) -> Int64:
-    """Return when each interval was launched, on the timeline's clock."""
+def _launches(timeline: Timeline, process: Process, tasks: Int64, times: Times, start: Int64) -> Int64:
+    """Return when each interval was launched, on the timeline's clock; *start* is when it starts."""
     launch = timeline.launch_ns.copy()
     interval = tasks - int(process.interval_tasks[0]) if len(process.interval_tasks) else np.full(len(tasks), -1)
-    on_device = (tasks >= 0) & (interval >= 0)
+    # Tasks beyond the process's own were inserted by a change: no recorded call launches them.
+    inserted = tasks >= process.first_task + len(process)
+    on_device = (tasks >= 0) & (interval >= 0) & ~inserted
     by = np.full(len(tasks), -1, np.int64)
     by[on_device] = process.device.launched_by[interval[on_device]]
     known = (by >= 0) & (launch != UNKNOWN)
     call = process.host_tasks.begin[by[known]]
     launch[known] += times.start_ns[call] - process.host.start_ns[by[known]]
-    operator = (tasks >= 0) & (interval < 0)
+    launch[inserted] = start[inserted]
+    operator = (tasks >= 0) & (interval < 0) & ~inserted
     launch[operator] += times.start_ns[tasks[operator]] - process.start_ns[tasks[operator] - process.first_task]
     return launch
 

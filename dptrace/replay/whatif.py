@@ -22,6 +22,7 @@ from dptrace.replay.simulate import Times
 from dptrace.replay.steady_state import SteadyState, steady_state
 from dptrace.replay.timelines import timeline_at
 from dptrace.replay.transforms.accumulate import Accumulate
+from dptrace.replay.transforms.replicate import replicated
 from dptrace.run.run import Run
 
 if TYPE_CHECKING:
@@ -221,6 +222,7 @@ class Replay:
         Raises:
             DptraceError: the run does not have what would change.
         """
+        changes = replicated(self.model, changes)
         changed, variants, steady, bound = self._changed(changes)
         model = changed.model
         path = path_of_run(model, changed.times)

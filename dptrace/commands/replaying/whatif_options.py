@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dptrace.commands.shared.options import field_of, group
-from dptrace.errors import DptraceError, UsageError
+from dptrace.errors import UsageError
 
-if TYPE_CHECKING:
-    from dptrace.model.training.network import Link
+__all__ = ["Different", "different_options"]
 
-__all__ = ["Different", "different_options", "measured_link"]
-
-_AS_TYPED = ("latency", "compress", "schedule", "accumulate", "fuse", "cuda_graphs", "no_recompute")
+_AS_TYPED = ("latency", "link", "compress", "schedule", "accumulate", "fuse", "cuda_graphs", "no_recompute")
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,6 @@ class Different:
         world, caps = self._values("world_size"), self._values("bucket_cap_mb")
         return {
             **{name: getattr(self, name) for name in _AS_TYPED},
-            "link": measured_link(self.link) if self.link else None,
             "world_size": int(world[0]) if world else None,
             "bucket_cap_mb": caps[0] if caps else None,
             "compute": parse_factor(self.compute, "--compute") if self.compute else None,
@@ -89,24 +84,6 @@ def _bandwidth(text: str) -> float | str:
     from dptrace.replay.options import parse_factor
 
     return text if text.strip().lower().endswith(("bps", "b/s")) else parse_factor(text, "--bandwidth")
-
-
-def measured_link(text: str) -> Link | str:
-    """Return the link of a file of ``dptrace links -o``, or the text where it is no such file's name.
-
-    Raises:
-        DptraceError: the file has no line of all_reduce.
-    """
-    path = Path(text)
-    if path.suffix != ".json":
-        return text
-    from dptrace.bench.links.launch import read_links
-    from dptrace.model.training.network import Link
-
-    link = (read_links(path)["collectives"].get("all_reduce") or {}).get("link")
-    if not link or link["beta_s_per_byte"] <= 0:
-        raise DptraceError(f"{path}: has no line of all_reduce; measure one with: dptrace links -o {path}")
-    return Link(path.name, link["alpha_s"], 1 / link["beta_s_per_byte"])
 
 
 _DIFFERENT = field_of("different", Different())

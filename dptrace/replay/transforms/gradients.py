@@ -19,7 +19,16 @@ from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.graph.process import Process
 from dptrace.timeline.reading import Reading
 
-__all__ = ["ACCUMULATED", "Accumulated", "GradientStep", "accumulated", "gradient_steps"]
+__all__ = [
+    "ACCUMULATED",
+    "Accumulated",
+    "GradientStep",
+    "ReadyGradients",
+    "accumulated",
+    "gradient_steps",
+    "ready_gradients",
+    "sized_gradients",
+]
 
 _NAME = "torch::autograd::AccumulateGrad"
 _ITEM_BYTES = {"double": 8, "float": 4, "c10::half": 2, "c10::bfloat16": 2}
@@ -86,11 +95,20 @@ class GradientStep(msgspec.Struct, frozen=True):
     """Task of each all-reduce: where its ranks meet."""
 
 
-def gradient_steps(model: Model) -> tuple[GradientStep, ...]:
-    """Find the gradients of each step and their all-reduces.
+class ReadyGradients(msgspec.Struct, frozen=True):
+    """The gradients of one step, in the order in which they become ready."""
+
+    ready: Int64
+    """Task at whose end each gradient is ready on each process: processes × gradients."""
+    shapes: Int64
+    """Bytes of each by its recorded shape; 0 where there is none."""
+
+
+def ready_gradients(model: Model) -> tuple[ReadyGradients, ...]:
+    """Find the gradients of each step; a step may have none.
 
     Raises:
-        DptraceError: the run does not show them.
+        DptraceError: the run shows none.
     """
     ready = [_ready_by_step(model, process, timeline_at) for process, timeline_at in _processes(model)]
     counts = {len(tasks) for rank in ready for tasks, _ in rank}
@@ -99,17 +117,48 @@ def gradient_steps(model: Model) -> tuple[GradientStep, ...]:
             f"{model.run.path}: the trace has no AccumulateGrad operators, which show when each gradient is ready. "
             "Record operators too (activities=[CPU, CUDA])."
         )
-    meetings = _meetings_by_step(model)
-    steps = min(len(meetings), *(len(rank) for rank in ready))
     found = []
-    for step in range(steps):
+    for step in range(min(len(rank) for rank in ready)):
         per_rank = [rank[step] for rank in ready]
         count = min(len(tasks) for tasks, _ in per_rank)
-        if not count or not len(meetings[step]):
-            continue
         tasks = np.stack([own[len(own) - count :] for own, _ in per_rank])
-        sizes, exact = _bytes_of(model, per_rank[0][1][-count:], tasks[0], meetings[step])
-        found.append(GradientStep(tasks, sizes, exact, meetings[step]))
+        shapes = per_rank[0][1]
+        found.append(ReadyGradients(tasks, shapes[len(shapes) - count :]))
+    return tuple(found)
+
+
+def sized_gradients(model: Model) -> tuple[GradientStep, ...]:
+    """Find the gradients of each step of a run without collectives; a step may have none.
+
+    Their bytes are those of their shapes. Without shapes, they share those of the parameters in ``run.json`` equally.
+
+    Raises:
+        DptraceError: the run does not show them, or not their sizes.
+    """
+    steps = ready_gradients(model)
+    if all((step.shapes > 0).all() for step in steps):
+        return tuple(GradientStep(step.ready, step.shapes, True, step.shapes[:0]) for step in steps)
+    parameters = model.run.metadata.get("parameters")
+    if not isinstance(parameters, int) or parameters <= 0:
+        raise DptraceError(f"{model.run.path}: the sizes of gradients are not known. {_SIZES}")
+    return tuple(
+        GradientStep(step.ready, np.full(count, max(1, 4 * parameters // max(1, count))), False, step.shapes[:0])
+        for step in steps
+        for count in [step.ready.shape[1]]
+    )
+
+
+def gradient_steps(model: Model) -> tuple[GradientStep, ...]:
+    """Find the gradients of each step and their all-reduces.
+
+    Raises:
+        DptraceError: the run does not show them.
+    """
+    found = []
+    for step, meetings in zip(ready_gradients(model), _meetings_by_step(model), strict=False):
+        if step.ready.shape[1] and len(meetings):
+            sizes, exact = _bytes_of(model, step.shapes, step.ready[0], meetings)
+            found.append(GradientStep(step.ready, sizes, exact, meetings))
     if not found:
         raise DptraceError(f"{model.run.path}: no step has both gradients and all-reduces of them.")
     return tuple(found)

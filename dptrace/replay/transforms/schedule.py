@@ -27,13 +27,13 @@ from dptrace.replay.transforms.gradients import GradientStep, gradient_steps
 from dptrace.replay.transforms.pricing import all_reduce_line
 from dptrace.timeline.model import Kind, Phase
 
-__all__ = ["MIB", "SCHEDULES", "Reschedule"]
+__all__ = ["MIB", "RESUME_NS", "SCHEDULES", "Reschedule", "first_after", "optimizer_ns"]
 
 MIB = 1 << 20
 SCHEDULES = ("naive", "interleaved", "ddp", "overlap-optimizer")
 _FIRST_CAP, _CAP = MIB, 25 * MIB
 """DDP's own: the first bucket is small, so that communication begins early (``kDefaultFirstBucketBytes``)."""
-_RESUME_NS = 20_000
+RESUME_NS = 20_000
 """What a host takes at least after a wait."""
 
 
@@ -58,10 +58,10 @@ class Reschedule(msgspec.Struct, frozen=True):
         rebuilt = _Rebuilt(model, line)
         for step in steps:
             ready = np.repeat(step.ready[:, -1:], len(step.bytes), axis=1) if self.schedule == "naive" else step.ready
-            rebuilt.carry(step, ready, self._buckets(step.bytes), self.schedule == "overlap-optimizer")
+            rebuilt.carry(step, ready, self.buckets(step.bytes), self.schedule == "overlap-optimizer")
         return rebuilt.model()
 
-    def _buckets(self, sizes: Int64) -> list[int]:
+    def buckets(self, sizes: Int64) -> list[int]:
         """Return where each bucket ends among the gradients."""
         if self.schedule in ("naive", "interleaved") and self.cap_bytes is None:
             return list(range(1, len(sizes) + 1))
@@ -169,9 +169,9 @@ class _Rebuilt:
                 continue
             own = done if len(done) == 1 else done[_own_of(self._of, done, index)]
             if share is None:
-                self._edges.add(own, np.full(len(own), task), _RESUME_NS if process.events.on_cpu else 0, EdgeKind.JOIN)
+                self._edges.add(own, np.full(len(own), task), RESUME_NS if process.events.on_cpu else 0, EdgeKind.JOIN)
                 continue
-            optimizer = _optimizer_ns(self._of, index) / max(1, len(process.host.marks) - 1)
+            optimizer = optimizer_ns(self._of, index) / max(1, len(process.host.marks) - 1)
             passed = 0.0
             for number, chunk in enumerate(chunks):
                 mine = over[number] if len(over[number]) == 1 else over[number][_own_of(self._of, over[number], index)]
@@ -188,7 +188,7 @@ class _Rebuilt:
             device = process.device
             own = process.interval_tasks[~device.communication]
         at = graph.start_ns[own]
-        later = own[(at > graph.start_ns[ready]) & (at >= ended - _RESUME_NS)]
+        later = own[(at > graph.start_ns[ready]) & (at >= ended - RESUME_NS)]
         if not len(later):
             return -1
         task = int(later[np.argmin(graph.start_ns[later])])
@@ -201,7 +201,7 @@ class _Rebuilt:
         edges = slice(graph.first[task], graph.first[task + 1])
         kind, lag = graph.edge.kind[edges], self._lags[edges]
         long = ((kind == EdgeKind.HOST) | (kind == EdgeKind.THREAD)) & (lag > _LONGEST_PAUSE_NS)
-        self._lags[edges] = np.where(long, _RESUME_NS, lag)
+        self._lags[edges] = np.where(long, RESUME_NS, lag)
 
 
 _LONGEST_PAUSE_NS = 1_000_000
@@ -214,7 +214,23 @@ def _own_of(model: Model, over: Int64, process: int) -> NDArray[np.bool_]:
     return own
 
 
-def _optimizer_ns(model: Model, process: int) -> int:
+def first_after(model: Model, process: Process, ready: int) -> int:
+    """Return the first work that a process does after the task with which its last gradient is ready, or -1.
+
+    On a GPU it is what is launched next on any stream, on a CPU the operator that starts next.
+    """
+    graph = model.graph
+    if process.events.on_cpu:
+        own = process.first_task + np.flatnonzero(process.host.kind == TaskKind.COMPUTE)
+        later = own[graph.start_ns[own] > graph.start_ns[ready]]
+        return int(later[np.argmin(graph.start_ns[later])]) if len(later) else -1
+    device = process.device
+    by = int(device.launched_by[ready - int(process.interval_tasks[0])])
+    later = np.flatnonzero(~device.communication & (device.launched_by > by))
+    return int(process.interval_tasks[later[np.argmin(device.launched_by[later])]]) if len(later) else -1
+
+
+def optimizer_ns(model: Model, process: int) -> int:
     """Return the optimizer's compute on a process's first device."""
     number = next(number for number, (index, _) in enumerate(model.place) if index == process)
     timeline = model.run.timelines[number]

@@ -1,0 +1,256 @@
+"""From one recorded rank to many: data parallelism whose all-reduces of the gradients are inserted into its steps.
+
+Each step gets the all-reduces of a schedule, one after the other on a stream of their own::
+
+    compute    │ forward │ backward          │             │ optimizer │
+    inserted   │         │      bucket 0 │ bucket 1 │ …    │
+                               └ starts when its last gradient is ready and the one before it is over
+
+A transfer takes what the links of the what-if take for its bytes, by the formula of the algorithm. The other ranks are
+not shown: they do what the recorded one does, at the same time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from dptrace.core.intervals import Int64
+from dptrace.errors import DptraceError
+from dptrace.model.collectives import ALGORITHMS
+from dptrace.replay.changes import Change, Doubting
+from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.model import NO_PROCESS, Edge, EdgeKind, Edges, TaskKind
+from dptrace.replay.graph.rendezvous import Transfers
+from dptrace.replay.transforms.gradients import GradientStep, sized_gradients
+from dptrace.replay.transforms.links import Communication, LinkBandwidth, LinkChange, OtherLink, WorldSize
+from dptrace.replay.transforms.pricing import Priced, with_transfers
+from dptrace.replay.transforms.schedule import RESUME_NS, Reschedule, first_after, optimizer_ns
+from dptrace.timeline.model import COLUMNS, Collective, Kind, Phase, Timeline
+
+__all__ = ["Replicate", "replicated"]
+
+_NAME = "all_reduce"
+
+
+class Replicate(msgspec.Struct, frozen=True):
+    """The job of one recorded rank runs on many, each with the batch of the recorded one."""
+
+    ranks: int
+    links: tuple[LinkChange, ...]
+    """What a transfer costs: the link, and what changes its messages."""
+    schedule: Reschedule = Reschedule()
+    collectives: bool = True
+    host: bool = True
+
+    def describe(self) -> str:
+        parts = (f"{self.ranks} ranks", *(part.describe() for part in self.links), self.schedule.describe())
+        return ", ".join(parts)
+
+    def apply(self, model: Model) -> Model:
+        if not any(isinstance(part, (OtherLink, LinkBandwidth)) for part in self.links):
+            raise DptraceError(
+                f"{model.run.path}: one rank was recorded, so what a message takes is not known. Add --link NAME, "
+                "--link LATENCY:BANDWIDTH (5us:12.5GB/s), or --link FILE from dptrace links -o FILE."
+            )
+        plan = _Plan(model)
+        for number, step in enumerate(sized_gradients(model)):
+            if len(step.bytes):
+                plan.send(step, number, self.schedule)
+        return self._priced(plan.model(self.ranks))
+
+    def _priced(self, model: Model) -> Model:
+        transfers = model.transfers
+        algorithm = ALGORITHMS["ring all-reduce"]
+        # Both move the same bytes; for many ranks the libraries take the one with fewer hops.
+        hops = min(algorithm.hops(self.ranks), ALGORITHMS["halving-doubling all-reduce"].hops(self.ranks))
+        count, zero = len(transfers), np.zeros(len(transfers))
+        of = Priced(
+            task=transfers.task,
+            latency_ns=zero,
+            moving_ns=zero,
+            bytes=transfers.bytes.astype(np.float64),
+            hops=np.full(count, hops),
+            share=np.full(count, algorithm.share(self.ranks)),
+        )
+        for part in self.links:
+            of = part.change(model, of)
+        return with_transfers(model, of)
+
+    def doubts(self, model: Model) -> tuple[str, ...]:
+        """Return what the answer takes for granted."""
+        text = (
+            "All ranks are taken to be as fast as the recorded one and to be ready at the same time, so nothing waits "
+            "for a slower rank, and what one rank alone has of its machine (memory, cores, power) is not shared."
+        )
+        found = [text]
+        if not all(step.exact for step in sized_gradients(model)):
+            found.append("The trace has no shapes: gradients are taken to be equally large, in 4 bytes a parameter.")
+        if self.schedule.schedule == "overlap-optimizer":
+            found.append("The optimizer is taken to be divisible by gradient, which needs one that steps in hooks.")
+        return (*found, *(text for part in self.links if isinstance(part, Doubting) for text in part.doubts(model)))
+
+
+def replicated(model: Model, changes: Sequence[Change]) -> tuple[Change, ...]:
+    """Return the changes with :class:`Replicate` in place of another number of ranks, if one rank was recorded.
+
+    That change takes the links and the schedule with it.
+    """
+    if model.run.world_size > 1 or len(model.transfers):
+        return tuple(changes)
+    ranks = [part.ranks for change in changes for part in _parts(change) if isinstance(part, WorldSize)]
+    if not ranks:
+        return tuple(changes)
+    links = tuple(part for change in changes for part in _parts(change) if not isinstance(part, WorldSize))
+    schedule = next((change for change in changes if isinstance(change, Reschedule)), Reschedule())
+    made, found = Replicate(ranks[0], links, schedule), list[Change]()
+    for change in changes:
+        if isinstance(change, Communication):
+            found.append(made)
+        elif not isinstance(change, Reschedule):
+            found.append(change)
+    return tuple(found)
+
+
+def _parts(change: Change) -> tuple[LinkChange, ...]:
+    return change.parts if isinstance(change, Communication) else ()
+
+
+class _Plan:
+    """The all-reduces that are inserted, as tasks behind those of the model: arrivals first, then transfers."""
+
+    def __init__(self, model: Model) -> None:
+        self._of = model
+        self._bytes, self._at, self._step, self._number = list[int](), list[int](), list[int](), list[int]()
+        self._waits: list[tuple[Int64, Int64, int, EdgeKind]] = []
+        """Source, number of the all-reduce whose arrival waits for it."""
+        self._joins: list[tuple[int, int, int]] = []
+        """Number of the all-reduce, the task that waits for its end, and the lag."""
+
+    def send(self, step: GradientStep, number: int, schedule: Reschedule) -> None:
+        """Insert the all-reduces of a step.
+
+        Args:
+            number: that of the step.
+        """
+        ends = schedule.buckets(step.bytes)
+        sizes = np.diff(np.concatenate(([0], np.cumsum(step.bytes)[np.array(ends) - 1])))
+        ready = step.ready[:, -1:] if schedule.schedule == "naive" else step.ready[:, np.array(ends) - 1]
+        ready = np.broadcast_to(ready, (len(ready), len(ends)))
+        first = len(self._bytes)
+        self._bytes += sizes.tolist()
+        self._step += [number] * len(ends)
+        self._number += range(len(ends))
+        self._at += self._of.graph.end_ns[ready].max(axis=0).tolist()
+        for own in ready:
+            self._waits.append((own, first + np.arange(len(ends)), 0, EdgeKind.PRODUCE))
+        self._join(step, first, sizes, divided=schedule.schedule == "overlap-optimizer")
+
+    def _join(self, step: GradientStep, first: int, sizes: Int64, *, divided: bool) -> None:
+        """Let what follows the last gradient wait for the last all-reduce, or for each as far as it needs it."""
+        for index, process in enumerate(self._of.processes):
+            task = first_after(self._of, process, int(step.ready[index, -1]))
+            if task < 0:
+                continue
+            resume = RESUME_NS if process.events.on_cpu else 0
+            if not divided:
+                self._joins.append((first + len(sizes) - 1, task, resume))
+                continue
+            work = optimizer_ns(self._of, index) / max(1, len(process.host.marks) - 1)
+            done = (np.cumsum(sizes) - sizes) / max(1, int(sizes.sum()))
+            self._joins += [(first + i, task, resume - round(share * work)) for i, share in enumerate(done.tolist())]
+
+    def model(self, ranks: int) -> Model:
+        """Return the model with these tasks, whose transfers take no time yet."""
+        of, graph, count = self._of, self._of.graph, len(self._bytes)
+        arrival = len(graph) + np.arange(count)
+        transfer = arrival + count
+        at = np.array(self._at, np.int64)
+        names = graph.names if _NAME in graph.names else (*graph.names, _NAME)
+        kinds = np.repeat(np.array([TaskKind.ARRIVAL, TaskKind.TRANSFER], np.uint8), count)
+        owner = np.repeat(np.array([0, NO_PROCESS], np.int32), count)
+        none = np.full(2 * count, -1, np.int32)
+        wider = replace(
+            graph,
+            start_ns=np.concatenate((graph.start_ns, at, at)),
+            duration_ns=np.concatenate((graph.duration_ns, np.zeros(2 * count, np.int64))),
+            end_ns=np.concatenate((graph.end_ns, at, at)),
+            kind=np.concatenate((graph.kind, kinds)),
+            process=np.concatenate((graph.process, owner)),
+            name=np.concatenate((graph.name, np.full(2 * count, names.index(_NAME), np.int32))),
+            operator=np.concatenate((graph.operator, none)),
+            names=names,
+        )
+        transfers = self._transfers(arrival, transfer, at)
+        timelines, place = self._timelines(arrival, at, ranks)
+        run = dataclasses.replace(of.run, timelines=timelines, devices=(), world_size=ranks)
+        over = np.concatenate((of.over, transfer, transfer))
+        wide = replace(of, run=run, graph=wider, transfers=transfers, over=over, place=place)
+        return wide.with_edges(self._edge(arrival, transfer))
+
+    def _edge(self, arrival: Int64, transfer: Int64) -> Edge:
+        edges = Edges()
+        for source, target, lag, kind in self._waits:
+            edges.add(source, arrival[target], lag, kind)
+        edges.add(transfer[:-1], arrival[1:], 0, EdgeKind.STREAM)
+        edges.add(arrival, transfer, 0, EdgeKind.RENDEZVOUS)
+        joins = np.array(self._joins, np.int64).reshape(-1, 3)
+        edges.add(transfer[joins[:, 0]], joins[:, 1], joins[:, 2], EdgeKind.JOIN)
+        more, edge = edges.table(), self._of.graph.edge
+        return Edge(*(np.concatenate((getattr(edge, n), getattr(more, n))) for n in Edge.__struct_fields__))
+
+    def _transfers(self, arrival: Int64, transfer: Int64, at: Int64) -> Transfers:
+        count = len(transfer)
+        return Transfers(
+            arrived_ns=at,
+            duration_ns=np.zeros(count, np.int64),
+            end_ns=at,
+            kind=np.full(count, "all_reduce", object),
+            dtype=np.full(count, "Float", object),
+            bytes=np.array(self._bytes, np.int64),
+            group=np.zeros(count, np.int32),
+            absent=np.zeros(count, np.bool_),
+            sized=np.ones(count, np.bool_),
+            task=transfer,
+            arrival=arrival,
+            instance=np.arange(count),
+        )
+
+    def _timelines(
+        self, arrival: Int64, at: Int64, ranks: int
+    ) -> tuple[tuple[Timeline, ...], tuple[tuple[int, Int64], ...]]:
+        """Return the timelines with the inserted intervals on the first device, and the task of each interval."""
+        of = self._of
+        first = of.run.timelines[0]
+        index, tasks = of.place[0]
+        placed = np.flatnonzero(tasks >= 0)[:1]
+        # From the clock that ranks share to that of the timeline.
+        start = at + int((first.start_ns[placed] - of.graph.start_ns[tasks[placed]]).sum())
+        collectives = tuple(
+            Collective(_NAME, size, "Float", "data parallel", ranks, seq, label=f"bucket {number}", gradients=True)
+            for seq, (size, number) in enumerate(zip(self._bytes, self._number, strict=True))
+        )
+        more = {
+            "start_ns": start,
+            "end_ns": start,
+            "name": np.full(len(at), len(first.names)),
+            "kind": np.full(len(at), Kind.COMMUNICATION),
+            "phase": np.full(len(at), Phase.BACKWARD),
+            "step": np.array(self._step),
+            "lane": np.full(len(at), int(first.lane.max(initial=0)) + 1),
+            "collective": len(first.collectives) + np.arange(len(at)),
+            "launch_ns": start,
+            "recompute": np.zeros(len(at), np.bool_),
+        }
+        joined = {
+            column: np.concatenate((old := getattr(first, column), more[column].astype(old.dtype)))
+            for column in COLUMNS
+        }
+        wider = replace(first, names=(*first.names, _NAME), collectives=(*first.collectives, *collectives), **joined)
+        order = np.argsort(wider.start_ns, kind="stable")
+        place = (index, np.concatenate((tasks, arrival))[order])
+        return (wider.filter(order), *of.run.timelines[1:]), (place, *of.place[1:])

@@ -1,0 +1,130 @@
+"""From one recorded rank to many: inserted all-reduces, on a recording of one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dptrace
+from dptrace.errors import DptraceError
+from dptrace.replay.simulate import simulate
+from dptrace.replay.transforms.gradients import sized_gradients
+from dptrace.replay.transforms.links import Communication, WorldSize
+from dptrace.replay.transforms.options import communication_of
+from dptrace.replay.transforms.replicate import replicated
+from dptrace.timeline.model import Kind
+from tests.support.paths import ROOT
+
+_LINK = "50us:1GB/s"
+_BYTES = 33_728_552
+
+
+@pytest.fixture(scope="module")
+def single() -> dptrace.Run:
+    return dptrace.open(ROOT / "traces" / "single_cpu")
+
+
+def test_a_free_link_costs_nothing(single: dptrace.Run) -> None:
+    """With messages of no time, a step of many ranks is as long as that of one."""
+    answer = single.whatif(world_size=8, link="0us:1000000000GB/s", schedule="interleaved")
+
+    assert answer.predicted_step_ns == pytest.approx(answer.measured_step_ns, rel=1e-3)
+
+
+# A ring among P ranks pays the latency 2(P − 1) times, and moves the bytes over each link 2(P − 1)/P times.
+@pytest.mark.parametrize(("ranks", "hops", "share"), [(2, 2, 1.0), (4, 4, 1.5)])
+def test_all_reduces_after_backward_take_the_time_of_the_formula(
+    single: dptrace.Run, ranks: int, hops: int, share: float
+) -> None:
+    """Ten gradients one by one after backward: ten latencies and all bytes are exposed."""
+    answer = single.whatif(world_size=ranks, link=_LINK, schedule="naive")
+
+    expected = 10 * hops * 50_000 + share * _BYTES
+    # The optimizer waits for them in a pause that the host had anyway.
+    assert answer.predicted["exposed_comm_ns"] == pytest.approx(expected, rel=0.01)
+    assert answer.predicted_step_ns - answer.measured_step_ns == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("cap_mb", [0.001, 4, 100])
+def test_buckets_follow_one_another(single: dptrace.Run, cap_mb: float) -> None:
+    """The last ends by the recursion end = max(ready, end before) + time, in every step."""
+    model = single.replay.model
+    (change,) = replicated(model, communication_of({"world_size": 2, "link": _LINK, "bucket_cap_mb": cap_mb}, None))
+    after = change.apply(model)
+    times = simulate(after.graph)
+    transfers = after.transfers
+
+    ends, begin = times.end_ns[transfers.task], 0
+    for step in sized_gradients(model):
+        end = filled = 0
+        for index, size in enumerate(step.bytes.tolist()):
+            filled += size
+            if filled >= cap_mb * (1 << 20) or index == len(step.bytes) - 1:
+                end = max(end, int(times.end_ns[step.ready[0, index]])) + 2 * 50_000 + filled
+                assert abs(ends[begin] - end) <= 2 * (begin + 1)
+                begin, filled = begin + 1, 0
+    assert begin == len(ends)
+
+
+def test_the_predicted_run_has_the_collectives(single: dptrace.Run) -> None:
+    """They are intervals of the timeline, in the split, with bytes, label and group; the rest is as recorded."""
+    run = single.whatif(world_size=8, link=_LINK, bucket_cap_mb=4).run
+
+    assert 8 == run.world_size
+    frame = run.collectives()
+    assert {"all_reduce"} == set(frame["kind"])
+    assert [_BYTES] * 4 == frame.groupby("step")["bytes"].sum().tolist()
+    assert frame["label"].str.startswith("bucket ").all()
+    assert (run.steps()["exposed_comm_ns"] > 0).all()
+    assert (single.timelines[0].kind == Kind.COMPUTE).sum() == (run.timelines[0].kind == Kind.COMPUTE).sum()
+
+
+def test_an_optimizer_in_hooks_waits_less(single: dptrace.Run) -> None:
+    """It takes each bucket as it comes, so that only the work after the last one follows it."""
+    gains = [
+        single.whatif(world_size=2, link=_LINK, schedule=schedule).run_gain_ns
+        for schedule in ("naive", "ddp", "interleaved", "overlap-optimizer")
+    ]
+
+    assert gains[0] < gains[1] <= gains[3]
+    assert gains[0] < gains[2]
+
+
+def test_micro_steps_are_not_reduced(single: dptrace.Run) -> None:
+    """Of four micro-steps only the last has all-reduces."""
+    answer = single.whatif(world_size=2, link=_LINK, schedule="naive", accumulate=4)
+
+    assert answer.predicted["exposed_comm_ns"] == pytest.approx(10 * 2 * 50_000 + _BYTES, rel=0.01)
+
+
+@pytest.mark.parametrize("options", [{}, {"latency": "5us"}, {"compress": "fp16"}])
+def test_without_a_link_the_message_is_how_to_add_one(single: dptrace.Run, options: dict[str, Any]) -> None:
+    """One rank shows nothing of a link."""
+    with pytest.raises(DptraceError, match="--link"):
+        single.whatif(world_size=2, **options)
+
+
+def test_gradients_without_shapes_share_the_parameters(single: dptrace.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """run.json has their number; without it the answer is refused."""
+    from dptrace.replay.transforms import gradients
+
+    ready = gradients.ready_gradients(single.replay.model)
+    bare = tuple(gradients.ReadyGradients(step.ready, np.zeros_like(step.shapes)) for step in ready)
+    monkeypatch.setattr(gradients, "ready_gradients", lambda model: bare)
+
+    answer = single.whatif(world_size=2, link=_LINK, schedule="naive")
+    assert answer.predicted["exposed_comm_ns"] == pytest.approx(10 * 2 * 50_000 + _BYTES, rel=0.01)
+    assert any("equally large" in doubt.text for doubt in answer.doubts)
+
+    monkeypatch.delitem(single.metadata, "parameters")
+    with pytest.raises(DptraceError, match="shapes"):
+        single.whatif(world_size=2, link=_LINK)
+
+
+def test_a_run_of_several_ranks_keeps_its_changes(run: dptrace.Run) -> None:
+    """Only one recorded rank needs what is not recorded."""
+    changes = (Communication((WorldSize(8),)),)
+
+    assert changes == replicated(run.replay.model, changes)
