@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
+from dptrace.core.intervals import Int64, covered, union
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.model import TaskKind
+from dptrace.replay.graph.model import EdgeKind, TaskKind
+from dptrace.replay.transforms.bucket_copies import copying
 from dptrace.replay.transforms.launches import without_tasks
+from dptrace.replay.transforms.schedule import RESUME_NS
 from dptrace.timeline.model import Phase
 
 __all__ = ["Accumulate"]
+
+_LONGEST_PAUSE_NS = 1_000_000
+_WAITING = 0.5
+"""Share of a longer pause of the host under an all-reduce from which it is a wait for it."""
 
 
 class Accumulate(msgspec.Struct, frozen=True):
@@ -40,10 +49,41 @@ class Accumulate(msgspec.Struct, frozen=True):
         reduced = transfers.kind == "all_reduce"
         durations = graph.duration_ns.copy()
         durations[transfers.task[reduced]] = 0
-        removed[transfers.arrival[reduced[transfers.instance]]] = True
+        arrivals = transfers.arrival[reduced[transfers.instance]]
+        removed[arrivals] = True
+        removed |= copying(model)
         removed &= graph.of(TaskKind.COMPUTE, TaskKind.MEMORY, TaskKind.ARRIVAL)
-        return without_tasks(model, removed, durations)
+        return without_tasks(_unsynchronized(model, arrivals), removed, durations)
 
-    def doubts(self, model: Model) -> tuple[str, ...]:
-        """Return what the answer takes for granted."""
-        return ("A micro-step still waits for the slowest rank where an all-reduce was; with no_sync() it does not.",)
+
+def _unsynchronized(model: Model, arrivals: Int64) -> Model:
+    """Return the model with ranks that do not wait for each other, nor for these all-reduces."""
+    graph, edge, over = model.graph, model.graph.edge, model.over
+    ranks = int(graph.process.max(initial=0)) + 2
+    # What waits for an all-reduce waits for its own rank's arrival: task and process in one number find it.
+    key = over[arrivals] * ranks + graph.process[arrivals]
+    order = np.argsort(key, kind="stable")
+    wanted = edge.src * ranks + graph.process[edge.dst]
+    place = np.minimum(np.searchsorted(key[order], wanted), len(key) - 1)
+    if not len(key):
+        return model
+    own = (key[order][place] == wanted) & ~edge.of(EdgeKind.RENDEZVOUS)
+    apart = replace(edge, src=np.where(own, arrivals[order][place], edge.src))
+    lags = np.where(_waiting(model, arrivals), RESUME_NS, edge.lag_ns)
+    over = model.over.copy()
+    over[arrivals] = arrivals
+    return replace(model, over=over).with_edges(replace(apart, lag_ns=lags))
+
+
+def _waiting(model: Model, arrivals: Int64) -> NDArray[np.bool_]:
+    """Return the edges whose pause of the host is a wait for the all-reduces of its rank."""
+    graph, edge = model.graph, model.graph.edge
+    pauses = edge.of(EdgeKind.HOST, EdgeKind.THREAD) & edge.from_end & (edge.lag_ns > _LONGEST_PAUSE_NS)
+    for index in range(len(model.processes)):
+        mine = arrivals[graph.process[arrivals] == index]
+        reducing = union(graph.start_ns[mine], graph.end_ns[model.over[mine]])
+        own = np.flatnonzero(pauses & (graph.process[edge.dst] == index))
+        since, until = graph.end_ns[edge.src[own]], graph.start_ns[edge.dst[own]]
+        under = covered(reducing, until) - covered(reducing, since)
+        pauses[own[under < _WAITING * (until - since)]] = False
+    return pauses

@@ -28,6 +28,7 @@ __all__ = [
     "LinkChange",
     "OtherLink",
     "WorldSize",
+    "memory_bytes_per_s",
     "parse_compress",
 ]
 
@@ -203,7 +204,7 @@ class Compress(msgspec.Struct, frozen=True):
         return ", ".join(f"{kind or 'messages'} in {dtype}" for kind, dtype in self.dtypes.items())
 
     def change(self, model: Model, of: Priced) -> Priced:
-        factor, rate = self._factors(model, of), _memory_bytes_per_s(model)
+        factor, rate = self._factors(model, of), memory_bytes_per_s(model)
         # Before and after, a kernel reads the values in one type and writes them in the other.
         casts = np.where(factor == 1, 0.0, 2 * (1 + factor) * np.maximum(of.bytes, 0) / rate * 1e9)
         return replace(of, moving_ns=of.moving_ns * factor + casts, bytes=of.bytes * factor)
@@ -228,7 +229,7 @@ class Compress(msgspec.Struct, frozen=True):
 
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return what the answer takes for granted."""
-        rate = _memory_bytes_per_s(model) / 1e9
+        rate = memory_bytes_per_s(model) / 1e9
         text = f"Casts are counted with each message, at {rate:,.0f} GB/s of memory"
         fewest = min(DTYPE_BITS[dtype] for dtype in self.dtypes.values())
         sums = ". Sums in so few bits need a scale of their own" if fewest < 16 else ""
@@ -271,7 +272,8 @@ def _bits(dtype: str, usual: int) -> int:
     return _RECORDED_BITS.get(dtype.lower(), 0) if dtype else usual
 
 
-def _memory_bytes_per_s(model: Model) -> float:
+def memory_bytes_per_s(model: Model) -> float:
+    """Return the memory bandwidth of the run's devices; of what is not known, a usual one of hosts."""
     gpu = model.run.timelines[0].gpu
     peak = None if gpu is None else gpu_peak(gpu)
     return _HOST_BYTES_PER_S if peak is None else peak.bytes_per_s

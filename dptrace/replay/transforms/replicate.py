@@ -26,6 +26,7 @@ from dptrace.replay.changes import Change, Doubting
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import NO_PROCESS, Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.rendezvous import Transfers
+from dptrace.replay.transforms.bucket_copies import copy_ns
 from dptrace.replay.transforms.gradients import GradientStep, sized_gradients
 from dptrace.replay.transforms.links import Communication, LinkBandwidth, LinkChange, OtherLink, WorldSize
 from dptrace.replay.transforms.pricing import Priced, with_transfers
@@ -125,6 +126,7 @@ class _Plan:
 
     def __init__(self, model: Model) -> None:
         self._of = model
+        self._durations = model.graph.duration_ns.copy()
         self._bytes, self._at, self._step, self._number = list[int](), list[int](), list[int](), list[int]()
         self._waits: list[tuple[Int64, Int64, int, EdgeKind]] = []
         """Source, number of the all-reduce whose arrival waits for it."""
@@ -148,15 +150,23 @@ class _Plan:
         self._at += self._of.graph.end_ns[ready].max(axis=0).tolist()
         for own in ready:
             self._waits.append((own, first + np.arange(len(ends)), 0, EdgeKind.PRODUCE))
-        self._join(step, first, sizes, divided=schedule.schedule == "overlap-optimizer")
+        copied = copy_ns(self._of, step.bytes) if schedule.in_buckets else np.zeros_like(step.bytes)
+        for own in step.ready:
+            np.add.at(self._durations, own, copied)
+        self._join(step, first, sizes, int(copied.sum()), divided=schedule.schedule == "overlap-optimizer")
 
-    def _join(self, step: GradientStep, first: int, sizes: Int64, *, divided: bool) -> None:
-        """Let what follows the last gradient wait for the last all-reduce, or for each as far as it needs it."""
+    def _join(self, step: GradientStep, first: int, sizes: Int64, back_ns: int, *, divided: bool) -> None:
+        """Let what follows the last gradient wait for the last all-reduce, or for each as far as it needs it.
+
+        Args:
+            first: number of the step's first all-reduce.
+            back_ns: what copying the gradients out of their buckets takes.
+        """
         for index, process in enumerate(self._of.processes):
             task = first_after(self._of, process, int(step.ready[index, -1]))
             if task < 0:
                 continue
-            resume = RESUME_NS if process.events.on_cpu else 0
+            resume = back_ns + (RESUME_NS if process.events.on_cpu else 0)
             if not divided:
                 self._joins.append((first + len(sizes) - 1, task, resume))
                 continue
@@ -177,7 +187,7 @@ class _Plan:
         wider = replace(
             graph,
             start_ns=np.concatenate((graph.start_ns, at, at)),
-            duration_ns=np.concatenate((graph.duration_ns, np.zeros(2 * count, np.int64))),
+            duration_ns=np.concatenate((self._durations, np.zeros(2 * count, np.int64))),
             end_ns=np.concatenate((graph.end_ns, at, at)),
             kind=np.concatenate((graph.kind, kinds)),
             process=np.concatenate((graph.process, owner)),

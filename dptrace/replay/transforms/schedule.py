@@ -23,7 +23,9 @@ from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.process import Process
+from dptrace.replay.transforms.bucket_copies import copy_ns, copying
 from dptrace.replay.transforms.gradients import GradientStep, gradient_steps
+from dptrace.replay.transforms.launches import without_tasks
 from dptrace.replay.transforms.pricing import all_reduce_line
 from dptrace.timeline.model import Kind, Phase
 
@@ -58,8 +60,16 @@ class Reschedule(msgspec.Struct, frozen=True):
         rebuilt = _Rebuilt(model, line)
         for step in steps:
             ready = np.repeat(step.ready[:, -1:], len(step.bytes), axis=1) if self.schedule == "naive" else step.ready
+            if self.in_buckets:
+                rebuilt.copy(step)
             rebuilt.carry(step, ready, self.buckets(step.bytes), self.schedule == "overlap-optimizer")
-        return rebuilt.model()
+        after = rebuilt.model()
+        return after if self.in_buckets else without_tasks(after, copying(model))
+
+    @property
+    def in_buckets(self) -> bool:
+        """Whether gradients are reduced in DDP's buckets."""
+        return self.schedule not in ("naive", "interleaved")
 
     def buckets(self, sizes: Int64) -> list[int]:
         """Return where each bucket ends among the gradients."""
@@ -93,6 +103,7 @@ class _Rebuilt:
         graph, edge = model.graph, model.graph.edge
         self._durations, self._lags = graph.duration_ns.copy(), edge.lag_ns.copy()
         self._gone = np.zeros(len(edge), np.bool_)
+        self._back_ns = 0
         self._meeting = np.full(len(graph), -1, np.int64)
         meets = edge.of(EdgeKind.RENDEZVOUS) & (graph.kind[edge.src] == TaskKind.ARRIVAL)
         self._meeting[edge.src[meets]] = edge.dst[meets]
@@ -130,6 +141,13 @@ class _Rebuilt:
             self._arrive(arrivals[number], ready[:, last[chunk[:1]]], before)
         done = over[len(step.meetings) - 1]
         self._consume(step, over, done, sizes / max(1, int(sizes.sum())) if divided else None, took, chunks)
+
+    def copy(self, step: GradientStep) -> None:
+        """Let each gradient be copied into its bucket, and back after the last all-reduce."""
+        took = copy_ns(self._of, step.bytes)
+        for own in step.ready:
+            np.add.at(self._durations, own, took)
+        self._back_ns = int(took.sum())
 
     def _release(self, arrivals: Int64, meetings: Int64, over: Int64) -> None:
         """Remove what the recorded all-reduces wait for, and what waits for them."""
@@ -169,7 +187,8 @@ class _Rebuilt:
                 continue
             own = done if len(done) == 1 else done[_own_of(self._of, done, index)]
             if share is None:
-                self._edges.add(own, np.full(len(own), task), RESUME_NS if process.events.on_cpu else 0, EdgeKind.JOIN)
+                resume = self._back_ns + (RESUME_NS if process.events.on_cpu else 0)
+                self._edges.add(own, np.full(len(own), task), resume, EdgeKind.JOIN)
                 continue
             optimizer = optimizer_ns(self._of, index) / max(1, len(process.host.marks) - 1)
             passed = 0.0
