@@ -15,7 +15,8 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,36 +102,89 @@ def main() -> None:
     for folder in rounds:
         record(folder, given.steps)
     runs = [open_round(folder) for folder in rounds]
-    measured = [{name: run.whatif().measured_step_ns for name, run in one.items()} for one in runs]
+    measured = [{name: run.whatif() for name, run in one.items()} for one in runs]
     answers = {pair[:2]: [one[pair.source].whatif(**pair.change) for one in runs] for pair in pairs(links)}
-    print_pairs(answers, measured)
+    rows = [row_of(pair, predicted, measured) for pair, predicted in answers.items()]
+    print_pairs(rows)
     print_spread(measured)
 
 
-def print_pairs(answers: dict[tuple[str, str], list[WhatIf]], measured: list[dict[str, int]]) -> None:
+class Row(NamedTuple):
+    """A pair in all rounds; times in ms, medians over rounds."""
+
+    source: str
+    target: str
+    predicted: float
+    measured: float
+    low: float
+    high: float
+    errors: list[float]
+    covered: list[bool]
+    even_errors: list[float]
+    """At equal speed of the machine: the measured step is scaled by the forward of both recordings, which no schedule
+    changes."""
+    even_covered: list[bool]
+    widths: list[float]
+
+
+def row_of(pair: tuple[str, str], answers: list[WhatIf], measured: list[dict[str, WhatIf]]) -> Row:
+    """Compare the predictions of a pair with what was recorded."""
+    source, target = pair
+    truth = [one[target].measured_step_ns for one in measured]
+    even = [true * speed(one, source, target) for one, true in zip(measured, truth, strict=True)]
+    low, high, middle = (
+        statistics.median(getattr(answer, name) for answer in answers) / 1e6
+        for name in ("low_ns", "high_ns", "predicted_step_ns")
+    )
+    return Row(
+        source, target, middle, statistics.median(truth) / 1e6, low, high,
+        *compared(answers, truth), *compared(answers, even),
+        [(answer.high_ns - answer.low_ns) / answer.predicted_step_ns for answer in answers],
+    )  # fmt: skip
+
+
+def compared(answers: list[WhatIf], truth: Sequence[float]) -> tuple[list[float], list[bool]]:
+    """Return the error of each answer, and whether its range covers the truth."""
+    both = list(zip(answers, truth, strict=True))
+    errors = [answer.predicted_step_ns / true - 1 for answer, true in both]
+    return errors, [answer.low_ns <= true <= answer.high_ns for answer, true in both]
+
+
+def speed(measured: dict[str, WhatIf], source: str, target: str) -> float:
+    """Return how much faster the machine was in the recording of *source*, as far as its forward tells."""
+    if not {source, target} <= {*SCHEDULES, "accumulate 4"}:
+        return 1.0
+    micro_steps = 4 if target == "accumulate 4" else 1
+    return measured[source].measured["forward_ns"] * micro_steps / measured[target].measured["forward_ns"]
+
+
+def print_pairs(rows: list[Row]) -> None:
     """Print each pair, and the mean of the errors."""
-    print("| from | to | predicted, ms | measured, ms | error | range, ms | covers |")
-    print("| --- | --- | --: | --: | --: | --: | --: |")
-    errors, covered = list[float](), list[bool]()
-    for (source, target), predicted in answers.items():
-        truth = [one[target] for one in measured]
-        off = [answer.predicted_step_ns / true - 1 for answer, true in zip(predicted, truth, strict=True)]
-        inside = [answer.low_ns <= true <= answer.high_ns for answer, true in zip(predicted, truth, strict=True)]
-        errors, covered = [*errors, *map(abs, off)], [*covered, *inside]
-        low, high, middle = (
-            statistics.median(getattr(answer, name) for answer in predicted) / 1e6
-            for name in ("low_ns", "high_ns", "predicted_step_ns")
-        )
-        cells = f"{middle:.1f} | {statistics.median(truth) / 1e6:.1f} | {statistics.median(off):+.1%}"
-        print(f"| {source} | {target} | {cells} | {low:.0f}–{high:.0f} | {sum(inside)} of {len(inside)} |")
-    share = sum(covered) / len(covered)
-    print(f"\nMean absolute error {statistics.mean(errors):.1%}; the range covers {share:.0%} of {len(covered)}.")
+    print("| from | to | predicted, ms | measured, ms | error | at equal speed | range, ms | covers |")
+    print("| --- | --- | --: | --: | --: | --: | --: | --: |")
+    for row in rows:
+        off, even = (f"{statistics.median(errors):+.1%}" for errors in (row.errors, row.even_errors))
+        cells = f"{row.predicted:.1f} | {row.measured:.1f} | {off} | {even} | {row.low:.0f}–{row.high:.0f}"
+        print(f"| {row.source} | {row.target} | {cells} | {sum(row.covered)} of {len(row.covered)} |")
+    for title, errors, covered in (
+        ("as measured", [row.errors for row in rows], [row.covered for row in rows]),
+        ("at equal speed", [row.even_errors for row in rows], [row.even_covered for row in rows]),
+    ):
+        inside = list(chain(*covered))
+        print(f"\n{title}: mean absolute error {statistics.mean(map(abs, chain(*errors))):.1%}", end="")
+        print(f"; the range covers {statistics.mean(inside):.0%} of {len(inside)}", end="")
+    widths = chain(*(row.widths for row in rows))
+    print(f"\nmedian width of a range: {statistics.median(widths):.0%} of the prediction")
 
 
-def print_spread(measured: list[dict[str, int]]) -> None:
-    """Print how far apart recordings of the same way are."""
-    spread = {name: max(one[name] for one in measured) / min(one[name] for one in measured) - 1 for name in RECORDED}
+def print_spread(measured: list[dict[str, WhatIf]]) -> None:
+    """Print how far apart recordings of the same way are, and what their forward took, which no schedule changes."""
+    steps = {name: [one[name].measured_step_ns for one in measured] for name in RECORDED}
+    spread = {name: max(times) / min(times) - 1 for name, times in steps.items()}
     print("Recordings of one way differ by", ", ".join(f"{value:.1%} ({name})" for name, value in spread.items()))
+    for number, one in enumerate(measured):
+        forward = {name: one[name].measured["forward_ns"] / 1e6 for name in SCHEDULES}
+        print(f"Forward in round {number}:", ", ".join(f"{value:.1f} ms ({name})" for name, value in forward.items()))
 
 
 if __name__ == "__main__":

@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.arrays import median
-from dptrace.replay.changes import Change
+from dptrace.replay.changes import Change, Compute, PerfectOverlap
 from dptrace.replay.doubts import Doubt, Question, doubts, doubts_of_replay
 from dptrace.replay.graph.build import Model, build_model
+from dptrace.replay.interference import Factor, Interference, measure, with_interference
 from dptrace.replay.path import Piece, longest_pieces, path_of_run
 from dptrace.replay.samples import WALL, Chosen, Outcome, choose, median_range, outcome, recorded, simulated
 from dptrace.replay.simulate import Times
 from dptrace.replay.steady_state import SteadyState, steady_state
 from dptrace.replay.timelines import timeline_at
 from dptrace.replay.transforms.accumulate import Accumulate
-from dptrace.replay.transforms.replicate import replicated
+from dptrace.replay.transforms.replicate import SHARED, Replicate, replicated
+from dptrace.replay.transforms.schedule import Reschedule
 from dptrace.run.run import Run
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ _LEAST_ERROR = 0.01
 """Share of a predicted step by which it is uncertain at least."""
 _CONTENTION = 0.07
 """The same on CPUs, where threads of gloo compete with compute for cores."""
+
+MOVING = (Reschedule, Replicate, PerfectOverlap)
+"""Changes that move compute under communication, or out of it."""
 
 
 class RankAnswer(msgspec.Struct, frozen=True):
@@ -95,6 +100,8 @@ class WhatIf:
     """The longest pieces of that path: what remains to be removed."""
     ranks: tuple[RankAnswer, ...]
     doubts: tuple[Doubt, ...]
+    interference: Factor | None
+    """How much compute is slowed under communication, where the changes move it; else None."""
     notes: tuple[str, ...]
     """What the dependencies were inferred from, a sentence each."""
     _outcome: Outcome = field(repr=False)
@@ -159,6 +166,7 @@ class WhatIf:
             "predicted": self.predicted,
             "critical_path": {"by_kind": self.path_ns, "longest": [piece.to_dict() for piece in self.longest]},
             "ranks": [rank.to_dict() for rank in self.ranks],
+            "interference": None if self.interference is None else self.interference.to_dict(),
             "doubts": [doubt.to_dict() for doubt in self.doubts],
             "notes": list(self.notes),
         }
@@ -223,7 +231,8 @@ class Replay:
             DptraceError: the run does not have what would change.
         """
         changes = replicated(self.model, changes)
-        changed, variants, steady, bound = self._changed(changes)
+        interference = self.interference if any(isinstance(change, MOVING) for change in changes) else None
+        changed, variants, steady, bound = self._changed(changes, interference)
         model = changed.model
         path = path_of_run(model, changed.times)
         predicted = _bounded(variants[0], bound)
@@ -247,35 +256,60 @@ class Replay:
             longest=longest_pieces(model, path, _MOST_PIECES),
             ranks=self._ranks(predicted),
             doubts=self.doubts_about(tuple(changes), _step(variants[0]), bound, steady),
-            notes=self.model.notes,
+            interference=None if interference is None else interference.factor,
+            notes=(*self.model.notes, *([] if interference is None else [interference.sentence()])),
             _outcome=changed,
             _selected=(self.run, self.model.run),
         )
 
-    def _changed(self, changes: Sequence[Change]) -> tuple[Outcome, list[NDArray[np.int64]], SteadyState, float]:
+    @cached_property
+    def interference(self) -> Interference:
+        """How much compute is slowed under communication."""
+        return measure(self.model)
+
+    def _changed(
+        self, changes: Sequence[Change], interference: Interference | None
+    ) -> tuple[Outcome, list[NDArray[np.int64]], SteadyState, float]:
         """Apply the changes; return the outcome, the figures of each variant, the steady state and its bound."""
         plain = [change for change in changes if not isinstance(change, Accumulate)]
-        model, strict = self.model, self.strict.model
-        for change in plain:
-            model, strict = change.apply(model), change.apply(strict)
-        changed = (outcome(model, self.chosen), outcome(strict, self.chosen)) if plain else (self.base, self.strict)
-        steady = steady_state(model) if plain else self.steady
+        models = self._models(plain, interference)
+        changed = [self._outcome(model) for model in models]
+        steady = steady_state(models[0]) if plain else self.steady
         variants, bound = self._variants(changed), self.bound(steady)
         for change in changes:
             if isinstance(change, Accumulate):
                 # Micro-steps without all-reduce and optimizer, and a last one that has both.
-                without = (outcome(change.apply(model), self.chosen), outcome(change.apply(strict), self.chosen))
+                without = [outcome(change.apply(model), self.chosen) for model in models]
                 more = change.micro_steps - 1
                 variants = [last + more * each for last, each in zip(variants, self._variants(without), strict=True)]
                 bound += more * self.bound(steady_state(without[0].model))
         return changed[0], variants, steady, bound
 
-    def _variants(self, changed: tuple[Outcome, Outcome]) -> list[NDArray[np.int64]]:
-        """Return the figures of changed steps, with all waits and without those that only times suggest."""
-        return [
-            self.measured + after.by_end - before.by_end
-            for before, after in zip((self.base, self.strict), changed, strict=True)
+    def _models(self, changes: Sequence[Change], interference: Interference | None) -> list[Model]:
+        """Return the changed models: with all waits, without those that only times suggest, at other slowdowns."""
+        model, strict = self.model, self.strict.model
+        for change in changes:
+            model, strict = change.apply(model), change.apply(strict)
+        if interference is None:
+            return [model, strict]
+        slowed = [
+            with_interference(self.model, self.base.times, model, one)
+            for one in (interference, *interference.variants())
         ]
+        most = slowed[-1]
+        if self.model.run.on_cpu and any(isinstance(change, Replicate) for change in changes):
+            most = Compute(1 / SHARED).apply(most)
+        strict = with_interference(self.strict.model, self.strict.times, strict, interference)
+        return [slowed[0], strict, *slowed[1:-1], most]
+
+    def _outcome(self, model: Model) -> Outcome:
+        known = (self.base, self.strict)
+        return next((one for one in known if one.model is model), None) or outcome(model, self.chosen)
+
+    def _variants(self, changed: Sequence[Outcome]) -> list[NDArray[np.int64]]:
+        """Return the figures of changed steps; the second of them is without the waits that only times suggest."""
+        before = [self.strict if number == 1 else self.base for number in range(len(changed))]
+        return [self.measured + after.by_end - one.by_end for one, after in zip(before, changed, strict=True)]
 
     def bound(self, steady: SteadyState) -> float:
         """Return the shortest step of a changed run: its steady state, less what the recording stays below its own."""

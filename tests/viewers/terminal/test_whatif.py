@@ -43,6 +43,7 @@ def answer(ranks: int, *doubts: Doubt) -> WhatIf:
             RankAnswer(rank, 0, figures(wall_ns=100_000_000 + rank), figures(), after) for rank in range(ranks)
         ),
         doubts=doubts,
+        interference=None,
         notes=("inferred",),
         _outcome=None,  # type: ignore[arg-type]
         _selected=None,  # type: ignore[arg-type]
