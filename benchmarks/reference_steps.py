@@ -2,12 +2,15 @@
 
 The runs are one benchmark of seven models and modes on 1, 2 and 4 GPUs; the table has the time of an epoch, and of
 blocking runs the time of their all-reduces. From the single and the blocking (naive) rows alone, this predicts the
-interleaved and DDP rows by three models of the step, with C the time without and X that of the blocking all-reduces:
+interleaved and DDP rows by models of the step, with C the time without and X that of the blocking all-reduces:
 
 * sum: C + X
 * max: max(C, X)
 * overlap: gradients become ready layer by layer in backward, each message takes alpha + beta·n, one after the other.
   alpha and beta are fitted to the X of all models, and layers take time by their products
+* copies: the same, and DDP copies all gradients into its buckets and back, each time reading and writing them once
+* host: the same, but no shorter than the host takes to launch it. The host sets the small model's steps: its single run
+  has the time per layer, and what its blocking run takes longer is that per all-reduce
 * interference: the same, and compute takes 1.13 times as long while a message is under way: the mean of what kernels
   show that ran with and without communication in traces of other machines (H100 1.38, A100 1.02, V100 1.06 and 1.07)
 
@@ -43,7 +46,7 @@ _BACKWARD = 2 / 3
 _FIRST_CAP, _CAP = 1 << 20, 25 << 20
 _INTERFERENCE = 1.13
 _MEMORY_BYTES_PER_S = 1.935e12
-MODELS = ("sum", "max", "overlap", "interference")
+MODELS = ("sum", "max", "overlap", "copies", "host", "interference")
 
 
 class Run(NamedTuple):
@@ -113,8 +116,26 @@ def predict(runs: list[Run], wanted: Run) -> Prediction:
     exposed = exposed_s(buckets, [ready[end - 1] * backward for end in ends], line)
     hidden = max(0.0, sum(line.seconds(size) for size in buckets) - exposed)
     slower = (_INTERFERENCE - 1) * hidden
-    by_model = (compute + naive.comm_s, max(compute, naive.comm_s), compute + exposed, compute + exposed + slower)
+    copies = 4 * sum(sizes) / _MEMORY_BYTES_PER_S if wanted.mode == "ddp" else 0.0
+    host = host_s(runs, wanted, len(buckets))
+    overlap = compute + exposed
+    by_model = (
+        compute + naive.comm_s,
+        max(compute, naive.comm_s),
+        overlap,
+        overlap + copies,
+        max(overlap + copies, host),
+        max(overlap + copies + slower, host),
+    )
     return Prediction(wanted, dict(zip(MODELS, by_model, strict=True)))
+
+
+def host_s(runs: list[Run], wanted: Run, messages: int) -> float:
+    """Return what the host takes to launch a step with so many all-reduces, by the small model's blocking runs."""
+    small = {run.mode: run.step_s for run in runs if run.model == "small" and run.gpus in (1, wanted.gpus)}
+    layers = len(LAYERS["small"]) - 1
+    per_layer, per_message = small["single"] / layers, (small["naive"] - small["single"]) / (2 * layers)
+    return (len(LAYERS[wanted.model]) - 1) * per_layer + messages * max(0.0, per_message)
 
 
 def predictions(runs: list[Run]) -> list[Prediction]:

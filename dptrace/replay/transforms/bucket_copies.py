@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
+from dptrace.model.gpu_peaks import gpu_peak
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.transforms.links import memory_bytes_per_s
 
 __all__ = ["copy_ns", "copying", "uses_ddp"]
 
+_GPU_BYTES_PER_S = 0.9e12
+"""Memory bandwidth of a GPU that is not known: a V100's."""
 _COPIES = ("reducer::mul_out", "reducer::copy_bucket_to_grad")
 _HOOK = "torch::autograd::AccumulateGrad"
 """On a GPU, the copy into a bucket is what DDP's hook launches."""
@@ -43,5 +46,8 @@ def copy_ns(model: Model, sizes: Int64) -> Int64:
     """
     if uses_ddp(model):
         return np.zeros(len(sizes), np.int64)
-    nanoseconds: Int64 = np.rint(2e9 * sizes / memory_bytes_per_s(model)).astype(np.int64)
+    first = model.run.timelines[0]
+    unknown = not first.on_cpu and (first.gpu is None or gpu_peak(first.gpu) is None)
+    rate = _GPU_BYTES_PER_S if unknown else memory_bytes_per_s(model)
+    nanoseconds: Int64 = np.rint(2e9 * sizes / rate).astype(np.int64)
     return nanoseconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from dptrace.replay.transforms.links import Communication, WorldSize
 from dptrace.replay.transforms.options import communication_of
 from dptrace.replay.transforms.replicate import replicated
 from dptrace.timeline.model import Kind
+from tests.support.kineto_files import KinetoFile
 from tests.support.paths import ROOT
 
 _LINK = "50us:1GB/s"
@@ -137,3 +139,55 @@ def test_a_run_of_several_ranks_keeps_its_changes(run: dptrace.Run) -> None:
     changes = (Communication((WorldSize(8),)),)
 
     assert changes == replicated(run.replay.model, changes)
+
+
+def _gpu_job(folder: Path, steps: int = 4) -> dptrace.Run:
+    """Write a rank whose step is forward 100 µs, two gradients of 1 MB after 1,000 µs each, and the optimizer's 50."""
+    file = KinetoFile(0, 1)
+    for step in range(steps):
+        at = 10_000 * step
+        file.label(f"ProfilerStep#{step}", at, at + 10_000)
+        kernels = [("forward", 50, 150), ("first", 151, 1151), ("second", 1152, 2152), ("optimizer", 2153, 2203)]
+        for number, (name, start, end) in enumerate(kernels):
+            call, id_ = at + 10 + 10 * number, 10 * step + number + 1
+            file.event("cuda_runtime", "cudaLaunchKernel", call, call + 2, correlation=id_)
+            file.event("kernel", name, at + start, at + end, tid=7, device=0, stream=7, correlation=id_)
+            if name in ("first", "second"):
+                shape: dict[str, Any] = {"Input Dims": [[250_000]], "Input type": ["float"]}
+                file.op("torch::autograd::AccumulateGrad", call + 4, call + 6, **shape)
+        file.event("cuda_runtime", "cudaDeviceSynchronize", at + 60, at + 2208)
+    file.write(folder / "rank0.json")
+    return dptrace.open(folder / "rank0.json", cache=False)
+
+
+# 1 MB at 1 GB/s and two latencies of 10 µs are 1,020 µs. Two of them after backward, less a gap of 1 µs; or the first
+# under the second gradient's kernel, w = 1,000 µs, which it makes longer: 1.13 w for all of the time that it covers.
+# Out of buckets, gradients are copied twice: 4 MB at 0.9 TB/s each way.
+@pytest.mark.parametrize(
+    ("schedule", "longer_us"), [("naive", 2039), ("interleaved", 1020 + 118), ("ddp", 2019 + 2 * 2 * 2 / 0.9)]
+)
+def test_on_a_gpu_messages_follow_the_kernels_of_their_gradients(
+    tmp_path: Path, schedule: str, longer_us: float
+) -> None:
+    """The range contains the step without interference."""
+    run = _gpu_job(tmp_path)
+    answer = run.whatif(world_size=2, link="10us:1GB/s", schedule=schedule)
+
+    assert answer.predicted_step_ns - answer.measured_step_ns == pytest.approx(1000 * longer_us, abs=2_000)
+    if schedule == "interleaved":
+        assert answer.low_ns <= answer.measured_step_ns + 1_019_000
+
+
+def test_the_host_requests_each_all_reduce(tmp_path: Path) -> None:
+    """Where the host sets the step, each all-reduce costs it 100 µs."""
+    model = _gpu_job(tmp_path).replay.model
+    changes = [
+        replicated(model, communication_of({"world_size": 2, "link": _LINK, "schedule": schedule}, None))[0]
+        for schedule in ("interleaved", "naive")
+    ]
+    before = model.graph.duration_ns.sum()
+
+    for change in changes:
+        after = change.apply(model)
+        added = after.graph.duration_ns[: len(model.graph)].sum() - before
+        assert 4 * 2 * 100_000 == added
