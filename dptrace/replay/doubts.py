@@ -155,6 +155,6 @@ def _about_pace(question: Question) -> Sequence[Doubt]:
         )
         found.append(Doubt("host_sets", text, False))
     if question.model.run.on_cpu and question.changes:
-        text = "gloo and compute compete for cores, which a replay leaves out: the range is wide."
+        text = "gloo and compute compete for cores, which a replay knows only roughly: the range is wide."
         found.append(Doubt("contention", text, False))
     return found

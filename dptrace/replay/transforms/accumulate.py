@@ -49,9 +49,9 @@ class Accumulate(msgspec.Struct, frozen=True):
         reduced = transfers.kind == "all_reduce"
         durations = graph.duration_ns.copy()
         durations[transfers.task[reduced]] = 0
+        durations[copying(model)] = 0
         arrivals = transfers.arrival[reduced[transfers.instance]]
         removed[arrivals] = True
-        removed |= copying(model)
         removed &= graph.of(TaskKind.COMPUTE, TaskKind.MEMORY, TaskKind.ARRIVAL)
         return without_tasks(_unsynchronized(model, arrivals), removed, durations)
 

@@ -20,6 +20,9 @@ Floats = NDArray[np.float64]
 _FEWEST_R2 = 0.2
 """A line that explains less says nothing about the latency: all of the time then counts as transfer."""
 
+_SLOWEST_HOP = 2.0
+"""A hop has this much more than the shortest time of a collective's hop at most."""
+
 
 class Priced(msgspec.Struct, frozen=True):
     """The transfers that take time, one entry per transfer in each column."""
@@ -101,7 +104,15 @@ def all_reduce_line(model: Model) -> Line:
     typical = np.array([median(seconds[which == i]) for i in range(len(sizes))])
     if sizes[-1] < MIN_SIZE_RATIO * sizes[0]:
         return Line(0.0, float(seconds.sum() / size.sum()))
-    return weighted_line(sizes, typical, np.sqrt(count) / typical)
+    line = weighted_line(sizes, typical, np.sqrt(count) / typical)
+    # No message is much faster than its latency. Waits for ranks that were not recorded would look like latency.
+    timed = (of.bytes > 0) & (duration_ns > 0)
+    hop_s = float((duration_ns[timed] / of.hops[timed]).min()) / 1e9
+    most = _SLOWEST_HOP * hop_s * float(of.hops[reduces].min())
+    if line.alpha_s <= most:
+        return line
+    weight = count / typical**2
+    return Line(most, max(0.0, float((weight * sizes * (typical - most)).sum() / (weight * sizes**2.0).sum())))
 
 
 def sized(model: Model, of: Priced, option: str) -> NDArray[np.bool_]:

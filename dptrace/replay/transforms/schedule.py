@@ -25,7 +25,6 @@ from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.process import Process
 from dptrace.replay.transforms.bucket_copies import copy_ns, copying
 from dptrace.replay.transforms.gradients import GradientStep, gradient_steps
-from dptrace.replay.transforms.launches import without_tasks
 from dptrace.replay.transforms.pricing import all_reduce_line
 from dptrace.timeline.model import Kind, Phase
 
@@ -64,7 +63,10 @@ class Reschedule(msgspec.Struct, frozen=True):
                 rebuilt.copy(step)
             rebuilt.carry(step, ready, self.buckets(step.bytes), self.schedule == "overlap-optimizer")
         after = rebuilt.model()
-        return after if self.in_buckets else without_tasks(after, copying(model))
+        if self.in_buckets:
+            return after
+        # What the host does around a copy's launch is backward's own: only the copies go.
+        return changed(after, np.where(copying(model), 0, after.graph.duration_ns))
 
     @property
     def in_buckets(self) -> bool:
@@ -82,9 +84,7 @@ class Reschedule(msgspec.Struct, frozen=True):
 
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return what the answer takes for granted."""
-        found = [
-            "The time of a bucket is that of the run's all-reduces by size; that they slow compute down is left out."
-        ]
+        found = ["The time of a bucket is that of the run's all-reduces by size."]
         if self.schedule == "overlap-optimizer":
             found.append("The optimizer is taken to be divisible by gradient, which needs one that steps in hooks.")
         if not all(step.exact for step in gradient_steps(model)):
