@@ -116,7 +116,8 @@ different_options = group(
     click.option(
         "--world-size",
         metavar="N[,N…]",
-        help="Other numbers of ranks of data parallelism, each with its batch; several values are compared.",
+        help="Other numbers of ranks of data parallelism, each with its batch; several values are compared. For a "
+        "recording of one rank, add --link.",
         **_DIFFERENT,
     ),
     click.option(

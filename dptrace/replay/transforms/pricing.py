@@ -51,7 +51,10 @@ def priced(model: Model) -> Priced:
     # Where each rank leaves on its own, the meeting before takes no time.
     number = unique(transfers.instance)
     if not len(number):
-        raise DptraceError(f"{model.run.path}: the run has no collectives, so links do not matter to it.")
+        raise DptraceError(
+            f"{model.run.path}: the run has no collectives, so links and schedules do not matter to it. To predict more "
+            "ranks from one, add --world-size N and --link NAME."
+        )
     task = transfers.task[number]
     latency, hops, share = (np.zeros(len(number)) for _ in range(3))
     lines = {(fit.kind, fit.group): fit for fit in model.run.cross_rank.fits}
