@@ -16,13 +16,13 @@ from dptrace.core.arrays import median
 from dptrace.replay.changes import Change, Compute, PerfectOverlap
 from dptrace.replay.doubts import Doubt, Question, doubts, doubts_of_replay
 from dptrace.replay.graph.build import Model, build_model
-from dptrace.replay.interference import Factor, Interference, measure, with_interference
 from dptrace.replay.path import Piece, longest_pieces, path_of_run
 from dptrace.replay.samples import WALL, Chosen, Outcome, choose, median_range, outcome, recorded, simulated
 from dptrace.replay.simulate import Times
 from dptrace.replay.steady_state import SteadyState, steady_state
 from dptrace.replay.timelines import timeline_at
 from dptrace.replay.transforms.accumulate import Accumulate
+from dptrace.replay.transforms.interference import Factor, Interference, measure, with_interference
 from dptrace.replay.transforms.replicate import SHARED, Replicate, replicated
 from dptrace.replay.transforms.schedule import Reschedule
 from dptrace.run.run import Run
@@ -292,10 +292,7 @@ class Replay:
             model, strict = change.apply(model), change.apply(strict)
         if interference is None:
             return [model, strict]
-        slowed = [
-            with_interference(self.model, self.base.times, model, one)
-            for one in (interference, *interference.variants())
-        ]
+        slowed = [with_interference(self.model, self.base.times, model, one) for one in interference.variants()]
         most = slowed[-1]
         if self.model.run.on_cpu and any(isinstance(change, Replicate) for change in changes):
             most = Compute(1 / SHARED).apply(most)

@@ -81,7 +81,6 @@ def command(
       dptrace whatif runs/ddp --kernel 'flash_bwd=0.5x' --export predicted.pftrace
       dptrace whatif runs/naive --schedule ddp -o predicted.html   # the predicted run below the measured one
       dptrace whatif runs/ddp --bucket-cap-mb 1,5,25,100 -o caps.svg
-      dptrace whatif runs/single --world-size 2,8,64 --link nvlink4
     """
     _check(output, export, as_json, as_csv, force)
     changes, swept = different.parsed(), different.swept()

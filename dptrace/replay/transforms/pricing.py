@@ -52,8 +52,8 @@ def priced(model: Model) -> Priced:
     number = unique(transfers.instance)
     if not len(number):
         raise DptraceError(
-            f"{model.run.path}: the run has no collectives, so links and schedules do not matter to it. To predict more "
-            "ranks from one, add --world-size N and --link NAME."
+            f"{model.run.path}: the run has no collectives, so links and schedules do not matter to it. To predict "
+            "more ranks from one, add --world-size N and --link NAME."
         )
     task = transfers.task[number]
     latency, hops, share = (np.zeros(len(number)) for _ in range(3))

@@ -85,11 +85,11 @@ class Interference(msgspec.Struct, frozen=True):
     """By how much of its time a transfer is longer under compute."""
 
     def variants(self) -> tuple[Interference, ...]:
-        """Return it without any slowdown, and with the largest."""
+        """Return it, and it without any slowdown and with the largest."""
         one = self.factor
         scale = (one.high - 1) / (one.ratio - 1) if one.ratio > 1 else 0.0
         most = Interference(one, 1 + (self.by_task - 1) * scale, 2 * self.transfer)
-        return Interference(one, np.ones_like(self.by_task), 0.0), most
+        return self, Interference(one, np.ones_like(self.by_task), 0.0), most
 
     def sentence(self) -> str:
         """Say what was measured, or assumed."""
