@@ -16,13 +16,14 @@ from typing import Any
 
 from torch.distributed import run
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import api
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from dptrace.record.launch.messages import write_json
 from dptrace.record.launch.process_tree import AGENT_PID_ENV, LAUNCHER_PID_ENV, end_with_parent
 
-__all__ = ["main"]
+__all__ = ["allow_ranks_of_two_digits", "main"]
 
 
 def main() -> int:
@@ -34,6 +35,7 @@ def main() -> int:
         logging.disable(logging.ERROR)
     path, *arguments = sys.argv[1:]
     _write_restarts(Path(path))
+    allow_ranks_of_two_digits()
     try:
         parsed = run.parse_args(arguments)
         _listen_on_loopback(parsed)
@@ -45,6 +47,12 @@ def main() -> int:
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
     return 0
+
+
+def allow_ranks_of_two_digits() -> None:
+    """Let ``--redirects 0:3,10:3`` name more than ten ranks: torchrun checks it by an expression for one digit."""
+    if hasattr(api, "_MAPPING_REGEX"):
+        api._MAPPING_REGEX = r"^(\d+:[0123],)*(\d+:[0123])$"
 
 
 def _listen_on_loopback(arguments: argparse.Namespace) -> None:
