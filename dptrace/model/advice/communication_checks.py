@@ -95,7 +95,7 @@ def hierarchical(setting: Setting) -> Check:
         return check(setting, "hierarchical", what, reason, "", "NCCL does", source, skip=True)
     network = Network(plan.network.within, plan.network.between, local)
     times = {one.algorithm: one.seconds for one in all_reduces(network, size, layout.data)}
-    flat, levels = times["ring"], times["hierarchical"]
+    flat, levels = times["ring"], times["hierarchical-sharded"]
     reason = (
         f"all gradients, {byte_size(size)} among {layout.data} GPUs: {span(levels)} in levels, {span(flat)} by "
         "one ring over the slowest link"
