@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dptrace.replay.whatif import WhatIf
+from dptrace.replay.whatif import LEAST_ERROR, WhatIf
 
 __all__ = ["Point", "Sweep"]
 
@@ -41,6 +41,17 @@ class Sweep(msgspec.Struct, frozen=True):
         if self.option == "world-size":
             return None
         return min(self.points, key=lambda point: (point.answer.predicted_step_ns, -point.value))
+
+    @property
+    def alike(self) -> bool:
+        """Whether all predicted steps are equal up to what a prediction is uncertain by at least."""
+        steps = [point.answer.predicted_step_ns for point in self.points]
+        return max(steps) <= (1 + LEAST_ERROR) * min(steps)
+
+    @property
+    def clearly_best(self) -> Point | None:
+        """The best, where values make a difference."""
+        return None if self.alike else self.best
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data, as ``dptrace whatif --json`` prints it."""

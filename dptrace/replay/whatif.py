@@ -30,12 +30,12 @@ from dptrace.run.run import Run
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SCHEMA", "RankAnswer", "Replay", "WhatIf"]
+__all__ = ["LEAST_ERROR", "SCHEMA", "RankAnswer", "Replay", "WhatIf"]
 
 SCHEMA = 1
 """Version of the JSON of a what-if."""
 _MOST_PIECES = 5
-_LEAST_ERROR = 0.01
+LEAST_ERROR = 0.01
 """Share of a predicted step by which it is uncertain at least."""
 _CONTENTION = 0.07
 """The same on CPUs, where threads of gloo compete with compute for cores."""
@@ -321,7 +321,7 @@ class Replay:
 
     def error_ns(self, predicted_ns: int) -> int:
         """Return by how much a predicted step is uncertain at least: the error of the replay, or a share of it."""
-        least = _CONTENTION if self.model.run.on_cpu else _LEAST_ERROR
+        least = _CONTENTION if self.model.run.on_cpu else LEAST_ERROR
         return max(abs(_step(self.replayed) - _step(self.measured)), round(least * predicted_ns))
 
     def _run_gain(self, after: Outcome) -> int:

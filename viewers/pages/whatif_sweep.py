@@ -22,14 +22,14 @@ _TITLES = {"bucket-cap-mb": "bucket cap, MiB", "world-size": "ranks"}
 def sweep_chart(sweep: Sweep) -> Drawing:
     """Draw the predicted step over the swept value, with its range, the measured step, and the best value marked."""
     points = [(point.value, point.answer) for point in sweep.points]
-    measured = points[0][1].measured_step_ns
+    measured, clear = points[0][1].measured_step_ns, sweep.clearly_best
     low, high = points[0][0], points[-1][0]
     low, high = low / 1.3, high * 1.3
     line = tuple((value, float(answer.predicted_step_ns)) for value, answer in points)
     marks: list[Line | Dot | Label] = [Line(((low, measured), (high, measured)), _MEASURED), Line(line, _PREDICTED)]
     for value, answer in points:
         marks.append(Line(((value, float(answer.low_ns)), (value, float(answer.high_ns))), _PREDICTED))
-        best = sweep.best is not None and value == sweep.best.value
+        best = clear is not None and value == clear.value
         tip = (
             f"{value:g}: {duration(answer.predicted_step_ns)} ({duration(answer.low_ns)} to {duration(answer.high_ns)})"
         )
@@ -40,7 +40,7 @@ def sweep_chart(sweep: Sweep) -> Drawing:
     y = Axis(times.high, 0, times.ticks, "time of a step")
     x = Axis(low, high, tuple((value, f"{value:g}") for value, _ in points), _TITLES[sweep.option], log=True)
     legend = [Entry(_PREDICTED, "predicted, with its range", "circle"), Entry(_MEASURED, "measured", "line")]
-    legend += [Entry(EXPOSED, "best", "diamond")] if sweep.best is not None else []
+    legend += [Entry(EXPOSED, "best", "diamond")] if clear is not None else []
     return Drawing(
         f"Predicted step by {sweep.option}", sweep_sentence(sweep), x, y, _HEIGHT, tuple(marks), tuple(legend)
     )

@@ -30,6 +30,10 @@ def sweep_sentence(sweep: Sweep) -> str:
     if best is None:
         return f"{measured} Each rank keeps its batch, so a step with more ranks has more samples."
     answer = best.answer
+    if sweep.alike:
+        return (
+            f"{measured} It is predicted to take {milliseconds(answer.predicted_step_ns)} ms with each {sweep.option}."
+        )
     return (
         f"{measured} The best {sweep.option} is {best.value:g}: {milliseconds(answer.predicted_step_ns)} ms a step "
         f"(range {milliseconds(answer.low_ns)} to {milliseconds(answer.high_ns)} ms)."
@@ -45,7 +49,8 @@ def sweep_table(sweep: Sweep) -> TextTable:
 def _row(sweep: Sweep, point: Point) -> tuple[str, ...]:
     answer = point.answer
     change = answer.predicted_step_ns / max(1, answer.measured_step_ns) - 1
-    best = " (best)" if sweep.best is not None and point.value == sweep.best.value else ""
+    clear = sweep.clearly_best
+    best = " (best)" if clear is not None and point.value == clear.value else ""
     return (
         f"{point.value:g}{best}",
         milliseconds(answer.predicted_step_ns),

@@ -35,3 +35,11 @@ def test_ranks_have_no_best() -> None:
 
     assert "best" not in sentence
     assert "more samples" in sentence
+
+
+def test_values_that_make_no_difference_have_no_best() -> None:
+    """Steps that are equal within a percent are not ranked."""
+    sweep = Sweep.of("bucket-cap-mb", [1, 25], cast(Any, [answer(200), answer(199)]))
+
+    assert "best" not in sweep_sentence(sweep)
+    assert ["1", "25"] == [row[0] for row in sweep_table(sweep).rows]
