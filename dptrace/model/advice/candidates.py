@@ -90,7 +90,10 @@ def candidates(description: Description) -> list[Candidate]:
     """
     description.check()
     samples = description.samples
-    found = [best_of(plans) for layout in _layouts(description) if (plans := list(_plans(description, layout)))]
+    layouts = list(_layouts(description))
+    if not layouts:
+        raise UsageError(description.indivisible())
+    found = [best_of(plans) for layout in layouts if (plans := list(_plans(description, layout)))]
     if not found:
         raise UsageError(
             f"--batch {samples}: no way to spread it over {description.gpus} GPUs divides it. Give a batch that is a "

@@ -177,6 +177,16 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             raise refused or UsageError(f"{strategy}: no degrees fit {self.gpus} GPUs and this model.")
         yield from found
 
+    def indivisible(self) -> str:
+        """Say why no strategy is possible with the degrees that are given."""
+        shape = self.shape()
+        given = (("--tp", self.tp), ("--pp", self.pp), ("--ep", self.ep))
+        degrees = " and ".join(f"{option} {degree}" for option, degree in given if degree)
+        return (
+            f"{degrees or self.strategy or 'No strategy'}: no plan on {self.gpus:,} GPUs has it. The degrees must "
+            f"divide the GPUs, --tp the {shape.heads} heads too, and --pp is at most the {shape.layers} layers."
+        )
+
     def layout(self, strategy: str, gpus: int | None = None) -> Layout:
         """Return the layout of a strategy with usual degrees where none are given.
 

@@ -17,6 +17,9 @@ from dptrace.model.training.state import StateBytes
 
 __all__ = ["memory_parts", "memory_report", "shape_dict", "whole_bytes"]
 
+_STRATEGY = ("ddp", "zero1", "zero2", "zero3")
+"""The strategy that a stage of ZeRO is, where none is given."""
+
 SCHEMA = 1
 
 
@@ -27,7 +30,8 @@ def memory_report(description: Description) -> dict[str, Any]:
         UsageError: the description is incomplete, or its numbers do not divide.
     """
     description.check()
-    plan = _plan(description, description.layout(description.strategy or "ddp"), description.recompute or "none")
+    layout = description.layout(description.strategy or _STRATEGY[description.zero or 0])
+    plan = _plan(description, layout, description.recompute or "none")
     plan.check()
     if description.cpu_offload and not plan.offload:
         raise UsageError("--cpu-offload is for sharded parameters: add --strategy fsdp, hsdp or --zero 3.")

@@ -45,8 +45,8 @@ def choices(description: Description) -> Iterator[Choice]:
             found = True
         except UsageError as error:
             refused = error
-    if not found and refused is not None:
-        raise refused
+    if not found:
+        raise refused or UsageError(description.indivisible())
 
 
 def ranked(description: Description, most_of_strategy: int = 3) -> list[Choice]:

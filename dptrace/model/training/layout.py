@@ -23,6 +23,8 @@ STRATEGIES = {
     "3d": "tensor parallel within a node, stages across nodes, and data parallel with a sharded optimizer",
 }
 """Strategies by name, each with its idea."""
+_ZERO = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
+"""The stage of ZeRO that a strategy is."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +104,10 @@ def strategy_layout(
     expert = (expert or math.gcd(experts, data)) if strategy == "ep" or expert else 1
     if data % expert or experts % expert:
         raise UsageError(f"{experts} experts can't be spread over {expert} of {data} data-parallel GPUs.")
-    stage = {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "3d": 1}.get(strategy, 0)
+    stage = _ZERO.get(strategy, 1 if strategy == "3d" else 0)
+    if zero is not None and zero != _ZERO.get(strategy, zero):
+        what = f"is ZeRO stage {stage}" if stage else "shards nothing"
+        raise UsageError(f"--strategy {strategy} {what}: leave --zero {zero} out, or the strategy.")
     stage = stage if zero is None else zero
     shards = math.gcd(data, node) if strategy == "hsdp" else data
     return Layout(

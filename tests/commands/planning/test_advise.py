@@ -16,7 +16,7 @@ SEVENTY = ("--params", "70B", "--gpus", "64", "--seq", "4096", "--batch", "512")
 
 
 def run(*arguments: str, code: int = 0) -> str:
-    result = CliRunner().invoke(command, list(arguments), standalone_mode=False)
+    result = CliRunner(env={"COLUMNS": "140"}).invoke(command, list(arguments), standalone_mode=False)
     assert code == (result.exit_code if result.exception is None else getattr(result.exception, "exit_code", 1))
     return str(result.exception) if result.exception is not None else result.output
 

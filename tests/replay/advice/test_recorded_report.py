@@ -34,11 +34,11 @@ def test_the_parts_are_those_of_the_step(content: dict[str, Any]) -> None:
 
 
 def test_gains_of_what_ifs_are_those_of_the_replay(content: dict[str, Any]) -> None:
-    """Links twice as fast save half of the transfer, no exposed communication all of it."""
+    """Links twice as fast save half of the transfer; without exposed communication compute is a little slower."""
     found = items(content)
 
     assert 50_000 == found["faster-links"]["gain_ns"]
-    assert found["overlap"]["gain_ns"] >= 100_000
+    assert 50_000 < found["overlap"]["gain_ns"] <= 100_000
     assert "whatif RUN --bandwidth 2x" in found["faster-links"]["computed"]
 
 
@@ -75,11 +75,11 @@ def test_options_of_ddp_are_items() -> None:
 
 
 @pytest.mark.heavy
-def test_naive_gains_from_overlap() -> None:
-    """A recording without overlap gains from DDP's schedule, by replay."""
+def test_naive_gains_from_fewer_all_reduces() -> None:
+    """By replay, copies into DDP's buckets cost this job what their overlap gains; accumulating gains."""
     found = items(dptrace.advise(dptrace.open(TRACES / "naive_cpu_2ranks")))
 
-    assert found["ddp"]["applies"]
+    assert not found["ddp"]["applies"]
     assert found["accumulate"]["applies"]
 
 
