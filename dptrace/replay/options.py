@@ -34,8 +34,11 @@ def changes_of(
     """Return the changes in the order in which they apply; see :meth:`dptrace.Run.whatif` for the options.
 
     Raises:
+        TypeError: there is no such option.
         UsageError: a factor is not above 0, or a time is negative.
     """
+    if unknown := sorted(set(others) - set(Others.__annotations__)):
+        raise TypeError(f"whatif() got an unexpected keyword argument {unknown[0]!r}")
     factors = {
         "compute": compute,
         "bandwidth": None if isinstance(bandwidth, str) else bandwidth,

@@ -40,3 +40,9 @@ def test_a_negative_delay_is_refused() -> None:
     """No host is early."""
     with pytest.raises(UsageError):
         changes_of(straggler={0: -1})
+
+
+def test_an_option_that_is_none_is_a_type_error() -> None:
+    """A misspelled keyword would otherwise be answered with a replay of the run as it was."""
+    with pytest.raises(TypeError, match="banwidth"):
+        changes_of(banwidth=2)  # type: ignore[call-arg]

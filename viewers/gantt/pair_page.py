@@ -8,6 +8,8 @@ Example::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from markupsafe import Markup
 
 from dptrace.comparison.compare import compare
@@ -28,20 +30,21 @@ __all__ = ["document", "picture", "rows_height"]
 _NOTHING = Markup("")
 
 
-def document(a: Run, b: Run, by_step: bool = True) -> str:
+def document(a: Run, b: Run, by_step: bool = True, verdict: Sequence[str] = ()) -> str:
     """Draw two runs as one HTML page.
 
     Args:
         by_step: align each pair of steps; otherwise only the first.
+        verdict: sentences above the chart where B is a prediction, which no statistics of recordings are about.
 
     Raises:
         DptraceError: a run has no step, or there are more intervals than a page can hold.
     """
     steps = run_steps(a), run_steps(b)
-    comparison = None if incomparable(a, b) else compare(a, b, with_kernels=False)
+    comparison = None if verdict or incomparable(a, b) else compare(a, b, with_kernels=False)
     aligned = align_steps(*steps, by_step, comparison)
     notes = (*notes_of_both(a, b), *aligned.notes, *(comparison.notes if comparison else ()))
-    return picture(aligned, notes, _above(aligned))
+    return picture(aligned, notes, _above(aligned, verdict))
 
 
 def rows_height(a: Run, b: Run) -> int:
@@ -66,13 +69,14 @@ def picture(aligned: AlignedSteps, notes: tuple[str, ...], above: Markup, below:
     return gantt_page(head, page_data, above, below, static("base", "compare.css"))
 
 
-def _above(aligned: AlignedSteps) -> Markup:
+def _above(aligned: AlignedSteps, verdict: Sequence[str]) -> Markup:
     lines = [
         Markup('<p class="runs"><b>{}</b> {}</p>').format(letter, sanitize(" · ".join((head.title, *head.facts))))
         for letter, head in (("A", headline(aligned.a.run)), ("B", headline(aligned.b.run)))
     ]
     answer = Markup("\n").join(
-        Markup('<p class="answer{}">{}</p>').format(" quiet" * quiet, text) for text, quiet in _answers(aligned)
+        Markup('<p class="answer{}">{}</p>').format(" quiet" * quiet, text)
+        for text, quiet in _answers(aligned, verdict)
     )
     differences = drawn_differences(aligned.a.run, aligned.b.run)
     items = Markup("").join(Markup("<li>{}</li>").format(sanitize(text)) for text in differences)
@@ -80,8 +84,10 @@ def _above(aligned: AlignedSteps) -> Markup:
     return Markup("\n").join([*lines, listed, answer, Markup("")])
 
 
-def _answers(aligned: AlignedSteps) -> list[tuple[str, bool]]:
+def _answers(aligned: AlignedSteps, verdict: Sequence[str]) -> list[tuple[str, bool]]:
     """Return the sentences above the chart, and whether each is quiet: the verdict, and what the drawn steps take."""
+    if verdict:
+        return [(sanitize(text), number > 0) for number, text in enumerate(verdict)]
     if aligned.comparison is None:
         return [(time_saved_sentence(aligned), bool(aligned.incomparable))]
     return [(aligned.comparison.summary(), False), (time_saved_sentence(aligned), True)]

@@ -14,7 +14,7 @@ from dptrace.replay.path import Piece
 from dptrace.replay.whatif import RankAnswer, WhatIf
 from dptrace.viewers.base.format import plain
 
-__all__ = ["print_whatif"]
+__all__ = ["print_whatif", "sentence"]
 
 _LABELS = {
     "forward_ns": "forward",
@@ -38,7 +38,7 @@ def print_whatif(answer: WhatIf, console: Console, every: bool = False) -> None:
     Args:
         every: print all ranks, however many.
     """
-    parts: list[RenderableType] = [_sentence(answer), _replayed(answer), _path(answer), ""]
+    parts: list[RenderableType] = [sentence(answer), _replayed(answer), _path(answer), ""]
     for doubt in answer.doubts:
         parts.append(Text("! ", style="bold red" if doubt.refuses else "yellow").append_text(plain(doubt.text)))
     parts += [""] if answer.doubts else []
@@ -49,7 +49,7 @@ def print_whatif(answer: WhatIf, console: Console, every: bool = False) -> None:
     console.print(*parts, sep="\n")
 
 
-def _sentence(answer: WhatIf) -> Text:
+def sentence(answer: WhatIf) -> Text:
     """Say what a step would take."""
     if not answer.changes:
         return Text(f"A step takes {milliseconds(answer.measured_step_ns)} ms (median of the mean rank).", style="bold")
@@ -58,10 +58,11 @@ def _sentence(answer: WhatIf) -> Text:
     if not answer.can_tell:
         text.append("cannot tell. ", style="bold red")
     gain = answer.measured_step_ns - answer.predicted_step_ns
-    word = "shorter" if gain >= 0 else "longer"
+    changed = f"{duration(abs(gain))} ({share(abs(gain) / max(1, answer.measured_step_ns))}) "
+    changed += "shorter" if gain > 0 else "longer"
     text.append(
         f"{milliseconds(answer.predicted_step_ns)} ms a step instead of {milliseconds(answer.measured_step_ns)} ms, "
-        f"{duration(abs(gain))} ({share(abs(gain) / max(1, answer.measured_step_ns))}) {word}; "
+        f"{changed if gain else 'as long as it was'}; "
         f"range {milliseconds(answer.low_ns)} to {milliseconds(answer.high_ns)} ms."
     )
     if answer.micro_steps > 1:

@@ -142,8 +142,10 @@ def _write_page(run: Run, answer: WhatIf, output: Path, verbosity: str) -> None:
     """Draw the predicted run below the measured one."""
     from dptrace.commands.shared.pages import write_page
     from dptrace.viewers.gantt.pair_page import document
+    from dptrace.viewers.terminal.whatif import sentence
 
-    write_page(output, lambda: document(run, answer.run), verbosity)
+    verdict = (sentence(answer).plain, *(doubt.text for doubt in answer.doubts))
+    write_page(output, lambda: document(run, answer.run, verdict=verdict), verbosity)
 
 
 def _print(answer: WhatIf, output: Path | None, as_json: bool, as_csv: bool, every: bool) -> None:

@@ -78,7 +78,10 @@ class Communication(msgspec.Struct, frozen=True):
         found = [text for part in self.parts if isinstance(part, Doubting) for text in part.doubts(model)]
         of = priced(model)
         if unknown := int((of.bytes <= 0).sum()):
-            found.append(f"{unknown:,} of {len(of):,} transfers have no recorded size, so their bytes stay out of it.")
+            found.append(
+                f"{unknown:,} of {len(of):,} transfers have no recorded size: a factor applies to all of their time, "
+                "and a latency or rate of links to none of it."
+            )
         return tuple(found)
 
 

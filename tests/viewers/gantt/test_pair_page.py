@@ -189,3 +189,12 @@ def test_differences_are_listed_above(runs: tuple[Run, Run]) -> None:
     assert "B saves" in page
     assert '<p class="answer quiet">Not compared: A trained the model small, B large.' in other
     assert '"freed":[]' in other
+
+
+def test_a_prediction_has_its_own_verdict(runs: tuple[Run, Run]) -> None:
+    """Its sentences stand above the chart, as text, instead of a comparison of two recordings."""
+    shown = pair_page.document(*runs, verdict=("With compute 2×: 1 ms a step", PAYLOAD))
+
+    assert '<p class="answer">With compute 2×: 1 ms a step</p>' in shown
+    assert compare(*runs, with_kernels=False).summary() not in shown
+    assert PAYLOAD not in shown
