@@ -106,7 +106,7 @@ def recorded_table(content: Mapping[str, Any]) -> TextTable:
 
 
 def in_flight_table(content: Mapping[str, Any]) -> TextTable:
-    """List how many micro-batches' activations each rank of a recorded pipeline held, beside its schedule's."""
+    """List how many micro-batches' activations each rank of a recorded pipeline held, and what its schedule expects."""
     rows = []
     for row in content["recorded"]["in_flight"]:
         expected, size = row["expected_micro_batches"], row["bytes"]

@@ -230,7 +230,7 @@ def recorded_roofline_table(content: Mapping[str, Any]) -> TextTable:
         for level in content["roofline"]["levels"]
     ]
     columns = ("link", "a rank sends", "GB/s", "FLOP/byte", "ridge", "regime", "critical batch of a rank")
-    return TextTable(columns, tuple(rows), 1, "Links are told apart by the groups that use them.")
+    return TextTable(columns, tuple(rows), 1, "Links differ by the groups that use them.")
 
 
 def recorded_scaling_table(content: Mapping[str, Any]) -> TextTable:

@@ -44,7 +44,7 @@ def epoch_result(ranks: Sequence[Mapping[str, Any]], cold: int = 0) -> dict[str,
 
 
 def epoch_line(epoch: Mapping[str, Any], number: int, epochs: int, samples: int) -> dict[str, Any]:
-    """Return what is said of an epoch when it ends.
+    """Return the sentence on an epoch when it ends.
 
     Args:
         epoch: from :func:`epoch_result`, with the figures of :data:`QUALITY` that were measured.
