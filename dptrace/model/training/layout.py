@@ -104,11 +104,7 @@ def strategy_layout(
     expert = (expert or math.gcd(experts, data)) if strategy == "ep" or expert else 1
     if data % expert or experts % expert:
         raise UsageError(f"{experts} experts can't be spread over {expert} of {data} data-parallel GPUs.")
-    stage = _ZERO.get(strategy, 1 if strategy == "3d" else 0)
-    if zero is not None and zero != _ZERO.get(strategy, zero):
-        what = f"is ZeRO stage {stage}" if stage else "shards nothing"
-        raise UsageError(f"--strategy {strategy} {what}: leave --zero {zero} out, or the strategy.")
-    stage = stage if zero is None else zero
+    stage = _zero_stage(strategy, zero)
     shards = math.gcd(data, node) if strategy == "hsdp" else data
     return Layout(
         strategy=strategy,
@@ -122,3 +118,12 @@ def strategy_layout(
         schedule=schedule,
         virtual_stages=virtual_stages,
     )
+
+
+def _zero_stage(strategy: str, given: int | None) -> int:
+    own = _ZERO.get(strategy)
+    if given is not None and own not in (None, given):
+        what = f"is ZeRO stage {own}" if own else "shards nothing"
+        raise UsageError(f"--strategy {strategy} {what}: leave --zero {given} out, or the strategy.")
+    usual = 1 if strategy == "3d" else 0
+    return given if given is not None else usual if own is None else own
