@@ -14,7 +14,7 @@ from tests.support.recordings import dptrace
 pytest.importorskip("torch")
 
 SCRIPT = """
-import os, signal, socket, sys
+import os, signal, socket, sys, time
 import torch, torch.distributed as dist, torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,6 +30,10 @@ def train(rank, ranks, port, how):
             if how == "raise":
                 raise ValueError("boom in step 7")
             if how == "kill":
+                # The recording is written while training goes on: the rank dies once it is.
+                deadline = time.monotonic() + 60
+                while not os.path.exists("runs/own_ranks/run.json") and time.monotonic() < deadline:
+                    time.sleep(0.01)
                 os.kill(os.getpid(), signal.SIGKILL)
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step()
