@@ -117,6 +117,8 @@ def test_two_stuck_ranks_say_where_they_are(tmp_path: Path) -> None:
             parts.append("rank 0 began collective 2 (all_reduce), rank 1 only 1.")
         deadline, text = time.monotonic() + 90, ""
         while not all(part in text for part in parts) and time.monotonic() < deadline:
+            # A job that hangs is asked once: a signal in every moment could meet Python as it begins a frame.
+            time.sleep(0.5)
             ask_ranks(tmp_path, [process.pid for process in ranks])
             text = describe_hang(tmp_path, {0: 12, 1: 12}, 600)
         assert [None, None] == [process.poll() for process in ranks]
