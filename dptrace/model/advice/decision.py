@@ -23,7 +23,7 @@ from dptrace.model.training.plan import Plan
 from dptrace.model.training.roofline import ccr, level
 from dptrace.model.training.step import StepPrediction
 
-__all__ = ["Decision", "Question", "decide", "question_dict"]
+__all__ = ["Decision", "Question", "decide", "question_by_rule", "question_dict"]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,10 @@ def decide(description: Description, found: Sequence[Candidate]) -> Decision:
     return Decision((*path, *_pipeline(found[0])), strategy, follows)
 
 
-def _question(rule: str, name: str, question: str, answer: str, numbers: str, value: float, unit: str) -> Question:
+def question_by_rule(
+    rule: str, name: str, question: str, answer: str, numbers: str, value: float, unit: str
+) -> Question:
+    """Return a question whose threshold, source and note are those of a rule."""
     known = RULES[rule]
     return Question(
         name=name,
@@ -108,7 +111,7 @@ def _replicates(description: Description, found: Sequence[Candidate]) -> Questio
     name, asked = "replicate", "Does a GPU hold the whole training (DDP)?"
     if whole is None:
         numbers = f"{byte_size(state)} of state; the batch can't be divided among {plan.layout.gpus} GPUs"
-        question = _question("replicate", name, asked, "no: not enough samples", numbers, state, "bytes")
+        question = question_by_rule("replicate", name, asked, "no: not enough samples", numbers, state, "bytes")
     else:
         activations = whole.memory_bytes - whole.plan.memory.state.total
         numbers = (
@@ -116,7 +119,7 @@ def _replicates(description: Description, found: Sequence[Candidate]) -> Questio
             f"activations, recompute {whole.plan.recompute}, against {byte_size(usable)}"
         )
         answer = "yes" if whole.fits else f"no: {byte_size(whole.over_bytes)} too much"
-        question = _question("replicate", name, asked, answer, numbers, whole.memory_bytes, "bytes")
+        question = question_by_rule("replicate", name, asked, answer, numbers, whole.memory_bytes, "bytes")
     return msgspec.structs.replace(question, limit=usable)
 
 
@@ -131,7 +134,7 @@ def _stages(description: Description, found: Sequence[Candidate]) -> list[Questi
     answer = f"{first.label}" if first else "none"
     best = first or stages[-1]
     asked = "Which ZeRO stage makes it fit on data-parallel GPUs alone?"
-    question = _question("stages", "zero_stage", asked, answer, numbers, best.memory_bytes, "bytes")
+    question = question_by_rule("stages", "zero_stage", asked, answer, numbers, best.memory_bytes, "bytes")
     return [msgspec.structs.replace(question, limit=usable)]
 
 
@@ -140,7 +143,7 @@ def _size(params: float) -> Question:
     answer = "below 10 billion" if params < small else "10 to 100 billion" if params <= large else "above 100 billion"
     numbers = f"{params / 1e9:,.4g} billion parameters; the tree branches at 10 and 100 billion"
     limit = "small" if params <= large else "large"
-    return _question(limit, "model_size", "How large is the model?", answer, numbers, params, "parameters")
+    return question_by_rule(limit, "model_size", "How large is the model?", answer, numbers, params, "parameters")
 
 
 def _large(description: Description, params: float) -> tuple[Question, str, Callable[[Layout], bool]]:
@@ -150,7 +153,7 @@ def _large(description: Description, params: float) -> tuple[Question, str, Call
     moe = description.experts > 1
     numbers = f"{description.experts} experts in a layer" if moe else "one MLP in a layer"
     answer = "experts" if moe else "dense"
-    question = _question(
+    question = question_by_rule(
         "large", "experts", "Is it dense, or a mixture of experts?", answer, numbers, description.experts, "experts"
     )
     question = msgspec.structs.replace(question, limit=None)
@@ -173,7 +176,7 @@ def _node(description: Description) -> tuple[Question, str, Callable[[Layout], b
     numbers = f"{byte_size(held.memory_bytes)} on each of its {gpus} GPUs, against {byte_size(usable)}"
     answer = "yes" if held.fits else f"no: {byte_size(held.over_bytes)} too much"
     asked = "Does a single node hold it with FSDP?"
-    question = _question("small", "single_node", asked, answer, numbers, held.memory_bytes, "bytes")
+    question = question_by_rule("small", "single_node", asked, answer, numbers, held.memory_bytes, "bytes")
     question = msgspec.structs.replace(question, limit=usable)
     if held.fits:
         return question, "TP 2 to 8 × FSDP", lambda one: one.tensor > 1 and one.stages == 1 and one.zero == 3
@@ -198,7 +201,7 @@ def _links(description: Description) -> Question:
     answer = "yes: TP stays within a node" if enough else "no: avoid TP"
     numbers = f"{both / 1e9:,.0f} GB/s in both directions"
     asked = "Is the link within a node fast enough for tensor parallelism?"
-    return _question("tensor_link", "tensor_link", asked, answer, numbers, both, "bytes/s")
+    return question_by_rule("tensor_link", "tensor_link", asked, answer, numbers, both, "bytes/s")
 
 
 def _ridge(found: Sequence[Candidate]) -> Question:
@@ -208,7 +211,7 @@ def _ridge(found: Sequence[Candidate]) -> Question:
     numbers = f"{ratio:,.3g} times the ridge of {link}: {regime}" if link else "nothing is sent"
     answer = "yes" if ratio >= RULES["ridge"].value else "no: a larger batch, or fewer bytes"
     asked = f"Does the computation of {own.label} cover what it sends?"
-    return _question("ridge", "ridge", asked, answer, numbers, ratio, "ratio")
+    return question_by_rule("ridge", "ridge", asked, answer, numbers, ratio, "ratio")
 
 
 def _slowest_level(plan: Plan, step: StepPrediction) -> tuple[float, str, str]:
@@ -230,7 +233,7 @@ def _gpus(found: Sequence[Candidate]) -> Question:
     reached = "" if own is None else f"; {own.label} computes {share(own.step.efficiency)} of its step"
     answer = "yes" if gpus <= RULES["few_gpus"].value else "no: sharding, TP or PP may pay"
     asked = "Are there at most 32 GPUs, up to which plain DDP usually scales?"
-    return _question("few_gpus", "few_gpus", asked, answer, f"{gpus:,} GPUs{reached}", gpus, "GPUs")
+    return question_by_rule("few_gpus", "few_gpus", asked, answer, f"{gpus:,} GPUs{reached}", gpus, "GPUs")
 
 
 def _pipeline(best: Candidate) -> list[Question]:
@@ -245,7 +248,7 @@ def _pipeline(best: Candidate) -> list[Question]:
         f"needs {needed}, the rule of 4 × P asks for {4 * layout.stages}"
     )
     answer = "yes" if best.step.bubble < most else "no: more micro-batches, or an interleaved schedule"
-    question = _question(
+    question = question_by_rule(
         "micro_batches", "bubble", "Is the pipeline's bubble below 10 %?", answer, numbers, best.step.bubble, "ratio"
     )
     return [msgspec.structs.replace(question, limit=most)]

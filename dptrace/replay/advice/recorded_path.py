@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dptrace.core.units import duration, share
-from dptrace.model.advice.decision import Question
+from dptrace.model.advice.decision import Question, question_by_rule
 from dptrace.model.advice.rules import RULES
 from dptrace.model.scaling import gustafson_efficiency
 
@@ -93,18 +93,7 @@ def _limit(step: RecordedStep) -> Question:
 
 
 def _goal(name: str, question: str, answer: str, numbers: str, value: float, rule: str) -> Question:
-    known = RULES[rule]
-    return Question(
-        name=name,
-        question=question,
-        answer=answer,
-        numbers=numbers,
-        value=value,
-        limit=known.value,
-        unit="ratio",
-        source=known.source,
-        note=known.note,
-    )
+    return question_by_rule(rule, name, question, answer, numbers, value, "ratio")
 
 
 def _data(step: RecordedStep) -> Question:

@@ -225,7 +225,8 @@ class Compress(msgspec.Struct, frozen=True):
         if absent := sorted(set(self.dtypes) - {"", *kinds}):
             known = ", ".join(sorted(set(map(str, kinds))))
             raise DptraceError(f"{model.run.path}: the run has no {absent[0]}, but {known}.")
-        bits = np.array([_bits(dtype, _usual_bits(dtypes)) for dtype in dtypes], np.float64)
+        usual = _usual_bits(dtypes)
+        bits = np.array([_bits(dtype, usual) for dtype in dtypes], np.float64)
         wanted = [self.dtypes.get(kind, self.dtypes.get("")) for kind in kinds]
         target = np.array([DTYPE_BITS[dtype] if dtype else np.inf for dtype in wanted])
         return np.where(bits > 0, np.minimum(1.0, target / np.maximum(bits, 1)), 1.0)
