@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis/compute_findings": {"analysis/kernels", "analysis/findings", "timeline", "readers", "model", "core"},
     "run": FIGURES | {"analysis/findings", "analysis/kernels", "analysis/compute_findings", "core", "errors", "api"},
     "replay": FIGURES
-    | {"analysis/findings", "analysis/compute_findings", "analysis/kernels", "run", "readers", "core", "errors"},
+    | {"analysis/findings", "analysis/compute_findings", "analysis/kernels", "run", "readers", "core", "errors"}
+    | {"record"},
     "comparison": FIGURES | {"run", "core", "errors"},
     "load": FIGURES | {"run", "readers", "core", "errors"},
     "export": FIGURES | {"run", "core", "errors", "version"},

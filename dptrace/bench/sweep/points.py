@@ -77,7 +77,7 @@ def configs(mode: str, model: str, gpus: int, chosen: Mapping[str, Sequence[str]
     for name in chosen:
         modes = _OPTIONS[name].modes
         if modes and mode not in modes:
-            others = " or ".join(f"--mode {other}" for other in modes if other in ("ddp", "accumulate"))
+            others = " or ".join(f"--mode {other}" for other in modes)
             raise UsageError(f"--{name}: mode {mode} does not have this option; use {others}.")
     if not swept_options(chosen):
         raise UsageError(f"Nothing to compare: give one option several values, such as --{BUCKET_CAP} 0.5,1,2,4,8")

@@ -8,16 +8,13 @@ from dptrace.commands.planning.recorded_roofline import roofline_point
 from dptrace.errors import DptraceError
 from dptrace.model.planning.measured_step import MeasuredStep, measured_scaling, step_bounds
 from dptrace.model.planning.scaling_table import GPU_COUNTS
+from dptrace.record.options.modes import DATA_PARALLEL
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run
 
 __all__ = ["predict_recording"]
 
-_DATA_PARALLEL = (
-    *("naive", "interleaved", "ddp", "async-after", "accumulate", "ring", "hierarchical", "zero1", "zero2", "fsdp"),
-    "hsdp",
-)
 _COMPUTE = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns")
 
 _ASSUMED = (
@@ -33,7 +30,7 @@ def predict_recording(run: Run, path: str) -> dict[str, Any]:
         DptraceError: the recording splits layers, stages or experts over its ranks, or has one rank only.
     """
     mode = run.metadata.get("mode")
-    if mode is not None and mode not in _DATA_PARALLEL:
+    if mode is not None and mode not in DATA_PARALLEL:
         raise DptraceError(
             f"{path}: {mode!r} can't be predicted from its recording, only data-parallel trainings can. Describe it: "
             "dptrace predict --params 7e9 --strategy 3d."

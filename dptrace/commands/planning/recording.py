@@ -25,6 +25,7 @@ from dptrace.model.training.shape import ModelShape, decoder_shape
 from dptrace.model.training.state import StateBytes
 from dptrace.readers.sources.discovery import find
 from dptrace.record.options.models import DECODERS, MODELS, WIDTHS
+from dptrace.record.options.modes import REPLICATED
 
 __all__ = ["compared_memory", "recorded_memory", "trainer_shape"]
 
@@ -89,8 +90,10 @@ def compared_memory(
 def _training(info: Mapping[str, Any], options: Mapping[str, Any]) -> RecordedTraining:
     default = MODELS[info["model"]].optimizer if info.get("model") in MODELS else "sgd"
     optimizer = options.get("optimizer") or default
+    mode = info.get("mode") or ("ddp" if info.get("ddp") else "script")
     return RecordedTraining(
-        mode=info.get("mode") or ("ddp" if info.get("ddp") else "script"),
+        mode=mode,
+        replicated=mode in REPLICATED,
         ranks=int(info.get("world_size") or 1),
         number_bytes=_NUMBER_BYTES.get(str(options.get("dtype", "float32")), 4),
         optimizer_numbers=2 if optimizer == "adamw" else 0,

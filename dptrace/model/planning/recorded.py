@@ -25,8 +25,6 @@ __all__ = [
     "perceptron_split",
 ]
 
-_WHOLE = ("single", "naive", "interleaved", "ddp", "async-after", "accumulate", "ring", "hierarchical")
-
 
 class RecordedModel(msgspec.Struct, frozen=True):
     """How many numbers a model trains, and how many of them can be divided."""
@@ -44,6 +42,8 @@ class RecordedTraining(msgspec.Struct, frozen=True, kw_only=True):
     """How a recorded training was spread over its ranks."""
 
     mode: str
+    replicated: bool
+    """Whether every rank holds the whole model, its gradients and the state of its optimizer."""
     ranks: int
     number_bytes: int
     """Of a parameter, its gradient, and each number of the optimizer."""
@@ -69,7 +69,7 @@ def mean_state(model: RecordedModel, training: RecordedTraining) -> StateBytes |
 def _held_shares(model: RecordedModel, training: RecordedTraining) -> tuple[float, float, float] | None:
     """Return the shares of parameters, gradients and optimizer state that a rank holds."""
     mode, ranks = training.mode, training.ranks
-    if mode in _WHOLE:
+    if training.replicated:
         return 1.0, 1.0, 1.0
     if mode in ("zero1", "zero2"):
         return 1.0, 1.0 if mode == "zero1" else 1 / ranks, 1 / ranks

@@ -9,7 +9,17 @@ from typing import Literal
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MLPS, MODELS
 
-__all__ = ["FAMILIES", "MODES", "REPLICATED", "Mode", "Trait", "complete_mode", "modes_with", "trainer"]
+__all__ = [
+    "DATA_PARALLEL",
+    "FAMILIES",
+    "MODES",
+    "REPLICATED",
+    "Mode",
+    "Trait",
+    "complete_mode",
+    "modes_with",
+    "trainer",
+]
 
 FAMILIES = {
     "first": "Modes to begin with",
@@ -145,6 +155,10 @@ def modes_with(trait: Trait) -> tuple[str, ...]:
 
 REPLICATED = modes_with("replicated")
 """Modes in which a checkpoint of one rank is complete; in the others each rank writes what it holds."""
+DATA_PARALLEL = tuple(
+    name for name, mode in MODES.items() if mode.family in ("first", "data", "sharded") and not mode.single_gpu
+)
+"""Modes whose ranks run the same layers on samples of their own."""
 
 
 def complete_mode(context: object, parameter: object, incomplete: str) -> list[str]:

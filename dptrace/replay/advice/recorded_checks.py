@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dptrace.core.units import byte_size, duration, share
 from dptrace.model.advice.check import DDP_PAGE, GOSPEL, GUIDE, LEAST_SHARE, PAGE, Check
+from dptrace.record.options.modes import REPLICATED
 from dptrace.replay.advice.recorded_path import RecordedStep
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ _ITEMS = {
     "synchronizing": ("synchronizing", f"{GOSPEL}, training_step: loss.item() in each step"),
 }
 """Item and source of a kind of finding; others have their own names."""
-_DATA_PARALLEL = ("naive", "interleaved", "ddp", "async-after", "accumulate", "ring", "hierarchical")
 
 
 def finding_checks(run: Run) -> list[Check]:
@@ -157,7 +157,7 @@ def _shard_optimizer(run: Run) -> Iterator[Check]:
     found = [memory.get("optimizer_bytes") for memory in held if isinstance(memory, Mapping)]
     sizes = [size for size in found if isinstance(size, int)]
     ranks = max(run.world_size, len(run.ranks))
-    if not sizes or run.metadata.get("mode") not in _DATA_PARALLEL or ranks < 2:
+    if not sizes or run.metadata.get("mode") not in REPLICATED or ranks < 2:
         return
     size = fmean(sizes)
     saved = size * (1 - 1 / ranks)

@@ -10,6 +10,7 @@ import msgspec
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
 from dptrace.model.advice.check import DDP_PAGE, GOSPEL, GUIDE, LEAST_SHARE, PAGE, WORKSHOP, Check
+from dptrace.record.options.modes import REPLICATED, modes_with
 
 if TYPE_CHECKING:
     from dptrace.replay.whatif import WhatIf
@@ -19,6 +20,8 @@ __all__ = ["WhatIfCheck", "asked", "what_if_checks"]
 
 _CAPS = (1, 5, 25, 100)
 _MICRO_STEPS = 4
+_WITHOUT_BUCKETS = {*REPLICATED} - {*modes_with("ddp"), *modes_with("nodes")}
+"""Modes that all-reduce each gradient on its own."""
 
 
 class WhatIfCheck(msgspec.Struct, frozen=True):
@@ -122,7 +125,7 @@ def asked(run: Run) -> Iterator[WhatIfCheck]:
         yield _NO_STRAGGLER
         yield from _ACROSS
         mode = run.metadata.get("mode")
-        if mode in ("naive", "interleaved", "async-after", "ring"):
+        if mode in _WITHOUT_BUCKETS:
             yield _DDP
         if _sends_wide(run):
             yield _COMPRESS
