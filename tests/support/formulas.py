@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 __all__ = [
+    "DECODER_SAMPLES",
     "ModelSizes",
     "clipped",
     "dp_tp",
@@ -24,6 +25,9 @@ __all__ = [
     "tp_decoder",
     "tp_sp",
 ]
+
+DECODER_SAMPLES = 8
+"""Samples of gpt-tiny in a batch."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class ModelSizes:
 
 def _activations(numbers: ModelSizes) -> int:
     """Return the bytes of gpt-tiny's activations between two layers: batch x tokens x width x bytes of a number."""
-    return 32 * 64 * 128 * numbers.element
+    return DECODER_SAMPLES * 64 * 128 * numbers.element
 
 
 def tp_decoder(numbers: ModelSizes) -> dict[str, tuple[int, int]]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.support.forking import run_python
 from tests.support.formulas import (
+    DECODER_SAMPLES,
     ModelSizes,
     clipped,
     dp_tp,
@@ -53,14 +54,14 @@ COMMON = ("--steps", "2", "--warmup", "2", "--wait", "2", "--optimizer", "sgd", 
 ADAMW = ("--optimizer", "adamw", "--lr", "0.001")
 """Instead of SGD: an optimizer with state."""
 CLIPPED = ("--clip-grad", "0.05")
-GPT_TINY: dict[str, Any] = {"model": "gpt-tiny", "batch_size": 32}
-"""A decoder; its samples have 64 tokens each, so 32 of them are enough."""
+GPT_TINY: dict[str, Any] = {"model": "gpt-tiny", "batch_size": DECODER_SAMPLES}
+"""A decoder; its samples have 64 tokens each, so a few of them are enough."""
 ROUNDING_TOLERANCE = 1e-9
 """Largest difference of two trainings that float64's rounding can cause, relative to the largest number of a tensor.
 
-A sum of n numbers is off by at most n × 1.1e-16. Here a sum has 2,048 terms at most (the gradient of a weight of
-gpt-tiny: 32 samples of 64 tokens), a step has about 50 sums one after the other (three layers in each of 8 blocks,
-forward and backward), and there are 6 steps: 7e-11. That holds in whatever order a processor's kernels, its threads or
+A sum of n numbers is off by at most n × 1.1e-16. Here a sum has 1,024 terms at most (the inputs of a layer of small),
+a step has about 50 sums one after the other (three layers in each of 8 blocks of gpt-tiny, forward and backward), and
+there are 6 steps: 3.4e-11. That holds in whatever order a processor's kernels, its threads or
 the ranks add. float32 has no such bound: balanced's ReLUs get 5 million numbers, one of them soon lies within rounding
 of 0, and the side that it falls on changes a gradient by 1e-3 and more.
 """
@@ -125,7 +126,8 @@ def _zero1(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 
 def _compressed(ranks: int, how: str, *options: str, **expected: Any) -> ModeCase:
     # At this learning rate six steps lower the loss by 4 %, so that a close loss is not a coincidence.
-    return ModeCase("ddp", ranks, ("--compress", how, *options), "gpt-tiny", extra_options=("--lr", "0.5"), **expected)
+    about: dict[str, Any] = {"model": "gpt-tiny", "batch_size": 32, "extra_options": ("--lr", "0.5")}
+    return ModeCase("ddp", ranks, ("--compress", how, *options), **about, **expected)
 
 
 _TENTH = ("--topk-ratio", "0.1", "--bucket-cap-mb", "64")
@@ -161,7 +163,6 @@ def _3d_of(ranks: int, tensor: int, replicas: int) -> ModeCase:
     )
 
 
-_FEW: dict[str, Any] = {"model": "gpt-tiny", "batch_size": 8}
 _LIMITED = ("--capacity-factor", "1.1", "--shared-experts", "1", "--experts", "4")
 """A capacity that drops tokens, and an expert for all of them."""
 
@@ -171,7 +172,7 @@ def _4d(against: str, *options: str) -> ModeCase:
     micro_batches = ("--micro-batches", "1" if against == "moe" else "2")
     alone = ("--tp", "1", "--pp", "1", *micro_batches, *CLIPPED) if against == "4d" else ()
     return ModeCase(
-        "4d", 4, (*options, *micro_batches), **_FEW, against=against, extra_options=_LIMITED, alone_options=alone
+        "4d", 4, (*options, *micro_batches), **GPT_TINY, against=against, extra_options=_LIMITED, alone_options=alone
     )
 
 
@@ -240,7 +241,7 @@ CASES: tuple[ModeCase, ...] = (
     ModeCase("moe", 2, **GPT_TINY, against="moe", expected_traffic=moe),
     ModeCase("moe", 4, ("--experts", "8", "--top-k", "2"), **GPT_TINY, against="moe", expected_traffic=moe),
     ModeCase("moe", 2, ("--dtype", "bfloat16"), **GPT_TINY, against="moe", loss_tolerance=0.01),
-    ModeCase("moe", 2, **_FEW, against="moe", extra_options=_LIMITED),
+    ModeCase("moe", 2, **GPT_TINY, against="moe", extra_options=_LIMITED),
     ModeCase("tp", 2, expected_traffic=tp),
     ModeCase("tp", 2, **GPT_TINY, extra_options=CLIPPED, expected_traffic=clipped(tp_decoder)),
     ModeCase("tp", 4, ("--amp", "fp16"), loss_tolerance=0.01),
