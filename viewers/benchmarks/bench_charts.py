@@ -15,7 +15,7 @@ from dptrace.core.units import MINUS, plural, signed
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis, log_axis, message
 from dptrace.viewers.benchmarks.bench_table import seconds
-from dptrace.viewers.views.bars import RowLayout
+from dptrace.viewers.charts.bars import RowLayout
 
 __all__ = ["COMPUTE", "draw", "style"]
 

@@ -143,7 +143,7 @@ def _tables(run: Run, analysis: CrossRankAnalysis, every: bool) -> Iterator[Rend
 def _bubble_table(run: Run) -> RenderableType | None:
     if not run.pipelines:
         return None
-    from dptrace.viewers.views.pipeline import bubble_table
+    from dptrace.viewers.views.timelines.pipeline import bubble_table
 
     return bubble_table(run)
 

@@ -1,25 +1,29 @@
-"""The names of all views, each with what it shows: help lists them without importing the views.
+"""The names of all views, each with its folder and what it shows: help lists them without importing the views.
 
-A view is a line here, and a module of its name in this package that defines ``VIEW``.
+A view is a line here, and a module of its name in its folder that defines ``VIEW``.
 """
 
 from __future__ import annotations
 
-__all__ = ["NAMES"]
+__all__ = ["MODULES", "NAMES"]
 
-NAMES = {
-    "gantt": "phases, compute and communication of each GPU over time",
-    "summary": "the parts of each rank's mean step",
-    "breakdown": "the parts of each step of each rank",
-    "heatmap": "ranks by steps: wall time, exposed share, idle share",
-    "communication": "each kind of collective: exposed and overlapped",
-    "bandwidth": "each collective's bandwidth by its size, with the fitted line",
-    "buckets": "how long each DDP bucket, or like collectives, took",
-    "kernels": "the kernels that take most time, by phase",
-    "layers": "when each layer's forward, backward and collectives ran in a step",
-    "idle": "why each rank was idle",
-    "memory": "allocated and reserved memory of each device over time, by kind",
-    "pipeline": "each stage's forward and backward of each micro-batch, and the bubble",
-    "roofline": "operators by arithmetic intensity and FLOP/s, under their GPU's limits",
-    "findings": "what matters most, by what it costs, and what to do",
+_VIEWS = {
+    "gantt": ("timelines", "phases, compute and communication of each GPU over time"),
+    "summary": ("steps", "the parts of each rank's mean step"),
+    "breakdown": ("steps", "the parts of each step of each rank"),
+    "heatmap": ("steps", "ranks by steps: wall time, exposed share, idle share"),
+    "communication": ("collectives", "each kind of collective: exposed and overlapped"),
+    "bandwidth": ("collectives", "each collective's bandwidth by its size, with the fitted line"),
+    "buckets": ("collectives", "how long each DDP bucket, or like collectives, took"),
+    "kernels": ("compute", "the kernels that take most time, by phase"),
+    "layers": ("timelines", "when each layer's forward, backward and collectives ran in a step"),
+    "idle": ("steps", "why each rank was idle"),
+    "memory": ("timelines", "allocated and reserved memory of each device over time, by kind"),
+    "pipeline": ("timelines", "each stage's forward and backward of each micro-batch, and the bubble"),
+    "roofline": ("compute", "operators by arithmetic intensity and FLOP/s, under their GPU's limits"),
+    "findings": ("steps", "what matters most, by what it costs, and what to do"),
 }
+NAMES = {name: about for name, (_, about) in _VIEWS.items()}
+"""What each view shows, by its name, in the order of ``--view list``."""
+MODULES = {name: f"dptrace.viewers.views.{folder}.{name}" for name, (folder, _) in _VIEWS.items()}
+"""The module of each view, by the view's name."""

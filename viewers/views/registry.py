@@ -14,7 +14,7 @@ from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import Drawing
 from dptrace.viewers.base.table import TextTable, print_text_table
-from dptrace.viewers.views.names import NAMES
+from dptrace.viewers.views.names import MODULES, NAMES
 
 __all__ = ["VIEWS", "View", "print_view", "view_named"]
 
@@ -40,12 +40,12 @@ class View:
 
 
 class _Views(Mapping[str, View]):
-    """The views by name: each is the ``VIEW`` of the module of its name in this package."""
+    """The views by name: each is the ``VIEW`` of its module."""
 
     def __getitem__(self, name: str) -> View:
         if name not in NAMES:
             raise KeyError(name)
-        view: View = import_module(f"dptrace.viewers.views.{name}").VIEW
+        view: View = import_module(MODULES[name]).VIEW
         return view
 
     def __iter__(self) -> Iterator[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.theme import dark_color, dark_ink
-from dptrace.viewers.views import bandwidth
+from dptrace.viewers.views.collectives import bandwidth
 from tests.support.color_vision import contrast
 
 PAPER = theme.CHROME["dark"]["paper"]

@@ -13,7 +13,7 @@ from dptrace.core.intervals import Int64
 from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
-from dptrace.viewers.base.memory_curve import sampled
+from dptrace.viewers.charts.memory_curve import sampled
 from dptrace.viewers.gantt.chart import Chart
 from dptrace.viewers.gantt.column_packing import pack
 

@@ -1,0 +1,1 @@
+"""Building blocks of pictures that several views share: rows of bars, curves of memory."""

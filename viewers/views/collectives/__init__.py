@@ -1,0 +1,1 @@
+"""Views of collectives: their exposed and overlapped time, their bandwidth, their buckets."""

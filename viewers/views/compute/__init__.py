@@ -1,0 +1,1 @@
+"""Views of what the devices compute: kernels and operators."""
