@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.link import shaped
 from benchmarks.page import STEPS, ZOOM, renderer, repeated
 from dptrace.run.run import Run
-from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import Chart, chart
-from dptrace.viewers.gantt.server import PageServer
+from dptrace.viewers.gantt.page import document as gantt
+from dptrace.viewers.gantt.page.server import PageServer
 from dptrace.viewers.gantt.tiles.service import TileService
 from tests.support.browser import chromium
 from tests.support.synthetic import training_run

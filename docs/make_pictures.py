@@ -17,8 +17,8 @@ from dptrace.commands.planning.picture import write_chart
 from dptrace.commands.planning.recorded_step import predict_recording
 from dptrace.simulate.catalog import explain, settings_of
 from dptrace.viewers.explain import page as explain_page
-from dptrace.viewers.gantt import pair_page
-from dptrace.viewers.gantt.page import document
+from dptrace.viewers.gantt.page.document import document
+from dptrace.viewers.gantt.pair import page as pair_page
 from dptrace.viewers.pages.view import picture
 from dptrace.viewers.terminal.summary import print_run
 from dptrace.viewers.views.registry import VIEWS

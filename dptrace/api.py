@@ -228,7 +228,7 @@ def figure(
         every_step: draw all steps instead of the one of median length.
         every_rank: draw all ranks; else of more than eight, the most notable.
     """
-    from dptrace.viewers.gantt.figure import figure_svg
+    from dptrace.viewers.gantt.svg.figure import figure_svg
 
     return figure_svg(run, every_step, every_rank, width, annotate)
 

@@ -24,7 +24,8 @@ def test_the_wheel_holds_trainers_and_viewers_as_plain_files(tmp_path: Path) -> 
 
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {"dptrace/trainers/ddp.py", "dptrace/viewers/gantt/page.py", "dptrace/commands/shared/main.py"} <= set(names)
+    modules = {"trainers/ddp.py", "viewers/gantt/page/document.py", "commands/shared/main.py"}
+    assert {f"dptrace/{module}" for module in modules} <= set(names)
     assert "dptrace/py.typed" in names
     for file in (ROOT / "viewers").glob("*/static/*"):
         assert f"dptrace/{file.relative_to(ROOT)}" in names

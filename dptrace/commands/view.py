@@ -180,7 +180,7 @@ def _index_entry(run: Run, read_options: ReadOptions, selection: Selection) -> P
 
 
 def _too_large(gantt_chart: Chart) -> bool:
-    from dptrace.viewers.gantt.page import MAX_INTERVALS
+    from dptrace.viewers.gantt.page.document import MAX_INTERVALS
 
     return len(gantt_chart) > MAX_INTERVALS
 
@@ -190,12 +190,12 @@ def _document(
 ) -> str:
     """Draw one run or two as a page."""
     if gantt_chart is not None or critical_path:
-        from dptrace.viewers.gantt import page as gantt
+        from dptrace.viewers.gantt.page import document as gantt
 
         return gantt.document(runs[0], gantt_chart, path=runs[0].critical_path() if critical_path else None)
     if len(runs) == 1:
         return picture.document(runs[0])
-    from dptrace.viewers.gantt import pair_page
+    from dptrace.viewers.gantt.pair import page as pair_page
 
     return pair_page.document(runs[0], runs[1], by_step)
 

@@ -1,1 +1,1 @@
-"""The Gantt chart: its data, page, SVG and server, for one run or two."""
+"""The Gantt chart of one run or two: its intervals, rows and labels; folders draw them as page and SVG, or add rows."""

@@ -29,7 +29,7 @@ from dptrace.core.units import byte_size, milliseconds
 from dptrace.errors import DptraceError
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.page import static
-from dptrace.viewers.gantt.pair_page import picture
+from dptrace.viewers.gantt.pair.page import picture
 from dptrace.viewers.terminal.comparison import (
     change_cells,
     count,

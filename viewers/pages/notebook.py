@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptrace.run.run import Run
-from dptrace.viewers.gantt.page import rows_height
+from dptrace.viewers.gantt.page.document import rows_height
 from dptrace.viewers.pages.view import document
 from dptrace.viewers.views.registry import View, view_named
 

@@ -23,10 +23,10 @@ from dptrace.viewers.base.svg_renderer import svg
 from dptrace.viewers.base.table import MAX_ROWS
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.host.host_data import host_data, host_notes
-from dptrace.viewers.gantt.interval_details import details
-from dptrace.viewers.gantt.page import gantt_page, of_run
-from dptrace.viewers.gantt.page_data import scene
-from dptrace.viewers.gantt.svg import gantt_svg
+from dptrace.viewers.gantt.page.data import scene
+from dptrace.viewers.gantt.page.document import gantt_page, of_run
+from dptrace.viewers.gantt.page.interval_details import details
+from dptrace.viewers.gantt.svg.chart import gantt_svg
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS, View
 

@@ -10,8 +10,8 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.base.svg_renderer import svg
-from dptrace.viewers.gantt import page
-from dptrace.viewers.gantt.svg import gantt_svg
+from dptrace.viewers.gantt.page import document as page
+from dptrace.viewers.gantt.svg.chart import gantt_svg
 from dptrace.viewers.views.registry import View
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ class View:
     title: str
     table: Callable[[Run], TextTable]
     draw: Callable[[Run], Drawing] | None = None
-    """Draws the picture; None for the Gantt chart, which ``gantt.page`` and ``gantt.svg`` draw."""
+    """Draws the picture; None for the Gantt chart, which ``viewers/gantt`` draws."""
     in_report: bool = False
     """Whether the report has a section for it, in the order of :data:`~dptrace.viewers.views.names.NAMES`."""
     shows_cross_rank: bool = False

@@ -95,7 +95,7 @@ def _print(path: CriticalPath, output: Path | None, as_json: bool, as_csv: bool,
 def _write_page(run: Run, path: CriticalPath, output: Path, verbosity: str) -> None:
     """Draw the path on the Gantt chart of its step."""
     from dptrace.commands.shared.pages import write_page
-    from dptrace.viewers.gantt.critical_path.page import step_document
+    from dptrace.viewers.gantt.page.critical_path import step_document
 
     write_page(output, lambda: step_document(run, path), verbosity)
 

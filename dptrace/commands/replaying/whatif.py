@@ -141,7 +141,7 @@ def _swept(run: Run, changes: dict[str, Any], name: str, values: list[float], ve
 def _write_page(run: Run, answer: WhatIf, output: Path, verbosity: str) -> None:
     """Draw the predicted run below the measured one."""
     from dptrace.commands.shared.pages import write_page
-    from dptrace.viewers.gantt.pair_page import document
+    from dptrace.viewers.gantt.pair.page import document
     from dptrace.viewers.terminal.whatif import sentence
 
     verdict = (sentence(answer).plain, *(doubt.text for doubt in answer.doubts))

@@ -64,7 +64,7 @@ class FigureOptions:
 
     def write(self, run: Run, selection: Selection, verbosity: str) -> None:
         """Write the figure of a run that was cut to *selection*."""
-        from dptrace.viewers.gantt.figure import FIGURE_WIDTH, figure_svg
+        from dptrace.viewers.gantt.svg.figure import FIGURE_WIDTH, figure_svg
 
         path, width = self.figure, self.figure_width or FIGURE_WIDTH
         assert path is not None

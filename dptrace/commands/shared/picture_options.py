@@ -123,7 +123,7 @@ class PictureOptions:
     def _page(self, runs: Sequence[Run], by_step: bool, drawn: str) -> tuple[str, tuple[int, int]]:
         """Return a page with the picture, and the size that fits all of it."""
         if len(runs) == 2:
-            from dptrace.viewers.gantt import pair_page
+            from dptrace.viewers.gantt.pair import page as pair_page
 
             height = min(pair_page.rows_height(*runs) + _PAIR_HEADER_HEIGHT, _MAX_SIZE)
             return pair_page.document(runs[0], runs[1], by_step), (_DEFAULT_WIDTH, height)
@@ -139,7 +139,7 @@ class PictureOptions:
 def _gantt_size(run: Run) -> tuple[int, int]:
     """Return a size that shows every row."""
     from dptrace.viewers.gantt.chart import chart
-    from dptrace.viewers.gantt.page_data import layout
+    from dptrace.viewers.gantt.page.data import layout
 
     return _DEFAULT_WIDTH, min(max(int(layout(chart(run))["height"]) + _GANTT_HEADER_HEIGHT, _MIN_HEIGHT), _MAX_SIZE)
 

@@ -57,8 +57,8 @@ class ServeOptions:
             entry: the file in the cache that keeps the chart's index; None for none.
         """
         from dptrace.viewers.gantt.host.host_data import HostAnswers
-        from dptrace.viewers.gantt.page import served
-        from dptrace.viewers.gantt.server import LOOPBACK, PageServer
+        from dptrace.viewers.gantt.page.document import served
+        from dptrace.viewers.gantt.page.server import LOOPBACK, PageServer
         from dptrace.viewers.gantt.tiles.service import TileService
 
         with progress("Drawing", verbosity, measured=False):
@@ -77,7 +77,7 @@ class ServeOptions:
             server.close()
 
     def _print_address(self, server: Any, verbosity: str) -> None:
-        from dptrace.viewers.gantt.server import LOOPBACK, tunnel
+        from dptrace.viewers.gantt.page.server import LOOPBACK, tunnel
 
         click.echo(server.url)
         if server.host not in (LOOPBACK, "localhost", "::1"):

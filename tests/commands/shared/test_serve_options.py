@@ -16,8 +16,9 @@ from click.testing import CliRunner, Result
 from dptrace.commands.shared.main import cli
 from dptrace.commands.shared.serve_options import ServeOptions
 from dptrace.errors import UsageError
-from dptrace.viewers.gantt import page, server
 from dptrace.viewers.gantt.chart import chart
+from dptrace.viewers.gantt.page import document as page
+from dptrace.viewers.gantt.page import server
 from tests.support.synthetic import training_run
 
 TRACE = Path(__file__).resolve().parents[3] / "traces" / "single_cpu"

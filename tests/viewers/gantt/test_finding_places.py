@@ -9,9 +9,9 @@ import pytest
 
 import dptrace
 from dptrace.run.run import Run
-from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import Role, chart
 from dptrace.viewers.gantt.finding_places import MOST, finding_places
+from dptrace.viewers.gantt.page import document as gantt
 from tests.support.browser import browser_test, chromium, open_page, until
 from tests.support.gantt_page import settle, visible_range
 from tests.support.planted import Plant, planted_job

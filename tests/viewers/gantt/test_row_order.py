@@ -10,8 +10,8 @@ import pytest
 
 import dptrace
 from dptrace.run.run import Run
-from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import Chart, chart
+from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.row_order import few_ranks, row_orders
 from tests.support.browser import browser_test, chromium, open_page, rest, until
 from tests.support.gantt_page import settle

@@ -16,7 +16,7 @@ from dptrace.core.units import milliseconds
 from dptrace.errors import DptraceError
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base import theme
-from dptrace.viewers.gantt import pair_page
+from dptrace.viewers.gantt.pair import page as pair_page
 from dptrace.viewers.pages import comparison
 from tests.comparison.test_step_kinds import alternating
 from tests.support.browser import browser_test, chromium, open_page

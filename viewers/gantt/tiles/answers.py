@@ -12,8 +12,8 @@ from dptrace.core.arrays import unique
 from dptrace.core.intervals import Int64
 from dptrace.viewers.gantt.chart import WAITING, Role
 from dptrace.viewers.gantt.tiles.encoding import Message, quantized
-from dptrace.viewers.gantt.tiles.grid import column_cover, nested_cover
-from dptrace.viewers.gantt.tiles.lane import Rows
+from dptrace.viewers.gantt.tiles.index.grid import column_cover, nested_cover
+from dptrace.viewers.gantt.tiles.index.lane import Rows
 from dptrace.viewers.gantt.tiles.requests import MAX_CELLS, BadRequest, Tiles, View
 from dptrace.viewers.gantt.tiles.store import KINDS, STREAM, WAITS, StoredLane, TileStore
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 from dptrace.viewers.gantt.chart import Role
-from dptrace.viewers.gantt.tiles.block_index import BLOCK, NEVER
-from dptrace.viewers.gantt.tiles.lane import Lane, Rows
+from dptrace.viewers.gantt.tiles.index.blocks import BLOCK, NEVER
+from dptrace.viewers.gantt.tiles.index.lane import Lane, Rows
 from dptrace.viewers.gantt.tiles.requests import Find, Next
 from dptrace.viewers.gantt.tiles.store import RECORDED, TileStore
 

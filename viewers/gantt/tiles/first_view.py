@@ -25,7 +25,7 @@ def first_view(store: TileStore, layout: dict[str, Any], start: int, end: int) -
     """Return the tiles of the first rows for a view of the whole run, and the sums of that range.
 
     Args:
-        layout: as ``page_data.layout`` returns it.
+        layout: as ``page.data.layout`` returns it.
         start, end: the range that the page shows first, in ns since the chart's origin.
     """
     level = max(0, math.floor(math.log2((end - start) / _COLUMNS)))

@@ -17,9 +17,9 @@ from dptrace.core.arrays import unique
 from dptrace.core.mapped_arrays import ArrayWriter, MappedArrays, open_arrays
 from dptrace.viewers.gantt.chart import WAITING, Chart, Role
 from dptrace.viewers.gantt.chart import Lane as ChartLane
-from dptrace.viewers.gantt.tiles.block_index import Allocate, LaneColumns, LaneIndex, index_lane
-from dptrace.viewers.gantt.tiles.grid import Grid, make_grids
-from dptrace.viewers.gantt.tiles.lane import Lane
+from dptrace.viewers.gantt.tiles.index.blocks import Allocate, LaneColumns, LaneIndex, index_lane
+from dptrace.viewers.gantt.tiles.index.grid import Grid, make_grids
+from dptrace.viewers.gantt.tiles.index.lane import Lane
 
 __all__ = ["EXTRA", "KINDS", "RECORDED", "STREAM", "WAITS", "StoredLane", "TileStore", "build", "open_store", "save"]
 

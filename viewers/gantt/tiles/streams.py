@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.viewers.gantt.tiles.block_index import LaneColumns, index_lane
-from dptrace.viewers.gantt.tiles.grid import make_grids
-from dptrace.viewers.gantt.tiles.lane import Lane
+from dptrace.viewers.gantt.tiles.index.blocks import LaneColumns, index_lane
+from dptrace.viewers.gantt.tiles.index.grid import make_grids
+from dptrace.viewers.gantt.tiles.index.lane import Lane
 from dptrace.viewers.gantt.tiles.requests import BadRequest, Streams
 from dptrace.viewers.gantt.tiles.store import EXTRA, RECORDED, STREAM, StoredLane, TileStore
 

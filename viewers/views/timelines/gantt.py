@@ -1,4 +1,4 @@
-"""The Gantt chart as a view: ``gantt.page`` and ``gantt.svg`` draw it, its table is that of the summary."""
+"""The Gantt chart as a view: ``viewers/gantt`` draws it, its table is that of the summary."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import dptrace
-from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import Role, chart
 from dptrace.viewers.gantt.column_packing import unpack
 from dptrace.viewers.gantt.critical_path.path_data import UNLIMITED, path_data, path_notes
+from dptrace.viewers.gantt.page import document as gantt
 from tests.support.replay_files import write_job
 
 pytestmark = pytest.mark.heavy

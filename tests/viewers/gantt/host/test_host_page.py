@@ -15,12 +15,12 @@ from dptrace.load.open import open_run
 from dptrace.run.run import Run
 from dptrace.timeline.host_calls import HOST_CALLS, CallKind, HostCalls
 from dptrace.timeline.model import UNKNOWN, Kind
-from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.host import host_data
 from dptrace.viewers.gantt.host.host_data import HostAnswers
 from dptrace.viewers.gantt.host.looks import kind_looks
-from dptrace.viewers.gantt.server import PageServer
+from dptrace.viewers.gantt.page import document as gantt
+from dptrace.viewers.gantt.page.server import PageServer
 from dptrace.viewers.gantt.tiles.service import TileService
 from tests.support.browser import browser_test, chromium, open_page, until
 from tests.support.gantt_page import at, settle, show

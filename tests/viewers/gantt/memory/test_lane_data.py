@@ -13,11 +13,11 @@ import dptrace
 from dptrace.core.intervals import Int64
 from dptrace.run.memory import device_reports
 from dptrace.run.run import Run
-from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.column_packing import unpack
 from dptrace.viewers.gantt.memory import lane_data
 from dptrace.viewers.gantt.memory.lane_data import memory_lanes, with_memory
+from dptrace.viewers.gantt.page import document as gantt
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.gantt_page import settle
 from tests.support.memory_files import GOLDEN, memory_run, training_file

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from dptrace.run.run import Run
-from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import chart
-from dptrace.viewers.gantt.page_data import collective_entries, layout
+from dptrace.viewers.gantt.page import document as gantt
+from dptrace.viewers.gantt.page.data import collective_entries, layout
 from dptrace.viewers.gantt.tiles.answers import TILE
 from dptrace.viewers.gantt.tiles.first_view import first_view
 from dptrace.viewers.gantt.tiles.store import build

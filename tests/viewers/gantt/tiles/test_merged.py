@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptrace.core.intervals import covered, union
-from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, Track, chart
+from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.tiles.merged import merged
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.gantt_page import at, expected_figures, row_box, settle, shown_figures, tip
 from tests.support.synthetic import training_run
-from tests.viewers.gantt.test_truth import check, only_raster
+from tests.viewers.gantt.page.test_truth import check, only_raster
 
 BOUNDS = np.array([21, 333, 1000], np.int64)
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dptrace.run.run import Run
-from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import Role, chart
 from dptrace.viewers.gantt.host.host_data import HostAnswers
-from dptrace.viewers.gantt.server import PageServer
+from dptrace.viewers.gantt.page import document as gantt
+from dptrace.viewers.gantt.page.server import PageServer
 from dptrace.viewers.gantt.tiles.service import TileService
 from tests.support.browser import browser_test, chromium, open_page, until
 from tests.support.gantt_page import at, expected_figures, settle, show, shown_figures, spot, tip
 from tests.support.synthetic import training_run
-from tests.viewers.gantt.test_truth import check, only_raster
+from tests.viewers.gantt.page.test_truth import check, only_raster
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -12,7 +12,7 @@ from dptrace.analysis.cross_rank.exposed_wait import sum_of_waits
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import covered, union
 from dptrace.viewers.gantt.chart import OVERLAPPED, Lane, Role, chart
-from dptrace.viewers.gantt.page_data import collective_entries
+from dptrace.viewers.gantt.page.data import collective_entries
 from dptrace.viewers.gantt.tiles.answers import TILE
 from dptrace.viewers.gantt.tiles.service import TileService
 from dptrace.viewers.gantt.tiles.store import build

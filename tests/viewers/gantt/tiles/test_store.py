@@ -9,7 +9,7 @@ import pytest
 
 from dptrace.core.array_file import CorruptArrayFile
 from dptrace.viewers.gantt.chart import Role, chart
-from dptrace.viewers.gantt.page_data import collective_entries
+from dptrace.viewers.gantt.page.data import collective_entries
 from dptrace.viewers.gantt.tiles import keep
 from dptrace.viewers.gantt.tiles.keep import kept_store
 from dptrace.viewers.gantt.tiles.store import TileStore, build, open_store, save

@@ -1,0 +1,106 @@
+"""The Gantt page for those who use a keyboard, a screen reader, or want less motion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dptrace.viewers.gantt.page import document as gantt
+from tests.support.browser import browser_test, chromium, open_page, until
+from tests.support.gantt_page import row_box, settle, tip
+from tests.support.synthetic import training_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CANVASES = """() => {
+    const inside = (one) => [one, ...(one.shadowRoot ? all(one.shadowRoot) : [])];
+    const all = (root) => [...root.querySelectorAll("*")].flatMap(inside);
+    return all(document).filter((one) => one.localName === "canvas").map((one) =>
+        one.ariaHidden === "true" ? "hidden" : `${one.role}: ${one.ariaLabel}`);
+}"""
+FOCUSED = """() => {
+    const one = document.activeElement, { outlineStyle, outlineWidth } = getComputedStyle(one);
+    return [`${one.localName}#${one.id}.${one.className}`, outlineStyle, parseFloat(outlineWidth)];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("accessible") / "two.html"
+    path.write_text(gantt.document(training_run(400, ranks=2, steps=3)), encoding="utf-8")
+    return path
+
+
+def width_shown(page: Page) -> float:
+    shown: float = page.evaluate("dptrace.main.range.to - dptrace.main.range.from")
+    return shown
+
+
+@browser_test
+def test_every_canvas_has_a_role_and_a_name_or_is_passed_over(browser: Browser, two: Path) -> None:
+    """The chart, with its GPUs and steps, and the overview; Bokeh's layers are hidden from screen readers."""
+    with open_page(browser, two) as (page, _):
+        named = [one for one in page.evaluate(CANVASES) if one != "hidden"]
+
+        assert any(one.startswith("img: Gantt chart of 2 GPUs and 3 steps") for one in named)
+        assert any(one.startswith("img: Overview") for one in named)
+        assert not any("null" in one for one in named)
+
+
+@browser_test
+def test_every_control_shows_that_it_has_the_focus(browser: Browser, two: Path) -> None:
+    """Each stop of the tab key has an outline of two pixels."""
+    with open_page(browser, two) as (page, _):
+        settle(page)
+        stops: dict[str, tuple[str, float]] = {}
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            name, style, width = page.evaluate(FOCUSED)
+            if name.startswith("body"):
+                break
+            stops[name] = (style, width)
+
+        assert len(stops) > 5
+        assert {} == {name: look for name, look in stops.items() if look[0] == "none" or look[1] < 2}
+
+
+@browser_test
+def test_with_reduced_motion_a_key_moves_by_bits(browser: Browser, two: Path) -> None:
+    """A held key zooms on and on; with reduced motion only a press does."""
+    with open_page(browser, two) as (page, _):
+        page.emulate_media(reduced_motion="reduce")
+        until(page, "matchMedia('(prefers-reduced-motion: reduce)').matches", True)
+        settle(page)
+        whole = width_shown(page)
+        page.keyboard.down("w")
+        settle(page)
+        once = width_shown(page)
+        page.wait_for_timeout(150)
+        settle(page)
+
+        assert whole > once == width_shown(page)
+        page.keyboard.up("w")
+
+
+@browser_test
+def test_the_tooltip_goes_away_while_zooming(browser: Browser, two: Path) -> None:
+    """It comes back when the view rests."""
+    with open_page(browser, two) as (page, _):
+        settle(page)
+        box = row_box(page, "phases")
+        page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + box["height"] / 2)
+        assert tip(page)
+        page.keyboard.down("w")
+        until(page, "document.querySelector('.tip').hidden", True)
+        page.keyboard.up("w")
+        until(page, "document.querySelector('.tip').hidden", False)

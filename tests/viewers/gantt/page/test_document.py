@@ -1,0 +1,236 @@
+"""The Gantt page in a browser: its figures and pixels are the split's, and hostile names are harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import dptrace
+from dptrace.analysis.per_gpu.split import Part, partition
+from dptrace.core.intervals import covered, union
+from dptrace.core.text import sanitize
+from dptrace.errors import DptraceError
+from dptrace.run.run import Run
+from dptrace.timeline.model import Kind, Windows
+from dptrace.viewers.base import theme
+from dptrace.viewers.gantt.chart import chart
+from dptrace.viewers.gantt.page import document as gantt
+from tests.support.browser import browser_test, chromium, open_page
+from tests.support.builders import TimelineBuilder
+from tests.support.gantt_page import SHARE_FIGURES, expected_figures, settle, show, shown_figures, spot, tip
+from tests.support.real_traces import needs_real_traces, real
+from tests.support.synthetic import training_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+PAYLOAD = (
+    '</script><script>PWN("script")</script><img src=x onerror=PWN("img")>"\'`${PWN("template")} '
+    "$$\\href{javascript:PWN(1)}{x}$$ {{7*7}} @name{safe} \u2028 \u202e"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return training_run(3_000, ranks=2)
+
+
+@pytest.fixture(scope="module")
+def file(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pages") / "gantt.html"
+    path.write_text(gantt.document(run), encoding="utf-8")
+    return path
+
+
+@browser_test
+def test_the_page_opens_without_errors(browser: Browser, file: Path) -> None:
+    """From disk: no exception, no console message, no request, and the canvas is over the frame."""
+    with open_page(browser, file) as (page, errors):
+        settle(page)
+
+        assert "runs/synthetic" == page.locator("h1").get_attribute("title")
+        assert "synthetic" == page.locator("h1").inner_text()
+        assert "Made by hand." in (page.locator("#notes").text_content() or "")
+        assert "interleaved" in page.locator(".facts").inner_text()
+        assert [] == errors
+
+
+WATCH = """new MutationObserver(() => {
+    const figure = document.querySelector("#figure.still");
+    for (const child of figure?.children ?? [])
+        (globalThis.seen ??= new Set()).add(`${child.localName === "canvas"} ${getComputedStyle(child).visibility}`);
+}).observe(document, { childList: true, subtree: true });"""
+
+
+@browser_test
+def test_the_first_picture_and_the_chart_are_never_both_in_sight(browser: Browser, file: Path) -> None:
+    """Bokeh's figures stay hidden until the picture is gone; an address with another window has no such picture."""
+    with open_page(browser, file, before=WATCH) as (page, errors):
+        seen = page.evaluate("[...seen]")
+
+        assert "true visible" in seen
+        assert "false visible" not in seen
+        assert 0 == page.locator("#figure.still").count()
+        assert [] == errors
+    with open_page(browser, f"{file.as_uri()}#t=1,2", before=WATCH) as (page, _):
+        assert page.evaluate("globalThis.seen === undefined")
+
+
+@browser_test
+def test_figures_of_the_whole_are_the_split_s(browser: Browser, file: Path, run: Run) -> None:
+    """They are exact to the nanosecond, over all ranks, and labelled as all steps."""
+    with open_page(browser, file) as (page, errors):
+        settle(page)
+
+        assert expected_figures(run) == shown_figures(page)
+        assert "All steps" in page.locator("#summary").inner_text()
+        assert [] == errors
+
+
+@browser_test
+def test_figures_of_a_window_are_the_split_s_of_that_step(browser: Browser, tmp_path: Path) -> None:
+    """With one step in view, the figures are exactly that step's, and labelled as the window's."""
+    run = training_run(1_500, ranks=1)
+    path = tmp_path / "one.html"
+    path.write_text(gantt.document(run), encoding="utf-8")
+    bounds = chart(run).tracks[0].bounds_ns
+    step = {figure: int(values[1]) for figure, values in run.splits[0].figures.items()}
+    with open_page(browser, path) as (page, errors):
+        show(page, int(bounds[1]), int(bounds[2]))
+        shown = shown_figures(page)
+
+        assert {figure: step[figure] for figure in SHARE_FIGURES.values() if figure in shown} == {
+            figure: shown[figure] for figure in SHARE_FIGURES.values() if figure in shown
+        }
+        assert (step["wall_ns"], step["overlapped_comm_ns"]) == (shown["step"], shown["overlapped"])
+        assert "In this window" in page.locator("#summary").inner_text()
+        assert [] == errors
+
+
+@browser_test
+def test_pixel_columns_are_the_partition_s_shares(browser: Browser, file: Path, run: Run) -> None:
+    """In every column of the phases row, each part's height is its share of the time, within two pixels."""
+    pieces, drawn = partition(run.timelines[0]), chart(run)
+    with open_page(browser, file) as (page, _):
+        start, end = float(drawn.end_ns * 0.3), float(drawn.end_ns * 0.8)
+        show(page, start, end)
+        rows: list[int] = page.evaluate(
+            """() => {
+                const { canvas } = dptrace.main, row = dptrace.rows.find((one) => one.role === "phases");
+                const image = canvas.getContext("2d").getImageData(0, row.y, canvas.width, row.h).data;
+                return [canvas.width, row.h, ...new Uint32Array(image.buffer)];
+            }"""
+        )
+        width, height = rows[:2]
+    image = np.array(rows[2:], np.uint32).reshape(height, width)
+    edges = np.linspace(start, end, width + 1) + drawn.origin_ns
+    forward = [(Part.FORWARD, theme.PART_COLORS[Part.FORWARD]), (Part.BACKWARD, theme.PART_COLORS[Part.BACKWARD])]
+    for part, color in forward:
+        mask = pieces.part == part
+        busy = union(pieces.start_ns[mask], pieces.end_ns[mask])
+        truth = np.diff(covered(busy, edges.astype(np.int64))) / np.diff(edges) * height
+        bgr = int(color[5:7] + color[3:5] + color[1:3], 16)
+        seen = (image == (0xFF000000 | bgr)).sum(axis=0)
+        close = np.abs(seen - truth) <= 2
+
+        # Labels, step edges and whole kernels, which are rounded to the pixel grid, change a few columns.
+        assert close.mean() > 0.8, f"{part.name}: {close.mean():.0%} of the columns agree"
+        assert abs(seen.sum() - truth.sum()) < 0.05 * image.size
+
+
+@browser_test
+def test_hostile_names_are_only_text(browser: Browser, tmp_path: Path) -> None:
+    """Payloads in kernel, device, step, collective and file names and notes are shown, but never executed."""
+    names = tuple(PAYLOAD + name for name in ("gemm", "other", "ncclDevKernel", "Memcpy"))
+    [plain] = training_run(300, ranks=1, names=names).timelines
+    timeline = replace(
+        plain,
+        device_name=PAYLOAD,
+        windows=Windows(tuple(PAYLOAD + name for name in plain.windows.names), plain.windows.bounds),
+        collectives=tuple(replace(one, kind=PAYLOAD, dtype=PAYLOAD, group=PAYLOAD) for one in plain.collectives),
+    )
+    run = Run(PAYLOAD, (timeline,), {"mode": PAYLOAD, "model": PAYLOAD}, (PAYLOAD, PAYLOAD), 1)
+    path = tmp_path / "hostile.html"
+    path.write_text(gantt.document(run), encoding="utf-8")
+    with open_page(browser, path, before="window.fired = []; window.PWN = (how) => fired.push(how);") as (page, errors):
+        settle(page)
+        page.keyboard.press("]")
+        settle(page)
+        for role in ("phases", "compute", "exposure", "memory"):
+            page.mouse.move(*spot(page, role)[:2])
+            assert "onerror" in tip(page), role
+        assert sanitize(PAYLOAD) == page.locator("h1").get_attribute("title")
+        assert [] == page.evaluate("fired")
+        assert 0 == page.locator("img").count()
+        assert [] == errors
+
+
+@browser_test
+def test_an_incompatible_bokeh_is_reported(browser: Browser, file: Path) -> None:
+    """If the canvas cannot be placed, the page reports it and an alternative."""
+    changed = """
+        const model = { document: { get_model_by_name: () => ({}) } };
+        const views = { roots: [{ model }], find_one: () => ({}) };
+        const other = { version: "9.9", embed: { embed_item: async () => views }, set_log_level() {} };
+        Object.defineProperty(window, "Bokeh", { get: () => other, set() {} });
+    """
+    with open_page(browser, file, before=changed, ready=False) as (page, _):
+        problem = page.locator("#problem")
+        problem.wait_for(state="visible")
+
+        assert "Bokeh 9.9 has no canvas view" in problem.inner_text()
+        assert "--text" in problem.inner_text()
+
+
+@needs_real_traces
+@browser_test
+@pytest.mark.parametrize("name", ["ddp_a100_rank0of2", "sharded_h100_8ranks", "odd/gloo_cpu_rank34of300.json.gz"])
+def test_real_runs(browser: Browser, name: str, tmp_path: Path) -> None:
+    """No errors, and the split's figures."""
+    run = dptrace.open(real(name))
+    path = tmp_path / "real.html"
+    path.write_text(gantt.document(run), encoding="utf-8")
+    with open_page(browser, path) as (page, errors):
+        settle(page)
+
+        assert expected_figures(run) == shown_figures(page)
+        assert [] == errors
+
+
+def test_a_run_without_intervals_is_refused() -> None:
+    """The error names the run."""
+    with pytest.raises(DptraceError, match=r"nothing: there is no step"):
+        gantt.document(Run("nothing", ()))
+
+
+def test_too_many_collectives_say_how_to_see_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not merged; the error has the number, the limit, and the options to use."""
+    monkeypatch.setattr(gantt, "MAX_INTERVALS", 50)
+    with pytest.raises(DptraceError, match=r"intervals to draw \(2 ranks, 3 steps\).* 50\. .*--ranks 0,1 or --steps"):
+        gantt.document(training_run(600))
+
+
+def test_a_small_run_has_a_small_page(run: Run) -> None:
+    """Most of it is Bokeh's script: 1.27 MB in 3.9, 1.4 MB in 3.10."""
+    assert 1_300_000 < len(gantt.document(run)) < 1_800_000
+
+
+def test_a_run_on_cpu_has_a_page() -> None:
+    """Its labels name the CPU."""
+    build = TimelineBuilder(0, device=-1).compute(0, 50, name="aten::mm").all_reduce(50, 80)
+    page = gantt.document(Run("cpu", (build.build(),)))
+
+    assert "rank 0 · CPU" in page or "rank 0 \\u00b7 CPU" in page
+    assert "gloo on CPU" in page
+    assert Kind.MEMORY not in build.build().kind

@@ -1,0 +1,96 @@
+"""What the Gantt page saves: the view as SVG and as PNG."""
+
+from __future__ import annotations
+
+import io
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dptrace.viewers.base import theme
+from dptrace.viewers.gantt.page import document as gantt
+from tests.support.browser import browser_test, chromium, open_page
+from tests.support.gantt_page import settle
+from tests.support.jobs import late_run
+from tests.support.synthetic import training_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+def saved(page: Page, press: str) -> tuple[str, bytes]:
+    """Return name and content of the file that a key or, with the id of a button, a click saves."""
+    with page.expect_download() as download:
+        page.locator(press).click() if press.startswith("#") else page.keyboard.press(press)
+    return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+
+@browser_test
+def test_a_view_is_saved_with_labels_and_ribbon_in_full_height(browser: Browser, tmp_path: Path) -> None:
+    """All rows, also those below the window, as shapes and text: times, ranks, labels, the selected collective."""
+    path = tmp_path / "late.html"
+    path.write_text(gantt.document(late_run(30, 70, 30, 30, 30)), encoding="utf-8")
+    with open_page(browser, path, (1000, 420)) as (page, errors):
+        settle(page)
+        page.evaluate("dptrace.findings.show(0)")
+        settle(page)
+        name, content = saved(page, "e")
+        root = ET.fromstring(content)
+        texts = [text.text for text in root.iter(f"{SVG}text")]
+        colors = {path.get("fill", "").upper() for path in root.iter(f"{SVG}path")}
+        height, frame = page.evaluate("[dptrace.stage.height, dptrace.stage.frame]")
+
+        assert name.endswith(".svg")
+        assert height > frame
+        assert float(root.get("height", 0)) > height
+        assert {"50 ms", "rank 0 · GPU 0", "rank 4 · GPU 4", "compute", "Waiting 40.0 ms", "Idle"} <= {*texts}
+        assert {theme.IDLE, theme.CHROME["light"]["mark"]} <= colors
+        assert f"url(#back-{theme.WAITING[1:]})".upper() in colors
+        assert not list(root.iter(f"{SVG}image"))
+        assert frame == page.evaluate("dptrace.stage.frame")
+        assert [] == errors
+
+
+@browser_test
+def test_a_png_is_what_the_page_shows(browser: Browser, tmp_path: Path) -> None:
+    """At twice its size: its pixels are those of the canvas, in the theme of the page, without what is around it."""
+    path = tmp_path / "two.html"
+    path.write_text(gantt.document(training_run(400, ranks=2)), encoding="utf-8")
+    with open_page(browser, path, (1000, 900), scale=2) as (page, errors):
+        page.emulate_media(color_scheme="dark")
+        settle(page)
+        name, content = saved(page, "#png")
+        image = np.array(Image.open(io.BytesIO(content)).convert("RGB")).astype(int)
+        left, width, row = page.evaluate(
+            "[dptrace.scene.layout.left, dptrace.main.frame().width, dptrace.stage.boxOf(1, 'compute')]"
+        )
+        y = 2 * 24 + round(2 * row["y"]) + row["h"]
+        line = image[y, 2 * left : 2 * (left + round(width))]
+        shown = page.evaluate(
+            """(y) => {
+                const { canvas } = dptrace.main;
+                return [...canvas.getContext("2d").getImageData(0, y, canvas.width, 1).data];
+            }""",
+            round(2 * row["y"]) + row["h"],
+        )
+        canvas = np.array(shown).reshape(-1, 4)
+        opaque = canvas[: len(line), 3] == 255
+
+        assert name.endswith(".png")
+        assert [int(theme.CHROME["dark"]["paper"][i : i + 2], 16) for i in (1, 3, 5)] == image[0, 0].tolist()
+        assert opaque.sum() > 500
+        assert np.mean(np.abs(line[: len(opaque)][opaque] - canvas[: len(line)][opaque][:, :3]).max(axis=1) < 8) > 0.97
+        assert [] == [error for error in errors if "willReadFrequently" not in error]

@@ -1,0 +1,327 @@
+"""Display of the Gantt page: labels, tooltips, printing, heatmap, narrow and large windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dptrace.analysis.per_gpu.split import Part
+from dptrace.run.run import Run
+from dptrace.timeline.model import Phase
+from dptrace.viewers.base import theme
+from dptrace.viewers.gantt.page import document as gantt
+from tests.support.browser import PATIENCE_S, browser_test, chromium, emulate, open_page, rest, until
+from tests.support.builders import TimelineBuilder, two_rank_timelines
+from tests.support.gantt_page import row_box, settle, tip
+from tests.support.synthetic import training_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(Run("two", two_rank_timelines()), tmp_path_factory.mktemp("pages") / "two.html")
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(training_run(4_000, ranks=40), tmp_path_factory.mktemp("pages") / "many.html")
+
+
+def written(run: Run, path: Path) -> Path:
+    path.write_text(gantt.document(run), encoding="utf-8")
+    return path
+
+
+def pixel(color: str) -> str:
+    """Return a color as canvases hold it."""
+    return f"0xff{color[5:7]}{color[3:5]}{color[1:3]}"
+
+
+@browser_test
+def test_a_label_over_idle_time_is_no_bar(browser: Browser, tmp_path: Path) -> None:
+    """Short kernels far apart are labelled in a neutral box; their color appears only where they ran."""
+    build = TimelineBuilder(0, bounds=(0, 10_000_000))
+    for i in range(40):
+        build.compute(100_000 + 240_000 * i, 106_000 + 240_000 * i, Phase.BACKWARD, "gemm")
+    path = written(Run("sparse", (build.build(),)), tmp_path / "sparse.html")
+    with open_page(browser, path, (1280, 720)) as (page, errors):
+        settle(page)
+        color = theme.PART_COLORS[Part.BACKWARD]
+        seen, inked, pixels = page.evaluate(
+            """(color) => {
+                const { main, stage } = dptrace, { y, h } = stage.boxOf(0, "phases");
+                const { data } = main.canvas.getContext("2d").getImageData(0, y, main.canvas.width, h);
+                const all = [...new Uint32Array(data.buffer)];
+                const count = (wanted) => all.filter((one) => one === wanted).length;
+                return [count(color), count(0xffffffff), all.length];
+            }""",
+            int(pixel(color), 16),
+        )
+
+        assert 0 < seen < 0.04 * pixels
+        assert inked > 200, "no label is drawn"
+        assert [] == [error for error in errors if "willReadFrequently" not in error]
+
+
+@browser_test
+def test_a_phase_is_timed_only_where_it_fills_its_place(browser: Browser, tmp_path: Path) -> None:
+    """The time next to its name is that of the block; over idle time alone there is no label."""
+    build = TimelineBuilder(0, bounds=(0, 10_000_000))
+    build.compute(0, 4_000_000, Phase.FORWARD, "gemm")
+    for i in range(40):
+        build.compute(4_100_000 + 140_000 * i, 4_200_000 + 140_000 * i, Phase.BACKWARD, "gemm")
+    path = written(Run("sparse", (build.build(),)), tmp_path / "sparse.html")
+    texts = """([from, to]) => {
+        const { main, labels } = dptrace, drawn = [], view = main.canvas.getContext("2d");
+        view.fillText = (text) => drawn.push(text);
+        main.show(from, to);
+        labels.draw(view, { from, to, width: main.canvas.width, hidden: [] });
+        return drawn.filter((text) => /Forward|Backward/.test(text));
+    }"""
+    with open_page(browser, path, (1280, 720)) as (page, _):
+        settle(page)
+        assert ["Backward", "Forward 4.00 ms"] == sorted(page.evaluate(texts, [0, 10_000_000]))
+        assert [] == page.evaluate(texts, [4_201_000, 4_239_000])
+
+
+@browser_test
+def test_paper_has_every_gpu_and_is_light(browser: Browser, many: Path) -> None:
+    """Forty GPUs are printed on several sheets in the light theme, and the page is restored afterwards."""
+    with open_page(browser, many, (1280, 500)) as (page, errors):
+        emulate(page, color_scheme="dark")
+        settle(page)
+        before = page.evaluate("[dptrace.stage.scroll, dptrace.stage.frame]")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        tracks = page.eval_on_selector_all(".sheet", "all => all.flatMap((one) => one.dataset.tracks.split(','))")
+        dark = page.evaluate(
+            """() => {
+                const canvas = document.querySelector(".sheet canvas"), { width, height } = canvas;
+                const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+                return new Uint32Array(data.buffer).filter((one) => one === DARK).length;
+            }""".replace("DARK", pixel(theme.DARK[theme.IDLE][0]))
+        )
+        assert list(map(str, range(40))) == tracks
+        assert page.locator(".sheet").count() > 1
+        assert 0 == dark
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        settle(page)
+        assert 0 == page.locator(".sheet").count()
+        assert before == page.evaluate("[dptrace.stage.scroll, dptrace.stage.frame]")
+        assert "dark" == page.locator("html").get_attribute("data-theme")
+        pages = page.pdf(prefer_css_page_size=True, print_background=True).count(b"/Type /Page\n")
+        assert 2 <= pages <= 4
+        assert [] == [error for error in errors if "willReadFrequently" not in error]
+
+
+@browser_test
+def test_the_tip_follows_the_view(browser: Browser, two: Path) -> None:
+    """Keys move the chart under a resting pointer: the tooltip is updated or hidden."""
+    with open_page(browser, two) as (page, _):
+        settle(page)
+        box = row_box(page, "phases")
+        page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + box["height"] / 2)
+        first = tip(page)
+        assert "ProfilerStep#0" in first
+        page.keyboard.press("]")
+        page.keyboard.press("]")
+        settle(page)
+        until(page, "document.querySelector('.tip').innerText.includes('ProfilerStep#1')", True)
+        page.keyboard.press("m")
+        page.mouse.down()
+        assert "" == tip(page)
+        page.mouse.up()
+
+
+@browser_test
+def test_a_cell_leads_to_its_gpu_in_the_middle(browser: Browser, many: Path) -> None:
+    """The GPU is framed for a moment, with its own steps in the strip; the color scale and the steps are labelled."""
+    # The test ends that moment itself, so that it is not over too early on a slow machine.
+    held = "const real = setTimeout; window.later = [];"
+    held += "setTimeout = (act, ms, ...rest) => (ms > 1e3 && ms < 5e3 ? later.push(act) : real(act, ms, ...rest));"
+    with open_page(browser, many, before=held) as (page, errors):
+        settle(page)
+        assert page.locator("#heat .scale span").all_inner_texts()[0].endswith("s")
+        assert "ProfilerStep#" in page.locator("#heat .sides").inner_text()
+        assert "1" == page.locator("#heat .chip").nth(1).evaluate("one => getComputedStyle(one).opacity")
+        width = page.evaluate("document.querySelector('#heat canvas').clientWidth")
+        page.locator("#heat canvas").click(position={"x": 20.5 / 40 * width, "y": 4})
+        settle(page)
+        track, middle, frame, lead = page.evaluate(
+            """() => {
+                const { stage, scene } = dptrace, block = stage.blockOf.get(stage.marked);
+                const { tracks, lead } = scene.strips.find(({ tracks }) => tracks.includes(stage.marked));
+                return [stage.marked, block.y + block.h / 2, stage.frame, tracks.length > 1 ? lead : tracks[0]];
+            }"""
+        )
+        assert (20, 20) == (track, lead)
+        assert abs(middle - frame / 2) < 40
+        page.evaluate("later.forEach((act) => act())")
+        assert -1 == page.evaluate("dptrace.stage.marked")
+        assert [] == errors
+
+
+@browser_test
+def test_a_hidden_part_is_dim_in_the_bar(browser: Browser, two: Path) -> None:
+    """It is still counted, but dimmed."""
+    with open_page(browser, two) as (page, _):
+        settle(page)
+        page.locator(".chip", has_text="Forward").click()
+        assert [str(int(Part.FORWARD))] == page.eval_on_selector_all(
+            ".segment.off", "all => all.map((one) => one.dataset.category)"
+        )
+        page.keyboard.press("]")
+        settle(page)
+        assert 1 == page.locator(".segment.off").count()
+
+
+@browser_test
+def test_idle_causes_do_not_move_what_is_under_the_pointer(browser: Browser, two: Path) -> None:
+    """Their legend is below the chart."""
+    with open_page(browser, two) as (page, _):
+        settle(page)
+        box = row_box(page, "compute")
+        page.mouse.move(box["x"] + box["width"] / 4, box["y"] + box["height"] / 2)
+        page.keyboard.press("i")
+        settle(page)
+        assert page.locator(".chip.cause").first.is_visible()
+        assert box == row_box(page, "compute")
+
+
+@browser_test
+@pytest.mark.parametrize("name", ["two", "many"])
+def test_nothing_runs_off_a_narrow_page(browser: Browser, name: str, request: pytest.FixtureRequest) -> None:
+    """At a width of 390 pixels, most of which the chart takes."""
+    with open_page(browser, request.getfixturevalue(name), (390, 800)) as (page, errors):
+        settle(page)
+        assert 390 == page.evaluate("Math.max(innerWidth, document.documentElement.scrollWidth)")
+        assert page.evaluate("dptrace.main.frame().width") > 220
+        off = "all => all.filter((one) => one.getBoundingClientRect().right > innerWidth).map((one) => one.className)"
+        assert [] == page.eval_on_selector_all("header *, #summary *, #chips *, #notes, #heat canvas", off)
+        assert [] == errors
+
+
+_BOXES = """() => {
+    const { prototype } = CanvasRenderingContext2D, { fillText } = prototype, { text } = dptrace.labels.looks.chrome;
+    const inBoxes = [];
+    prototype.fillText = function (label, x, y) {
+        const row = dptrace.stage.visible.find((one) => y > one.y && y < one.y + one.h);
+        if (row?.role === "phases" && this.fillStyle === text.toLowerCase()) inBoxes.push(label);
+    };
+    dptrace.picture.draw(true);
+    prototype.fillText = fillText;
+    return inBoxes;
+}"""
+
+
+@browser_test
+def test_boxes_of_labels_hide_no_row_of_a_collapsed_gpu(browser: Browser, many: Path) -> None:
+    """Where idle time interrupts a phase, its label has a neutral box if the GPU is expanded."""
+    with open_page(browser, many) as (page, _):
+        settle(page)
+        collapsed = page.evaluate(_BOXES)
+        page.evaluate("dptrace.stage.collapseAll(false)")
+        settle(page)
+
+        assert [] == collapsed
+        assert page.evaluate(_BOXES)
+
+
+@browser_test
+def test_rows_grow_with_the_window(browser: Browser, two: Path) -> None:
+    """A large window also has a larger font."""
+    heights = []
+    for size in ((1280, 600), (3840, 2160)):
+        with open_page(browser, two, size) as (page, _):
+            settle(page)
+            heights.append(row_box(page, "compute")["height"])
+            assert page.evaluate("dptrace.stage.height") <= page.evaluate("Math.max(dptrace.stage.frame, innerHeight)")
+    assert 1.5 * heights[0] <= heights[1] <= 3 * heights[0]
+
+
+@browser_test
+def test_a_long_name_does_not_fill_the_card_nor_a_card_hide_hits(browser: Browser, tmp_path: Path) -> None:
+    """A name of 20,000 letters takes a few lines; slash and Enter show the hits over an open card."""
+    build = TimelineBuilder(0, bounds=(0, 1_000_000)).compute(100_000, 900_000, name="k" * 20_000)
+    with open_page(browser, written(Run("long", (build.build(),)), tmp_path / "long.html")) as (page, _):
+        settle(page)
+        box = row_box(page, "compute")
+        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.locator("#card").wait_for(state="visible")
+        assert page.evaluate("document.querySelector('#card h2').offsetHeight") < 100
+        assert 20_000 == len(page.locator("#card h2").get_attribute("title") or "")
+        page.keyboard.press("/")
+        page.keyboard.type("kk")
+        page.keyboard.press("Enter")
+        settle(page)
+        assert "in view" in page.locator("#card").inner_text()
+
+
+@pytest.mark.parametrize(
+    ("note", "grave"), [("Made by hand.", False), ("a.json: cut off after 3 events; the rest is lost.", True)]
+)
+def test_only_what_touches_the_figures_is_loud(note: str, grave: bool) -> None:
+    """A note is below the figures, highlighted if they leave out part of the recording."""
+    page = gantt.document(Run("noted", two_rank_timelines(), {}, (note,)))
+
+    assert grave == ('<details id="notes" class="grave">' in page)
+    assert page.index('id="summary"') < page.index('<details id="notes"')
+
+
+@browser_test
+@pytest.mark.parametrize("grave", [False, True])
+def test_notes_are_folded_behind_their_count(browser: Browser, tmp_path: Path, grave: bool) -> None:
+    """Enter and a click unfold them; one that says that figures lack something can be read before."""
+    notes = ("Made by hand.", "a.json: cut off after 3 events; the rest is lost." if grave else "Drawn twice.")
+    run = Run("noted", two_rank_timelines(), {}, notes)
+    with open_page(browser, written(run, tmp_path / "noted.html")) as (page, errors):
+        settle(page)
+        summary = page.locator("#notes summary")
+        shown = page.locator("#notes").inner_text()
+        assert "2 notes" in summary.inner_text()
+        assert (False, grave) == (notes[0] in shown, notes[1] in shown)
+        summary.press("Enter")
+        assert all(note in page.locator("#notes").inner_text() for note in notes)
+        summary.click()
+        assert notes[0] not in page.locator("#notes").inner_text()
+        assert [] == errors
+
+
+@browser_test
+def test_unfolded_notes_take_their_room_from_the_rows(browser: Browser, tmp_path: Path) -> None:
+    """The chart ends where the window does, before and after."""
+    run = Run("noted", two_rank_timelines(), {}, ("Made by hand.", "Drawn twice.", "Drawn by a test."))
+    with open_page(browser, written(run, tmp_path / "noted.html")) as (page, _):
+        settle(page)
+        bottom, frame = "dptrace.main.canvas.getBoundingClientRect().bottom <= innerHeight", "dptrace.stage.frame"
+        before = page.evaluate(frame)
+        assert page.evaluate(bottom)
+        page.locator("#notes summary").click()
+        settle(page)
+        assert page.evaluate(bottom)
+        assert before > page.evaluate(frame)
+        page.locator("#notes summary").click()
+        settle(page)
+        assert abs(before - page.evaluate(frame)) < 10
+
+
+@browser_test
+def test_an_address_keeps_its_step(browser: Browser, two: Path) -> None:
+    """Also with a time range, as in the addresses that the page writes, and after reloading."""
+    with open_page(browser, f"{two.as_uri()}#t=120000,160000&step=1") as (page, errors):
+        for _ in range(2):
+            rest(page, within_ms=1_000)
+            assert "#t=120000,160000&step=" in page.evaluate("location.hash")
+            page.reload()
+            page.locator("html[data-ready='1']").wait_for(state="attached", timeout=1000 * PATIENCE_S)
+        assert [] == [error for error in errors if "file:" not in error]

@@ -1,0 +1,204 @@
+"""The page of ten real runs against the analysis: random labels, tooltips, figures and pixel columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas
+import pytest
+
+import dptrace
+from dptrace.analysis.per_gpu.labels import PART_LABELS
+from dptrace.analysis.per_gpu.split import Part
+from dptrace.core.units import duration
+from dptrace.viewers.gantt.chart import WAITING, Chart, Role
+from dptrace.viewers.gantt.page import document as gantt
+from tests.support.browser import browser_test, chromium, open_page
+from tests.support.gantt_page import SHARE_FIGURES, at, settle, show, shown_figures, tip
+from tests.support.real_traces import needs_real_traces, real
+from tests.viewers.gantt.page.test_label_truth import SPY, Truth
+from tests.viewers.gantt.page.test_truth import check, only_raster
+from tests.viewers.gantt.tiles.test_served_page import served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+QUICK = ["straggler_v100_4ranks"]
+SLOW = [
+    "ddp_a100_rank0of2",
+    "ddp_mi300_rank0of8",
+    "dlrm_v100_4ranks",
+    "ns_v100_1gpu",
+    "perparam_v100_rank1of2",
+    "sharded_h100_8ranks",
+    "compute/h100_qwen_0.5b",
+    "odd/rocm_mi250_tiny_train.json.gz",
+    "odd/gloo_cpu_rank34of300.json.gz",
+]
+RUNS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+HOVERS, LABELS, LEAST = 5, 6, 20
+"""Tooltips of each kind, labels, and values altogether that are compared for a run."""
+SIZE = (1440, 1100)
+"""Of the window; the rows of eight GPUs are in it without scrolling the page."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+class Checked:
+    """An open page, and how many of its values were compared."""
+
+    def __init__(self, page: Page, run: dptrace.Run, truth: Truth, seed: int) -> None:
+        self.page, self.run, self.truth, self.drawn = page, run, truth, truth.drawn
+        self.draw, self.values = np.random.default_rng(seed), 0
+        self.tracks = {(track.rank, track.device): i for i, track in enumerate(self.drawn.tracks)}
+
+    def figures(self) -> None:
+        """The summary and the findings, which hold for the whole run."""
+        shown = shown_figures(self.page)
+        steps: Any = self.run.steps()
+        wait = int(steps["exposed_wait_ns"].fillna(0).sum())
+        for name in set(SHARE_FIGURES.values()) & set(shown):
+            assert int(steps[name].sum()) - (wait if name == "exposed_comm_ns" else 0) == shown[name], name
+            self.values += 1
+        assert wait == shown.get("exposed_wait_ns", 0)
+        assert int(steps["overlapped_comm_ns"].sum()) == shown["overlapped"]
+        costs = self.page.locator("#findings button b").all_inner_texts()
+        assert [duration(cost) for cost in self.run.findings()["cost_ns"]][: len(costs)] == costs
+        self.values += 2 + len(costs)
+
+    def hover(self, rank: int, device: int, role: str, start: float, end: float) -> str:
+        """Return the tooltip in the middle of an interval, which then takes a twentieth of the view."""
+        track, middle = self.tracks[rank, device], (start + end) / 2
+        half = max(10 * (end - start), 2000)
+        self.page.evaluate("([track, role]) => dptrace.stage.reveal(track, role)", [track, role])
+        show(self.page, middle - half, middle + half)
+        self.page.mouse.move(*at(self.page, role, middle, track))
+        self.values += 1
+        return tip(self.page)
+
+    def phases(self) -> None:
+        """A tooltip in a phase tells its time in the step, which is the step's figure."""
+        lanes = [lane for lane in self.drawn.lanes if lane.role is Role.PHASES and len(lane)]
+        steps = {(row.rank, row.device, row.step): row for row in self.run.steps().itertuples()}
+        for _ in range(HOVERS):
+            lane = lanes[self.draw.integers(len(lanes))]
+            track = self.drawn.tracks[lane.track]
+            inside = (lane.start_ns >= track.bounds_ns[0]) & (lane.start_ns + lane.duration_ns < track.bounds_ns[-1])
+            i = self.draw.choice(np.flatnonzero(inside & (lane.duration_ns > 0)))
+            start, category = int(lane.start_ns[i]), int(lane.category[i])
+            text = self.hover(track.rank, track.device, "phases", start, start + int(lane.duration_ns[i]))
+            step = track.steps[int(np.searchsorted(track.bounds_ns, start, "right")) - 1]
+            row: Any = steps[track.rank, track.device, step]
+            told = category in (WAITING, Part.EXPOSED_COMM) and not pandas.isna(row.exposed_wait_ns)
+            wait = int(row.exposed_wait_ns) if told else 0
+            known = wait if category == WAITING else getattr(row, SHARE_FIGURES[Part(category)])
+            known -= wait if category == Part.EXPOSED_COMM else 0
+            assert f"{step}: {duration(known)}, " in text
+            assert ("Waiting" if category == WAITING else PART_LABELS[Part(category)]) in text
+
+    def kernels(self) -> None:
+        """A tooltip on a kernel tells name, time, phase and stream of run.kernels(), and the step that counts it."""
+        frame: Any = self.run.kernels()
+        frame = frame[(frame["kind"] == "compute") & frame["step"].notna() & (frame["end_ns"] > frame["start_ns"])]
+        for i in self.draw.choice(len(frame), min(HOVERS, len(frame)), replace=False):
+            row, of = frame.iloc[i], frame[(frame["rank"] == frame.iloc[i]["rank"])]
+            middle = (row.start_ns + row.end_ns) // 2
+            under = of[(of["start_ns"] <= middle) & (of["end_ns"] > middle)]
+            lasts = int((under["end_ns"] - under["start_ns"]).min())
+            times = [time - self.drawn.origin_ns for time in (row.start_ns, row.end_ns)]
+            text = self.hover(row["rank"], row.device, "compute", *times)
+            shortest = under[under["end_ns"] - under["start_ns"] == lasts]
+            assert f"{duration(lasts)} · starts" in text
+            assert any(self._tells(one, text) for one in shortest.itertuples()), text
+
+    def _tells(self, row: Any, text: str) -> bool:
+        track = self.drawn.tracks[self.tracks[row.rank, row.device]]
+        # Not always the step that launched it: a step is as long as its device is busy with it.
+        window = np.searchsorted(track.bounds_ns, row.start_ns - self.drawn.origin_ns, "right") - 1
+        words = (row.phase.capitalize(), track.steps[int(window)], f" {row.lane}")
+        names = [" ".join(line.split()) for line in text.splitlines()[:2]]
+        return " ".join(row.name.split()) in names and all(word in text for word in words)
+
+    def collectives(self) -> None:
+        """A tooltip on a collective tells exposed, overlapped and waiting time of the two tables."""
+        frame: Any = self.run.collectives()
+        matched: Any = self.run.matched_collectives()
+        waits = {(row.rank, row.start_ns): row.wait_ns for row in matched.dropna(subset="wait_ns").itertuples()}
+        for i in self.draw.choice(len(frame), min(HOVERS, len(frame)), replace=False):
+            row, of = frame.iloc[i], frame[frame["rank"] == frame.iloc[i]["rank"]]
+            start, end = row.start_ns - self.drawn.origin_ns, row.end_ns - self.drawn.origin_ns
+            middle = (row.start_ns + row.end_ns) // 2
+            under = of[(of["start_ns"] <= middle) & (of["end_ns"] > middle)]
+            if len(under) != 1 or start < 0 or end > self.drawn.end_ns:
+                continue
+            text = self.hover(row["rank"], row.device, "exposure", start, end)
+            assert f"exposed {duration(row.exposed_ns)} " in text
+            assert f"overlapped {duration(row.overlapped_ns)}" in text
+            wait = waits.get((row["rank"], row.start_ns), 0)
+            assert ("waiting for" in text) == (wait > 0), text
+            assert wait == 0 or duration(wait) in text
+
+    def labels(self) -> None:
+        """Labels on phases and collectives in random views."""
+        widths = self.drawn.end_ns / 2.0 ** self.draw.integers(0, 7, LABELS)
+        starts = self.draw.random(LABELS) * (self.drawn.end_ns - widths)
+        views = [[float(a), float(a + w)] for a, w in zip(starts, widths, strict=True)]
+        found = [one for one in self.page.evaluate(SPY, views) if one[2] in ("phases", "exposure")]
+        assert [] == [one for one in found if not one[0].startswith("nccl") and not self.truth.of(*one)]
+        self.values += min(len(found), LABELS)
+
+    def columns(self, drawn: Chart, most: float) -> None:
+        """Pixel columns of a random GPU, in the whole run and in a part of it, waiting among them.
+
+        Args:
+            most: device pixels that a category may be off.
+        """
+        only_raster(self.page)
+        track = int(self.draw.integers(len(drawn.tracks)))
+        low = float(self.draw.random() * 0.8) * drawn.end_ns
+        for start, end in ((0, drawn.end_ns), (low, low + 0.2 * drawn.end_ns)):
+            self.page.evaluate("([track, role]) => dptrace.stage.reveal(track, role)", [track, "compute"])
+            show(self.page, start, end)
+            for role in (Role.PHASES, Role.COMPUTE, Role.EXPOSURE):
+                if drawn.has(role):
+                    check(self.page, drawn, role, track, most)
+
+
+@needs_real_traces
+@browser_test
+@pytest.mark.parametrize("name", RUNS)
+def test_a_page_in_one_file_tells_what_the_analysis_found(browser: Browser, name: str, tmp_path: Path) -> None:
+    """At least 20 values of each of ten runs, and pixel columns, at one or two device pixels per pixel."""
+    run, path, scale = dptrace.open(real(name)), tmp_path / "page.html", 1 + len(name) % 2
+    truth = Truth(run)
+    path.write_text(gantt.document(run, truth.drawn), encoding="utf-8")
+    with open_page(browser, path, SIZE, scale=scale) as (page, errors):
+        settle(page)
+        checked = Checked(page, run, truth, seed=5)
+        for look in (checked.figures, checked.phases, checked.kernels, checked.collectives, checked.labels):
+            look()
+        checked.columns(truth.drawn, 1.01 * scale)
+        assert checked.values >= LEAST
+        assert [] == [error for error in errors if "willReadFrequently" not in error]
+
+
+@needs_real_traces
+@browser_test
+@pytest.mark.parametrize("name", RUNS)
+def test_a_served_page_draws_what_the_analysis_found(browser: Browser, name: str) -> None:
+    """Figures, findings and pixel columns, at the other resolution; shares travel in a byte each."""
+    run, scale = dptrace.open(real(name)), 2 - len(name) % 2
+    truth = Truth(run)
+    with served(run) as url, open_page(browser, url, SIZE, scale=scale) as (page, errors):
+        settle(page)
+        checked = Checked(page, run, truth, seed=6)
+        checked.figures()
+        checked.columns(truth.drawn, 1.25 * scale)
+        assert [] == [error for error in errors if "willReadFrequently" not in error]

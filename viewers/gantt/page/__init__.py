@@ -1,0 +1,1 @@
+"""The interactive page of a Gantt chart, in one file or fed by a local server."""

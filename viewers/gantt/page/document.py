@@ -1,0 +1,311 @@
+"""The Gantt page: one self-contained HTML file of a run, or a page that a server feeds if the run is very large.
+
+Bokeh provides the figure, its axes and ranges, wheel, drag and the minimap's window. static/raster.js draws the
+intervals between Bokeh's canvases, from the exact sums of static/lod.js::
+
+    from dptrace.viewers.gantt.page.document import document
+    html = document(dptrace.open("runs/interleaved"))
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bokeh.core.types import ID
+from bokeh.embed import json_item
+from bokeh.layouts import column
+from bokeh.model import Model
+from bokeh.models import (
+    AdaptiveTicker,
+    BasicTickFormatter,
+    PanTool,
+    Range1d,
+    RangeTool,
+    WheelZoomTool,
+)
+from bokeh.plotting import figure
+from markupsafe import Markup
+
+from dptrace.core.units import duration
+from dptrace.errors import DptraceError
+from dptrace.run.run import Run
+from dptrace.viewers.base.headline import Headline, headline
+from dptrace.viewers.base.page import bokeh_scripts, bundle, page, static
+from dptrace.viewers.gantt.chart import Chart, chart
+from dptrace.viewers.gantt.finding_places import finding_places
+from dptrace.viewers.gantt.host.host_data import host_data, host_notes
+from dptrace.viewers.gantt.host.looks import kind_looks
+from dptrace.viewers.gantt.memory.lane_data import with_memory
+from dptrace.viewers.gantt.page.data import collective_entries, layout, scene
+from dptrace.viewers.gantt.page.interval_details import details
+from dptrace.viewers.gantt.row_order import few_ranks, row_orders
+from dptrace.viewers.gantt.tiles.first_view import first_view
+from dptrace.viewers.gantt.tiles.keep import kept_store
+from dptrace.viewers.gantt.tiles.merged import Merged, merged
+from dptrace.viewers.gantt.tiles.store import TileStore
+from dptrace.viewers.gantt.waiting import why_unknown
+
+if TYPE_CHECKING:
+    from dptrace.replay.critical_path import CriticalPath
+
+__all__ = ["MAX_INTERVALS", "ServedPage", "document", "gantt_page", "of_run", "rows_height", "served"]
+
+MAX_INTERVALS = 3_000_000
+"""Intervals of a page in one file at most: about 30 MB, which a browser opens in about a second. Of a run with more,
+the short ones are merged, to a third as many: a file that can be sent around."""
+
+FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
+_SHEETS = ("gantt", "findings", "stage", "interactions", "host")
+_NOTHING = Markup("")
+_RIGHT = 44
+"""Right margin in pixels, for half of the last tick's label."""
+_MAX_SPAN = 3
+"""Multiple of the longest rank's time that the chart may span before a note says that the clocks differ."""
+_SHORTEST_VIEW = 200
+"""In ns; below the resolution of any trace."""
+_OTHERWISE = "To view all of it, omit -o or add --serve."
+_NO_PATH = "Larger pages, and served ones, do not draw critical paths."
+_MAX_HEIGHT = 640
+"""Height of the frame in pixels until the page has measured its window."""
+_MINIMAP_ROW, _MINIMAP_MIN, _MINIMAP_MAX = 6, 24, 64
+"""Height in pixels of a row of the minimap, and of the whole minimap."""
+
+
+def document(
+    run: Run, gantt_chart: Chart | None = None, embedded: bool = False, path: CriticalPath | None = None
+) -> str:
+    """Draw a run as one HTML page.
+
+    Args:
+        gantt_chart: the run's chart, if it already exists.
+        path: the critical path of a step to draw over the rows.
+        embedded: for a frame in another page: the chart fits the frame, and the wheel zooms with Ctrl only.
+
+    Raises:
+        DptraceError: the run has no step, or more collectives than a page can hold.
+    """
+    whole = _checked(run, gantt_chart)
+    if path is not None and len(whole) > MAX_INTERVALS:
+        raise DptraceError(_too_many(run, whole, MAX_INTERVALS, _NO_PATH))
+    drawn = merged(whole, MAX_INTERVALS if len(whole) <= MAX_INTERVALS else MAX_INTERVALS // 3)
+    if len(drawn.chart) > MAX_INTERVALS:
+        raise DptraceError(_too_many(run, drawn.chart, MAX_INTERVALS))
+    page_data = scene(drawn.chart, details(run, whole)) | of_run(run, whole) | {"merged": drawn.resolution_ns}
+    page_data |= with_memory(run, whole)
+    head, host = _headline(run, whole), host_data(run, whole)
+    notes = (*_merged_notes(run, drawn), *head.notes, *host_notes(run, host))
+    if path is not None:
+        page_data["path"], path_notes = _of_path(run, whole, path)
+        notes = (*notes, *path_notes)
+    embedding = {"embedded": True} if embedded else {}
+    zoom_key = "ctrl" if embedded else ""
+    return gantt_page(replace(head, notes=notes), page_data | {"host": host} | embedding, zoom_key=zoom_key)
+
+
+def _of_path(run: Run, gantt_chart: Chart, path: CriticalPath) -> tuple[dict[str, Any], list[str]]:
+    """Return the data of a critical path, and what to say of it."""
+    # Only pages with a path need replays.
+    from dptrace.viewers.gantt.critical_path.path_data import path_data, path_notes
+
+    return path_data(run, gantt_chart, path), path_notes(run, path)
+
+
+def _merged_notes(run: Run, drawn: Merged) -> list[str]:
+    """Say what a page whose short intervals are merged leaves out."""
+    if not drawn.left_out:
+        return []
+    longest = duration(drawn.resolution_ns)
+    note = (
+        f"{drawn.left_out:,} kernels, operators and copies of up to {longest} are left out of this file, which holds "
+        f"their sums for every {longest} instead. Figures of steps are exact, and so are the shares of pixel columns "
+        f"to {longest}. To see each of them: dptrace view {run.path} --serve"
+    )
+    return [note]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPage:
+    """A page that asks its server for what it shows."""
+
+    page: str
+    files: dict[str, bytes]
+    """What it fetches as a whole, by name: details of clicked intervals, in JSON."""
+    store: TileStore
+    """Answers the rest."""
+
+
+def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None, host: bool = False) -> ServedPage:
+    """Draw a run of any size as a page that asks a server for what is on its screen.
+
+    Args:
+        gantt_chart: the run's chart, if it already exists.
+        entry: the file that keeps the index of the chart, written if it does not exist; without, memory holds it.
+        host: show what the host did; the server then has to answer requests for it with ``HostAnswers``.
+
+    Raises:
+        DptraceError: the run has no step.
+    """
+    gantt_chart = _checked(run, gantt_chart)
+    page_data = scene(gantt_chart, served=True) | of_run(run, gantt_chart)
+    if host:
+        page_data["host"] = {"kinds": kind_looks(), "served": True}
+    files = {"details": json.dumps(details(run, gantt_chart), separators=(",", ":")).encode()}
+    store = kept_store(entry, gantt_chart, collective_entries(gantt_chart))
+    page_data["first"] = first_view(store, page_data["layout"], *_whole(page_data))
+    return ServedPage(gantt_page(_headline(run, gantt_chart), page_data), files, store)
+
+
+def of_run(run: Run, gantt_chart: Chart) -> dict[str, Any]:
+    """Return what a page says of a whole run: its findings, and why waits are unknown, orders of its GPUs."""
+    ranks = {"orders": row_orders(run, gantt_chart), "few": few_ranks(run, gantt_chart)}
+    return {"findings": finding_places(run, gantt_chart), "unknownWaits": why_unknown(run), **ranks}
+
+
+def rows_height(run: Run) -> int:
+    """Return the height of the rows of a run's chart in pixels, without those of the host."""
+    return int(layout(chart(run))["height"])
+
+
+def gantt_page(
+    head: Headline,
+    page_data: dict[str, Any],
+    above: Markup = _NOTHING,
+    below: Markup = _NOTHING,
+    styles: str = "",
+    zoom_key: str = "",
+) -> str:
+    """Render the page of a scene.
+
+    Args:
+        above, below: content over and under the picture; HTML, escaped already.
+        styles: a style sheet for it.
+        zoom_key: key to hold while the wheel zooms; without, it always does.
+    """
+    plot = json_item(_figures(page_data, zoom_key), ID("figure"))
+    page_data = page_data | ({"zoomKey": zoom_key} if zoom_key else {})
+    low, high = _whole(page_data)
+    first = {"from": low, "to": high, "mini": _minimap_height(page_data)}
+    return page(
+        head,
+        "".join(static("gantt", f"{sheet}.css") for sheet in _SHEETS) + styles,
+        [bundle("gantt", "gantt.js")],
+        "gantt/gantt.html",
+        page_data.get("served", False),
+        {"bokeh": "\n".join(bokeh_scripts())},
+        scene=page_data | {"first": page_data.get("first", {}) | first},
+        plot=plot,
+        above=above,
+        below=below,
+    )
+
+
+def _headline(run: Run, gantt_chart: Chart) -> Headline:
+    """Return the run's headline, with a note where ranks are far apart, which leaves the chart mostly empty."""
+    head = headline(run)
+    longest = max(int(track.bounds_ns[-1] - track.bounds_ns[0]) for track in gantt_chart.tracks)
+    if gantt_chart.end_ns < _MAX_SPAN * longest:
+        return head
+    note = "The ranks' times are far apart and drawn as recorded; press [ and ] to go from step to step."
+    return replace(head, notes=(*head.notes, note))
+
+
+def _checked(run: Run, gantt_chart: Chart | None) -> Chart:
+    """Return the chart of a run; an empty one is an error."""
+    gantt_chart = gantt_chart or chart(run)
+    if not gantt_chart.tracks:
+        raise DptraceError(f"{run.path}: there is no step to draw.")
+    return gantt_chart
+
+
+def _too_many(run: Run, gantt_chart: Chart, limit: int, otherwise: str = _OTHERWISE) -> str:
+    steps = max(len(track.steps) for track in gantt_chart.tracks)
+    ranks = len({track.rank for track in gantt_chart.tracks})
+    return (
+        f"{run.path}: {len(gantt_chart):,} intervals to draw ({ranks} ranks, {steps} steps); one page holds at "
+        f"most {limit:,}. Select fewer ranks or steps, for example with --ranks 0,1 or --steps A:B. {otherwise}"
+    )
+
+
+def _whole(page_data: dict[str, Any]) -> tuple[int, int]:
+    """Return the range that the page shows first: the whole run and a margin."""
+    pad = max(page_data["end"] // 250, _SHORTEST_VIEW)
+    return -pad, page_data["end"] + pad
+
+
+def _minimap_height(page_data: dict[str, Any]) -> int:
+    return min(max(_MINIMAP_ROW * len(page_data["tracks"]), _MINIMAP_MIN), _MINIMAP_MAX)
+
+
+def _figures(page_data: dict[str, Any], zoom_key: str) -> Model:
+    """Build the Bokeh figures for a scene: the chart's frame with its axes, and the minimap above it."""
+    low, high = _whole(page_data)
+    shared = Range1d(start=low, end=high, bounds=(low, high), min_interval=_SHORTEST_VIEW)
+    main = _main(page_data, shared, zoom_key)
+    return column(_minimap(page_data, shared, low, high), main, sizing_mode="stretch_width", spacing=2)
+
+
+def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) -> figure:
+    plot = figure(
+        name=name,
+        frame_height=height,
+        sizing_mode="stretch_width",
+        x_range=x_range,
+        y_range=Range1d(start=height, end=0),
+        tools="",
+        toolbar_location=None,
+        lod_threshold=None,
+        min_border_left=left,
+        min_border_right=_RIGHT,
+        background_fill_color=None,
+        border_fill_color=None,
+        outline_line_color="#D5DAE1",
+        **options,
+    )
+    # Bokeh warns about a figure without glyphs; the raster is drawn without Bokeh.
+    plot.segment([], [], [], [])
+    return plot
+
+
+def _main(page_data: dict[str, Any], shared: Range1d, zoom_key: str) -> figure:
+    layout = page_data["layout"]
+    height = min(layout["height"], _MAX_HEIGHT)
+    plot = _frame("main", height, layout["left"], shared, x_axis_location="above")
+    wheel = WheelZoomTool(dimensions="width", speed=1 / 450, modifiers=zoom_key or {})
+    pan = PanTool(dimensions="width")
+    plot.add_tools(wheel, pan)
+    plot.toolbar.active_scroll, plot.toolbar.active_drag = wheel, pan
+    plot.xgrid.grid_line_color, plot.ygrid.grid_line_color = "#E3E7EC", None
+    axis = plot.xaxis[0]
+    axis.ticker = AdaptiveTicker(base=10, mantissas=[1, 2, 5], desired_num_ticks=9)
+    axis.formatter = BasicTickFormatter(name="time")
+    axis.update(
+        major_label_text_font_size="12px",
+        major_label_text_color="#374151",
+        major_label_text_font=FONT,
+        axis_line_color="#D5DAE1",
+        major_tick_line_color="#9CA3AF",
+        minor_tick_line_color=None,
+    )
+    plot.yaxis[0].visible = False
+    return plot
+
+
+def _minimap(page_data: dict[str, Any], shared: Range1d, low: int, high: int) -> figure:
+    mini = _frame("mini", _minimap_height(page_data), page_data["layout"]["left"], Range1d(start=low, end=high))
+    mini.xaxis.visible = mini.yaxis.visible = False
+    mini.grid.grid_line_color = None
+    window = RangeTool(x_range=shared)
+    window.overlay.update(
+        inverted=True,
+        fill_color="#FFFFFF",
+        fill_alpha=0.62,
+        line_color="#111827",
+        line_alpha=0.8,
+        line_width=1.5,
+        line_dash="solid",
+    )
+    mini.add_tools(window)
+    return mini

@@ -1,0 +1,1 @@
+"""Two runs on one time axis, aligned by step: their chart and its page."""

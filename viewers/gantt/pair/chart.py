@@ -1,0 +1,152 @@
+"""Two runs as one chart: A's GPUs above B's, every interval moved to its step's place on the common axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dptrace.comparison.step_alignment import AlignedSteps, RunSteps
+from dptrace.core.intervals import Int64
+from dptrace.core.text import sanitize
+from dptrace.viewers.base.format import step_label
+from dptrace.viewers.base.headline import headline
+from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart
+from dptrace.viewers.gantt.page.data import scene
+
+__all__ = ["paired_chart", "paired_scene"]
+
+_WHOLE = {Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY}
+"""Lanes of recorded intervals, which keep their true length. The pieces of the other lanes are cut at the steps, so
+that the figures of every window are exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Paired(Track):
+    """A GPU of one of the two runs, with time between its steps."""
+
+    letter: str
+    ends_ns: Int64
+    """End of each step on the axis."""
+
+    @property
+    def label(self) -> str:
+        """The names of the run and the GPU."""
+        return f"{self.letter} · rank {self.rank} · " + ("CPU" if self.device < 0 else f"GPU {self.device}")
+
+
+def paired_chart(aligned: AlignedSteps) -> Chart:
+    """Build the chart of both runs on their common axis."""
+    sides = [_side(aligned, which) for which in (0, 1)]
+    a, b = sides
+    moved = [_renumbered(lane, len(a.tracks), len(a.names), len(a.collectives)) for lane in b.lanes]
+    strips = tuple(
+        Strip(tuple(range(first, first + len(side.tracks))), side.tracks[0].steps, letter)
+        for letter, first, side in (("A", 0, a), ("B", len(a.tracks), b))
+    )
+    return replace(
+        a,
+        origin_ns=0,
+        end_ns=int(aligned.slots_ns[-1]),
+        tracks=(*a.tracks, *b.tracks),
+        strips=strips,
+        lanes=(*a.lanes, *moved),
+        names=(*a.names, *b.names),
+        collectives=(*a.collectives, *b.collectives),
+    )
+
+
+def _side(aligned: AlignedSteps, which: int) -> Chart:
+    """Build the chart of one of the runs, with its steps moved to their places."""
+    one, shifts = aligned.runs[which], aligned.shifts(which)
+    gantt_chart = chart(one.run)
+    begin, end = one.start_ns - gantt_chart.origin_ns, one.end_ns - gantt_chart.origin_ns
+    by = shifts + gantt_chart.origin_ns
+    lanes = tuple(_moved(lane, begin[lane.track], end[lane.track], by[lane.track]) for lane in gantt_chart.lanes)
+    tracks = tuple(
+        _Paired(
+            t.rank,
+            t.device,
+            t.device_name,
+            one.names,
+            np.append(begin[i] + by[i], end[i][-1] + by[i][-1]),
+            t.coordinates,
+            "AB"[which],
+            end[i] + by[i],
+        )
+        for i, t in enumerate(gantt_chart.tracks)
+    )
+    return replace(gantt_chart, tracks=tracks, lanes=lanes)
+
+
+def _moved(lane: Lane, begin: Int64, end: Int64, by: Int64) -> Lane:
+    """Move the intervals inside the steps; begin, end and by have an entry per step."""
+    starts, ends = lane.start_ns, lane.start_ns + lane.duration_ns
+    first = np.searchsorted(end, starts, side="right")
+    stop = np.searchsorted(begin, ends, side="left")
+    if lane.role in _WHOLE:
+        stop = np.minimum(stop, first + 1)
+    pieces = np.maximum(stop - first, 0)
+    source = np.repeat(np.arange(len(lane)), pieces)
+    step = np.arange(len(source)) - np.repeat(np.cumsum(pieces) - pieces, pieces) + first[source]
+    starts, ends = starts[source], ends[source]
+    if lane.role not in _WHOLE:
+        starts, ends = np.maximum(starts, begin[step]), np.minimum(ends, end[step])
+    starts, lengths = starts + by[step], ends - starts
+    order = np.argsort(starts, kind="stable")
+    source = source[order]
+    return replace(
+        lane,
+        start_ns=starts[order],
+        duration_ns=lengths[order],
+        category=lane.category[source],
+        name=lane.name[source],
+        stream=lane.stream[source],
+        exposed_ns=lane.exposed_ns[source] if len(lane.exposed_ns) else lane.exposed_ns,
+        wait_ns=lane.wait_ns[source] if len(lane.wait_ns) else lane.wait_ns,
+        waits_for=lane.waits_for[source] if len(lane.waits_for) else lane.waits_for,
+    )
+
+
+def _renumbered(lane: Lane, tracks: int, names: int, collectives: int) -> Lane:
+    """Renumber a lane of B, whose tracks and names come after A's."""
+    of_collectives = lane.role in (Role.COLLECTIVES, Role.EXPOSURE)
+    by = collectives if of_collectives else names if lane.role in _WHOLE else 0
+    # Labels are numbered from 1; 0 means no label.
+    name = np.where(lane.name > 0, lane.name + names, 0) if lane.role is Role.PHASE_LABELS else lane.name + by
+    return replace(lane, track=lane.track + tracks, name=name)
+
+
+def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
+    """Return the chart of two runs and the page's data."""
+    gantt_chart = paired_chart(aligned)
+    page_data = scene(gantt_chart)
+    for number, track in enumerate(gantt_chart.tracks):
+        assert isinstance(track, _Paired)
+        page_data["tracks"][number]["ends"] = track.ends_ns.tolist()
+    for which, strip in enumerate(page_data["strips"]):
+        one, place = aligned.runs[which], aligned.place_ns[which]
+        ends = place + one.length_ns
+        strip |= {"title": _title(one), "bounds": [*place.tolist(), int(ends[-1])], "ends": ends.tolist()}
+        page_data["layout"]["strips"][which]["label"] = f"step{'s' if len(one.names) > 1 else ''} of {'AB'[which]}"
+    page_data["groups"] = [
+        {"label": f"{letter} · {_group_name(one)}", "tracks": list(strip.tracks)}
+        for letter, one, strip in zip("AB", aligned.runs, gantt_chart.strips, strict=True)
+    ]
+    if aligned.by_step:
+        page_data["slots"] = aligned.slots_ns.tolist()
+    page_data["freed"] = [
+        {"strip": f.run, "from": f.from_ns, "to": f.to_ns, "ns": f.saved_ns, "share": f.share} | {"certain": f.certain}
+        for f in aligned.time_saved()
+    ]
+    return gantt_chart, page_data
+
+
+def _title(one: RunSteps) -> str:
+    return headline(one.run).title
+
+
+def _group_name(one: RunSteps) -> str:
+    """Return the run's name, or its step's if there is only one."""
+    return _title(one) if len(one.names) > 1 else f"step {step_label(sanitize(one.names[0]))}"

@@ -1,0 +1,1 @@
+"""The Gantt chart as static SVG: for slides, reports and papers, drawn without a browser."""
