@@ -184,7 +184,7 @@ def _print_snapshots(files: list[Source], output_options: _OutputOptions, of_a_r
 def _hta_compat(paths: tuple[str, ...], output_options: _OutputOptions, strict: bool, verbosity: str) -> None:
     from dptrace.hta.definitions import COMPATIBLE_WITH, hta_compat
     from dptrace.readers.sources.discovery import find
-    from dptrace.viewers.terminal.data_frame import print_frame
+    from dptrace.viewers.terminal.tables.data_frame import print_frame
 
     with progress("Reading", verbosity, measured=False):
         compat = hta_compat(find(paths), strict)
@@ -216,7 +216,7 @@ def _print(run: Run, output_options: _OutputOptions) -> None:
     from dptrace.viewers.terminal.summary import print_collectives, print_run
 
     if output_options.memory:
-        from dptrace.viewers.terminal.memory_tables import print_memory
+        from dptrace.viewers.terminal.tables.memory import print_memory
 
         print_tables(lambda console: print_memory(run, console, every), output)
     elif output_options.collectives:

@@ -240,7 +240,7 @@ def _json(result: Result, analysis: str) -> str:
 
 
 def _print(result: Result, analysis: str, every: bool, output: Path | None) -> None:
-    from dptrace.viewers.terminal.data_frame import print_frame
+    from dptrace.viewers.terminal.tables.data_frame import print_frame
 
     def show(console: Console) -> None:
         for name, frame in result.tables.items():

@@ -112,7 +112,7 @@ def _print_kernels(run: Run, options: _Options) -> None:
     elif options.as_csv:
         _print_csv(rows, options)
     else:
-        from dptrace.viewers.terminal.kernel_tables import print_kernels
+        from dptrace.viewers.terminal.tables.kernels import print_kernels
 
         most = options.top or _MOST_ROWS
         print_tables(
@@ -137,7 +137,7 @@ def _print_host(run: Run, options: _Options) -> None:
     elif options.as_csv:
         _print_csv(rows, options)
     else:
-        from dptrace.viewers.terminal.launch_tables import print_host
+        from dptrace.viewers.terminal.tables.launches import print_host
 
         most = options.top or _MOST_ROWS
         print_tables(lambda console: print_host(rows, figures, console, most), options.output)

@@ -140,7 +140,7 @@ def _print(runs: list[Run], by_step: bool, picture: PictureOptions) -> None:
         return
     from rich.console import Console
 
-    from dptrace.viewers.terminal import gantt as terminal
+    from dptrace.viewers.terminal.gantt import chart as terminal
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else terminal.DEFAULT_WIDTH
     console = Console(file=sys.stdout, width=width, highlight=False)

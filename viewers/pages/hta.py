@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.page import environment, page
-from dptrace.viewers.terminal.data_frame import cell
+from dptrace.viewers.terminal.tables.data_frame import cell
 
 __all__ = ["plotly_page"]
 

@@ -10,7 +10,7 @@ from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, time_axis
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.base.theme import EXPOSED
-from dptrace.viewers.terminal.whatif_sweep import sweep_sentence, sweep_table
+from dptrace.viewers.terminal.replay.whatif_sweep import sweep_sentence, sweep_table
 
 __all__ = ["document", "sweep_chart"]
 

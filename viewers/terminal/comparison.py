@@ -20,7 +20,7 @@ from dptrace.core.text import sanitize
 from dptrace.core.units import MINUS, byte_size, milliseconds, plural, signed_milliseconds
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.terminal.split_tables import HEADINGS, titled_table
+from dptrace.viewers.terminal.tables.split import HEADINGS, titled_table
 
 __all__ = [
     "ROWS",

@@ -19,7 +19,6 @@ from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import plain, rank_label, step_label
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.terminal.cross_rank_tables import findings_list, timing_table
 from dptrace.viewers.terminal.run_facts import (
     expert_lines,
     in_flight_lines,
@@ -28,7 +27,8 @@ from dptrace.viewers.terminal.run_facts import (
     profiler_sentence,
     utilization_sentence,
 )
-from dptrace.viewers.terminal.split_tables import MAX_STEPS, collective_table, idle_table, step_tables, titled_table
+from dptrace.viewers.terminal.tables.cross_rank import findings_list, timing_table
+from dptrace.viewers.terminal.tables.split import MAX_STEPS, collective_table, idle_table, step_tables, titled_table
 
 __all__ = ["notes", "print_collectives", "print_run", "sentence"]
 
@@ -129,7 +129,7 @@ def _tables(run: Run, analysis: CrossRankAnalysis, every: bool) -> Iterator[Rend
     tables = collective_table(run), timing_table(analysis, every), idle_table(run, every), _bubble_table(run)
     yield from (table for table in tables if table is not None)
     if every and not run.figures_only:
-        from dptrace.viewers.terminal.kernel_tables import kernel_parts  # a plain analyze starts without it
+        from dptrace.viewers.terminal.tables.kernels import kernel_parts  # a plain analyze starts without it
 
         yield from kernel_parts(run)
     if memory := memory_sentence(run.metadata):

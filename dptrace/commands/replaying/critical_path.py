@@ -87,7 +87,7 @@ def _print(path: CriticalPath, output: Path | None, as_json: bool, as_csv: bool,
     elif as_csv:
         emit(csv_text(path.modules() if by == "module" else path.kernels()), output)
     else:
-        from dptrace.viewers.terminal.critical_path import print_critical_path
+        from dptrace.viewers.terminal.replay.critical_path import print_critical_path
 
         print_tables(lambda console: print_critical_path(path, console, every), output)
 

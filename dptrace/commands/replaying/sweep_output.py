@@ -30,7 +30,7 @@ def write_sweep(sweep: Sweep, output: Path | None, as_json: bool, verbosity: str
     elif output is not None and suffix in (".svg", ".png"):
         _write_picture(sweep, output)
     else:
-        from dptrace.viewers.terminal.whatif_sweep import print_sweep
+        from dptrace.viewers.terminal.replay.whatif_sweep import print_sweep
 
         print_tables(lambda console: print_sweep(sweep, console), output)
     if output is not None:

@@ -142,7 +142,7 @@ def _write_page(run: Run, answer: WhatIf, output: Path, verbosity: str) -> None:
     """Draw the predicted run below the measured one."""
     from dptrace.commands.shared.pages import write_page
     from dptrace.viewers.gantt.pair.page import document
-    from dptrace.viewers.terminal.whatif import sentence
+    from dptrace.viewers.terminal.replay.whatif import sentence
 
     verdict = (sentence(answer).plain, *(doubt.text for doubt in answer.doubts))
     write_page(output, lambda: document(run, answer.run, verdict=verdict), verbosity)
@@ -154,7 +154,7 @@ def _print(answer: WhatIf, output: Path | None, as_json: bool, as_csv: bool, eve
     elif as_csv:
         emit(csv_text(answer.figures()), output)
     else:
-        from dptrace.viewers.terminal.whatif import print_whatif
+        from dptrace.viewers.terminal.replay.whatif import print_whatif
 
         print_tables(lambda console: print_whatif(answer, console, every), output)
 

@@ -35,7 +35,7 @@ def print_snapshots(files: list[Source], as_json: bool, every: bool, output: Pat
     """
     from dptrace.analysis.memory.snapshot import device_snapshots
     from dptrace.readers.memory_snapshot import read_snapshot
-    from dptrace.viewers.terminal.snapshot_tables import print_snapshot
+    from dptrace.viewers.terminal.tables.snapshot import print_snapshot
 
     note_inputs([Path(file.address) for file in files])
     found = [(file.address, device_snapshots(read_snapshot(file))) for file in files]

@@ -17,7 +17,7 @@ from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.marks import HEAD, Axis, Box, Dot, Drawing, Entry, Label, Line, message, time_axis
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.charts.memory_curve import KIND_COLORS, STACK, Sampled, sampled, span_of
-from dptrace.viewers.terminal.memory_tables import CPU_NOTE, device_name, peaks_table
+from dptrace.viewers.terminal.tables.memory import CPU_NOTE, device_name, peaks_table
 from dptrace.viewers.views.registry import View
 
 __all__ = ["VIEW", "memory", "memory_table"]

@@ -12,7 +12,7 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.core.units import byte_size, milliseconds, share
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.viewers.base.format import gain_sentence, plain
-from dptrace.viewers.terminal.split_tables import titled_table
+from dptrace.viewers.terminal.tables.split import titled_table
 
 __all__ = ["MAX_ROWS", "findings_list", "timing_table"]
 

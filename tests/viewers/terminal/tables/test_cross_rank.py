@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from dptrace.analysis.findings.detect import Finding
 from dptrace.run.cross_rank import analyze_cross_rank
 from dptrace.run.run import Run
-from dptrace.viewers.terminal.cross_rank_tables import findings_list, timing_table
+from dptrace.viewers.terminal.tables.cross_rank import findings_list, timing_table
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.rank_cases import rank, reduce
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from dptrace.replay.sweep import Sweep
-from dptrace.viewers.terminal.whatif_sweep import sweep_sentence, sweep_table
+from dptrace.viewers.terminal.replay.whatif_sweep import sweep_sentence, sweep_table
 
 
 def answer(step_ms: int, can_tell: bool = True) -> Any:

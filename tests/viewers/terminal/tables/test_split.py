@@ -12,7 +12,7 @@ from dptrace.analysis.per_gpu.split import split
 from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import plain
-from dptrace.viewers.terminal.split_tables import step_tables
+from dptrace.viewers.terminal.tables.split import step_tables
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 
 

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from dptrace.analysis.kernels.launches import LaunchFigures
-from dptrace.viewers.terminal.launch_tables import launch_sentence, print_host
+from dptrace.viewers.terminal.tables.launches import launch_sentence, print_host
 
 
 def test_a_sentence_says_how_far_the_host_is_ahead() -> None:

@@ -14,8 +14,8 @@ from dptrace.core.units import byte_size, milliseconds, number, plural, share
 from dptrace.run.kernels import kernel_summary
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import plain
-from dptrace.viewers.terminal.cross_rank_tables import findings_list
-from dptrace.viewers.terminal.split_tables import titled_table
+from dptrace.viewers.terminal.tables.cross_rank import findings_list
+from dptrace.viewers.terminal.tables.split import titled_table
 
 __all__ = ["kernel_parts", "print_kernels"]
 

@@ -10,7 +10,7 @@ from dptrace.replay.doubts import Doubt
 from dptrace.replay.path import Piece
 from dptrace.replay.steady_state import SteadyState
 from dptrace.replay.whatif import RankAnswer, WhatIf
-from dptrace.viewers.terminal.whatif import print_whatif
+from dptrace.viewers.terminal.replay.whatif import print_whatif
 
 FIGURES = {"forward_ns": 60_000_000, "wall_ns": 100_000_000}
 

@@ -15,7 +15,17 @@ from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.time_saved import time_saved_text
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role
 from dptrace.viewers.gantt.pair.chart import paired_chart
-from dptrace.viewers.terminal.pen import EXPOSED, FAINT, IDLE, LOOKS, NOTHING, OVERLAP, WAITS, Look, time_saved_look
+from dptrace.viewers.terminal.gantt.pen import (
+    EXPOSED,
+    FAINT,
+    IDLE,
+    LOOKS,
+    NOTHING,
+    OVERLAP,
+    WAITS,
+    Look,
+    time_saved_look,
+)
 
 __all__ = ["Row", "paired_rows", "row_of"]
 

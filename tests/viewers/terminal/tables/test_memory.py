@@ -10,7 +10,7 @@ from rich.console import Console
 import dptrace
 from dptrace.run.memory import device_reports
 from dptrace.run.run import Run
-from dptrace.viewers.terminal.memory_tables import peaks_table, print_memory, usage_table
+from dptrace.viewers.terminal.tables.memory import peaks_table, print_memory, usage_table
 from tests.support.memory_files import memory_run, training_file
 
 

@@ -13,7 +13,7 @@ from dptrace.analysis.per_gpu.labels import PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.run.run import Run
 from dptrace.viewers.base.theme import DARK, OVERLAPPED, PART_COLORS
-from dptrace.viewers.terminal.gantt import print_gantt
+from dptrace.viewers.terminal.gantt.chart import print_gantt
 from tests.support.builders import two_rank_timelines
 from tests.support.terminal_text import GLYPHS, drawn, run_of, training
 

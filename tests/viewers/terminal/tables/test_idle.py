@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from dptrace.run.run import Run
-from dptrace.viewers.terminal.split_tables import idle_table
+from dptrace.viewers.terminal.tables.split import idle_table
 from tests.support.builders import TimelineBuilder
 
 

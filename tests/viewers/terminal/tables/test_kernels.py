@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dptrace.analysis.kernels.summary import KernelSummary, summarize
 from dptrace.timeline.operator_calls import OperatorCalls
-from dptrace.viewers.terminal.kernel_tables import print_kernels
+from dptrace.viewers.terminal.tables.kernels import print_kernels
 from tests.support.synthetic import training_timeline
 
 

@@ -7,7 +7,7 @@ import pytest
 import dptrace
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
-from dptrace.viewers.terminal.gantt import MAX_RANKS
+from dptrace.viewers.terminal.gantt.chart import MAX_RANKS
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job
 from tests.support.real_traces import needs_real_traces, real

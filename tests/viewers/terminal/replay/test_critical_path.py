@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 import dptrace
-from dptrace.viewers.terminal.critical_path import print_critical_path
+from dptrace.viewers.terminal.replay.critical_path import print_critical_path
 from tests.support.kineto_files import KinetoFile
 
 

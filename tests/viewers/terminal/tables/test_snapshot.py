@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dptrace.analysis.memory.snapshot import device_snapshots
 from dptrace.readers.memory_snapshot import Snapshot
-from dptrace.viewers.terminal.snapshot_tables import print_snapshot
+from dptrace.viewers.terminal.tables.snapshot import print_snapshot
 from tests.support.snapshot_files import SNAPSHOT
 
 

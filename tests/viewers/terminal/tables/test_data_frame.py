@@ -7,7 +7,7 @@ import io
 import pandas as pd
 from rich.console import Console
 
-from dptrace.viewers.terminal.data_frame import MAX_ROWS, print_frame
+from dptrace.viewers.terminal.tables.data_frame import MAX_ROWS, print_frame
 
 
 def printed(frame: pd.DataFrame, every: bool = False, width: int = 132) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from dptrace.analysis.kernels.launches import LaunchFigures
 from dptrace.core.units import duration, milliseconds, plural, share
 from dptrace.viewers.base.format import plain
-from dptrace.viewers.terminal.split_tables import MAX_RANKS, titled_table
+from dptrace.viewers.terminal.tables.split import MAX_RANKS, titled_table
 
 __all__ = ["launch_sentence", "print_host"]
 

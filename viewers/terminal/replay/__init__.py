@@ -1,0 +1,1 @@
+"""What-ifs and critical paths in the terminal."""
