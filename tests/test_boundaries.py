@@ -157,6 +157,22 @@ def test_lazy_arrows_are_lazy() -> None:
 
 
 @pytest.mark.heavy
+def test_the_folders_of_viewers_have_an_order() -> None:
+    """Their folders, such as views/steps and terminal/tables, import one another in one direction too."""
+    arrows: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        if room(module) == "viewers" and path.name != "__init__.py":
+            folder = module.rpartition(".")[0]
+            others = {other.rpartition(".")[0] for other in imports(path) if room(other) == "viewers"}
+            arrows[folder] = arrows.get(folder, set()) | others - {folder}
+
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+@pytest.mark.heavy
 def test_no_module_is_part_of_a_cycle() -> None:
     """Following every import, lazy ones and those for type checkers too, no module comes back to itself."""
     arrows = {
