@@ -27,7 +27,9 @@ def test_the_wheel_holds_trainers_and_viewers_as_plain_files(tmp_path: Path) -> 
     modules = {"trainers/ddp.py", "viewers/gantt/page/document.py", "commands/shared/main.py"}
     assert {f"dptrace/{module}" for module in modules} <= set(names)
     assert "dptrace/py.typed" in names
-    for file in (ROOT / "viewers").glob("*/static/*"):
+    pages = [file for file in (ROOT / "viewers").glob("*/static/**/*") if file.is_file()]
+    assert ROOT / "viewers/gantt/static/data/lod.js" in pages
+    for file in pages:
         assert f"dptrace/{file.relative_to(ROOT)}" in names
     assert {"dptrace"} == {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert os.path.getsize(wheel) < 1_800_000

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { collectiveName, collectiveTexts, waitTexts } from "../../viewers/gantt/static/collective_labels.js";
+import { collectiveName, collectiveTexts, waitTexts } from "../../viewers/gantt/static/data/collective_labels.js";
 
 test("a collective is called by its bucket or layer, else by its kind, else by its kernel", () => {
   const kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { between, joined, PathData } from "../../viewers/gantt/static/critical_path.js";
+import { between, joined, PathData } from "../../viewers/gantt/static/critical_path/critical_path.js";
 
 const SCENE = {
   tracks: [{}, {}],

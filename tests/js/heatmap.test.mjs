@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { bins, heatOf, shade } from "../../viewers/gantt/static/heatmap.js";
+import { bins, heatOf, shade } from "../../viewers/gantt/static/page/heatmap.js";
 import { lodOf } from "./lod_builders.mjs";
 
 const SCENE = {

@@ -2,7 +2,7 @@
 
 import { gzipSync } from "node:zlib";
 
-import { Lod } from "../../viewers/gantt/static/lod.js";
+import { Lod } from "../../viewers/gantt/static/data/lod.js";
 
 export function random(seed) {
   let state = seed;

@@ -2,8 +2,8 @@
 
 import assert from "node:assert";
 import test from "node:test";
-import { timeSavedTexts } from "../../viewers/gantt/static/time_saved.js";
-import { insideSteps, stepAt, stepEnd, stepSpan, stripSteps } from "../../viewers/gantt/static/rows.js";
+import { timeSavedTexts } from "../../viewers/gantt/static/drawing/time_saved.js";
+import { insideSteps, stepAt, stepEnd, stepSpan, stripSteps } from "../../viewers/gantt/static/data/rows.js";
 
 const paired = { bounds: [0, 100, 200], ends: [100, 150] };
 const plain = { bounds: [0, 100, 150] };

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Raster, pixel } from "../../viewers/gantt/static/raster.js";
+import { Raster, pixel } from "../../viewers/gantt/static/drawing/raster.js";
 import { lodOf } from "./lod_builders.mjs";
 
 const PALETTE = { colors: ["#102030", "#405060", "#708090", "#C0C0C0"], order: [0, 1, 2], exposed: 2, idle: 3 };

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { SvgContext } from "../../viewers/gantt/static/svg_context.js";
-import { boxesOf, colorOf } from "../../viewers/gantt/static/vector_rows.js";
+import { SvgContext } from "../../viewers/gantt/static/saving/svg_context.js";
+import { boxesOf, colorOf } from "../../viewers/gantt/static/saving/vector_rows.js";
 
 const made = (options) => new SvgContext({ width: 100, height: 50, paper: "#ffffff", ...options });
 

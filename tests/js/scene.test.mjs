@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { columnsOf, unpack } from "../../viewers/gantt/static/columns.js";
-import { rowsOf, stepAt, stepSpan, stripParts } from "../../viewers/gantt/static/rows.js";
-import { figures } from "../../viewers/gantt/static/summary.js";
+import { columnsOf, unpack } from "../../viewers/gantt/static/data/columns.js";
+import { rowsOf, stepAt, stepSpan, stripParts } from "../../viewers/gantt/static/data/rows.js";
+import { figures } from "../../viewers/gantt/static/page/summary.js";
 import { lodOf, packed } from "./lod_builders.mjs";
 
 const SCENE = {

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { touched } from "../../viewers/gantt/static/hits.js";
-import { SearchIndex } from "../../viewers/gantt/static/search.js";
+import { touched } from "../../viewers/gantt/static/interaction/hits.js";
+import { SearchIndex } from "../../viewers/gantt/static/data/search.js";
 import { lodOf, random } from "./lod_builders.mjs";
 
 const SCENE = {

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Connection } from "../../viewers/gantt/static/connection.js";
-import { ServedLod } from "../../viewers/gantt/static/served_lod.js";
+import { Connection } from "../../viewers/gantt/static/served/connection.js";
+import { ServedLod } from "../../viewers/gantt/static/served/served_lod.js";
 
 const scene = () => ({
   end: 1000,

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { miniRows } from "../../viewers/gantt/static/minimap.js";
-import { sheetsOf } from "../../viewers/gantt/static/sheets.js";
-import { Stage } from "../../viewers/gantt/static/stage.js";
+import { miniRows } from "../../viewers/gantt/static/stage/minimap.js";
+import { sheetsOf } from "../../viewers/gantt/static/saving/sheets.js";
+import { Stage } from "../../viewers/gantt/static/stage/stage.js";
 
 const ROLES = { phases: 24, compute: 30 };
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { bytes, collectiveWord, duration, moment, percent, percentOf, rate, shortName, shortOperator, tickLabels, truncateMiddle, visible } from "../../viewers/gantt/static/text.js";
+import { bytes, collectiveWord, duration, moment, percent, percentOf, rate, shortName, shortOperator, tickLabels, truncateMiddle, visible } from "../../viewers/gantt/static/data/text.js";
 
 test("durations have three digits and the unit that fits", () => {
   const cases = [[0, "0 ns"], [999, "999 ns"], [1000, "1.00 µs"], [12_645_000, "12.6 ms"], [99_960_000, "100 ms"], [999_900_000, "1.00 s"], [2.5e9, "2.50 s"], [86_400e9, "86,400 s"]];

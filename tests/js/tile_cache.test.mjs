@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { TILE, TileCache, levelOf, splat } from "../../viewers/gantt/static/tile_cache.js";
+import { TILE, TileCache, levelOf, splat } from "../../viewers/gantt/static/served/tile_cache.js";
 
 /** The answer of a server: each tile has one category, whose columns all have the same value. */
 function answer(category, ...values) {

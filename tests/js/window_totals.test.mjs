@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { windowTotalsOf } from "../../viewers/gantt/static/window_totals.js";
+import { windowTotalsOf } from "../../viewers/gantt/static/data/window_totals.js";
 import { random } from "./lod_builders.mjs";
 
 function check(values) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import posixpath
 import re
 from functools import cache
 from importlib.resources import files
@@ -24,14 +25,18 @@ from dptrace.viewers.base.theme import css
 
 __all__ = ["bokeh_scripts", "bundle", "environment", "page", "policy", "static"]
 
-_IMPORT = re.compile(r'^import \{([^}]*)\} from "(?:\./|\.\./\.\./(\w+)/static/)([\w.]+)";\n', re.MULTILINE)
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.[\w./]*)";\n', re.MULTILINE)
 _EXPORT_WORD = re.compile(r"^export (?=(?:async )?(?:function\*?|class|const)\b)", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?:async )?(?:function\*?|class|const) (\w+)", re.MULTILINE)
 
 
 def static(room: str, name: str) -> str:
-    """Read a script, style sheet or template from the static folder of a room of the viewers."""
-    return (files("dptrace.viewers") / room / "static" / name).read_text(encoding="utf-8")
+    """Read a script, style sheet or template from the static folder of a room, or from a folder in it."""
+    return _read(f"{room}/static/{name}")
+
+
+def _read(path: str) -> str:
+    return files("dptrace.viewers").joinpath(*path.split("/")).read_text(encoding="utf-8")
 
 
 @cache
@@ -43,28 +48,34 @@ def bundle(room: str, entry: str) -> str:
     """
     joined: dict[str, str] = {}
 
-    def add(room: str, name: str) -> None:
-        if name not in joined:
-            joined[name] = ""
-            source = static(room, name)
-            for _, other_room, imported in _IMPORT.findall(source):
-                add(other_room or room, imported)
+    def add(path: str) -> None:
+        if path not in joined:
+            joined[path] = ""
+            source = _read(path)
+            for _, imported in _IMPORT.findall(source):
+                add(_resolved(path, imported))
             # Removed and added again, so that a module comes after those that it imports.
-            del joined[name]
-            joined[name] = _as_function(name, source)
+            del joined[path]
+            joined[path] = _as_function(path, source)
 
-    add(room, entry)
+    add(f"{room}/static/{entry}")
     return '(() => {\n"use strict";\n' + "\n".join(joined.values()) + "})();\n"
 
 
-def _as_function(name: str, source: str) -> str:
+def _resolved(path: str, imported: str) -> str:
+    """Return the path below the viewers of a module that another one imports."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(path), imported))
+
+
+def _as_function(path: str, source: str) -> str:
     given = ", ".join(_EXPORT.findall(source))
-    plain = _IMPORT.sub(lambda found: f"const {{{found[1]}}} = {_variable(found[3])};\n", source)
-    return f"const {_variable(name)} = (() => {{\n{_EXPORT_WORD.sub('', plain)}return {{ {given} }};\n}})();\n"
+    plain = _IMPORT.sub(lambda found: f"const {{{found[1]}}} = {_variable(_resolved(path, found[2]))};\n", source)
+    return f"const {_variable(path)} = (() => {{\n{_EXPORT_WORD.sub('', plain)}return {{ {given} }};\n}})();\n"
 
 
-def _variable(name: str) -> str:
-    return "$" + name.removesuffix(".js")
+def _variable(path: str) -> str:
+    """Return the variable of a module: modules of one name may be in several folders."""
+    return "$" + path.removesuffix(".js").replace("/static/", "/").replace("/", "_")
 
 
 def policy(scripts: list[str], served: bool = False) -> str:
@@ -92,7 +103,7 @@ def environment() -> Environment:
     """
     made = Environment(
         autoescape=True,
-        loader=FunctionLoader(lambda name: static(*name.split("/"))),
+        loader=FunctionLoader(lambda name: static(*name.split("/", 1))),
         # Characters that reverse the direction of text are spelled out; islands and HTML are left as they are.
         finalize=lambda value: sanitize(value) if type(value) is str else value,
     )

@@ -73,7 +73,7 @@ def _with_inks(entry: dict[str, Any]) -> dict[str, Any]:
 def layout(chart: Chart) -> dict[str, Any]:
     """Place strips and rows, with top and height in pixels, and compute the left margin for their names.
 
-    This is the layout without scrolling and collapsing; static/stage.js repeats it in the page.
+    This is the layout without scrolling and collapsing; static/stage/stage.js repeats it in the page.
     """
     heights = next((rows for limit, rows in _HEIGHTS.items() if len(chart.tracks) <= limit), _TIGHT)
     shown = [role for role in heights if role in (Role.PHASES, Role.COMPUTE) or chart.has(role)]

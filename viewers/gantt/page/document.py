@@ -1,7 +1,7 @@
 """The Gantt page: one self-contained HTML file of a run, or a page that a server feeds if the run is very large.
 
-Bokeh provides the figure, its axes and ranges, wheel, drag and the minimap's window. static/raster.js draws the
-intervals between Bokeh's canvases, from the exact sums of static/lod.js::
+Bokeh provides the figure, its axes and ranges, wheel, drag and the minimap's window. static/drawing/raster.js
+draws the intervals between Bokeh's canvases, from the exact sums of static/data/lod.js::
 
     from dptrace.viewers.gantt.page.document import document
     html = document(dptrace.open("runs/interleaved"))
@@ -190,7 +190,7 @@ def gantt_page(
     first = {"from": low, "to": high, "mini": _minimap_height(page_data)}
     return page(
         head,
-        "".join(static("gantt", f"{sheet}.css") for sheet in _SHEETS) + styles,
+        "".join(static("gantt", f"styles/{sheet}.css") for sheet in _SHEETS) + styles,
         [bundle("gantt", "gantt.js")],
         "gantt/gantt.html",
         page_data.get("served", False),

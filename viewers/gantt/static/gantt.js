@@ -1,32 +1,32 @@
 /** Entry point of the Gantt page: reads its JSON islands, connects Bokeh's frame to the raster, and sets `data-ready`. */
 
-import { Interactions } from "./interactions.js";
-import { embed, startBokeh } from "./bokeh_adapter.js";
-import { categoryButtons } from "./badges.js";
-import { columnsOf, keepServerAlive } from "./columns.js";
-import { TimeSaved } from "./time_saved.js";
-import { Findings } from "./findings.js";
-import { Heatmap } from "./heatmap.js";
-import { Hover } from "./hover.js";
-import { Labels } from "./labels.js";
-import { Lod } from "./lod.js";
-import { miniRows } from "./minimap.js";
-import { RowNames } from "./names.js";
-import { Navigation } from "./navigation.js";
-import { Picture } from "./picture.js";
-import { Overview } from "./overview.js";
-import { PrintView } from "./printed.js";
-import { Raster } from "./raster.js";
-import { RowOrder } from "./row_order.js";
-import { SavedView } from "./saved_view.js";
-import { Scrolling } from "./scrolling.js";
-import { ServedLod } from "./served_lod.js";
-import { Stage } from "./stage.js";
-import { StillPlot, shown } from "./still.js";
-import { Summary } from "./summary.js";
+import { Interactions } from "./page/interactions.js";
+import { embed, startBokeh } from "./drawing/bokeh_adapter.js";
+import { categoryButtons } from "./page/badges.js";
+import { columnsOf, keepServerAlive } from "./data/columns.js";
+import { TimeSaved } from "./drawing/time_saved.js";
+import { Findings } from "./page/findings.js";
+import { Heatmap } from "./page/heatmap.js";
+import { Hover } from "./interaction/hover.js";
+import { Labels } from "./drawing/labels.js";
+import { Lod } from "./data/lod.js";
+import { miniRows } from "./stage/minimap.js";
+import { RowNames } from "./stage/names.js";
+import { Navigation } from "./interaction/navigation.js";
+import { Picture } from "./drawing/picture.js";
+import { Overview } from "./served/overview.js";
+import { PrintView } from "./saving/printed.js";
+import { Raster } from "./drawing/raster.js";
+import { RowOrder } from "./stage/row_order.js";
+import { SavedView } from "./saving/saved_view.js";
+import { Scrolling } from "./stage/scrolling.js";
+import { ServedLod } from "./served/served_lod.js";
+import { Stage } from "./stage/stage.js";
+import { StillPlot, shown } from "./drawing/still.js";
+import { Summary } from "./page/summary.js";
 import { Theme, patternsOf } from "../../base/static/theme.js";
-import { duration, integer, tickLabels } from "./text.js";
-import { WholeView } from "./whole_view.js";
+import { duration, integer, tickLabels } from "./data/text.js";
+import { WholeView } from "./served/whole_view.js";
 
 /** Minimum time between two updates of the figures while the view moves, in ms. */
 const UPDATE_MS = 60;

@@ -1,4 +1,4 @@
-"""Exact level of detail for pictures drawn without a browser; static/lod.js is the same in JavaScript.
+"""Exact level of detail for pictures drawn without a browser; static/data/lod.js is the same in JavaScript.
 
 Both are tested against the golden vectors in tests/golden/lod.json.
 """

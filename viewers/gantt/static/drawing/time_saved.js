@@ -1,0 +1,87 @@
+/** Comparison of two runs: marks the time that one run saves, where the other still works. */
+
+import { FONT_FAMILY } from "../../../base/static/theme.js";
+import { duration, percent } from "../data/text.js";
+
+/** Default colors for time saved or lost by the second run, and for a difference that may be noise; a theme can replace them. */
+const TIME_SAVED_INKS = { saved: "#0B7A50", lost: "#B3261E", quiet: "#5B6472" };
+/** Opacity of the background in the same color. */
+const TIME_SAVED_SHADE = 0.09;
+const TIME_SAVED_FONT = `600 13px ${FONT_FAMILY}`;
+const TIME_SAVED_LINE = 17;
+/** In pixels: margin of the text at either side, and minimum width of a labelled range. */
+const TIME_SAVED_MARGIN = 6;
+const TIME_SAVED_MIN_WIDTH = 16;
+
+/** Return what the second run does: it saves or loses time only if the comparison says that this is more than noise. */
+function timeSavedVerb({ ns, certain }) {
+  if (!certain) return ns > 0 ? "shorter" : "longer";
+  return ns > 0 ? "saved" : "lost";
+}
+
+/** Return the candidate labels of a saved time, each as lines, widest first. */
+export function timeSavedTexts({ ns, share, certain }) {
+  const verb = timeSavedVerb({ ns, certain }), time = duration(Math.abs(ns)), part = `(${percent(Math.abs(share))})`;
+  return [[`${time} ${verb} ${part}`], [`${time} ${verb}`, part], [time, verb, part]];
+}
+
+/** Return the strip of a run and the visible rows below it: { head, top, height }, or null. */
+function timeSavedArea({ scene, stage }, strip) {
+  const { tracks } = scene.strips[strip];
+  const blocks = scene.layout.blocks.filter(({ track, h, held }) => h && !held && tracks.includes(track));
+  const head = scene.layout.strips.find((entry) => entry.strips.includes(strip));
+  if (!blocks.length || !head) return null;
+  const top = Math.max(head.y + head.h, Math.min(...blocks.map(({ y }) => y)));
+  const bottom = Math.min(stage.frame, Math.max(...blocks.map(({ y, h }) => y + h)));
+  return { head, top, height: Math.max(0, bottom - top) };
+}
+
+export class TimeSaved {
+  constructor(scene, stage) {
+    // `looks` are the theme's colors, see theme.js.
+    Object.assign(this, { scene, stage, looks: null });
+  }
+
+  /** Draw all marks; the context is in CSS pixels. */
+  draw(context, { from, to, width }) {
+    const { freed = [] } = this.scene, px = (to - from) / width;
+    context.save();
+    for (const range of freed) {
+      if (range.to <= from || range.from >= to) continue;
+      const box = timeSavedArea(this, range.strip);
+      if (!box) continue;
+      const left = Math.max(0, (range.from - from) / px), right = Math.min(width, (range.to - from) / px);
+      const ink = range.certain ? timeSavedVerb(range) : "quiet";
+      context.fillStyle = this.looks?.chrome[ink] ?? TIME_SAVED_INKS[ink];
+      this.#background(context, box, left, right);
+      if (right - left >= TIME_SAVED_MIN_WIDTH) this.#label(context, box, left, right, timeSavedTexts(range));
+    }
+    context.restore();
+  }
+
+  #background(context, { head, top, height }, left, right) {
+    context.globalAlpha = TIME_SAVED_SHADE;
+    context.fillRect(left, top, right - left, height);
+    context.globalAlpha = 1;
+    context.fillRect(left, head.y + head.h - 3, right - left, 3);
+  }
+
+  #label(context, { top, height }, left, right, texts) {
+    context.font = TIME_SAVED_FONT;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    const width = (text) => context.measureText(text).width + 2 * TIME_SAVED_MARGIN;
+    const fitting = texts.find((lines) => Math.max(...lines.map(width)) <= right - left && lines.length * TIME_SAVED_LINE <= height);
+    const x = (left + right) / 2, y = top + height / 2;
+    if (fitting) return fitting.forEach((text, i) => context.fillText(text, x, y + (i - (fitting.length - 1) / 2) * TIME_SAVED_LINE));
+    // Too narrow for horizontal text: write as much as fits vertically.
+    const [time, verb, part] = texts.at(-1);
+    const vertical = [`${time} ${verb} ${part}`, `${time} ${verb}`, time].find((text) => width(text) <= height);
+    if (!vertical) return;
+    context.save();
+    context.translate(x, y);
+    context.rotate(-Math.PI / 2);
+    context.fillText(vertical, 0, 0);
+    context.restore();
+  }
+}

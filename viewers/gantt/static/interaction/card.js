@@ -1,0 +1,47 @@
+/** The panel beside the chart, or below it on a narrow page: a selection, a measurement or a search; one at a time. */
+
+import { element } from "../../../base/static/dom.js";
+
+export class Card {
+  #close = () => {};
+
+  /** `changed` is called when the panel has appeared or gone. */
+  constructor(root, changed = () => {}) {
+    Object.assign(this, { root, changed });
+    this.key = null;
+    this.title = element("h2");
+    this.body = element("div", "body");
+    const close = Object.assign(element("button", "close", "×"), { type: "button", title: "Close (Escape)" });
+    close.setAttribute("aria-label", "Close");
+    close.addEventListener("click", () => this.hide());
+    const head = element("div", "top");
+    head.append(this.title, close);
+    const inside = element("div", "inside");
+    inside.append(head, this.body);
+    root.append(inside);
+  }
+
+  /** Show nodes under a title; `close` is called when others replace them, or nothing does. */
+  show(key, title, nodes, { close = () => {} } = {}) {
+    if (this.key !== null && this.key !== key) this.#close();
+    Object.assign(this, { key });
+    this.#close = close;
+    this.title.textContent = this.title.title = title;
+    this.body.replaceChildren(...nodes);
+    this.body.scrollTop = 0;
+    const appears = this.root.hidden;
+    this.root.hidden = false;
+    if (appears) this.changed();
+  }
+
+  /** Hide the card; with `key`, only if it was shown under that key. */
+  hide(key = this.key) {
+    if (this.key === null || key !== this.key) return;
+    const close = this.#close;
+    this.key = null;
+    this.#close = () => {};
+    this.root.hidden = true;
+    close();
+    this.changed();
+  }
+}

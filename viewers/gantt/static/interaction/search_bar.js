@@ -1,0 +1,105 @@
+/** The search field: counts the hits, moves from hit to hit, and lists their time per GPU in the visible range. */
+
+import { element, table } from "../../../base/static/dom.js";
+import { drawHits, drawMiniHits } from "./hits.js";
+import { duration, integer, visible } from "../data/text.js";
+
+/** Time after the last key press before the search starts, in ms: a search of ten million kernels is slow. */
+const SEARCH_DELAY_MS = 90;
+/** A hit narrower than this many pixels is zoomed to, until it fills this share of the view. */
+const NARROWEST = 6, SHARE = 1 / 12;
+/** Share of the view at either edge where a hit counts as out of sight. */
+const EDGE_SHARE = 0.06;
+const MAX_TRACKS = 16;
+
+export class SearchBar {
+  #timer = 0;
+
+  constructor({ input, output, searchIndex, plot, navigation, stage, scene, lod, card, redraw }) {
+    Object.assign(this, { input, output, searchIndex, plot, navigation, stage, scene, lod, card, redraw, hits: null, current: null });
+    input.addEventListener("input", () => {
+      clearTimeout(this.#timer);
+      this.#timer = setTimeout(() => this.search(input.value), SEARCH_DELAY_MS);
+    });
+    input.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  open() {
+    this.input.focus();
+    this.input.select();
+  }
+
+  /** Search for a text; an empty one ends the search. */
+  search(text) {
+    clearTimeout(this.#timer);
+    if (this.input.value !== text) this.input.value = text;
+    if ((this.hits?.text ?? "") === text) return;
+    this.hits = this.searchIndex.find(text);
+    this.current = null;
+    this.dismissed = false;
+    if (!this.hits) this.card.hide("find");
+    this.report();
+    this.redraw();
+  }
+
+  close() {
+    this.input.blur();
+    this.search("");
+  }
+
+  #key(event) {
+    if (event.key === "Escape") this.close();
+    else if (event.key === "Enter") {
+      this.search(this.input.value);
+      this.go(event.shiftKey ? -1 : 1);
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  /** Go to the next hit, or with -1 to the previous one; start with the first hit in view. */
+  async go(direction) {
+    if (!this.hits?.count) return;
+    const { from, to } = this.plot.range;
+    const start = this.current ?? (direction > 0 ? { start: from, index: -1 } : { start: to, index: Infinity });
+    const { hits } = this, hit = await hits.next(start, direction);
+    if (!hit || hits !== this.hits) return;
+    this.current = { ...hit, duration: this.lod.duration[hit.index] };
+    this.stage.reveal(hit.track, hit.role === "collectives" ? "exposure" : hit.role);
+    this.#bring(this.current);
+    this.report(true);
+    this.redraw();
+  }
+
+  /** Move or zoom the view until a hit is visible. */
+  #bring({ start, duration: ns }) {
+    const { from, to } = this.plot.range, width = to - from, { width: pixels } = this.plot.frame();
+    if ((ns / width) * pixels < NARROWEST) {
+      const wide = ns / SHARE, middle = start + ns / 2;
+      this.navigation.show(middle - wide / 2, middle + wide / 2);
+    } else if (start + ns < from + EDGE_SHARE * width || start > to - EDGE_SHARE * width) {
+      this.navigation.show(start + ns / 2 - width / 2, start + ns / 2 + width / 2);
+    }
+  }
+
+  /** Show the number of hits; with `force`, or when no other card is open, also their time in the visible range. */
+  report(force = false) {
+    const { hits, current } = this;
+    this.output.textContent = !hits || hits.count === null ? "" : !hits.count ? "nothing found" : current ? `${integer(hits.ordinal(current))} of ${integer(hits.count)}` : `${integer(hits.count)} found`;
+    if (!hits?.count || this.dismissed || (!force && this.card.key !== null && this.card.key !== "find")) return;
+    const { from, to } = this.plot.range, tracks = hits.perTrack(from, to);
+    const rows = tracks.slice(0, MAX_TRACKS).map(({ track, count, time }) => [this.scene.tracks[track].label, integer(count), duration(time)]);
+    const total = tracks.reduce((sum, { count, time }) => ({ count: sum.count + count, time: sum.time + time }), { count: 0, time: 0 });
+    if (tracks.length > 1) rows.push(Object.assign([tracks.length > MAX_TRACKS ? `all ${tracks.length} GPUs` : "total", integer(total.count), duration(total.time)], { className: "total" }));
+    const note = element("p", "quiet", `In the visible ${duration(to - from)}. Enter: next hit; Shift+Enter: previous hit.`);
+    this.card.show("find", `“${visible(hits.text)}”`, [table(["GPU", "in view", "time"], rows), note], { close: () => (this.dismissed = true) });
+  }
+
+  draw(context, view, { chrome }) {
+    if (this.hits) drawHits(context, view, this.stage.visible, this.hits, this.current, chrome);
+  }
+
+  drawMini(context, view, rows, { chrome }) {
+    if (this.hits) drawMiniHits(context, view, rows, this.hits, chrome);
+  }
+}

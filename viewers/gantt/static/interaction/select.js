@@ -1,0 +1,180 @@
+/** The selected interval: details of a kernel, or a collective with its calls on all ranks. */
+
+import { element, table } from "../../../base/static/dom.js";
+import { collectiveName } from "../data/collective_labels.js";
+import { laneAt } from "../stage/extra_rows.js";
+import { stepAt, streamWord, trackName } from "../data/rows.js";
+import { bytes, duration, moment, percentOf, rate, shortName, shortOperator, visible } from "../data/text.js";
+
+/** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
+const UNKNOWN = "–";
+const orUnknown = (time) => (time === null ? UNKNOWN : duration(time));
+
+/** Return a table row { track, last, cells } for each rank of a collective. */
+export function memberRows(memberDetails, scene, lod) {
+  return memberDetails.members.map(({ track, index, wait, late, exposed }) => ({
+    track,
+    last: track === memberDetails.last,
+    cells: [
+      scene.tracks[track].label + (track === memberDetails.last ? " · last" : ""),
+      late === null ? UNKNOWN : late ? `+${duration(late)}` : "first",
+      orUnknown(wait),
+      orUnknown(memberDetails.transfer),
+      duration(exposed),
+      duration(lod.duration[index] - exposed),
+    ],
+  }));
+}
+
+export class Selection {
+  constructor({ plot, hover, stage, lod, scene, columns, members, card, host, path, redraw }) {
+    Object.assign(this, { plot, hover, stage, lod, scene, columns, members, card, host, path, redraw, chosen: null });
+    plot.events.addEventListener("click", () => this.#click());
+  }
+
+  async #click() {
+    const { index, row } = this.hover;
+    if (index < 0 || !row || ["phases", "idle"].includes(row.role)) return;
+    await this.choose(index, row.track);
+  }
+
+  /** Select an interval by its index. */
+  async choose(index, track) {
+    const { role } = this.scene.lanes[laneAt(this.lod, index)];
+    // Intervals of a served page are held as long as they are selected.
+    [index] = await this.lod.hold([this.lod.placeOf(index)]);
+    this.chosen = { index, track, role, memberDetails: null };
+    await this.members.ready(index);
+    const launch = await this.host.factsOf(track, index);
+    if (this.chosen?.index !== index) return;
+    this.chosen.launch = launch;
+    if (role === "collectives") this.chosen.memberDetails = this.members.of(index);
+    const [title, nodes] = role === "collectives" ? this.#collective() : this.#kernel();
+    this.card.show("selection", title, nodes, { close: () => this.clear() });
+    this.redraw();
+  }
+
+  clear() {
+    if (!this.chosen) return;
+    this.chosen = this.host.launch = null;
+    this.card.hide("selection");
+    this.redraw();
+  }
+
+  #facts(index, track) {
+    const { lod, scene, columns } = this, { from, to } = this.plot.range, owner = scene.tracks[track];
+    const step = stepAt(owner, lod.start[index]), delay = this.members.launchDelay(index);
+    return [
+      ["GPU", trackName(owner) + (owner.device ? ` · ${owner.device}` : "")],
+      ["step", step < 0 ? "outside the steps, not counted" : owner.steps[step]],
+      ["start", moment(lod.start[index], Math.min(to - from, 1e6))],
+      ["duration", duration(lod.duration[index])],
+      ...(delay === null ? [] : [["launched", `${duration(delay)} before its start`]]),
+      [streamWord(owner), String(scene.columns.streams[columns.stream[index]])],
+      ...this.path.factsOf(index),
+      ...this.chosen.launch,
+    ].map(([key, text]) => [key, key === "stack" ? text : visible(text)]);
+  }
+
+  #kernel() {
+    const { scene, columns, lod } = this, { index, track, role } = this.chosen, full = scene.names[columns.name[index]];
+    const phase = role === "memory" ? "memory" : scene.categories[lod.category[index]].label;
+    const op = shortOperator(full);
+    const facts = [["op", visible(op)], ["phase", phase], ...this.#facts(index, track)];
+    return [visible(shortName(full)), [element("p", "full", visible(full)), table(null, facts, "facts-table")]];
+  }
+
+  #collective() {
+    const { scene, columns, lod } = this, { index, track, memberDetails } = this.chosen, known = scene.collectives[columns.name[index]];
+    const title = [collectiveName(known), known.bytes ? bytes(known.bytes) : ""].filter(Boolean).join(" · ");
+    const exposed = columns.exposed[index - columns.exposedFrom[track]], time = lod.duration[index];
+    const name = element("p", "full", visible([known.name, known.label].filter(Boolean).join(" · ")));
+    if (!memberDetails) return [visible(title), [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percentOf(exposed, time)})`]], "facts-table")]];
+    const rows = memberRows(memberDetails, scene, lod).map(({ track: member, last, cells: [label, ...rest] }) => Object.assign([this.#rankButton(member, label), ...rest], { className: last ? "last" : "" }));
+    const head = ["rank", "arrival", "wait", "transfer", "exposed", "overlapped"];
+    return [visible(title), [name, table(null, this.#shared(known, memberDetails), "facts-table"), ...(memberDetails.transfer === null ? [] : [this.#bars(memberDetails)]), table(head, rows), table(null, this.#facts(index, track), "facts-table")]];
+  }
+
+  /** Return a button that scrolls to a rank. */
+  #rankButton(track, label) {
+    const button = Object.assign(element("button", "link", label), { type: "button" });
+    button.addEventListener("click", () => this.stage.reveal(track, "exposure"));
+    return button;
+  }
+
+  #shared(known, { transfer, busbw, algbw, seq, group, members }) {
+    const ranks = group.size || known.size, shown = members.length;
+    return [
+      ["transfer", transfer === null ? "unknown: a rank is missing" : duration(transfer)],
+      ...(busbw ? [["bandwidth", `busbw ${rate(busbw)} · algbw ${rate(algbw)}`]] : []),
+      ["group", [group.description || group.name || known.group || "unnamed", ranks ? `${shown} of ${ranks} ranks shown` : `${shown} ranks shown`].join(" · ")],
+      ...(seq >= 0 ? [["sequence", String(seq)]] : []),
+      ...(known.dtype ? [["type", known.dtype]] : []),
+      ...(known.title && known.kind ? [["kind", known.kind]] : []),
+    ].map(([key, text]) => [key, visible(text)]);
+  }
+
+  /** Return a bar per rank: its lateness, its wait, and the transfer. */
+  #bars({ members, transfer }) {
+    const box = element("div", "members");
+    const whole = Math.max(...members.map(({ late, wait }) => (late ?? 0) + (wait ?? 0) + transfer), 1);
+    for (const { track, late, wait } of members) {
+      const bar = element("div", "member");
+      for (const [className, ns] of [["late", late ?? 0], ["wait", wait ?? 0], ["transfer", transfer]]) {
+        const part = element("i", className);
+        part.style.width = `${(100 * ns) / whole}%`;
+        bar.append(part);
+      }
+      bar.title = `${this.scene.tracks[track].label}: wait ${orUnknown(wait)}, transfer ${duration(transfer)}`;
+      box.append(bar);
+    }
+    const key = element("p", "key");
+    for (const [className, text] of [["wait", "wait for other ranks"], ["transfer", "transfer"]]) key.append(element("i", className), text);
+    box.append(key);
+    return box;
+  }
+
+  /** Draw a frame around the selection and connect a collective's ranks; the context is in CSS pixels. */
+  draw(context, { from, to, width }, { chrome }) {
+    if (!this.chosen) return;
+    const { lod, stage, chosen } = this, px = (to - from) / width, row = chosen.role === "collectives" ? "exposure" : chosen.role;
+    const members = chosen.memberDetails?.members ?? [chosen];
+    const boxes = members.flatMap(({ track, index }) => {
+      const box = stage.seenBox(track, row) ?? stage.seenBox(track, "phases");
+      const left = (lod.start[index] - from) / px;
+      return box?.h ? [{ ...box, left, right: left + Math.max(lod.duration[index] / px, 1), selected: index === chosen.index }] : [];
+    });
+    drawJoined(context, boxes.sort((a, b) => a.y - b.y), width, chrome);
+  }
+}
+
+/** Frame boxes { left, right, y, h, selected } and connect each with the next one below. */
+function drawJoined(context, boxes, width, { mark, paper }) {
+  const within = (x) => Math.max(-8, Math.min(width + 8, x));
+  context.save();
+  boxes.forEach((a, i) => {
+    const b = boxes[i + 1];
+    if (!b) return;
+    context.beginPath();
+    for (const [x, y] of [[a.left, a.y + a.h], [a.right, a.y + a.h], [b.right, b.y], [b.left, b.y]]) context.lineTo(within(x), y);
+    context.closePath();
+    context.globalAlpha = 0.16;
+    context.fillStyle = mark;
+    context.fill();
+    context.globalAlpha = 0.9;
+    context.strokeStyle = mark;
+    context.lineWidth = 1.5;
+    context.stroke();
+  });
+  context.globalAlpha = 1;
+  for (const { left, right, y, h, selected } of boxes) {
+    const begin = within(left), end = within(right);
+    context.lineWidth = selected ? 5 : 4;
+    context.strokeStyle = paper;
+    context.strokeRect(begin - 1, y, end - begin + 2, h);
+    context.lineWidth = selected ? 3 : 2;
+    context.strokeStyle = mark;
+    context.strokeRect(begin - 1, y, end - begin + 2, h);
+  }
+  context.restore();
+}

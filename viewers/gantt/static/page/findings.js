@@ -1,0 +1,50 @@
+/** The findings above the chart: a click shows where each one is, and what to do about it. */
+
+import { laneOf } from "../data/rows.js";
+
+export class Findings {
+  /** Takes the parts of the page; `resized` is called when the list has become taller or shorter. */
+  constructor(list, { scene, lod, stage, navigation, interactions, resized }) {
+    Object.assign(this, { scene, lod, stage, navigation, interactions, resized });
+    this.buttons = list ? [...list.querySelectorAll("button")] : [];
+    this.buttons.forEach((button, number) => button.addEventListener("click", () => this.#click(number)));
+  }
+
+  /** Show a finding, or close it if it is open. */
+  #click(number) {
+    const open = this.buttons[number].getAttribute("aria-expanded") === "true";
+    this.#expand(open ? -1 : number);
+    if (open) this.hide();
+    else this.show(number);
+  }
+
+  #expand(number) {
+    this.buttons.forEach((button, other) => {
+      button.setAttribute("aria-expanded", String(other === number));
+      button.parentElement.querySelector("p").hidden = other !== number;
+    });
+    this.resized();
+  }
+
+  /** Remove the frame and the selection; the view stays. */
+  hide() {
+    this.stage.marked = -1;
+    this.interactions.selection.clear();
+    this.interactions.host.panel.clear();
+    this.stage.changed();
+  }
+
+  /** Zoom to a finding's evidence, frame its GPU, and select its collective on all ranks, or its longest gap. */
+  async show(number) {
+    const { place, idle } = this.scene.findings[number], { navigation, stage, interactions } = this;
+    if (idle) interactions.showIdle(true);
+    navigation.show(place.from, place.to);
+    stage.center(place.track);
+    interactions.selection.clear();
+    if (place.gap !== undefined) return interactions.host.panel.chooseGap(place.track, place.gap);
+    if (!place.collective) return;
+    const [track, position] = place.collective;
+    const [index] = await this.lod.hold([{ lane: laneOf(this.scene, track, "collectives"), position }]);
+    await interactions.selection.choose(index, track);
+  }
+}

@@ -1,0 +1,227 @@
+/** Heatmap of all steps of all GPUs, for runs of many GPUs: slow and waiting GPUs stand out. */
+
+import { element } from "../../../base/static/dom.js";
+import { FONT_FAMILY } from "../../../base/static/theme.js";
+import { laneOf, stepEnd } from "../data/rows.js";
+import { duration, percent, visible } from "../data/text.js";
+
+/** The measures: label, formatter, colors from the smallest to the largest value. */
+const MEASURES = {
+  time: { label: "step time", text: duration, light: ["#EAF0F8", "#7FA3D4", "#12295A"], dark: ["#1C2B45", "#3F73B8", "#DCE9FB"] },
+  exposed: { label: "exposed share", text: percent, light: ["#FBEDEA", "#EE8A7D", "#8E1208"], dark: ["#3A1E1B", "#C2402F", "#FFDDD7"] },
+};
+/** The color scale spans at least this share of the smallest value, so that small differences stay small. */
+const MIN_SPAN = 0.1;
+/**
+ * In pixels: maximum height of the map and of a cell, cell size from which cells have a gap, height of the labels below,
+ * minimum distance of these, and height of a label at the left.
+ */
+const MAX_HEIGHT = 150, CELL = 16, GAP_FROM = 5, AXIS_HEIGHT = 16, LABEL_DISTANCE = 76, SIDE_HEIGHT = 12;
+
+function exposedTime(lod, scene, lane, from, to) {
+  const { exposed, waiting } = scene.special;
+  return lod.busy(lane, exposed, from, to) + (waiting === undefined ? 0 : lod.busy(lane, waiting, from, to));
+}
+
+/** Return the values of a measure by GPU and step: `at(track, step)`, NaN where a GPU does not have the step. */
+export function heatOf(lod, scene, measure) {
+  const steps = Math.max(...scene.tracks.map(({ steps: names }) => names.length));
+  const values = new Float64Array(scene.tracks.length * steps).fill(NaN);
+  let least = Infinity, most = -Infinity;
+  scene.tracks.forEach((track, t) => {
+    const phases = laneOf(scene, t, "phases");
+    for (let step = 0; step < track.steps.length; step++) {
+      const from = track.bounds[step], to = stepEnd(track, step), wall = to - from;
+      const exposed = () => lod.exposedPerStep?.[t][step] ?? exposedTime(lod, scene, phases, from, to);
+      const value = measure === "time" ? wall : wall ? exposed() / wall : 0;
+      values[t * steps + step] = value;
+      least = Math.min(least, value);
+      most = Math.max(most, value);
+    }
+  });
+  return { tracks: scene.tracks.length, steps, least, most, at: (track, step) => values[track * steps + step] };
+}
+
+/** Bin the cells to at most `width` × `height`, the longer dimension across; a bin shows its largest value. */
+export function bins(heat, width, height) {
+  const transposed = heat.steps > heat.tracks;
+  const [along, other] = transposed ? [heat.steps, heat.tracks] : [heat.tracks, heat.steps];
+  const across = Math.min(along, width), down = Math.min(other, height);
+  const values = new Float64Array(across * down).fill(NaN);
+  for (let i = 0; i < along; i++)
+    for (let j = 0; j < other; j++) {
+      const value = transposed ? heat.at(j, i) : heat.at(i, j), bin = Math.floor((j * down) / other) * across + Math.floor((i * across) / along);
+      if (!(value <= values[bin])) values[bin] = Number.isNaN(value) ? values[bin] : value;
+    }
+  return { transposed, along, other, across, down, values };
+}
+
+/** Interpolate between three colors by a share from 0 to 1. */
+export function shade(colors, share) {
+  const place = Math.max(0, Math.min(0.999999, share)) * (colors.length - 1), index = Math.floor(place), part = place - index;
+  const channel = (color, i) => parseInt(color.slice(1 + 2 * i, 3 + 2 * i), 16);
+  const mixed = [0, 1, 2].map((i) => Math.round(channel(colors[index], i) * (1 - part) + channel(colors[index + 1], i) * part));
+  return `rgb(${mixed.join()})`;
+}
+
+export class Heatmap {
+  #measure = "time";
+  #heats = {};
+  #cursor = null;
+
+  /** `choose(track, step)` is called for the cell that is clicked. */
+  constructor(root, lod, scene, choose) {
+    Object.assign(this, { root, lod, scene, choose });
+    this.canvas = root.querySelector("canvas");
+    this.statusText = root.querySelector("[role=status]");
+    this.buttons = Object.entries(MEASURES).map(([key, { label }]) => this.#button(key, label));
+    root.querySelector(".measures").append(...this.buttons);
+    this.canvas.addEventListener("mousemove", (event) => this.#point(this.#cell(event)));
+    this.canvas.addEventListener("mouseleave", () => this.#point(null));
+    this.canvas.addEventListener("click", (event) => this.#choose(this.#cell(event)));
+    this.canvas.addEventListener("keydown", (event) => this.#key(event));
+    this.canvas.addEventListener("blur", () => this.#point(null));
+    this.theme = "light";
+    root.hidden = false;
+  }
+
+  /** Switch to the colors of a theme, "light" or "dark". */
+  paint(theme) {
+    this.theme = theme;
+    this.draw();
+  }
+
+  #button(key, label) {
+    const button = Object.assign(element("button", "chip", label), { type: "button" });
+    button.addEventListener("click", async () => {
+      await this.lod.loadSteps?.();
+      this.#measure = key;
+      this.draw();
+    });
+    button.dataset.measure = key;
+    return button;
+  }
+
+  get heat() {
+    return (this.#heats[this.#measure] ??= heatOf(this.lod, this.scene, this.#measure));
+  }
+
+  draw() {
+    const scale = Math.min(2, devicePixelRatio || 1), width = this.canvas.clientWidth;
+    const { heat } = this, binned = bins(heat, width, MAX_HEIGHT), measure = MEASURES[this.#measure];
+    this.box = { ...binned, width, cellWidth: width / binned.across, cellHeight: Math.min(CELL, MAX_HEIGHT / binned.down) };
+    const height = Math.ceil(this.box.cellHeight * binned.down);
+    this.canvas.style.height = `${height + AXIS_HEIGHT}px`;
+    this.canvas.width = Math.round(width * scale);
+    this.canvas.height = Math.round((height + AXIS_HEIGHT) * scale);
+    const context = this.canvas.getContext("2d");
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    this.#cells(context, measure[this.theme]);
+    this.#columnLabels(context, height);
+    this.#sides();
+    this.#scale(measure);
+    for (const button of this.buttons) button.setAttribute("aria-pressed", String(button.dataset.measure === this.#measure));
+    this.#point(this.#cursor);
+  }
+
+  #cells(context, colors) {
+    const { across, down, values, cellWidth, cellHeight } = this.box, { least } = this.heat, span = this.#span;
+    for (let y = 0; y < down; y++)
+      for (let x = 0; x < across; x++) {
+        const value = values[y * across + x];
+        if (Number.isNaN(value)) continue;
+        context.fillStyle = shade(colors, (value - least) / span);
+        context.fillRect(x * cellWidth, y * cellHeight, cellWidth - (cellWidth > GAP_FROM ? 1 : 0), cellHeight - (cellHeight > GAP_FROM ? 1 : 0));
+      }
+    if (!this.#cursor) return;
+    const { x, y } = this.#cursor;
+    context.strokeStyle = getComputedStyle(this.canvas).color;
+    context.lineWidth = 2;
+    context.strokeRect(x * cellWidth - 1, y * cellHeight - 1, Math.max(cellWidth, 3) + 1, cellHeight + 1);
+  }
+
+  /** Difference of the values at the two ends of the color scale. */
+  get #span() {
+    const { least, most } = this.heat;
+    return Math.max(most - least, this.#measure === "time" ? MIN_SPAN * least : MIN_SPAN) || 1;
+  }
+
+  /** Label the color scale. */
+  #scale({ text, ...themes }) {
+    const [from, colors, to] = this.root.querySelector(".scale").children;
+    from.textContent = text(this.heat.least);
+    to.textContent = text(this.heat.least + this.#span);
+    colors.style.background = `linear-gradient(90deg, ${themes[this.theme].join(", ")})`;
+  }
+
+  /** Label the rows of cells as far as there is room: steps, or GPUs if the map is transposed. */
+  #sides() {
+    const { other, transposed, down, cellHeight } = this.box, each = (cellHeight * down) / other, every = Math.ceil(SIDE_HEIGHT / each);
+    const longest = this.scene.tracks.reduce((most, { steps }) => (steps.length > most.length ? steps : most), []);
+    const names = Array.from({ length: Math.ceil(other / every) }, (_, i) => {
+      const name = element("span", "", transposed ? this.scene.tracks[i * every].label.split(" · ")[0] : visible(longest[i * every] ?? "").slice(-24));
+      name.style.top = `${i * every * each + Math.max(0, each - SIDE_HEIGHT) / 2}px`;
+      return name;
+    });
+    this.root.querySelector(".sides").replaceChildren(...names);
+  }
+
+  /** Label the columns of cells. */
+  #columnLabels(context, top) {
+    const { along, width, transposed } = this.box;
+    const every = [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 1000, 5000].find((n) => (width * n) / along >= LABEL_DISTANCE) ?? 10_000;
+    context.fillStyle = getComputedStyle(this.canvas).color;
+    context.font = `${getComputedStyle(this.canvas).fontSize} ${FONT_FAMILY}`;
+    context.textBaseline = "bottom";
+    for (let i = 0; i < along; i += every) {
+      const text = transposed ? visible(this.scene.tracks[0].steps[i] ?? "").slice(-12) : this.scene.tracks[i].label.split(" · ").slice(0, this.scene.groups ? 2 : 1).join(" ");
+      if ((i * width) / along + context.measureText(text).width <= width) context.fillText(text, (i * width) / along, top + AXIS_HEIGHT);
+    }
+  }
+
+  /** Return the bin under the pointer with its worst cell, or null. */
+  #cell(event) {
+    const { left, top } = this.canvas.getBoundingClientRect(), { cellWidth, cellHeight, across, down } = this.box;
+    const x = Math.floor((event.clientX - left) / cellWidth), y = Math.floor((event.clientY - top) / cellHeight);
+    return x >= 0 && y >= 0 && x < across && y < down ? this.#worst(x, y) : null;
+  }
+
+  /** Return the cell of the largest value in a bin: { x, y, track, step }. */
+  #worst(x, y) {
+    const { along, other, across, down, transposed } = this.box;
+    let found = null, most = -Infinity;
+    for (let i = Math.ceil((x * along) / across); Math.floor((i * across) / along) === x && i < along; i++)
+      for (let j = Math.ceil((y * other) / down); Math.floor((j * down) / other) === y && j < other; j++) {
+        const [track, step] = transposed ? [j, i] : [i, j], value = this.heat.at(track, step);
+        if (value > most) [found, most] = [{ x, y, track, step }, value];
+      }
+    return found;
+  }
+
+  #point(cell) {
+    const { text } = MEASURES[this.#measure];
+    const moved = cell?.x !== this.#cursor?.x || cell?.y !== this.#cursor?.y;
+    this.#cursor = cell;
+    if (moved) this.draw();
+    else if (!cell) this.statusText.textContent = "Click a cell to show its step below.";
+    else {
+      const { label, steps } = this.scene.tracks[cell.track];
+      this.statusText.textContent = `${label} · ${visible(steps[cell.step])} · ${text(this.heat.at(cell.track, cell.step))}`;
+    }
+  }
+
+  #choose(cell) {
+    if (cell) this.choose(cell.track, cell.step);
+  }
+
+  /** Arrow keys move between cells, Enter selects. */
+  #key(event) {
+    const { x, y } = this.#cursor ?? { x: -1, y: 0 }, { across, down } = this.box;
+    const [right, below] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key] ?? [0, 0];
+    if (right || below) this.#point(this.#worst(Math.max(0, Math.min(across - 1, x + right)), Math.max(0, Math.min(down - 1, y + below))));
+    else if (event.key === "Enter") this.#choose(this.#cursor);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}

@@ -1,0 +1,226 @@
+/** User actions other than navigation: search, measure, select, link, rows on demand, light and dark theme. */
+
+import { Card } from "../interaction/card.js";
+import { element, swatch, table, typing } from "../../../base/static/dom.js";
+import { CriticalPathView } from "../critical_path/critical_path_view.js";
+import { Cursor } from "../interaction/cursor.js";
+import { ExtraRows } from "../stage/extra_rows.js";
+import { SearchBar } from "../interaction/search_bar.js";
+import { Link, stepNamed } from "../interaction/hash.js";
+import { CollectiveKinds } from "../data/collective_kinds.js";
+import { MemoryRows } from "../memory/memory_rows.js";
+import { Measure } from "../interaction/measure.js";
+import { CollectiveMembers } from "../data/collective_members.js";
+import { HostView } from "../host/host_view.js";
+import { SearchIndex } from "../data/search.js";
+import { ServedSearch } from "../served/served_search.js";
+import { Selection } from "../interaction/select.js";
+import { figures } from "./summary.js";
+import { collectiveWord, duration, moment, percentOf } from "../data/text.js";
+
+/** Up to this many communication intervals, the times per kind of collective are computed without a request. */
+const MAX_EAGER_INTERVALS = 200_000;
+
+const $ = (selector) => document.querySelector(selector);
+
+export class Interactions {
+  /** Takes the parts of the page; `redraw` redraws the chart and the minimap. */
+  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, order, save, redraw }) {
+    Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbnailRows, redraw, order, save, whole: plot.range });
+    this.card = new Card($("#card"));
+    this.members = new CollectiveMembers(lod, scene, columns);
+    this.extraRows = new ExtraRows(stage, lod, scene, columns);
+    const intervals = scene.lanes.reduce((sum, { role, count }) => sum + (role === "exposure" ? count : 0), 0);
+    Object.assign(this, { summary, columns, eagerKinds: intervals <= MAX_EAGER_INTERVALS });
+    this.host = new HostView({ plot, hover, stage, lod, scene, columns, card: this.card, redraw, button: $("#host") });
+    this.memory = new MemoryRows({ stage, scene });
+    this.path = new CriticalPathView({ scene, lod, stage, plot, hover, card: this.card, navigation, redraw, button: $("#path") });
+    this.selection = new Selection({ plot, hover, stage, lod, scene, columns, members: this.members, card: this.card, host: this.host.panel, path: this.path, redraw });
+    this.cursor = new Cursor({ root: $("#figure"), says: $("#cursor"), plot, hover, stage, lod, navigation, selection: this.selection, host: this.host.panel, redraw });
+    const searchIndex = scene.served ? new ServedSearch(lod) : new SearchIndex(lod, scene, columns);
+    this.searchBar = new SearchBar({ input: $("#find"), output: $("#found"), searchIndex, plot, navigation, stage, scene, lod, card: this.card, redraw });
+    searchIndex.changed = () => {
+      this.searchBar.report();
+      redraw();
+    };
+    this.measure = new Measure(plot, hover, { onSpan: (span) => this.#measured(span), onModeChange: (yes) => press("#measure", yes) });
+    this.link = new Link({ show: (state) => this.#show(state), pageState: () => this.#pageState() });
+    this.#buttons();
+    theme.follow((looks) => this.#dress(looks));
+    addEventListener("keydown", (event) => this.#key(event));
+    this.link.read();
+  }
+
+  #dress(looks) {
+    for (const plot of [this.plot, this.mini]) plot.dress(looks.chrome);
+    this.hover.dress(looks);
+    this.host.flame.dress(looks);
+    this.measure.dress(looks);
+    press("#theme", looks.name === "dark");
+    this.redraw();
+  }
+
+  #buttons() {
+    const on = (selector, act) => $(selector).addEventListener("click", act);
+    on("#measure", () => (this.measure.mode = !this.measure.mode));
+    on("#idle", () => this.showIdle());
+    on("#streams", () => this.#streams());
+    on("#theme", () => {
+      this.theme.toggle();
+      this.link.moved();
+    });
+    on("#help", () => $("#keys").showModal());
+    on("#keys button", () => $("#keys").close());
+  }
+
+  /** Draw rows that the raster does not. */
+  under(context, view) {
+    this.host.flame.draw(context, view, this.stage.visible);
+    this.memory.draw(context, view, this.stage.visible, this.theme.looks);
+  }
+
+  /** Draw over the rows. */
+  over(context, view) {
+    this.path.draw(context, view, this.theme.looks);
+    this.searchBar.draw(context, view, this.theme.looks);
+    this.selection.draw(context, view, this.theme.looks);
+    this.host.panel.draw(context, view, this.theme.looks);
+    this.cursor.draw(context, view, this.theme.looks);
+  }
+
+  /** Draw over the minimap's rows. */
+  overMini(context, view) {
+    this.searchBar.drawMini(context, view, this.thumbnailRows, this.theme.looks);
+  }
+
+  /** Called after the plot was painted: moves what lies over it. */
+  painted() {
+    this.measure.place();
+    this.link.moved();
+  }
+
+  /** Time per kind of collective; created on first use, so that the page opens sooner. */
+  get kinds() {
+    this.summary.kinds ??= this.lod.kinds ?? new CollectiveKinds(this.lod, this.scene, this.columns);
+    return this.summary.kinds;
+  }
+
+  /** Called when the view has moved, throttled. */
+  moved() {
+    if (this.eagerKinds) this.summary.kinds = this.kinds;
+    this.searchBar.report();
+    this.host.moved();
+  }
+
+  /** Called when the server has answered: shows what waited for it. */
+  answered() {
+    if (this.unanswered && this.measure.span) this.#measured(this.unanswered);
+  }
+
+  /** Show or hide the idle rows; the row under the pointer, or the first one, keeps its place on the screen. */
+  showIdle(yes = !this.extraRows.idle) {
+    const { stage } = this, { track, role } = this.hover.row ?? stage.visible[0] ?? {}, before = stage.boxOf(track, role);
+    document.documentElement.classList.toggle("causes", yes);
+    this.extraRows.showIdle(yes);
+    const after = stage.boxOf(track, role);
+    if (before && after) stage.scrollBy(after.y - before.y);
+    press("#idle", yes);
+  }
+
+  /** Return the GPU under the pointer, else that of the keyboard, of the selection, or the first in the frame. */
+  #pointedTrack() {
+    return this.hover.row?.track ?? this.cursor.row?.track ?? this.selection.chosen?.track ?? this.stage.blocks[0]?.track;
+  }
+
+  /** Show or hide the streams of the GPU under the pointer, else of the selected one, else of the first in the frame. */
+  #streams() {
+    const track = this.#pointedTrack();
+    if (track === undefined) return;
+    this.extraRows.showStreams(track);
+    press("#streams", this.extraRows.open.size > 0);
+  }
+
+  #key(event) {
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing(event) || $("#keys").open) return;
+    const actions = {
+      "/": () => this.searchBar.open(),
+      "?": () => $("#keys").showModal(),
+      m: () => (this.measure.mode = !this.measure.mode),
+      i: () => this.showIdle(),
+      r: () => this.#streams(),
+      c: () => this.host.fold(this.#pointedTrack()),
+      k: () => (event.shiftKey ? this.path.open() : this.path.dim()),
+      p: () => this.order.pin(this.#pointedTrack()),
+      e: () => this.save(event.shiftKey ? "png" : "svg"),
+      escape: () => this.#escape(),
+    };
+    const action = actions[event.key.toLowerCase()];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  }
+
+  /** Close a measurement, else the selection, else the search, else the card. */
+  #escape() {
+    if (this.measure.span) this.measure.clear();
+    else if (this.measure.mode) this.measure.mode = false;
+    else if (this.selection.chosen) this.selection.clear();
+    else if (this.searchBar.hits) this.searchBar.close();
+    else this.card.hide();
+  }
+
+  #measured(span) {
+    if (!span) return this.card.hide("measure");
+    const { from, to } = span, { idle } = this.scene.special, sum = figures(this.lod, this.scene, from, to);
+    // The sums of a served page follow.
+    this.unanswered = sum ? null : span;
+    if (!sum) return;
+    const share = (ns) => percentOf(ns, sum.wall);
+    const rows = this.scene.order.flatMap((category) => {
+      const ns = sum.parts[category] ?? 0;
+      return ns > 0 || category === idle ? [[named(category, this.scene.categories[category]), duration(ns), share(ns)]] : [];
+    });
+    rows.push(Object.assign(["total", duration(sum.wall), share(sum.wall)], { className: "total" }));
+    const kinds = this.kinds.figures(from, to).map(({ kind, ...time }) => [collectiveWord({ kind }) || "other", duration(time.exposed), this.scene.unknownWaits && !time.waiting ? "?" : duration(time.waiting), duration(time.overlapped)]);
+    const many = this.scene.tracks.length, note = element("p", "quiet", `Starts at ${moment(from, to - from)}${many > 1 ? `; sum over all ${many} GPUs` : ""}; time outside the steps is not counted.`);
+    const nodes = [note, table(["part", "time", "share"], rows), ...(kinds.length ? [table(["communication", "exposed", "of it waiting", "overlapped"], kinds)] : [])];
+    this.card.show("measure", duration(to - from), nodes, { close: () => this.measure.clear() });
+  }
+
+  /** Apply the view settings of an address; settings that do not exist in this run are ignored. */
+  #show({ t, step, rank, find, theme, ...rows }) {
+    if (theme) this.theme.mode = theme;
+    this.order.show(rows);
+    const target = step && stepNamed(this.scene.strips, step);
+    if (target) this.navigation.step(target.step, target.strip);
+    if (t) this.navigation[target ? "within" : "show"](t.from, t.to);
+    const track = this.scene.tracks.findIndex(({ label }) => new RegExp(`\\brank ${Number(rank)}\\b`).test(label));
+    if (rank !== undefined && track >= 0) this.stage.reveal(track);
+    this.rank = track >= 0 ? rank : undefined;
+    if (find) this.searchBar.search(find);
+  }
+
+  /** The view settings to write to the address. */
+  #pageState() {
+    const { from, to } = this.plot.range, whole = from === this.whole.from && to === this.whole.to;
+    const { label } = this.selection.chosen ? this.scene.tracks[this.selection.chosen.track] : {};
+    return {
+      t: whole ? null : { from, to },
+      step: this.navigation.stepShown(),
+      rank: label ? /rank (\d+)/.exec(label)?.[1] : this.rank,
+      find: this.searchBar.hits?.text,
+      theme: this.theme.mode === "auto" ? null : this.theme.mode,
+      ...this.order.state,
+    };
+  }
+}
+
+function press(selector, yes) {
+  $(selector).setAttribute("aria-pressed", String(yes));
+}
+
+function named(category, look) {
+  const node = element("span");
+  node.append(swatch(category, look), look.label);
+  return node;
+}

@@ -1,0 +1,142 @@
+/** The bar and the figures above the chart: exact sums over the visible time inside the steps. */
+
+import { element } from "../../../base/static/dom.js";
+import { busyCategories, insideSteps, laneOf, stepEnd } from "../data/rows.js";
+import { collectiveWord, duration, moment, percent, percentOf } from "../data/text.js";
+
+/** Share of the steps from which a figure of communication is drawn in the color of alarm. */
+const ALARMING = 0.03;
+
+function median(values) {
+  const sorted = [...values].sort((a, b) => a - b), half = sorted.length >> 1;
+  if (!sorted.length) return 0;
+  return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+}
+
+/**
+ * Sum the time of [from, to] inside the steps over all tracks or the `chosen` ones, in ns: { wall, parts (by category;
+ * idle is the rest), overlapped, steps (durations of the steps in view) }. In full view these are the split's totals.
+ * Those of a served page are null until they have arrived.
+ */
+export function figures(lod, scene, from, to, chosen = null) {
+  const { idle } = scene.special, busyOnes = busyCategories(scene);
+  const sum = { wall: 0, parts: scene.categories.map(() => 0), overlapped: 0, steps: [] };
+  const served = lod.sums?.(from, to);
+  if (lod.sums && !served) return null;
+  scene.tracks.forEach((steps, track) => {
+    if (chosen && !chosen.includes(track)) return;
+    const { bounds } = steps;
+    const begin = Math.max(from, bounds[0]), end = Math.min(to, bounds.at(-1));
+    if (end <= begin) return;
+    if (!served) addTrack(sum, lod, scene, track, begin, end);
+    sum.wall += insideSteps(steps, begin, end);
+    for (let step = 0; step + 1 < bounds.length; step++)
+      if (stepEnd(steps, step) > begin && bounds[step] < end) sum.steps.push(stepEnd(steps, step) - bounds[step]);
+  });
+  if (served) {
+    for (const category of busyOnes) sum.parts[category] = served.parts[category] ?? 0;
+    sum.overlapped = served.overlapped;
+  }
+  sum.parts[idle] = sum.wall - busyOnes.reduce((busy, category) => busy + sum.parts[category], 0);
+  return sum;
+}
+
+function addTrack(sum, lod, scene, track, begin, end) {
+  const phases = laneOf(scene, track, "phases"), exposure = laneOf(scene, track, "exposure");
+  for (const category of busyCategories(scene)) sum.parts[category] += lod.busy(phases, category, begin, end);
+  sum.overlapped += lod.busy(exposure, scene.special.overlapped, begin, end);
+}
+
+export class Summary {
+  /** `hidden` by category: the bar dims categories that the chart hides, but counts them. */
+  constructor(root, lod, scene, hidden = []) {
+    Object.assign(this, { root, lod, scene, hidden, kinds: null, waits: false });
+  }
+
+  /** Show one line for all tracks, or one for each run of a comparison. */
+  update(from, to) {
+    const { groups = [{ label: null, tracks: null }] } = this.scene;
+    // The figures of a served page follow; those shown stay until then.
+    if (!figures(this.lod, this.scene, from, to)) return;
+    const { waiting } = this.scene.special;
+    // Both runs of a comparison have the same columns.
+    this.waits = groups.some(({ tracks }) => figures(this.lod, this.scene, from, to, tracks).parts[waiting]);
+    this.root.replaceChildren(...groups.flatMap((group, i) => this.#line(group, this.scene.strips[i]?.names.length, from, to)));
+    this.#fit();
+    this.dim();
+  }
+
+  /** Dim the segments of hidden categories. */
+  dim() {
+    for (const segment of this.root.querySelectorAll(".segment")) segment.classList.toggle("off", Boolean(this.hidden[segment.dataset.category]));
+  }
+
+  #line({ label, tracks }, steps, from, to) {
+    const sum = figures(this.lod, this.scene, from, to, tracks);
+    const whole = from <= 0 && to >= this.scene.end;
+    const begin = Math.max(from, 0), width = Math.min(to, this.scene.end) - begin;
+    const head = element("div", "window");
+    const span = whole ? duration(width) : `${duration(width)} from ${moment(begin, width)}`;
+    const name = label ?? (whole ? "All steps" : "In this window");
+    head.append(element("b", "", name), element("span", "", label && whole ? (steps > 1 ? `${steps} steps` : "the whole step") : span));
+    return [head, this.#bar(sum), this.#indicators(sum, tracks, from, to)];
+  }
+
+  /** Set each segment's text to the longest one that fits. */
+  #fit() {
+    for (const segment of this.root.querySelectorAll(".segment")) {
+      for (const text of JSON.parse(segment.dataset.texts)) {
+        const span = element("span", "", text);
+        segment.replaceChildren(span);
+        if (span.offsetWidth + 8 <= segment.clientWidth) break;
+      }
+    }
+  }
+
+  #bar(sum) {
+    const bar = element("div", "bar"), drawn = busyCategories(this.scene);
+    for (const category of this.scene.order) {
+      if (category !== this.scene.special.idle && !drawn.includes(category)) continue;
+      const share = sum.wall ? sum.parts[category] / sum.wall : 0;
+      if (share < 0.0005) continue;
+      const { label, short, pattern } = this.scene.categories[category];
+      const segment = element("div", pattern ? `segment ${pattern}` : "segment");
+      Object.assign(segment.style, { flexGrow: share, backgroundColor: `var(--c${category})`, color: `var(--i${category})` });
+      segment.dataset.category = category;
+      segment.dataset.ns = sum.parts[category];
+      segment.title = `${label}: ${percent(share)}, ${duration(sum.parts[category])}`;
+      segment.dataset.texts = JSON.stringify([`${short} ${percent(share)}`, percent(share), ""]);
+      bar.append(segment);
+    }
+    return bar;
+  }
+
+  /** Set the tooltip of an indicator to the times per kind of collective. */
+  #titleByKind(indicator, chosen, from, to) {
+    const kindFigures = this.kinds?.figures(from, to, chosen) ?? [];
+    indicator.title = kindFigures.map(({ kind, exposed, waiting, overlapped }) => `${collectiveWord({ kind }) || "other"}: ${duration(exposed)} exposed${waiting ? `, ${duration(waiting)} of it waiting` : ""}, ${duration(overlapped)} overlapped`).join("\n");
+  }
+
+  #indicators(sum, chosen, from, to) {
+    const { exposed, waiting, idle } = this.scene.special;
+    const waited = sum.parts[waiting] ?? 0, whole = sum.parts[exposed] + waited, communication = sum.overlapped + whole;
+    const steps = sum.steps.length;
+    const box = element("div", "indicators");
+    const add = (key, value, label, ns, alarming) => {
+      const indicator = element("div", alarming ? "indicator alarming" : "indicator");
+      Object.assign(indicator.dataset, ns === null ? { key } : { key, ns });
+      indicator.append(element("b", "", value), element("span", "", label));
+      box.append(indicator);
+    };
+    add("step", steps ? duration(median(sum.steps)) : "–", steps > 1 ? "median step" : "step", median(sum.steps));
+    const { unknownWaits } = this.scene, transfer = whole - waited, alarming = (ns) => ns > ALARMING * sum.wall;
+    add("exposed", percentOf(transfer, sum.wall), this.waits ? "exposed transfer" : "exposed communication", transfer, alarming(transfer));
+    if (this.waits) add("waiting", percentOf(waited, sum.wall), "waiting for other ranks", waited, alarming(waited));
+    else if (unknownWaits && whole) add("waiting", "?", "waiting unknown", null);
+    if (unknownWaits && whole) box.lastChild.title = `Waiting is not known for all collectives: ${unknownWaits}.`;
+    add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
+    this.#titleByKind(box.lastChild, chosen, from, to);
+    add("idle", percentOf(sum.parts[idle], sum.wall), "idle", sum.parts[idle]);
+    return box;
+  }
+}

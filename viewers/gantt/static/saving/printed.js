@@ -1,0 +1,106 @@
+/** Printing: draws all rows on as many sheets as needed, in the light theme. */
+
+import { element } from "../../../base/static/dom.js";
+import { drawAxis, drawNames } from "./sheet_frame.js";
+import { sheetsOf } from "./sheets.js";
+import { duration } from "../data/text.js";
+
+/**
+ * A sheet in pixels: width, margin right of the frame, height of the axis, height of a page; the factor by which paper
+ * shrinks the page; and the extra height on paper of legends that wrap and of the figures of a run.
+ */
+const SHEET = { width: 1240, right: 34, axis: 24, height: 820, shrunk: 1.18, wrapped: 90, figures: 72 };
+/** Number of sheets up to which they are drawn at double resolution, and the maximum number of sheets. */
+const SHARP_SHEETS = 16, MAX_SHEETS = 40;
+/** Number of GPUs up to which a served page fetches them at double resolution. */
+const SHARP_GPUS = 64;
+
+export class PrintView {
+  constructor(root, { picture, stage, scene, plot, theme, whole }) {
+    Object.assign(this, { root, picture, stage, scene, plot, theme, whole, scale: 0 });
+    addEventListener("beforeprint", () => this.lay());
+    addEventListener("afterprint", () => this.clear());
+    if (scene.served) addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  /** Print a served page once it has all rows: after "beforeprint" it is too late to fetch any. */
+  async #key(event) {
+    if (!(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey || event.key.toLowerCase() !== "p") return;
+    event.preventDefault();
+    this.scale = this.stage.order.length > SHARP_GPUS ? 1 : 2;
+    const end = await this.whole.fetched(Math.round(this.#width * this.scale)).catch(() => () => {});
+    print();
+    this.scale = 0;
+    end();
+  }
+
+  /** The width of a sheet's frame in pixels. */
+  get #width() {
+    return SHEET.width - this.scene.layout.left - SHEET.right;
+  }
+
+  /** Draw all rows as sheets, which replace the chart while the page is printed. */
+  lay() {
+    const { stage, root, scene } = this, { changed, scroll, frame, growth, pins } = stage;
+    this.#openNotes(true);
+    stage.changed = () => {};
+    stage.pins = [];
+    stage.scale(1);
+    // Estimate the height of what lies above the rows on their first page. In a report that is the second page, which
+    // begins with the summary; the first one is the cover.
+    const top = document.querySelector(".cover") ? document.querySelector("#summary").getBoundingClientRect().top : -scrollY;
+    const above = (document.querySelector("#gantt").getBoundingClientRect().top - top) * SHEET.shrunk + SHEET.wrapped + SHEET.figures * (scene.groups?.length ?? 1);
+    const sheets = sheetsOf(stage, SHEET.height - above - SHEET.axis, SHEET.height - SHEET.axis), drawn = sheets.slice(0, MAX_SHEETS);
+    root.replaceChildren(...drawn.map((sheet) => this.#sheet(sheet, this.scale || (drawn.length > SHARP_SHEETS ? 1 : 2))));
+    stage.pins = pins;
+    stage.scale(growth);
+    stage.setFrame(scroll, frame);
+    stage.changed = changed;
+    root.prepend(element("p", "quiet", this.#caption(drawn, sheets)));
+    document.documentElement.classList.add("printing");
+  }
+
+  /** Open the notes for printing, or restore them. */
+  #openNotes(yes) {
+    const notes = document.querySelector("details#notes");
+    if (!notes) return;
+    if (yes) this.folded ??= !notes.open;
+    notes.open = yes || !this.folded;
+    if (!yes) this.folded = undefined;
+  }
+
+  clear() {
+    this.#openNotes(false);
+    document.documentElement.classList.remove("printing");
+    this.root.replaceChildren();
+  }
+
+  /** Describe what the sheets show. */
+  #caption(drawn, sheets) {
+    const { from, to } = this.plot.range, { tracks } = this.scene, first = drawn[0]?.tracks[0], last = drawn.at(-1)?.tracks.at(-1);
+    const part = drawn.length < sheets.length ? `${tracks[first].label} to ${tracks[last].label} of ${tracks.length} GPUs; use --ranks to draw the others. ` : "";
+    const rough = this.whole.there ? "" : " Rows that were not on the screen are drawn from what was fetched of them, which may be little or nothing: print with Ctrl+P in the page, which fetches them first, not with the browser's menu.";
+    return `${part}${duration(to - from)} shown.${rough}`;
+  }
+
+  #sheet({ scroll, height, tracks }, scale) {
+    const { stage, scene } = this, { left } = scene.layout, width = this.#width;
+    stage.setFrame(scroll, height);
+    const rows = element("canvas"), canvas = element("canvas");
+    const { from, to } = this.plot.range, size = { from, to, width: Math.round(width * scale), height: Math.round(height * scale), scale };
+    this.picture.paintOn(rows, size);
+    canvas.width = SHEET.width * scale;
+    canvas.height = (height + SHEET.axis + 2) * scale;
+    const context = canvas.getContext("2d");
+    context.setTransform(scale, 0, 0, scale, 0, SHEET.axis * scale);
+    context.textBaseline = "middle";
+    const { looks } = this.theme;
+    drawAxis(context, { from, to, left, width, height }, looks);
+    context.drawImage(rows, left, 0, width, height);
+    drawNames(context, stage, scene, left, looks, new Set(tracks));
+    const sheet = element("div", "sheet");
+    sheet.append(canvas);
+    sheet.dataset.tracks = tracks.join();
+    return sheet;
+  }
+}

@@ -1,0 +1,158 @@
+/** The labels left of the rows in the frame: a button per GPU that collapses it, and the name of each row. */
+
+import { element } from "../../../base/static/dom.js";
+
+export class RowNames {
+  #buttons = new Map();
+  /** The buttons of rows that can be unfolded, by GPU and name. */
+  #folds = new Map();
+  /** The buttons of groups, by name. */
+  #groups = new Map();
+
+  constructor(root, stage, scene) {
+    Object.assign(this, { root, stage, scene, pin: () => {} });
+    this.why = new Map(scene.few?.tracks.map((track, i) => [track, scene.few.why[i]]));
+    this.list = element("div", "list");
+    this.list.setAttribute("role", "group");
+    this.list.setAttribute("aria-label", "GPUs: click to collapse or expand");
+    if (scene.tracks.length > 1) root.append(this.#allButtons());
+    root.append(this.list);
+    this.list.addEventListener("click", ({ target }) => {
+      const pin = target.closest("button.pin");
+      if (pin) this.pin(Number(pin.dataset.pin));
+      else this.#toggle(target.closest("button.track"));
+    });
+    this.list.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  #allButtons() {
+    const bar = element("div", "all");
+    for (const [label, title, collapsed] of [["collapse all", "Show one row per GPU", true], ["expand all", "Show all rows of every GPU", false]]) {
+      const button = Object.assign(element("button", "", label), { type: "button", title });
+      button.addEventListener("click", () => this.stage.collapseAll(collapsed));
+      bar.append(button);
+    }
+    return bar;
+  }
+
+  #toggle(button) {
+    if (button) this.stage.collapse(Number(button.dataset.track));
+  }
+
+  /** Up and down move between GPUs, left and right collapse and expand, P pins. */
+  #key(event) {
+    const track = Number(event.target.dataset?.track ?? NaN), { key } = event;
+    if (!(track >= 0)) return;
+    if (key === "ArrowLeft" || key === "ArrowRight") this.stage.collapse(track, key === "ArrowLeft");
+    else if (key === "ArrowUp" || key === "ArrowDown") this.focus(this.#neighbor(track, key === "ArrowUp" ? -1 : 1));
+    else if (key.toLowerCase() === "p" && !event.ctrlKey && !event.metaKey && !event.altKey) this.pin(track);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  /** Return the GPU that many places below another, in the order that is shown. */
+  #neighbor(track, places) {
+    const { order } = this.stage;
+    return order[order.indexOf(track) + places];
+  }
+
+  /** Scroll to a GPU and focus its name. */
+  focus(track) {
+    if (!(track in this.scene.tracks)) return;
+    this.stage.reveal(track);
+    this.#buttons.get(track)?.focus();
+  }
+
+  /** Place the names left of a frame; `left` and `top` are in pixels of the root's parent. */
+  place({ left, top, height }) {
+    Object.assign(this.root.style, { width: `${left}px`, top: `${top}px`, height: `${height}px` });
+  }
+
+  /** Show the names of the rows in the frame. */
+  update() {
+    const shown = new Map();
+    const nodes = [];
+    for (const block of this.stage.blocks) {
+      const button = this.#buttons.get(block.track) ?? this.#button(block.track), collapsed = Boolean(this.stage.collapsed[block.track]);
+      button.setAttribute("aria-expanded", String(!collapsed));
+      button.style.top = `${block.y}px`;
+      button.style.height = button.style.lineHeight = `${block.rows[0].h}px`;
+      shown.set(block.track, button);
+      const own = [button, this.#pin(block)];
+      // Beside the labels of the next rows; a collapsed GPU has them in its tooltip.
+      const about = [this.scene.tracks[block.track].place, this.why.get(block.track)?.split(", ")[0]].filter(Boolean);
+      if (!collapsed) block.rows.slice(1, 1 + about.length).forEach((row, i) => own.push(label(about[i], row, "place")));
+      if (!collapsed) for (const row of block.rows) own.push(row.toggle ? this.#foldable(row) : label(row.label, row));
+      // Pinned GPUs cover the names of those that scroll below them.
+      for (const node of own) node.style.clipPath = block.y < block.clip ? `inset(${Math.max(0, block.clip - parseFloat(node.style.top))}px 0 0 0)` : "";
+      nodes.push(...own);
+    }
+    for (const heading of this.stage.headings) if (heading.y >= this.stage.covered) nodes.push(this.#heading(heading));
+    for (const strip of this.stage.strips) nodes.push(label(strip.label, strip, "row strip"));
+    this.#buttons = shown;
+    this.#show(nodes);
+  }
+
+  /** Replace the nodes without moving a button, which would lose its focus. */
+  #show(nodes) {
+    const kept = new Set(nodes);
+    for (const old of [...this.list.children]) if (!kept.has(old)) old.remove();
+    let before = null;
+    for (const node of nodes.toReversed()) {
+      if (node.nextSibling !== before || node.parentNode !== this.list) this.list.insertBefore(node, before);
+      before = node;
+    }
+  }
+
+  /** Return the name of a row that can be unfolded, as a button; the same one each time, which keeps its focus. */
+  #foldable(row) {
+    const key = `${row.track} ${row.host?.thread ?? row.role} ${row.label}`;
+    if (!this.#folds.has(key)) {
+      const button = Object.assign(element("button", "row fold", row.label), { type: "button", title: row.title ?? "Show all levels of this GPU's host rows, or the outermost ones (C)" });
+      button.addEventListener("click", () => button.act());
+      this.#folds.set(key, button);
+    }
+    const button = this.#folds.get(key);
+    button.act = row.toggle;
+    button.setAttribute("aria-expanded", String(row.open));
+    const height = Math.min(row.h, 26);
+    Object.assign(button.style, { top: `${row.y}px`, height: `${height}px`, lineHeight: `${height}px` });
+    return button;
+  }
+
+  /** Return a button that pins a GPU; the key P does the same, so it is no stop of the tab key. */
+  #pin({ track, y, rows }) {
+    const pinned = this.stage.pins.includes(track), name = this.scene.tracks[track].label;
+    const button = Object.assign(element("button", "pin"), { type: "button", tabIndex: -1, title: pinned ? "Let this GPU go back to its place (P)" : "Keep this GPU at the top (P)" });
+    button.dataset.pin = track;
+    button.setAttribute("aria-pressed", String(pinned));
+    button.setAttribute("aria-label", `Pin ${name}`);
+    Object.assign(button.style, { top: `${y}px`, height: `${Math.min(rows[0].h, 24)}px` });
+    return button;
+  }
+
+  /** Return the button of a group, which collapses its GPUs, or expands them. */
+  #heading({ label: text, tracks, y, h }) {
+    const folded = tracks.every((track) => this.stage.collapsed[track]);
+    if (!this.#groups.has(text)) this.#groups.set(text, Object.assign(element("button", "group", text), { type: "button", title: "Collapse or expand the GPUs of this group" }));
+    const button = this.#groups.get(text);
+    button.onclick = () => this.stage.collapseSome(tracks, !folded);
+    button.setAttribute("aria-expanded", String(!folded));
+    Object.assign(button.style, { top: `${y}px`, height: `${h}px`, lineHeight: `${h}px` });
+    return button;
+  }
+
+  #button(track) {
+    const { label: text, place } = this.scene.tracks[track];
+    const button = Object.assign(element("button", "track", text), { type: "button", title: [text, place, this.why.get(track)].filter(Boolean).join(" · ") });
+    button.dataset.track = track;
+    return button;
+  }
+}
+
+function label(text, { y, h }, className = "row") {
+  const node = element("span", className, text);
+  Object.assign(node.style, { top: `${y}px`, height: `${h}px`, lineHeight: `${h}px` });
+  return node;
+}

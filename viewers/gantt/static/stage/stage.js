@@ -1,0 +1,306 @@
+/**
+ * Which rows are on the screen, and where. A GPU can be collapsed to its phases, hidden, or pinned to the top. `y` of
+ * rows, strips, headings and blocks is in pixels from the top of the frame and moves with the scroll position; `h` is 0
+ * for a hidden row, and `clip` is where what covers a row ends.
+ */
+
+import { rowsOf } from "../data/rows.js";
+
+/** In pixels: height of a collapsed GPU's row, and gap between two of these. */
+const COLLAPSED = { height: 16, gap: 3 };
+/** Gaps in pixels between rows, between expanded GPUs, and below a strip. */
+const GAP = { rows: 2, tracks: 9, strip: 8, heading: 3 };
+const EDGE = 2;
+/** In pixels: height of a group's heading, and room below the pinned GPUs; share of the frame that these take at most. */
+const HEADING = 20, BAND = 7, MOST_PINNED = 0.7;
+/** Maximum growth factor of the rows, and the pixels per GPU that stay free for rows on demand. */
+const MAX_GROWTH = 3, SPARE = 20;
+
+export class Stage {
+  /** `changed` is called when rows have moved; `moves` counts how often. */
+  constructor(scene, changed = () => {}) {
+    const { strips, blocks, height, collapsed = false } = scene.layout;
+    Object.assign(this, { scene, changed, scroll: 0, moves: 0, marked: -1, growth: 1, frame: height, height, visible: [], strips: [], blocks: [], headings: [], covered: 0 });
+    this.rows = rowsOf(scene).map((row) => Object.assign(row, { full: row.h, base: row.h, top: 0 }));
+    this.collapsed = new Uint8Array(scene.tracks.length).fill(collapsed ? 1 : 0);
+    this.hidden = new Uint8Array(scene.tracks.length);
+    /** The GPUs that stay at the top, and the names of the groups by GPU, none if they are not grouped. */
+    Object.assign(this, { pins: [], groupOf: new Map(), allHeadings: [] });
+    this.allStrips = strips.map((strip) => Object.assign(strip, { top: 0, end: 0, tracks: [...strip.tracks] }));
+    this.allBlocks = blocks.map((block, i) => Object.assign(block, { top: 0, rows: [], shaded: i % 2 === 0 }));
+    this.blockOf = new Map(this.allBlocks.map((block) => [block.track, block]));
+    for (const row of this.rows) this.blockOf.get(row.track).rows.push(row);
+    this.#arrange();
+  }
+
+  /** Whether one strip stands for all GPUs; the two runs of a comparison have one each. */
+  get #single() {
+    return this.allStrips.length === 1;
+  }
+
+  /** Stack all rows from the top, regardless of the frame: the pinned GPUs, then the others by strip and group. */
+  #arrange() {
+    let y = EDGE + (this.#single ? this.allStrips[0].h + GAP.strip : 0);
+    const pinned = new Set(this.pins);
+    this.order = this.pins.filter((track) => !this.hidden[track]);
+    for (const track of this.order) y = this.#stack(this.blockOf.get(track), y);
+    this.allHeadings = [];
+    for (const strip of this.allStrips) {
+      strip.top = this.#single ? EDGE : y;
+      if (!this.#single) y += strip.h + GAP.strip;
+      const tracks = strip.tracks.filter((track) => !this.hidden[track] && !pinned.has(track));
+      tracks.forEach((track, i) => {
+        const group = this.groupOf.get(track);
+        if (group !== undefined && group !== this.groupOf.get(tracks[i - 1])) y = this.#head(group, tracks, y);
+        y = this.#stack(this.blockOf.get(track), y);
+      });
+      this.order.push(...tracks);
+      strip.end = y;
+    }
+    this.allBlocks.forEach((block) => this.hidden[block.track] && this.#hide(block));
+    this.order.forEach((track, i) => (this.blockOf.get(track).shaded = i % 2 === 0));
+    this.height = Math.max(y - (this.collapsed[this.order.at(-1)] ? COLLAPSED.gap : GAP.tracks) + 2 * EDGE, 40);
+    this.#place();
+  }
+
+  /** Place the heading of a group. */
+  #head(label, tracks, top) {
+    this.allHeadings.push({ label, top, h: HEADING, tracks: tracks.filter((track) => this.groupOf.get(track) === label) });
+    return top + HEADING + GAP.heading;
+  }
+
+  #hide(block) {
+    block.h = 0;
+    for (const row of block.rows) row.h = 0;
+  }
+
+  #stack(block, top) {
+    const folded = this.collapsed[block.track];
+    block.top = top;
+    let y = top;
+    block.rows.forEach((row, i) => {
+      row.top = y;
+      row.h = folded ? (i ? 0 : Math.min(row.full, Math.floor(COLLAPSED.height * this.growth))) : row.full;
+      if (row.h) y += row.h + GAP.rows;
+    });
+    block.h = y - GAP.rows - top;
+    return y - GAP.rows + (folded ? COLLAPSED.gap : GAP.tracks);
+  }
+
+  /**
+   * Move the stacked rows to the scroll position. Pinned GPUs stay at the top of the frame, as many as leave room for
+   * others, and so does a strip while its GPUs pass.
+   */
+  #place() {
+    this.moves++;
+    this.scroll = Math.max(0, Math.min(this.height - this.frame, this.scroll));
+    const pinned = this.pins.map((track) => this.blockOf.get(track)).filter(({ h }) => h);
+    const fitting = pinned.findIndex(({ top, h }) => top + h > this.frame * MOST_PINNED);
+    const held = new Set(fitting < 0 ? pinned : pinned.slice(0, fitting)), lowest = [...held].at(-1);
+    this.covered = lowest ? lowest.top + lowest.h + BAND : 0;
+    for (const block of this.allBlocks) {
+      const still = held.has(block);
+      for (const box of [block, ...block.rows]) Object.assign(box, { y: box.top - (still ? 0 : this.scroll), held: still, clip: still ? 0 : this.covered });
+    }
+    for (const heading of this.allHeadings) heading.y = heading.top - this.scroll;
+    const sticky = this.covered || EDGE;
+    for (const strip of this.allStrips) strip.y = this.#single ? EDGE : Math.max(strip.top - this.scroll, Math.min(sticky, strip.end - this.scroll - strip.h));
+    const shown = ({ y, h, clip = 0 }) => h > 0 && y < this.frame && y + h > clip;
+    this.blocks = this.order.map((track) => this.blockOf.get(track)).filter(shown);
+    this.visible = this.blocks.flatMap(({ rows }) => rows.filter(shown));
+    this.headings = this.allHeadings.filter(({ y, h }) => y < this.frame && y + h > this.covered);
+    this.strips = this.allStrips.filter(shown);
+  }
+
+  /**
+   * Draw the frame in parts that do not cover each other: what scrolls, and what stays above it. `draw` is called with the
+   * range { top, bottom } of each, while `visible`, `blocks`, `headings` and `strips` hold what is in it.
+   */
+  inParts(draw) {
+    const { visible, blocks, headings, strips, covered, frame } = this;
+    if (!covered) return draw({ top: 0, bottom: frame });
+    for (const [top, bottom] of [[covered, frame], [0, covered]]) {
+      const inside = ({ held }) => held === !top, ofStrip = ({ y, h }) => y + h <= covered === !top;
+      Object.assign(this, { visible: visible.filter(inside), blocks: blocks.filter(inside), headings: top ? headings : [], strips: strips.filter(ofStrip) });
+      draw({ top, bottom });
+    }
+    Object.assign(this, { visible, blocks, headings, strips });
+  }
+
+  /** Set the height of the frame in pixels. */
+  resize(frame) {
+    if (frame === this.frame) return;
+    this.frame = frame;
+    this.#place();
+    this.changed();
+  }
+
+  /** Scale the rows up to fill `room` pixels, at most by MAX_GROWTH, never below their natural height. */
+  grow(room) {
+    const shown = this.rows.reduce((sum, { h }) => sum + h, 0), natural = this.rows.reduce((sum, { h, base }) => sum + (h ? base : 0), 0);
+    const rest = this.height - shown + SPARE * this.collapsed.filter((yes) => !yes).length;
+    this.scale(Math.max(1, Math.min(MAX_GROWTH, (room - rest) / natural)) || 1);
+  }
+
+  /** Set the factor of the rows' natural height. */
+  scale(growth) {
+    this.growth = growth;
+    for (const row of this.rows) row.full = Math.floor(row.base * this.growth);
+    this.#arrange();
+  }
+
+  /** Set scroll position and frame height without calling `changed`. */
+  setFrame(scroll, frame) {
+    Object.assign(this, { scroll, frame });
+    this.#place();
+  }
+
+  scrollTo(y) {
+    const before = this.scroll;
+    this.scroll = Math.round(y);
+    this.#place();
+    if (this.scroll !== before) this.changed();
+  }
+
+  scrollBy(pixels) {
+    this.scrollTo(this.scroll + pixels);
+  }
+
+  /** Collapse a GPU to one row, or expand it; the GPU keeps its place on the screen. */
+  collapse(track, yes = !this.collapsed[track]) {
+    if (Boolean(this.collapsed[track]) === yes) return;
+    this.collapsed[track] = yes ? 1 : 0;
+    this.#arrange();
+    this.changed();
+  }
+
+  /** Collapse or expand all GPUs; the GPU at the top of the frame stays there. */
+  collapseAll(yes) {
+    const first = this.blocks[0];
+    this.collapsed.fill(yes ? 1 : 0);
+    this.#arrange();
+    if (first && this.scroll) this.scroll = first.top - this.above;
+    this.#place();
+    this.changed();
+  }
+
+  /** Collapse or expand some GPUs; what is above them stays where it is. */
+  collapseSome(tracks, yes) {
+    for (const track of tracks) this.collapsed[track] = yes ? 1 : 0;
+    this.#arrange();
+    this.changed();
+  }
+
+  /** Collapse all GPUs but some. */
+  collapseBut(open) {
+    this.collapsed.fill(1);
+    for (const track of open) this.collapsed[track] = 0;
+    this.#arrange();
+    this.changed();
+  }
+
+  /** Order the GPUs by a comparison of their numbers; `groupOf` holds the name of each one's group, if they are grouped. */
+  sort(compare, groupOf = new Map()) {
+    for (const strip of this.allStrips) strip.tracks.sort(compare);
+    this.groupOf = groupOf;
+    this.#arrange();
+    this.changed();
+  }
+
+  /** Show only some GPUs, expanded, and those that are pinned; with null all of them. */
+  showOnly(tracks) {
+    this.hidden.fill(tracks ? 1 : 0);
+    for (const track of tracks ?? []) this.hidden[track] = this.collapsed[track] = 0;
+    for (const track of this.pins) this.hidden[track] = 0;
+    this.#arrange();
+    this.changed();
+  }
+
+  /** Keep a GPU at the top of the frame, below those that are there already, or let it go back to its place. */
+  pin(track, yes = !this.pins.includes(track)) {
+    this.pins = [...this.pins.filter((one) => one !== track), ...(yes ? [track] : [])];
+    this.hidden[track] = 0;
+    this.#arrange();
+    this.changed();
+  }
+
+  /** Replace a GPU's rows of a role by others, placed below its own rows; without rows, remove them. */
+  extend(track, role, rows = []) {
+    const block = this.blockOf.get(track), replaced = (row) => row.track === track && row.role === role;
+    const added = rows.map((row) => Object.assign(row, { full: row.h, base: row.h, top: 0, y: 0 }));
+    block.rows = [...block.rows.filter((row) => !replaced(row)), ...added];
+    const others = this.rows.filter((row) => !replaced(row));
+    // In place, since other objects hold the same list.
+    this.rows.splice(0, this.rows.length, ...others, ...added);
+    this.#arrange();
+    this.changed();
+  }
+
+  /** Height of what covers the rows at the top of the frame. */
+  get above() {
+    return this.#single && this.covered ? this.covered : this.covered + (this.allStrips[0]?.h ?? 0) + 3 * EDGE;
+  }
+
+  /** Return the GPUs in the frame of those below a strip. */
+  below({ tracks }) {
+    const own = new Set(tracks);
+    return this.blocks.flatMap(({ track }) => (own.has(track) ? [track] : []));
+  }
+
+  /** Return the strip at a y position in the frame, or undefined. */
+  stripAt(y) {
+    return this.strips.find((strip) => y >= strip.y && y < strip.y + strip.h);
+  }
+
+  /** Return the row at a y position in the frame, or undefined; strips and pinned GPUs cover the rows below them. */
+  rowAt(y) {
+    return this.stripAt(y) ? undefined : this.visible.find((row) => y >= Math.max(row.y, row.clip) && y < row.y + row.h);
+  }
+
+  /** Return a row's place in the frame, { y, h }, or null if it is hidden or does not exist. */
+  boxOf(track, role) {
+    const row = this.blockOf.get(track)?.rows.find((one) => one.role === role);
+    return row?.h ? { y: row.y, h: row.h } : null;
+  }
+
+  /** Return what pinned GPUs leave of a row's place, { y, h }, with an h of 0 for nothing; null if it is hidden. */
+  seenBox(track, role) {
+    const box = this.boxOf(track, role), { clip } = this.blockOf.get(track) ?? {};
+    if (!box || !clip || box.y >= clip) return box;
+    return { y: clip, h: Math.max(0, box.y + box.h - clip) };
+  }
+
+  /** Expand a GPU, center it in the frame, mark it, and show its steps in the strip above. */
+  center(track) {
+    const strip = this.allStrips.find(({ tracks }) => tracks.includes(track)), block = this.blockOf.get(track);
+    if (strip && strip.tracks.length > 1 && this.#single) {
+      const group = this.scene.strips.find(({ tracks }) => tracks.includes(track));
+      strip.lead = group.lead = track;
+      strip.label = `steps, ${this.scene.tracks[track].label.split(" · ")[0]}`;
+    }
+    this.marked = track;
+    this.collapsed[track] = this.hidden[track] = 0;
+    this.#arrange();
+    this.scroll = Math.round(block.top + block.h / 2 - (this.frame + this.above) / 2);
+    this.#place();
+    this.changed();
+  }
+
+  /** Scroll to a GPU, show it if it is hidden, and expand it if the row of that role is. */
+  reveal(track, role = "phases") {
+    const block = this.blockOf.get(track);
+    if (!block) return;
+    if (this.hidden[track]) this.#show(track);
+    if (!this.boxOf(track, role)) this.collapse(track, false);
+    if (block.held) return;
+    const low = block.top - this.above, high = block.top + block.h + EDGE - this.frame;
+    if (this.scroll > low) this.scrollTo(low);
+    else if (this.scroll < high) this.scrollTo(Math.min(low, high));
+  }
+
+  #show(track) {
+    this.hidden[track] = 0;
+    this.#arrange();
+    this.changed();
+  }
+}
