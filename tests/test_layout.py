@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ SCRIPTS = [path for folder in ("viewers", "tests") for path in (ROOT / folder).r
 MOST_LINES, MOST_TRAINER_LINES, MOST_FUNCTION_LINES = 400, 150, 52
 MOST_MODULES_IN_ROOT, MOST_MODULES_IN_ROOM = 8, 18
 WITHOUT_TESTS = {"__init__.py", "__main__.py", "version.py"}
+MOST_FILES_OF_A_PAGE = 20
 
 
 def name_of(path: Path) -> str:
@@ -82,6 +84,20 @@ def test_rooms_keep_their_budget() -> None:
             offenders += [f"{name_of(folder)}: {len(modules)} modules, at most {most}"] if len(modules) > most else []
 
     assert not offenders
+
+
+def test_static_folders_keep_their_budget() -> None:
+    """A folder of scripts, style sheets and templates holds at most 20 files; larger ones are sorted by concern."""
+    static = [path for path in (ROOT / "viewers").glob("*/static/**/*") if path.is_file()]
+    counts = Counter(name_of(path.parent) for path in static)
+    offenders = [
+        f"{folder}: {count} files, at most {MOST_FILES_OF_A_PAGE}"
+        for folder, count in sorted(counts.items())
+        if count > MOST_FILES_OF_A_PAGE
+    ]
+
+    assert counts["viewers/gantt/static/data"]
+    assert not offenders, "\n".join(offenders)
 
 
 def test_no_trainer_shadows_a_module() -> None:
