@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import re
 import resource
 import subprocess
 import sys
@@ -88,6 +90,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """``run`` imports ``api`` only inside methods that people look for on a run (``run.view()``), when they are called."""
 LAZY = {("run", "api")}
+
+# The folders of the Gantt page's scripts, from the bottom up; "." has the entry point.
+SCRIPT_FOLDERS = (
+    *("data", "served", "stage", "drawing", "saving", "interaction"),
+    *("memory", "critical_path", "host", "page", "."),
+)
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -183,6 +191,20 @@ def test_no_module_is_part_of_a_cycle() -> None:
         TopologicalSorter(arrows).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_scripts_import_only_folders_below() -> None:
+    """A script of the Gantt page imports only scripts of its own folder and of those listed before it."""
+    static = ROOT / "viewers" / "gantt" / "static"
+    height = {static / name: place for place, name in enumerate(SCRIPT_FOLDERS)}
+    offenders = []
+    for path in sorted(static.rglob("*.js")):
+        for name in re.findall(r'^import .* from "([^"]+)";$', path.read_text(encoding="utf-8"), re.MULTILINE):
+            imported = Path(os.path.normpath(path.parent / name))
+            if imported.is_relative_to(static) and height[imported.parent] > height[path.parent]:
+                offenders.append(f"{path.relative_to(static)} imports {imported.relative_to(static)}")
+
+    assert not offenders, "\n".join(offenders)
 
 
 def test_every_room_is_in_the_table() -> None:
