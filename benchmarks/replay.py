@@ -28,14 +28,14 @@ import numpy as np
 import dptrace
 from benchmarks.read import repeated
 from dptrace.core.arrays import median
-from dptrace.replay.changes import Bandwidth, Change, Compute, NoHostDelay
 from dptrace.replay.doubts import inferred_ns
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind
-from dptrace.replay.levelling import NoStraggler
-from dptrace.replay.path import path_of_run
-from dptrace.replay.samples import WALL, Chosen, Outcome, outcome, simulated
-from dptrace.replay.simulate import Schedule
+from dptrace.replay.paths.path import path_of_run
+from dptrace.replay.simulation.changes import Bandwidth, Change, Compute, NoHostDelay
+from dptrace.replay.simulation.samples import WALL, Chosen, Outcome, outcome, simulated
+from dptrace.replay.simulation.simulate import Schedule
+from dptrace.replay.transforms.levelling import NoStraggler
 from dptrace.replay.whatif import Replay
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.step_grid import middle_step
 from dptrace.core.intervals import Int64
 from dptrace.errors import UsageError
-from dptrace.replay.binding import binding_edges, chain_to
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
-from dptrace.replay.module_path import ModuleTime, module_times, modules_frame
-from dptrace.replay.path import LINK_KINDS, Links, StepEnds, last_task, links_of, step_ends, step_order
-from dptrace.replay.recorded_path import RecordedPath, recorded_path
-from dptrace.replay.shortening import HOST, Shortening
-from dptrace.replay.simulate import Times
-from dptrace.replay.slack import FREE, slack_of
+from dptrace.replay.paths.binding import binding_edges, chain_to
+from dptrace.replay.paths.by_module import ModuleTime, module_times, modules_frame
+from dptrace.replay.paths.path import LINK_KINDS, Links, StepEnds, last_task, links_of, step_ends, step_order
+from dptrace.replay.paths.recorded import RecordedPath, recorded_path
+from dptrace.replay.paths.shortening import HOST, Shortening
+from dptrace.replay.paths.slack import FREE, slack_of
+from dptrace.replay.simulation.simulate import Times
 from dptrace.timeline.model import Kind, Timeline
 
 if TYPE_CHECKING:

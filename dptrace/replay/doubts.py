@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 
 from dptrace.core.units import duration, share
-from dptrace.replay.changes import Change, Doubting
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.inferred import residuals
 from dptrace.replay.graph.model import INFERRED
-from dptrace.replay.steady_state import SteadyState
+from dptrace.replay.simulation.changes import Change, Doubting
+from dptrace.replay.simulation.steady_state import SteadyState
 
 __all__ = ["Doubt", "Question", "doubts", "doubts_of_replay", "inferred_ns", "unexplained_ns"]
 

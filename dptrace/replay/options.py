@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dptrace.errors import UsageError
-from dptrace.replay.changes import Bandwidth, Change, Compute, Kernel, NoHostDelay, PerfectOverlap, Straggler
-from dptrace.replay.levelling import NoStraggler
+from dptrace.replay.simulation.changes import Bandwidth, Change, Compute, Kernel, NoHostDelay, PerfectOverlap, Straggler
+from dptrace.replay.transforms.levelling import NoStraggler
 from dptrace.replay.transforms.options import Others, communication_of, launches_of
 
 if TYPE_CHECKING:

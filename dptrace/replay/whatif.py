@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.arrays import median
-from dptrace.replay.changes import Change, Compute, PerfectOverlap
 from dptrace.replay.doubts import Doubt, Question, doubts, doubts_of_replay
 from dptrace.replay.graph.build import Model, build_model
-from dptrace.replay.path import Piece, longest_pieces, path_of_run
-from dptrace.replay.samples import WALL, Chosen, Outcome, choose, median_range, outcome, recorded, simulated
-from dptrace.replay.simulate import Times
-from dptrace.replay.steady_state import SteadyState, steady_state
-from dptrace.replay.timelines import timeline_at
+from dptrace.replay.paths.path import Piece, longest_pieces, path_of_run
+from dptrace.replay.simulation.changes import Change, Compute, PerfectOverlap
+from dptrace.replay.simulation.samples import WALL, Chosen, Outcome, choose, median_range, outcome, recorded, simulated
+from dptrace.replay.simulation.simulate import Times
+from dptrace.replay.simulation.steady_state import SteadyState, steady_state
+from dptrace.replay.simulation.timelines import timeline_at
 from dptrace.replay.transforms.accumulate import Accumulate
 from dptrace.replay.transforms.interference import Factor, Interference, measure, with_interference
 from dptrace.replay.transforms.replicate import SHARED, Replicate, replicated

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import dptrace
-from dptrace.replay.changes import Bandwidth, Change, Compute, NoHostDelay
 from dptrace.replay.doubts import Question, doubts
-from dptrace.replay.steady_state import SteadyState
+from dptrace.replay.simulation.changes import Bandwidth, Change, Compute, NoHostDelay
+from dptrace.replay.simulation.steady_state import SteadyState
 from tests.support.kineto_files import KinetoFile
 
 LEVEL = {"measured_ns": 100.0, "replayed_ns": 100.0, "predicted_ns": 80.0, "bound_ns": 60.0, "absent_share": 0.0}

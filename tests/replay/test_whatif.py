@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import dptrace
-from dptrace.replay.whatif import Replay
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 
@@ -113,14 +112,6 @@ def test_impossible_changes_are_wrong_use(run: dptrace.Run, options: dict[str, A
     """A factor of 0, a kernel that is not there, a pattern that is none, and an unknown rank are refused."""
     with pytest.raises(dptrace.UsageError):
         run.whatif(**options)
-
-
-def test_a_prediction_is_bound_by_the_steady_state(run: dptrace.Run) -> None:
-    """What the slower of host and device needs alone is the least that a step takes in the long run."""
-    steady = Replay(run).steady
-
-    assert 20_000 + 90_000 == steady.host_ns
-    assert 400_000 + 1_000 + 200_000 + 2_000 + 100_000 + 2_000 + 50_000 + 1_000 == steady.device_ns
 
 
 @pytest.mark.parametrize("factors", [(1, 1.5, 2, 4)])

@@ -11,7 +11,6 @@ from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.idle_gaps import HOST_CAUSES
 from dptrace.core.intervals import IntervalSet, subtract
 from dptrace.errors import DptraceError
-from dptrace.replay.changes import Change
 from dptrace.replay.gains.delayed_ranks import level_ranks
 from dptrace.replay.gains.device_time import HiddenCollectives, NoStreamGaps, NoStreamWaits, ShorterTasks
 from dptrace.replay.gains.ground import Ground
@@ -20,6 +19,7 @@ from dptrace.replay.gains.kernels import kernel_change
 from dptrace.replay.gains.messages import faster_links, fewer_messages, usual_transfers
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
+from dptrace.replay.simulation.changes import Change
 from dptrace.replay.transforms.launches import NoRecompute
 from dptrace.replay.transforms.schedule import Reschedule
 from dptrace.timeline.model import Timeline

@@ -9,9 +9,9 @@ import numpy as np
 from dptrace.analysis.cross_rank.delay import Delay
 from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.stragglers import grouped
-from dptrace.replay.changes import Change
 from dptrace.replay.gains.host_time import LevelRanks, Segment
 from dptrace.replay.graph.build import Model
+from dptrace.replay.simulation.changes import Change
 from dptrace.run.run import Run
 
 __all__ = ["level_ranks"]

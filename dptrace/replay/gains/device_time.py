@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
-from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.simulate import NEVER
+from dptrace.replay.simulation.changes import changed
+from dptrace.replay.simulation.simulate import NEVER
 from dptrace.timeline.model import Kind
 
 __all__ = ["HiddenCollectives", "NoStreamGaps", "NoStreamWaits", "ShorterTasks", "transfers_of"]

@@ -11,11 +11,11 @@ from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.gain import Gain
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
-from dptrace.replay.changes import Change
 from dptrace.replay.gains.counterfactual import counterfactual
 from dptrace.replay.gains.device_time import HiddenCollectives
 from dptrace.replay.gains.ground import Ground
 from dptrace.replay.gains.measure import Measured, Measurer
+from dptrace.replay.simulation.changes import Change
 from dptrace.run.run import Run
 
 __all__ = ["find_gains", "with_gains"]

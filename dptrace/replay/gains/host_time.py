@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, IntervalSet, covered
-from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.host_pieces import HostPieces, cut_longest, host_pieces
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.graph.process import Process
-from dptrace.replay.simulate import NEVER
+from dptrace.replay.simulation.changes import changed
+from dptrace.replay.simulation.simulate import NEVER
 from dptrace.timeline.model import Timeline
 
 __all__ = ["HostTime", "LevelRanks", "Segment", "host_time"]

@@ -14,11 +14,11 @@ from dptrace.analysis.compute_findings.interference import slowed_down
 from dptrace.analysis.compute_findings.roofline import saved_by_products
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.intervals import Int64
-from dptrace.replay.changes import Change
 from dptrace.replay.gains.device_time import ShorterTasks
 from dptrace.replay.gains.ground import Ground
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
+from dptrace.replay.simulation.changes import Change
 from dptrace.replay.transforms.launches import CudaGraphs, without_tasks
 
 __all__ = ["kernel_change"]

@@ -14,14 +14,14 @@ from dptrace.analysis.findings.gain import Gain
 from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
 from dptrace.core.units import duration, share
-from dptrace.replay.changes import Change
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import INFERRED
-from dptrace.replay.path import path_of_run
-from dptrace.replay.samples import WALL, Chosen, mean_range
-from dptrace.replay.simulate import Schedule, Times
-from dptrace.replay.steady_state import SteadyState, steady_state
-from dptrace.replay.timelines import step_bounds, timeline_at
+from dptrace.replay.paths.path import path_of_run
+from dptrace.replay.simulation.changes import Change
+from dptrace.replay.simulation.samples import WALL, Chosen, mean_range
+from dptrace.replay.simulation.simulate import Schedule, Times
+from dptrace.replay.simulation.steady_state import SteadyState, steady_state
+from dptrace.replay.simulation.timelines import step_bounds, timeline_at
 from dptrace.replay.whatif import Replay
 
 __all__ = ["Measured", "Measurer"]

@@ -11,9 +11,9 @@ from dptrace.analysis.findings.bandwidth import compared_messages
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
-from dptrace.replay.changes import Change
 from dptrace.replay.gains.device_time import ShorterTasks, transfers_of
 from dptrace.replay.graph.build import Model
+from dptrace.replay.simulation.changes import Change
 
 __all__ = ["faster_links", "fewer_messages", "usual_transfers"]
 

@@ -12,10 +12,10 @@ from dptrace.core.arrays import unique
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError, UsageError
-from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.graph.process import Process
+from dptrace.replay.simulation.changes import changed
 
 __all__ = ["CudaGraphs", "Fuse", "NoRecompute", "without_tasks"]
 

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from dptrace.errors import UsageError
 from dptrace.model.training.network import Link, parse_link
-from dptrace.replay.changes import Change
+from dptrace.replay.simulation.changes import Change
 from dptrace.replay.transforms.accumulate import Accumulate
 from dptrace.replay.transforms.launches import CudaGraphs, Fuse, NoRecompute
 from dptrace.replay.transforms.links import (

@@ -11,8 +11,8 @@ from dptrace.core.intervals import Int64
 from dptrace.errors import DptraceError
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, weighted_line
 from dptrace.model.collectives import COLLECTIVES, Algorithm, algorithm_of
-from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import Model
+from dptrace.replay.simulation.changes import changed
 
 __all__ = ["Floats", "Priced", "all_reduce_line", "priced", "sized", "with_transfers"]
 

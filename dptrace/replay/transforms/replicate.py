@@ -22,11 +22,11 @@ from msgspec.structs import replace
 from dptrace.core.intervals import Int64
 from dptrace.errors import DptraceError
 from dptrace.model.collectives import ALGORITHMS
-from dptrace.replay.changes import Change, Doubting
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import NO_PROCESS, Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.process import Process
 from dptrace.replay.graph.rendezvous import Transfers
+from dptrace.replay.simulation.changes import Change, Doubting
 from dptrace.replay.transforms.bucket_copies import copy_ns
 from dptrace.replay.transforms.gradients import GradientStep, sized_gradients
 from dptrace.replay.transforms.links import Communication, LinkBandwidth, LinkChange, OtherLink, WorldSize

@@ -19,10 +19,10 @@ from dptrace.core.intervals import Int64
 from dptrace.errors import UsageError
 from dptrace.model.alpha_beta import Line
 from dptrace.model.bucket_size import bucket_ends
-from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.process import Process
+from dptrace.replay.simulation.changes import changed
 from dptrace.replay.transforms.bucket_copies import copy_ns, copying
 from dptrace.replay.transforms.gradients import GradientStep, gradient_steps
 from dptrace.replay.transforms.pricing import all_reduce_line

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dptrace
-from dptrace.replay.changes import Compute
 from dptrace.replay.gains.device_time import HiddenCollectives
 from dptrace.replay.gains.measure import Measurer
+from dptrace.replay.simulation.changes import Compute
 
 
 def test_a_gain_is_that_of_a_what_if(run: dptrace.Run) -> None:

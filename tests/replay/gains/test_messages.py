@@ -9,9 +9,9 @@ import pytest
 
 import dptrace
 from dptrace.analysis.findings.finding import Finding
-from dptrace.replay.changes import Change
 from dptrace.replay.gains.measure import Measurer
 from dptrace.replay.gains.messages import faster_links, fewer_messages, usual_transfers
+from dptrace.replay.simulation.changes import Change
 from tests.support.replay_files import job_rank
 
 ARRIVAL = 20 + 400 + 1 + 200 + 2

@@ -11,7 +11,7 @@ import dptrace
 from dptrace.replay.graph.build import Model, build_model
 from dptrace.replay.graph.inferred import residuals
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.simulate import simulate
+from dptrace.replay.simulation.simulate import simulate
 from tests.support.kineto_files import KinetoFile
 from tests.support.paths import ROOT
 from tests.support.replay_files import job_rank

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import dptrace
-from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import build_model
-from dptrace.replay.simulate import Times, simulate
+from dptrace.replay.simulation.changes import changed
+from dptrace.replay.simulation.simulate import Times, simulate
 from dptrace.replay.transforms.interference import ASSUMED, Interference, measure, with_interference
 from dptrace.replay.transforms.schedule import Reschedule
 from tests.support.kineto_files import KinetoFile

@@ -10,7 +10,7 @@ import pytest
 
 import dptrace
 from dptrace.errors import DptraceError
-from dptrace.replay.simulate import simulate
+from dptrace.replay.simulation.simulate import simulate
 from dptrace.replay.transforms.gradients import sized_gradients
 from dptrace.replay.transforms.links import Communication, WorldSize
 from dptrace.replay.transforms.options import communication_of

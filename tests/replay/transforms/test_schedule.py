@@ -9,7 +9,7 @@ import pytest
 
 import dptrace
 from dptrace.errors import UsageError
-from dptrace.replay.simulate import simulate
+from dptrace.replay.simulation.simulate import simulate
 from dptrace.replay.transforms.gradients import gradient_steps
 from dptrace.replay.transforms.pricing import all_reduce_line
 from dptrace.replay.transforms.schedule import MIB, Reschedule

@@ -7,8 +7,8 @@ from io import StringIO
 from rich.console import Console
 
 from dptrace.replay.doubts import Doubt
-from dptrace.replay.path import Piece
-from dptrace.replay.steady_state import SteadyState
+from dptrace.replay.paths.path import Piece
+from dptrace.replay.simulation.steady_state import SteadyState
 from dptrace.replay.whatif import RankAnswer, WhatIf
 from dptrace.viewers.terminal.replay.whatif import print_whatif
 

@@ -8,11 +8,11 @@ import numpy as np
 from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
 from dptrace.errors import DptraceError
-from dptrace.replay.changes import changed
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.host_pieces import cut_longest, host_pieces
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.graph.process import Process
+from dptrace.replay.simulation.changes import changed
 
 __all__ = ["NoStraggler"]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptrace.replay.graph.model import Graph
-from dptrace.replay.simulate import Schedule, simulate
+from dptrace.replay.simulation.simulate import Schedule, simulate
 from tests.support.graphs import graphs, times_by_definition
 
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.path import StepEnds
-from dptrace.replay.simulate import Schedule
+from dptrace.replay.paths.path import StepEnds
+from dptrace.replay.simulation.simulate import Schedule
 
 __all__ = ["HOST", "TIMED_TASKS", "Shortening"]
 

@@ -12,8 +12,8 @@ from dptrace.analysis.per_gpu.split import FIGURES, Split, split
 from dptrace.core.arrays import median
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
-from dptrace.replay.simulate import Schedule, Times
-from dptrace.replay.timelines import parts_by_end, timeline_at
+from dptrace.replay.simulation.simulate import Schedule, Times
+from dptrace.replay.simulation.timelines import parts_by_end, timeline_at
 from dptrace.run.run import Run
 
 __all__ = ["WALL", "Chosen", "Outcome", "choose", "mean_range", "median_range", "outcome", "recorded", "simulated"]

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
-from dptrace.replay.path import Links
-from dptrace.replay.simulate import Times
+from dptrace.replay.paths.path import Links
+from dptrace.replay.simulation.simulate import Times
 
 __all__ = ["NOWHERE", "RecordedPath", "recorded_path"]
 

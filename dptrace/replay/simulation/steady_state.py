@@ -7,11 +7,11 @@ import numpy as np
 
 from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
-from dptrace.replay.changes import changed, without_host
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.simulate import NEVER, Schedule, Times
-from dptrace.replay.timelines import step_bounds, timeline_at
+from dptrace.replay.simulation.changes import changed, without_host
+from dptrace.replay.simulation.simulate import NEVER, Schedule, Times
+from dptrace.replay.simulation.timelines import step_bounds, timeline_at
 
 __all__ = ["SteadyState", "steady_state"]
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptrace.replay.graph.model import Graph
-from dptrace.replay.simulate import Schedule
-from dptrace.replay.slack import FREE, slack_of
+from dptrace.replay.paths.slack import FREE, slack_of
+from dptrace.replay.simulation.simulate import Schedule
 from tests.support.graphs import graphs
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.model import Graph
-from dptrace.replay.simulate import Times
+from dptrace.replay.simulation.simulate import Times
 
 __all__ = ["Chain", "binding_edges", "chain_to"]
 

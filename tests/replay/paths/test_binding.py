@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from dptrace.replay.binding import binding_edges, chain_to
 from dptrace.replay.graph.model import Graph
-from dptrace.replay.simulate import simulate
+from dptrace.replay.paths.binding import binding_edges, chain_to
+from dptrace.replay.simulation.simulate import simulate
 from tests.support.graphs import graphs
 
 

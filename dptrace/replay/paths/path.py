@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.step_grid import step_grid
 from dptrace.core.intervals import Int64
-from dptrace.replay.binding import Chain, binding_edges, chain_to
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.simulate import Times
+from dptrace.replay.paths.binding import Chain, binding_edges, chain_to
+from dptrace.replay.simulation.simulate import Times
 from dptrace.timeline.model import BEFORE_FIRST
 
 __all__ = [

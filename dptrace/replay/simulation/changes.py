@@ -15,7 +15,7 @@ from dptrace.core.units import duration
 from dptrace.errors import UsageError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.simulate import NEVER
+from dptrace.replay.simulation.simulate import NEVER
 
 __all__ = [
     "Bandwidth",

@@ -10,8 +10,8 @@ import numpy as np
 
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.task_modules import modules_of_tasks
-from dptrace.replay.path import LINK_KINDS, Links
-from dptrace.replay.shortening import Shortening
+from dptrace.replay.paths.path import LINK_KINDS, Links
+from dptrace.replay.paths.shortening import Shortening
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dptrace
-from dptrace.replay.levelling import NoStraggler
+from dptrace.replay.transforms.levelling import NoStraggler
 from tests.support.replay_files import job_rank
 
 

@@ -9,7 +9,7 @@ from dptrace.analysis.per_gpu.split import FIGURES, split
 from dptrace.core.intervals import EMPTY, Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.process import Process
-from dptrace.replay.simulate import Times
+from dptrace.replay.simulation.simulate import Times
 from dptrace.timeline.host import NO_ACTIVITY
 from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, UNKNOWN, Timeline, Windows
 from dptrace.timeline.steps import CpuSteps, device_windows
