@@ -12,7 +12,7 @@ from dptrace.core.intervals import Int64, IntervalSet, covered
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.host_pieces import HostPieces, cut_longest, host_pieces
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.per_rank.process import Process
 from dptrace.replay.simulation.changes import changed
 from dptrace.replay.simulation.simulate import NEVER
 from dptrace.timeline.model import Timeline

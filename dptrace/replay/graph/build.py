@@ -16,8 +16,8 @@ from dptrace.errors import DptraceError
 from dptrace.replay.graph.inferred import add_inferred
 from dptrace.replay.graph.model import INFERRED, NO_PROCESS, Edge, EdgeKind, Edges, Graph, TaskKind
 from dptrace.replay.graph.order import order_tasks
-from dptrace.replay.graph.process import Process, build_process
-from dptrace.replay.graph.rank_events import RANK_EVENTS, RankEvents
+from dptrace.replay.graph.per_rank.events import RANK_EVENTS, RankEvents
+from dptrace.replay.graph.per_rank.process import Process, build_process
 from dptrace.replay.graph.rendezvous import Members, Transfers, meet
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline

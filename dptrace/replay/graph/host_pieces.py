@@ -8,7 +8,7 @@ import numpy as np
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.per_rank.process import Process
 
 __all__ = ["KEPT_NS", "HostPieces", "cut_longest", "host_pieces"]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dptrace.core.intervals import Int64
-from dptrace.replay.graph.device_order import US
 from dptrace.replay.graph.model import EdgeKind, Edges, Graph
-from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.per_rank.device_order import US
+from dptrace.replay.graph.per_rank.process import Process
 
 __all__ = ["add_inferred", "residuals"]
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
 from dptrace.core.intervals import Int64
-from dptrace.replay.graph.device_order import US
 from dptrace.replay.graph.model import EdgeKind, Edges
+from dptrace.replay.graph.per_rank.device_order import US
 
 __all__ = ["Members", "Transfers", "meet"]
 

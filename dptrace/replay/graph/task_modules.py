@@ -15,7 +15,7 @@ from dptrace.analysis.kernels.call_tree import CallTree
 from dptrace.analysis.kernels.modules import has_modules, module_paths
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.per_rank.process import Process
 from dptrace.run.kernels import operator_calls_of
 from dptrace.timeline.operator_calls import OperatorCalls
 

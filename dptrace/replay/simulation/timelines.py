@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from dptrace.analysis.per_gpu.split import FIGURES, split
 from dptrace.core.intervals import EMPTY, Int64
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.per_rank.process import Process
 from dptrace.replay.simulation.simulate import Times
 from dptrace.timeline.host import NO_ACTIVITY
 from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, UNKNOWN, Timeline, Windows

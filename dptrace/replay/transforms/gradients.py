@@ -16,7 +16,7 @@ from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import Trace
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.per_rank.process import Process
 from dptrace.timeline.reading import Reading
 
 __all__ = [

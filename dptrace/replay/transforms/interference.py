@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64, covered, union
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
-from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.per_rank.process import Process
 from dptrace.replay.graph.work import WORK, Work
 from dptrace.replay.simulation.changes import changed
 from dptrace.replay.simulation.simulate import Schedule, Times

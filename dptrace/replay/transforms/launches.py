@@ -14,7 +14,7 @@ from dptrace.core.units import plural
 from dptrace.errors import DptraceError, UsageError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.per_rank.process import Process
 from dptrace.replay.simulation.changes import changed
 
 __all__ = ["CudaGraphs", "Fuse", "NoRecompute", "without_tasks"]

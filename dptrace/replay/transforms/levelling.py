@@ -11,7 +11,7 @@ from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.host_pieces import cut_longest, host_pieces
 from dptrace.replay.graph.model import TaskKind
-from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.per_rank.process import Process
 from dptrace.replay.simulation.changes import changed
 
 __all__ = ["NoStraggler"]

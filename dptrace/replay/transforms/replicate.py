@@ -24,7 +24,7 @@ from dptrace.errors import DptraceError
 from dptrace.model.collectives import ALGORITHMS
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import NO_PROCESS, Edge, EdgeKind, Edges, TaskKind
-from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.per_rank.process import Process
 from dptrace.replay.graph.rendezvous import Transfers
 from dptrace.replay.simulation.changes import Change, Doubting
 from dptrace.replay.transforms.bucket_copies import copy_ns

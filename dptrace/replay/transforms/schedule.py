@@ -21,7 +21,7 @@ from dptrace.model.alpha_beta import Line
 from dptrace.model.bucket_size import bucket_ends
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
-from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.per_rank.process import Process
 from dptrace.replay.simulation.changes import changed
 from dptrace.replay.transforms.bucket_copies import copy_ns, copying
 from dptrace.replay.transforms.gradients import GradientStep, gradient_steps

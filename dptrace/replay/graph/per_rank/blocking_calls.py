@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
-from dptrace.replay.graph.device_order import US, DeviceOrder, mean_up_to
-from dptrace.replay.graph.host_events import HostEvents, previous_in_group
 from dptrace.replay.graph.model import EdgeKind
-from dptrace.replay.graph.rank_events import RankEvents
-from dptrace.replay.graph.recorded_waits import synchronized_lanes
+from dptrace.replay.graph.per_rank.device_order import US, DeviceOrder, mean_up_to
+from dptrace.replay.graph.per_rank.events import RankEvents
+from dptrace.replay.graph.per_rank.host_events import HostEvents, previous_in_group
+from dptrace.replay.graph.per_rank.recorded_waits import synchronized_lanes
 
 __all__ = ["BlockingCalls", "blocking_calls"]
 

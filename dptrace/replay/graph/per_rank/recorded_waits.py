@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from dptrace.core.intervals import EMPTY, Int64
-from dptrace.replay.graph.device_order import US, DeviceOrder
-from dptrace.replay.graph.host_events import HostEvents
-from dptrace.replay.graph.rank_events import RankEvents
-from dptrace.replay.graph.sync_events import NOT_RECORDED
+from dptrace.replay.graph.per_rank.device_order import US, DeviceOrder
+from dptrace.replay.graph.per_rank.events import RankEvents
+from dptrace.replay.graph.per_rank.host_events import HostEvents
+from dptrace.replay.graph.per_rank.sync_events import NOT_RECORDED
 
 __all__ = ["recorded_waits", "synchronized_lanes"]
 

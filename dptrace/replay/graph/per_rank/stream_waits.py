@@ -13,11 +13,11 @@ import numpy as np
 
 from dptrace.core.arrays import mask_of, unique
 from dptrace.core.intervals import Int64
-from dptrace.replay.graph.device_order import US, DeviceOrder
-from dptrace.replay.graph.host_events import HostEvents
 from dptrace.replay.graph.model import EdgeKind, Edges
-from dptrace.replay.graph.rank_events import WAIT_CALL, RankEvents
-from dptrace.replay.graph.recorded_waits import recorded_waits
+from dptrace.replay.graph.per_rank.device_order import US, DeviceOrder
+from dptrace.replay.graph.per_rank.events import WAIT_CALL, RankEvents
+from dptrace.replay.graph.per_rank.host_events import HostEvents
+from dptrace.replay.graph.per_rank.recorded_waits import recorded_waits
 
 __all__ = ["StreamWaits", "add_stream_waits"]
 

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from dptrace.core.arrays import median, unique
 from dptrace.core.intervals import Int64
-from dptrace.replay.graph.host_events import HostEvents, previous_in_group
 from dptrace.replay.graph.model import EdgeKind, Edges
-from dptrace.replay.graph.rank_events import RankEvents
+from dptrace.replay.graph.per_rank.events import RankEvents
+from dptrace.replay.graph.per_rank.host_events import HostEvents, previous_in_group
 
 __all__ = ["US", "DeviceOrder", "device_order", "mean_up_to"]
 

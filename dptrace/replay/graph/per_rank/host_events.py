@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.model import TaskKind
-from dptrace.replay.graph.rank_events import RankEvents
+from dptrace.replay.graph.per_rank.events import RankEvents
 
 __all__ = ["HostEvents", "Operators", "host_events", "previous_in_group"]
 

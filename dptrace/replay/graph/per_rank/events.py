@@ -15,7 +15,7 @@ from dptrace.core.intervals import Int64
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
 from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import Category, Trace
-from dptrace.replay.graph.sync_events import SyncEvents, read_sync_events
+from dptrace.replay.graph.per_rank.sync_events import SyncEvents, read_sync_events
 from dptrace.timeline.gloo import enqueuing_operator
 from dptrace.timeline.launches import enclosing, launches, outermost
 from dptrace.timeline.reading import Reading

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from dptrace.core.arrays import unique
 from dptrace.core.intervals import Int64
-from dptrace.replay.graph.device_order import US, DeviceOrder
-from dptrace.replay.graph.host_events import HostEvents
 from dptrace.replay.graph.model import EdgeKind, Edges, TaskKind
+from dptrace.replay.graph.per_rank.device_order import US, DeviceOrder
+from dptrace.replay.graph.per_rank.host_events import HostEvents
 
 __all__ = ["HostTasks", "add_host_order"]
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from dptrace.core.arrays import unique
 from dptrace.core.intervals import EMPTY, Int64
 from dptrace.errors import DptraceError
-from dptrace.replay.graph.blocking_calls import BlockingCalls, blocking_calls
-from dptrace.replay.graph.device_order import DeviceOrder, device_order
-from dptrace.replay.graph.host_events import HostEvents, Operators, host_events
-from dptrace.replay.graph.host_order import HostTasks, add_host_order
 from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
-from dptrace.replay.graph.rank_events import RankEvents
-from dptrace.replay.graph.stream_waits import StreamWaits, add_stream_waits
+from dptrace.replay.graph.per_rank.blocking_calls import BlockingCalls, blocking_calls
+from dptrace.replay.graph.per_rank.device_order import DeviceOrder, device_order
+from dptrace.replay.graph.per_rank.events import RankEvents
+from dptrace.replay.graph.per_rank.host_events import HostEvents, Operators, host_events
+from dptrace.replay.graph.per_rank.host_order import HostTasks, add_host_order
+from dptrace.replay.graph.per_rank.stream_waits import StreamWaits, add_stream_waits
 from dptrace.timeline.model import Kind, Timeline
 
 __all__ = ["Align", "Process", "build_process"]

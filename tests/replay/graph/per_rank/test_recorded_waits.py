@@ -10,7 +10,7 @@ import dptrace
 from dptrace.readers.sources.source import Source
 from dptrace.replay.graph.build import Model, build_model
 from dptrace.replay.graph.model import EdgeKind
-from dptrace.replay.graph.sync_events import NOT_RECORDED, read_sync_events
+from dptrace.replay.graph.per_rank.sync_events import NOT_RECORDED, read_sync_events
 from tests.support.kineto_files import KinetoFile
 
 
