@@ -15,7 +15,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
 
 if TYPE_CHECKING:
-    from dptrace.analysis.cross_rank.clocks import Clocks
+    from dptrace.analysis.cross_rank.clocks.estimate import Clocks
     from dptrace.analysis.cross_rank.transfers import Timing
     from dptrace.analysis.matching.match import Matches
 

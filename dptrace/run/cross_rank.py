@@ -13,11 +13,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta
-from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks, estimate, exclude_misfits
+from dptrace.analysis.cross_rank.clocks.estimate import UNKNOWN_NS, Clocks, estimate, exclude_misfits
 from dptrace.analysis.cross_rank.ddp_buckets import Buckets, buckets, instance_names
+from dptrace.analysis.cross_rank.delays.stragglers import Stragglers, stragglers
 from dptrace.analysis.cross_rank.exposed_wait import ExposedWait, exposed_waits, sum_of_waits
 from dptrace.analysis.cross_rank.latency import Latency, latencies
-from dptrace.analysis.cross_rank.stragglers import Stragglers, stragglers
 from dptrace.analysis.cross_rank.transfers import Timing, timing
 from dptrace.analysis.findings.detect import Finding, findings
 from dptrace.analysis.matching.match import Matches, match

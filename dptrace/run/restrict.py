@@ -10,10 +10,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.clocks import Clocks
-from dptrace.analysis.cross_rank.delay import Delay
+from dptrace.analysis.cross_rank.clocks.estimate import Clocks
+from dptrace.analysis.cross_rank.delays.delay import Delay
+from dptrace.analysis.cross_rank.delays.stragglers import Stragglers
 from dptrace.analysis.cross_rank.latency import Latency
-from dptrace.analysis.cross_rank.stragglers import Stragglers
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.findings.detect import Finding
 from dptrace.analysis.matching.match import Matches

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dptrace.analysis.cross_rank.clocks import estimate
+from dptrace.analysis.cross_rank.clocks.estimate import estimate
 from dptrace.analysis.cross_rank.transfers import timing
 from dptrace.analysis.matching.match import match
 from dptrace.core.intervals import Int64

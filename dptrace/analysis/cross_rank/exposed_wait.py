@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.clocks import Clocks
+from dptrace.analysis.cross_rank.clocks.estimate import Clocks
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks
+from dptrace.analysis.cross_rank.clocks.estimate import UNKNOWN_NS, Clocks
 from dptrace.analysis.matching.match import Matches
 from dptrace.core.intervals import Int64
 from dptrace.model.collectives import bus_factor

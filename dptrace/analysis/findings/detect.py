@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta
-from dptrace.analysis.cross_rank.clocks import Clocks
+from dptrace.analysis.cross_rank.clocks.estimate import Clocks
+from dptrace.analysis.cross_rank.delays.stragglers import Stragglers
 from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.cross_rank.latency import Latency
-from dptrace.analysis.cross_rank.stragglers import Stragglers
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.findings.bandwidth import low_bandwidth, slow_collectives
 from dptrace.analysis.findings.communication import exposed, first_bucket, small_messages

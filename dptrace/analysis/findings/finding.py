@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta
+from dptrace.analysis.cross_rank.delays.stragglers import Stragglers
 from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.cross_rank.latency import Latency
-from dptrace.analysis.cross_rank.stragglers import Stragglers
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.findings.gain import Gain
 from dptrace.analysis.matching.match import Matches

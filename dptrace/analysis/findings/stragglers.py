@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.delay import Delay
+from dptrace.analysis.cross_rank.delays.delay import Delay
 from dptrace.analysis.findings.advice import (
     ALLOCATOR_ADVICE,
     PYTHON_ADVICE,

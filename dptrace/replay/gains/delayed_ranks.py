@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.delay import Delay
+from dptrace.analysis.cross_rank.delays.delay import Delay
 from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.stragglers import grouped
 from dptrace.replay.gains.host_time import LevelRanks, Segment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta
-from dptrace.analysis.cross_rank.clocks import estimate
+from dptrace.analysis.cross_rank.clocks.estimate import estimate
 from dptrace.analysis.cross_rank.transfers import timing
 from dptrace.analysis.matching.match import match
 from tests.support.rank_cases import Call, rank, real_ranks, reduce

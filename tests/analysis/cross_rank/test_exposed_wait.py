@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dptrace.analysis.cross_rank.clocks import Clocks, estimate
+from dptrace.analysis.cross_rank.clocks.estimate import Clocks, estimate
 from dptrace.analysis.cross_rank.exposed_wait import ExposedWait, exposed_waits, sum_of_waits
 from dptrace.analysis.cross_rank.transfers import timing
 from dptrace.analysis.matching.match import match

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, estimate
+from dptrace.analysis.cross_rank.clocks.estimate import UNKNOWN_NS, estimate
 from dptrace.analysis.cross_rank.transfers import Timing, timing
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.model.collectives import bus_factor

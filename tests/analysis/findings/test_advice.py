@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dptrace.analysis.cross_rank.stragglers import stragglers
+from dptrace.analysis.cross_rank.delays.stragglers import stragglers
 from dptrace.analysis.findings.advice import first_bucket_advice
 from dptrace.analysis.findings.detect import Finding
 from dptrace.analysis.findings.finding import FindingContext

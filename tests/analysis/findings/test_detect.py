@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 import dptrace
-from dptrace.analysis.cross_rank.stragglers import stragglers
+from dptrace.analysis.cross_rank.delays.stragglers import stragglers
 from dptrace.analysis.findings.detect import Finding, findings
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of

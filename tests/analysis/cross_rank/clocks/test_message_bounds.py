@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.analysis.cross_rank.clocks import estimate
+from dptrace.analysis.cross_rank.clocks.estimate import estimate
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.timeline.model import Collective

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.clocks import Clocks
+from dptrace.analysis.cross_rank.clocks.estimate import Clocks
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from dptrace.analysis.cross_rank.delay import Delay
+from dptrace.analysis.cross_rank.delays.delay import Delay
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.arrays import median

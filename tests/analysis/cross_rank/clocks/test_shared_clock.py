@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.analysis.cross_rank.shared_clock import shared_clock_devices, unify_shared_clocks
+from dptrace.analysis.cross_rank.clocks.shared_clock import shared_clock_devices, unify_shared_clocks
 from dptrace.analysis.matching.offsets import Offset
 from tests.support.rank_cases import rank, reduce
 

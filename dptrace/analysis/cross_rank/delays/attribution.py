@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.clocks import Clocks
-from dptrace.analysis.cross_rank.delay import Arrival, Delay, Key
-from dptrace.analysis.cross_rank.delay_causes import LateGroup
-from dptrace.analysis.cross_rank.lateness import Lateness
+from dptrace.analysis.cross_rank.clocks.estimate import Clocks
+from dptrace.analysis.cross_rank.delays.causes import LateGroup
+from dptrace.analysis.cross_rank.delays.delay import Arrival, Delay, Key
+from dptrace.analysis.cross_rank.delays.lateness import Lateness
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.arrays import median

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.clocks import Clocks
-from dptrace.analysis.cross_rank.delay import CAUSES, Arrival, Delay, Key
-from dptrace.analysis.cross_rank.delays import delays_of
-from dptrace.analysis.cross_rank.lateness import latenesses
-from dptrace.analysis.cross_rank.slow_kernels import name_slow_kernels
+from dptrace.analysis.cross_rank.clocks.estimate import Clocks
+from dptrace.analysis.cross_rank.delays.attribution import delays_of
+from dptrace.analysis.cross_rank.delays.delay import CAUSES, Arrival, Delay, Key
+from dptrace.analysis.cross_rank.delays.lateness import latenesses
+from dptrace.analysis.cross_rank.delays.slow_kernels import name_slow_kernels
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.message_bounds import connect_by_messages
-from dptrace.analysis.cross_rank.shared_clock import shared_clock_devices, unify_shared_clocks
+from dptrace.analysis.cross_rank.clocks.message_bounds import connect_by_messages
+from dptrace.analysis.cross_rank.clocks.shared_clock import shared_clock_devices, unify_shared_clocks
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.matching.offsets import Offset, estimate_offsets
 from dptrace.analysis.per_gpu.device import DeviceFigures

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks, estimate, exclude_misfits
-from dptrace.analysis.cross_rank.stragglers import stragglers
+from dptrace.analysis.cross_rank.clocks.estimate import UNKNOWN_NS, Clocks, estimate, exclude_misfits
+from dptrace.analysis.cross_rank.delays.stragglers import stragglers
 from dptrace.analysis.cross_rank.transfers import timing
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of

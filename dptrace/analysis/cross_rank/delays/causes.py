@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.clocks import Clocks
-from dptrace.analysis.cross_rank.delay import Cause
-from dptrace.analysis.cross_rank.lateness import Lateness
-from dptrace.analysis.cross_rank.program_points import ProgramPoints
+from dptrace.analysis.cross_rank.clocks.estimate import Clocks
+from dptrace.analysis.cross_rank.delays.delay import Cause
+from dptrace.analysis.cross_rank.delays.lateness import Lateness
+from dptrace.analysis.cross_rank.delays.program_points import ProgramPoints
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.arrays import median
