@@ -385,8 +385,8 @@ def predict_message(
     Raises:
         UsageError: fewer than two GPUs, no byte, or an unknown link.
     """
-    from dptrace.model.training.message_costs import message_costs
-    from dptrace.model.training.network import nominal_network
+    from dptrace.model.training.communication.message_costs import message_costs
+    from dptrace.model.training.communication.network import nominal_network
 
     return message_costs(nominal_network(link, gpus_per_node), size_bytes, gpus, gamma_ps * 1e-12)
 

@@ -19,10 +19,10 @@ from dptrace.model.planning.recorded import (
     perceptron_activations,
     perceptron_split,
 )
-from dptrace.model.training.activations import ActivationPlan, end_bytes, model_activation_bytes
 from dptrace.model.training.hardware import gpu_named
+from dptrace.model.training.memory.activations import ActivationPlan, end_bytes, model_activation_bytes
+from dptrace.model.training.memory.state import StateBytes
 from dptrace.model.training.shape import ModelShape, decoder_shape
-from dptrace.model.training.state import StateBytes
 from dptrace.readers.sources.discovery import find
 from dptrace.record.options.models import DECODERS, MODELS, WIDTHS
 from dptrace.record.options.modes import REPLICATED

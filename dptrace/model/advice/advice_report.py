@@ -21,7 +21,7 @@ from dptrace.model.advice.time_checks import TIME_CHECKS
 from dptrace.model.planning.describe import Description
 from dptrace.model.planning.memory_report import memory_parts, shape_dict, whole_bytes
 from dptrace.model.planning.predict_report import sharded_notes
-from dptrace.model.training.gpu_memory import USABLE
+from dptrace.model.training.memory.per_gpu import USABLE
 
 __all__ = ["CHECKS", "SCHEMA", "advice_report"]
 

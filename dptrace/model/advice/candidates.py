@@ -14,9 +14,9 @@ import msgspec
 
 from dptrace.errors import UsageError
 from dptrace.model.planning.describe import Description
-from dptrace.model.training.activations import RECOMPUTE
-from dptrace.model.training.gpu_memory import USABLE
 from dptrace.model.training.layout import Layout
+from dptrace.model.training.memory.activations import RECOMPUTE
+from dptrace.model.training.memory.per_gpu import USABLE
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import StepPrediction, predict_step
 

@@ -11,8 +11,8 @@ import msgspec
 from dptrace.core.units import duration
 from dptrace.model.advice.candidates import Candidate, best_of, candidate
 from dptrace.model.planning.describe import Description
-from dptrace.model.training.activations import RECOMPUTE
 from dptrace.model.training.layout import Layout
+from dptrace.model.training.memory.activations import RECOMPUTE
 from dptrace.model.training.plan import Plan
 
 __all__ = [

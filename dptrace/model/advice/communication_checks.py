@@ -6,9 +6,9 @@ import msgspec
 
 from dptrace.core.units import byte_size, share
 from dptrace.model.advice.check import DDP_PAGE, GOSPEL, GUIDE, PAGE, WORKSHOP, Check, Setting, check, span
-from dptrace.model.training.all_reduce import all_reduces
-from dptrace.model.training.network import Link, Network
-from dptrace.model.training.roofline import crossover_bytes
+from dptrace.model.training.communication.all_reduce import all_reduces
+from dptrace.model.training.communication.network import Link, Network
+from dptrace.model.training.communication.roofline import crossover_bytes
 from dptrace.model.training.step import predict_step
 
 __all__ = ["COMMUNICATION_CHECKS"]

@@ -15,12 +15,12 @@ from dptrace.core.units import byte_size, share
 from dptrace.model.advice.candidates import Candidate, best_of, candidate, candidates
 from dptrace.model.advice.rules import RULES
 from dptrace.model.planning.describe import Description
-from dptrace.model.training.gpu_memory import USABLE
+from dptrace.model.training.communication.network import parse_link, sent_by_level
+from dptrace.model.training.communication.roofline import ccr, level
 from dptrace.model.training.layout import Layout
-from dptrace.model.training.network import parse_link, sent_by_level
+from dptrace.model.training.memory.per_gpu import USABLE
 from dptrace.model.training.pipeline import micro_batches_needed
 from dptrace.model.training.plan import Plan
-from dptrace.model.training.roofline import ccr, level
 from dptrace.model.training.step import StepPrediction
 
 __all__ = ["Decision", "Question", "decide", "question_by_rule", "question_dict"]

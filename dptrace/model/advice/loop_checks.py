@@ -7,7 +7,7 @@ import math
 from dptrace.core.units import byte_size
 from dptrace.model.advice.check import DDP_PAGE, GOSPEL, GUIDE, PAGE, Check, Setting, check, span
 from dptrace.model.interconnects import interconnect_named
-from dptrace.model.training.network import Link, Network, collective_seconds
+from dptrace.model.training.communication.network import Link, Network, collective_seconds
 
 __all__ = ["LOOP_CHECKS"]
 

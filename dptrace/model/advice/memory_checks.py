@@ -7,7 +7,7 @@ import msgspec
 from dptrace.core.units import byte_size
 from dptrace.model.advice.check import GOSPEL, GUIDE, PAGE, Check, Setting, check, span
 from dptrace.model.interconnects import interconnect_named
-from dptrace.model.training.gpu_memory import USABLE
+from dptrace.model.training.memory.per_gpu import USABLE
 
 __all__ = ["MEMORY_CHECKS"]
 

@@ -10,8 +10,8 @@ f). Backward reads and writes twice as much.
 
 from __future__ import annotations
 
+from dptrace.model.training.memory.state import PRECISIONS
 from dptrace.model.training.plan import Plan
-from dptrace.model.training.state import PRECISIONS
 
 __all__ = ["pointwise_bytes"]
 

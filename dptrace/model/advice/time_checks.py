@@ -9,7 +9,7 @@ from dptrace.errors import UsageError
 from dptrace.model.advice.check import DDP_PAGE, GOSPEL, GUIDE, PAGE, WORKSHOP, Check, Setting, check, span
 from dptrace.model.advice.pointwise import pointwise_bytes
 from dptrace.model.training.hardware import Gpu
-from dptrace.model.training.state import PRECISIONS
+from dptrace.model.training.memory.state import PRECISIONS
 from dptrace.model.training.step import predict_step
 
 __all__ = ["TIME_CHECKS"]

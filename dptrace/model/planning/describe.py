@@ -8,14 +8,14 @@ from contextlib import suppress
 import msgspec
 
 from dptrace.errors import UsageError
-from dptrace.model.training.activations import RECOMPUTE
+from dptrace.model.training.communication.network import BETWEEN, WITHIN, Link, Network, parse_link
 from dptrace.model.training.hardware import gpu_named
 from dptrace.model.training.layout import STRATEGIES, Layout, strategy_layout
-from dptrace.model.training.network import BETWEEN, WITHIN, Link, Network, parse_link
+from dptrace.model.training.memory.activations import RECOMPUTE
+from dptrace.model.training.memory.state import OPTIMIZERS, PRECISIONS
 from dptrace.model.training.pipeline import SCHEDULES
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import FAMILIES, ModelShape, assumed_shape, decoder_shape
-from dptrace.model.training.state import OPTIMIZERS, PRECISIONS
 
 __all__ = ["Description"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dptrace.model.training.flops import forward_flops, hardware_flops, model_flops
+from dptrace.model.training.memory.state import PRECISIONS
 from dptrace.model.training.plan import Plan
-from dptrace.model.training.state import PRECISIONS
 from dptrace.model.training.step import StepPrediction, predict_step
 
 __all__ = ["live_figures"]

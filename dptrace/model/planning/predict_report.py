@@ -9,10 +9,10 @@ from dptrace.model.planning.live import live_figures
 from dptrace.model.planning.memory_report import memory_parts, shape_dict, whole_bytes
 from dptrace.model.planning.scaling_table import scaling_table
 from dptrace.model.planning.search import Choice, ranked
-from dptrace.model.training.all_reduce import all_reduces
-from dptrace.model.training.network import BETWEEN, WITHIN, Link, sent_by_level
+from dptrace.model.training.communication.all_reduce import all_reduces
+from dptrace.model.training.communication.network import BETWEEN, WITHIN, Link, sent_by_level
+from dptrace.model.training.communication.roofline import ccr, level, level_dict, reduce_seconds
 from dptrace.model.training.plan import Plan
-from dptrace.model.training.roofline import ccr, level, level_dict, reduce_seconds
 from dptrace.model.training.step import StepPrediction, targets
 from dptrace.model.training.traffic import Traffic
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import msgspec
 
-from dptrace.model.training.state import StateBytes
+from dptrace.model.training.memory.state import StateBytes
 
 __all__ = [
     "RecordedModel",

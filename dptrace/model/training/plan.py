@@ -7,13 +7,13 @@ import math
 import msgspec
 
 from dptrace.errors import UsageError
-from dptrace.model.training.activations import ActivationPlan
-from dptrace.model.training.gpu_memory import GpuMemory, gpu_memory
+from dptrace.model.training.communication.network import Network
 from dptrace.model.training.hardware import Gpu
 from dptrace.model.training.layout import Layout
-from dptrace.model.training.network import Network
+from dptrace.model.training.memory.activations import ActivationPlan
+from dptrace.model.training.memory.per_gpu import GpuMemory, gpu_memory
+from dptrace.model.training.memory.state import PRECISIONS, StateBytes, state_bytes
 from dptrace.model.training.shape import ModelShape
-from dptrace.model.training.state import PRECISIONS, StateBytes, state_bytes
 
 __all__ = ["Plan"]
 

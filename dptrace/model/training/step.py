@@ -6,9 +6,9 @@ import msgspec
 
 from dptrace.model.training.compute import matmul_share
 from dptrace.model.training.flops import forward_flops, hardware_flops, model_flops
+from dptrace.model.training.memory.state import PRECISIONS
 from dptrace.model.training.pipeline import bubble_share
 from dptrace.model.training.plan import Plan
-from dptrace.model.training.state import PRECISIONS
 from dptrace.model.training.traffic import Traffic, traffic
 
 __all__ = ["TARGETS", "StepPrediction", "Target", "predict_step", "targets"]

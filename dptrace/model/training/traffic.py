@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dptrace.model.training.network import collective_seconds, sent_bytes
+from dptrace.model.training.communication.network import collective_seconds, sent_bytes
+from dptrace.model.training.memory.state import PRECISIONS
 from dptrace.model.training.plan import Plan
-from dptrace.model.training.state import PRECISIONS
 
 __all__ = ["Traffic", "traffic"]
 

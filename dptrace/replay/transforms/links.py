@@ -14,7 +14,7 @@ from dptrace.errors import DptraceError, UsageError
 from dptrace.model.collectives import ALGORITHMS
 from dptrace.model.gpu_peaks import gpu_peak
 from dptrace.model.interconnects import INTERCONNECTS
-from dptrace.model.training.network import BETWEEN, WITHIN, Link
+from dptrace.model.training.communication.network import BETWEEN, WITHIN, Link
 from dptrace.replay.graph.build import Model
 from dptrace.replay.simulation.changes import Doubting
 from dptrace.replay.transforms.pricing import Floats, Priced, priced, sized, with_transfers

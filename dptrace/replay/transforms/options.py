@@ -6,7 +6,7 @@ import re
 from typing import TypedDict
 
 from dptrace.errors import UsageError
-from dptrace.model.training.network import Link, parse_link
+from dptrace.model.training.communication.network import Link, parse_link
 from dptrace.replay.simulation.changes import Change
 from dptrace.replay.transforms.accumulate import Accumulate
 from dptrace.replay.transforms.launches import CudaGraphs, Fuse, NoRecompute

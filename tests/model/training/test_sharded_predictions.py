@@ -13,10 +13,10 @@ from statistics import fmean
 
 import pytest
 
+from dptrace.model.training.communication.network import BETWEEN, WITHIN, Network, parse_link
 from dptrace.model.training.compute import matmul_share
 from dptrace.model.training.hardware import GPUS
 from dptrace.model.training.layout import Layout
-from dptrace.model.training.network import BETWEEN, WITHIN, Network, parse_link
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import decoder_shape
 from dptrace.model.training.step import predict_step

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.model.training.message_costs import message_costs
-from dptrace.model.training.network import Link, Network
+from dptrace.model.training.communication.message_costs import message_costs
+from dptrace.model.training.communication.network import Link, Network
 from dptrace.viewers.base.marks import Dot, Line
 from dptrace.viewers.planning.message_chart import message_chart
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dptrace.model.training.message_costs import message_costs
-from dptrace.model.training.network import Link, Network
+from dptrace.model.training.communication.message_costs import message_costs
+from dptrace.model.training.communication.network import Link, Network
 from dptrace.viewers.planning.message_page import document
 
 

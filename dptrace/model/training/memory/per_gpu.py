@@ -6,11 +6,11 @@ import math
 
 import msgspec
 
-from dptrace.model.training.activations import ActivationPlan, end_bytes, layer_bytes, layers_bytes, start_bytes
 from dptrace.model.training.layout import Layout
+from dptrace.model.training.memory.activations import ActivationPlan, end_bytes, layer_bytes, layers_bytes, start_bytes
+from dptrace.model.training.memory.state import StateBytes
 from dptrace.model.training.pipeline import micro_batches_in_flight
 from dptrace.model.training.shape import ModelShape
-from dptrace.model.training.state import StateBytes
 
 __all__ = ["USABLE", "GpuMemory", "ddp_wall", "gpu_memory", "gpus_for_state"]
 

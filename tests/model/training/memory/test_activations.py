@@ -8,7 +8,7 @@ import pytest
 
 from dptrace.commands.planning.recording import trainer_shape
 from dptrace.model.planning.recorded import perceptron_activations
-from dptrace.model.training.activations import (
+from dptrace.model.training.memory.activations import (
     ActivationPlan,
     end_bytes,
     layer_bytes,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.model.training.all_reduce import AllReduce, all_reduces
-from dptrace.model.training.network import Link, Network, parse_link
+from dptrace.model.training.communication.all_reduce import AllReduce, all_reduces
+from dptrace.model.training.communication.network import Link, Network, parse_link
 
 PCIE = Network(Link("PCIe", 30e-6, 25e9), Link("PCIe", 30e-6, 25e9), 1024)
 

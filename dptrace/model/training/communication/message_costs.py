@@ -12,10 +12,10 @@ from typing import Any
 from dptrace.errors import UsageError
 from dptrace.model.all_reduce_volume import ALL_REDUCES, AllReduceVolume, all_reduce_volume, crossing_bytes
 from dptrace.model.collectives import KINDS, algorithm_of
-from dptrace.model.training.all_reduce import SHARDED
+from dptrace.model.training.communication.all_reduce import SHARDED
+from dptrace.model.training.communication.network import Link, Network
+from dptrace.model.training.communication.roofline import crossover_bytes
 from dptrace.model.training.layout import ranks_per_node
-from dptrace.model.training.network import Link, Network
-from dptrace.model.training.roofline import crossover_bytes
 
 __all__ = ["message_costs"]
 

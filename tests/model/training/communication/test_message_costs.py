@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dptrace.model.training.all_reduce import all_reduces
-from dptrace.model.training.message_costs import message_costs
-from dptrace.model.training.network import Link, Network
+from dptrace.model.training.communication.all_reduce import all_reduces
+from dptrace.model.training.communication.message_costs import message_costs
+from dptrace.model.training.communication.network import Link, Network
 
 FLAT = Network(Link("link", 5e-6, 25e9), Link("link", 5e-6, 25e9), 1024)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.model.training.state import state_bytes
+from dptrace.model.training.memory.state import state_bytes
 
 
 @pytest.mark.parametrize(

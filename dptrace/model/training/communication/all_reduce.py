@@ -12,8 +12,8 @@ import math
 import msgspec
 
 from dptrace.model.all_reduce_volume import ALL_REDUCES, all_reduce_volume
+from dptrace.model.training.communication.network import Network, collective_seconds
 from dptrace.model.training.layout import ranks_per_node
-from dptrace.model.training.network import Network, collective_seconds
 
 __all__ = ["SHARDED", "AllReduce", "all_reduces"]
 
@@ -34,7 +34,7 @@ class AllReduce(msgspec.Struct, frozen=True):
 def all_reduces(network: Network, size: float, ranks: int) -> list[AllReduce]:
     """Compare the algorithms, fastest first; those without levels run over the slowest link that they cross.
 
-    >>> from dptrace.model.training.network import Link
+    >>> from dptrace.model.training.communication.network import Link
     >>> pcie = Network(Link("PCIe", 5e-6, 25e9), Link("PCIe", 5e-6, 25e9))
     >>> {one.algorithm: one.sent_bytes / 1e6 for one in all_reduces(pcie, 208e6, 4)}["ring"]
     312.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dptrace.model.training.network import Link
+from dptrace.model.training.communication.network import Link
 
 __all__ = ["REGIMES", "RooflineLevel", "ccr", "crossover_bytes", "level", "level_dict", "reduce_seconds"]
 

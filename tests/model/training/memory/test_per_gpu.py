@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.model.training.activations import ActivationPlan
-from dptrace.model.training.gpu_memory import ddp_wall, gpu_memory, gpus_for_state
 from dptrace.model.training.layout import Layout, strategy_layout
+from dptrace.model.training.memory.activations import ActivationPlan
+from dptrace.model.training.memory.per_gpu import ddp_wall, gpu_memory, gpus_for_state
+from dptrace.model.training.memory.state import state_bytes
 from dptrace.model.training.shape import decoder_shape
-from dptrace.model.training.state import state_bytes
 
 SEVEN = decoder_shape(32, 4096, counted=7e9)
 FULL = ActivationPlan(recompute="full")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.model.training.network import Link
-from dptrace.model.training.roofline import ccr, crossover_bytes, level, reduce_seconds
+from dptrace.model.training.communication.network import Link
+from dptrace.model.training.communication.roofline import ccr, crossover_bytes, level, reduce_seconds
 
 
 def test_the_guides_roofline() -> None:

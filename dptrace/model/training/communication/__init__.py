@@ -1,0 +1,1 @@
+"""The cost of communication: links, collectives, all-reduce algorithms, and the communication roofline."""
