@@ -12,10 +12,10 @@ from dptrace.analysis.per_gpu.split import Split
 from dptrace.errors import DptraceError
 from dptrace.run import tables
 from dptrace.run.kernels import KernelTables
-from dptrace.run.memory_tables import MemoryTables
-from dptrace.run.renamed import RenamedMethods
-from dptrace.run.utilization_tables import UtilizationTables
-from dptrace.run.what_ifs import WhatIfs
+from dptrace.run.methods.memory import MemoryTables
+from dptrace.run.methods.renamed import RenamedMethods
+from dptrace.run.methods.utilization import UtilizationTables
+from dptrace.run.methods.what_ifs import WhatIfs
 from dptrace.timeline.model import Timeline
 
 if TYPE_CHECKING:
