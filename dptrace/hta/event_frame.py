@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.text import sanitize
 from dptrace.errors import TraceError
-from dptrace.readers.kineto.columns import EventSink
+from dptrace.readers.kineto.columns.events import EventSink
 from dptrace.readers.kineto.reader import Metadata, damage_of, read_into
 from dptrace.readers.sources.source import Source
 

@@ -11,7 +11,7 @@ import numpy as np
 from dptrace.core.arrays import mask_of
 from dptrace.core.intervals import Int64
 from dptrace.readers.communication import C10D_PREFIX, kind_of
-from dptrace.readers.kineto.comm_metadata import MAX_BYTES
+from dptrace.readers.kineto.columns.comm_metadata import MAX_BYTES
 from dptrace.readers.trace import Category, CommArgs, Trace
 from dptrace.timeline.collectives import described
 from dptrace.timeline.model import Collective

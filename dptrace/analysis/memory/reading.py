@@ -98,7 +98,7 @@ def _compact(
 
 def _read(source: Source, patterns: Sequence[str]) -> MemoryUse:
     # Few commands read files again.
-    from dptrace.readers.kineto.memory_columns import has_memory_events
+    from dptrace.readers.kineto.columns.memory import has_memory_events
     from dptrace.readers.kineto.reader import read_trace
 
     if not has_memory_events(source):  # a tenth of the time of reading it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from dptrace.readers.kineto.columns import DAMAGE, EventSink
+from dptrace.readers.kineto.columns.events import DAMAGE, EventSink
 from dptrace.readers.kineto.envelope import BLANK, is_closed_list, is_complete_list
 from dptrace.readers.kineto.json_stream import LIST
 from dptrace.readers.kineto.structure import count_brackets, is_list, values_of

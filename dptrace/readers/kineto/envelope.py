@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dptrace.readers.kineto.columns import DAMAGE
+from dptrace.readers.kineto.columns.events import DAMAGE
 from dptrace.readers.kineto.structure import closing_bracket
 
 __all__ = [

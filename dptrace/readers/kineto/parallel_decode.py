@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dptrace.core.subprocess_pool import PythonProcess, serve
 from dptrace.errors import DptraceError
-from dptrace.readers.kineto.columns import Columns, DecodedPart, IdMap
+from dptrace.readers.kineto.columns.events import Columns, DecodedPart, IdMap
 from dptrace.readers.kineto.decode import PieceDecoder, decode_whole
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity

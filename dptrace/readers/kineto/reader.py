@@ -19,15 +19,15 @@ from dptrace.core.units import plural
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, communicating
 from dptrace.readers.formats import pieces
-from dptrace.readers.kineto.columns import DAMAGE, Columns, EventSink
-from dptrace.readers.kineto.comm_metadata import with_global_ranks, with_gloo_groups
+from dptrace.readers.kineto.columns.comm_metadata import with_global_ranks, with_gloo_groups
+from dptrace.readers.kineto.columns.details import DetailedColumns
+from dptrace.readers.kineto.columns.events import DAMAGE, Columns, EventSink
+from dptrace.readers.kineto.columns.memory import MemoryColumns
+from dptrace.readers.kineto.columns.operators import OperatorColumns
 from dptrace.readers.kineto.decode import PieceDecoder, add_stretch, take_events
-from dptrace.readers.kineto.detailed_columns import DetailedColumns
 from dptrace.readers.kineto.envelope import BLANK, End, Metadata, decode_document, end_of, recover_metadata
 from dptrace.readers.kineto.event_schema import as_count
 from dptrace.readers.kineto.json_stream import LIST
-from dptrace.readers.kineto.memory_columns import MemoryColumns
-from dptrace.readers.kineto.operator_columns import OperatorColumns
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
 from dptrace.readers.kineto.structure import State, find_list
 from dptrace.readers.kineto.validation import EventColumns, validate_events

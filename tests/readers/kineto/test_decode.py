@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptrace.readers.kineto.columns import Columns
+from dptrace.readers.kineto.columns.events import Columns
 from dptrace.readers.kineto.decode import PieceDecoder
 from dptrace.readers.kineto.reader import read_trace
 

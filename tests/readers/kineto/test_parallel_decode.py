@@ -15,7 +15,7 @@ import pytest
 import dptrace.readers.stream
 from dptrace.errors import DptraceError
 from dptrace.readers.kineto import parallel_decode
-from dptrace.readers.kineto.columns import Columns
+from dptrace.readers.kineto.columns.events import Columns
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.source import Source

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import dptrace.readers.stream
 from dptrace.core.gpu import GpuProperties
 from dptrace.errors import DptraceError, TraceError
-from dptrace.readers.kineto.columns import EventSink
+from dptrace.readers.kineto.columns.events import EventSink
 from dptrace.readers.kineto.reader import damage_of, read_into, read_trace
 from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import Category, CommArgs

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64
 from dptrace.core.text import sanitize
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX, METADATA_PREFIXES
-from dptrace.readers.kineto.comm_metadata import comm_args
+from dptrace.readers.kineto.columns.comm_metadata import comm_args
+from dptrace.readers.kineto.columns.timestamps import NeedsDecimal, fast_nanoseconds, nanoseconds
 from dptrace.readers.kineto.event_schema import (
     DAMAGE,
     NO_ARGS,
@@ -31,7 +32,6 @@ from dptrace.readers.kineto.event_schema import (
     code_of,
     complete_events,
 )
-from dptrace.readers.kineto.timestamps import NeedsDecimal, fast_nanoseconds, nanoseconds
 from dptrace.readers.trace import Category, CommArgs
 
 __all__ = ["DAMAGE", "Columns", "DecodedPart", "EventSink", "IdMap", "integers", "long_or_not_python"]

@@ -10,7 +10,7 @@ import pytest
 import dptrace
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.analysis.per_gpu.device import figures_of
-from dptrace.readers.kineto.comm_metadata import with_gloo_groups
+from dptrace.readers.kineto.columns.comm_metadata import with_gloo_groups
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import UNKNOWN_GROUP, CommArgs
 from dptrace.timeline.build import build_timelines

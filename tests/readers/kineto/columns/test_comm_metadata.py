@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dptrace.readers.kineto.comm_metadata import MAX_BYTES, comm_args, with_global_ranks
+from dptrace.readers.kineto.columns.comm_metadata import MAX_BYTES, comm_args, with_global_ranks
 from dptrace.readers.kineto.event_schema import Args
 from dptrace.readers.trace import CommArgs
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
-from dptrace.readers.kineto.columns import Columns, integers, long_or_not_python
+from dptrace.readers.kineto.columns.events import Columns, integers, long_or_not_python
 from dptrace.readers.kineto.event_schema import Complete, InputArgs, operator_events
 from dptrace.readers.trace import Category, OperatorArgs, OperatorInputs
 

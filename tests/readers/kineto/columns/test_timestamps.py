@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from dptrace.readers.kineto.timestamps import NeedsDecimal, fast_nanoseconds, nanoseconds
+from dptrace.readers.kineto.columns.timestamps import NeedsDecimal, fast_nanoseconds, nanoseconds
 
 
 @pytest.mark.parametrize(

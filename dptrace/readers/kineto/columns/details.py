@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 from dptrace.core.text import sanitize
-from dptrace.readers.kineto.columns import Columns
+from dptrace.readers.kineto.columns.events import Columns
 from dptrace.readers.kineto.event_schema import DAMAGE, Complete, DetailArgs, as_count, detailed_events
 from dptrace.readers.trace import EventDetails
 

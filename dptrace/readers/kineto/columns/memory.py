@@ -13,7 +13,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.readers.kineto.columns import Columns
+from dptrace.readers.kineto.columns.events import Columns
+from dptrace.readers.kineto.columns.operators import long_or_module
+from dptrace.readers.kineto.columns.timestamps import nanoseconds
 from dptrace.readers.kineto.event_schema import (
     DAMAGE,
     Complete,
@@ -22,8 +24,6 @@ from dptrace.readers.kineto.event_schema import (
     as_count,
     events_with_instants,
 )
-from dptrace.readers.kineto.operator_columns import long_or_module
-from dptrace.readers.kineto.timestamps import nanoseconds
 from dptrace.readers.memory_events import NO_MEMORY_EVENTS, TOTAL_UNKNOWN, MemoryEvents
 from dptrace.readers.sources.source import Source
 from dptrace.readers.stream import ChunkedStream, open_decompressed

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dptrace.readers.kineto.memory_columns import has_memory_events
+from dptrace.readers.kineto.columns.memory import has_memory_events
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.memory_events import TOTAL_UNKNOWN, MemoryEvents
 from dptrace.readers.sources.source import Source

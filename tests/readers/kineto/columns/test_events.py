@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from dptrace.readers.kineto.columns import DAMAGE, Columns, IdMap
+from dptrace.readers.kineto.columns.events import DAMAGE, Columns, IdMap
 from dptrace.readers.trace import Category, CommArgs
 
 PLACES = {name: i for i, name in enumerate(("start", "end", "category", "name", "thread", "correlation"))}
