@@ -33,7 +33,7 @@ _PRELOADED = (
     "torch.distributed.pipelining",
     "torch.profiler",
     "numpy",
-    "dptrace.commands.record",
+    "dptrace.commands.recording.record",
     "dptrace.record.recording",
     "dptrace.record.launch.launcher",
     "dptrace.trainers.parts.task",

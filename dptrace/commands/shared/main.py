@@ -45,6 +45,8 @@ COMMANDS = {
 """Verbs with their one-line help, listed here so that ``--help`` imports none of them."""
 
 _FOLDERS = {
+    **dict.fromkeys(("record", "collect"), "recording"),
+    **dict.fromkeys(("bench", "sweep", "links"), "measuring"),
     **dict.fromkeys(("advise", "explain", "memory", "predict"), "planning"),
     **dict.fromkeys(("critical-path", "whatif"), "replaying"),
 }

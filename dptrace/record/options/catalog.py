@@ -59,7 +59,7 @@ class Option:
 
     group: str
     """The heading under which --help-trainers lists it: a key of ``_TRAINER_HEADINGS`` in
-    dptrace.commands.shared.record_help."""
+    dptrace.commands.recording.help."""
     help: str
     type: Callable[[str], Any] = str
     """How to read its text; ``bool`` for a flag, which is ``--no-…`` too if its default is true. A ValueError says why

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dptrace.bench.matrix import BenchConfig
     from dptrace.bench.schedule import Job
     from dptrace.bench.store import Store
-    from dptrace.commands.shared.bench_files import BenchResult
+    from dptrace.commands.measuring.bench_files import BenchResult
 
 _DEFAULT_MODES = ("single", "naive", "interleaved", "ddp")
 
@@ -115,7 +115,7 @@ def check_png() -> None:
 def _from_file(path: Path, output: Path, force: bool) -> BenchResult:
     from dptrace.bench.store import PLAN, read_json
     from dptrace.bench.table import rows_from_csv
-    from dptrace.commands.shared.bench_files import BenchResult
+    from dptrace.commands.measuring.bench_files import BenchResult
 
     rows = rows_from_csv(path)
     if (output / PLAN).is_file() and "plan" in read_json(output / PLAN):
@@ -176,7 +176,7 @@ def _measured(options: dict[str, Any]) -> BenchResult:
     from dptrace.bench.schedule import jobs, results
     from dptrace.bench.store import Store
     from dptrace.bench.table import rows
-    from dptrace.commands.shared.bench_files import BenchResult, machine_info
+    from dptrace.commands.measuring.bench_files import BenchResult, machine_info
 
     most, on_gpus = local_device_count()
     default_most = most if on_gpus else min(most, 2)
@@ -266,7 +266,7 @@ def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
 
     from dptrace.bench.conclusions import warnings_about
     from dptrace.bench.table import frame
-    from dptrace.commands.shared.bench_files import draw_charts, write
+    from dptrace.commands.measuring.bench_files import draw_charts, write
     from dptrace.viewers.benchmarks import bench_table
 
     folder: Path = options["output"]

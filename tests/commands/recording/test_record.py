@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dptrace.commands.record import _record, command
-from dptrace.commands.shared.record_report import data_sentence, summary
+from dptrace.commands.recording.record import _record, command
+from dptrace.commands.recording.report import data_sentence, summary
 from dptrace.errors import DptraceError, MissingExtraError, UsageError
 from dptrace.record.launch.manifest import overhead
 from dptrace.record.launch.signals import Interrupted, Signals

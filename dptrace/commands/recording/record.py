@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.options import check_machines, machine_options
-from dptrace.commands.shared.output import NORMAL, QUIET
-from dptrace.commands.shared.progress import progress
-from dptrace.commands.shared.record_help import SCRIPT_OPTIONS, RecordCommand, trainers_help_option
-from dptrace.commands.shared.record_report import RunReporter, interruption_text
-from dptrace.commands.shared.slurm import check_gpus_of_task, task_of_srun
-from dptrace.commands.shared.window_options import (
+from dptrace.commands.recording.help import SCRIPT_OPTIONS, RecordCommand, trainers_help_option
+from dptrace.commands.recording.report import RunReporter, interruption_text
+from dptrace.commands.recording.slurm import check_gpus_of_task, task_of_srun
+from dptrace.commands.recording.window_options import (
     attach,
     check_windows,
     window_options,
     window_settings,
 )
+from dptrace.commands.shared.options import check_machines, machine_options
+from dptrace.commands.shared.output import NORMAL, QUIET
+from dptrace.commands.shared.progress import progress
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder, kept_checkpoints_message

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.commands.shared.window_options import WINDOW_OPTIONS, attach, check_windows, window_settings
+from dptrace.commands.recording.window_options import WINDOW_OPTIONS, attach, check_windows, window_settings
 from dptrace.errors import UsageError
 
 DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPTIONS)) | {

@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dptrace.commands.record import command
-from dptrace.commands.shared.record_help import SCRIPT_OPTIONS, RecordCommand
+from dptrace.commands.recording.help import SCRIPT_OPTIONS, RecordCommand
+from dptrace.commands.recording.record import command
 from dptrace.record.options.catalog import OPTIONS
 from dptrace.record.options.modes import MODES
 

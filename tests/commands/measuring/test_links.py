@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.bench.links.launch import read_links
-from dptrace.commands import links as verb
+from dptrace.commands.measuring import links as verb
 from dptrace.commands.shared.main import cli
 from dptrace.errors import UsageError
 from dptrace.model.collectives import KINDS

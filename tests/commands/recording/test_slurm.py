@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from dptrace.commands.recording.slurm import check_gpus_of_task, task_of_srun
 from dptrace.commands.shared.options import machine_options
-from dptrace.commands.shared.slurm import check_gpus_of_task, task_of_srun
 from dptrace.errors import UsageError
 from dptrace.record.launch.slurm import slurm_task
 from tests.support.srun import task_environment

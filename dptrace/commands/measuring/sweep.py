@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.bench.sweep.points import check_samples, configs
-from dptrace.commands.bench import local_device_count, run_jobs, training_options
+from dptrace.commands.measuring.bench import local_device_count, run_jobs, training_options
 from dptrace.commands.shared.options import json_option, quiet_option
 from dptrace.commands.shared.output import QUIET, console, emit, json_text, print_hint, print_notes, write_text
 from dptrace.core.text import sanitize

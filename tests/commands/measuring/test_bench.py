@@ -133,7 +133,7 @@ def test_png_without_a_browser_is_refused_before_any_run(here: Path, monkeypatch
 
 def test_numbers_of_gpus_are_powers_of_two_by_default() -> None:
     """As many as there are; an order and repetitions do not matter."""
-    from dptrace.commands.bench import parse_gpu_counts
+    from dptrace.commands.measuring.bench import parse_gpu_counts
 
     assert [1, 2, 4, 8] == parse_gpu_counts(None, 8)
     assert [1, 2, 4] == parse_gpu_counts(None, 6)

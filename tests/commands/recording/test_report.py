@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.commands.shared.record_report import RunReporter, interruption_text
+from dptrace.commands.recording.report import RunReporter, interruption_text
 from dptrace.record.launch.signals import Interrupted
 from dptrace.record.launch.torchrun import Launch
 

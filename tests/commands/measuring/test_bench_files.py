@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.commands.shared.bench_files import BenchResult, draw_charts, machine_info, write
+from dptrace.commands.measuring.bench_files import BenchResult, draw_charts, machine_info, write
 from tests.support.bench_tables import WORKSHOP, with_losses
 
 

@@ -14,7 +14,7 @@ from dptrace.bench import schedule as bench_run
 from dptrace.bench.execute import BenchRunError, Settings
 from dptrace.bench.matrix import BenchConfig
 from dptrace.bench.sweep.points import BUCKET_CAP
-from dptrace.commands import sweep as verb
+from dptrace.commands.measuring import sweep as verb
 from dptrace.commands.shared.main import cli
 from dptrace.model.link_report import link_report
 from tests.support.cifar10_files import write_python

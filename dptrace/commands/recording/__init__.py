@@ -1,0 +1,1 @@
+"""The verbs that record a run, and what only they need."""
