@@ -22,7 +22,9 @@ OWN = sorted(
 PRODUCT = [path for path in OWN if path.relative_to(ROOT).parts[0] in ("dptrace", "trainers", "viewers")]
 SCRIPTS = [path for folder in ("viewers", "tests") for path in (ROOT / folder).rglob("*.*js")]
 MOST_LINES, MOST_TRAINER_LINES, MOST_FUNCTION_LINES = 400, 150, 52
-MOST_MODULES_IN_ROOT, MOST_MODULES_IN_ROOM = 8, 18
+MOST_MODULES_IN_ROOT, MOST_MODULES_IN_ROOM = 8, 14
+LARGER_ROOMS = {"trainers": "one file per way to train"}
+"""Folders with more modules, and why."""
 WITHOUT_TESTS = {"__init__.py", "__main__.py", "version.py"}
 MOST_FILES_OF_A_PAGE = 20
 
@@ -78,10 +80,9 @@ def test_rooms_keep_their_budget() -> None:
     offenders = []
     for folder in sorted({path.parent for path in PRODUCT}):
         modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
-        root = folder == ROOT / "dptrace"
-        most = MOST_MODULES_IN_ROOT if root else MOST_MODULES_IN_ROOM
-        if folder != ROOT / "trainers":  # one file per mode
-            offenders += [f"{name_of(folder)}: {len(modules)} modules, at most {most}"] if len(modules) > most else []
+        most = MOST_MODULES_IN_ROOT if folder == ROOT / "dptrace" else MOST_MODULES_IN_ROOM
+        if len(modules) > most and name_of(folder) not in LARGER_ROOMS:
+            offenders += [f"{name_of(folder)}: {len(modules)} modules, at most {most}"]
 
     assert not offenders
 
