@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from dptrace.model.collectives import ALGORITHMS
 from dptrace.simulate.cluster import Cluster, Transfer
+from dptrace.simulate.collectives.trees import broadcast_tree, reduce_tree
 from dptrace.simulate.costs import cost_of, megabytes
 from dptrace.simulate.explanation import Cost, Outcome
 from dptrace.simulate.settings import Settings
-from dptrace.simulate.trees import broadcast_tree, reduce_tree
 
 __all__ = ["halving_doubling", "hierarchical", "naive", "ring", "ring_all_gather", "ring_reduce_scatter", "tree"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.simulate.all_reduce import ring
 from dptrace.simulate.cluster import Cluster
+from dptrace.simulate.collectives.all_reduce import ring
 from dptrace.simulate.explanation import Explanation
 from dptrace.simulate.settings import Link, Settings
 from tests.support.explanations import ONE_GB, WORKSHOP, explained, replay

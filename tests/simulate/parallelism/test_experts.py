@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.simulate.experts import _Experts
+from dptrace.simulate.parallelism.experts import _Experts
 from dptrace.simulate.settings import Settings
 from tests.support.explanations import ONE_GB, explained
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.simulate.orders import ORDERS, Action, interleaved, one_f_one_b, zero_bubble
+from dptrace.simulate.parallelism.orders import ORDERS, Action, interleaved, one_f_one_b, zero_bubble
 
 
 def short(order: list[Action]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.simulate.zero import _Partitioned, state_bytes
+from dptrace.simulate.parallelism.zero import _Partitioned, state_bytes
 from tests.support.explanations import explained
 
 

@@ -11,7 +11,7 @@ from dptrace.simulate.cluster import Numbers
 from dptrace.simulate.costs import cost_of, megabytes
 from dptrace.simulate.explanation import Message, Outcome, verify
 from dptrace.simulate.group import Group, shards
-from dptrace.simulate.network import WIDTH, gradients, samples, weights
+from dptrace.simulate.parallelism.network import WIDTH, gradients, samples, weights
 from dptrace.simulate.settings import Settings
 
 __all__ = ["OPTIMIZER_BYTES", "state_bytes", "zero"]

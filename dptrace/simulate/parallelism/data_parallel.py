@@ -13,7 +13,7 @@ from dptrace.simulate.cluster import Numbers
 from dptrace.simulate.costs import cost_of, megabytes
 from dptrace.simulate.explanation import Message, Outcome, verify
 from dptrace.simulate.group import Group
-from dptrace.simulate.network import backward, forward, gradients, samples, weights
+from dptrace.simulate.parallelism.network import backward, forward, gradients, samples, weights
 from dptrace.simulate.settings import Settings
 
 __all__ = ["DEFAULT_BUCKET_BYTES", "FIRST_BUCKET_BYTES", "buckets", "ddp"]

@@ -16,7 +16,7 @@ from dptrace.errors import UsageError
 from dptrace.simulate.cluster import Numbers
 from dptrace.simulate.costs import Time, megabytes, volumes, written_out
 from dptrace.simulate.explanation import Cost, Message, Outcome, Step, Work, verify
-from dptrace.simulate.orders import ORDERS, Action
+from dptrace.simulate.parallelism.orders import ORDERS, Action
 from dptrace.simulate.settings import Settings
 
 __all__ = ["Pipeline", "gpipe", "interleaved", "one_f_one_b", "zero_bubble"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.simulate.tensor_parallel import _Split
+from dptrace.simulate.parallelism.tensor_parallel import _Split
 from tests.support.explanations import explained
 
 RANKS = pytest.mark.parametrize("ranks", range(2, 10))

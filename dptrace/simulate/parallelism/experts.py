@@ -12,7 +12,7 @@ from dptrace.simulate.cluster import Numbers
 from dptrace.simulate.costs import cost_of
 from dptrace.simulate.explanation import Message, Outcome, letter, verify
 from dptrace.simulate.group import Group
-from dptrace.simulate.network import WIDTH, samples
+from dptrace.simulate.parallelism.network import WIDTH, samples
 from dptrace.simulate.settings import Settings
 
 __all__ = ["moe"]

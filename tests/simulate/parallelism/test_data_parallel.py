@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.simulate import data_parallel
-from dptrace.simulate.data_parallel import buckets
+from dptrace.simulate.parallelism import data_parallel
+from dptrace.simulate.parallelism.data_parallel import buckets
 from tests.support.explanations import explained
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.simulate import pipeline
 from dptrace.simulate.explanation import Explanation, Work
-from dptrace.simulate.orders import ORDERS, Action
+from dptrace.simulate.parallelism import pipeline
+from dptrace.simulate.parallelism.orders import ORDERS, Action
 from dptrace.simulate.settings import Settings
 from tests.support.explanations import ONE_GB, explained
 

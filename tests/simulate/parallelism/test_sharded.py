@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.simulate import sharded
+from dptrace.simulate.parallelism import sharded
 from tests.support.explanations import explained
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from dptrace.model.collectives import ALGORITHMS
-from dptrace.simulate.all_reduce import ring_all_gather, ring_reduce_scatter
 from dptrace.simulate.cluster import Cluster, Numbers, Transfer
+from dptrace.simulate.collectives.all_reduce import ring_all_gather, ring_reduce_scatter
+from dptrace.simulate.collectives.trees import broadcast_rounds, broadcast_tree, reduce_rounds, reduce_tree
 from dptrace.simulate.costs import cost_of
 from dptrace.simulate.explanation import Cost, Outcome
 from dptrace.simulate.settings import Settings
-from dptrace.simulate.trees import broadcast_rounds, broadcast_tree, reduce_rounds, reduce_tree
 
 __all__ = ["all_gather", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"]
 
