@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from dptrace.record import Options, World, assert_in_sync
-from dptrace.trainers.parts.collectives import coordinates
-from dptrace.trainers.parts.gradient_sums import GradientSums
+from dptrace.trainers.parts.communication.collectives import coordinates
+from dptrace.trainers.parts.communication.gradient_sums import GradientSums
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.pipelines.stages import split_into_stages
 from dptrace.trainers.parts.task import build_task, main

@@ -21,12 +21,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from dptrace.record import Options, World, assert_in_sync
-from dptrace.trainers.parts.collectives import coordinates, joint_group
+from dptrace.trainers.parts.communication.collectives import coordinates, joint_group
+from dptrace.trainers.parts.communication.gradient_sums import GradientSums
 from dptrace.trainers.parts.experts.exchange import Peers
 from dptrace.trainers.parts.experts.model import BALANCE, full_parameters, is_expert, use_experts
 from dptrace.trainers.parts.experts.settings import MixtureRanks
-from dptrace.trainers.parts.gpt import stage_shapes
-from dptrace.trainers.parts.gradient_sums import GradientSums
+from dptrace.trainers.parts.models.gpt import stage_shapes
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.pipelines.stages import split_into_stages
 from dptrace.trainers.parts.task import build_task, main

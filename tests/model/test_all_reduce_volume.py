@@ -1,4 +1,4 @@
-"""What each all-reduce algorithm sends; tests/trainers/parts/test_all_reduce.py counts the messages of real ones."""
+"""What each all-reduce algorithm sends; tests/trainers/parts/communication/test_all_reduce.py counts real messages."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from dptrace.record.recording import Recording, record
 from dptrace.trainers.data.order import Order
 from dptrace.trainers.evaluation.timed import time_inference, timer_of
 from dptrace.trainers.parts.blocks import prepare
-from dptrace.trainers.parts.models import Data, model_and_data, token_options
+from dptrace.trainers.parts.models.catalog import Data, model_and_data, token_options
 
 __all__ = ["Task", "build_task", "main"]
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from dptrace.record.distributed import check_finite
-from dptrace.trainers.parts import gpt, mlp
-from dptrace.trainers.parts.regions import Region, SequenceRegion
+from dptrace.trainers.parts.communication.regions import Region, SequenceRegion
+from dptrace.trainers.parts.models import gpt, mlp
 
 __all__ = ["TensorParallel"]
 

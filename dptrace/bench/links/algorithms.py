@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dptrace.errors import RecordingError
 from dptrace.record.distributed import World
-from dptrace.trainers.parts.all_reduce import (
+from dptrace.trainers.parts.communication.all_reduce import (
     halving_doubling_all_reduce,
     hierarchical_all_reduce,
     naive_all_reduce,
@@ -17,7 +17,7 @@ from dptrace.trainers.parts.all_reduce import (
     swap,
     tree_all_reduce,
 )
-from dptrace.trainers.parts.collectives import ring_all_reduce
+from dptrace.trainers.parts.communication.collectives import ring_all_reduce
 
 __all__ = ["all_reduce_call", "check_sums"]
 

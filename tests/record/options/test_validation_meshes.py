@@ -52,7 +52,7 @@ def test_what_does_not_divide_is_refused(mode: str, ranks: int, given: dict[str,
 def test_the_shares_of_a_model_are_those_of_its_layers() -> None:
     """Heads, or outputs of the first layer of each pair: the table agrees with the models that are built."""
     pytest.importorskip("torch")
-    from dptrace.trainers.parts import gpt, mlp
+    from dptrace.trainers.parts.models import gpt, mlp
 
     assert {name for name, model in MODELS.items() if model.tp_units} == set(MODES["tp"].models)
     for name in set(gpt.SIZES) & set(MODELS):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.heavy
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a small CIFAR-10, a process group of one rank, and a small model in the place of ResNet-18."""
-    from dptrace.trainers.parts import resnet
+    from dptrace.trainers.parts.models import resnet
 
     def small() -> Any:
         layers = torch.nn.Conv2d(3, 4, 8, 8), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(64, 10)

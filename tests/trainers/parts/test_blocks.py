@@ -69,8 +69,8 @@ def test_checkpointed_blocks_run_forward_twice() -> None:
 def test_the_equal_blocks_of_a_model_are_those_that_its_description_counts() -> None:
     """Without stem, embedding and head, so that what is recomputed is what repeats."""
     from dptrace.record.options.models import MODELS
-    from dptrace.trainers.parts import gpt, mlp, resnet
     from dptrace.trainers.parts.blocks import layers_of
+    from dptrace.trainers.parts.models import gpt, mlp, resnet
 
     with torch.device("meta"):
         built = {

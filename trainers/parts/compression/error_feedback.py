@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 
-from dptrace.trainers.parts.collectives import all_gather
+from dptrace.trainers.parts.communication.collectives import all_gather
 from dptrace.trainers.parts.compression.sparse import Compressor, RandomK, Subset, Threshold
 
 __all__ = ["ErrorFeedback", "pad_to_longest"]

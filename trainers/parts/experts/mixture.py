@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from dptrace.record.distributed import at_least_float32
-from dptrace.trainers.parts.collectives import all_gather
+from dptrace.trainers.parts.communication.collectives import all_gather
 from dptrace.trainers.parts.experts.added_loss import with_loss
 from dptrace.trainers.parts.experts.exchange import Exchange
 from dptrace.trainers.parts.experts.routing import capacity_of, choice_counts, has_room, kept_counts
 from dptrace.trainers.parts.experts.settings import MixtureRanks, MixtureSettings
-from dptrace.trainers.parts.gpt import FeedForward
+from dptrace.trainers.parts.models.gpt import FeedForward
 
 __all__ = ["Experts"]
 

@@ -16,7 +16,7 @@ from dptrace.record.distributed import check_finite
 from dptrace.trainers.parts.experts.exchange import Peers
 from dptrace.trainers.parts.experts.mixture import Experts
 from dptrace.trainers.parts.experts.settings import MixtureRanks, MixtureSettings
-from dptrace.trainers.parts.gpt import Block
+from dptrace.trainers.parts.models.gpt import Block
 
 __all__ = ["BALANCE", "Mixtures", "full_parameters", "is_expert", "use_experts"]
 

@@ -57,7 +57,7 @@ def kept_by_torch(model: str, batch: int) -> int:
     torch = pytest.importorskip("torch")
     from torch.nn.functional import cross_entropy
 
-    from dptrace.trainers.parts import gpt, mlp
+    from dptrace.trainers.parts.models import gpt, mlp
 
     built = gpt.build(model) if model in gpt.SIZES else mlp.build(model)
     data = gpt.Text(model, 0) if model in gpt.SIZES else mlp.Images(0)

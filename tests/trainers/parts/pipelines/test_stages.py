@@ -12,7 +12,7 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 from dptrace.errors import RecordingError, UsageError  # noqa: E402
-from dptrace.trainers.parts import gpt, mlp  # noqa: E402
+from dptrace.trainers.parts.models import gpt, mlp  # noqa: E402
 from dptrace.trainers.parts.pipelines.stages import split_into_stages  # noqa: E402
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from dptrace.record import Options
-from dptrace.trainers.parts import gpt, mlp, resnet
+from dptrace.trainers.parts.models import gpt, mlp, resnet
 
 __all__ = ["Data", "model_and_data", "token_options"]
 

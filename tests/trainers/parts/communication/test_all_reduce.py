@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch")
 
 from dptrace.model.all_reduce_volume import ALL_REDUCES, all_reduce_volume  # noqa: E402 - below needs torch
-from dptrace.trainers.parts import all_reduce  # noqa: E402
-from dptrace.trainers.parts.collectives import ring_all_reduce  # noqa: E402
+from dptrace.trainers.parts.communication import all_reduce  # noqa: E402
+from dptrace.trainers.parts.communication.collectives import ring_all_reduce  # noqa: E402
 
 
 def algorithm(name: str, per_node: int) -> Callable[..., None]:

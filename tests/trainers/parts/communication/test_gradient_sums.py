@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dptrace.trainers.parts import gradient_sums  # noqa: E402
-from dptrace.trainers.parts.gradient_sums import GradientSums  # noqa: E402
+from dptrace.trainers.parts.communication import gradient_sums  # noqa: E402
+from dptrace.trainers.parts.communication.gradient_sums import GradientSums  # noqa: E402
 
 
 class Network:

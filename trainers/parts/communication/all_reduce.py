@@ -12,7 +12,7 @@ from itertools import accumulate
 import torch.distributed as dist
 from torch import Tensor
 
-from dptrace.trainers.parts.collectives import Exchange, ring_all_reduce
+from dptrace.trainers.parts.communication.collectives import Exchange, ring_all_reduce
 
 __all__ = ["halving_doubling_all_reduce", "hierarchical_all_reduce", "naive_all_reduce", "swap", "tree_all_reduce"]
 

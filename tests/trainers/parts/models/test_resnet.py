@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 def test_the_model_is_resnet18() -> None:
     """It has as many parameters as torchvision's with ten classes, and a score for each class."""
-    from dptrace.trainers.parts import resnet
+    from dptrace.trainers.parts.models import resnet
 
     model = resnet.build()
 
@@ -26,7 +26,7 @@ def test_the_model_is_resnet18() -> None:
 @pytest.mark.parametrize("form", [write_binary, write_python])
 def test_files_are_read_as_images_from_0_to_1(tmp_path: Path, form: Any) -> None:
     """The five training files are concatenated; validation uses the test file; rows may be in any order."""
-    from dptrace.trainers.parts.resnet import Cifar10
+    from dptrace.trainers.parts.models.resnet import Cifar10
 
     training, validation = Cifar10(str(form(tmp_path))), Cifar10(str(tmp_path), validation=True)
     x, y = training[3:5]
@@ -40,7 +40,7 @@ def test_files_are_read_as_images_from_0_to_1(tmp_path: Path, form: Any) -> None
 
 def test_made_up_images_are_the_same_on_every_rank_and_new_in_validation() -> None:
     """A row does not depend on the slice that it comes in; validation uses no training image."""
-    from dptrace.trainers.parts.resnet import SyntheticImages
+    from dptrace.trainers.parts.models.resnet import SyntheticImages
 
     training, validation = SyntheticImages(1), SyntheticImages(1, validation=True)
 

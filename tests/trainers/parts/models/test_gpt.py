@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 @pytest.mark.parametrize(("name", "parameters"), [("gpt-tiny", 932_608), ("gpt-small", 135_780_864)])
 def test_the_sizes_are_those_that_help_tells(name: str, parameters: int) -> None:
     """The models have 0.9 and 135.8 million parameters, as the help says."""
-    from dptrace.trainers.parts import gpt
+    from dptrace.trainers.parts.models import gpt
 
     with torch.device("meta"):
         count = sum(parameter.numel() for parameter in gpt.build(name).parameters())
@@ -23,7 +23,7 @@ def test_the_sizes_are_those_that_help_tells(name: str, parameters: int) -> None
 
 def test_no_prediction_sees_what_comes_after() -> None:
     """Changing a token changes no score before it, and some after it."""
-    from dptrace.trainers.parts import gpt
+    from dptrace.trainers.parts.models import gpt
 
     torch.manual_seed(0)
     model = gpt.build("gpt-tiny")
@@ -39,7 +39,7 @@ def test_no_prediction_sees_what_comes_after() -> None:
 
 def test_text_is_the_same_on_every_rank_and_can_be_learned() -> None:
     """The target is the text shifted by one token, and four of five tokens follow by a step of one."""
-    from dptrace.trainers.parts import gpt
+    from dptrace.trainers.parts.models import gpt
 
     text = gpt.Text("gpt-tiny", 5)
     x, y = text[0:64]

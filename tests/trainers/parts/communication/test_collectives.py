@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 
-from dptrace.trainers.parts.collectives import flat_gradients, ring_all_reduce, rounds  # noqa: E402
+from dptrace.trainers.parts.communication.collectives import flat_gradients, ring_all_reduce, rounds  # noqa: E402
 
 
 def ring_of(tensors: list[Tensor]) -> list[int]:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from dptrace.trainers.parts.collectives import all_gather, reduce_scatter
+from dptrace.trainers.parts.communication.collectives import all_gather, reduce_scatter
 
 __all__ = ["Region", "SequenceRegion", "custom_gradient"]
 

@@ -1,0 +1,1 @@
+"""The models that trainers train, each with its data, and their names."""
