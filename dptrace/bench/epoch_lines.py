@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any, BinaryIO, TextIO
 
-from dptrace.record.launch.messages import EPOCH
+from dptrace.record.run_folder.messages import EPOCH
 
 __all__ = ["EpochLines"]
 

@@ -19,14 +19,14 @@ from typing import Any
 from dptrace.bench.epoch_lines import EpochLines
 from dptrace.bench.matrix import BenchConfig
 from dptrace.errors import DptraceError
+from dptrace.record.checkpoints.folder import checkpoint_steps
 from dptrace.record.epochs.results import QUALITY
-from dptrace.record.launch.checkpoint_folder import checkpoint_steps
 from dptrace.record.launch.launcher import launch
-from dptrace.record.launch.messages import RESULTS
 from dptrace.record.launch.signals import catch_signals
 from dptrace.record.launch.torchrun import Launch, stop_agent, thread_environment
 from dptrace.record.options.modes import trainer
 from dptrace.record.options.validation import STATEFUL_COMPRESSIONS
+from dptrace.record.run_folder.messages import RESULTS
 
 __all__ = ["BenchRunError", "Settings", "parse_results", "run_profiled", "run_timed"]
 

@@ -27,7 +27,7 @@ __all__ = ["open_run"]
 
 Progress = Callable[[int, int, str], None]
 _ELSEWHERE = re.compile(r"\d+ of \d+ ranks are here; add those of other machines with: .*")
-"""The recorder's note on a machine that shares no folder with the others; see dptrace.record.launch.manifest."""
+"""The recorder's note on a machine that shares no folder with the others; see dptrace.record.run_folder.manifest."""
 
 
 def open_run(

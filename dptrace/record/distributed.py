@@ -23,9 +23,9 @@ from torch import nn
 from dptrace.core.files import atomic_write
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.accelerator import accelerator_of, available_accelerator, backend_of
-from dptrace.record.launch import messages
+from dptrace.record.failures.stack_dump import install_stack_dump
 from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
-from dptrace.record.stack_dump import install_stack_dump
+from dptrace.record.run_folder import messages
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

@@ -17,9 +17,9 @@ from dptrace.record.accelerator import accelerator_of
 from dptrace.record.distributed import RankStore
 from dptrace.record.environment import device_name, versions
 from dptrace.record.flops.step_flops import StepFlops
-from dptrace.record.launch import messages
 from dptrace.record.memory import MemoryTracker
 from dptrace.record.profiler import Stopwatch
+from dptrace.record.run_folder import messages
 from dptrace.record.windows import Window
 
 LOCAL_RANK_ENV = "DPTRACE_LOCAL_RANK"

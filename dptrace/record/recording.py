@@ -16,12 +16,12 @@ from torch import nn
 
 from dptrace.core.units import plural
 from dptrace.record.flops.step_flops import StepFlops
-from dptrace.record.launch import messages
 from dptrace.record.memory import MemoryTracker
 from dptrace.record.options.parse import Schedule
 from dptrace.record.output import RecordingOutput, open_output, start_thread
 from dptrace.record.profiler import AlignedProfile, Stopwatch, device_of
 from dptrace.record.rank_metadata import describe, overhead_metadata
+from dptrace.record.run_folder import messages
 from dptrace.record.window_profiler import WindowProfiler
 from dptrace.record.windows import Plan, Purpose, Window
 

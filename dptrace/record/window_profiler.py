@@ -15,9 +15,9 @@ from torch.profiler import ProfilerActivity
 
 from dptrace.record.accelerator import accelerator_of, used_accelerator
 from dptrace.record.distributed import RankStore
-from dptrace.record.launch.messages import LauncherSettings
 from dptrace.record.marks import ModuleMarks
 from dptrace.record.profiler import BARRIER_TIMEOUT, AlignedProfile
+from dptrace.record.run_folder.messages import LauncherSettings
 from dptrace.record.script_profiler import guard as profiler_guard
 from dptrace.record.script_profiler.start_agreement import StartAgreement
 from dptrace.record.windows import Window, steps_in

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from dptrace.record.distributed import RankStore
-from dptrace.record.launch.messages import request_path
+from dptrace.record.run_folder.messages import request_path
 
 __all__ = ["Request", "WindowRequests"]
 

@@ -14,8 +14,8 @@ from enum import Enum
 from typing import Any
 
 from dptrace.core.units import plural
-from dptrace.record.launch.messages import LauncherSettings
 from dptrace.record.options.parse import OVERHEAD_STEPS, Schedule
+from dptrace.record.run_folder.messages import LauncherSettings
 
 __all__ = ["Plan", "Purpose", "Window", "overhead_windows", "recorded_windows", "spare_windows", "steps_in"]
 

@@ -25,7 +25,7 @@ from dptrace.record.distributed import (  # noqa: E402
     process_group,
     save_parameters,
 )
-from dptrace.record.launch.messages import LauncherSettings  # noqa: E402
+from dptrace.record.run_folder.messages import LauncherSettings  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +202,7 @@ def test_only_what_the_launcher_started_ends_with_its_parent(
 def test_machines_that_were_given_different_commands_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error comes before the first step and says what differs; equal commands pass."""
     from dptrace.record import distributed
-    from dptrace.record.launch import messages
+    from dptrace.record.run_folder import messages
 
     published = {"command": json.dumps(["ddp.py", "--lr=0.5", "--model=small"])}
 

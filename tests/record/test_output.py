@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch", reason="recording needs torch")
 
 from dptrace.errors import UsageError  # noqa: E402
 from dptrace.record.distributed import RankStore  # noqa: E402
-from dptrace.record.launch.messages import LauncherSettings, write_json  # noqa: E402
 from dptrace.record.options.parse import Schedule  # noqa: E402
 from dptrace.record.output import LauncherOutput, StandaloneOutput, open_output  # noqa: E402
 from dptrace.record.rank_metadata import describe  # noqa: E402
 from dptrace.record.recording import Recording  # noqa: E402
+from dptrace.record.run_folder.messages import LauncherSettings, write_json  # noqa: E402
 from dptrace.record.windows import Plan  # noqa: E402
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.launch.messages import LauncherSettings, request_path
+from dptrace.record.run_folder.messages import LauncherSettings, request_path
 from tests.support.recordings import environment
 
 torch = pytest.importorskip("torch")

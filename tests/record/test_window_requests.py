@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
 from dptrace.record.distributed import RankStore  # noqa: E402
-from dptrace.record.launch.messages import request_path  # noqa: E402
+from dptrace.record.run_folder.messages import request_path  # noqa: E402
 from dptrace.record.window_requests import Request, WindowRequests  # noqa: E402
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dptrace.record.launch.manifest import launch_metadata, write_manifest
+from dptrace.record.run_folder.manifest import launch_metadata, write_manifest
 
 __all__ = ["write_part"]
 

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dptrace.record import Options, phase
-from dptrace.record.checkpoints import Checkpoints, checkpoints_of
+from dptrace.record.checkpoints.checkpoints import Checkpoints, checkpoints_of
 from dptrace.record.distributed import at_least_float32
-from dptrace.record.launch.messages import rank
 from dptrace.record.options.modes import REPLICATED
+from dptrace.record.run_folder.messages import rank
 from dptrace.trainers.parts.training_state import TrainingState
 
 __all__ = ["OptimizerWrapper", "build_optimizer"]

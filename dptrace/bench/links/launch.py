@@ -17,7 +17,7 @@ from dptrace.bench.links.schema import check_links
 from dptrace.bench.store import read_json
 from dptrace.core.inputs import note_inputs
 from dptrace.errors import DptraceError, RecordingError, UsageError
-from dptrace.record.launch.failure import collect_logs, find_failure, last_lines
+from dptrace.record.failures.failure import collect_logs, find_failure, last_lines
 from dptrace.record.launch.signals import catch_signals
 from dptrace.record.launch.torchrun import Launch, run_torchrun
 

@@ -29,8 +29,8 @@ from dptrace.model.algorithm_report import ADDITION, ALGORITHM_PREFIX
 from dptrace.record.accelerator import accelerator_of, backend_of
 from dptrace.record.distributed import World, process_group
 from dptrace.record.environment import device_name, versions
-from dptrace.record.launch import messages
 from dptrace.record.profiler import Stopwatch
+from dptrace.record.run_folder import messages
 
 __all__ = ["MEASURED", "main", "sizes_between"]
 

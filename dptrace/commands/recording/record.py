@@ -23,8 +23,7 @@ from dptrace.commands.shared.output import NORMAL, QUIET
 from dptrace.commands.shared.progress import progress
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
-from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder, kept_checkpoints_message
-from dptrace.record.launch.run_folder import RunFolder
+from dptrace.record.checkpoints.folder import check_writable, checkpoint_folder, kept_checkpoints_message
 from dptrace.record.launch.signals import Signals, catch_signals
 from dptrace.record.options.catalog import OPTIONS, TrainerOptions
 from dptrace.record.options.command_line import (
@@ -43,6 +42,7 @@ from dptrace.record.options.parse import (
     default_model,
 )
 from dptrace.record.options.validation import check_ranks
+from dptrace.record.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
     from dptrace.record.launch.slurm import SlurmTask

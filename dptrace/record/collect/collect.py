@@ -13,9 +13,9 @@ from typing import Any
 from dptrace.core.inputs import note_output
 from dptrace.errors import DptraceError
 from dptrace.record.collect.parts import Part, find_parts
-from dptrace.record.launch.manifest import is_missing_ranks_note, missing_ranks_note, overhead
-from dptrace.record.launch.messages import write_json
-from dptrace.record.launch.run_folder import RUN_FILE, RunFolder
+from dptrace.record.run_folder.folder import RUN_FILE, RunFolder
+from dptrace.record.run_folder.manifest import is_missing_ranks_note, missing_ranks_note, overhead
+from dptrace.record.run_folder.messages import write_json
 
 __all__ = ["collect", "merged"]
 

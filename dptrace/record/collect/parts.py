@@ -15,8 +15,8 @@ from typing import IO, Any
 from dptrace.core.compression import ARCHIVE_DAMAGE
 from dptrace.core.inputs import note_inputs
 from dptrace.errors import DptraceError
-from dptrace.record.launch.manifest import overhead
-from dptrace.record.launch.run_folder import RUN_FILE
+from dptrace.record.run_folder.folder import RUN_FILE
+from dptrace.record.run_folder.manifest import overhead
 
 __all__ = ["Part", "find_parts"]
 

@@ -7,7 +7,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from dptrace.errors import DptraceError
-from dptrace.record.launch.manifest import mean_losses
+from dptrace.record.run_folder.manifest import mean_losses
 
 if TYPE_CHECKING:
     from dptrace.record.options.parse import Options

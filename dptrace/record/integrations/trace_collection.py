@@ -19,10 +19,10 @@ from typing import Any
 from dptrace.core.units import plural
 from dptrace.errors import RecordingError
 from dptrace.record.distributed import RankStore
-from dptrace.record.launch import messages
-from dptrace.record.launch.manifest import launch_metadata, write_manifest
-from dptrace.record.launch.run_folder import RUN_FILE, RunFolder, trace_name
 from dptrace.record.output import compress
+from dptrace.record.run_folder import messages
+from dptrace.record.run_folder.folder import RUN_FILE, RunFolder, trace_name
+from dptrace.record.run_folder.manifest import launch_metadata, write_manifest
 
 __all__ = ["Delivery"]
 

@@ -12,11 +12,11 @@ from torch.profiler import ProfilerAction, profile
 
 from dptrace.record.distributed import RankStore
 from dptrace.record.integrations.trace_collection import Delivery
-from dptrace.record.launch import messages
-from dptrace.record.launch.run_folder import RunFolder, trace_name
 from dptrace.record.output import start_thread
 from dptrace.record.profiler import device_of
 from dptrace.record.rank_metadata import foreign_metadata
+from dptrace.record.run_folder import messages
+from dptrace.record.run_folder.folder import RunFolder, trace_name
 
 __all__ = ["TraceHandler", "recorded_steps", "trace_handler"]
 

@@ -1,1 +1,1 @@
-"""The launcher: torchrun, the run folder, failures and run.json; imports torch only in ``torchrun_agent``."""
+"""The launcher: torchrun and Slurm, signals, and the supervision of a job; imports torch only in ``torchrun_agent``."""

@@ -13,10 +13,14 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from dptrace.errors import UsageError
-from dptrace.record.launch.failure import find_restarts, has_failures
-from dptrace.record.launch.hangs import ask_ranks, describe_hang
-from dptrace.record.launch.manifest import add_overhead, launch_metadata, write_manifest
-from dptrace.record.launch.messages import (
+from dptrace.record.failures.failure import find_restarts, has_failures
+from dptrace.record.failures.hangs import ask_ranks, describe_hang
+from dptrace.record.launch.process_tree import descendants
+from dptrace.record.launch.signals import Signals
+from dptrace.record.launch.torchrun import Launch
+from dptrace.record.run_folder.folder import RunFolder
+from dptrace.record.run_folder.manifest import add_overhead, launch_metadata, write_manifest
+from dptrace.record.run_folder.messages import (
     finish_path,
     read_messages,
     recorded_marker,
@@ -24,10 +28,6 @@ from dptrace.record.launch.messages import (
     window_folder,
     write_json,
 )
-from dptrace.record.launch.process_tree import descendants
-from dptrace.record.launch.run_folder import RunFolder
-from dptrace.record.launch.signals import Signals
-from dptrace.record.launch.torchrun import Launch
 
 __all__ = ["Monitor", "RankSteps", "Reporter", "Stalled", "request_window"]
 

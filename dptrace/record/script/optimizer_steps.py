@@ -17,8 +17,8 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from dptrace.record.launch import messages
 from dptrace.record.recording import Recording, latest, record
+from dptrace.record.run_folder import messages
 from dptrace.record.script.closures import mark_closure
 from dptrace.record.script.counted_optimizer import CountedOptimizer
 from dptrace.record.script.evaluation import EvaluationMarks

@@ -15,9 +15,9 @@ from typing import NoReturn
 
 from dptrace.errors import RecordingError
 from dptrace.record.distributed import exit_now
-from dptrace.record.launch import messages
 from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
 from dptrace.record.recording import is_failure, latest
+from dptrace.record.run_folder import messages
 from dptrace.record.script import spawn
 from dptrace.record.script.execute import execute, program_frames
 from dptrace.record.script.watch import Steps, watch_steps

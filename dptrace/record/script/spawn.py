@@ -28,9 +28,9 @@ import torch.multiprocessing
 
 from dptrace.errors import RecordingError
 from dptrace.record.distributed import exit_now
-from dptrace.record.launch import messages
 from dptrace.record.launch.process_tree import end_with_parent
 from dptrace.record.recording import is_failure, latest
+from dptrace.record.run_folder import messages
 from dptrace.record.script.watch import Steps, watch_steps
 
 __all__ = ["OwnRanks", "exit_after_threads", "install", "report_killed_rank"]

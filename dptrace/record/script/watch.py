@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from dptrace.record.launch.messages import LauncherSettings
+from dptrace.record.failures.stack_dump import install_stack_dump
+from dptrace.record.run_folder.messages import LauncherSettings
 from dptrace.record.script.closures import mark_closure
 from dptrace.record.script.optimizer_steps import OptimizerSteps
 from dptrace.record.script_profiler import guard
 from dptrace.record.script_profiler.adoption import ScriptProfilerSteps
-from dptrace.record.stack_dump import install_stack_dump
 
 __all__ = ["Steps", "watch_steps"]
 

@@ -22,12 +22,12 @@ from dptrace.errors import RecordingError
 from dptrace.record.accelerator import accelerator_of
 from dptrace.record.distributed import RankStore
 from dptrace.record.gloo_threads import gloo_threads
-from dptrace.record.launch import messages
 from dptrace.record.output import start_thread, write_rank
 from dptrace.record.profiler import AlignedProfile, device_of
 from dptrace.record.quiet_stderr import quiet_stderr
 from dptrace.record.rank_metadata import ddp_logging, foreign_metadata
 from dptrace.record.recording import latest
+from dptrace.record.run_folder import messages
 
 __all__ = ["ScriptProfilerSteps"]
 

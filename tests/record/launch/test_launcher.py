@@ -181,8 +181,8 @@ def test_a_failure_after_a_restart_tells_of_it_and_of_the_checkpoints(tmp_path: 
     from dptrace.errors import RecordingError
     from dptrace.record.launch import launcher as launch
     from dptrace.record.launch.monitor import Monitor
-    from dptrace.record.launch.run_folder import RunFolder
     from dptrace.record.launch.torchrun import Launch
+    from dptrace.record.run_folder.folder import RunFolder
 
     run = RunFolder(tmp_path / "r")
     run.begin(force=False)

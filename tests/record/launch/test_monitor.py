@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.launch.messages import finish_path, heartbeat_path, request_path, window_folder, write_json
 from dptrace.record.launch.monitor import Monitor, Stalled, request_window
-from dptrace.record.launch.run_folder import RunFolder
 from dptrace.record.launch.signals import Signals
 from dptrace.record.launch.torchrun import Launch
+from dptrace.record.run_folder.folder import RunFolder
+from dptrace.record.run_folder.messages import finish_path, heartbeat_path, request_path, window_folder, write_json
 from tests.support.silent import SilentReporter
 
 RUN_KEYS = ("model", "parameters", "options", "versions", "ddp", "memory", "node", "local_rank", "host", "device")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.record.launch.messages import LauncherSettings
+from dptrace.record.run_folder.messages import LauncherSettings
 
 torch = pytest.importorskip("torch")
 

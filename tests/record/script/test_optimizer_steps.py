@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.record.launch.messages import LauncherSettings
+from dptrace.record.run_folder.messages import LauncherSettings
 
 torch = pytest.importorskip("torch")
 

@@ -20,7 +20,7 @@ def _ranks(monkeypatch: pytest.MonkeyPatch, *seen: bool) -> list[Any]:
 
     store = torch.distributed.HashStore()
     monkeypatch.setattr(distributed, "_store", lambda: store)
-    monkeypatch.setattr("dptrace.record.launch.messages.world_size", lambda: 2)
+    monkeypatch.setattr("dptrace.record.run_folder.messages.world_size", lambda: 2)
     guards: list[Any] = [SimpleNamespace(foreign_seen=own) for own in seen]
     return [StartAgreement(distributed.RankStore("1"), guard) for guard in guards]
 

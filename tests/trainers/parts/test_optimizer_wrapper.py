@@ -43,7 +43,7 @@ def moved(*arguments: str, large: float = 1.0) -> Any:
 
 def test_a_checkpoint_is_read_to_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever the model is: step counts of an optimizer that are read to a GPU stay there and block each step."""
-    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.record.checkpoints.checkpoints import Checkpoints
     from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 
     devices: list[Any] = []
@@ -56,7 +56,7 @@ def test_a_checkpoint_is_read_to_the_cpu(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_what_cannot_begin_as_asked_says_what_can(tmp_path: Path) -> None:
     """Existing checkpoints without --resume, --resume without checkpoints, and a folder that cannot be written to."""
-    from dptrace.record.checkpoints import checkpoints_of
+    from dptrace.record.checkpoints.checkpoints import checkpoints_of
 
     (tmp_path / "step-00000005.pt").write_text("")
     (tmp_path / "file").write_text("")

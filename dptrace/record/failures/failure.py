@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dptrace.record.launch.causes import explain
-from dptrace.record.launch.messages import read_messages
+from dptrace.record.failures.causes import explain
+from dptrace.record.run_folder.messages import read_messages
 
 __all__ = [
     "Failure",

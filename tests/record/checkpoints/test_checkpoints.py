@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 def test_the_last_two_are_kept_and_the_newest_is_found(tmp_path: Path) -> None:
     """Older ones are deleted; a training continues only from a checkpoint before its end."""
-    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.record.checkpoints.checkpoints import Checkpoints
 
     checkpoints = Checkpoints(tmp_path / "new", {"model": "small"})
     assert checkpoints.load_newest(100, CPU) is None
@@ -41,7 +41,7 @@ def test_the_last_two_are_kept_and_the_newest_is_found(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
     """A damaged checkpoint costs some steps, not the training; if all are damaged, the error says so."""
-    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.record.checkpoints.checkpoints import Checkpoints
 
     checkpoints = Checkpoints(tmp_path, {})
     for step in (5, 10):
@@ -55,7 +55,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
     """A checkpoint with another learning rate, batch size or compression is not used."""
-    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.record.checkpoints.checkpoints import Checkpoints
 
     Checkpoints(tmp_path, {"lr": 0.1, "batch_size": 8}).save(5, {})
     with pytest.raises(UsageError, match=r"batch-size 8, not 16"):
@@ -66,7 +66,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
 
 def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
     """A pickle that would run a command counts as damaged."""
-    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.record.checkpoints.checkpoints import Checkpoints
 
     class Evil:
         def __reduce__(self) -> tuple[object, tuple[str]]:
@@ -81,7 +81,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     """The error names the folder, and no partial file is left."""
-    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.record.checkpoints.checkpoints import Checkpoints
 
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DptraceError, match="cannot be written"):
@@ -168,7 +168,7 @@ def test_two_machines_record_one_run(tmp_path: Path) -> None:
 
 def test_numbers_that_changed_on_the_disk_are_not_trained_on(tmp_path: Path) -> None:
     """A file of the right length with changed bytes is damaged, and reported."""
-    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.record.checkpoints.checkpoints import Checkpoints
 
     checkpoints = Checkpoints(tmp_path, {})
     for step in (5, 10):
@@ -185,7 +185,7 @@ def test_numbers_that_changed_on_the_disk_are_not_trained_on(tmp_path: Path) -> 
 
 def test_what_a_killed_rank_had_half_written_goes(tmp_path: Path) -> None:
     """The next checkpoint deletes the partial file of the last attempt."""
-    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.record.checkpoints.checkpoints import Checkpoints
 
     (tmp_path / ".step-00000004.pt.123.part").write_bytes(b"half")
     Checkpoints(tmp_path, {}).save(5, {})

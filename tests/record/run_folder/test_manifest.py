@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.record.launch.manifest import (
+from dptrace.record.run_folder.manifest import (
     add_overhead,
     is_missing_ranks_note,
     launch_metadata,

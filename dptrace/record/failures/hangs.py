@@ -1,6 +1,6 @@
 """Find out where ranks are that make no progress, and say which one the others wait for.
 
-The launcher's part; ``dptrace.record.stack_dump`` is the ranks'.
+The launcher's part; ``stack_dump`` is the ranks'.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from dptrace.core.text import sanitize
 from dptrace.core.units import duration
-from dptrace.record.launch.stack_text import Place, main_thread, place_of
+from dptrace.record.failures.stack_text import Place, main_thread, place_of
 
 __all__ = [
     "STACKS_SIGNAL",

@@ -72,7 +72,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_file_is_refused_and_not_run(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each counts as damaged; the error has one line."""
-    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.record.checkpoints.checkpoints import Checkpoints
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "step-00000005.pt").write_bytes(HOSTILE[kind])
@@ -85,7 +85,7 @@ def test_a_hostile_file_is_refused_and_not_run(kind: str, tmp_path: Path, monkey
 
 def test_settings_from_a_file_are_shown_in_a_line(tmp_path: Path) -> None:
     """Without what a terminal would obey, and not at any length."""
-    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.record.checkpoints.checkpoints import Checkpoints
 
     (tmp_path / "step-00000005.pt").write_bytes(_saved(_whole(facts={"model": "\x1b[31m\n" + "long " * 1000})))
     with pytest.raises(UsageError, match=r"belongs to another training: model .*not mlp") as error:
@@ -97,7 +97,7 @@ def test_settings_from_a_file_are_shown_in_a_line(tmp_path: Path) -> None:
 
 def test_what_is_no_file_is_neither_read_nor_deleted(tmp_path: Path) -> None:
     """A folder, a pipe, which would block, and a link into nowhere, all named as checkpoints are."""
-    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.record.checkpoints.checkpoints import Checkpoints
 
     (tmp_path / "step-00000001.pt").mkdir()
     os.mkfifo(tmp_path / "step-00000002.pt")
@@ -114,7 +114,7 @@ def test_what_is_no_file_is_neither_read_nor_deleted(tmp_path: Path) -> None:
 
 def test_a_linked_checkpoint_is_read(tmp_path: Path) -> None:
     """A link to an intact file is as good as the file."""
-    from dptrace.record.checkpoint_file import read_checkpoint, write_checkpoint
+    from dptrace.record.checkpoints.file import read_checkpoint, write_checkpoint
 
     write_checkpoint(tmp_path / "elsewhere.pt", 5, {"lr": 0.1}, {"model": {"w": torch.ones(2)}})
     (tmp_path / "step-00000005.pt").symlink_to(tmp_path / "elsewhere.pt")

@@ -14,8 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
-from dptrace.record.launch.hangs import STACKS_SIGNAL, ask_ranks, stacks_name  # noqa: E402
-from dptrace.record.stack_dump import dump_flight_recorder, install  # noqa: E402
+from dptrace.record.failures.hangs import STACKS_SIGNAL, ask_ranks, stacks_name  # noqa: E402
+from dptrace.record.failures.stack_dump import dump_flight_recorder, install  # noqa: E402
 from tests.support.recordings import environment  # noqa: E402
 
 needs_signal = pytest.mark.skipif(STACKS_SIGNAL is None, reason="this system has no realtime signals")
@@ -59,7 +59,7 @@ def test_without_records_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp
 def test_a_rank_answers_more_than_once_and_goes_on(tmp_path: Path) -> None:
     """Each signal adds the stacks of all threads to the file; the process itself is not disturbed."""
     code = (
-        "import sys, threading\nfrom pathlib import Path\nfrom dptrace.record.stack_dump import install\n"
+        "import sys, threading\nfrom pathlib import Path\nfrom dptrace.record.failures.stack_dump import install\n"
         "def other(): threading.Event().wait()\nthreading.Thread(target=other, daemon=True).start()\n"
         "install(Path(sys.argv[1]), 3); install(Path(sys.argv[1]), 3)\nprint('ready', flush=True)\ninput()\n"
     )

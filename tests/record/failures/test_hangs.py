@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.record.launch.hangs import (
+from dptrace.record.failures.hangs import (
     STACKS_SIGNAL,
     ask_ranks,
     describe_hang,
@@ -27,7 +27,7 @@ TRAIN = """
 import sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
-from dptrace.record.stack_dump import install
+from dptrace.record.failures.stack_dump import install
 
 folder, rank = Path(sys.argv[1]), int(sys.argv[2])
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)

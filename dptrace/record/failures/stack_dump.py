@@ -1,7 +1,7 @@
 """Let the launcher ask a rank where it is: its stacks by a signal, its latest collectives by a file.
 
-The rank's part; ``dptrace.record.launch.hangs`` asks and reads. Both work while the rank is stuck inside C++ code: the
-signal's handler is C and needs no Python, and code that waits for peers or a GPU lets other threads run.
+The rank's part; ``hangs`` asks and reads. Both work while the rank is stuck inside C++ code: the signal's handler is C
+and needs no Python, and code that waits for peers or a GPU lets other threads run.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from dptrace.record.launch.hangs import STACKS_SIGNAL, flight_name, flight_request, stacks_header, stacks_name
-from dptrace.record.launch.messages import LauncherSettings, rank
+from dptrace.record.failures.hangs import STACKS_SIGNAL, flight_name, flight_request, stacks_header, stacks_name
+from dptrace.record.run_folder.messages import LauncherSettings, rank
 
 __all__ = ["dump_flight_recorder", "install", "install_stack_dump"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.record.launch import stack_text
-from dptrace.record.launch.stack_text import Frame, main_thread, place_of
+from dptrace.record.failures import stack_text
+from dptrace.record.failures.stack_text import Frame, main_thread, place_of
 
 TORCH = "/opt/venv/lib/python3.12/site-packages/torch"
 OWN = Path(stack_text.__file__).parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.errors import DptraceError, UsageError
-from dptrace.record.launch.run_folder import RunFolder, is_run_folder, trace_name
+from dptrace.record.run_folder.folder import RunFolder, is_run_folder, trace_name
 
 
 def _run(path: Path, *names: str) -> Path:

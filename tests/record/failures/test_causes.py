@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from dptrace.record.launch.causes import explain
-from dptrace.record.launch.messages import error_text
+from dptrace.record.failures.causes import explain
+from dptrace.record.run_folder.messages import error_text
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from statistics import fmean, median
 from typing import Any
 
 from dptrace.core.units import plural
-from dptrace.record.launch.messages import read_messages, write_json
-from dptrace.record.launch.run_folder import RUN_FILE, SCHEMA
+from dptrace.record.run_folder.folder import RUN_FILE, SCHEMA
+from dptrace.record.run_folder.messages import read_messages, write_json
 
 __all__ = [
     "add_overhead",

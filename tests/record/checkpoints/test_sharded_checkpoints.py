@@ -15,7 +15,7 @@ from tests.support.recordings import dptrace
 from tests.support.threads import in_threads
 
 if TYPE_CHECKING:
-    from dptrace.record.checkpoints import ShardedCheckpoints
+    from dptrace.record.checkpoints.checkpoints import ShardedCheckpoints
 
 torch = pytest.importorskip("torch")
 
@@ -53,7 +53,7 @@ class _Ranks:
         return agreed
 
     def checkpoints(self, folder: Path, settings: dict[str, Any]) -> list[ShardedCheckpoints]:
-        from dptrace.record.checkpoints import Peers, ShardedCheckpoints
+        from dptrace.record.checkpoints.checkpoints import Peers, ShardedCheckpoints
 
         everyone = [Peers(rank, self.size, self, self.all_true) for rank in range(self.size)]
         return [ShardedCheckpoints(folder, settings, peers) for peers in everyone]
@@ -111,7 +111,7 @@ def test_another_number_of_ranks_is_another_training(tmp_path: Path) -> None:
 
 def test_a_folder_that_the_ranks_do_not_share_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 finds only its own file: no checkpoint appears, and the message says what to choose."""
-    from dptrace.record import checkpoints
+    from dptrace.record.checkpoints import checkpoints
 
     monkeypatch.setattr(checkpoints, "_VISIBLE_AFTER_S", 0.0)
     ranks = _Ranks(2)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.launch.checkpoint_folder import (
+from dptrace.record.checkpoints.folder import (
     check_writable,
     checkpoint_folder,
     checkpoint_steps,

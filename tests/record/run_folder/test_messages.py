@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.launch import messages
-from dptrace.record.launch.messages import LauncherSettings
+from dptrace.record.run_folder import messages
+from dptrace.record.run_folder.messages import LauncherSettings
 
 
 def test_an_assignment_survives_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

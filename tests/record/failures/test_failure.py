@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.record.launch.failure import Failure, collect_logs, find_failure, last_lines
+from dptrace.record.failures.failure import Failure, collect_logs, find_failure, last_lines
 
 
 def _write_message(
