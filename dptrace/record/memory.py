@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from dptrace.record.accelerator import accelerator_of
+from dptrace.record.ranks.accelerator import accelerator_of
 
 __all__ = ["MemoryTracker"]
 

@@ -13,14 +13,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dptrace.record.accelerator import accelerator_of
-from dptrace.record.distributed import RankStore
-from dptrace.record.environment import device_name, versions
 from dptrace.record.flops.step_flops import StepFlops
 from dptrace.record.memory import MemoryTracker
-from dptrace.record.profiler import Stopwatch
+from dptrace.record.profiler.aligned_profile import Stopwatch
+from dptrace.record.ranks.accelerator import accelerator_of
+from dptrace.record.ranks.distributed import RankStore
+from dptrace.record.ranks.environment import device_name, versions
 from dptrace.record.run_folder import messages
-from dptrace.record.windows import Window
+from dptrace.record.windows.plan import Window
 
 LOCAL_RANK_ENV = "DPTRACE_LOCAL_RANK"
 """Environment variable with the rank's number on its machine, where LOCAL_RANK is the number of its GPU in its task."""

@@ -43,7 +43,7 @@ def test_what_cannot_be_metadata_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dptrace.record.rank_metadata.ddp_logging", fail)
-    monkeypatch.setattr("dptrace.record.profiler.Stopwatch.durations_ns", fail)
+    monkeypatch.setattr("dptrace.record.profiler.aligned_profile.Stopwatch.durations_ns", fail)
     recording = record("run", model=torch.nn.LazyLinear(4))
     metadata = describe(recording, recording.plan.windows[-1], [], 0, [])
 

@@ -183,7 +183,7 @@ def test_what_is_there_is_not_overwritten() -> None:
 def _launch(monkeypatch: pytest.MonkeyPatch, staging: Path, **settings: Any) -> None:
     """Make this process a rank of a launcher that keeps its files in *staging*."""
     monkeypatch.setattr("dptrace.record.output.end_with_parent", lambda signal: None)
-    monkeypatch.setattr("dptrace.record.window_requests._POLL_NS", 0)
+    monkeypatch.setattr("dptrace.record.windows.requests._POLL_NS", 0)
     for name, value in LauncherSettings(str(staging), "x", script=True, **settings).environment().items():
         monkeypatch.setenv(name, value)
 
@@ -219,7 +219,7 @@ def test_a_window_on_request_between_those_that_measure_the_overhead_leaves_it_w
     # Several ranks agree on a step ahead, so that a window may begin between others.
     asked = [(0, "record", 0), (5, "overhead", 10), (6, "record", 20)]
     requests = {step: SimpleNamespace(kind=kind, first=first) for step, kind, first in asked}
-    monkeypatch.setattr("dptrace.record.window_requests.WindowRequests.poll", lambda self, step: requests.get(step))
+    monkeypatch.setattr("dptrace.record.windows.requests.WindowRequests.poll", lambda self, step: requests.get(step))
     with record() as recording:
         for _ in range(60):
             torch.ones(4).sum()
@@ -245,9 +245,9 @@ def test_what_goes_wrong_in_the_recording_leaves_a_note() -> None:
     assert Path("x/rank0.pt.trace.json.gz").exists()
 
 
-@pytest.mark.parametrize("place", ["profiler.AlignedProfile.finish", "profiler.AlignedProfile.step"])
+@pytest.mark.parametrize("method", ["finish", "step"])
 def test_an_error_of_the_profiler_hides_no_error_of_the_training(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After a CUDA error all later calls fail too: the script's own error propagates, and no folder stays."""
     from dptrace.record import record
@@ -255,54 +255,13 @@ def test_an_error_of_the_profiler_hides_no_error_of_the_training(
     def fail(self: object) -> None:
         raise RuntimeError("CUDA error: again")
 
-    monkeypatch.setattr(f"dptrace.record.{place}", fail)
+    monkeypatch.setattr(f"dptrace.record.profiler.aligned_profile.AlignedProfile.{method}", fail)
     with pytest.raises(ValueError, match="mine"), record("x", steps=2, warmup=2, wait=0) as recording:
         recording.step()
         raise ValueError("mine")
 
     assert "The recording failed: RuntimeError: CUDA error: again" in capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("device", "backends", "shapes", "expected"),
-    [
-        ("cpu", "cpu:gloo,cuda:gloo", False, ({"CPU"}, True)),
-        ("cuda:1", "cuda:nccl", False, ({"CPU", "CUDA"}, False)),
-        ("cuda:1", "cuda:nccl", True, ({"CPU", "CUDA"}, True)),
-        ("cuda:1", "cpu:gloo,cuda:gloo", False, ({"CPU", "CUDA"}, True)),
-    ],
-)
-def test_what_is_recorded_fits_where_training_is(
-    device: str, backends: str, shapes: bool, expected: tuple[set[str], bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """GPU work is recorded only if parameters are on a GPU; shapes only if gloo's sizes or the user need them."""
-    from dptrace.record import record
-
-    asked: dict[str, Any] = {}
-
-    class Profile:
-        def __init__(self, rank_store: object, window: object, **settings: Any) -> None:
-            asked.update(settings)
-
-        def start(self) -> None: ...
-
-        def finish(self) -> None: ...
-
-    monkeypatch.setattr("dptrace.record.window_profiler.AlignedProfile", Profile)
-    monkeypatch.setattr("dptrace.record.recording.Stopwatch.begin", lambda self: None)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
-    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
-    monkeypatch.setattr("torch.distributed.get_backend_config", lambda: backends)
-    recording = record("x", steps=1, warmup=2, wait=0, shapes=shapes)
-    recording.set_parameters([SimpleNamespace(device=torch.device(device), numel=lambda: 7)])  # type: ignore[list-item]
-    with recording:
-        pass
-
-    assert expected == ({activity.name for activity in asked["activities"]}, asked["record_shapes"])
-    assert 7 == recording.parameters
 
 
 SPAWNED = """

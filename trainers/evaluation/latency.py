@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dptrace.record.accelerator import accelerator_of
+from dptrace.record.ranks.accelerator import accelerator_of
 
 __all__ = ["inference_latency"]
 

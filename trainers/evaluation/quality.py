@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from dptrace.record.distributed import World, at_least_float32
+from dptrace.record.ranks.distributed import World, at_least_float32
 
 __all__ = ["loss_and_accuracy"]
 

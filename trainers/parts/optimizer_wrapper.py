@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from dptrace.record import Options, phase
 from dptrace.record.checkpoints.checkpoints import Checkpoints, checkpoints_of
-from dptrace.record.distributed import at_least_float32
 from dptrace.record.options.modes import REPLICATED
+from dptrace.record.ranks.distributed import at_least_float32
 from dptrace.record.run_folder.messages import rank
 from dptrace.trainers.parts.training_state import TrainingState
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from dptrace.record.distributed import World, assert_in_sync, at_least_float32, process_group, save_parameters
 from dptrace.record.epochs.timer import EpochTimer
-from dptrace.record.marks import phase
 from dptrace.record.options.parse import SYNTHETIC_IMAGES, Options, parse_options
 from dptrace.record.options.validation import check_ranks
+from dptrace.record.profiler.marks import phase
+from dptrace.record.ranks.distributed import World, assert_in_sync, at_least_float32, process_group, save_parameters
 from dptrace.record.recording import Recording, record
 from dptrace.trainers.data.order import Order
 from dptrace.trainers.evaluation.timed import time_inference, timer_of

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from dptrace.record.distributed import check_finite
+from dptrace.record.ranks.distributed import check_finite
 from dptrace.trainers.parts.communication.regions import Region, SequenceRegion
 from dptrace.trainers.parts.models import gpt, mlp
 

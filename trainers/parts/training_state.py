@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dptrace.errors import DptraceError
-from dptrace.record.accelerator import accelerator_of
+from dptrace.record.ranks.accelerator import accelerator_of
 
 __all__ = ["TrainingState"]
 

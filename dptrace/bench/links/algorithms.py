@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dptrace.errors import RecordingError
-from dptrace.record.distributed import World
+from dptrace.record.ranks.distributed import World
 from dptrace.trainers.parts.communication.all_reduce import (
     halving_doubling_all_reduce,
     hierarchical_all_reduce,

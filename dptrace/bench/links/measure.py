@@ -26,10 +26,10 @@ from dptrace.bench.links.operations import ELEMENT_BYTES, Operations, largest_me
 from dptrace.bench.links.topology import describe_machine
 from dptrace.errors import RecordingError
 from dptrace.model.algorithm_report import ADDITION, ALGORITHM_PREFIX
-from dptrace.record.accelerator import accelerator_of, backend_of
-from dptrace.record.distributed import World, process_group
-from dptrace.record.environment import device_name, versions
-from dptrace.record.profiler import Stopwatch
+from dptrace.record.profiler.aligned_profile import Stopwatch
+from dptrace.record.ranks.accelerator import accelerator_of, backend_of
+from dptrace.record.ranks.distributed import World, process_group
+from dptrace.record.ranks.environment import device_name, versions
 from dptrace.record.run_folder import messages
 
 __all__ = ["MEASURED", "main", "sizes_between"]

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from dptrace.bench.links.algorithms import all_reduce_call
 from dptrace.errors import RecordingError
 from dptrace.model.algorithm_report import ADDITION, ALGORITHM_PREFIX
-from dptrace.record.accelerator import accelerator_of
-from dptrace.record.distributed import World
+from dptrace.record.ranks.accelerator import accelerator_of
+from dptrace.record.ranks.distributed import World
 
 __all__ = ["ELEMENT_BYTES", "Operations", "largest_message"]
 

@@ -27,9 +27,9 @@ from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError, UsageError
 from dptrace.record.checkpoints.file import read_checkpoint, write_checkpoint
 from dptrace.record.checkpoints.folder import check_writable, checkpoint_folder, checkpoint_steps
-from dptrace.record.distributed import RankStore
 from dptrace.record.options.modes import REPLICATED
 from dptrace.record.options.parse import Options
+from dptrace.record.ranks.distributed import RankStore
 from dptrace.record.run_folder.messages import rank, restart_count
 
 __all__ = ["Checkpoints", "Peers", "ShardedCheckpoints", "checkpoints_of"]

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from dptrace.record.distributed import RankStore
-from dptrace.record.environment import device_name, versions
 from dptrace.record.epochs.results import epoch_line, epoch_result, results
-from dptrace.record.profiler import Stopwatch, device_of
+from dptrace.record.profiler.aligned_profile import Stopwatch, device_of
 from dptrace.record.rank_metadata import losses_as_floats, plain_value
+from dptrace.record.ranks.distributed import RankStore
+from dptrace.record.ranks.environment import device_name, versions
 from dptrace.record.run_folder.messages import EPOCH, RESULTS
 
 __all__ = ["EpochTimer"]

@@ -29,7 +29,7 @@ _WAITS = (
     ("torch/distributed/", "waits in torch.distributed"),
     ("torch/autograd/", "is in backward"),
     ("torch/optim/", "is in an optimizer"),
-    ("dptrace/record/distributed.py", "waits for the other ranks to start or end the recording"),
+    ("dptrace/record/ranks/distributed.py", "waits for the other ranks to start or end the recording"),
 )
 """What a call of the user's line is about, by the file that is called, most specific first."""
 

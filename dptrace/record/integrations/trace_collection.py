@@ -18,8 +18,8 @@ from typing import Any
 
 from dptrace.core.units import plural
 from dptrace.errors import RecordingError
-from dptrace.record.distributed import RankStore
 from dptrace.record.output import compress
+from dptrace.record.ranks.distributed import RankStore
 from dptrace.record.run_folder import messages
 from dptrace.record.run_folder.folder import RUN_FILE, RunFolder, trace_name
 from dptrace.record.run_folder.manifest import launch_metadata, write_manifest

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from torch.profiler import ProfilerAction, profile
 
-from dptrace.record.distributed import RankStore
 from dptrace.record.integrations.trace_collection import Delivery
 from dptrace.record.output import start_thread
-from dptrace.record.profiler import device_of
+from dptrace.record.profiler.aligned_profile import device_of
 from dptrace.record.rank_metadata import foreign_metadata
+from dptrace.record.ranks.distributed import RankStore
 from dptrace.record.run_folder import messages
 from dptrace.record.run_folder.folder import RunFolder, trace_name
 

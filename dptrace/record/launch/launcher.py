@@ -10,13 +10,13 @@ from typing import Any
 
 from dptrace.core.units import plural
 from dptrace.errors import MissingExtraError, RecordingError, UsageError
-from dptrace.record.accelerator import available_accelerator
 from dptrace.record.checkpoints.folder import kept_checkpoints_message
 from dptrace.record.failures.failure import Failure, collect_logs, find_failure, last_lines
 from dptrace.record.launch.machines import wait_for_first_machine
 from dptrace.record.launch.monitor import Monitor, Reporter, Stalled
 from dptrace.record.launch.signals import Interrupted, Signals, catch_signals
 from dptrace.record.launch.torchrun import Launch, run_torchrun
+from dptrace.record.ranks.accelerator import available_accelerator
 from dptrace.record.run_folder.folder import RUN_FILE, RunFolder
 from dptrace.record.run_folder.manifest import write_manifest
 from dptrace.record.run_folder.messages import read_messages, window_folder

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol
 from dptrace.errors import UsageError
 from dptrace.record.failures.failure import find_restarts, has_failures
 from dptrace.record.failures.hangs import ask_ranks, describe_hang
-from dptrace.record.launch.process_tree import descendants
 from dptrace.record.launch.signals import Signals
 from dptrace.record.launch.torchrun import Launch
+from dptrace.record.ranks.process_tree import descendants
 from dptrace.record.run_folder.folder import RunFolder
 from dptrace.record.run_folder.manifest import add_overhead, launch_metadata, write_manifest
 from dptrace.record.run_folder.messages import (

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from dptrace.record.accelerator import available_accelerator
 from dptrace.record.launch.slurm import SlurmTask, slurm_task
 from dptrace.record.rank_metadata import LOCAL_RANK_ENV
+from dptrace.record.ranks.accelerator import available_accelerator
 
 __all__ = ["main", "place"]
 

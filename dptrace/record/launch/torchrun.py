@@ -17,9 +17,9 @@ from typing import Any
 
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.record.launch.machines import EndedElsewhere
-from dptrace.record.launch.process_tree import LAUNCHER_PID_ENV, descendants
 from dptrace.record.launch.signals import Signals
 from dptrace.record.launch.slurm import SlurmTask
+from dptrace.record.ranks.process_tree import LAUNCHER_PID_ENV, descendants
 from dptrace.record.run_folder.messages import LauncherSettings
 
 __all__ = ["Launch", "run_torchrun", "stop_agent", "thread_environment"]

@@ -20,7 +20,7 @@ from torch.distributed.elastic.multiprocessing import api
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from dptrace.record.launch.process_tree import AGENT_PID_ENV, LAUNCHER_PID_ENV, end_with_parent
+from dptrace.record.ranks.process_tree import AGENT_PID_ENV, LAUNCHER_PID_ENV, end_with_parent
 from dptrace.record.run_folder.messages import write_json
 
 __all__ = ["allow_ranks_of_two_digits", "main"]

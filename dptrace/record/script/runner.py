@@ -14,8 +14,8 @@ from types import FrameType
 from typing import NoReturn
 
 from dptrace.errors import RecordingError
-from dptrace.record.distributed import exit_now
-from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
+from dptrace.record.ranks.distributed import exit_now
+from dptrace.record.ranks.process_tree import AGENT_PID_ENV, end_with_parent
 from dptrace.record.recording import is_failure, latest
 from dptrace.record.run_folder import messages
 from dptrace.record.script import spawn

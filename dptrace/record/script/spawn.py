@@ -27,8 +27,8 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from dptrace.errors import RecordingError
-from dptrace.record.distributed import exit_now
-from dptrace.record.launch.process_tree import end_with_parent
+from dptrace.record.ranks.distributed import exit_now
+from dptrace.record.ranks.process_tree import end_with_parent
 from dptrace.record.recording import is_failure, latest
 from dptrace.record.run_folder import messages
 from dptrace.record.script.watch import Steps, watch_steps

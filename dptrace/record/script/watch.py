@@ -8,8 +8,8 @@ from dptrace.record.failures.stack_dump import install_stack_dump
 from dptrace.record.run_folder.messages import LauncherSettings
 from dptrace.record.script.closures import mark_closure
 from dptrace.record.script.optimizer_steps import OptimizerSteps
+from dptrace.record.script.profiler_steps import ScriptProfilerSteps
 from dptrace.record.script_profiler import guard
-from dptrace.record.script_profiler.adoption import ScriptProfilerSteps
 
 __all__ = ["Steps", "watch_steps"]
 

@@ -1,1 +1,1 @@
-"""The profiler of the script itself: kept apart from dptrace's, or its trace taken as the run."""
+"""The profiler of the script itself, kept apart from dptrace's."""

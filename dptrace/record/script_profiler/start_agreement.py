@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from dptrace.record.distributed import RankStore
+from dptrace.record.ranks.distributed import RankStore
 from dptrace.record.script_profiler.guard import ProfilerGuard
 
 __all__ = ["StartAgreement"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from dptrace.bench.links import measure  # noqa: E402 - needs torch
-from dptrace.record.distributed import World, process_group  # noqa: E402
+from dptrace.record.ranks.distributed import World, process_group  # noqa: E402
 
 
 @given(st.integers(64, 10**6), st.integers(0, 10**9), st.sampled_from([8, 12, 16, 32, 64]))

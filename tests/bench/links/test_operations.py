@@ -15,12 +15,12 @@ torch = pytest.importorskip("torch")
 from dptrace.bench.links import operations  # noqa: E402
 from dptrace.errors import RecordingError  # noqa: E402 - needs torch
 from dptrace.model.all_reduce_volume import ALL_REDUCES  # noqa: E402
-from dptrace.record.distributed import World, process_group  # noqa: E402
+from dptrace.record.ranks.distributed import World, process_group  # noqa: E402
 
 RANK = """
 import sys, torch, torch.distributed as dist
 from dptrace.bench.links.operations import Operations
-from dptrace.record.distributed import World
+from dptrace.record.ranks.distributed import World
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()

@@ -51,7 +51,7 @@ def place(*calls: str, head: str = HEAD) -> str:
             ),
             "is in backward",
         ),
-        ((f'{OWN}/record/distributed.py", line 276 in barrier',), "waits for the other ranks"),
+        ((f'{OWN}/record/ranks/distributed.py", line 276 in barrier',), "waits for the other ranks"),
         (
             (
                 '/usr/lib/python3.12/socket.py", line 707 in readinto',

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 def _ranks(monkeypatch: pytest.MonkeyPatch, *seen: bool) -> list[Any]:
     """Return an agreement for each of two ranks that share a store; *seen*: whose script profiles itself."""
-    from dptrace.record import distributed
+    from dptrace.record.ranks import distributed
     from dptrace.record.script_profiler.start_agreement import StartAgreement
 
     store = torch.distributed.HashStore()
@@ -56,7 +56,7 @@ def test_a_rank_that_no_one_answers_decides_alone(monkeypatch: pytest.MonkeyPatc
 
 def test_a_single_process_decides_alone() -> None:
     """There is no store to ask."""
-    from dptrace.record.distributed import RankStore
+    from dptrace.record.ranks.distributed import RankStore
     from dptrace.record.script_profiler.start_agreement import StartAgreement
 
     agreement = StartAgreement(RankStore("1"), SimpleNamespace(foreign_seen=True))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from dptrace.record.distributed import at_least_float32
+from dptrace.record.ranks.distributed import at_least_float32
 from dptrace.trainers.parts.communication.collectives import all_gather
 from dptrace.trainers.parts.experts.added_loss import with_loss
 from dptrace.trainers.parts.experts.exchange import Exchange

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dptrace.record import Options
-from dptrace.record.distributed import check_finite
+from dptrace.record.ranks.distributed import check_finite
 from dptrace.trainers.parts.experts.exchange import Peers
 from dptrace.trainers.parts.experts.mixture import Experts
 from dptrace.trainers.parts.experts.settings import MixtureRanks, MixtureSettings

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dptrace.errors import UsageError
-from dptrace.record.distributed import check_finite
+from dptrace.record.ranks.distributed import check_finite
 
 __all__ = ["PipelineStages", "split_into_stages"]
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ 
 @pytest.fixture
 def adopt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], Any]:
     """Return a function that begins to adopt the traces of this process, into the folder ``run``."""
-    from dptrace.record.script_profiler.adoption import ScriptProfilerSteps
+    from dptrace.record.script.profiler_steps import ScriptProfilerSteps
 
     for name in ("start_trace", "stop_trace"):  # restores what the constructor replaces
         monkeypatch.setattr(torch.profiler.profile, name, getattr(torch.profiler.profile, name))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dptrace.record.distributed import RankStore
+from dptrace.record.ranks.distributed import RankStore
 from dptrace.record.run_folder.messages import request_path
 
 __all__ = ["Request", "WindowRequests"]

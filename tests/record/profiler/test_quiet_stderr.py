@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.record.quiet_stderr import quiet_stderr
+from dptrace.record.profiler.quiet_stderr import quiet_stderr
 
 USDT = b"USDT:2026-11-22 10:11:03 27867:27867 SyncActivityProfilerHandler.cpp:52] profiler_start\n"
 GLOO = b"[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1\n"

@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
-from dptrace.record.profiler import AlignedProfile, Stopwatch, device_of  # noqa: E402
+from dptrace.record.profiler.aligned_profile import AlignedProfile, Stopwatch, device_of  # noqa: E402
 from dptrace.record.script_profiler.guard import install  # noqa: E402
-from dptrace.record.windows import Purpose, Window  # noqa: E402
+from dptrace.record.windows.plan import Purpose, Window  # noqa: E402
 
 
 def test_a_lap_is_as_long_as_what_happens_in_it() -> None:

@@ -10,13 +10,13 @@ import time
 import psutil
 import pytest
 
-from dptrace.record.launch.process_tree import descendants
+from dptrace.record.ranks.process_tree import descendants
 
 PARENT = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", '''
 import signal, time
-from dptrace.record.launch.process_tree import end_with_parent
+from dptrace.record.ranks.process_tree import end_with_parent
 end_with_parent(signal.SIGKILL)
 print("tied", flush=True)
 time.sleep(600)
@@ -60,7 +60,7 @@ def test_what_a_process_started_is_found_in_all_generations() -> None:
 @pytest.mark.spawn
 def test_a_process_whose_parent_has_died_already_ends_at_once() -> None:
     """A launcher may be killed while torch is imported; with a living parent, the process continues."""
-    code = "import signal, sys; from dptrace.record.launch.process_tree import *"
+    code = "import signal, sys; from dptrace.record.ranks.process_tree import *"
     code += "; end_with_parent(signal.SIGKILL, sys.argv[1]); print(1)"
     with subprocess.Popen(["true"]) as gone:
         gone.wait()

@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity
 
-from dptrace.record.accelerator import accelerator_of, used_accelerator
-from dptrace.record.distributed import RankStore
-from dptrace.record.marks import ModuleMarks
-from dptrace.record.profiler import BARRIER_TIMEOUT, AlignedProfile
+from dptrace.record.profiler.aligned_profile import BARRIER_TIMEOUT, AlignedProfile
+from dptrace.record.profiler.marks import ModuleMarks
+from dptrace.record.ranks.accelerator import accelerator_of, used_accelerator
+from dptrace.record.ranks.distributed import RankStore
 from dptrace.record.run_folder.messages import LauncherSettings
 from dptrace.record.script_profiler import guard as profiler_guard
 from dptrace.record.script_profiler.start_agreement import StartAgreement
-from dptrace.record.windows import Window, steps_in
+from dptrace.record.windows.plan import Window, steps_in
 
 __all__ = ["WindowProfiler"]
 

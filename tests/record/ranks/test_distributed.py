@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
 from dptrace.errors import RecordingError, UsageError  # noqa: E402
-from dptrace.record.distributed import (  # noqa: E402
+from dptrace.record.ranks.distributed import (  # noqa: E402
     RankStore,
     World,
     _device,
@@ -155,7 +155,7 @@ def test_ranks_on_gpus_exchange_tensors_on_the_cpu_where_these_are_trained(
 ) -> None:
     """Shards that are offloaded are clipped and compared through gloo, in the group of NCCL."""
     asked: list[str] = []
-    monkeypatch.setattr("dptrace.record.distributed._device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr("dptrace.record.ranks.distributed._device", lambda: torch.device("cuda", 0))
     monkeypatch.setattr("torch.distributed.init_process_group", lambda backend, **_: asked.append(backend))
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
@@ -191,7 +191,7 @@ def test_only_what_the_launcher_started_ends_with_its_parent(
 ) -> None:
     """It is tied to its parent before it joins a group; a process started by hand may outlive its shell."""
     ties: list[int] = []
-    monkeypatch.setattr("dptrace.record.distributed.end_with_parent", lambda number, *_: ties.append(number))
+    monkeypatch.setattr("dptrace.record.ranks.distributed.end_with_parent", lambda number, *_: ties.append(number))
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
     for name, value in LauncherSettings("f", "s").environment().items() if launched else ():
         monkeypatch.setenv(name, value)
@@ -201,7 +201,7 @@ def test_only_what_the_launcher_started_ends_with_its_parent(
 
 def test_machines_that_were_given_different_commands_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error comes before the first step and says what differs; equal commands pass."""
-    from dptrace.record import distributed
+    from dptrace.record.ranks import distributed
     from dptrace.record.run_folder import messages
 
     published = {"command": json.dumps(["ddp.py", "--lr=0.5", "--model=small"])}

@@ -13,7 +13,7 @@ from torch import nn
 from torch.profiler import profile
 from torch.utils.checkpoint import checkpoint
 
-from dptrace.record.marks import MODULE, ModuleMarks
+from dptrace.record.profiler.marks import MODULE, ModuleMarks
 
 
 class Block(nn.Module):

@@ -6,7 +6,7 @@ import platform
 
 import torch
 
-from dptrace.record.accelerator import ACCELERATORS, accelerator_of
+from dptrace.record.ranks.accelerator import ACCELERATORS, accelerator_of
 from dptrace.version import __version__
 
 __all__ = ["device_name", "versions"]

@@ -14,11 +14,11 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerAction, profile
 
-from dptrace.record.accelerator import accelerator_of, used_accelerator
-from dptrace.record.distributed import RankStore
-from dptrace.record.gloo_threads import gloo_threads
-from dptrace.record.quiet_stderr import quiet_stderr
-from dptrace.record.windows import Purpose, Window
+from dptrace.record.profiler.gloo_threads import gloo_threads
+from dptrace.record.profiler.quiet_stderr import quiet_stderr
+from dptrace.record.ranks.accelerator import accelerator_of, used_accelerator
+from dptrace.record.ranks.distributed import RankStore
+from dptrace.record.windows.plan import Purpose, Window
 
 __all__ = ["BARRIER_TIMEOUT", "AlignedProfile", "Stopwatch", "device_of"]
 

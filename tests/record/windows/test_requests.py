@@ -9,14 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
-from dptrace.record.distributed import RankStore  # noqa: E402
+from dptrace.record.ranks.distributed import RankStore  # noqa: E402
 from dptrace.record.run_folder.messages import request_path  # noqa: E402
-from dptrace.record.window_requests import Request, WindowRequests  # noqa: E402
+from dptrace.record.windows.requests import Request, WindowRequests  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dptrace.record.window_requests._POLL_NS", 0)
+    monkeypatch.setattr("dptrace.record.windows.requests._POLL_NS", 0)
 
 
 def _ask(folder: Path, number: int, kind: str) -> None:
@@ -36,7 +36,7 @@ def test_a_single_rank_begins_at_once(tmp_path: Path) -> None:
 def test_all_ranks_begin_at_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 chooses a step ahead of its own, and the others find it, wherever they are."""
     store = torch.distributed.HashStore()
-    monkeypatch.setattr("dptrace.record.distributed._store", lambda: store)
+    monkeypatch.setattr("dptrace.record.ranks.distributed._store", lambda: store)
     monkeypatch.setenv("WORLD_SIZE", "3")
     ranks = []
     for rank in range(3):

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
-from dptrace.record.accelerator import (  # noqa: E402
+from dptrace.record.ranks.accelerator import (  # noqa: E402
     ACCELERATORS,
     Accelerator,
     accelerator_of,
@@ -45,11 +45,11 @@ def test_available_and_used_devices_are_found(monkeypatch: pytest.MonkeyPatch) -
 
 def test_another_accelerator_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an entry for Intel GPUs, their devices use XCCL, and run.json holds its version."""
-    from dptrace.record.environment import versions
+    from dptrace.record.ranks.environment import versions
 
     xpu = Accelerator("xpu", "xccl", "XPU", ("ZE_AFFINITY_MASK",), lambda: "2021.17")
     for module in ("accelerator", "environment"):
-        monkeypatch.setattr(f"dptrace.record.{module}.ACCELERATORS", (*ACCELERATORS, xpu))
+        monkeypatch.setattr(f"dptrace.record.ranks.{module}.ACCELERATORS", (*ACCELERATORS, xpu))
 
     assert "xccl" == backend_of(torch.device("xpu", 0))
     assert torch.xpu is xpu.module

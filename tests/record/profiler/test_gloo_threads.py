@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dptrace.record.gloo_threads import gloo_threads
+from dptrace.record.profiler.gloo_threads import gloo_threads
 
 
 def test_threads_come_in_the_order_of_their_making(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dptrace.record.options.parse import Schedule
 from dptrace.record.run_folder.messages import LauncherSettings
-from dptrace.record.windows import Plan, Purpose, overhead_windows, recorded_windows, spare_windows, steps_in
+from dptrace.record.windows.plan import Plan, Purpose, overhead_windows, recorded_windows, spare_windows, steps_in
 
 SCHEDULES = st.builds(Schedule, st.integers(0, 60), st.integers(2, 6), st.integers(1, 40))
 

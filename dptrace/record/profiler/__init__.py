@@ -1,0 +1,1 @@
+"""torch's profiler over a window of steps: it starts on all ranks at once and marks phases and modules in the trace."""
