@@ -23,17 +23,7 @@ PRODUCT = [path for path in OWN if path.relative_to(ROOT).parts[0] in ("dptrace"
 SCRIPTS = [path for folder in ("viewers", "tests") for path in (ROOT / folder).rglob("*.*js")]
 MOST_LINES, MOST_TRAINER_LINES, MOST_FUNCTION_LINES = 400, 150, 52
 MOST_MODULES_IN_ROOT, MOST_MODULES_IN_ROOM = 8, 14
-_SPLIT_NEXT = (
-    "dptrace/record",
-    "dptrace/record/launch",
-    "dptrace/simulate",
-    "trainers/parts",
-    "viewers/gantt",
-    "viewers/gantt/tiles",
-    "viewers/terminal",
-    "viewers/views",
-)
-LARGER_ROOMS = {"trainers": "one file per way to train", **dict.fromkeys(_SPLIT_NEXT, "split next")}
+LARGER_ROOMS = {"trainers": "one file per way to train"}
 """Folders with more modules, and why."""
 WITHOUT_TESTS = {"__init__.py", "__main__.py", "version.py"}
 MOST_FILES_OF_A_PAGE = 20
