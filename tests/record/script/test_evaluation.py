@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,7 +128,16 @@ def test_a_forward_that_fails_ends_its_mark(marks: Any) -> None:
     assert 2 == _marked(profile)
 
 
+@pytest.fixture
+def _forgets_compiled() -> Iterator[None]:
+    """Leave the process as one that compiled nothing, which other tests rely on."""
+    yield
+    torch.compiler.reset()
+    importlib.import_module("torch._dynamo.utils").counters.clear()
+
+
 @pytest.mark.heavy
+@pytest.mark.usefixtures("_forgets_compiled")
 def test_a_compiled_model_is_marked_around_its_compiled_code(marks: Any) -> None:
     """The compiler sees no mark, and the model computes the same."""
     model, data = _model(), torch.ones(2, 4)
