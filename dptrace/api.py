@@ -83,7 +83,7 @@ def compare(before: Run | Sequence[Run], after: Run | Sequence[Run]) -> Comparis
 
     Args:
         before: the run before the change, or several recordings of it. Several show how much recordings of one job
-            differ; without, a change of the machine can't be told from one of the code.
+            differ; with one alone, a change of the machine looks like a change of the code.
         after: the run after the change, or several recordings of it.
 
     Raises:
@@ -182,8 +182,8 @@ def critical_path(run: Run, step: str | None = None) -> CriticalPath:
         step: name of the step, such as ``ProfilerStep#4``; by default, the one of median length.
 
     Returns:
-        The chain, its time by kind, rank and operator, what a tenth less of each would gain by replay, and the slack
-        of every kernel of the step.
+        The chain, its time by kind, rank and operator, what 10 % less time of each would gain by replay, and the
+        slack of every kernel of the step.
 
     Raises:
         UsageError: no step has that name.
@@ -261,9 +261,7 @@ def export_trace(run: Run, path: str | PathLike[str], *, align: bool = True, for
     if run.sources is not None:
         refuse_overwriting([target], run.sources.local_files())
     if run.figures_only:
-        raise DptraceError(
-            f"{run.path}: opened with figures_only, which drops the intervals. Open it without to export it."
-        )
+        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out to export.")
     with atomic_write(target) as temporary:
         write_trace(run, temporary, suffix, aligned_run=align_run(run, align))
     return target

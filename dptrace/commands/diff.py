@@ -103,15 +103,15 @@ def command(
     """Compare two runs: how much longer or shorter a step of B is than one of A, what changed, and whether it is noise.
 
     A and B are each what dptrace analyze reads: a run folder, a trace file, a glob in quotes. A change is reported if
-    it is larger than the noise of the steps, which depend on each other; where that can't be told, the answer is
-    "cannot tell". Record 10 steps or more. One recording per side can't tell the code from the machine: give several,
-    recorded alternately, with --before and --after.
+    it is larger than the noise of the steps, which depend on each other; if that cannot be decided, the answer is
+    "cannot tell". Record 10 steps or more. One recording per side can't separate a change of the code from one of the
+    machine: give several, recorded alternately, with --before and --after.
 
     A LIMIT of --fail-if is 'FIGURE > +5%' or '> +2ms' (grew by more), '< -10%' (fell by more), '> 20ms' (in B),
     '> 30%' (of B's step). FIGURE is forward, backward, optimizer, other, exposed_comm, overlapped_comm,
     exposed_memory, idle, wall, data_loading, allocator, synchronizing, host_bound, launch_latency, waiting, bubble,
-    exposed_wait, transfer, wait, overlap, or mfu. A limit on a change fails only where the change is beyond noise, so
-    that a CI job does not fail by chance; --fail-within-noise lifts that.
+    exposed_wait, transfer, wait, overlap, or mfu. A limit on a change fails only if the change is beyond noise, so that
+    a CI job does not fail by chance; with --fail-within-noise it always counts.
 
     Exit codes: 0, 1 bad input, 2 wrong use, 3 a limit is exceeded.
 

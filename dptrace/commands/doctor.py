@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def command(with_selftest: bool, as_json: bool, output: Path | None, force: bool, verbosity: str) -> None:
     """Check Python, torch, GPUs, their driver and links, NCCL and gloo, and list what will work.
 
-    The exit code is 0 whatever is missing, and 1 only if dptrace's own dependencies can't be imported.
+    The exit code is 0 even if something is missing, and 1 only if dptrace's own dependencies can't be imported.
 
     With --selftest, dptrace also records a small training, on up to two GPUs or on two ranks on CPU, checks that the
     recording is complete, and says what is wrong and what to do. The exit code is then 1 if anything is wrong, and the

@@ -43,7 +43,7 @@ _SORTS_OF_HOST = ("self", "total", "count", "mean")
 @click.option(
     "--kind", type=click.Choice(_KINDS), default="all", help="Only intervals of this kind.", show_default=True
 )
-@click.option("--per-rank", is_flag=True, help="Give each rank rows of its own.")
+@click.option("--per-rank", is_flag=True, help="Print separate rows for each rank.")
 @click.option("--match", metavar="REGEX", help="Only rows whose name matches, in any part and case.")
 @click.option("--sort", type=click.Choice(_SORTS), help="Order of the rows. [total; with --by host: self]")
 @click.option("--top", type=click.IntRange(1), metavar="N", help="Only the first N rows. [terminal: 30; else all]")

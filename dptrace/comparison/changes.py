@@ -234,7 +234,7 @@ Judged = TypeVar("Judged", Change, Judgement)
 
 
 def unclaimed(judged: Judged) -> Judged:
-    """Remove a claim, where no figure of the step differs: what may be chance cannot be told."""
+    """Turn a claim into "cannot tell" if no figure of the step differs, since it may be chance."""
     return replace(judged, verdict="cannot tell") if judged.verdict == "beyond noise" else judged
 
 

@@ -303,7 +303,7 @@ def _check(before: Sequence[Run], after: Sequence[Run]) -> None:
     if len(before) + len(after) > 2:
         for side in (before, after):
             if len({id(run) for run in side}) < len(side):
-                raise UsageError("A recording may be given once: its copies are no further evidence.")
+                raise UsageError("The same recording is given twice on a side; a copy adds no evidence.")
         if {id(run) for run in before} & {id(run) for run in after}:
             raise UsageError("A recording is on both sides: leave it out of one.")
 

@@ -1,7 +1,7 @@
 """Which kinds of steps two sides have in common: a step is compared only with steps that do the same work.
 
-Steps may alternate, for example where an optimizer acts, or gradients are reduced, every second step. Kinds are told by
-what a step does (its signature); only if all steps do the same, by length, where two lengths clearly alternate.
+Steps may alternate, for example where an optimizer acts, or gradients are reduced, every second step. A kind
+is what a step does (its signature); only if all steps do the same, its length, where two lengths clearly alternate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FEWEST = 2
 """Steps of a kind that each recording needs for the kind to be compared."""
 _MOST_KINDS, _LEAST_COVERED = 4, 0.25
 """With more signatures, as of experts that are called irregularly, the shared ones must cover this share of each
-recording's steps; otherwise kinds are told by the optimizer only."""
+recording's steps; otherwise the optimizer alone decides the kind."""
 _EXPLAINED, _FEWEST_OF_LENGTH, _FEWEST_SWITCHES = 0.95, 3, 3
 """Two lengths are kinds if they explain this share of the variance, have this many steps each, and alternate."""
 

@@ -8,9 +8,9 @@ other: a slow one is likely to be followed by a slow one. For one recording per 
 for recording r, step t. The difference is the mean of B minus the mean of A, kind by kind, with the same weights on
 both sides. Its variance for a known phi is sigma² · (c'Ωc + START² · (1/R_A + 1/R_B)), where c holds the weights of the
 steps and Ω = phi^|t − u|; sigma² is the residual sum of squares of generalized least squares over its degrees of
-freedom, so that the ratio follows Student's t (Aitken 1935). A few steps don't tell phi: the p-value is averaged over
-phi, weighted by its restricted likelihood (Patterson and Thompson 1971, Harville 1974), which at few steps stays close
-to uniform over 0 to 0.9. START covers how two starts of one job differ, which one recording per side can't show.
+freedom, so that the ratio follows Student's t (Aitken 1935). A few steps do not determine phi: the p-value is averaged
+over phi, weighted by its restricted likelihood (Patterson and Thompson 1971, Harville 1974), which at few steps stays
+close to uniform over 0 to 0.9. START covers how two starts of one job differ, which one recording per side can't show.
 
 With several recordings on a side, recordings are the samples: t on their means (Student 1908), whose variance is never
 taken below the one that their steps explain, with R_A + R_B − 2 degrees of freedom.
@@ -62,7 +62,7 @@ class Steps:
         return len(self.cell) - int(self.cell.max(initial=-1)) - 1
 
     def select(self, chosen: NDArray[np.bool_]) -> Steps:
-        """Keep some of the steps, and number their kinds anew."""
+        """Keep some of the steps, and renumber their kinds."""
         kind = np.unique(self.kind[chosen], return_inverse=True)[1]
         return Steps(self.side[chosen], self.recording[chosen], kind, self.place[chosen], self.enough)
 

@@ -68,7 +68,7 @@ _MAX_LISTED, _MAX_LISTED_STEPS = 3, 4
 _OF_COLLECTIVES = ("exposed_wait_ns", "transfer_ns", "wait_ns")
 _LEAST_NS = 1_000
 _ONE_EACH = (
-    "One recording per side can't tell a change of the code from one of the machine: two starts of a job differ by "
+    "One recording per side can't separate a change of the code from one of the machine: two starts differ by "
     "more than their steps show. Record three of each, alternating, and compare them with --before and --after."
 )
 

@@ -15,7 +15,7 @@ __all__ = ["GRAMMAR", "Crossing", "Threshold", "parse"]
 
 GRAMMAR = (
     "FIGURE > +5% (grew by more than that), FIGURE > +2ms, FIGURE < -10% (fell by more), FIGURE > 20ms (in B), "
-    "FIGURE > 30% (of B's step); < likewise. FIGURE is one of "
+    "FIGURE > 30% (of B's step); < works the same way. FIGURE is one of "
     + ", ".join(name.removesuffix("_ns") for name in FIGURE_NAMES)
     + ", overlap, whose unit is % of communication, or mfu, whose unit is % of the GPU's peak"
 )
@@ -120,9 +120,9 @@ def _why_not(change: Change, comparison: Compared) -> str:
     if few := comparison.too_few_steps:
         return f"{too_few(few)} to separate that from noise"
     if comparison.unlike:
-        return f"that cannot be told: {comparison.unlike}"
+        return f"that cannot be decided: {comparison.unlike}"
     if change.verdict == "cannot tell":
-        return "these recordings cannot tell that from noise"
+        return "these recordings cannot separate that from noise"
     return "that is within noise"
 
 

@@ -106,7 +106,7 @@ def load(path: Path, type: type[Value]) -> Value:
     """
     with open(path, "rb", opener=_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is no file")
+            raise OSError(f"{path} is not a file")
         try:
             return loads(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), type)
         except ValueError as error:  # an empty file can't be mapped

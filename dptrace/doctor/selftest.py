@@ -107,7 +107,7 @@ def _record(command: tuple[str, ...], folder: Path) -> Verdict | None:
             return Verdict(
                 "recording",
                 "wrong",
-                f"not done after {_TIMEOUT_S} s; something blocks the ranks, often NCCL's start between GPUs: try "
+                f"not done after {_TIMEOUT_S} s; something blocks the ranks, often NCCL between GPUs: try "
                 f"NCCL_P2P_DISABLE=1 or NCCL_DEBUG=INFO. The last lines were: {_last_lines(_read_log(folder))}",
             )
         finally:

@@ -1,4 +1,4 @@
-"""Timed all-reduce algorithms beside their predictions: the part ``algorithms`` of links.json."""
+"""Timed all-reduce algorithms next to their predictions: the part ``algorithms`` of links.json."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _algorithms(
     measured: Mapping[str, Any],
     found: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Put the timed algorithms beside what alpha and beta of a message, and gamma of an addition, predict."""
+    """Compare the timed algorithms with what alpha and beta of a message, and gamma of an addition, predict."""
     rows = {kind: [_row(sample, 1.0) for sample in _by_size(of_kind)] for kind, of_kind in samples.items()}
     additions = rows.pop(ADDITION, [])
     ranks, names = measured["ranks"], {kind: kind.removeprefix(ALGORITHM_PREFIX) for kind in rows}

@@ -41,7 +41,7 @@ class CommunicationKernel(NamedTuple):
     source: str
     """Repository and path of the code that defines such kernels; starts with ``unverified`` where none was found."""
     kind: str = ""
-    """The collective that all of them carry out; empty where the name tells (see ``KIND_WORDS``)."""
+    """The collective that all of them carry out; empty where the name says it (see ``KIND_WORDS``)."""
     synchronizes: bool | None = None
     """Whether no rank leaves it before all have entered; None: as its kind does (see ``dptrace.model.collectives``)."""
     signature: str = ""

@@ -258,7 +258,7 @@ def _described(model: Model, kind: str, task: int) -> dict[str, Any]:
 
 
 def _items(model: Model, links: Links, shortening: Shortening) -> tuple[Item, ...]:
-    """Return what takes the most time on the path, with what a tenth less of it gains."""
+    """Return what takes the most time on the path, with what 10 % less time of it gains."""
     graph = model.graph
     names = _item_names(model)
     keys = (

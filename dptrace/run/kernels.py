@@ -190,7 +190,7 @@ def kernel_summary(run: _Run, by: str, kind: str = "all", per_rank: bool = False
     if by not in GROUPINGS:
         raise UsageError(f"Kernels can't be listed by {by!r}. Choose from {', '.join(GROUPINGS)}.")
     if run.figures_only:
-        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Open it without.")
+        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out.")
     summary = summarize(
         run.timelines,
         lambda timeline: operator_calls_of(run, timeline),
@@ -224,7 +224,7 @@ def compute_findings_of(run: _Run) -> tuple[Finding, ...]:
 
 def _check_intervals(run: _Run) -> None:
     if run.figures_only:
-        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Open it without.")
+        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out.")
 
 
 def operator_calls_of(run: _Run, timeline: Timeline) -> OperatorCalls:
@@ -249,7 +249,7 @@ def launch_table(run: _Run, per_rank: bool = False) -> tuple[list[dict[str, Any]
     from dptrace.analysis.kernels.launches import host_rows, launch_figures
 
     if run.figures_only:
-        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Open it without.")
+        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out.")
     if run.rereader is None:
         return [], [launch_figures(timeline) for timeline in run.timelines]
     recorded = [operator_calls_of(run, timeline) for timeline in run.timelines]

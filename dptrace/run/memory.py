@@ -116,7 +116,7 @@ def memory_uses(run: MemorySource) -> dict[int, MemoryUse]:
         DptraceError: the run was opened with ``figures_only``.
     """
     if run.figures_only:
-        raise DptraceError(f"{run.path}: opened with figures_only. Open it without to see its memory.")
+        raise DptraceError(f"{run.path}: opened with figures_only, which drops its memory. Leave figures_only out.")
     uses = {timeline.rank: timeline for timeline in run.timelines}
     found = ((rank, run.read_again(timeline, MEMORY)) for rank, timeline in uses.items())
     return {rank: use for rank, use in found if use is not None}

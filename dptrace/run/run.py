@@ -192,7 +192,7 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
         """
         if self.figures_only:
             raise DptraceError(
-                f"{self.path}: opened with figures_only, which drops the intervals. Open it without to list kernels."
+                f"{self.path}: opened with figures_only, which drops the intervals. Leave it out to list kernels."
             )
         return tables.kernel_frame(self.timelines)
 

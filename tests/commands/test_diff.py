@@ -124,7 +124,7 @@ def test_noise_fails_only_when_asked() -> None:
     kept = run(INTERLEAVED, NAIVE, *limit)
 
     assert 0 == kept.exit_code
-    assert "cannot tell that from noise" in kept.stderr
+    assert "cannot separate that from noise" in kept.stderr
     assert 3 == run(INTERLEAVED, NAIVE, *limit, "--fail-within-noise").exit_code
 
 

@@ -119,5 +119,5 @@ def test_a_pipe_or_a_device_is_not_read(device: str, tmp_path: Path) -> None:
     else:
         os.mkfifo(path)
 
-    with pytest.raises(OSError, match="no file"):
+    with pytest.raises(OSError, match="not a file"):
         load(path, Outer)

@@ -102,7 +102,7 @@ class TrainingState:
         for number, values in states.items():
             parameter = parameters[number]
             if not isinstance(values, dict):
-                raise ValueError("the state of its optimizer is no table")
+                raise ValueError("the state of its optimizer is not a table")
             for name, value in values.items():
                 if isinstance(value, Tensor) and value.dim() and value.shape != _local(parameter).shape:
                     raise ValueError(f"the optimizer's {name} has another shape than the parameter {number}")

@@ -1,7 +1,7 @@
 """A page in one file: scripts, styles and data inlined, and a policy that lets nothing else run.
 
-Names in traces are hostile until shown otherwise. They enter a page by two doors only: Jinja's autoescape, and
-JSON islands that no browser executes; the scripts put them on the screen with textContent and fillText.
+Names in traces are untrusted. They enter a page in two ways only: through Jinja's autoescape, and in JSON islands,
+which no browser executes; the scripts put them on the screen with textContent and fillText.
 """
 
 from __future__ import annotations

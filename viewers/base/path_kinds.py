@@ -9,7 +9,7 @@ __all__ = ["PATH_KINDS", "step_words"]
 PATH_KINDS = {
     "compute": "compute",
     "memory": "copies and sets",
-    "transfer": "collectives, once the last rank has come",
+    "transfer": "collectives, once the last rank has arrived",
     "host": "host: calls and pauses between them",
     "launch": "latency of launches",
     "stream": "gaps between kernels of a stream",

@@ -21,7 +21,7 @@ def svg(drawing: Drawing, heading: bool = True, dark: bool = False, run: str = "
 
     Args:
         heading: draw title and subtitle; a page has its own.
-        night: whether it tells its colors on a dark page, too.
+        night: whether it also has colors for a dark page.
         run: the name of the run, drawn above the heading.
     """
     top = _TOP + (22 if run else 0) + (24 if heading else 0) + (20 if heading and drawing.subtitle else 0)

@@ -40,8 +40,8 @@ def algorithms_chart(content: Mapping[str, Any]) -> Drawing:
     every = [row for measured in rows.values() for row in measured]
     times = [1e9 * value for row in every for value in (row["median_s"], row.get("predicted_s")) if value]
     text = (
-        "Points: medians. Dashed: predicted from one point-to-point message. The library's all-reduce chooses an "
-        "algorithm of its own."
+        "Points: medians. Dashed: predicted from one point-to-point message. The library's all-reduce chooses its "
+        "own algorithm."
     )
     y = log_axis(times, duration, "time of one all-reduce", upwards=True)
     legend = tuple(Entry(_STYLE.get(name, _OTHER)[0], sanitize(name), _STYLE.get(name, _OTHER)[1]) for name in rows)

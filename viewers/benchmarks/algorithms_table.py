@@ -1,4 +1,4 @@
-"""Timed all-reduce algorithms as tables: what each sends, and measured times beside predicted ones."""
+"""Timed all-reduce algorithms as tables: what each sends, and measured times next to predicted ones."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Both begin at zero; the picture is that of ``dptrace view A --against B``::
 
-    from dptrace.viewers import compare_page
-    page = compare_page.document(compare(dptrace.open("runs/naive"), dptrace.open("runs/interleaved")))
+    from dptrace.viewers.pages import comparison
+    page = comparison.document(compare(dptrace.open("runs/naive"), dptrace.open("runs/interleaved")))
 """
 
 from __future__ import annotations

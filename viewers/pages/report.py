@@ -129,7 +129,7 @@ def _still(run: Run, count: int) -> Section:
 def _findings(run: Run) -> Markup:
     found = run.cross_rank.findings if run.timelines else ()
     if not found:
-        return Markup('<p class="findings">Findings: nothing that costs a hundredth of the step.</p>\n')
+        return Markup('<p class="findings">Findings: nothing costs 1 % of a step or more.</p>\n')
     entry = Markup(
         '<li><span class="cost"><b>{} ms</b>{} of the step</span>'
         '<div><p>{}</p><p class="advice">→ {}</p>{}</div></li>\n'

@@ -1,4 +1,4 @@
-"""Charts of advice: for each way to train, the parts of its step, and what a GPU holds beside what it has."""
+"""Charts of advice: for each way to train, the parts of its step, and what a GPU holds against its memory."""
 
 from __future__ import annotations
 

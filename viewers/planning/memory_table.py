@@ -94,7 +94,7 @@ def strategies_table(content: Mapping[str, Any]) -> TextTable:
 
 
 def recorded_table(content: Mapping[str, Any]) -> TextTable:
-    """List what a recording's ranks held beside what the formulas give."""
+    """List what a recording's ranks held next to what the formulas give."""
     rows = []
     for row in content["recorded"]["compared"]:
         measured, expected = row["measured_bytes"], row["expected_bytes"]

@@ -127,7 +127,7 @@ def expert_lines(info: Mapping[str, Any], every: bool = False) -> list[str]:
 
 
 def in_flight_lines(info: Mapping[str, Any], every: bool = False) -> list[str]:
-    """Return how many micro-batches' activations each rank of a pipeline held, beside the schedule's, a line each.
+    """Return how many micro-batches' activations each rank of a pipeline held, next to the schedule's, a line each.
 
     Args:
         info: the contents of run.json.

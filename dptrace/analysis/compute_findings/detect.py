@@ -1,7 +1,7 @@
 """What makes the compute of a run slower than it could be, most expensive first.
 
 The findings on one run overlap where two causes share time: a small matrix product is far below the roofline, and also
-a short kernel. Each cost is what a step would be shorter if this cause alone were gone, and compute set its length.
+a short kernel. Each cost is how much shorter a step would be without this cause alone, if compute set its length.
 """
 
 from __future__ import annotations

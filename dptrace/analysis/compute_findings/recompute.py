@@ -10,7 +10,7 @@ from dptrace.timeline.model import Phase
 __all__ = ["recompute"]
 
 _ADVICE = (
-    "It buys memory. Where some is left, checkpoint fewer blocks, or only what is cheap to repeat (selective "
+    "It saves memory. If memory is left, checkpoint fewer blocks, or only what is cheap to repeat (selective "
     "checkpointing keeps matrix products and attention)."
 )
 

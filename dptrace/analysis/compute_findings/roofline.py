@@ -90,7 +90,7 @@ _REASONS = (
     _Reason(
         "misaligned_products",
         _is_misaligned,
-        f"with rows that are no multiple of {_ALIGNED_BYTES} bytes, which need slower kernels",
+        f"with rows that are not a multiple of {_ALIGNED_BYTES} bytes, which need slower kernels",
         "Pad the sizes to a multiple of 8 (16-bit types) or 4 (32-bit); a vocabulary to a multiple of 64.",
     ),
     _Reason(

@@ -14,7 +14,7 @@ _MIN_RATIO = 1.03
 """Slowness below which GPUs of one kind differ anyway."""
 _ADVICE = (
     "Look at this GPU's clocks, power limit and temperature (nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PERFORMANCE), "
-    "and at what else runs on it; exchange it if it stays slow."
+    "and at what else runs on it; replace it if it stays slow."
 )
 
 

@@ -1,7 +1,7 @@
 """The findings of a run: what each costs per step, where to look, and what to do about it.
 
 Every finding has a cost of at least one percent of the step. No time counts in two findings: waiting for late ranks is
-the stragglers', together with their own idle time meanwhile, and what a detailed finding explains (small messages, a
+the stragglers', together with their own idle time during it, and what a detailed finding explains (small messages, a
 large first bucket, low bandwidth, a pipeline's bubble) is not part of the general one.
 """
 

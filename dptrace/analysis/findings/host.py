@@ -124,7 +124,7 @@ def _overhead(context: FindingContext) -> str:
     overhead = context.metadata.get("profiler_overhead")
     if not isinstance(overhead, int | float) or overhead < _NOTABLE_OVERHEAD:
         return ""
-    return f" Part of it is the profiler's: a step takes {100 * overhead:.0f} % longer with it."
+    return f" Part of it is profiler overhead: a step takes {100 * overhead:.0f} % longer with it."
 
 
 def recompute(context: FindingContext) -> list[Finding]:

@@ -57,7 +57,7 @@ _ADVICE = {
     "python": PYTHON_ADVICE,
     "slower_host": "Compare that host's CPU frequency, pinning and background load with the others'.",
     "nothing_recorded": UNRECORDED_ADVICE,
-    "unlevel_start": "This is no fault of the step: leave the first step out (--steps), or record after a barrier.",
+    "unlevel_start": "The step is not at fault: leave the first step out (--steps), or record after a barrier.",
     "uneven_end": "Compare the message sizes and the links of that rank in this collective.",
     "unknown": "Check its timeline before the collective.",
 }

@@ -22,7 +22,7 @@ _SYNCHRONIZING = "synchronizing"
 
 
 class LaunchFigures(msgspec.Struct, frozen=True):
-    """How the work of one device was launched; None where the file does not tell."""
+    """How the work of one device was launched; None where the file does not show it."""
 
     rank: int
     launches: int

@@ -7,7 +7,7 @@
                                   └ overlapped ────────┘└exposed┘└ idle ┘
 
 The parts of a window, first match wins: compute in backward, forward, optimizer, other; then communication with
-no compute (exposed); then memory with neither; then idle. See docs/how-it-works.md.
+no compute (exposed); then memory with neither; then idle. See docs/definitions.md.
 
 :func:`by_kind` adds up the time of each kind of collective over the GPUs and steps of a run.
 """

@@ -1,4 +1,4 @@
-"""Where less communication stops to pay: s against the validation loss, from point to point of a sweep."""
+"""Where less communication stops paying off: s against the validation loss, from point to point of a sweep."""
 
 from __future__ import annotations
 

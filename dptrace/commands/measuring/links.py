@@ -38,7 +38,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ELEMENT_BYTES = 4
 _KIND_NAMES = ", ".join(kind.replace("_", "-") for kind in KINDS)
 _ALGORITHMS = f"Also time all-reduces written with send and receive: of {', '.join(ALL_REDUCES)}, or all."
-_KINDS_HELP = f"Of {_KIND_NAMES} (p2p) [all; with --algorithms all-reduce and p2p]."
+_KINDS_HELP = f"Which to measure: {_KIND_NAMES} (p2p) [all; with --algorithms all-reduce and p2p]."
 _NODE = "Ranks of a node, for the hierarchical algorithm [those of a machine; half of all on one machine]."
 _FOR_ALGORITHMS = ("all_reduce", "send_recv")
 """What an algorithm is compared with, and predicted from."""

@@ -50,7 +50,7 @@ Examples:
     type=click.IntRange(0, (1 << 63) - 1),
     metavar="N",
     default=42,
-    help="Of parameters, data and its order. [42]",
+    help="Seed of parameters, data and its order. [42]",
 )
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="Ranks [default: all GPUs; 2 on CPU].")
 @training_options("sweep", epochs=1, steps=10)

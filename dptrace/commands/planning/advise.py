@@ -29,7 +29,7 @@ _EXAMPLES = """\b
 Examples:
   dptrace advise --params 70B --gpus 64 --seq 4096 --batch 512      # what fits, what is fastest, what to change
   dptrace advise --params 7B --gpus 8 --gpu a100-40 --link nvlink3 --all
-  dptrace advise --params 7B --gpus 8 --strategy ddp                # the checklists about a plan of your own
+  dptrace advise --params 7B --gpus 8 --strategy ddp                # the checklists for your own plan
   dptrace advise --params 70B --gpus 64 -o advice.html              # a page: steps and memory side by side
   dptrace advise runs/ddp                                           # a recording: findings, options, replays
 """
@@ -66,11 +66,11 @@ def command(
 ) -> None:
     """Choose a way to train, and what to change: the field's rules of thumb with the numbers that decide.
 
-    Of a description (the options of dptrace predict), all combinations of data, tensor, pipeline and expert
+    For a description (the options of dptrace predict), all combinations of data, tensor, pipeline and expert
     parallelism, sharding, recomputation and micro-batches are compared: what fits, how long a step takes, and why the
     others lose.
-    The checklists then say what each change gains; with --strategy they are about that plan. Of a recording, what
-    limits its step, with gains from its findings and from replays.
+    The checklists then say what each change gains; with --strategy they are about that plan. For a recording, dptrace
+    says what limits its step and what to change, with gains from its findings and from replays.
     """
     _check(output, force, as_json, recorded=run is not None)
     if run is not None:

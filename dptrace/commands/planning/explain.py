@@ -24,7 +24,7 @@ _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10,
 _LINK = f"Link within nodes, and after a comma the one between nodes [{DEFAULT_LINK}]: {', '.join(SHORT_NAMES)}."
 
 _NODE_SIZE = "Ranks of a node, for all-reduces [all ranks; for hierarchical half of them]."
-_BUCKETS = "Size of a full bucket, for ddp-buckets [25MiB; of the first 1MiB]."
+_BUCKETS = "Size of a full bucket, for ddp-buckets [25MiB; 1MiB for the first]."
 _STEP = "Print only step K; a page opens there."
 _EXAMPLES = """\b
 Examples:

@@ -21,7 +21,7 @@ Examples:
   dptrace memory --params 7e9
   dptrace memory --params 70B --gpus 64 --strategy 3d --tp 8 --pp 4 --recompute selective
   dptrace memory --layers 96 --hidden 12288 --heads 96 --batch 1 --gpus 1 --json
-  dptrace memory runs/fsdp                        # a recording: what its ranks held, beside the formulas
+  dptrace memory runs/fsdp                        # a recording: what its ranks held, next to the formulas
 """
 
 
@@ -37,7 +37,7 @@ def command(run: str | None, as_json: bool, output: Path | None, force: bool, ve
 
     Describe the model by its parameters or its shape. State is counted by the number types and the optimizer, 16 bytes
     a parameter for Adam in mixed precision; activations by the formulas of Korthikanti et al. (arXiv 2205.05198).
-    With the folder of a recording, its own figures stand beside the expected ones.
+    With the folder of a recording, its measured figures are listed next to the expected ones.
     """
     if output is not None:
         check_output(output, force)

@@ -21,7 +21,7 @@ Examples:
   dptrace predict --params 7e9 --gpus 8 --gpu h100 --link nvlink4 --strategy ddp
   dptrace predict --params 70B --gpus 64 --seq 4096 --batch 512    # every strategy: what fits, what is fastest
   dptrace predict --params 70B --gpus 64 --strategy 3d --tp 8 --pp 2 --json
-  dptrace predict --params 7e9 --gpus 64 -o plan.html              # a page with sliders that computes again
+  dptrace predict --params 7e9 --gpus 64 -o plan.html              # a page with sliders that recompute it
   dptrace predict --bytes 208MB --gpus 4 --link 5us:25GB/s         # one message: collectives and all-reduces
   dptrace predict runs/ddp                                         # a recording, on 1 to 1,024 ranks
   dptrace predict runs/ddp -o roofline.html                        # its steps on the communication roofline

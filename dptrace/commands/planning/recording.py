@@ -1,4 +1,4 @@
-"""What a recording says about its own training: the memory that its ranks held, beside what the formulas give."""
+"""What a recording says about its own training: the memory that its ranks held, next to what the formulas give."""
 
 from __future__ import annotations
 

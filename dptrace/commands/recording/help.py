@@ -55,9 +55,9 @@ _PROGRAMS = (
 _TRAINERS = _PROGRAMS[-1]
 _PICTURE = """\
 step      0             3              13
-          | warm-up     | recorded     | written, and training goes on
+          | warm-up     | recorded     | written; training continues
           '- --warmup 3 '- --steps 10 -'
-profiler    prepares      on             off and on by turns: its overhead
+profiler    prepares      on             off and on alternately: its overhead
 """
 _EXAMPLES = (
     "dptrace record --gpus 4 --steps 5 train.py --epochs 1",

@@ -291,6 +291,6 @@ def _record(job: Launch, quiet: bool, signals: Signals) -> None:
         click.echo(interruption_text(stopped, kept_checkpoints_message(job.checkpoints)), err=True)
         sys.exit(stopped.exit_code)
     if not runs and job.trigger is not None and not job.node_rank:
-        click.echo("Nothing was recorded: no recording was asked for while the training ran.", err=True)
+        click.echo("Nothing was recorded: no recording was requested while the training ran.", err=True)
     elif not runs and not quiet:
         click.echo(f"This machine's ranks are done; machine 0 writes {job.out}.", err=True)

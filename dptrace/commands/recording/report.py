@@ -53,9 +53,9 @@ class RunReporter:
             self.message(sentence)
         # The second run of a job is NAME-2.
         if not re.fullmatch(rf"{re.escape(self._job.out.name)}(-\d+)?", Path(info["folder"]).name):
-            self.message(f"{self._job.out} was written by something else meanwhile; the run is in {folder}.")
+            self.message(f"{self._job.out} was written by another process in the meantime; the run is in {folder}.")
         if goes_on and not self._job.stop:
-            self.message("Training goes on; Ctrl-C ends it, and the run stays.")
+            self.message("Training continues; Ctrl-C ends it and keeps the run.")
         self.message(f"Next: dptrace analyze {folder}\n      dptrace view {folder}")
 
     def measured(self, info: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ _POSITIVE = click.FloatRange(0, min_open=True)
 
 _OPTIONS = (
     click.option("--duration", type=_POSITIVE, metavar="S", help="Record about S seconds instead of --steps."),
-    click.option("--stop", is_flag=True, help="End the training when it is recorded; without, it goes on."),
+    click.option("--stop", is_flag=True, help="End the training after the recording; by default, it continues."),
     click.option("--repeat", type=click.IntRange(1), default=1, metavar="N", help="Record N runs: NAME, NAME-2 ..."),
     click.option(
         "--every",
@@ -50,8 +50,8 @@ _OPTIONS = (
         default=_TIMEOUT_S,
         show_default=True,
         metavar="S",
-        help="End a job of which a rank makes no step for S seconds (600 or more before the first) until it is "
-        "recorded; 0 waits for ever.",
+        help="Until the recording is done, end the job if a rank makes no step for S seconds (at least 600 before "
+        "the first step); 0: never.",
     ),
 )
 WINDOW_OPTIONS = (
@@ -95,7 +95,7 @@ def check_windows(mode: str | None, options: dict[str, Any]) -> None:
     if options["repeat"] > 1 and options["every"] is None:
         raise UsageError("--repeat needs --every N: the steps from the start of one recording to that of the next.")
     if options["stop"] and options["trigger"] is not None:
-        raise UsageError("--stop ends the training when it is recorded; with --trigger, that is never known.")
+        raise UsageError("--stop ends the training after the recording; with --trigger, another one may follow.")
 
 
 def _check_script_profiler(mode: str | None, options: dict[str, Any]) -> None:

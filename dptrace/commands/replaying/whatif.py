@@ -71,11 +71,11 @@ def command(
 
     A replay starts each call, kernel and collective as soon as what it waits for has happened. Every answer comes with
     the error of the replay of the unchanged run, with a range, and with the reasons to doubt it. Several changes apply
-    together. Without any, the run is replayed as it was.
+    together. Without any change, the run is replayed as recorded.
 
     \b
     Examples:
-      dptrace whatif runs/ddp                                  # how well it is replayed
+      dptrace whatif runs/ddp                                  # how well the unchanged run is replayed
       dptrace whatif runs/ddp --no-straggler
       dptrace whatif runs/ddp --bandwidth 2x --compute 1.5x --json
       dptrace whatif runs/ddp --kernel 'flash_bwd=0.5x' --export predicted.pftrace

@@ -156,11 +156,11 @@ different_options = group(
     click.option(
         "--fuse",
         metavar="REGEX",
-        help="Neighbouring kernels with matching names are one, as long as the longest.",
+        help="Neighboring kernels with matching names are one, as long as the longest.",
         **_DIFFERENT,
     ),
     click.option("--cuda-graphs", help="The kernels of a step are launched at once.", **_SWITCH),
-    click.option("--no-recompute", help="Backward computes nothing of forward again.", **_SWITCH),
+    click.option("--no-recompute", help="Backward recomputes nothing of forward.", **_SWITCH),
     click.option("--no-host-delay", help="The host takes no time: calls and Python between them.", **_SWITCH),
     click.option("--perfect-overlap", help="Nothing waits for a collective.", **_SWITCH),
 )

@@ -111,7 +111,7 @@ def _plain(value: Any) -> object:
     """Return a NumPy number as Python's."""
     if hasattr(value, "item"):
         return value.item()
-    raise TypeError(f"{value!r} has no form in JSON")
+    raise TypeError(f"{value!r} can't be written as JSON")
 
 
 def csv_text(frame: pd.DataFrame) -> str:

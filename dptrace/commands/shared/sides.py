@@ -120,7 +120,7 @@ def _check_overlap(
     """Refuse a recording that is given twice, unless each side has other steps of it."""
     for side, option in ((before, "--before"), (after, "--after")):
         if len({_place(path) for path in side}) < len(side):
-            raise UsageError(f"{option}: a recording is given twice; a copy is no further evidence.")
+            raise UsageError(f"{option}: a recording is given twice; a copy adds no evidence.")
     same = {_place(path) for path in before} & {_place(path) for path in after}
     first, last = chosen
     apart = first is not None and last is not None and (first[1] < last[0] or last[1] < first[0])

@@ -90,7 +90,7 @@ def _described(description: Description) -> Candidate:
         except UsageError as error:
             refused = error
     if not found:
-        raise refused or UsageError(f"--strategy {description.strategy}: no plan of it divides the GPUs.")
+        raise refused or UsageError(f"--strategy {description.strategy}: no plan with it can divide the GPUs.")
     return min(found, key=lambda one: (not one.fits, one.step.step_s if one.fits else one.memory_bytes))
 
 
@@ -220,6 +220,6 @@ def _typed(description: Description, own: dict[str, object]) -> str:
 
 def _assumed(best: Candidate) -> Sequence[str]:
     gains = "Gains are of one change each, on the plan of the checklist; they do not add up."
-    error = "Predicted steps are off by 4 to 6 % in the mean; plans that are nearer to each other are equal."
+    error = "Predicted steps are off by 4 to 6 % in the mean; smaller differences do not rank plans."
     share = f"Computation reaches {100 * best.step.share:.0f} % of the dense peak in the best plan."
     return (share, *sharded_notes(best.plan), error, gains)

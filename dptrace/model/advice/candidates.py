@@ -96,7 +96,7 @@ def candidates(description: Description) -> list[Candidate]:
     found = [best_of(plans) for layout in layouts if (plans := list(_plans(description, layout)))]
     if not found:
         raise UsageError(
-            f"--batch {samples}: no way to spread it over {description.gpus} GPUs divides it. Give a batch that is a "
+            f"--batch {samples}: no plan on {description.gpus} GPUs can divide it. Give a batch that is a "
             "multiple of the number of GPUs."
         )
     return sorted(found, key=_rank)

@@ -190,4 +190,4 @@ FORMULAS: dict[str, _Formula] = {
     "aten::index_select": _index_select,
     "aten::gather": _gather,
 }
-"""The operators whose bytes are known from their inputs; none has FLOPs that matter beside them."""
+"""The operators whose bytes are known from their inputs; their FLOPs do not matter for their time."""

@@ -1,4 +1,4 @@
-"""The activations that the ranks of a recorded pipeline held, beside what its schedule makes one expect."""
+"""The activations that the ranks of a recorded pipeline held, next to what its schedule predicts."""
 
 from __future__ import annotations
 

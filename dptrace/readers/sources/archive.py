@@ -102,7 +102,7 @@ class _Tar:
 
     @contextmanager
     def opened(self, file: Source) -> Iterator[IO[bytes]]:
-        # Opened anew, since two members that share a file would move each other's position.
+        # Opened again, since two members that share a file would move each other's position.
         with ExitStack() as stack:
             whole = stack.enter_context(open_seekable(file))
             with _translate_errors(file):

@@ -58,7 +58,7 @@ def read_checkpoint(path: Path, step: int, device: torch.device) -> dict[str, An
     """
     # Opening a pipe would wait for a writer forever.
     if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError("it is no file")
+        raise ValueError("it is not a file")
     _check_intact(path)
     try:
         with warnings.catch_warnings():

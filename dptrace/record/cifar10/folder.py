@@ -94,7 +94,7 @@ def _pickled(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     if "fine_labels" in batch:
         raise DptraceError(f"--data: {path} is of CIFAR-100, which has 100 classes. {_ADVICE}")
     if not isinstance(data, PickledArray) or not data.is_bytes(-1, PIXELS) or not data.content:
-        raise _foreign(path, f"its data are no images of {PIXELS:,} bytes")
+        raise _foreign(path, f"its data are not images of {PIXELS:,} bytes")
     pixels = np.frombuffer(data.content, np.uint8).reshape(-1, PIXELS)
     right = isinstance(labels, list) and all(type(label) is int and 0 <= label < CLASSES for label in labels)
     if not isinstance(labels, list) or not right or len(labels) != len(pixels):

@@ -81,7 +81,7 @@ class _Name:
 
     def __call__(self, *arguments: Any) -> object:
         if self._make is None:
-            raise _RefusedError("it calls what is no function")
+            raise _RefusedError("it calls something that is not a function")
         return self._make(*arguments)
 
     def __setstate__(self, state: Any) -> NoReturn:

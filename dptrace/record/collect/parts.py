@@ -64,7 +64,7 @@ def find_parts(source: Path, scratch: Path) -> list[Part]:
         depth = "**" if folder is scratch else "*"
         found = sorted(path.parent for path in folder.glob(f"{depth}/{RUN_FILE}") if path.parent.name[0] != ".")
     if not found:
-        raise DptraceError(f"{source} holds no {RUN_FILE}, which dptrace record writes beside the traces.")
+        raise DptraceError(f"{source} holds no {RUN_FILE}, which dptrace record writes next to the traces.")
     note_inputs([source] if folder is scratch else [file for path in found for file in path.iterdir()])
     return [_part(source, folder, path) for path in found]
 
@@ -93,9 +93,9 @@ def _check_lists(metadata: dict[str, Any]) -> None:
     for key, kind in kinds.items():
         values = metadata.get(key) or []
         if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
-            raise ValueError(f"{key} is not what it should be")
+            raise ValueError(f"{key} has an unexpected form")
     if not isinstance(metadata.get("failure"), (dict, type(None))):
-        raise ValueError("failure is not what it should be")
+        raise ValueError("failure has an unexpected form")
 
 
 def _check_rank(entry: Any, folder: Path) -> None:

@@ -33,7 +33,7 @@ def _missing_module(match: re.Match[str]) -> str:
 def _missing_file(match: re.Match[str]) -> str:
     path = match["path"]
     where = "" if os.path.isabs(path) else f" in {os.getcwd()}, where it looks for it"
-    return f"the script needs {path}, which is not there{where}"
+    return f"the script needs {path}, which is missing{where}"
 
 
 _CAUSES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
@@ -70,7 +70,7 @@ _CAUSES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'", _missing_file),
     (
         r"^exit code 2$",
-        "the script refused its arguments, which are those after its name",
+        "the script refused its arguments, which are the words after its name",
     ),
 )
 _PATTERNS = [(re.compile(pattern), cause) for pattern, cause in _CAUSES]

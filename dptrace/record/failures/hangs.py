@@ -177,7 +177,7 @@ def _verb(text: str, ranks: int) -> str:
 
 
 def _behind(folder: Path, ranks: Iterable[int]) -> str:
-    """Say which ranks have begun fewer collectives of a group than others; empty if torch's recorder does not tell."""
+    """Say which ranks have begun fewer collectives of a group than others; empty if unknown."""
     counts: dict[str, dict[int, tuple[int, str]]] = {}
     for rank in ranks:
         for group, last in _last_collectives(folder / flight_name(rank)).items():

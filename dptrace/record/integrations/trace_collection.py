@@ -1,4 +1,4 @@
-"""Collect the traces of several ranks, each written when its rank is ready, into one run; wait for none for ever.
+"""Collect the traces of several ranks, each written when its rank is ready, into one run; never wait forever.
 
 Rank 0 collects: it prepares the folder, waits for the files of the ranks that have announced one, and names the run. If
 rank 0 does not profile, the first of the others that has waited long enough collects. The ranks meet in the key-value
@@ -107,7 +107,7 @@ class Delivery:
             raise RecordingError(f"{target} exists. Replace it with force=True, or choose another folder.")
         target.parent.mkdir(parents=True, exist_ok=True)
         compress(self.trace, target)
-        elsewhere = "copy it beside the traces of the ranks on other machines"
+        elsewhere = "copy it next to the traces of the ranks on other machines"
         self._print(f"wrote {target}; {'it came too late for run.json, but counts' if late else elsewhere}.")
 
     def _collect(self, piece: dict[str, Any]) -> None:
@@ -147,8 +147,8 @@ class Delivery:
         text = f"Wrote {path}: {plural(traces, 'rank')}. Next: dptrace analyze {path}"
         if traces < self._ranks.size:
             text += (
-                f"\nOnly {traces} of {self._ranks.size} ranks profiled, so waiting for other ranks cannot be told from "
-                "transfer. Profile on all ranks to see who waits for whom."
+                f"\nOnly {traces} of {self._ranks.size} ranks profiled, so waiting for other ranks cannot be separated "
+                "from transfer. Profile on all ranks to see which rank waits for which."
             )
         if self._analyze:
             text += f"\n{_analysis(path, self._ranks.rank if traces > 1 else None)}"

@@ -170,7 +170,7 @@ class Monitor:
         if asked:
             self._asked_for_window = False
             self._ask("record")
-            self.reporter.message("A recording was asked for; it begins within a few steps.")
+            self.reporter.message("A recording was requested; it begins within a few steps.")
 
     @property
     def _trigger_file(self) -> Path | None:

@@ -50,7 +50,7 @@ class Launch:
     stop: bool = False
     """Whether to end the training when all runs are recorded."""
     timeout_s: float | None = None
-    """Seconds after which a job of which a rank makes no step is ended; None waits for ever."""
+    """Seconds without a step of some rank after which the job is ended; None waits forever."""
     trigger: str | None = None
     """A file, or ``SIGUSR2``, by which the user asks for a recording; None to record without being asked."""
     nnodes: int = 1

@@ -14,7 +14,7 @@ from dptrace.errors import UsageError
 __all__ = ["AccelerateLaunch", "parse_accelerate"]
 
 _ADVICE = (
-    "dptrace starts the ranks with torchrun instead, whose variables Accelerator() reads. It honours --num_processes, "
+    "dptrace starts the ranks with torchrun instead, whose variables Accelerator() reads. It honors --num_processes, "
     "--multi_gpu, --cpu, --mixed_precision and -m; set the rest in the script (Accelerator(…)), and record it with "
     "dptrace record --gpus N train.py …"
 )

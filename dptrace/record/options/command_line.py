@@ -125,14 +125,14 @@ def _python_setting(flag: str, value: str, environment: dict[str, str]) -> dict[
         before = environment.get("PYTHONWARNINGS", os.environ.get("PYTHONWARNINGS", ""))
         return {"PYTHONWARNINGS": f"{before},{value}" if before else value}
     if value not in _PYTHON_X:
-        raise UsageError(f"python -X {value}: dptrace honours -X {', -X '.join(_PYTHON_X)}; leave it out.")
+        raise UsageError(f"python -X {value}: dptrace honors -X {', -X '.join(_PYTHON_X)}; leave it out.")
     return {_PYTHON_X[value]: "1"}
 
 
 def _refuse_python_flag(flag: str) -> None:
     if flag == "c":
         raise UsageError("python -c: write the code to a file, and record that.")
-    raise UsageError(f"python -{flag}: dptrace honours -m, -u, -B, -O, -s, -W and -X; leave -{flag} out.")
+    raise UsageError(f"python -{flag}: dptrace honors -m, -u, -B, -O, -s, -W and -X; leave -{flag} out.")
 
 
 def _check_interpreter(interpreter: str) -> None:

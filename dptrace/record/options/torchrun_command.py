@@ -1,4 +1,4 @@
-"""Read the command line of torchrun: which of its options dptrace honours, passes on, does not need, or refuses."""
+"""Read the command line of torchrun: which of its options dptrace honors, passes on, does not need, or refuses."""
 
 from __future__ import annotations
 

@@ -67,12 +67,13 @@ class RunFolder:
         machine = self._other_owner()
         if machine is not None:
             raise DptraceError(
-                f"{self.path}: another recording to this folder is under way on {machine}. Choose another --out; "
+                f"{self.path}: another recording to this folder is in progress on {machine}. Choose another "
+                "--out; "
                 f"if that recording has died, remove {self.staging}."
             )
         try:
             if self.staging.exists() and any(self.staging.iterdir()) and not self._owner.exists():
-                raise DptraceError(f"{self.staging} is in the way and not from a recording; move it elsewhere.")
+                raise DptraceError(f"{self.staging} exists and is not from a recording; move it elsewhere.")
             shutil.rmtree(self.staging, ignore_errors=True)
             self.staging.mkdir(parents=True)
             self._owner.write_text(f"{os.getpid()} {platform.node()}")

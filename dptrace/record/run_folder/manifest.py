@@ -142,7 +142,7 @@ def profiled_ranks_note(profiled: Sequence[int], ranks: int) -> str:
     """Return the note that the script profiles only some of its ranks."""
     return (
         f"The script profiled {plural(len(profiled), 'rank')} of {ranks} ({', '.join(map(str, profiled))}); without "
-        "the others' traces, waiting and transfer cannot be told apart."
+        "the others' traces, waiting and transfer cannot be separated."
     )
 
 

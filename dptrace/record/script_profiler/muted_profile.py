@@ -1,4 +1,4 @@
-"""An empty result for a profiler of the script that could not run beside dptrace's, so that its methods still work."""
+"""An empty result for a profiler of the script that could not run next to dptrace's, so that its methods still work."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def recorded_windows(schedule: Schedule, first_number: int = 1, repeat: int = 1,
 
 
 def overhead_windows(first: int, room: int = OVERHEAD_STEPS) -> list[Window]:
-    """Return windows without and with the profiler by turns; the first and the last are without.
+    """Return windows without and with the profiler alternately; the first and the last are without.
 
     The first step of each window is not timed: the profiler has just started or stopped. In a room too small for
     three windows, all steps are timed without the profiler.
@@ -202,7 +202,7 @@ class Plan:
             postponed: whether the script's own profiler was active when recording was to begin.
         """
         if self.recorded is None:
-            return "Nothing was recorded: no recording was asked for while the training ran."
+            return "Nothing was recorded: no recording was requested while the training ran."
         wait, start = self.recorded.first, self.recorded.start
         if postponed:
             return (

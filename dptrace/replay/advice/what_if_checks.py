@@ -64,7 +64,7 @@ _ACROSS = (
         "Use links twice as fast",
         {"bandwidth": 2.0},
         "--bandwidth 2x",
-        "NVLink within nodes, NCCL's settings; dptrace links measures what there is",
+        "NVLink within nodes, NCCL's settings; dptrace links measures yours",
         f"{GUIDE}, 6.6",
     ),
     WhatIfCheck(
@@ -205,7 +205,7 @@ def _reason(item: WhatIfCheck, answer: WhatIf, before: int) -> str:
     per = answer.micro_steps
     low, high = duration(answer.low_ns / per), duration(answer.high_ns / per)
     at_most = ", at most" if item.bound else ""
-    at_most += ", beside what the late rank costs" if item.beyond else ""
+    at_most += ", in addition to the cost of the late rank" if item.beyond else ""
     return (
         f"{duration(answer.predicted_ns_per_micro_step)} instead of {duration(before)} a step by "
         f"replay, range {low} to {high}{at_most}"

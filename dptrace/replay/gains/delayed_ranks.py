@@ -19,7 +19,7 @@ __all__ = ["level_ranks"]
 _WITHOUT = {
     "unlevel_start": "The recordings begin at different points of the program: no step would be shorter.",
     "uneven_end": "A replay gives all ranks of a collective the same transfer, so none leaves it later.",
-    "unknown": "The trace does not show what the rank did, so nothing can be taken away.",
+    "unknown": "The trace does not show what the rank did, so a replay cannot remove it.",
 }
 _ON_DEVICE = ("compute", "memory_copies")
 
@@ -43,7 +43,7 @@ def level_ranks(finding: Finding, run: Run, model: Model) -> Change | str:
         if (segment := _segment(delay, ids[delay.device], model)) is not None
     ]
     if not segments:
-        return "The delay is from before the recording began."
+        return "The delay began before the recording."
     ranks = evidence["ranks"]
     late = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
     return LevelRanks(f"{late} level with the others", tuple(segments), waits=cause == "synchronizing")

@@ -31,7 +31,7 @@ def kernel_change(finding: Finding, ground: Ground) -> Change | str:
         DptraceError: a file can't be read again.
     """
     make = _CHANGES.get(finding.kind)
-    return make(finding, ground) if make else "No change of the run that a replay knows takes this away."
+    return make(finding, ground) if make else "No change that a replay can make removes this."
 
 
 class _Fused(msgspec.Struct, frozen=True, eq=False):

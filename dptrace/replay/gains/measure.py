@@ -1,4 +1,4 @@
-"""What one change gains: how much earlier the run ends per step, with its range, and why it cannot tell."""
+"""What one change gains: how much earlier the run ends per step, with its range, and why it is unknown."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def build_model(run: Run) -> Model:
     """
     run = whole_run(run)
     if run.figures_only:
-        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Open it without.")
+        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out.")
     clocks = run.cross_rank.clocks
     processes: list[Process] = []
     first = 0

@@ -1,4 +1,4 @@
-"""The host time of a process in pieces: its calls, and the pauses between them; waits are none of it."""
+"""The host time of a process in pieces: its calls, and the pauses between them, without waits."""
 
 from __future__ import annotations
 

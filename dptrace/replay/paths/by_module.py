@@ -1,4 +1,4 @@
-"""The time of a critical path by module, and what a tenth less of a module would gain."""
+"""The time of a critical path by module, and what 10 % less time of a module would gain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step would gain if something took a tenth less, by replay: a second chain may be nearly as long."""
+"""What a step would gain if something took 10 % less time, by replay: a second chain may be nearly as long."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LAGS = {
 
 
 class Shortening:
-    """Replays of a run in which something takes a tenth less in every step, and as much as before ahead of the first.
+    """Replays of a run in which something takes 10 % less time in every step, and as much as before ahead of the first.
 
     What is ahead of the first step, such as the start of the profiler, would make no step shorter, but could be most of
     what a replay gains.

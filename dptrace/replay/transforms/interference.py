@@ -96,8 +96,8 @@ class Interference(msgspec.Struct, frozen=True):
         one = self.factor
         if not one.compared:
             return (
-                f"No work ran both with and without communication, so compute is taken to be {one.ratio:g} times as "
-                f"long under it (traces of other machines show {one.low:g} to {one.high:g})."
+                f"No work ran both with and without communication, so compute is assumed to take "
+                f"{one.ratio:g} times as long under it (traces of other machines show {one.low:g} to {one.high:g})."
             )
         return (
             f"Compute takes {one.ratio:.2f} times as long under communication, by {one.compared:,} kernels whose work "

@@ -80,7 +80,7 @@ class Fuse(msgspec.Struct, frozen=True):
         pairs = edge.of(order) & edge.from_end & chosen[edge.src] & chosen[edge.dst]
         if not pairs.any():
             where = "thread" if model.run.on_cpu else "stream"
-            raise UsageError(f"--fuse {self.pattern!r} fits no two neighbouring kernels of a {where}.")
+            raise UsageError(f"--fuse {self.pattern!r} fits no two neighboring kernels of a {where}.")
         first = np.arange(len(graph))
         src, dst = edge.src[pairs], edge.dst[pairs]
         in_time = np.argsort(graph.start_ns[dst], kind="stable")
@@ -96,7 +96,7 @@ class Fuse(msgspec.Struct, frozen=True):
         count, into = int(joined.sum()) + len(unique(first[joined])), len(unique(first[joined]))
         text = (
             f"{plural(count, 'kernel')} become {into:,}, each as long as its longest: as if reading and writing "
-            "intermediate results were all that the others did. Whether they can be fused, a trace does not tell."
+            "intermediate results were all that the others did. A trace does not show whether they can be fused."
         )
         return (text,)
 
@@ -132,8 +132,8 @@ class CudaGraphs(msgspec.Struct, frozen=True):
         if waits <= 0:
             return ()
         text = (
-            f"The host waits for the device {waits:,} times beyond once a step: each such wait ends a graph, and so "
-            "does whatever depends on values (data loading, logging, scaling of gradients)."
+            f"Besides one wait per step, the host waits {waits:,} times for the device: each such wait ends a graph, "
+            "and so does whatever depends on values (data loading, logging, scaling of gradients)."
         )
         return (text,)
 
@@ -164,14 +164,14 @@ class NoRecompute(msgspec.Struct, frozen=True):
         removed = _repeated(model)
         if not removed.any():
             raise DptraceError(
-                f"{model.run.path}: no forward work is repeated in backward, as far as operators tell, so "
+                f"{model.run.path}: no forward work is repeated in backward, as far as operators show, so "
                 "--no-recompute changes nothing."
             )
         return without_tasks(model, removed)
 
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return what else it takes."""
-        return ("Without recomputation the activations stay in memory: dptrace memory says whether they fit.",)
+        return ("Without recomputation the activations stay in memory: dptrace memory shows whether they fit.",)
 
 
 def _repeated(model: Model) -> NDArray[np.bool_]:

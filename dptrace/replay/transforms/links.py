@@ -80,7 +80,7 @@ class Communication(msgspec.Struct, frozen=True):
         if unknown := int((of.bytes <= 0).sum()):
             found.append(
                 f"{unknown:,} of {len(of):,} transfers have no recorded size: a factor applies to all of their time, "
-                "and a latency or rate of links to none of it."
+                "and a latency or rate of links does not change them."
             )
         return tuple(found)
 
@@ -142,7 +142,7 @@ class OtherLink(msgspec.Struct, frozen=True):
             return ()
         reached = _reached(self.link.name)
         rate = f"{self.link.bytes_per_s / 1e9:g} GB/s"
-        return (f"The link is nominal: collectives are taken to reach {reached:.0%} of {rate}.",)
+        return (f"The link is nominal: collectives are assumed to reach {reached:.0%} of {rate}.",)
 
 
 def _reached(name: str) -> float:
@@ -191,7 +191,7 @@ class WorldSize(msgspec.Struct, frozen=True):
         found = []
         if self.ranks > model.run.world_size:
             found.append(
-                "More ranks are taken to be as fast and as even as those recorded, over links like theirs: waits for "
+                "More ranks are assumed to be as fast and as even as those recorded, over links like theirs: waits for "
                 "the slowest of many, and slower links between nodes, are left out. Add --link for those."
             )
         return tuple(found)
@@ -236,13 +236,13 @@ class Compress(msgspec.Struct, frozen=True):
         rate = memory_bytes_per_s(model) / 1e9
         text = f"Casts are counted with each message, at {rate:,.0f} GB/s of memory"
         fewest = min(DTYPE_BITS[dtype] for dtype in self.dtypes.values())
-        sums = ". Sums in so few bits need a scale of their own" if fewest < 16 else ""
-        found = [f"{text}{sums}. What it does to the training, a trace does not tell."]
+        sums = ". Sums in so few bits need their own scale" if fewest < 16 else ""
+        found = [f"{text}{sums}. A trace does not show how it affects the training."]
         dtypes = model.transfers.dtype.tolist()
         if unnamed := sum(not dtype for dtype in dtypes):
             bits = _usual_bits(dtypes)
             found.append(
-                f"The trace does not name the type of {unnamed:,} transfers, which are taken to be of {bits} bits."
+                f"The trace does not name the type of {unnamed:,} transfers, which are assumed to have {bits} bits."
             )
         return tuple(found)
 

@@ -1,6 +1,6 @@
 """From one recorded rank to many: data parallelism whose all-reduces of the gradients are inserted into its steps.
 
-Each step gets the all-reduces of a schedule, one after the other on a stream of their own::
+Each step gets the all-reduces of a schedule, one after the other on their own stream::
 
     compute    │ forward │ backward          │             │ optimizer │
     inserted   │         │      bucket 0 │ bucket 1 │ …    │
@@ -62,7 +62,7 @@ class Replicate(msgspec.Struct, frozen=True):
     def apply(self, model: Model) -> Model:
         if not any(isinstance(part, (OtherLink, LinkBandwidth)) for part in self.links):
             raise DptraceError(
-                f"{model.run.path}: one rank was recorded, so what a message takes is not known. Add --link NAME, "
+                f"{model.run.path}: one rank was recorded, so the time of a message is not known. Add --link NAME, "
                 "--link LATENCY:BANDWIDTH (5us:12.5GB/s), or --link FILE from dptrace links -o FILE."
             )
         plan = _Plan(model)
@@ -92,14 +92,14 @@ class Replicate(msgspec.Struct, frozen=True):
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return what the answer takes for granted."""
         text = (
-            "All ranks are taken to be as fast as the recorded one and to be ready at the same time, so nothing waits "
-            "for a slower rank, and what one rank alone has of its machine (memory, cores, power) is not shared."
+            "All ranks are assumed to be as fast as the recorded one and ready at the same time, so nothing waits "
+            "for a slower rank, and ranks do not share their machine's memory, cores and power."
         )
         found = [text]
         if not all(step.exact for step in sized_gradients(model)):
-            found.append("The trace has no shapes: gradients are taken to be equally large, in 4 bytes a parameter.")
+            found.append("The trace has no shapes: gradients are assumed to be of equal size, 4 bytes per parameter.")
         if self.schedule.schedule == "overlap-optimizer":
-            found.append("The optimizer is taken to be divisible by gradient, which needs one that steps in hooks.")
+            found.append("The optimizer is assumed to step gradient by gradient, which needs one that steps in hooks.")
         return (*found, *(text for part in self.links if isinstance(part, Doubting) for text in part.doubts(model)))
 
 

@@ -86,11 +86,11 @@ class Reschedule(msgspec.Struct, frozen=True):
         """Return what the answer takes for granted."""
         found = ["The time of a bucket is that of the run's all-reduces by size."]
         if self.schedule == "overlap-optimizer":
-            found.append("The optimizer is taken to be divisible by gradient, which needs one that steps in hooks.")
+            found.append("The optimizer is assumed to step gradient by gradient, which needs one that steps in hooks.")
         if not all(step.exact for step in gradient_steps(model)):
-            found.append("The trace has no shapes: gradients of one all-reduce are taken to be equally large.")
+            found.append("The trace has no shapes: gradients of one all-reduce are assumed to be equally large.")
         if len(model.run.ranks) < model.run.world_size:
-            found.append("Ranks that were not recorded are taken to have their gradients when the recorded ones have.")
+            found.append("Ranks that were not recorded are assumed to have their gradients when the recorded ones do.")
         return tuple(found)
 
 

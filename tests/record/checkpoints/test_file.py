@@ -103,7 +103,7 @@ def test_what_is_no_file_is_neither_read_nor_deleted(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "step-00000002.pt")
     (tmp_path / "step-00000003.pt").symlink_to(tmp_path / "nowhere")
     checkpoints = Checkpoints(tmp_path, {})
-    with pytest.raises(DptraceError, match="it is no file"):
+    with pytest.raises(DptraceError, match="not a file"):
         checkpoints.load_newest(100, CPU)
     for step in (5, 6, 7):
         checkpoints.save(step, {})

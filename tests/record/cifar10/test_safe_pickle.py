@@ -73,7 +73,7 @@ def test_nothing_else_is_made(bad: Any, protocol: int, tmp_path: Path, monkeypat
         (b"\x80\x02)" + b"\x85" * 100_000 + b".", "100,001 tuples"),
         (b"\x80\x02N.N.", "2 bytes follow"),
         (b"\x80\x02cos\nsystem\n.", "os.system"),
-        (b"\x80\x02cnumpy\nndarray\n)R.", "no function"),
+        (b"\x80\x02cnumpy\nndarray\n)R.", "not a function"),
         (b"\x80\x02cnumpy\ndtype\n}b.", "changes a function"),
         (b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n)RNb.", "damaged"),
         (b"\x80\x02c_codecs\nencode\n(X\x01\x00\x00\x00aX\x05\x00\x00\x00utf-7tR.", "encodes"),

@@ -37,9 +37,9 @@ def test_a_script_that_wants_a_gpu_is_told_that_there_is_none(message: str) -> N
         ("ModuleNotFoundError: No module named 'sklearn.svm'", "pip install scikit-learn"),
         (
             "FileNotFoundError: [Errno 2] No such file or directory: 'data/a.bin'",
-            f"data/a.bin, which is not there in {os.getcwd()}",
+            f"data/a.bin, which is missing in {os.getcwd()}",
         ),
-        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/a.bin'", "/data/a.bin, which is not there ("),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/a.bin'", "/data/a.bin, which is missing ("),
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "memory is full"),
         (
             "AcceleratorError: CUDA error: invalid device ordinal\nCUDA kernel errors might",

@@ -134,7 +134,7 @@ def test_two_recordings_to_one_folder_are_refused(tmp_path: Path) -> None:
     first, second = RunFolder(tmp_path / "mine"), RunFolder(tmp_path / "mine")
     first.begin(force=False)
     (first.staging / "owner").write_text(str(os.getppid()))
-    with pytest.raises(DptraceError, match="under way"):
+    with pytest.raises(DptraceError, match="in progress"):
         second.begin(force=False)
 
     (first.staging / "owner").write_text("999999999")
@@ -160,7 +160,7 @@ def test_another_users_recording_is_under_way(tmp_path: Path, monkeypatch: pytes
     (first.staging / "owner").write_text(f"1 {platform.node()}")
     monkeypatch.setattr("os.kill", refuse)
 
-    with pytest.raises(DptraceError, match="under way on this machine"):
+    with pytest.raises(DptraceError, match="in progress on this machine"):
         RunFolder(tmp_path / "mine").begin(force=False)
 
 
@@ -170,7 +170,7 @@ def test_another_machines_recording_is_under_way_while_it_is_fresh(tmp_path: Pat
     first.begin(force=False)
     owner = first.staging / "owner"
     owner.write_text("999999999 elsewhere")
-    with pytest.raises(DptraceError, match=r"under way on elsewhere.*remove .*\.mine\.recording"):
+    with pytest.raises(DptraceError, match=r"in progress on elsewhere.*remove .*\.mine\.recording"):
         RunFolder(tmp_path / "mine").begin(force=False)
 
     os.utime(owner, (1, 1))

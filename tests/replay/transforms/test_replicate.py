@@ -127,7 +127,7 @@ def test_gradients_without_shapes_share_the_parameters(single: dptrace.Run, monk
 
     answer = single.whatif(world_size=2, link=_LINK, schedule="naive")
     assert answer.predicted["exposed_comm_ns"] == pytest.approx(10 * 2 * 50_000 + _BYTES, rel=0.01)
-    assert any("equally large" in doubt.text for doubt in answer.doubts)
+    assert any("4 bytes per parameter" in doubt.text for doubt in answer.doubts)
 
     monkeypatch.delitem(single.metadata, "parameters")
     with pytest.raises(DptraceError, match="shapes"):

@@ -66,7 +66,7 @@ def test_random_numbers_go_on_where_they_were() -> None:
         (lambda content: content["model"].update(bias="x"), "bias has another shape"),
         (lambda content: content.pop("optimizer"), "optimizer has other parameters"),
         (lambda content: content["optimizer"]["state"].update({7: {}}), "optimizer has other parameters"),
-        (lambda content: content["optimizer"]["state"].update({0: 3}), "is no table"),
+        (lambda content: content["optimizer"]["state"].update({0: 3}), "is not a table"),
         (lambda content: content["optimizer"]["state"][1].update(exp_avg=torch.ones(9)), "exp_avg has another shape"),
         (lambda content: content.pop("scaler"), "scales its gradients in another way"),
         (lambda content: content["scaler"].update(scale="big"), "scales its gradients in another way"),

@@ -1,4 +1,4 @@
-"""The labels of a static Gantt chart: each tells the block that it stands on."""
+"""The labels of a static Gantt chart, each on the block that it describes."""
 
 from __future__ import annotations
 

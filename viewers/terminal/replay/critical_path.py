@@ -66,7 +66,7 @@ def _rank_table(path: CriticalPath) -> Table:
 
 
 def _item_table(path: CriticalPath) -> Table:
-    table = _table("What takes the most time on it, and what a tenth less would gain", "kind", "name", "ms", "gain, ms")
+    table = _table("What takes the most time on it, and what 10 % less would gain", "kind", "name", "ms", "gain, ms")
     for item in path.items:
         table.add_row(
             item.kind.replace("_", " "), _short(item.name), milliseconds(item.path_ns), milliseconds(item.gain_ns)

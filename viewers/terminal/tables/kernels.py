@@ -125,7 +125,7 @@ def print_kernels(
         findings: what slows compute, printed above the table.
     """
     if not summary.rows:
-        console.print("Nothing of this kind ran in this run.")
+        console.print("This run has no kernels of this kind.")
         return
     console.print(*_totals(summary), *_steps(summary), *_flops(summary), sep="\n")
     if findings:

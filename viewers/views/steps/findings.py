@@ -15,7 +15,7 @@ from dptrace.viewers.views.registry import View
 __all__ = ["VIEW", "findings", "findings_table"]
 
 TITLE = "Findings by their cost per step"
-NO_FINDING = "No finding costs a hundredth of the step or more."
+NO_FINDING = "No finding costs 1 % of a step or more."
 _COST = "#5B6472"
 """Color of what is not a part of a step."""
 

@@ -1,7 +1,7 @@
 """What every collective of one message takes, by alpha, beta and gamma: terms, regimes, volumes and crossovers.
 
 The extended model t = k·alpha + m·beta + c·gamma of the guide "Distributed Training", sections 5.1 to 5.5; the term
-that takes longest names the regime. On several nodes all run over the slower link, but for the hierarchical all-reduce.
+that takes longest names the regime. On several nodes all run over the slower link, except the hierarchical all-reduce.
 """
 
 from __future__ import annotations

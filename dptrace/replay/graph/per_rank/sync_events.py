@@ -1,7 +1,7 @@
 """Recorded synchronizations: which stream a call lets wait for which, where CUPTI was asked to say so.
 
 torch.profiler writes them with ``_ExperimentalConfig(enable_cuda_sync_events=True)``. Figures do not need them, so they
-are read in a pass of their own.
+are read in a separate pass.
 """
 
 from __future__ import annotations
