@@ -25,7 +25,7 @@ class EpochLines:
         self._file, self._tell, self._position, self._rest = file, tell, 0, b""
 
     def read(self) -> None:
-        """Tell what has been written since the last call."""
+        """Report what has been written since the last call."""
         # Reading at a position leaves that of the file, which the writer shares, as it is.
         while piece := os.pread(self._file.fileno(), _PIECE, self._position):
             self._position += len(piece)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["AlignedSteps", "RunSteps", "TimeSaved", "align_steps", "run_steps"]
 
 _MAX_START_SPREAD = 0.5
-"""Share of a step by which the ranks' starts may differ; beyond it, their clocks are taken to differ."""
+"""Share of a step by which the ranks' starts may differ; beyond it, their clocks are assumed to differ."""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _sides_in_words(before: Sequence[RunSample], after: Sequence[RunSample]) -> 
 
 
 def _by_length(samples: Sequence[RunSample]) -> StepKinds:
-    """Tell kinds by length where every recording has two lengths that alternate."""
+    """Separate kinds by length where every recording has two lengths that alternate."""
     long = [two_lengths(sample.wall) for sample in samples]
     if any(one is None for one in long):
         return _one_kind(samples)

@@ -38,7 +38,7 @@ class _Head(msgspec.Struct):
 
 
 class ArrayWriter:
-    """Write a file of arrays beside its final place; it appears there only when it is complete.
+    """Write a file of arrays next to its final place; it appears there only when it is complete.
 
     ::
 
@@ -111,7 +111,7 @@ class MappedArrays:
             self._advise("MADV_WILLNEED", low & -mmap.PAGESIZE, high - (low & -mmap.PAGESIZE))
 
     def _advise(self, name: str, start: int, length: int) -> None:
-        # By default the system reads the neighbours of a page, too, which makes a scattered read ten times as slow.
+        # By default the system reads the neighbors of a page, too, which makes a scattered read ten times as slow.
         if hasattr(mmap, name):
             self._mapped.madvise(getattr(mmap, name), start, length)
 

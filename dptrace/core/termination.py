@@ -86,7 +86,7 @@ def _cleaning_up() -> bool:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Let signals that end the process, Ctrl-C too, wait for the end of the block, which may not be done by halves."""
+    """Let signals that end the process, Ctrl-C too, wait for the end of the block, which must run as a whole."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Python handles signals in the main thread
         return

@@ -28,7 +28,7 @@ class Counter:
     time_ns: Int64
     """Ascending and unique."""
     value: Int64
-    """The value from that time on; neighbours differ."""
+    """The value from that time on; neighbors differ."""
 
     def __len__(self) -> int:
         return len(self.time_ns)

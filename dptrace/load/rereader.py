@@ -18,7 +18,7 @@ from dptrace.timeline.reading import Reading, Result
 __all__ = ["FileRereader"]
 
 _MOST_HELD = 8_000_000
-"""Events of the ranks that are held in memory, but for one that has more."""
+"""Events of the ranks that are held in memory, except for one that has more."""
 
 
 class FileRereader(msgspec.Struct, frozen=True):

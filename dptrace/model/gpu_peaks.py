@@ -131,7 +131,7 @@ def gpu_peak(gpu: GpuProperties) -> GpuPeak | None:
     """Return the peak of the GPU that a trace names; None for an unknown one.
 
     A GPU with fewer multiprocessors than its row is a part of it (MIG, AMD's compute partitions): its peaks are that
-    part of the row's. One with more is another model than the row's, hence unknown.
+    part of the row's. One with more is another model than the row's, so its peaks are unknown.
 
     >>> gpu_peak(GpuProperties("NVIDIA H100 80GB HBM3")).flops_per_s("bf16")
     989400000000000.0

@@ -236,7 +236,7 @@ class StandaloneOutput:
         print(f"dptrace: rank {self.rank_store.rank}: {message}", file=sys.stderr)
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks that this one has failed, so that the run does not count as complete."""
+        """Notify the other ranks that this one has failed, so that the run does not count as complete."""
         self._failure = {"rank": self.rank_store.rank, "message": messages.error_text(error)}
         self.rank_store.publish("failed", json.dumps(self._failure))
 

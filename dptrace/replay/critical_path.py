@@ -89,7 +89,7 @@ class CriticalPath:
         ]
 
     def pieces(self) -> Iterator[dict[str, Any]]:
-        """Yield the pieces of the chain from first to last; neighbours of one kind, rank and operator are one piece."""
+        """Yield the pieces of the chain from first to last; neighbors of one kind, rank and operator are one piece."""
         last: dict[str, Any] = {}
         times = zip(self.links.start_ns.tolist(), self.links.end_ns.tolist(), strict=True)
         for (start, end), about in zip(times, self.described(), strict=True):

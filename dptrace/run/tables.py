@@ -102,7 +102,7 @@ def step_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -
 
 
 def _nullable(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """Give columns pandas' nullable integers, so that one unknown value does not turn the others into floats."""
+    """Convert columns to pandas' nullable integers, so that one unknown value does not turn the others into floats."""
     return table.astype(dict.fromkeys(columns, "Int64"))
 
 

@@ -39,7 +39,7 @@ class _Run(Protocol):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """What the user says about a step, before what run.json says; None where nothing is said."""
+    """What the user says about a step, which overrides run.json; None where the user says nothing."""
 
     parameters: float | None = None
     """Of the whole model."""

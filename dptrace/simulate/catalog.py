@@ -26,7 +26,7 @@ class Entry(msgspec.Struct, frozen=True):
     where: str
     """Module and function below ``dptrace.simulate``."""
     options: tuple[str, ...] = ()
-    """The fields of :class:`Settings` that it uses, beside ranks, bytes and links."""
+    """The fields of :class:`Settings` that it uses, in addition to ranks, bytes and links."""
 
 
 _NODES = ("node_size",)

@@ -73,7 +73,7 @@ class Cluster:
         """Whether another rank's data is a result by itself, as in a broadcast."""
 
     def fill(self, rank: int, columns: Sequence[int], chunks: Sequence[int] | None = None) -> None:
-        """Give a rank its own data: in chunk c the values 10(rank + 1) + c, and 0.01 more for each further element."""
+        """Fill a rank with its own data: in chunk c the values 10(rank + 1) + c, 0.01 more for each element after."""
         for column, chunk in zip(columns, chunks or columns, strict=True):
             numbers = np.zeros((1 + self.ranks, self.width))
             numbers[0] = 10 * (rank + 1) + chunk + 0.01 * np.arange(self.width)

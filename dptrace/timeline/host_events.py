@@ -165,7 +165,7 @@ class _ThreadEvents(msgspec.Struct, frozen=True):
         return cls(tuple(_Nested.of(trace, group) for group in groups), short, returned, edges)
 
     def at(self, times: Int64, kinds: _NameKinds) -> NDArray[np.int64]:
-        """Return for each time: name of what, name of where, cause, and how much it tells (0: nothing)."""
+        """Return for each time: name of what, name of where, cause, and how informative it is (0: not at all)."""
         call, op, outer, note, function = (nested.at(times) for nested in self.nested)
         in_step = (note >= 0) & kinds.step[note]
         loading = (note >= 0) & kinds.loading[note]
@@ -191,7 +191,7 @@ class _ThreadEvents(msgspec.Struct, frozen=True):
 
 
 def _first_of(tables: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Choose at each time the thread whose activity tells most; the first among equals."""
+    """Choose at each time the thread whose activity is the most informative; the first among equals."""
     best = tables[0]
     for table in tables[1:]:
         better = table[:, _RANK] > best[:, _RANK]
@@ -233,7 +233,7 @@ def _mark_passive(
 def _relabel(
     labels: list[HostLabel], label: NDArray[np.int64], chosen: NDArray[np.bool_], cause: HostCause
 ) -> NDArray[np.int64]:
-    """Give the chosen pieces another cause; new labels are appended to *labels*."""
+    """Set another cause for the chosen pieces; new labels are appended to *labels*."""
     moved = np.arange(len(labels))
     for old in unique(label[chosen]).tolist():
         labels.append(HostLabel(cause, labels[old].what, labels[old].where))

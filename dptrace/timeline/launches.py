@@ -126,7 +126,7 @@ def last_above(values: Int64, place: Int64, limit: Int64) -> Int64:
     searching = np.arange(len(place))
     for maxima in levels:
         searching = searching[maxima[block[searching]] <= limit[searching]]
-        # The parent of a right block adds what is left of it; left of a left block is the parent's neighbour.
+        # The parent of a right block adds what is left of it; left of a left block is the parent's neighbor.
         block[searching] = (block[searching] - 1) >> 1
         height[searching] += 1
         searching = searching[block[searching] >= 0]

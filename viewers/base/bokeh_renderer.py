@@ -93,7 +93,7 @@ def _darken(plot: figure) -> None:
 
 
 def _end(drawing: Drawing) -> float:
-    """Return the end of the axis, with room for the texts beside the longest bar."""
+    """Return the end of the axis, with room for the texts next to the longest bar."""
     x = drawing.x
     return x.high if x.log else x.high + (x.high - x.low) * drawing.right / _WIDTH
 

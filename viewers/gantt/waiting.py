@@ -25,7 +25,7 @@ def why_unknown(run: Run) -> str:
 
 
 def with_waiting_parts(parts: Segments, wait: ExposedWait, category: int) -> Segments:
-    """Give the waiting in a partition's exposed communication its own *category*."""
+    """Set *category* for the waiting in a partition's exposed communication."""
     exposed = parts.part == Part.EXPOSED_COMM
     start, end = parts.start_ns[exposed], parts.end_ns[exposed]
     edges = np.column_stack(wait.intervals).ravel()
@@ -42,7 +42,7 @@ def with_waiting_parts(parts: Segments, wait: ExposedWait, category: int) -> Seg
 
 
 def with_waiting_pieces(pieces: Segments, timeline: Timeline, calls: CallWaits, category: int) -> Segments:
-    """Give the waiting in the exposed pieces of each collective its own *category*.
+    """Set *category* for the waiting in the exposed pieces of each collective.
 
     Args:
         pieces: the timeline's exposure, by category.

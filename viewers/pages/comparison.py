@@ -95,7 +95,7 @@ def _drawn(found: Comparison) -> list[str]:
 
 
 def _counterpart(found: Comparison, step: str) -> str:
-    """Return the step of B that does the same as a step of A, and is as long among its like."""
+    """Return the step of B that does the same as a step of A, and has the same rank by length."""
     a, b = found.a, found.b
     signature = a.signatures[a.steps.index(step)]
     like_a, like_b = ([k for k, other in enumerate(one.signatures) if other == signature] for one in (a, b))

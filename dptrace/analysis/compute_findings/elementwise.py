@@ -21,7 +21,7 @@ _COMPARED = 12
 """Operators of a chain that distinguish it from others of its length."""
 _PRIME = 1_000_003
 _MAX_RATIO = 4
-"""Ratio of bytes between neighbours beyond which they do not work on the same tensor."""
+"""Ratio of bytes between neighbors beyond which they do not work on the same tensor."""
 _ADVICE = (
     "Compile the part of the model around them (torch.compile fuses such chains into one kernel), or use fused "
     "operators (scaled_dot_product_attention, rms_norm, fused rotary embeddings)."
@@ -30,7 +30,7 @@ _OPTIMIZER_ADVICE = "Give the optimizer fused=True or foreach=True: it then upda
 
 
 def elementwise_chains(context: ComputeContext) -> list[Finding]:
-    """Find chains of neighbours on a stream, in the optimizer and elsewhere, and what one kernel for each would save.
+    """Find chains of neighbors on a stream, in the optimizer and elsewhere, and what one kernel for each would save.
 
     One kernel instead of a chain moves at least the bytes of its costliest part, so the rest is saved.
     """
@@ -78,7 +78,7 @@ def fused_away(context: ComputeContext, in_optimizer: bool) -> NDArray[np.bool_]
 
 
 def _in_order(kernels: StepKernels) -> Int64:
-    """Return the order in which neighbours on a stream stand together."""
+    """Return the order in which neighbors on a stream are adjacent."""
     order: Int64 = np.lexsort((kernels.start_ns, kernels.lane, kernels.device))
     return order
 
@@ -103,7 +103,7 @@ def _chains(kernels: StepKernels) -> tuple[Int64, Int64]:
     """Return the kernels of all chains, one chain after the other, and the length of each.
 
     A chain ends where the device, stream, step or phase changes, at a kernel of another kind, and where the bytes of
-    two neighbours differ too much.
+    two neighbors differ too much.
     """
     fusible = kernels.of_work([_is_fusible(work) for work in kernels.work])
     moved = kernels.of_work([work.cost.bytes or 0 if work.cost else 0 for work in kernels.work], np.float64)

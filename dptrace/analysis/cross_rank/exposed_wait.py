@@ -25,7 +25,7 @@ from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, subtr
 __all__ = ["WAIT_FIGURES", "CallWaits", "ExposedWait", "WaitFigures", "exposed_parts", "exposed_waits", "sum_of_waits"]
 
 WAIT_FIGURES = ("exposed_wait_ns", "exposed_unmatched_ns")
-"""The figures that stand beside ``exposed_comm_ns`` in every table."""
+"""The figures next to ``exposed_comm_ns`` in every table."""
 
 
 class WaitFigures(msgspec.Struct, frozen=True):

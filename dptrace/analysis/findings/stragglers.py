@@ -179,7 +179,7 @@ def _ranks(ranks: Sequence[int], capital: bool = False) -> str:
 
 
 def _reason(group: DelayGroup, late: Sequence[int], on_cpu: bool) -> str:
-    """Say what the late ranks did that the others did not."""
+    """Describe what the late ranks did that the others did not."""
     largest, its = group.largest, "its" if len(late) == 1 else "their"
     called = f" “{largest.what}”" if largest.what else ""
     inside = f" in “{largest.where}”" if largest.where and largest.where != largest.what else ""
@@ -201,7 +201,7 @@ def _reason(group: DelayGroup, late: Sequence[int], on_cpu: bool) -> str:
 
 
 def _how_late(group: DelayGroup, steps: Mapping[str, int]) -> str:
-    """Say how much later than the others, and in which steps; one delay has no median."""
+    """Describe how much later than the others, and in which steps; one delay has no median."""
     late: Int64 = np.array([delay.late_ns for delay in group.delays if delay.cost_ns > 0], np.int64)
     most = duration(int(late.max()))
     where = f"in {next(iter(steps))} alone" if len(steps) == 1 else f"in {plural(len(steps), 'step')}"

@@ -37,7 +37,7 @@ def layer_names(paths: Sequence[str]) -> list[str]:
 
 
 def _around_blocks(paths: Sequence[tuple[str, ...]]) -> set[tuple[str, ...]]:
-    """Return the paths of the modules around the outermost repeated blocks: several of a class beside each other.
+    """Return the paths of the modules around the outermost repeated blocks: several of a class next to each other.
 
     Blocks hold modules themselves; without such ones, any repeated modules count.
     """

@@ -16,7 +16,7 @@ Options = TypeVar("Options", bound=Mapping[str, object])
 
 
 def with_measured_link(options: Options) -> Options:
-    """Return options whose ``link`` is no file's name any more, but the link of that file."""
+    """Return options whose ``link`` is the link in the file that it named."""
     link = options.get("link")
     return cast(Options, {**options, "link": measured_link(link)}) if isinstance(link, str) else options
 

@@ -173,7 +173,7 @@ def _equal(shown: Sequence[Candidate], best: Candidate) -> dict[str, Any]:
 
 
 def _loses(one: Candidate, best: Candidate) -> str:
-    """Say why a plan is not the best: how much memory it lacks, or which part of its step is longer."""
+    """Describe why a plan is not the best: how much memory it lacks, or which part of its step is longer."""
     if one.plan == best.plan:
         return ""
     if not one.fits:

@@ -130,7 +130,7 @@ def check(
 ) -> Check:
     """Return an item; its status follows from its gain, unless *keep* or *skip* says it.
 
-    It applies from a hundredth of the step or of a GPU's memory on. Memory counts where the plan does not fit, or
+    It applies from 1 % of the step or of a GPU's memory on. Memory counts where the plan does not fit, or
     where the time gets no longer.
     """
     share = None if gain_s is None else gain_s / setting.step_s

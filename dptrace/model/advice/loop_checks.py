@@ -65,7 +65,7 @@ def unused_parameters(setting: Setting) -> Check:
 
 
 def static_graph(setting: Setting) -> Check:
-    """Say what a static graph saves."""
+    """Describe what a static graph saves."""
     what, do = "Set static_graph=True", "DistributedDataParallel(model, static_graph=True)"
     source = f"{GUIDE}, 7.6; {DDP_PAGE}, 'Practical knobs'"
     if not _is_ddp(setting):

@@ -36,7 +36,7 @@ def more_micro_batches(setting: Setting) -> Check | None:
 
 
 def interleaved(setting: Setting) -> Check | None:
-    """Give each GPU two stages that do not follow each other."""
+    """Assign each GPU two stages that do not follow each other."""
     layout = setting.layout
     if layout.stages == 1:
         return None

@@ -18,7 +18,7 @@ def _product(
     """Return the cost of *batch* products [m, k] × [k, n].
 
     Args:
-        a: the input that is the first factor; its type is taken for all, but for the output of 1-byte types.
+        a: the input that is the first factor; its type counts for all, except the output of 1-byte types.
         bias: elements of the bias that one product adds; 0 without.
         out: the input that is the output, if there is one.
     """

@@ -38,7 +38,7 @@ def _elementwise(kind: str = "elementwise", result: int | None = None, more: int
 
     Args:
         result: bytes of an element of the result; None for those of the widest input.
-        more: bytes that it writes beside each, such as those of a mask.
+        more: bytes that it writes in addition to each, such as those of a mask.
     """
 
     def formula(call: OperatorCall) -> Cost | None:
@@ -72,7 +72,7 @@ def _reduction(dims: int, extra: int = 0) -> _Formula:
 
     Args:
         dims: the argument with the reduced dimensions; all are where it is empty.
-        extra: bytes beside each result, such as those of an index.
+        extra: bytes in addition to each result, such as those of an index.
     """
 
     def formula(call: OperatorCall) -> Cost | None:

@@ -22,7 +22,7 @@ __all__ = ["Description"]
 _SAMPLES_EACH = 8
 """Samples of each GPU in a step, unless the batch is given."""
 _ALIKE, _DIFFERENT = 0.01, 0.25
-"""Relative difference between the given number of parameters and that of the shape: below the first nothing is said,
+"""Relative difference between the given number of parameters and that of the shape: below the first there is no note,
 above the second they are of different models."""
 
 
@@ -178,7 +178,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         yield from found
 
     def indivisible(self) -> str:
-        """Say why no strategy is possible with the degrees that are given."""
+        """Describe why no strategy is possible with the given degrees."""
         shape = self.shape()
         given = (("--tp", self.tp), ("--pp", self.pp), ("--ep", self.ep))
         degrees = " and ".join(f"{option} {degree}" for option, degree in given if degree)

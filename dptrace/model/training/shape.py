@@ -38,7 +38,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     top_k: int = 1
     """Experts that a token goes to."""
     counted: float | None = None
-    """Number of parameters, where it was given instead of the shape or beside it."""
+    """Number of parameters, where it was given instead of the shape or with it."""
 
     @property
     def key_value_width(self) -> float:

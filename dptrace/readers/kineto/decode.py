@@ -114,7 +114,7 @@ _LINES = re.compile(rb"\}[ \t\r]*\n\s*\{")
 
 
 def _add_events(events: list[bytes], columns: EventSink) -> None:
-    """Decode damaged events by halves, so that one in a million costs little."""
+    """Decode damaged events by bisection, so that one in a million costs little."""
     if len(events) == 1:
         _repair_events(events[0], columns)
         return

@@ -102,7 +102,7 @@ def _repeated(rows: EventColumns, among: NDArray[np.bool_]) -> NDArray[np.bool_]
 def _trim_overlaps(rows: EventColumns, on_device: NDArray[np.bool_], waits: NDArray[np.bool_]) -> tuple[Int64, int]:
     """Cut events that overrun at the start of the next event on their stream (TraceLens#669: ROCm, after a long stall).
 
-    Some overlaps are real and not cut: neighbours (programmatic dependent launch), the branches of a graph, whose
+    Some overlaps are real and not cut: neighbors (programmatic dependent launch), the branches of a graph, whose
     kernels share one correlation, and a collective that waits for its peers on a stream that ROCm reports wrongly.
     """
     events = np.flatnonzero(on_device & (rows.stream >= 0))

@@ -1,4 +1,4 @@
-"""Say in one sentence why a script died, where its error is one that many scripts meet."""
+"""Explain in one sentence why a script died, for errors that many scripts meet."""
 
 from __future__ import annotations
 

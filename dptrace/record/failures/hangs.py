@@ -138,7 +138,7 @@ class _State:
 
 
 def describe_hang(folder: Path, last_steps: Mapping[int, int | None], seconds: float) -> str:
-    """Say where the ranks are, from what :func:`ask_ranks` made them write, and which one has fewer collectives.
+    """Describe where the ranks are, from what :func:`ask_ranks` made them write, and which one has fewer collectives.
 
     Args:
         folder: the run's folder while it is recorded.
@@ -177,7 +177,7 @@ def _verb(text: str, ranks: int) -> str:
 
 
 def _behind(folder: Path, ranks: Iterable[int]) -> str:
-    """Say which ranks have begun fewer collectives of a group than others; empty if unknown."""
+    """Describe which ranks have begun fewer collectives of a group than others; empty if unknown."""
     counts: dict[str, dict[int, tuple[int, str]]] = {}
     for rank in ranks:
         for group, last in _last_collectives(folder / flight_name(rank)).items():

@@ -45,7 +45,7 @@ class Delivery:
         self._began = time.monotonic()
 
     def announce(self) -> None:
-        """Tell the other ranks, before anything that takes long, that this one has a trace."""
+        """Notify the other ranks, before anything that takes long, that this one has a trace."""
         self.trace.parent.mkdir(parents=True, exist_ok=True)
         if self._ranks.rank == 0:
             self._ranks.publish("root", "1")

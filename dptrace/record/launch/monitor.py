@@ -205,7 +205,7 @@ class Monitor:
         write_json(request_path(self.run.staging, self._requests), {"kind": kind})
 
     def complete_runs(self, goes_on: bool) -> None:
-        """Give the runs of which all ranks have written their files their names."""
+        """Rename the runs for which all ranks have written their files."""
         while (folder := window_folder(self.run.staging, len(self.runs) + 1)).is_dir():
             pieces = read_messages(folder, "piece")
             # A script may profile only some of its ranks, which is known when it has ended.

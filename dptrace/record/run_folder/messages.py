@@ -168,7 +168,7 @@ def set_spawned(index: int, ranks: int) -> None:
 
 
 def mark_spawned() -> None:
-    """Tell the launcher's other processes that the script starts ranks itself."""
+    """Notify the launcher's other processes that the script starts ranks itself."""
     settings = LauncherSettings.from_environment()
     if settings is not None:
         with suppress(OSError):  # the launcher may be removing the folder

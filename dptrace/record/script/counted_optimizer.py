@@ -21,7 +21,7 @@ _GIVEN_UP_AFTER = 20
 
 
 class CountedOptimizer:
-    """Tells which of the steps of all optimizers end a step of the training."""
+    """Decides which of the steps of all optimizers end a step of the training."""
 
     def __init__(self, first: Optimizer) -> None:
         self.name = type(first).__name__

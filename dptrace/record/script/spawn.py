@@ -40,7 +40,7 @@ _LAUNCHER_VARIABLES = re.compile(
 )
 _SPAWN: Any = importlib.import_module("torch.multiprocessing.spawn")
 _LEAVE = int(getattr(signal, "SIGRTMIN", signal.SIGUSR1)) + (3 if hasattr(signal, "SIGRTMIN") else 0)
-"""The signal with which a started process tells one of the launcher's other processes that it is not needed."""
+"""The signal by which a started process lets another process of the launcher end, which is not needed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,7 @@ class ProfilerGuard:
             self._end_session()
 
     def _end_session(self) -> None:
-        """End dptrace's session whatever its state: torch 2.4 cannot prepare another one beside it."""
+        """End dptrace's session whatever its state: torch 2.4 cannot prepare another one next to it."""
         if self._own is None:
             return
         session, self._own = self._own, None
@@ -207,7 +207,7 @@ def _unknown_session() -> bool:
 
 
 def _wrap_profilers(guard: ProfilerGuard) -> None:
-    """Wrap what torch.profiler and torch.autograd.profiler share, and the older profilers beside it."""
+    """Wrap what torch.profiler and torch.autograd.profiler share, and the older profilers."""
     own = autograd_profiler.profile
     names = {"_prepare_trace": _prepare, "_start_trace": _start, "__exit__": _exit}
     if not all(hasattr(own, name) for name in names):

@@ -35,7 +35,7 @@ class EmptyResult:
 
 
 def fill_with_nothing(profiler: Any) -> None:
-    """Give a ``torch.autograd.profiler.profile`` that was not started the result of an empty session."""
+    """Set the result of an empty session on a ``torch.autograd.profiler.profile`` that was not started."""
     profiler.kineto_results = EmptyResult()
     if isinstance(getattr(type(profiler), "function_events", None), property):
         profiler._function_events = None  # torch derives the events from the result when they are asked for

@@ -90,7 +90,7 @@ def _at_most(measured: Measured, finding: Finding) -> Measured:
 
 
 def _explained(measured: Measured, finding: Finding) -> Gain:
-    """Say why a gain is far below what a finding counts: other work takes as long at the same time."""
+    """Describe why a gain is far below what a finding counts: other work takes as long at the same time."""
     gain = measured.gain
     if gain.ns is None or not 0 <= gain.ns < _FAR_BELOW * finding.cost_ns:
         return gain

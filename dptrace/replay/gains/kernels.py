@@ -35,7 +35,7 @@ def kernel_change(finding: Finding, ground: Ground) -> Change | str:
 
 
 class _Fused(msgspec.Struct, frozen=True, eq=False):
-    """Some kernels are part of their neighbours: they and their launches take no time."""
+    """Some kernels are part of their neighbors: they and their launches take no time."""
 
     what: str
     gone: NDArray[np.bool_]

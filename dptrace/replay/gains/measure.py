@@ -144,7 +144,7 @@ def _nothing(model: Model) -> float:
 
 
 def _pace(model: Model, times: Times, steady: SteadyState, least: tuple[float, float] | None) -> str:
-    """Say what sets the length of a step once the change is made.
+    """Describe what sets the length of a step once the change is made.
 
     Args:
         least: the shortest step of hosts and devices alone, and that of the links; None where neither decides.

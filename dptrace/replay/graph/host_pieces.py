@@ -61,7 +61,7 @@ def host_pieces(model: Model, process: Process) -> HostPieces:
 def cut_longest(length_ns: Int64, ns: int) -> Int64:
     """Return what to take from each piece so that *ns* go in all, the longest first.
 
-    Pieces of 5, 1 and 3 ms, 6 ms to go → 5, 0 and 1 ms, but for the 20 µs that remain of each.
+    Pieces of 5, 1 and 3 ms, 6 ms to go → 5, 0 and 1 ms, except for the 20 µs that remain of each.
     """
     order = np.argsort(-length_ns, kind="stable")
     room = np.maximum(length_ns[order] - KEPT_NS, 0)

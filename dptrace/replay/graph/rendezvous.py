@@ -116,7 +116,7 @@ def meet(
 
 
 def _leaving_apart(edges: Edges, transfers: Transfers, apart: NDArray[np.bool_], end: Int64) -> Transfers:
-    """Give each rank a transfer of its own where they leave at different times: of messages, broadcasts, on CPUs.
+    """Create a transfer for each rank where they leave at different times: of messages, broadcasts, on CPUs.
 
     ::
 

@@ -92,7 +92,7 @@ class Interference(msgspec.Struct, frozen=True):
         return self, Interference(one, np.ones_like(self.by_task), 0.0), most
 
     def sentence(self) -> str:
-        """Say what was measured, or assumed."""
+        """Describe what was measured, or assumed."""
         one = self.factor
         if not one.compared:
             return (

@@ -50,7 +50,7 @@ def _launches(model: Model, process: Process, removed: NDArray[np.bool_]) -> NDA
 
 
 class Fuse(msgspec.Struct, frozen=True):
-    """Neighbouring kernels of a stream whose names match become one, which takes as long as the longest of them."""
+    """Neighboring kernels of a stream whose names match become one, which takes as long as the longest of them."""
 
     pattern: str
     collectives: bool = False
@@ -84,7 +84,7 @@ class Fuse(msgspec.Struct, frozen=True):
         first = np.arange(len(graph))
         src, dst = edge.src[pairs], edge.dst[pairs]
         in_time = np.argsort(graph.start_ns[dst], kind="stable")
-        # Neighbours come in the order of time, so the first of each one's predecessor is known by then.
+        # Neighbors come in the order of time, so the first of each one's predecessor is known by then.
         for before, after in zip(src[in_time].tolist(), dst[in_time].tolist(), strict=True):
             first[after] = first[before]
         return first

@@ -29,7 +29,7 @@ class Priced(msgspec.Struct, frozen=True):
 
     task: Int64
     latency_ns: Floats
-    """What part of its time does not depend on its bytes; 0 where the sizes of the run do not tell."""
+    """What part of its time does not depend on its bytes; 0 where the sizes of the run do not show it."""
     moving_ns: Floats
     """The rest of its time."""
     bytes: Floats

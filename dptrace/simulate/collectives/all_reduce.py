@@ -17,7 +17,7 @@ _COUNTED = "bytes of each rank's tensor"
 
 
 def _full(settings: Settings, chunks: int | None = None) -> Cluster:
-    """Give every rank a whole tensor of its own, in chunks; by default in as many as there are ranks."""
+    """Fill every rank with its own whole tensor, in chunks; by default one chunk for each rank."""
     cluster = Cluster(settings, chunks or settings.ranks)
     for rank in range(settings.ranks):
         cluster.fill(rank, range(cluster.columns))
@@ -169,7 +169,7 @@ def halving_doubling(settings: Settings) -> Outcome:
 
 
 def _halve(cluster: Cluster, active: Sequence[int]) -> None:
-    """Give away half of what each of a power of two of ranks still reduces, until one chunk is left.
+    """Exchange half of what each rank still reduces, of a power of two of ranks, until one chunk is left.
 
     Rank i keeps the half that the bit of the distance selects in i. Of 4 ranks, rank 1 (binary 01) gives chunks 2 and 3
     to rank 3 at distance 2, then chunk 0 to rank 0 at distance 1, and keeps chunk 1.

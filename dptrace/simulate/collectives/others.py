@@ -62,7 +62,7 @@ _TREE = "log2(P)·alpha + (P-1)/P·n·beta"
 
 
 def scatter(settings: Settings) -> Outcome:
-    """Give each rank its chunk of the tensor of rank 0, along a binomial tree."""
+    """Send each rank its chunk of the tensor of rank 0, along a binomial tree."""
     ranks = settings.ranks
     cluster = Cluster(settings, ranks)
     cluster.fill(0, range(ranks))

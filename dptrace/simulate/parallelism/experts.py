@@ -65,7 +65,7 @@ class _Experts:
 
     @property
     def limit(self) -> str:
-        """Say what the capacity is, and how it is computed."""
+        """Describe the capacity, and how it is computed."""
         tokens = plural(self.capacity, "token")
         numbers = f"{self.settings.capacity_factor:g} × {self.settings.tokens} × {self.top_k} / {self.ranks}"
         return f"Capacity: {tokens} from each rank to each expert, ceil({numbers})"

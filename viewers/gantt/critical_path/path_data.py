@@ -39,7 +39,7 @@ _CATEGORIES = {
 def path_data(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Any]:
     """Return the path as data of the page of a chart.
 
-    ``kinds`` has label and category (null: the interval's own) of each kind of piece; ``gains`` what a tenth less of an
+    ``kinds`` has label and category (null: the interval's own) of each kind of piece; ``gains`` what 10 % less of an
     item gains; ``columns`` an entry per piece, from first to last, ``slack`` one per kernel, collective and copy of the
     chart, track by track.
 
@@ -80,7 +80,7 @@ def path_data(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Any]:
 
 
 def path_notes(run: Run, path: CriticalPath) -> list[str]:
-    """Say what the page of a selection leaves out of a path."""
+    """Describe what the page of a selection leaves out of a path."""
     shown = {(timeline.rank, timeline.device) for timeline in run.timelines}
     own = np.array([*((one.rank, one.device) in shown for one in path.timelines), True], np.bool_)
     length = path.links.end_ns - path.links.start_ns

@@ -44,7 +44,7 @@ def host_data(run: Run, chart: Chart) -> dict[str, Any]:
 
 
 def host_notes(run: Run, data: dict[str, Any]) -> list[str]:
-    """Say what a page in one file leaves out."""
+    """Describe what a page in one file leaves out."""
     tracks, calls = data["tracks"], [one["calls"] for one in data["tracks"].values() if "calls" in one]
     notes = []
     if left_out := sum(one["leftOut"] for one in calls):

@@ -114,7 +114,7 @@ def _of_path(run: Run, gantt_chart: Chart, path: CriticalPath) -> tuple[dict[str
 
 
 def _merged_notes(run: Run, drawn: Merged) -> list[str]:
-    """Say what a page whose short intervals are merged leaves out."""
+    """Describe what a page with merged short intervals leaves out."""
     if not drawn.left_out:
         return []
     longest = duration(drawn.resolution_ns)

@@ -147,7 +147,7 @@ def _strip(canvas: Canvas, layout: SvgLayout, y: float, number: int) -> None:
 
 
 def _edges(canvas: Canvas, layout: SvgLayout) -> None:
-    """Draw lines through the rows where steps begin, one through all neighbours whose steps begin at one pixel."""
+    """Draw lines through the rows where steps begin, one through all neighbors whose steps begin at one pixel."""
     tops = {row.track: row.y for row in reversed(layout.rows)}
     ends = {row.track: row.y + row.height for row in layout.rows}
     places = [[round(layout.x(bound)) for bound in track.bounds_ns.tolist()] for track in layout.gantt_chart.tracks]
@@ -204,7 +204,7 @@ def _stacks(layout: SvgLayout, row: Row, lod: Lod, wide: int) -> dict[int, list[
 
 
 def _runs(low: NDArray[np.float64], high: NDArray[np.float64], layout: SvgLayout, row: Row) -> list[_Box]:
-    """Join neighbouring columns of the same height."""
+    """Join neighboring columns of the same height."""
     changed = np.flatnonzero((np.diff(low) != 0) | (np.diff(high) != 0)) + 1
     first = np.concatenate(([0], changed))
     last = np.concatenate((changed, [len(low)]))

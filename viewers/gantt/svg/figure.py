@@ -80,7 +80,7 @@ def _annotations(run: Run, gantt_chart: Chart, width: float) -> list[_Annotation
 
 
 def _lines(text: str, width: float) -> Iterator[str]:
-    """Break a text into lines that fit beside an annotation's number."""
+    """Break a text into lines that fit next to an annotation's number."""
     room = width - 2 * RIGHT - 3 * _BADGE
     line = ""
     for word in re.split(r" (?!%)", text):

@@ -80,7 +80,7 @@ def svg_layout(gantt_chart: Chart, top: float, width: float = WIDTH) -> SvgLayou
 
 
 def _side_by_side(gantt_chart: Chart) -> list[int]:
-    """Return the strips whose steps fit in one row: the first, and those that lie beside it."""
+    """Return the strips whose steps fit in one row: the first, and those next to it."""
     kept: list[int] = []
     taken: list[tuple[int, int]] = []
     for number, strip in enumerate(gantt_chart.strips):

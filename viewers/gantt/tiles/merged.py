@@ -1,7 +1,7 @@
 """Merge the short intervals of a chart that is too large for one file, so that its times stay exact at a resolution.
 
 Time is cut into cells of 2**k ns and at the bounds of steps. In each cell, the short intervals of a category become
-one, as long as what they cover there beside the long ones. So sums between multiples of the resolution do not change.
+one, as long as what they cover in addition to the long ones. So sums between multiples of the resolution do not change.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _sums(
 
 
 def _free(lane: Lane, mine: NDArray[np.bool_], short: NDArray[np.bool_], edges: Int64) -> tuple[Int64, Int64]:
-    """Return for each cell where to put the short intervals of a category, beside long ones, and what they cover there.
+    """Return for each cell where to put the short intervals of a category, next to long ones, and what they cover.
 
     A long interval is longer than a cell, so that the room of a cell is in one piece.
     """

@@ -35,7 +35,7 @@ def print_critical_path(path: CriticalPath, console: Console, every: bool = Fals
 
 
 def _sentence(path: CriticalPath) -> Text:
-    """Say how long the step is, and what most of its chain is."""
+    """Describe how long the step is, and what most of its chain is."""
     kind = max(path.by_kind, key=lambda name: path.by_kind[name])
     part = share(path.by_kind[kind] / max(1, path.length_ns))
     step = sanitize(step_words(path.step))

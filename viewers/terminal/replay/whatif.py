@@ -50,7 +50,7 @@ def print_whatif(answer: WhatIf, console: Console, every: bool = False) -> None:
 
 
 def sentence(answer: WhatIf) -> Text:
-    """Say what a step would take."""
+    """Describe what a step would take."""
     if not answer.changes:
         return Text(f"A step takes {milliseconds(answer.measured_step_ns)} ms (median of the mean rank).", style="bold")
     text = plain(f"With {', '.join(answer.changes)}: ")
@@ -78,7 +78,7 @@ def sentence(answer: WhatIf) -> Text:
 
 
 def _path(answer: WhatIf) -> Text:
-    """Say what the critical path of the predicted run is, and its longest pieces."""
+    """Describe the critical path of the predicted run, and its longest pieces."""
     total = max(1, sum(answer.path_ns.values()))
     kinds = sorted(answer.path_ns.items(), key=lambda pair: -pair[1])
     text = ", ".join(f"{kind.replace('_', ' ')} {share(ns / total)}" for kind, ns in kinds if ns >= 0.005 * total)
@@ -93,7 +93,7 @@ def _short(piece: Piece) -> str:
 
 
 def _replayed(answer: WhatIf) -> Text:
-    """Say how well the unchanged run is replayed, and what bounds a step in the long run."""
+    """Describe how well the unchanged run is replayed, and what bounds a step in the long run."""
     measured = max(1, answer.measured_step_ns)
     error = 100 * (answer.replayed_step_ns / measured - 1)
     return Text(

@@ -23,7 +23,7 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
 
 
 def sweep_sentence(sweep: Sweep) -> str:
-    """Say which value is best, and by how much."""
+    """Describe which value is best, and by how much."""
     first = sweep.points[0].answer
     measured = f"The recorded step takes {milliseconds(first.measured_step_ns)} ms."
     best = sweep.best

@@ -47,7 +47,7 @@ def print_host(
 
 
 def launch_sentence(figures: LaunchFigures) -> str:
-    """Say how far the host runs ahead of a device, in one line."""
+    """Describe how far the host runs ahead of a device, in one line."""
     if figures.delay_p50_ns is None or figures.delay_p95_ns is None:
         return "no launches: the operators ran on the CPU." if not figures.launches else "no launches in the steps."
     text = f"{figures.launches:,} launches, started {duration(figures.delay_p50_ns)} later (median; p95 "

@@ -50,7 +50,7 @@ def idle_table(run: Run) -> TextTable:
 
 
 def _queues(run: Run) -> str:
-    """Say how far the hosts run ahead of the devices: where queues are empty, idle time is theirs."""
+    """Describe how far the hosts run ahead of the devices: where queues are empty, idle time is theirs."""
     figures = [launch_figures(timeline) for timeline in run.timelines]
     known = [one for one in figures if one.empty_queue_share is not None and one.queue_depth_p50 is not None]
     if not known:

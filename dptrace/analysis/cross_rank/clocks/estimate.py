@@ -21,7 +21,7 @@ from dptrace.core.units import duration, plural
 __all__ = ["UNKNOWN_NS", "Clocks", "estimate", "exclude_misfits"]
 
 UNKNOWN_NS = -1
-"""A time that the traces do not tell, such as the uncertainty between two clocks that nothing compares."""
+"""A time that the traces do not show, such as the uncertainty between two clocks that nothing compares."""
 
 
 class Clocks(msgspec.Struct, frozen=True):

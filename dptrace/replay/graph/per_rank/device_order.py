@@ -21,7 +21,7 @@ _CERTAINLY_QUEUED_NS = 50 * US
 """A kernel launched this long before its predecessor ended was waiting in the queue."""
 _LONGEST_GAP_NS = 10 * US
 _OVERLAP_NS = 50 * US
-"""Neighbours that overlap by more than this are not one after the other."""
+"""Neighbors that overlap by more than this are not one after the other."""
 _FEWEST_SAMPLES = 8
 
 
@@ -41,7 +41,7 @@ class DeviceOrder(msgspec.Struct, frozen=True):
     latency_ns: Int64
     """From the start of the launching call to the start of an interval whose stream is idle: the median of its API."""
     gap_ns: int
-    """Between neighbours that wait in a stream's queue."""
+    """Between neighbors that wait in a stream's queue."""
     measured_latency: bool
 
     def __len__(self) -> int:
