@@ -121,7 +121,7 @@ def whatif(
     """Predict what a step would take if something were different, by replaying the run; changes apply together.
 
     Args:
-        run: replayed as it was without changes.
+        run: the run to replay; without any change, it is replayed as recorded.
         compute: factor by which compute is faster.
         bandwidth: factor by which links are faster, or what they move as text (``"25GBps"``); the latency of a
             collective stays, where its sizes show it.
@@ -204,7 +204,7 @@ def show(
     Args:
         run: the run to show.
         view: one of the views that ``dptrace view --view list`` prints.
-        height: height of the frame in the notebook, in pixels; without, as high as the view needs, within limits.
+        height: height of the frame in the notebook, in pixels; by default what the view needs, within limits.
         critical_path: the path of a step, to be drawn on the Gantt chart.
 
     Raises:
@@ -223,10 +223,10 @@ def figure(
 
     Args:
         run: the run to draw; ``run.select(ranks=..., steps=...)`` chooses a part.
-        width: of the figure in pixels; a narrow one has the larger type once it is scaled to a column.
+        width: width of the figure in pixels; the narrower, the larger its type when scaled to a column.
         annotate: number the most expensive findings in the chart and write them below it.
         every_step: draw all steps instead of the one of median length.
-        every_rank: draw all ranks; else of more than eight, the most notable.
+        every_rank: draw all ranks; by default, of more than eight only the most notable.
     """
     from dptrace.viewers.gantt.svg.figure import figure_svg
 

@@ -16,7 +16,7 @@ from dptrace.model.interconnects import nearest_interconnect
 __all__ = ["SCHEMA", "STATISTIC", "link_report"]
 
 SCHEMA = 1
-"""Schema version of :func:`link_report`; docs/links.md describes it."""
+"""Schema version of :func:`link_report`; docs/reference/json.md describes it."""
 STATISTIC = "median over rounds of the best of three timings; the slowest rank sets each timing"
 
 _POOR = 0.15

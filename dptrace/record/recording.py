@@ -60,8 +60,8 @@ def record(
 ) -> Recording:
     """Record the loop in the with block; call ``step()`` at the end of each pass.
 
-    Under ``dptrace record`` the launcher's folder is used, and its --steps, --warmup and --wait if given. Otherwise
-    call this after init_process_group(), from which a process that torchrun did not start learns its rank.
+    Under ``dptrace record``, the launcher's folder is used, and its --steps, --warmup and --wait, if given, win.
+    Otherwise call this after init_process_group(): a process that torchrun did not start takes its rank from there.
 
     GPU work is recorded if the training is on a GPU: if *model* is, or, without *model*, if this process has used one.
 

@@ -46,7 +46,7 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
     notes: tuple[str, ...] = ()
     """What was missing, dropped or repaired in the files, a sentence each; shown with every figure."""
     world_size: int = 0
-    """Number of ranks in the job, as far as the files tell; more than ``ranks`` where files are missing."""
+    """Number of ranks in the job, as far as the files show; more than ``ranks`` where files are missing."""
     devices: tuple[DeviceFigures, ...] = field(default=())
     """Each timeline with its figures, in the same order; computed when they are not given."""
     figures_only: bool = False
@@ -56,7 +56,7 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
     rereader: Rereader | None = field(default=None, compare=False)
     """Reads the files again, for :meth:`read_again`; None for a run built in memory."""
     workload: Workload | None = None
-    """What the user says of a step's parameters, tokens and peak; None for what run.json says."""
+    """Parameters, tokens and peak that the user gives; None for those of run.json."""
     gains: bool = False
     """Whether findings say what a step would gain without them, as :meth:`with_gains` returns the run."""
     selected_from: tuple[Run, tuple[KeptDevice, ...]] | None = field(default=None, compare=False)

@@ -21,7 +21,7 @@ from dptrace.errors import DptraceError
 __all__ = ["SCHEMA", "SweepRequest", "SweepResult", "sweep_result"]
 
 SCHEMA = 1
-"""Version of sweep.json; docs/sweep.md describes it."""
+"""Version of sweep.json; docs/guides/sweep.md describes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ SCHEMA = 1
 CHECKS = (*TIME_CHECKS, *COMMUNICATION_CHECKS, *MEMORY_CHECKS, *PIPELINE_CHECKS, *LOOP_CHECKS)
 
 _ERROR = 0.05
-"""Mean error of predicted steps on published measurements (docs/guides/plan.md): nearer plans are equal."""
+"""Mean error of predicted steps on published measurements (docs/guides/plan.md): smaller differences do not count."""
 _OF_THE_PLAN = ("strategy", "tp", "pp", "ep", "zero", "micro_batch", "recompute")
 _PARTS = ("compute_s", "bubble_s", "optimizer_s", "exposed_s")
 _NAMES = {

@@ -24,7 +24,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     """Record steps of a Trainer: each is one update of the model, with all batches that accumulate gradients for it.
 
     Evaluation between steps counts as other work of the step after it. An error of the recording is one line in the
-    log; the training goes on.
+    log; the training continues.
 
     Args:
         out: folder of the run; by default ``runs/`` and the script's name.

@@ -75,7 +75,7 @@ def LightningCallback(
     """Return a callback for the Trainer of ``lightning`` or ``pytorch_lightning``, which records steps of the training.
 
     A step is one update of the model, with all batches that accumulate gradients for it. Evaluation between steps
-    counts as other work of the step after it. An error of the recording is one line in the log; the training goes on.
+    counts as other work of the step after it. An error of the recording is one line in the log; the training continues.
 
     Args:
         out: folder of the run; by default ``runs/`` and the script's name.

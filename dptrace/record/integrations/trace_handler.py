@@ -24,13 +24,13 @@ __all__ = ["TraceHandler", "recorded_steps", "trace_handler"]
 def trace_handler(
     out: str | os.PathLike[str], *, force: bool = False, analyze: bool = True
 ) -> Callable[[profile], None]:
-    """Return a handler for ``on_trace_ready`` of torch.profiler, which makes a run of each rank's trace.
+    """Return a handler for ``on_trace_ready`` of torch.profiler, which joins the ranks' traces to a run.
 
-    Each rank writes its trace on a thread of its own. As soon as all are there, rank 0 names the run and prints its
-    split and findings. Each further cycle of a repeating schedule is a run of its own: ``x-2``, ``x-3`` …
+    Each rank writes its trace in a thread. As soon as all traces are there, rank 0 names the run and prints its split
+    and findings. Each further cycle of a repeating schedule is a separate run: ``x-2``, ``x-3`` …
 
-    Where only some ranks profile, the run has those, after half a minute. An error is one line in the log; the training
-    goes on.
+    If only some ranks profile, the run has those, after half a minute. An error is one line in the log; the training
+    continues.
 
     Args:
         out: folder of the run.

@@ -59,15 +59,15 @@ class WhatIfs:
     def with_gains(self) -> Self:
         """Return the run whose findings say what a step would gain without each: a replay for each.
 
-        The columns that :meth:`Run.findings` and :meth:`Run.compute_findings` then have as well:
+        Additional columns of :meth:`Run.findings` and :meth:`Run.compute_findings`:
             gain_ns (int or None, ns): how much earlier the run would end without the finding, per step.
             gain_low_ns, gain_high_ns (int or None, ns): its range.
             gain_of_median_step_ns (int or None, ns): how much shorter the median step would be.
-            gain_change (str or None): what is different in the replay; None where no change takes the finding away.
+            gain_change (str or None): what is different in the replay; None where no change removes the finding.
             gain_reason (str or None): why there is no number, or why it is far below cost_ns.
             gain_doubts (list): kinds of the doubts, as in :meth:`whatif`.
 
-        A run that can't be replayed has no gains, and the reason. Pages and reports of the run show them.
+        A run that can't be replayed has the reason instead of gains. Pages and reports of the run show gains.
         """
         from dptrace.api import with_gains
 
