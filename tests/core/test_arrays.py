@@ -35,8 +35,14 @@ def test_masked_arrays_are_not_imported() -> None:
     assert "False" == subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
 
 
+SHAPES = array_shapes(max_dims=2, max_side=7)
+
+
 @pytest.mark.heavy
-@given(arrays(st.sampled_from([np.int64, np.float64]), array_shapes(max_dims=2, max_side=7)), st.data())
+@given(
+    arrays(np.int64, SHAPES) | arrays(np.float64, SHAPES, elements=st.floats(-1e300, 1e300) | st.just(np.nan)),
+    st.data(),
+)
 def test_a_median_is_that_of_numpy(values: NDArray[Any], data: st.DataObject) -> None:
     """Along each axis; of whole numbers, numbers and values that are none."""
     axis = data.draw(st.integers(0, values.ndim - 1))
