@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dptrace.errors import UsageError
 from dptrace.replay.simulation.changes import Bandwidth, Change, Compute, Kernel, NoHostDelay, PerfectOverlap, Straggler
 from dptrace.replay.transforms.levelling import NoStraggler
-from dptrace.replay.transforms.options import Others, communication_of, launches_of
+from dptrace.replay.transforms.options import NUMBER, Others, communication_of, launches_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["changes_of", "parse_factor", "parse_kernel", "parse_straggler"]
 
 _UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_NUMBER = r"(\d{1,12}(?:\.\d{1,9})?)"
 
 
 def changes_of(
@@ -62,14 +61,18 @@ def changes_of(
 
 
 def parse_factor(text: str, option: str) -> float:
-    """Parse ``2x`` or ``1.5``.
+    """Parse ``2x``, ``1.5`` or ``1e6x``.
 
     Raises:
-        UsageError: the text is neither, or 0.
+        UsageError: the text is not a number above 0.
     """
-    match = re.fullmatch(rf"\s*{_NUMBER}\s*[x×]?\s*", text)
+    return _factor(text, f"{option} {text}")
+
+
+def _factor(text: str, typed: str) -> float:
+    match = re.fullmatch(rf"\s*{NUMBER}\s*[x×]?\s*", text)
     if not match or not float(match[1]):
-        raise UsageError(f"{option} {text}: expected a factor above 0, for example 2x or 0.5x.")
+        raise UsageError(f"{typed}: expected a factor above 0, for example 2x or 0.5x.")
     return float(match[1])
 
 
@@ -82,7 +85,7 @@ def parse_kernel(text: str) -> tuple[str, float]:
     pattern, equals, factor = text.rpartition("=")
     if not equals or not pattern:
         raise UsageError(f"--kernel {text}: expected REGEX=FACTOR, for example gemm=0.5x.")
-    return pattern, parse_factor(factor, f"--kernel {pattern}=")
+    return pattern, _factor(factor, f"--kernel {text}")
 
 
 def parse_straggler(text: str) -> tuple[int, int]:
@@ -91,7 +94,7 @@ def parse_straggler(text: str) -> tuple[int, int]:
     Raises:
         UsageError: the text is not of this form.
     """
-    match = re.fullmatch(rf"\s*(\d{{1,6}})={_NUMBER}\s*({'|'.join(_UNITS)})\s*", text)
+    match = re.fullmatch(rf"\s*(\d{{1,6}})={NUMBER}\s*({'|'.join(_UNITS)})\s*", text)
     if not match:
         raise UsageError(f"--straggler {text}: expected RANK=TIME with a unit, for example 0=20ms.")
     return int(match[1]), round(float(match[2]) * _UNITS[match[3]])

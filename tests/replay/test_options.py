@@ -10,16 +10,23 @@ from dptrace.replay.options import changes_of, parse_factor, parse_kernel, parse
 
 def test_values_are_parsed() -> None:
     """A factor with or without ×, a pattern with any character, and times in every unit."""
-    assert [2.0, 0.5, 1.25] == [parse_factor(text, "--compute") for text in ("2x", "0.5", " 1.25× ")]
+    texts = ("2x", "0.5", " 1.25× ", "1e6x", ".5x", "1E-2")
+    assert [2.0, 0.5, 1.25, 1e6, 0.5, 0.01] == [parse_factor(text, "--compute") for text in texts]
     assert ("a=b|c", 0.5) == parse_kernel("a=b|c=0.5x")
     assert [(2, 20_000_000), (0, 1_500), (1, 7)] == list(map(parse_straggler, ("2=20ms", "0=1.5us", "1=7ns")))
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "0", "nan", "1e9", "2xx"])
+@pytest.mark.parametrize("text", ["", "x", "-1", "0", "0e5", "nan", "1e", "2xx"])
 def test_what_is_no_factor_is_refused(text: str) -> None:
     """Neither is zero, a negative number, or another spelling."""
     with pytest.raises(UsageError):
         parse_factor(text, "--compute")
+
+
+def test_a_bad_factor_of_a_kernel_is_named_as_it_was_typed() -> None:
+    """The message holds the whole value, as one word."""
+    with pytest.raises(UsageError, match=r"--kernel \.\*=0x:"):
+        parse_kernel(".*=0x")
 
 
 @pytest.mark.parametrize("text", ["2", "2=20", "a=20ms", "2=20m", "=20ms"])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 from dptrace.core.units import duration
-from dptrace.errors import UsageError
+from dptrace.errors import DptraceError, UsageError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.simulation.simulate import NEVER
@@ -27,6 +27,7 @@ __all__ = [
     "PerfectOverlap",
     "Straggler",
     "changed",
+    "no_collectives",
 ]
 
 
@@ -70,6 +71,14 @@ def changed(model: Model, duration_ns: Int64 | None = None, lag_ns: Int64 | None
     return replace(model, graph=graph)
 
 
+def no_collectives(model: Model) -> DptraceError:
+    """Return the error about a change of communication in a run that has none."""
+    return DptraceError(
+        f"{model.run.path}: the run has no collectives, so links and schedules do not matter to it. To predict more "
+        "ranks from one, add --world-size N and --link NAME."
+    )
+
+
 def _scaled(values: Int64, chosen: NDArray[np.bool_], factor: float) -> Int64:
     scaled = values.copy()
     scaled[chosen] = np.rint(values[chosen] * factor).astype(np.int64)
@@ -104,12 +113,14 @@ class Bandwidth(msgspec.Struct, frozen=True):
 
     def apply(self, model: Model) -> Model:
         graph, transfers = model.graph, model.transfers
+        moving = graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION)
+        if not moving.any():
+            raise no_collectives(model)
         latency = np.zeros(len(graph), np.int64)
         for fit in model.run.cross_rank.fits:
             if fit.alpha_s:
                 same = (transfers.kind == fit.kind) & (transfers.group == fit.group)
                 latency[transfers.task[same]] = max(0, round(fit.alpha_s * 1e9))
-        moving = graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION)
         fixed = np.minimum(latency, graph.duration_ns)
         return changed(model, fixed + _scaled(graph.duration_ns - fixed, moving, 1 / self.speedup))
 
@@ -201,4 +212,6 @@ class PerfectOverlap(msgspec.Struct, frozen=True):
         edge = graph.edge
         waits = edge.of(EdgeKind.JOIN, EdgeKind.TIMED, EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN)
         collective = graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION, TaskKind.ARRIVAL)
+        if not collective.any():
+            raise no_collectives(model)
         return changed(model, lag_ns=np.where(waits & collective[edge.src], NEVER, edge.lag_ns))

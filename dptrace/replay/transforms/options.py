@@ -21,9 +21,10 @@ from dptrace.replay.transforms.links import (
 )
 from dptrace.replay.transforms.schedule import MIB, Reschedule
 
-__all__ = ["Others", "communication_of", "launches_of", "parse_latency", "parse_rate"]
+__all__ = ["NUMBER", "Others", "communication_of", "launches_of", "parse_latency", "parse_rate"]
 
-_NUMBER = r"(\d{1,12}(?:\.\d{1,9})?)"
+NUMBER = r"((?:\d{1,12}(?:\.\d{0,9})?|\.\d{1,9})(?:[eE][+-]?\d{1,2})?)"
+"""A number without a sign: 2, 0.5, .5 or 1e6."""
 _TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6}
 _RATES = {"MB": 1e6, "GB": 1e9, "TB": 1e12}
 _MOST_RANKS, _MOST_MICRO_STEPS = 1 << 20, 1 << 16
@@ -106,9 +107,9 @@ def parse_latency(text: str) -> Latency:
     Raises:
         UsageError: the text is neither.
     """
-    if match := re.fullmatch(rf"\s*{_NUMBER}\s*[x×]\s*", text):
+    if match := re.fullmatch(rf"\s*{NUMBER}\s*[x×]\s*", text):
         return Latency(factor=float(match[1]))
-    if match := re.fullmatch(rf"\s*{_NUMBER}\s*({'|'.join(_TIMES)})\s*", text):
+    if match := re.fullmatch(rf"\s*{NUMBER}\s*({'|'.join(_TIMES)})\s*", text):
         return Latency(link_ns=float(match[1]) * _TIMES[match[2]])
     raise UsageError(f"--latency {text}: expected a factor or a time, for example 0.5x or 5us.")
 
@@ -119,7 +120,7 @@ def parse_rate(text: str) -> float:
     Raises:
         UsageError: the text is not of this form, or 0.
     """
-    match = re.fullmatch(rf"\s*{_NUMBER}\s*(MB|GB|TB)(?:ps|/s)\s*", text, re.IGNORECASE)
+    match = re.fullmatch(rf"\s*{NUMBER}\s*(MB|GB|TB)(?:ps|/s)\s*", text, re.IGNORECASE)
     if not match or not float(match[1]):
         raise UsageError(f"--bandwidth {text}: expected a factor or bytes per second, for example 2x or 25GBps.")
     return float(match[1]) * _RATES[match[2].upper()]

@@ -12,7 +12,7 @@ from dptrace.errors import DptraceError
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, weighted_line
 from dptrace.model.collectives import COLLECTIVES, Algorithm, algorithm_of
 from dptrace.replay.graph.build import Model
-from dptrace.replay.simulation.changes import changed
+from dptrace.replay.simulation.changes import changed, no_collectives
 
 __all__ = ["Floats", "Priced", "all_reduce_line", "priced", "sized", "with_transfers"]
 
@@ -51,10 +51,7 @@ def priced(model: Model) -> Priced:
     # Where each rank leaves on its own, the meeting before takes no time.
     number = unique(transfers.instance)
     if not len(number):
-        raise DptraceError(
-            f"{model.run.path}: the run has no collectives, so links and schedules do not matter to it. To predict "
-            "more ranks from one, add --world-size N and --link NAME."
-        )
+        raise no_collectives(model)
     task = transfers.task[number]
     latency, hops, share = (np.zeros(len(number)) for _ in range(3))
     lines = {(fit.kind, fit.group): fit for fit in model.run.cross_rank.fits}

@@ -97,6 +97,14 @@ def test_a_share_of_an_unknown_latency_is_refused(run: dptrace.Run) -> None:
 
 
 def test_a_run_without_collectives_is_refused() -> None:
-    """A single rank has no links."""
-    with pytest.raises(DptraceError):
-        dptrace.open(ROOT / "traces" / "single_cpu").whatif(world_size=2)
+    """A single rank has no links, whatever is said about them."""
+    single = dptrace.open(ROOT / "traces" / "single_cpu")
+    refused: list[dict[str, Any]] = [
+        {"world_size": 2},
+        {"bandwidth": 2.0},
+        {"bandwidth": "25GBps"},
+        {"perfect_overlap": True},
+    ]
+    for options in refused:
+        with pytest.raises(DptraceError):
+            single.whatif(**options)
