@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.options import group
+from dptrace.commands.shared.options import given_options, group
+from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
     from dptrace.model.planning.describe import Description
 
-__all__ = ["Amount", "description_of", "description_options"]
+__all__ = ["Amount", "description_of", "description_options", "memory_options"]
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
@@ -35,6 +36,7 @@ class Amount(click.ParamType):  # type: ignore[type-arg]  # not generic in older
 _COUNT = click.IntRange(1, 1 << 31)
 _GPU = "v100, a100-40, a100, h100, h200, b200, l40s, mi300x … [h100]"
 _LINK = "Links within a node and between nodes, or one for both, as LATENCY:BANDWIDTH where it has no name."
+_SHARDS = "GPUs that share a copy of sharded parameters. [hsdp: those of a node; else all]"
 _STRATEGY = "ddp, zero1, zero2, zero3, fsdp, hsdp, tp, pp, ep or 3d."
 
 model_options = group(
@@ -98,17 +100,17 @@ training_options = group(
 )
 """The training."""
 
-cluster_options = group(
+_cluster_options = group(
     click.option("--gpus", type=click.IntRange(1, 1 << 20), default=8, show_default=True, metavar="N", help="GPUs."),
     click.option("--gpu", default="h100", metavar="NAME", help=_GPU),
     click.option("--gpu-memory", type=Amount(), metavar="BYTES", help="Memory of a GPU: 80GB. [by --gpu]"),
     click.option("--gpus-per-node", type=_COUNT, default=8, show_default=True, metavar="N", help="GPUs of a node."),
-    click.option("--link", default="nvlink4,ib-ndr", show_default=True, metavar="A,B", help=_LINK),
     click.option("--strategy", metavar="NAME", help=_STRATEGY),
     click.option("--tp", type=_COUNT, metavar="N", help="GPUs that split each layer."),
     click.option("--pp", type=_COUNT, metavar="N", help="Stages of the pipeline."),
     click.option("--ep", type=_COUNT, metavar="N", help="GPUs that the experts are spread over."),
     click.option("--zero", type=click.IntRange(0, 3), metavar="N", help="ZeRO stage. [by --strategy]"),
+    click.option("--shards", type=_COUNT, metavar="N", help=_SHARDS),
     click.option(
         "--schedule",
         default="1f1b",
@@ -118,13 +120,37 @@ cluster_options = group(
     ),
     click.option("--virtual-stages", type=_COUNT, default=2, metavar="N", help="Of each GPU, interleaved. [2]"),
 )
-"""GPUs, links, and how the training is spread over them."""
+"""GPUs, and how the training is spread over them."""
 
-description_options = group(model_options, training_options, cluster_options)
+_link_option = click.option("--link", default="nvlink4,ib-ndr", show_default=True, metavar="A,B", help=_LINK)
+
+memory_options = group(model_options, training_options, _cluster_options)
+"""What the memory of a training depends on."""
+description_options = group(memory_options, _link_option)
+"""The same, and the links that its time depends on."""
 
 
 def description_of(options: dict[str, Any]) -> Description:
-    """Take the options of a description out of a verb's options."""
+    """Take the options of a description out of a verb's options.
+
+    Raises:
+        UsageError: an option has no meaning for what the others describe.
+    """
     from dptrace.model.planning.describe import Description
 
+    _refuse_unused(options, given_options())
     return Description(**{name: options.pop(name) for name in Description.__struct_fields__ if name in options})
+
+
+def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
+    strategy, schedule, stages = options["strategy"], options["schedule"], options["virtual_stages"]
+    staged = options["pp"] > 1 if options["pp"] else strategy in (None, "pp", "3d")
+    for name, value in (("schedule", schedule), ("virtual_stages", stages)):
+        if name in given and not staged:
+            which = "--pp 1" if options["pp"] else f"--strategy {strategy}"
+            option = f"--{name.replace('_', '-')} {value}"
+            raise UsageError(f"{option}: {which} has no pipeline. Leave it out, or choose --strategy pp or 3d.")
+    if "virtual_stages" in given and schedule != "interleaved":
+        raise UsageError(f"--virtual-stages {stages}: is for --schedule interleaved; add it, or leave this out.")
+    if "top_k" in given and options["experts"] == 1:
+        raise UsageError(f"--top-k {options['top_k']}: chooses among experts; add --experts, or leave this out.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.planning.description_options import description_of, description_options
+from dptrace.commands.planning.description_options import description_of, memory_options
 from dptrace.commands.shared.options import given_options, json_option, output_option, quiet_option
 from dptrace.commands.shared.output import emit, json_text, print_hint, print_notes, print_tables
 from dptrace.core.files import check_output
@@ -27,7 +27,7 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("run", metavar="[RUN]", required=False, type=click.Path())
-@description_options
+@memory_options
 @click.option("--cpu-offload", is_flag=True, help="Shards and optimizer are in the CPU's memory (fsdp, hsdp, zero3).")
 @json_option
 @output_option

@@ -59,11 +59,10 @@ def command(
 ) -> None:
     """Predict a training step: computation, communication, what is exposed, throughput, and scaling to 1,024 GPUs.
 
-    Without --strategy, all strategies are compared, and their degrees, the micro-batch and recomputation chosen: the
-    fastest plan that fits into the GPUs is shown. With the folder of a recorded data-parallel training, its own times
-    are predicted for other numbers of ranks. The
-    assumptions are printed with it; docs/guides/plan.md compares
-    predictions with published measurements.
+    Without --strategy, each strategy is compared by itself, and its degrees, the micro-batch and recomputation chosen:
+    the fastest plan that fits into the GPUs is shown. dptrace advise compares combinations of strategies, too.
+    With the folder of a recorded data-parallel training, its own times are predicted for other numbers of ranks. The
+    assumptions are printed with it; docs/guides/plan.md compares predictions with published measurements.
     """
     if output is not None:
         check_output(output, force)

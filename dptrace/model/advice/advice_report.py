@@ -30,7 +30,9 @@ CHECKS = (*TIME_CHECKS, *COMMUNICATION_CHECKS, *MEMORY_CHECKS, *PIPELINE_CHECKS,
 
 _ERROR = 0.05
 """Mean error of predicted steps on published measurements (docs/guides/plan.md): smaller differences do not count."""
-_OF_THE_PLAN = ("strategy", "tp", "pp", "ep", "zero", "micro_batch", "recompute")
+_OF_THE_PLAN = ("strategy", "tp", "pp", "ep", "zero", "shards", "micro_batch", "recompute")
+_OF_ONE_COMMAND = (*_OF_THE_PLAN, "schedule", "virtual_stages")
+"""Options that a candidate's command has only where they are its own."""
 _PARTS = ("compute_s", "bubble_s", "optimizer_s", "exposed_s")
 _NAMES = {
     "compute_s": "computation",
@@ -183,21 +185,19 @@ def _loses(one: Candidate, best: Candidate) -> str:
     return f"{_NAMES[most]} +{duration(1e9 * more[most])}"
 
 
-def _command(one: Candidate, description: Description) -> str | None:
-    """Return the command that predicts a plan in full; None for shards over groups that it can't describe."""
+def _command(one: Candidate, description: Description) -> str:
+    """Return the command that predicts a plan in full."""
     layout, plan = one.plan.layout, one.plan
-    node = max(1, plan.network.gpus_per_node // layout.tensor)
-    if layout.zero == 3 and layout.shards < layout.data and (layout.tensor > 1 or layout.shards != node):
-        return None
     if layout.strategy == "ddp" and layout.gpus == 1:
         return _typed(description, {"strategy": "ddp", "micro_batch": plan.micro_batch, "recompute": plan.recompute})
     own: dict[str, object] = {"strategy": layout.strategy}
     own |= {"tp": layout.tensor} if layout.strategy in ("tp", "3d") else {}
     own |= {"pp": layout.stages} if layout.strategy in ("pp", "3d") else {}
     own |= {"ep": layout.expert} if layout.expert > 1 else {}
-    if layout.stages > 1:
-        own |= {"schedule": layout.schedule, "virtual_stages": layout.virtual_stages}
+    own |= {"schedule": layout.schedule} if layout.stages > 1 else {}
+    own |= {"virtual_stages": layout.virtual_stages} if layout.schedule == "interleaved" and layout.stages > 1 else {}
     own |= {"zero": layout.zero} if layout.strategy in ("tp", "pp", "3d", "ep") else {}
+    own |= {"shards": layout.shards} if layout.zero == 3 and layout.shards < layout.data else {}
     return _typed(description, {**own, "micro_batch": plan.micro_batch, "recompute": plan.recompute})
 
 
@@ -206,7 +206,7 @@ def _typed(description: Description, own: dict[str, object]) -> str:
     empty = Description()
     for name in Description.__struct_fields__:
         value = own.get(name, getattr(description, name))
-        if name in _OF_THE_PLAN and name not in own:
+        if name in _OF_ONE_COMMAND and name not in own:
             continue
         if value == getattr(empty, name) or name.startswith("measured"):
             continue

@@ -61,6 +61,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     pp: int | None = None
     ep: int | None = None
     zero: int | None = None
+    shards: int | None = None
     schedule: str = "1f1b"
     virtual_stages: int = 2
     mfu: float | None = None
@@ -204,6 +205,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             stages=stages,
             expert=self.ep,
             zero=self.zero,
+            shards=self.shards,
             experts=self.experts,
             schedule=self.schedule,
             virtual_stages=self.virtual_stages if self.schedule == "interleaved" else 1,

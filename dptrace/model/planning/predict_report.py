@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from dptrace.core.units import plural
 from dptrace.model.planning.describe import Description
 from dptrace.model.planning.live import live_figures
 from dptrace.model.planning.memory_report import memory_parts, shape_dict, whole_bytes
 from dptrace.model.planning.scaling_table import scaling_table
-from dptrace.model.planning.search import Choice, ranked
+from dptrace.model.planning.search import Choice, choices, ranked
 from dptrace.model.training.communication.all_reduce import all_reduces
 from dptrace.model.training.communication.network import BETWEEN, WITHIN, Link, sent_by_level
 from dptrace.model.training.communication.roofline import ccr, level, level_dict, reduce_seconds
@@ -38,7 +39,8 @@ def predict_report(description: Description, tokens: float | None = None, live: 
         UsageError: the description is incomplete, or its numbers do not divide.
     """
     description.check()
-    found = ranked(description)
+    compared = list(choices(description))
+    found = ranked(compared)
     best = found[0]
     plan = best.plan
     content = {
@@ -58,10 +60,15 @@ def predict_report(description: Description, tokens: float | None = None, live: 
         "communication": [_traffic_dict(one) for one in best.step.traffic],
         "targets": [{"name": t.name, "goal": t.goal, "value": t.value, "met": t.met} for t in targets(best.step)],
         "candidates": [_choice(choice, tokens) for choice in found],
+        "tried": len(compared),
         "scaling": scaling_table(description, plan),
         "roofline": _roofline(plan, best.step),
         "all_reduce": _all_reduces(plan),
-        "assumptions": [*description.assumptions(), *_assumed(plan, best.step, description)],
+        "assumptions": [
+            *description.assumptions(),
+            *_assumed(plan, best.step, description),
+            *_compared(description, len(compared)),
+        ],
         **({"live": live_figures(plan)} if live else {}),
     }
     rounded: dict[str, Any] = whole_bytes(content)
@@ -167,6 +174,14 @@ def _assumed(plan: Plan, step: StepPrediction, description: Description) -> list
     links = [f"Collectives reach {', '.join(shares)}."] if shares else []
     compute = f"Computation reaches {100 * step.share:.0f} % of the peak of {peak / 1e12:,.0f} TFLOP/s, dense, {own}."
     return [compute, *links, *sharded_notes(plan)]
+
+
+def _compared(description: Description, layouts: int) -> list[str]:
+    """Return which layouts were compared, where no strategy is given."""
+    if description.strategy:
+        return []
+    compared = f"{plural(layouts, 'layout')} compared: of each strategy alone, with powers of two as degrees."
+    return [f"{compared} dptrace advise also compares combinations, other degrees and interleaved stages."]
 
 
 def sharded_notes(plan: Plan) -> list[str]:

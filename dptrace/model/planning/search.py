@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -49,13 +49,14 @@ def choices(description: Description) -> Iterator[Choice]:
         raise refused or UsageError(description.indivisible())
 
 
-def ranked(description: Description, most_of_strategy: int = 3) -> list[Choice]:
+def ranked(compared: Iterable[Choice], most_of_strategy: int = 3) -> list[Choice]:
     """Return what fits, fastest first, then what does not fit, smallest first.
 
     Args:
+        compared: the plans of :func:`choices`.
         most_of_strategy: how many layouts of a strategy to keep.
     """
-    order = sorted(choices(description), key=_rank)
+    order = sorted(compared, key=_rank)
     kept: list[Choice] = []
     for choice in order:
         strategy = choice.plan.layout.strategy

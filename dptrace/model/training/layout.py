@@ -77,6 +77,7 @@ def strategy_layout(
     stages: int | None = None,
     expert: int | None = None,
     zero: int | None = None,
+    shards: int | None = None,
     experts: int = 1,
     sequence: bool | None = None,
     schedule: str = "1f1b",
@@ -85,6 +86,7 @@ def strategy_layout(
     """Return the layout of a strategy on a number of GPUs; degrees that are not given have usual values.
 
     Args:
+        shards: GPUs that share a copy of the parameters, where they are sharded.
         experts: MLPs in a layer of the model.
         sequence: split the tokens too; by default where layers are split over GPUs (``tp`` and ``3d``).
 
@@ -105,7 +107,6 @@ def strategy_layout(
     if data % expert or experts % expert:
         raise UsageError(f"{experts} experts can't be spread over {expert} of {data} data-parallel GPUs.")
     stage = _zero_stage(strategy, zero)
-    shards = math.gcd(data, node) if strategy == "hsdp" else data
     return Layout(
         strategy=strategy,
         data=data,
@@ -113,7 +114,7 @@ def strategy_layout(
         stages=stages,
         expert=expert,
         zero=stage,
-        shards=shards if stage else 1,
+        shards=_shards(strategy, stage, data, node, shards),
         sequence=(split and tensor > 1) if sequence is None else sequence,
         schedule=schedule,
         virtual_stages=virtual_stages,
@@ -127,3 +128,14 @@ def _zero_stage(strategy: str, given: int | None) -> int:
         raise UsageError(f"--strategy {strategy} {what}: leave --zero {given} out, or the strategy.")
     usual = 1 if strategy == "3d" else 0
     return given if given is not None else usual if own is None else own
+
+
+def _shards(strategy: str, stage: int, data: int, node: int, given: int | None) -> int:
+    """Return the GPUs that share a copy: the given number, else those of a node for hsdp, and all for others."""
+    if given is None:
+        return 1 if not stage else math.gcd(data, node) if strategy == "hsdp" else data
+    if stage < 3 or (strategy in ("fsdp", "zero3") and given != data):
+        raise UsageError(f"--shards {given}: is for parameters sharded in groups; add --strategy hsdp, or --zero 3.")
+    if data % given:
+        raise UsageError(f"--shards {given}: must divide the {data} data-parallel GPUs.")
+    return given

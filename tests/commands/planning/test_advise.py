@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 import dptrace
 from dptrace.commands.planning.advise import command
+from dptrace.commands.planning.predict import command as predict
 
 SEVENTY = ("--params", "70B", "--gpus", "64", "--seq", "4096", "--batch", "512")
 
@@ -100,3 +102,16 @@ def test_a_recording() -> None:
     assert "by replay" in text
     assert "naive" == content["mode"]
     assert "traces/naive_cpu_2ranks" == content["recorded"]
+
+
+def test_every_plan_has_the_command_that_predicts_it() -> None:
+    """FSDP in groups, combinations and interleaved stages too: dptrace predict finds the same step."""
+    content = figures("--params", "13B", "--gpus", "32", "--gpus-per-node", "4", "--gpu", "a100-40")
+
+    assert any(one["shards"] not in (1, one["degrees"]["dp"]) for one in content["candidates"])
+    for one in content["candidates"]:
+        arguments = shlex.split(one["command"])[2:]
+        done = CliRunner().invoke(predict, [*arguments, "--json"], standalone_mode=False)
+        predicted = json.loads(done.output.partition("\n! ")[0])
+        assert one["step_ns"] == round(1e9 * predicted["step_s"]), one["command"]
+        assert one["per_gpu_bytes"] == predicted["per_gpu_bytes"], one["command"]

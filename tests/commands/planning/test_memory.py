@@ -93,7 +93,6 @@ def test_the_text_answers() -> None:
         (("--params", "seven"), "seven"),
         (("--params", "7e9", "--strategy", "dpp"), "dpp"),
         (("--params", "7e9", "--gpu", "h1000"), "h1000"),
-        (("--params", "7e9", "--link", "nvlink9"), "nvlink9"),
         (("--params", "7e9", "--strategy", "tp", "--tp", "3"), "tp 3"),
         (("--params", "7e9", "--layers", "70", "--hidden", "8192"), "7e+09"),
         (("--params", "7e9", "-o", "out.json"), "out.json"),
