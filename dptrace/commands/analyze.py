@@ -17,6 +17,7 @@ from dptrace.commands.shared.options import (
     run_options,
 )
 from dptrace.commands.shared.output import (
+    check_answer,
     csv_text,
     emit,
     json_text,
@@ -29,7 +30,6 @@ from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import GAINS_HINT, gains_wanted, open_with_progress, with_gains
 from dptrace.commands.shared.snapshots import print_snapshots, snapshots_in
 from dptrace.commands.shared.workload_options import WORKLOAD_OPTIONS, with_workload, workload_options
-from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
@@ -152,8 +152,7 @@ class _OutputOptions:
 
     def check(self) -> None:
         """Refuse options that would be ignored, and a file that would be overwritten."""
-        if self.as_json and self.as_csv:
-            raise UsageError("Choose one of --json and --csv.")
+        check_answer(self.output, self.force, self.as_json, self.as_csv)
         if self.as_hta and self.collectives:
             raise UsageError(_HTA_ALONE)
         if self.as_json and self.collectives:
@@ -167,11 +166,6 @@ class _OutputOptions:
             )
         if not self.align and (self.as_csv or self.collectives or self.as_hta or (self.memory and not self.as_json)):
             raise UsageError("--no-align only changes figures across ranks; leave it out here.")
-        if self.output is None:
-            return
-        check_output(self.output, self.force)
-        if self.output.suffix in (".json", ".csv") and self.as_tables:
-            raise UsageError(f"{self.output} would hold tables; add --{self.output.suffix[1:]}, or name it .txt.")
 
 
 def _print_snapshots(files: list[Source], output_options: _OutputOptions, of_a_run: bool) -> None:

@@ -19,6 +19,8 @@ from dptrace.commands.shared.options import (
 )
 from dptrace.commands.shared.output import (
     OutputFile,
+    check_answer,
+    check_page,
     csv_text,
     emit,
     json_text,
@@ -32,7 +34,6 @@ from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.commands.shared.sides import SideOptions, SidesCommand, side_options
 from dptrace.commands.shared.workload_options import WORKLOAD_OPTIONS, with_workload, workload_options
-from dptrace.core.files import check_output
 from dptrace.core.text import sanitize
 from dptrace.core.units import byte_size
 from dptrace.errors import UsageError
@@ -177,18 +178,14 @@ class _OutputOptions:
     def check(self) -> None:
         """Refuse options that would be ignored, and files that would be overwritten."""
         output, html = self.output, self.html
-        if self.as_json and self.as_csv:
-            raise UsageError("Choose one of --json and --csv.")
+        check_answer(output, self.force, self.as_json, bool(self.as_csv))
         if self.drawn_steps is not None and html is None:
             raise UsageError("--html-steps chooses what --html draws; add --html FILE.")
-        for path in filter(None, (output, html)):
-            check_output(path, self.force)
-        if output is None:
+        if html is None:
             return
-        if html is not None and output.resolve() == html.resolve():
+        if output is not None and output.resolve() == html.resolve():
             raise UsageError(f"{output} can't hold both the page and the tables.")
-        if output.suffix in (".json", ".csv") and self.as_tables:
-            raise UsageError(f"{output} would hold tables; add --{output.suffix[1:]}, or name it .txt.")
+        check_page(html, self.force)
 
 
 def _pair(text: str) -> tuple[int, int]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dptrace.commands.shared.options import json_option, output_option, quiet_option
-from dptrace.commands.shared.output import print_hint, write_text
-from dptrace.core.files import check_output
+from dptrace.commands.shared.output import check_answer, print_hint, write_text
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
@@ -45,8 +44,7 @@ def command(with_selftest: bool, as_json: bool, output: Path | None, force: bool
     """
     from dptrace.doctor.environment import examine
 
-    if output is not None:
-        check_output(output, force)
+    check_answer(output, force, as_json)
     report = examine()
     test = _selftest(report, verbosity) if with_selftest else None
     content = asdict(report) | ({"selftest": asdict(test) | {"works": test.works}} if test else {})

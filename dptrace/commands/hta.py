@@ -19,6 +19,8 @@ from dptrace.commands.shared.options import (
 )
 from dptrace.commands.shared.output import (
     OutputFile,
+    check_answer,
+    check_page,
     csv_text,
     emit,
     json_text,
@@ -28,7 +30,6 @@ from dptrace.commands.shared.output import (
     write_text,
 )
 from dptrace.commands.shared.progress import progress
-from dptrace.core.files import check_output
 from dptrace.core.text import sanitize
 from dptrace.errors import UsageError
 from dptrace.hta.options import ANALYSES, Options
@@ -156,8 +157,10 @@ def command(
     _check(paths, analysis, options, against)
     if as_json + as_csv + (page is not None) > 1 or (page is not None and output is not None):
         raise UsageError("Choose one of --json, --csv and --html; --html names its file, so leave -o out with it.")
-    if written := page or output:
-        check_output(written, force)
+    check_answer(output, force, as_json, as_csv)
+    if page is not None:
+        check_page(page, force)
+    written = page or output
     from dptrace.hta.analyses import analyze
     from dptrace.readers.sources.discovery import find
 

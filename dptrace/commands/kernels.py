@@ -17,10 +17,17 @@ from dptrace.commands.shared.options import (
     output_option,
     run_options,
 )
-from dptrace.commands.shared.output import csv_text, emit, json_text, print_hint, print_notes, print_tables
+from dptrace.commands.shared.output import (
+    check_answer,
+    csv_text,
+    emit,
+    json_text,
+    print_hint,
+    print_notes,
+    print_tables,
+)
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.commands.shared.workload_options import Count, with_workload
-from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
@@ -175,8 +182,7 @@ class _Options:
 
     def check(self) -> None:
         """Refuse options that would be ignored, a pattern that is none, and a file that would be overwritten."""
-        if self.as_json and self.as_csv:
-            raise UsageError("Choose one of --json and --csv.")
+        check_answer(self.output, self.force, self.as_json, self.as_csv)
         if self.full_names and (self.as_json or self.as_csv):
             raise UsageError("--json and --csv have both the short and the full names; leave --full-names out.")
         if self.by == "host" and (self.kind != "all" or (self.sort or "self") not in _SORTS_OF_HOST):
@@ -193,8 +199,6 @@ class _Options:
             re.compile(self.match or "")
         except re.error as error:
             raise UsageError(f"--match {self.match}: not a regular expression ({error}).") from None
-        if self.output is not None:
-            check_output(self.output, self.force)
 
     def _check_findings(self) -> None:
         if not self.findings and (self.as_csv or self.by == "host"):

@@ -24,11 +24,11 @@ from tests.support.run_parts import write_part
 
 CASES = [
     "analyze runs/a --json -o runs/a/rank0.json",
-    "analyze runs/a --csv -o runs/a/run.json",
+    "analyze runs/a --csv -o hard.csv",
     "analyze runs/a/rank0.json --json -o runs/a/run.json",
     "analyze runs/*/rank0.json --ranks 1 --json -o runs/b/rank0.json",
     "analyze runs/a --ranks 0 --json -o runs/a/rank1.json",
-    "analyze runs/a --hta-compat --csv -o link.json",
+    "analyze runs/a --hta-compat --json -o link.json",
     "analyze packed.zip --json -o packed.zip",
     "analyze packed.zip!a/rank0.json --json -o packed.zip",
     "kernels runs/a --json -o runs/a/rank0.json",
@@ -40,22 +40,22 @@ CASES = [
     "advise --params 7e9 --links links.json --json -o links.json",
     "predict runs/a --json -o runs/a/rank0.json",
     "predict --params 7e9 --links links.json --json -o links.json",
-    "view runs/a -o hard.json",
+    "view runs/a -o hard.html",
     "view runs/a --svg runs/a/rank0.json",
     "view runs/a --png runs/a/rank0.json",
     "view runs/a --figure hard.svg",
-    "view runs/b --against runs/a -o runs/a/rank1.json",
-    "report runs/a -o ./runs/../runs/a/rank0.json",
+    "view runs/b --against runs/a -o hard.html",
+    "report runs/a -o ./runs/../hard.html",
     "export runs/a -o runs/a/rank0.json",
     "export runs/a -o folder/rank0.json",
     "export packed.zip -o packed.zip",
     "diff runs/a runs/b --json -o runs/b/rank0.json",
-    "diff runs/a runs/b --html runs/a/rank0.json",
-    "diff --before runs/a --after runs/b --csv -o runs/b/run.json",
-    "hta runs/a idle-breakdown --csv -o runs/a/rank0.json",
-    "hta runs/a idle-breakdown --html runs/a/rank0.json",
-    "hta runs/a trace-diff --against runs/b --csv -o runs/b/rank0.json",
-    "links --from links.json --html links.json",
+    "diff runs/a runs/b --html hard.html",
+    "diff --before runs/a --after runs/b --json -o runs/b/run.json",
+    "hta runs/a idle-breakdown --json -o runs/a/rank0.json",
+    "hta runs/a idle-breakdown --html hard.html",
+    "hta runs/a trace-diff --against runs/b --json -o runs/b/rank0.json",
+    "links --from links.json --html hard_links.html",
     "bench --from table.csv -o made --csv table.csv",
     "bench --from made/table.csv -o made",
     "collect parts/one parts/one parts/two",
@@ -78,7 +78,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
             training_step(KinetoFile(rank, 2), 1, 0).write(tree / "runs" / name / f"rank{rank}.json")
         (tree / "runs" / name / "run.json").write_text("{}")
     shutil.make_archive(str(tree / "packed"), "zip", tree / "runs", "a")
-    for link in ("hard.json", "hard.svg"):
+    for link in ("hard.csv", "hard.html", "hard.svg"):
         os.link(tree / "runs" / "a" / "rank0.json", tree / link)
     (tree / "link.json").symlink_to("runs/a/rank1.json")
     (tree / "folder").symlink_to("runs/a")
@@ -89,6 +89,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tree / "made" / "bench.json").write_text('{"schema": 1}')
     for links in ("links.json", "made/links.json"):
         (tree / links).write_text(json.dumps(link_report(measured(ranks=2))))
+    os.link(tree / "links.json", tree / "hard_links.html")
     write_part(tree / "parts" / "one", range(2))
     write_part(tree / "parts" / "two", range(2, 4))
     return tree

@@ -18,7 +18,16 @@ from dptrace.commands.shared.options import (
     machine_options,
     quiet_option,
 )
-from dptrace.commands.shared.output import OutputFile, console, emit, json_text, print_hint, print_notes, write_text
+from dptrace.commands.shared.output import (
+    OutputFile,
+    check_page,
+    console,
+    emit,
+    json_text,
+    print_hint,
+    print_notes,
+    write_text,
+)
 from dptrace.commands.shared.progress import progress
 from dptrace.core.files import check_output
 from dptrace.core.text import sanitize
@@ -99,8 +108,10 @@ def command(source: Path | None, as_json: bool, verbosity: str, **options: Any) 
         raise UsageError(f"--html {html}: is also the file of -o; choose two different files.")
     if source is None and output is None and not as_json:
         output = _DEFAULT_OUTPUT
-    for path in filter(None, (output, html)):
-        check_output(path, options["force"])
+    if output is not None:
+        check_output(output, options["force"])
+    if html is not None:
+        check_page(html, options["force"])
     if source is not None:
         from dptrace.bench.links.launch import read_links
 

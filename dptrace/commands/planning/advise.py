@@ -17,8 +17,15 @@ from dptrace.commands.shared.options import (
     selection_options,
     verbosity_options,
 )
-from dptrace.commands.shared.output import OutputFile, emit, json_text, print_hint, print_notes, print_tables
-from dptrace.core.files import check_output
+from dptrace.commands.shared.output import (
+    OutputFile,
+    check_answer,
+    emit,
+    json_text,
+    print_hint,
+    print_notes,
+    print_tables,
+)
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
@@ -85,14 +92,8 @@ def command(
 
 def _check(output: Path | None, force: bool, as_json: bool, recorded: bool) -> None:
     """Refuse files that would be overwritten, or hold something else than their names say."""
-    if output is None:
-        return
-    check_output(output, force)
-    if as_json and output.suffix in (*_PAGES, *_PICTURES):
-        raise UsageError(f"{output}: --json writes figures; name it .json.")
-    if output.suffix == ".json" and not as_json:
-        raise UsageError(f"{output} would hold tables; add --json, or name it .txt.")
-    if recorded and output.suffix in (*_PAGES, *_PICTURES):
+    check_answer(output, force, as_json, draws=(*_PAGES, *_PICTURES))
+    if recorded and output is not None and output.suffix in (*_PAGES, *_PICTURES):
         raise UsageError(f"{output}: the advice on a recording is tables; name a .txt file, or add --json.")
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from dptrace.commands.shared.options import force_option, given_options, json_option, quiet_option
-from dptrace.commands.shared.output import OutputFile, emit, json_text, print_hint
+from dptrace.commands.shared.output import OutputFile, check_answer, emit, json_text, print_hint
 from dptrace.commands.shared.pages import write_page
-from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 from dptrace.model.interconnects import SHORT_NAMES
 from dptrace.simulate.catalog import ENTRIES, OPTIONS, entry_named, explain, refuse_unused
@@ -102,8 +101,7 @@ def command(
     entry = entry_named(name)
     for option in given_options() & set(OPTIONS):
         refuse_unused(entry, option)
-    if output is not None:
-        check_output(output, force)
+    check_answer(output, force, as_json, draws=(".html",))
     within, between = links_of(link, alpha, bandwidth)
     explanation = explain(name, Settings(link=within, between=between, **fields))
     if step is not None and not 1 <= step <= len(explanation.steps):

@@ -9,8 +9,7 @@ import click
 
 from dptrace.commands.planning.description_options import description_of, memory_options
 from dptrace.commands.shared.options import given_options, json_option, output_option, quiet_option
-from dptrace.commands.shared.output import emit, json_text, print_hint, print_notes, print_tables
-from dptrace.core.files import check_output
+from dptrace.commands.shared.output import check_answer, emit, json_text, print_hint, print_notes, print_tables
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,10 +38,7 @@ def command(run: str | None, as_json: bool, output: Path | None, force: bool, ve
     a parameter for Adam in mixed precision; activations by the formulas of Korthikanti et al. (arXiv 2205.05198).
     With the folder of a recording, its measured figures are listed next to the expected ones.
     """
-    if output is not None:
-        check_output(output, force)
-        if output.suffix == ".json" and not as_json:
-            raise UsageError(f"{output} would hold tables; add --json, or name it .txt.")
+    check_answer(output, force, as_json)
     if run is not None:
         from dptrace.commands.planning.recording import recorded_memory
 

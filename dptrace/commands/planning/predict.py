@@ -9,8 +9,15 @@ import click
 
 from dptrace.commands.planning.description_options import Amount, description_of, description_options
 from dptrace.commands.shared.options import force_option, given_options, json_option, quiet_option
-from dptrace.commands.shared.output import OutputFile, emit, json_text, print_hint, print_notes, print_tables
-from dptrace.core.files import check_output
+from dptrace.commands.shared.output import (
+    OutputFile,
+    check_answer,
+    emit,
+    json_text,
+    print_hint,
+    print_notes,
+    print_tables,
+)
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,12 +71,7 @@ def command(
     With the folder of a recorded data-parallel training, its own times are predicted for other numbers of ranks. The
     assumptions are printed with it; docs/guides/plan.md compares predictions with published measurements.
     """
-    if output is not None:
-        check_output(output, force)
-        if as_json and output.suffix in (*_PAGES, *_PICTURES):
-            raise UsageError(f"{output}: --json writes figures; name it .json.")
-        if output.suffix == ".json" and not as_json:
-            raise UsageError(f"{output} would hold tables; add --json, or name it .txt.")
+    check_answer(output, force, as_json, draws=(*_PAGES, *_PICTURES))
     if run is not None:
         others = {*described, "tokens", "links", "message_bytes", "gamma"}
         _predict_recording(run, others, as_json, output, verbosity)

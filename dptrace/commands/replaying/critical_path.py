@@ -9,6 +9,7 @@ import click
 
 from dptrace.commands.shared.options import json_option, opening_options, output_option, run_argument
 from dptrace.commands.shared.output import (
+    check_answer,
     csv_text,
     emit,
     json_text,
@@ -19,7 +20,6 @@ from dptrace.commands.shared.output import (
 )
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import open_with_progress
-from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
@@ -102,19 +102,10 @@ def _write_page(run: Run, path: CriticalPath, output: Path, verbosity: str) -> N
 
 def _check(output: Path | None, as_json: bool, as_csv: bool, by: str | None, force: bool) -> None:
     """Refuse options that contradict each other, and a file that would be overwritten, before a long read."""
-    if as_json and as_csv:
-        raise UsageError("Choose one of --json and --csv.")
+    check_answer(output, force, as_json, as_csv, (*_PAGES, *_PICTURES))
     if by is not None and not as_csv:
         raise UsageError(
             "--by chooses the rows of --csv: add --csv. Text and --json have modules where the trace does."
         )
-    if output is None:
-        return
-    check_output(output, force)
-    if (as_json or as_csv) and output.suffix in (*_PAGES, *_PICTURES):
-        kind = "json" if as_json else "csv"
-        raise UsageError(f"{output}: --{kind} writes figures; name it .{kind}.")
-    if output.suffix in _PICTURES:
+    if output is not None and output.suffix in _PICTURES:
         raise UsageError(f"{output}: the path is drawn on a page; name it .html, and save a picture from there.")
-    if output.suffix in (".json", ".csv") and not (as_json or as_csv):
-        raise UsageError(f"{output} would hold tables; add --{output.suffix[1:]}, or name it .txt.")

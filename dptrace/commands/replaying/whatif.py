@@ -18,6 +18,7 @@ from dptrace.commands.shared.options import (
 )
 from dptrace.commands.shared.output import (
     OutputFile,
+    check_answer,
     csv_text,
     emit,
     json_text,
@@ -110,19 +111,11 @@ def command(
 
 def _check(output: Path | None, export: Path | None, as_json: bool, as_csv: bool, force: bool) -> None:
     """Refuse files that would be overwritten or hold something else than their names say, before a long read."""
-    if as_json and as_csv:
-        raise UsageError("Choose one of --json and --csv.")
-    for path in (output, export):
-        if path is not None:
-            check_output(path, force)
-    if output is not None and (as_json or as_csv) and output.suffix in (*_PAGES, *_PICTURES):
-        kind = "json" if as_json else "csv"
-        raise UsageError(f"{output}: --{kind} writes figures; name it .{kind}.")
     if output is not None and output == export:
         raise UsageError(f"{output} can't be both the answer and the predicted run: name two files.")
-    if output is not None and output.suffix in (".json", ".csv") and not (as_json or as_csv):
-        raise UsageError(f"{output} would hold tables; add --{output.suffix[1:]}, or name it .txt.")
+    check_answer(output, force, as_json, as_csv, (*_PAGES, *_PICTURES))
     if export is not None:
+        check_output(export, force)
         from dptrace.export.formats import format_of
 
         format_of(export)

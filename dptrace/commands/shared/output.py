@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.core.files import atomic_write
+from dptrace.core.files import atomic_write, check_output
 from dptrace.core.text import sanitize
+from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +25,8 @@ __all__ = [
     "QUIET",
     "VERBOSE",
     "OutputFile",
+    "check_answer",
+    "check_page",
     "console",
     "csv_text",
     "emit",
@@ -37,6 +40,8 @@ __all__ = [
 
 QUIET, NORMAL, VERBOSE = "quiet", "normal", "verbose"
 
+_SUFFIXES = frozenset((".json", ".csv", ".html", ".htm", ".svg", ".png", ".pdf"))
+"""Names of files that say what is in them."""
 _FILE_WIDTH = 132
 """Columns of tables in a file or a pipe: enough that none is folded."""
 
@@ -55,6 +60,46 @@ class OutputFile(click.Path):
         if str(value).endswith(tuple(filter(None, (os.sep, os.altsep)))):
             self.fail(f"{value} names a folder; name a file.", param, ctx)
         return None if value == "-" else super().convert(value, param, ctx)
+
+
+def check_answer(
+    output: Path | None, force: bool, as_json: bool, as_csv: bool | None = None, draws: tuple[str, ...] = ()
+) -> None:
+    """Check before any work that an answer can be written, and is what the name of its file says.
+
+    Args:
+        as_csv: None for a verb that writes no CSV.
+        draws: suffixes of the pages and pictures that the verb writes.
+
+    Raises:
+        UsageError: the message says what to do instead.
+    """
+    if as_json and as_csv:
+        raise UsageError("Choose one of --json and --csv.")
+    if output is None:
+        return
+    check_output(output, force)
+    suffix = output.suffix.lower()
+    kind = "json" if as_json else "csv" if as_csv else ""
+    if suffix not in _SUFFIXES or suffix == f".{kind}" or (not kind and suffix in draws):
+        return
+    if kind:
+        raise UsageError(f"{output}: --{kind} writes {kind.upper()}; name the file .{kind}.")
+    if suffix == ".json" or (suffix == ".csv" and as_csv is not None):
+        raise UsageError(f"{output} would hold tables; add --{suffix[1:]}, or name it .txt.")
+    named = " or ".join((".txt", *draws))
+    raise UsageError(f"{output}: this command does not write {suffix[1:].upper()}; name the file {named}.")
+
+
+def check_page(page: Path, force: bool) -> None:
+    """Check before any work that a page can be written, and that the name of its file says no other kind.
+
+    Raises:
+        UsageError: the message says what to do instead.
+    """
+    check_output(page, force)
+    if page.suffix.lower() in _SUFFIXES - {".html", ".htm"}:
+        raise UsageError(f"{page} would hold a page; name it .html.")
 
 
 def console(stderr: bool = False) -> Console:

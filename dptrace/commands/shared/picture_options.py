@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.commands.shared.options import field_of, group
-from dptrace.commands.shared.output import OutputFile, console, print_hint, write_text
+from dptrace.commands.shared.output import OutputFile, check_page, console, print_hint, write_text
 from dptrace.commands.shared.pages import svg_height
 from dptrace.commands.shared.progress import progress
 from dptrace.core.files import atomic_write, check_output
@@ -77,8 +77,10 @@ class PictureOptions:
         for path, kind in ((self.svg, "svg"), (self.png, "png")):
             if path is not None and path.suffix.lower() in _SUFFIXES - {f".{kind}"}:
                 raise UsageError(f"--{kind} writes {kind.upper()}, but {path.name} does not end in .{kind}.")
-        for path in filter(None, (output, self.svg, self.png)):
+        for path in filter(None, (self.svg, self.png)):
             check_output(path, force)
+        if output is not None:
+            check_page(output, force)
 
     def print(self, run: Run) -> None:
         """Print the view's table in the terminal."""

@@ -11,7 +11,9 @@ import click
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
+from dptrace.commands.shared.main import cli
 from dptrace.commands.shared.output import (
     NORMAL,
     QUIET,
@@ -98,3 +100,38 @@ def test_a_dash_is_stdout_only_where_it_is_allowed() -> None:
     for text in ("-", "folder/"):
         with pytest.raises(click.BadParameter):
             OutputFile().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "analyze RUN -o x.json",
+        "analyze RUN --json -o x.csv",
+        "analyze RUN -o x.html",
+        "kernels RUN -o x.csv",
+        "view RUN -o x.svg",
+        "report RUN -o x.json",
+        "diff RUN RUN --csv -o x.json",
+        "diff RUN RUN --html x.json",
+        "whatif RUN --csv -o x.json",
+        "whatif RUN --json -o x.html",
+        "critical-path RUN --json -o x.csv",
+        "critical-path RUN -o x.png",
+        "hta RUN overlap -o x.json",
+        "hta RUN overlap --html x.csv",
+        "memory --params 1e9 -o x.csv",
+        "predict --params 1e9 --json -o x.svg",
+        "advise --params 1e9 -o x.json",
+        "explain ring -o x.json",
+        "explain ring --json -o x.html",
+        "links --from links.json --html x.json",
+        "doctor -o x.json",
+    ],
+)
+def test_a_file_holds_what_its_name_says(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each verb refuses another kind of file before it reads anything, names it, and writes nothing."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, line.split())
+
+    assert (2, []) == (done.exit_code, list(tmp_path.iterdir())), done.output
+    assert line.split()[-1] in done.output
