@@ -52,9 +52,14 @@ class Store:
                 result.unlink()
         elif resume:
             raise UsageError(f"{self.folder}: no benchmark to resume; leave --resume out.")
+        elif self.folder.exists() and not self.folder.is_dir():
+            raise UsageError(f"{self.folder}: exists and is not a folder; choose another one with -o.")
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise UsageError(f"{self.folder}: contains other files; choose another folder with -o.")
-        (self.folder / "results").mkdir(parents=True, exist_ok=True)
+        try:
+            (self.folder / "results").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{self.folder}: can't be created: {error.strerror}.") from None
         write_json(path, {"schema": SCHEMA, "plan": plan})
 
     def plan(self) -> dict[str, Any]:
@@ -107,8 +112,10 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content = msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        raise DptraceError(f"{path}: no such file.") from None
     except OSError as error:
-        raise DptraceError(f"{path}: cannot be read: {error.strerror}.") from None
+        raise DptraceError(f"{path}: can't be read: {error.strerror}.") from None
     except msgspec.DecodeError as error:
         raise DptraceError(f"{path}: not valid JSON: {error}.") from None
     if not isinstance(content, dict):

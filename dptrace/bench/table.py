@@ -179,8 +179,10 @@ def rows_from_csv(path: Path) -> list[Row]:
     note_inputs([path])
     try:
         table = pd.read_csv(path)
+    except FileNotFoundError:
+        raise DptraceError(f"{path}: no such file.") from None
     except (OSError, ValueError, pd.errors.ParserError) as error:
-        raise DptraceError(f"{path}: cannot be read as CSV: {error}.") from None
+        raise DptraceError(f"{path}: can't be read as CSV: {error}.") from None
     if "avg_epoch_s" not in table.columns:
         table = table.rename(columns={"epoch_s": "avg_epoch_s"})
     missing = [column for column in _NEEDED if column not in table.columns]

@@ -77,7 +77,7 @@ def _select_ranks(trace: Any, ranks: tuple[int, ...]) -> None:
     absent = [rank for rank in ranks if rank not in trace.traces]
     if absent:
         known = ", ".join(map(str, sorted(trace.traces)))
-        raise UsageError(f"Rank {absent[0]} is not in the run; choose from {known}.")
+        raise UsageError(f"--ranks: rank {absent[0]} is not in the run. Choose from {known}.")
     if ranks:
         trace.traces = {rank: trace.traces[rank] for rank in sorted(ranks)}
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
-from dptrace.errors import DptraceError
+from dptrace.errors import UsageError
 from dptrace.timeline.model import Timeline
 from dptrace.timeline.steps import select_steps_with_mask
 
@@ -21,12 +21,12 @@ def numbers_of_ranks(path: str, devices: Sequence[DeviceFigures], ranks: Collect
     """Return the indices of the devices of these ranks.
 
     Raises:
-        DptraceError: none of the ranks is there; the message lists those of the run.
+        UsageError: none of the ranks is there; the message lists those of the run.
     """
     numbers = tuple(number for number, device in enumerate(devices) if device.timeline.rank in ranks)
     if not numbers:
         known = ", ".join(str(rank) for rank in sorted({device.timeline.rank for device in devices}))
-        raise DptraceError(f"{path}: none of the selected ranks is in the run. Choose from {known}.")
+        raise UsageError(f"{path}: none of the selected ranks is in the run. Choose from {known}.")
     return numbers
 
 
@@ -51,12 +51,13 @@ def with_steps(path: str, devices: Sequence[DeviceFigures], steps: tuple[int, in
     """Cut the devices to the steps with these numbers; devices without any of them are left out.
 
     Raises:
-        DptraceError: no step has such a number; the message names those of the run.
+        UsageError: no step has such a number; the message names those of the run.
     """
     kept = [cut for number, device in enumerate(devices) if (cut := _selected_steps(number, device, *steps))]
     if not kept:
         known = _known_steps(devices[0].timeline)
-        raise DptraceError(f"{path}: no step has a number from {steps[0]} to {steps[1]}. {known}")
+        typed = f"{steps[0]}" if steps[0] == steps[1] else f"from {steps[0]} to {steps[1]}"
+        raise UsageError(f"{path}: no step has a number {typed}. {known}")
     return tuple(kept)
 
 

@@ -210,7 +210,7 @@ def test_what_dptrace_wrote_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "cannot be read"),
+        ("", "can't be read"),
         ("a,b\n1,2\n", "missing column model, mode, gpus"),
         ("model,mode,gpus,avg_epoch_s\n", "no rows"),
         ("model,mode,gpus,avg_epoch_s\nx,naive,two,1\n", "two"),

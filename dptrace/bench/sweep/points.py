@@ -57,7 +57,8 @@ def values(name: str, text: str) -> tuple[str, ...]:
         try:
             read = option.type(part)
         except ValueError as error:
-            raise UsageError(f"--{name} {part}: {error}.") from None
+            reason = "is not a whole number" if option.type is int else error
+            raise UsageError(f"--{name} {part}: {reason}.") from None
         found.append(f"{read:.10g}" if isinstance(read, int | float) else part)
     if not found:
         raise UsageError(f"--{name}: the list is empty; give values separated by commas.")

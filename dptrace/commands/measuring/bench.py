@@ -232,7 +232,7 @@ def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list
             f"--script {script} -- --epochs 3."
         )
     if not script.is_file():
-        raise UsageError(f"--script {script}: not found.")
+        raise UsageError(f"--script {script}: no such file.")
     note_inputs([script])
     fit = [number for number in numbers if number <= most]
     if not fit:

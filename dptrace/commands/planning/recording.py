@@ -24,6 +24,7 @@ from dptrace.model.training.memory.activations import ActivationPlan, end_bytes,
 from dptrace.model.training.memory.state import StateBytes
 from dptrace.model.training.shape import ModelShape, decoder_shape
 from dptrace.readers.sources.discovery import find
+from dptrace.readers.sources.open import open_source
 from dptrace.record.options.models import DECODERS, MODELS, WIDTHS
 from dptrace.record.options.modes import REPLICATED
 
@@ -42,9 +43,13 @@ def recorded_memory(path: str, gpu: str | None = None, gpu_memory: float | None 
         gpu_memory: or its memory in bytes.
 
     Raises:
-        DptraceError: the recording does not say what it trained.
+        DptraceError: it can't be read, or does not say what it trained.
     """
-    return compared_memory(find([path]).metadata, path, gpu, gpu_memory)
+    sources = find([path])
+    if sources.run_file is None:
+        with open_source(sources.files[0]):
+            pass
+    return compared_memory(sources.metadata, path, gpu, gpu_memory)
 
 
 def compared_memory(

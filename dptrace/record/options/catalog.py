@@ -22,7 +22,11 @@ def number_where(kind: Callable[[str], Any], holds: Callable[[Any], bool], descr
     """Return a function that reads a number; it raises ValueError where *holds* is false."""
 
     def read(text: str) -> Any:
-        if not holds(number := kind(text)):
+        try:
+            number = kind(text)
+        except ValueError:
+            raise ValueError(f"{text} is not a {'whole ' * (kind is int)}number {description}") from None
+        if not holds(number):
             raise ValueError(f"{text} is not {description}")
         return number
 
@@ -44,7 +48,10 @@ def batch_sizes(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: one is not from 1 to 4,096.
     """
-    sizes = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    try:
+        sizes = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise ValueError(f"{text} is not whole numbers with commas") from None
     if not all(1 <= size <= 4096 for size in sizes):
         raise ValueError(f"{text} has a number that is not from 1 to 4,096")
     return sizes

@@ -82,7 +82,7 @@ def run(*arguments: str) -> Result:
         (["--bucket-cap-mb", "1,4", "--mode", "naive"], "is not one of"),
         (["--bucket-cap-mb", "1,4", "--data", "nowhere"], "nowhere: not a folder"),
         (["--bucket-cap-mb", "1,4", "--data", ".", "--model", "small"], "synthetic data"),
-        (["--bucket-cap-mb", "1,4", "--links", "none.json"], "cannot be read"),
+        (["--bucket-cap-mb", "1,4", "--links", "none.json"], "none.json: no such file"),
         (["--bucket-cap-mb", "1,4", "--links", "links4.json"], "among 4 ranks"),
         (["--bucket-cap-mb", "1,4", "--resume"], "no benchmark to resume"),
         (["--bucket-cap-mb", "1,4", "--data", "."], "no files of CIFAR-10"),

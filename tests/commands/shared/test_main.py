@@ -57,6 +57,73 @@ def test_bad_input_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     assert result.output.startswith(f"Error: {path}: has no traceEvents")
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        *((f"{verb} none.json", 1) for verb in ("analyze", "kernels", "memory", "predict", "advise", "whatif")),
+        ("hta none.json overlap", 1),
+        ("diff none.json none.json", 1),
+        ("links --from none.json", 1),
+        ("predict --params 1e9 --links none.json", 1),
+        ("sweep --bucket-cap-mb 1,2 --links none.json", 1),
+        ("bench --from none.json", 1),
+        ("bench --script none.json", 2),
+    ],
+)
+def test_a_missing_file_is_the_same_mistake_everywhere(line: str, code: int) -> None:
+    """Every verb names the file and says that it is missing; a file that an option names may be wrong use."""
+    result = CliRunner().invoke(cli, line.split())
+
+    assert code == result.exit_code, result.output
+    assert "none.json: no such file." in result.output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "analyze RUN --jobs 0",
+        "kernels RUN --top x",
+        "links --budget x",
+        "predict --params 1e9 --mfu 50",
+        "sweep --micro-batches 1,x",
+        "sweep --bucket-cap-mb 1,x",
+        "sweep --bucket-cap-mb 1,2 --inference x",
+        "record --mode ddp --lr x",
+        "record --mode ddp --steps x",
+        "explain ring --ranks x",
+    ],
+)
+def test_a_bad_number_is_named_in_plain_words(line: str) -> None:
+    """The option and exit code 2, without Python's or click's names of types."""
+    result = CliRunner().invoke(cli, line.split())
+
+    assert 2 == result.exit_code
+    assert [word for word in line.split() if word.startswith("--")][-1] in result.output
+    assert not [word for word in ("integer", "float", "literal", "x>=", "<=x") if word in result.output], result.output
+
+
+@pytest.mark.parametrize("option", ["--ranks", "--steps"])
+@pytest.mark.parametrize("verb", ["analyze", "kernels", "whatif", "advise"])
+def test_a_rank_or_step_that_a_run_lacks_is_wrong_use(trace: str, verb: str, option: str) -> None:
+    """Exit code 2, the run and what it has instead."""
+    result = CliRunner().invoke(cli, [verb, trace, option, "77"])
+
+    assert 2 == result.exit_code
+    assert trace in result.output
+    assert ("77" in result.output) == (option == "--steps")
+
+
+@pytest.mark.parametrize("verb", ["bench --modes single", "sweep --bucket-cap-mb 1,2"])
+def test_a_file_in_the_place_of_a_folder_is_wrong_use(tmp_path: Path, verb: str) -> None:
+    """No traceback, and the file stays."""
+    path = tmp_path / "there.txt"
+    path.write_text("x")
+    result = CliRunner().invoke(cli, [*verb.split(), "-o", str(path)])
+
+    assert (2, "x") == (result.exit_code, path.read_text()), result.output
+    assert str(path) in result.output
+
+
 def test_version() -> None:
     """--version prints it."""
     assert __version__ in CliRunner().invoke(cli, ["--version"]).output
