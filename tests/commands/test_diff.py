@@ -238,7 +238,7 @@ def test_headline_and_verdicts_agree_in_every_output(tmp_path: Path) -> None:
         (("--before", NAIVE, NAIVE, "--after", INTERLEAVED), 2, "given twice"),
         ((NAIVE, NAIVE, "--before-steps", "11:13", "--after-steps", "12:14"), 2, "on both sides"),
         ((NAIVE, NAIVE, "--before-steps", "1:2", "--after-steps", "13:14"), 2, "no step has a number from 1 to 2"),
-        ((NAIVE, INTERLEAVED, "--after-steps", "99"), 1, "The run has ProfilerStep#10"),
+        ((NAIVE, INTERLEAVED, "--after-steps", "99"), 2, "The run has ProfilerStep#10"),
         ((NAIVE, INTERLEAVED, "--before-steps", "x"), 2, "--before-steps x: expected"),
         ((NAIVE, INTERLEAVED, "--steps", "11", "--after-steps", "12"), 2, "--steps chooses the steps of both"),
         (("--before", NAIVE, "nowhere", "--after", INTERLEAVED), 1, "nowhere"),

@@ -23,7 +23,12 @@ from dptrace.commands.shared.output import NORMAL, QUIET
 from dptrace.commands.shared.progress import progress
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
-from dptrace.record.checkpoints.folder import check_writable, checkpoint_folder, kept_checkpoints_message
+from dptrace.record.checkpoints.folder import (
+    check_writable,
+    checkpoint_folder,
+    checkpoint_steps,
+    kept_checkpoints_message,
+)
 from dptrace.record.launch.signals import Signals, catch_signals
 from dptrace.record.options.catalog import OPTIONS, TrainerOptions
 from dptrace.record.options.command_line import (
@@ -93,7 +98,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     type=click.IntRange(0),
     default=0,
     metavar="N",
-    help="Restart all ranks when one fails, up to N times, from the last checkpoint or from step 0.",
+    help="Restart all ranks when one fails, up to N times, from the last checkpoint.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the torchrun command and the output of a trainer's rank 0.")
@@ -114,6 +119,8 @@ def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **optio
         options = merge_settings(options, program.settings, {"nnodes": 1, "max_restarts": 0})
     task = task_of_srun(mode, gpus, program.name if program else None, options)
     _check(mode, program, options)
+    if options["resume"] and not options["quiet"]:
+        _print_fresh_start(_checkpoints(mode, options))
     with catch_signals() as signals:  # before torch is imported, which takes long and may swallow Ctrl-C
         _record(_job(mode, gpus, program, options, task), options["quiet"], signals)
 
@@ -180,6 +187,12 @@ def _checkpoints(mode: str | None, options: dict[str, Any]) -> Path | None:
     if mode is None or not (options["checkpoint_every"] or options["resume"]):
         return None
     return checkpoint_folder(mode, options["checkpoints"])
+
+
+def _print_fresh_start(folder: Path | None) -> None:
+    """Print that a training which is to be resumed starts from step 0, where its folder holds no checkpoint."""
+    if folder is not None and not checkpoint_steps(folder):
+        click.echo(f"--resume: {folder} holds no checkpoint; the training starts from step 0.", err=True)
 
 
 def _out(mode: str | None, program: Program | None, options: dict[str, Any]) -> Path:

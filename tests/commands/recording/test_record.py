@@ -286,3 +286,20 @@ def test_measurements_of_the_links_must_be_there(tmp_path: Path) -> None:
         )
         assert isinstance(told.exception, DptraceError)
         assert name in str(told.exception)
+
+
+def test_resuming_without_a_checkpoint_is_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder and the step that the training starts from are printed, unless it has a checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dptrace.commands.recording.record._record", lambda *arguments: None)
+    line = ["--mode", "ddp", "--gpus", "2", "--checkpoints", "kept", "--resume"]
+
+    fresh = CliRunner().invoke(command, line)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "step-00000005.pt").touch()
+    continued = CliRunner().invoke(command, line)
+
+    assert (0, 0) == (fresh.exit_code, continued.exit_code), fresh.output
+    assert "kept" in fresh.output
+    assert "step 0" in fresh.output
+    assert "step 0" not in continued.output
