@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @click.option(
     "--dask",
     metavar="ADDRESS",
-    help="Read on the workers of a Dask cluster (tcp://scheduler:8786), or 'local'; they return figures only.",
+    help="Read on a Dask cluster (tcp://scheduler:8786), or 'local', for figures only.",
 )
 @workload_options
 @opening_options

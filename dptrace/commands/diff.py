@@ -61,7 +61,8 @@ _TABLES = ("figures", "ranks", "collectives", "kernels")
     type=click.Choice(_TABLES),
     is_flag=False,
     flag_value="figures",
-    help="Print CSV (times in ns): a row for each figure, or for each figure and rank, collective, or kernel.",
+    metavar="[TABLE]",
+    help="Print CSV (times in ns): figures (the default), ranks, collectives or kernels.",
 )
 @click.option("--html", type=OutputFile(), help="Write a page: both runs' Gantt charts on one axis, and the tables.")
 @click.option(

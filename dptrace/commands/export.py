@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.options import Selection, force_option, opening_options, run_options
+from dptrace.commands.shared.options import Selection, Toggle, force_option, opening_options, run_options
 from dptrace.commands.shared.output import OutputFile, print_hint, print_notes
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import open_with_progress
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dptrace.run.run import Run
 
 _FORMATS = {"perfetto": ".pftrace", "chrome-gz": ".json.gz", "chrome": ".json", "perfetto-zip": ".zip"}
+_FORMAT = "perfetto, chrome-gz, chrome or perfetto-zip, whatever the file's name."
 
 
 @click.command()
@@ -34,12 +35,11 @@ _FORMATS = {"perfetto": ".pftrace", "chrome-gz": ".json.gz", "chrome": ".json", 
     required=True,
     type=OutputFile(),
     metavar="FILE",
-    help="NAME.pftrace for Perfetto's own format, NAME.json.gz or NAME.json for Chrome trace events, NAME.zip for the "
-    "ranks' own files with their clock offsets.",
+    help="File to write: NAME.pftrace, NAME.json.gz, NAME.json or NAME.zip.",
 )
 @force_option
-@click.option("--format", "named", type=click.Choice(list(_FORMATS)), help="Format, whatever the file's name.")
-@click.option("--align/--no-align", default=True, help="Put all ranks on one clock, or keep the recorded times.")
+@click.option("--format", "named", type=click.Choice(list(_FORMATS)), metavar="NAME", help=_FORMAT)
+@click.option("--align/--no-align", cls=Toggle, default=True, help="Put all ranks on one clock. [--align]")
 @opening_options
 def command(
     paths: tuple[str, ...],
@@ -58,6 +58,9 @@ def command(
     the length of the launch queue. Clocks are aligned by the ends of the collectives that the ranks share, and a
     collective's members on all ranks are linked. Adding up the slices of "phases" by name gives the figures of
     dptrace analyze.
+
+    NAME.pftrace is Perfetto's own format, NAME.json.gz and NAME.json are Chrome trace events, and NAME.zip holds the
+    ranks' own files with their clock offsets.
 
     \b
     Examples:

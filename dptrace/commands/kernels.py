@@ -42,17 +42,18 @@ _BY = ("kernel", "operator", "operator-shape", "module", "layer", "annotation", 
 _KINDS = ("compute", "communication", "memory", "all")
 _SORTS = ("total", "self", "count", "mean", "p95", "delay", "tflops")
 _SORTS_OF_HOST = ("self", "total", "count", "mean")
+_LIST = f"{', '.join(_BY[:-1])} or {_BY[-1]}."
+_KIND = f"Only {', '.join(_KINDS[:-1])}, or {_KINDS[-1]}. [all]"
+_SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: self]"
 
 
 @click.command()
 @run_options
-@click.option("--by", type=click.Choice(_BY), default="kernel", help="What a row stands for.", show_default=True)
-@click.option(
-    "--kind", type=click.Choice(_KINDS), default="all", help="Only intervals of this kind.", show_default=True
-)
+@click.option("--by", type=click.Choice(_BY), default="kernel", metavar="WHAT", help=f"A row is a {_LIST}")
+@click.option("--kind", type=click.Choice(_KINDS), default="all", metavar="KIND", help=_KIND)
 @click.option("--per-rank", is_flag=True, help="Print separate rows for each rank.")
 @click.option("--match", metavar="REGEX", help="Only rows whose name matches, in any part and case.")
-@click.option("--sort", type=click.Choice(_SORTS), help="Order of the rows. [total; with --by host: self]")
+@click.option("--sort", type=click.Choice(_SORTS), metavar="ORDER", help=_SORT)
 @click.option("--top", type=click.IntRange(1), metavar="N", help="Only the first N rows. [terminal: 30; else all]")
 @click.option("--full-names", is_flag=True, help="Print kernel names whole, with template arguments and parameters.")
 @click.option("--no-findings", "findings", flag_value=False, default=True, help="Do not look for what slows compute.")

@@ -47,7 +47,7 @@ _ONE_FILE = (
 @click.option(
     "--critical-path",
     is_flag=True,
-    help="Mark what sets the length of a step: the one that --steps selects, or the one of median length.",
+    help="Mark what sets the length of a step: that of --steps, or of median length.",
 )
 @serve_options
 @picture_options

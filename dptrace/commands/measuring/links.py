@@ -46,18 +46,25 @@ _OUTPUT = f"File to write [default: {_DEFAULT_OUTPUT}; none with --json]."
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ELEMENT_BYTES = 4
 _KIND_NAMES = ", ".join(kind.replace("_", "-") for kind in KINDS)
-_ALGORITHMS = f"Also time all-reduces written with send and receive: of {', '.join(ALL_REDUCES)}, or all."
-_KINDS_HELP = f"Which to measure: {_KIND_NAMES} (p2p) [all; with --algorithms all-reduce and p2p]."
-_NODE = "Ranks of a node, for the hierarchical algorithm [those of a machine; half of all on one machine]."
+_ALGORITHMS = "Also time all-reduces written with send and receive: ring,tree … or all."
+_KINDS_HELP = "Collectives to measure [all; with --algorithms all-reduce and p2p]."
+_NODE = "Ranks of a node, for the hierarchical algorithm [of a machine, or half]."
 _FOR_ALGORITHMS = ("all_reduce", "send_recv")
 """What an algorithm is compared with, and predicted from."""
 _ALIASES = {"p2p": "send_recv", "point_to_point": "send_recv"}
 
+_HELP = f"""Measure latency (alpha) and time per byte (beta) between the ranks, for each collective.
+
+Uses NCCL between GPUs with one process each, and gloo between processes on the CPU where there is no GPU. Every size is
+measured once per round; its figure is the median over the rounds of the slowest rank's time.
+
+Collectives are {_KIND_NAMES} (or p2p). Algorithms are {", ".join(ALL_REDUCES)}.
+"""
 _EXAMPLES = """\b
 Examples:
   dptrace links --gpus 4 --html links.html
   dptrace links --collectives all-reduce,p2p --max-bytes 64MB --budget 20 -o quick.json
-  dptrace links --gpus 4 --algorithms all -o algorithms.json            # ring, tree, … and their predictions
+  dptrace links --gpus 4 --algorithms all -o algorithms.json            # and their predictions
   dptrace links --nnodes 2 --node-rank 0 --rdzv-endpoint node0:29500    # --node-rank 1 on the other
   dptrace links --from links.json --html links.html                     # draw an earlier measurement
 """
@@ -76,7 +83,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # not generic in older v
         return int(match[1]) * _UNITS[match[2].upper()]
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(help=_HELP, epilog=_EXAMPLES)
 @click.option(
     "--gpus", type=click.IntRange(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU]."
 )
@@ -98,11 +105,6 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # not generic in older v
 @machine_options
 @quiet_option
 def command(source: Path | None, as_json: bool, verbosity: str, **options: Any) -> None:
-    """Measure latency (alpha) and time per byte (beta) between the ranks, for each collective.
-
-    Uses NCCL between GPUs with one process each, and gloo between processes on the CPU where there is no GPU. Every
-    size is measured once per round; its figure is the median over the rounds of the slowest rank's time.
-    """
     output, html = options["output"], options["html"]
     if output is not None and html is not None and output.resolve() == html.resolve():
         raise UsageError(f"--html {html}: is also the file of -o; choose two different files.")

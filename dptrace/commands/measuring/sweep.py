@@ -11,7 +11,7 @@ import click
 
 from dptrace.bench.sweep.points import check_samples, configs
 from dptrace.commands.measuring.bench import local_device_count, run_jobs, training_options
-from dptrace.commands.shared.options import json_option, quiet_option
+from dptrace.commands.shared.options import Toggle, json_option, quiet_option
 from dptrace.commands.shared.output import QUIET, console, emit, json_text, print_hint, print_notes, write_text
 from dptrace.core.text import sanitize
 from dptrace.errors import UsageError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _SWEPT = ("bucket_cap_mb", "micro_batches", "batch_size", "compress")
 
+_MODEL = f"{', '.join(MODELS)}. [resnet18]"
 _EXAMPLES = """\b
 Examples:
   dptrace sweep --bucket-cap-mb 0.5,1,2,4,8
@@ -39,10 +40,10 @@ Examples:
 @click.option(
     "--compress",
     metavar="LIST",
-    help="Gradient compressions: none,fp16,int8,topk … as --compress of dptrace record takes them.",
+    help="Gradient compressions of dptrace record: none,fp16,int8,topk …",
 )
 @click.option("--mode", type=click.Choice(["ddp", "accumulate"]), default="ddp", help="How to train. [ddp]")
-@click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", show_default=True, help="What to train.")
+@click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", metavar="NAME", help=_MODEL)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of CIFAR-10, for resnet18.")
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="Train on the first N samples of the data only.")
 @click.option(
@@ -55,13 +56,13 @@ Examples:
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="Ranks [default: all GPUs; 2 on CPU].")
 @training_options("sweep", epochs=1, steps=10)
 @click.option("--links", type=click.Path(path_type=Path), help="Predict bucket sizes from this file of dptrace links.")
-@click.option("--checkpoints/--no-checkpoints", default=True, help="Keep each run's parameters and state.")
+@click.option("--checkpoints/--no-checkpoints", cls=Toggle, default=True, help="Keep each run's parameters and state.")
 @click.option(
     "--inference",
     metavar="LIST",
     default="1,32",
     show_default=True,
-    help="Batch sizes for which the trained model's latency is measured; none for no measurement.",
+    help="Batch sizes at which the model's latency is measured, or none.",
 )
 @json_option
 @quiet_option

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\b
 Examples:
-  dptrace advise --params 70B --gpus 64 --seq 4096 --batch 512      # what fits, what is fastest, what to change
+  dptrace advise --params 70B --gpus 64 --seq 4096 --batch 512   # what fits, is fastest, is to change
   dptrace advise --params 7B --gpus 8 --gpu a100-40 --link nvlink3 --all
-  dptrace advise --params 7B --gpus 8 --strategy ddp                # the checklists for your own plan
-  dptrace advise --params 70B --gpus 64 -o advice.html              # a page: steps and memory side by side
-  dptrace advise runs/ddp                                           # a recording: findings, options, replays
+  dptrace advise --params 7B --gpus 8 --strategy ddp             # the checklists for your own plan
+  dptrace advise --params 70B --gpus 64 -o advice.html           # a page: steps and memory side by side
+  dptrace advise runs/ddp                                        # a recording: findings and replays
 """
 _PAGES, _PICTURES = (".html",), (".svg", ".png")
 _READING = ("comm_patterns", "strict", "cache", "jobs", "ranks", "steps")
-_SHARE = "Share of the GPU's peak that computation reaches by itself. [by the size of the matrices]"
+_SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
 _LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
 _ALL = "Show every plan and item, the sources of rules, and how gains were computed."
 

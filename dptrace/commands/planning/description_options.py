@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.options import given_options, group
+from dptrace.commands.shared.options import Toggle, given_options, group
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class Amount(click.ParamType):  # type: ignore[type-arg]  # not generic in older
 
 _COUNT = click.IntRange(1, 1 << 31)
 _GPU = "v100, a100-40, a100, h100, h200, b200, l40s, mi300x … [h100]"
-_LINK = "Links within a node and between nodes, or one for both, as LATENCY:BANDWIDTH where it has no name."
-_SHARDS = "GPUs that share a copy of sharded parameters. [hsdp: those of a node; else all]"
+_LINK = "Links within and between nodes: names, or 5us:12.5GB/s. [nvlink4,ib-ndr]"
+_SHARDS = "GPUs that share a copy of the parameters."
 _STRATEGY = "ddp, zero1, zero2, zero3, fsdp, hsdp, tp, pp, ep or 3d."
 
 model_options = group(
@@ -64,18 +64,20 @@ training_options = group(
     click.option(
         "--precision",
         default="bf16",
-        show_default=True,
         type=click.Choice(["bf16", "fp16", "fp8", "amp", "bf16-pure", "fp32", "tf32"]),
-        help="Number types.",
+        metavar="NAME",
+        help="Number types: bf16, fp16, fp8, amp, bf16-pure, fp32 or tf32. [bf16]",
     ),
     click.option(
         "--optimizer",
         default="adam",
-        show_default=True,
         type=click.Choice(["adam", "adamw", "adam-8bit", "lion", "momentum", "sgd"]),
-        help="Optimizer.",
+        metavar="NAME",
+        help="adam, adamw, adam-8bit, lion, momentum or sgd. [adam]",
     ),
-    click.option("--master-weights/--no-master-weights", default=None, help="A float32 copy. [by --precision]"),
+    click.option(
+        "--master-weights/--no-master-weights", cls=Toggle, default=None, help="A float32 copy. [by --precision]"
+    ),
     click.option(
         "--gradient-bytes", type=click.IntRange(1, 8), metavar="N", help="Bytes of a gradient. [by --precision]"
     ),
@@ -84,7 +86,8 @@ training_options = group(
     click.option(
         "--recompute",
         type=click.Choice(["none", "selective", "full"]),
-        help="Activations that backward computes again.",
+        metavar="NAME",
+        help="Activations that backward computes again: none, selective or full.",
     ),
     click.option(
         "--recompute-every", type=_COUNT, default=1, metavar="N", help="Recompute those of every N-th layer only. [1]"
@@ -96,7 +99,7 @@ training_options = group(
         type=click.Choice(["standard", "flash"]),
         help="flash keeps no table of scores.",
     ),
-    click.option("--dropout/--no-dropout", default=None, help="Keep dropout's masks. [with --family gpt]"),
+    click.option("--dropout/--no-dropout", cls=Toggle, default=None, help="Keep dropout's masks. [with --family gpt]"),
 )
 """The training."""
 
@@ -114,15 +117,15 @@ _cluster_options = group(
     click.option(
         "--schedule",
         default="1f1b",
-        show_default=True,
         type=click.Choice(["gpipe", "1f1b", "interleaved", "zero-bubble"]),
-        help="Order of the pipeline.",
+        metavar="NAME",
+        help="Pipeline: gpipe, 1f1b, interleaved or zero-bubble. [1f1b]",
     ),
     click.option("--virtual-stages", type=_COUNT, default=2, metavar="N", help="Of each GPU, interleaved. [2]"),
 )
 """GPUs, and how the training is spread over them."""
 
-_link_option = click.option("--link", default="nvlink4,ib-ndr", show_default=True, metavar="A,B", help=_LINK)
+_link_option = click.option("--link", default="nvlink4,ib-ndr", metavar="A,B", help=_LINK)
 
 memory_options = group(model_options, training_options, _cluster_options)
 """What the memory of a training depends on."""

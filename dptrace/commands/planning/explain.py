@@ -20,7 +20,7 @@ from dptrace.simulate.settings import DEFAULT_BYTES, DEFAULT_LINK, Settings, lin
 
 _WIDTH = 80
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
-_LINK = f"Link within nodes, and after a comma the one between nodes [{DEFAULT_LINK}]: {', '.join(SHORT_NAMES)}."
+_LINK = f"Link within nodes, and after a comma the one between nodes [{DEFAULT_LINK}]."
 
 _NODE_SIZE = "Ranks of a node, for all-reduces [all ranks; for hierarchical half of them]."
 _BUCKETS = "Size of a full bucket, for ddp-buckets [25MiB; 1MiB for the first]."
@@ -57,7 +57,8 @@ _HELP = f"""Explain a collective or a way to train in parallel: who sends what t
 NAME is one of {", ".join(ENTRIES)}.
 
 The algorithm runs on small NumPy arrays, and its result is compared with NumPy's. Sizes are in powers of 10: 1 MB is
-10⁶ bytes. Times follow the alpha-beta model: a message of n bytes takes alpha + n·beta.
+10⁶ bytes. Times follow the alpha-beta model: a message of n bytes takes alpha + n·beta. LINK is one of
+{", ".join(SHORT_NAMES)}.
 """
 
 

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 _EXAMPLES = """\b
 Examples:
   dptrace predict --params 7e9 --gpus 8 --gpu h100 --link nvlink4 --strategy ddp
-  dptrace predict --params 70B --gpus 64 --seq 4096 --batch 512    # every strategy: what fits, what is fastest
+  dptrace predict --params 70B --gpus 64 --seq 4096 --batch 512    # each strategy: what fits, is fastest
   dptrace predict --params 70B --gpus 64 --strategy 3d --tp 8 --pp 2 --json
   dptrace predict --params 7e9 --gpus 64 -o plan.html              # a page with sliders that recompute it
-  dptrace predict --bytes 208MB --gpus 4 --link 5us:25GB/s         # one message: collectives and all-reduces
+  dptrace predict --bytes 208MB --gpus 4 --link 5us:25GB/s         # one message, by each collective
   dptrace predict runs/ddp                                         # a recording, on 1 to 1,024 ranks
   dptrace predict runs/ddp -o roofline.html                        # its steps on the communication roofline
 """
 _PAGES, _PICTURES = (".html",), (".svg", ".png")
 _LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
-_BYTES = "Instead of a training, one message of this size by every collective; 1 MB is 10⁶ bytes."
+_BYTES = "Instead of a training, one message by every collective: 208MB (of 10⁶ bytes)."
 _GAMMA = "Picoseconds to add a byte, with --bytes. [0; of --links as measured]"
-_SHARE = "Share of the GPU's peak that computation reaches by itself. [by the size of the matrices]"
+_SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
 
 
 @click.command(epilog=_EXAMPLES)

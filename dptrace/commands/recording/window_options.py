@@ -32,7 +32,7 @@ _OPTIONS = (
     click.option(
         "--trigger",
         metavar="FILE|SIGUSR2",
-        help="Record only when FILE appears, which is then deleted, or when this process gets the signal.",
+        help="Record only when FILE appears, which is then deleted, or on the signal.",
     ),
     click.option("--attach", metavar="RUN", help="Ask a running dptrace record -o RUN to record now, and return."),
     click.option(
@@ -50,8 +50,7 @@ _OPTIONS = (
         default=_TIMEOUT_S,
         show_default=True,
         metavar="S",
-        help="Until the recording is done, end the job if a rank makes no step for S seconds (at least 600 before "
-        "the first step); 0: never.",
+        help="End a job in which a rank makes no step for S seconds; 0 waits for ever.",
     ),
 )
 WINDOW_OPTIONS = (

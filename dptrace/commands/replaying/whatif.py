@@ -70,6 +70,10 @@ def command(
 ) -> None:
     """Predict what a step of RUN would take if something were different, by replaying it.
 
+    --schedule is when gradients are reduced: after backward (naive), each when it is ready (interleaved), in DDP's
+    buckets (ddp), or in buckets that the optimizer takes as they come (overlap-optimizer). --world-size keeps the batch
+    of each rank. --compress all_to_all=fp16 is about messages of one kind.
+
     A replay starts each call, kernel and collective as soon as what it waits for has happened. Every answer comes with
     the error of the replay of the unchanged run, with a range, and with the reasons to doubt it. Several changes apply
     together. Without any change, the run is replayed as recorded.

@@ -94,14 +94,14 @@ different_options = group(
         "--straggler",
         multiple=True,
         metavar="RANK=TIME",
-        help="The host of a rank is late in each step: 2=20ms. May be given several times.",
+        help="The host of a rank is late in each step: 2=20ms; repeatable.",
         **_DIFFERENT,
     ),
     click.option("--compute", metavar="FACTOR", help="Compute is faster: 2x takes half the time.", **_DIFFERENT),
     click.option(
         "--bandwidth",
         metavar="FACTOR|RATE",
-        help="Links are faster: 2x moves bytes in half the time; 25GBps is what a link moves in one direction.",
+        help="Links are faster: 2x, or move 25GBps in one direction.",
         **_DIFFERENT,
     ),
     click.option(
@@ -110,14 +110,13 @@ different_options = group(
     click.option(
         "--link",
         metavar="NAME|FILE",
-        help="Other links: nvlink4, pcie4, ib-ndr, …, 5us:12.5GB/s, or a file of dptrace links -o.",
+        help="Other links: nvlink4, ib-ndr …, 5us:12.5GB/s, or a file of dptrace links.",
         **_DIFFERENT,
     ),
     click.option(
         "--world-size",
         metavar="N[,N…]",
-        help="Other numbers of ranks of data parallelism, each with its batch; several values are compared. For a "
-        "recording of one rank, add --link.",
+        help="Other numbers of data-parallel ranks; for a recording of one rank, add --link.",
         **_DIFFERENT,
     ),
     click.option(
@@ -129,28 +128,28 @@ different_options = group(
     click.option(
         "--schedule",
         type=click.Choice(["naive", "interleaved", "ddp", "overlap-optimizer"]),
-        help="When gradients are reduced: after backward, each when it is ready, in DDP's buckets, or in buckets that "
-        "the optimizer takes as they come.",
+        metavar="NAME",
+        help="When gradients are reduced: naive, interleaved, ddp or overlap-optimizer.",
         **_DIFFERENT,
     ),
     click.option(
         "--compress",
         metavar="TYPE|KIND=TYPE",
-        help="Messages are in fp16, bf16, fp8, int8 or int4; all_to_all=fp16: only those of one kind.",
+        help="Messages, or those of a kind, are in fp16, bf16, fp8, int8 or int4.",
         **_DIFFERENT,
     ),
     click.option(
         "--accumulate",
         type=click.IntRange(min=1),
         metavar="K",
-        help="K micro-steps, each as large as a step, for one all-reduce and one step of the optimizer.",
+        help="K micro-steps for one all-reduce and one step of the optimizer.",
         **_DIFFERENT,
     ),
     click.option(
         "--kernel",
         multiple=True,
         metavar="REGEX=FACTOR",
-        help="Kernels with a matching name take this share of their time: gemm=0.5x. May be given several times.",
+        help="Matching kernels take this share of their time: gemm=0.5x; repeatable.",
         **_DIFFERENT,
     ),
     click.option(

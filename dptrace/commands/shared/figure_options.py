@@ -89,9 +89,9 @@ def _draw(drawn: str, path: Path, width: int) -> None:
 
 
 _FIELD = field_of("figure", FigureOptions())
-_FIGURE = "Write a figure for papers and slides, as .svg, .pdf or .png: one step, large type, nothing around it."
+_FIGURE = "Write a figure for papers and slides: .svg, .pdf or .png, in large type."
 _ANNOTATE = "Number the top findings in the figure and write them below."
-_WIDTH = "Width of the figure in pixels; the narrower, the larger its type in print. [640]"
+_WIDTH = "Width of the figure; a narrow one has larger type. [640]"
 figure_options = group(
     click.option("--figure", type=OutputFile(), help=_FIGURE, **_FIELD),
     click.option("--figure-width", type=click.IntRange(_NARROWEST, _WIDEST), metavar="PIXELS", help=_WIDTH, **_FIELD),

@@ -16,6 +16,7 @@ from dptrace.load.options import ReadOptions
 __all__ = [
     "RenamedOption",
     "Selection",
+    "Toggle",
     "check_machines",
     "field_of",
     "force_option",
@@ -39,6 +40,15 @@ __all__ = [
 
 Decorator = Callable[[Any], Any]
 """Adds options to the function below it."""
+
+
+class Toggle(click.Option):
+    """An option with a --no- form, which --help lists as one: --[no-]gains."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the two columns of --help."""
+        record = super().get_help_record(ctx)
+        return None if record is None else (f"--[no-]{self.opts[0][2:]}", record[1])
 
 
 class RenamedOption(click.Option):
@@ -84,7 +94,7 @@ run_argument = click.argument("paths", metavar="RUN...", nargs=-1, required=True
 _STRICT = "Turn every warning about truncated or damaged data into an error."
 strict_option = click.option("--strict", is_flag=True, help=_STRICT)
 
-_PATTERN = "Also count kernels with a matching name as communication. May be given several times."
+_PATTERN = "Also count kernels with a matching name as communication; repeatable."
 _READ = field_of("read_options", ReadOptions())
 reading_options = group(
     click.option("--comm-pattern", "comm_patterns", multiple=True, metavar="REGEX", help=_PATTERN, **_READ),
@@ -107,6 +117,7 @@ verbosity_options = group(quiet_option, click.option("-v", "--verbose", "verbosi
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 gains_option = click.option(
     "--gains/--no-gains",
+    cls=Toggle,
     default=None,
     help="Replay the run for what a step would gain without each finding. [small runs]",
 )

@@ -171,7 +171,7 @@ def _view(ctx: click.Context, param: click.Parameter, value: str) -> None:
     _FIELD["callback"](ctx, param, value)
 
 
-_VIEW: dict[str, Any] = {"type": click.Choice([*NAMES, "list"]), "default": GANTT, "is_eager": True}
+_VIEW: dict[str, Any] = {"type": click.Choice([*NAMES, "list"]), "default": GANTT, "metavar": "NAME", "is_eager": True}
 _VIEW_HELP = "What to show, as a page, --text, --svg or --png; list describes them. [gantt]"
 _SIZE = "Size of the PNG in pixels: 1600x900. [1600 wide, all rows]"
 _PNG = "Write a PNG picture, drawn by an installed Chromium."

@@ -111,7 +111,7 @@ def open_browser(address: str) -> bool:
     return has_display and webbrowser.open(address)
 
 
-_SERVE = "Serve the page from this machine until its tab is closed; always for very large runs without -o."
+_SERVE = "Serve the page until its tab is closed; always for very large runs without -o."
 _HOST = "Address of this machine to serve at. [127.0.0.1: this machine only]"
 _FIELD = field_of("serve", ServeOptions())
 serve_options = group(

@@ -343,7 +343,7 @@ class TrainerOptions(argparse.Namespace):
     )
     wait: int | None = option(
         "recording",
-        "Steps before the warm-up [default: 0; a --mode measures the profiler's overhead in warmup + 15 steps].",
+        "Steps before the warm-up [default: 0; with --mode warmup + 15].",
         type=int,
         in_run_options="never",
     )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from dptrace import __version__
-from dptrace.commands.shared.main import COMMANDS, ENVIRONMENT, EXIT_CODES, cli
+from dptrace.commands.shared.main import COMMANDS, ENVIRONMENT, EXIT_CODES, LazyGroup, cli
 from tests.support.kineto_files import KinetoFile, training_step
 
 
@@ -25,6 +29,36 @@ def test_every_verb_has_help_with_an_example(verb: str) -> None:
     assert 0 == result.exit_code
     assert "Example" in result.output
     assert f"dptrace {verb}" in result.output
+
+
+def help_of(verb: str) -> list[str]:
+    return CliRunner().invoke(cli, [verb, "--help"], terminal_width=110).output.splitlines()
+
+
+@pytest.mark.parametrize("verb", sorted(COMMANDS))
+def test_help_fits_and_has_a_line_for_each_option(verb: str) -> None:
+    """No line is wider than 110 columns, and none continues the option above it."""
+    lines = help_of(verb)
+    pairs = itertools.pairwise(lines)
+
+    assert not [line for line in lines if len(line) > 110]
+    assert not [line for above, line in pairs if re.match("  -{1,2}[a-z]", above) and line.startswith(" " * 8)]
+
+
+@pytest.mark.parametrize("verb", sorted(COMMANDS))
+def test_examples_of_help_can_be_typed(verb: str) -> None:
+    """Every example has only options that exist, with values that they take; nothing runs."""
+    assert isinstance(cli, LazyGroup)
+    typed = [line.partition("  #")[0].strip() for line in help_of(verb)]
+    words = [
+        shlex.split(re.split(r" \| | && | > [\w.]+$", line)[0]) for line in typed if line.startswith(f"dptrace {verb} ")
+    ]
+    command = cli.get_command(click.Context(cli), verb)
+
+    assert command is not None
+    for line in words:
+        with contextlib.suppress(click.exceptions.Exit):  # of --list
+            command.make_context(verb, line[2:], parent=click.Context(cli))
 
 
 def test_help_lists_the_verbs_and_a_way_through_them() -> None:
