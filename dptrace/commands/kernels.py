@@ -42,14 +42,14 @@ _BY = ("kernel", "operator", "operator-shape", "module", "layer", "annotation", 
 _KINDS = ("compute", "communication", "memory", "all")
 _SORTS = ("total", "self", "count", "mean", "p95", "delay", "tflops")
 _SORTS_OF_HOST = ("self", "total", "count", "mean")
-_LIST = f"{', '.join(_BY[:-1])} or {_BY[-1]}."
+_ROWS = f"{_BY[0]} (default), {', '.join(_BY[1:-1])} or {_BY[-1]}."
 _KIND = f"Only {', '.join(_KINDS[:-1])}, or {_KINDS[-1]}. [all]"
 _SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: self]"
 
 
 @click.command()
 @run_options
-@click.option("--by", type=click.Choice(_BY), default="kernel", metavar="WHAT", help=f"A row is a {_LIST}")
+@click.option("--by", type=click.Choice(_BY), default="kernel", metavar="WHAT", help=_ROWS)
 @click.option("--kind", type=click.Choice(_KINDS), default="all", metavar="KIND", help=_KIND)
 @click.option("--per-rank", is_flag=True, help="Print separate rows for each rank.")
 @click.option("--match", metavar="REGEX", help="Only rows whose name matches, in any part and case.")
