@@ -26,7 +26,7 @@ def test_a_trainer_is_copied(target: str | None, name: str, tmp_path: Path) -> N
 
     assert 0 == done.exit_code
     assert trainer("naive").read_text() == (tmp_path / name).read_text()
-    assert f"Wrote {name}.\nNext: dptrace record --gpus 2 --out runs/my-{name[:-3]} ./{name}\n" == done.stderr
+    assert f"Wrote {name}.\nNext: dptrace record --gpus 2 -o runs/my-{name[:-3]} ./{name}\n" == done.stderr
 
 
 def test_a_copy_that_was_edited_is_not_overwritten(tmp_path: Path) -> None:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.options import Decorator, RenamedOption, given_options, group, json_option, quiet_option
+from dptrace.commands.shared.options import (
+    Decorator,
+    RenamedOption,
+    force_option,
+    given_options,
+    group,
+    json_option,
+    quiet_option,
+)
 from dptrace.commands.shared.output import NORMAL, console, emit, json_text, print_hint, print_notes, write_text
 from dptrace.commands.shared.progress import progress
 from dptrace.core.files import check_output
@@ -41,7 +49,7 @@ def training_options(folder: str, epochs: int, steps: int) -> Decorator:
         click.option("--timeout", type=click.FloatRange(1), metavar="SECONDS", help="Stop a run that takes longer."),
         click.option("-o", "--output", help="Folder to write.", **path),
         click.option("--resume", is_flag=True, help="Continue where the folder's runs stopped."),
-        click.option("--force", is_flag=True, help="Overwrite the folder's results."),
+        force_option,
     )
 
 
@@ -59,7 +67,12 @@ def training_options(folder: str, epochs: int, steps: int) -> Decorator:
 @click.option("--local-loss", is_flag=True, help="Chart rank 0's loss instead of the mean over ranks.")
 @click.option("--png", is_flag=True, help="Write the charts as PNG in addition to SVG; needs Chromium.")
 @click.option(
-    "--csv", type=click.Path(path_type=Path, allow_dash=True), help="Also write the table to this file; - prints it."
+    "--csv",
+    type=click.Path(path_type=Path, allow_dash=True),
+    is_flag=False,
+    flag_value=Path("-"),
+    metavar="[FILE]",
+    help="Print the table as CSV, or also write it to FILE.",
 )
 @json_option
 @quiet_option
@@ -82,6 +95,8 @@ def command(**options: Any) -> None:
       dptrace bench --from results.csv -o charts
       dptrace bench --gpus 2,4 --script train.py -- --epochs 3
     """
+    if str(options["csv"]) == "-" and options["as_json"]:
+        raise UsageError("Choose one of --json and --csv.")
     if options["csv"] is not None and str(options["csv"]) != "-":
         check_output(options["csv"], options["force"])
     if options["png"]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dptrace.commands.shared.options import RenamedOption
 from dptrace.record.options.catalog import OPTIONS
 from dptrace.record.options.modes import FAMILIES, MODES
 
@@ -81,7 +82,7 @@ class RecordCommand(click.Command):
         takes_value = {
             name: not (isinstance(parameter, click.Option) and (parameter.is_flag or parameter.count))
             for parameter in self.params
-            for name in (*parameter.opts, *parameter.secondary_opts)
+            for name in (*parameter.opts, *parameter.secondary_opts, *_old_names(parameter))
         }
         position = 0
         while position < len(args) and args[position].startswith("-") and args[position] not in ("-", "--"):
@@ -89,7 +90,7 @@ class RecordCommand(click.Command):
             if word.startswith("-m"):
                 return [*args[:position], "--", *([word] if word == "-m" else ["-m", word[2:]]), *args[position + 1 :]]
             position += 1
-            # -o NAME and --out NAME, but not -oNAME, --out=NAME or -q; in -qo NAME the last letter decides.
+            # -o NAME and --output NAME, but not -oNAME, --output=NAME or -q; in -qo NAME the last letter decides.
             last = word if word.startswith("--") else f"-{word[-1]}"
             position += takes_value.get(last, False) and (
                 word.startswith("--") or not self._has_value(word, takes_value)
@@ -143,6 +144,10 @@ class RecordCommand(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""
         _write_examples(formatter, _EXAMPLES)
+
+
+def _old_names(parameter: click.Parameter) -> list[str]:
+    return [parameter.old_name] if isinstance(parameter, RenamedOption) else []
 
 
 def _write_examples(formatter: click.HelpFormatter, examples: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from dptrace.commands.recording.window_options import (
     window_options,
     window_settings,
 )
-from dptrace.commands.shared.options import check_machines, machine_options
+from dptrace.commands.shared.options import RenamedOption, check_machines, machine_options
 from dptrace.commands.shared.output import NORMAL, QUIET
 from dptrace.commands.shared.progress import progress
 from dptrace.core.units import plural
@@ -70,7 +70,9 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the trainers' options, declared in dptrace.record.options.catalog; the defaults are the trainers'."""
     for option in reversed(OPTIONS):
         name = f"--{option.name}" + (f"/--no-{option.name}" if option.default is True else "")
-        names = (*(["-o"] if option.name == "out" else []), name, option.field)
+        names, renamed = (name, option.field), {}
+        if option.name == "out":  # -o and --output on every verb; a trainer's own command line has --out
+            names, renamed = ("-o", "--output", option.field), {"cls": RenamedOption, "old_name": name}
         if option.type is bool:
             kind: dict[str, Any] = {"is_flag": True, "default": None}
         elif option.choices:
@@ -78,7 +80,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
         else:
             plain = option.type if isinstance(option.type, type) else _as_click_type(option.type)
             kind = {"type": plain, "metavar": option.metavar}
-        function = click.option(*names, **kind, help=option.help_text)(function)
+        function = click.option(*names, **kind, **renamed, help=option.help_text)(function)
     return function
 
 

@@ -20,7 +20,7 @@ from dptrace.record.run_folder.messages import write_json
 __all__ = ["collect", "merged"]
 
 _SAME_ON_ALL = ("schema", "world_size", "nnodes", "mode", "model", "options", "schedule", "backend")
-_ON_EACH_ITS_OWN = {"--node-rank": 1, "--rdzv-endpoint": 1, "--out": 1, "-o": 1, "--gpus": 1, "--links": 1}
+_ON_EACH_ITS_OWN = dict.fromkeys(("--node-rank", "--rdzv-endpoint", "--output", "--out", "-o", "--gpus", "--links"), 1)
 _ON_EACH_ITS_OWN |= dict.fromkeys(("--force", "-q", "--quiet", "-v", "--verbose"), 0)
 """Options that may differ between the machines of one job, with the number of their values."""
 _LONGEST_APART = timedelta(hours=1)

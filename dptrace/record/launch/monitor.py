@@ -298,5 +298,5 @@ def request_window(run: RunFolder) -> None:
         UsageError: no launcher records there, or it records a trainer of dptrace, which ends when it is recorded.
     """
     if not (run.staging / _ATTACHABLE).exists():
-        raise UsageError(f"{run.path}: no dptrace record of a script is running with this --out.")
+        raise UsageError(f"{run.path}: no dptrace record of a script is running with this -o.")
     (run.staging / ATTACH_FILE).touch()

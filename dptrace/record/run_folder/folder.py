@@ -67,8 +67,7 @@ class RunFolder:
         machine = self._other_owner()
         if machine is not None:
             raise DptraceError(
-                f"{self.path}: another recording to this folder is in progress on {machine}. Choose another "
-                "--out; "
+                f"{self.path}: another recording to this folder is in progress on {machine}. Choose another -o; "
                 f"if that recording has died, remove {self.staging}."
             )
         try:
@@ -88,23 +87,23 @@ class RunFolder:
         """
         if _UNPRINTABLE.search(str(self.path)):
             raise UsageError(
-                f"{str(self.path)!r}: a run's name can't hold line breaks or control characters. Choose another --out."
+                f"{str(self.path)!r}: a run's name can't hold line breaks or control characters. Choose another -o."
             )
         if not os.path.lexists(self.path):
             return
         if not self.path.is_dir() or self.path.is_symlink():
-            raise UsageError(f"{self.path} exists and is not a folder. Choose another --out.")
+            raise UsageError(f"{self.path} exists and is not a folder. Choose another -o.")
         if not any(self.path.iterdir()):
             return
         if not is_run_folder(self.path):
             raise UsageError(
                 f"{self.path} exists and contains more than a recorded run; even --force does not replace it. "
-                "Choose another --out."
+                "Choose another -o."
             )
         if not force:
             raise UsageError(
                 f"{self.path} already contains a run. Replace it with --force (in Python, force=True), or choose "
-                "another --out."
+                "another -o."
             )
 
     def _other_owner(self) -> str | None:

@@ -14,15 +14,22 @@ from dptrace.commands.shared.options import RenamedOption, Selection, check_mach
 from dptrace.errors import UsageError
 from tests.support.kineto_files import KinetoFile, training_step
 
+READING = ("analyze", "kernels", "view", "report", "diff", "whatif", "export", "advise")
 SHARED = {
-    "--ranks": ("analyze", "view", "report", "diff", "export", "hta"),
-    "--steps": ("analyze", "view", "report", "diff", "export"),
-    "--comm-pattern": ("analyze", "view", "report", "diff", "export"),
-    "--strict": ("analyze", "view", "report", "diff", "export", "hta"),
-    "--json": ("analyze", "diff", "hta", "bench", "sweep", "links", "doctor", "cache"),
-    "--output": ("analyze", "view", "report", "diff", "export", "hta", "bench", "sweep", "links", "doctor"),
-    "--quiet": (*(verb for verb in COMMANDS if verb not in ("cp", "completion")),),
-    "--force": (*(verb for verb in COMMANDS if verb not in ("cache", "completion")),),
+    "--ranks": (*READING, "hta"),
+    "--steps": READING,
+    "--comm-pattern": (*READING, "critical-path"),
+    "--no-cache": (*READING, "critical-path"),
+    "--jobs": (*READING, "critical-path"),
+    "--verbose": (*READING, "critical-path"),
+    "--strict": (*READING, "critical-path", "hta"),
+    "--json": tuple(
+        verb for verb in COMMANDS if verb not in ("record", "collect", "view", "report", "export", "cp", "completion")
+    ),
+    "--output": tuple(verb for verb in COMMANDS if verb not in ("collect", "cache", "cp", "completion")),
+    "--quiet": tuple(verb for verb in COMMANDS if verb != "completion"),
+    "--force": tuple(verb for verb in COMMANDS if verb not in ("cache", "completion")),
+    "--gains": ("analyze", "kernels", "view", "report"),
 }
 
 
@@ -179,3 +186,19 @@ def test_elastic_machines_are_refused_with_the_number_to_give() -> None:
 
     assert 2 == result.exit_code
     assert "--nnodes 2" in " ".join(result.output.split())
+
+
+def test_csv_alone_prints_it_on_every_verb() -> None:
+    """--csv needs no value; on diff and bench it may have one."""
+    verbs = ("analyze", "kernels", "diff", "whatif", "critical-path", "hta", "bench")
+
+    for option in (options_of(verb)["--csv"] for verb in verbs):
+        assert option.is_flag or option._flag_needs_value
+
+
+def test_record_takes_the_former_name_of_its_output() -> None:
+    """--out, with its value apart or after an equals sign, before a module too."""
+    for words in (["--out", "x"], ["--out=x"], ["-o", "x"], ["--output", "x"]):
+        command = cli.get_command(click.Context(cli), "record")  # type: ignore[attr-defined]
+        context = command.make_context("record", [*words, "-m", "pkg.train", "--out", "theirs"])
+        assert ("x", ("-m", "pkg.train", "--out", "theirs")) == (context.params["out"], context.params["script"])
