@@ -75,6 +75,9 @@ def command(
     RUN is a run folder, trace files (one for each rank), a folder or a glob of traces. The page is one file that needs
     no network. Without -o it is opened in the browser, or served to it if it is too large for a file.
 
+    Views are gantt, summary, breakdown, heatmap, communication, bandwidth, buckets, kernels, layers, idle, memory,
+    pipeline, roofline and findings.
+
     \b
     Examples:
       dptrace view runs/ddp --ranks 0,1 --steps 4:6

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dptrace.core.subprocess_pool import available_cores, command_output
+from dptrace.core.units import plural
 from dptrace.record.ranks.accelerator import ACCELERATORS, available_accelerator
 from dptrace.version import __version__
 
@@ -218,7 +219,7 @@ def _on_gpus(torch: Torch) -> Capability:
     count = len(torch.gpus)
     what, backend = f"dptrace record --gpus {count}", torch.backend.upper()
     if not torch.backend_version:
-        why = f"{count} GPUs, but torch {torch.version} has no {backend}, which training on GPUs needs"
+        why = f"{plural(count, 'GPU')}, but torch {torch.version} has no {backend}, which training on GPUs needs"
     elif torch.activity not in torch.activities:
         library = " (CUPTI)" if torch.activity == "CUDA" else ""
         why = (
@@ -227,7 +228,10 @@ def _on_gpus(torch: Torch) -> Capability:
     elif count == 1:
         why = "1 GPU, with --mode single; to record several ranks on CPU, set CUDA_VISIBLE_DEVICES= to hide the GPU"
     else:
-        why = f"{count} GPUs with {backend} {torch.backend_version}, one process per GPU; --gpus sets a smaller number"
+        why = (
+            f"{plural(count, 'GPU')} with {backend} {torch.backend_version}, one process per GPU; --gpus sets a "
+            "smaller number"
+        )
     return Capability(bool(torch.backend_version) and torch.activity in torch.activities, what, why)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from dptrace.core.text import sanitize
+from dptrace.core.units import plural
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.table import TextTable
 
@@ -129,7 +130,7 @@ def topology(content: Mapping[str, Any]) -> Iterator[str]:
     """Describe the cores, NUMA nodes, GPUs and links of each machine, and what is unknown."""
     for machine in content["machines"]:
         numa = machine["numa"]
-        parts = [f"{machine['cores']} cores"]
+        parts = [f"{plural(machine['cores'], 'core')}"]
         listed = ", ".join(f"{one['node']}: {one['cores']}" for one in numa)
         parts.append(f"NUMA nodes with their cores {listed}" if numa else "NUMA nodes unknown")
         links = machine.get("gpu_links") or {}

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from dptrace.core.units import plural
 from dptrace.simulate.explanation import Cost, Explanation, Step
 from dptrace.simulate.export import to_dict
 from dptrace.viewers.explain.page import document
@@ -54,7 +55,10 @@ class Explained:
 
     def __repr__(self) -> str:
         one = self.explanation
-        return f"{one.title}: {one.ranks} ranks, {len(one.steps)} steps; a notebook shows it, save(path) writes it."
+        return (
+            f"{one.title}: {one.ranks} ranks, {plural(len(one.steps), 'step')}; a notebook shows it, save(path) "
+            "writes it."
+        )
 
     def _repr_html_(self) -> str:
         # Without allow-same-origin the page's scripts can't reach the notebook.

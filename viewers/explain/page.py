@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dptrace.analysis.per_gpu.split import Part
+from dptrace.core.units import plural
 from dptrace.simulate.costs import megabytes
 from dptrace.simulate.explanation import Explanation
 from dptrace.simulate.export import to_dict
@@ -41,7 +42,7 @@ def document(explanation: Explanation, step: int = 0) -> str:
     """
     work = {one.kind for one in explanation.work}
     states = {cell.state for step in explanation.steps for row in (*step.before, *step.after) for cell in row}
-    facts = (f"{explanation.ranks} ranks", f"{len(explanation.steps)} steps", *_options(explanation))
+    facts = (f"{explanation.ranks} ranks", f"{plural(len(explanation.steps), 'step')}", *_options(explanation))
     return page(
         Headline(explanation.title, "", facts, ()),
         _colors() + static("explain", "explain.css"),

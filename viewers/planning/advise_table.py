@@ -38,8 +38,9 @@ def advise_facts(content: Mapping[str, Any]) -> list[str]:
     links = " and ".join(dict.fromkeys(content["links"]))
     return [
         (
-            f"{billions(content['params'])} parameters, {shape['layers']} layers of {shape['hidden']:,}, "
-            f"{content['batch']:,} samples of {shape['seq']:,} tokens in a step, {content['precision']}, "
+            f"{billions(content['params'])} parameters, {plural(shape['layers'], 'layer')} of {shape['hidden']:,}, "
+            f"{plural(content['batch'], 'sample')} of {plural(shape['seq'], 'token')} in a step, "
+            f"{content['precision']}, "
             f"{content['attention']} attention, {content['gpus']} × {content['gpu']}, {links}."
         )
     ]
@@ -57,7 +58,8 @@ def recommendation(content: Mapping[str, Any]) -> list[str]:
         "larger ones, or fewer tokens at once."
     )
     fastest = (
-        f"Fastest that fits, of {content['tried']} ways: {best['label']}, {duration(best['step_ns'])} a step, "
+        f"Fastest that fits, of {plural(content['tried'], 'way')}: {best['label']}, "
+        f"{duration(best['step_ns'])} a step, "
         f"{best['tokens_per_s']:,.0f} tokens/s, MFU {share(best['mfu'])}; {plan}."
     )
     said = [fastest if best["fits"] else nothing]

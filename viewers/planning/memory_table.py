@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dptrace.core.units import byte_size, share
+from dptrace.core.units import byte_size, plural, share
 from dptrace.viewers.base.table import TextTable
 
 __all__ = [
@@ -55,12 +55,13 @@ def memory_facts(content: Mapping[str, Any]) -> list[str]:
     )
     every = f" in every {content['recompute_every']}th layer" if content["recompute_every"] > 1 else ""
     activations = (
-        f"A micro-batch of {content['micro_batch']} × {content['shape']['seq']:,} tokens keeps "
+        f"A micro-batch of {content['micro_batch']} × {plural(content['shape']['seq'], 'token')} keeps "
         f"{byte_size(content['activation_bytes'])} of activations in the layers "
         f"({content['attention']} attention, recompute {content['recompute']}{every})."
     )
     answer = (
-        f"{content['layout']} on {content['gpus']} GPUs takes {byte_size(content['per_gpu_bytes'])} on each: it {fits} "
+        f"{content['layout']} on {plural(content['gpus'], 'GPU')} takes {byte_size(content['per_gpu_bytes'])} on "
+        f"each: it {fits} "
         f"into {byte_size(usable)}, {share(content['usable_share'])} of the GPU's memory."
     )
     return [state, activations, answer, f"With DDP, a GPU holds the state of at most {billions(wall)} parameters."]
@@ -89,7 +90,7 @@ def strategies_table(content: Mapping[str, Any]) -> TextTable:
             for kind in ("none", "selective", "full")
         )
         rows.append((row["layout"], byte_size(row["state_bytes"]), *sizes))
-    columns = (f"on {content['gpus']} GPUs", "state", "recompute none", "selective", "full")
+    columns = (f"on {plural(content['gpus'], 'GPU')}", "state", "recompute none", "selective", "full")
     return TextTable(columns, tuple(rows), note="* fits into a GPU.")
 
 
@@ -118,4 +119,4 @@ def in_flight_table(content: Mapping[str, Any]) -> TextTable:
 
 def recorded_title(content: Mapping[str, Any]) -> str:
     """Return the heading over what a recording held."""
-    return f"{billions(content['params'])} parameters, {content['strategy']} on {content['gpus']} ranks"
+    return f"{billions(content['params'])} parameters, {content['strategy']} on {plural(content['gpus'], 'rank')}"

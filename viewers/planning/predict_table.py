@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dptrace.core.units import byte_size, duration, share
+from dptrace.core.units import byte_size, duration, plural, share
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.planning.memory_table import billions
 
@@ -25,8 +25,8 @@ def predict_facts(content: Mapping[str, Any]) -> list[str]:
     """Return the answer in sentences."""
     shape = content["shape"]
     model = (
-        f"{billions(content['params'])} parameters, {shape['layers']} layers of {shape['hidden']:,}, "
-        f"{content['batch']:,} samples of {shape['seq']:,} tokens in a step, {content['precision']}, "
+        f"{billions(content['params'])} parameters, {plural(shape['layers'], 'layer')} of {shape['hidden']:,}, "
+        f"{plural(content['batch'], 'sample')} of {plural(shape['seq'], 'token')} in a step, {content['precision']}, "
         f"{content['gpus']} × {content['gpu']}."
     )
     fits = "fits" if content["fits"] else "does not fit"

@@ -13,6 +13,7 @@ import click
 from dptrace.commands.shared.options import force_option, given_options, json_option, quiet_option
 from dptrace.commands.shared.output import OutputFile, check_answer, emit, json_text, print_hint
 from dptrace.commands.shared.pages import write_page
+from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.model.interconnects import SHORT_NAMES
 from dptrace.simulate.catalog import ENTRIES, OPTIONS, entry_named, explain, refuse_unused
@@ -107,7 +108,7 @@ def command(
     explanation = explain(name, Settings(link=within, between=between, **fields))
     if step is not None and not 1 <= step <= len(explanation.steps):
         raise UsageError(
-            f"--step {step}: {entry.name} with {explanation.ranks} ranks has {len(explanation.steps)} steps."
+            f"--step {step}: {entry.name} with {explanation.ranks} ranks has {plural(len(explanation.steps), 'step')}."
         )
     if as_json:
         from dptrace.simulate.export import to_dict

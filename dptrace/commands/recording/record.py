@@ -70,7 +70,8 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the trainers' options, declared in dptrace.record.options.catalog; the defaults are the trainers'."""
     for option in reversed(OPTIONS):
         name = f"--{option.name}" + (f"/--no-{option.name}" if option.default is True else "")
-        names, renamed = (name, option.field), {}
+        names: tuple[str, ...] = (name, option.field)
+        renamed: dict[str, Any] = {}
         if option.name == "out":  # -o and --output on every verb; a trainer's own command line has --out
             names, renamed = ("-o", "--output", option.field), {"cls": RenamedOption, "old_name": name}
         if option.type is bool:

@@ -118,8 +118,10 @@ class LazyGroup(click.Group):
             with command_files():
                 return super().invoke(ctx)
         except click.BadParameter as error:
-            error.message = _plain_number(error.message, error.param)
-            raise
+            if isinstance(error, click.MissingParameter):
+                raise
+            message = _plain_number(error.message, error.param)
+            raise click.BadParameter(message, error.ctx, error.param, error.param_hint) from error
         except DptraceError as error:
             kind = _UsageFault if error.exit_code == _UsageFault.exit_code else click.ClickException
             raise kind(sanitize(str(error))) from error

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.model.planning.describe import Description
 from dptrace.model.training.layout import Layout
@@ -96,7 +97,7 @@ def candidates(description: Description) -> list[Candidate]:
     found = [best_of(plans) for layout in layouts if (plans := list(_plans(description, layout)))]
     if not found:
         raise UsageError(
-            f"--batch {samples}: no plan on {description.gpus} GPUs can divide it. Give a batch that is a "
+            f"--batch {samples}: no plan on {plural(description.gpus, 'GPU')} can divide it. Give a batch that is a "
             "multiple of the number of GPUs."
         )
     return sorted(found, key=_rank)

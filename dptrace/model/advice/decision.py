@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dptrace.core.units import byte_size, share
+from dptrace.core.units import byte_size, plural, share
 from dptrace.model.advice.candidates import Candidate, best_of, candidate, candidates
 from dptrace.model.advice.rules import RULES
 from dptrace.model.planning.describe import Description
@@ -110,7 +110,7 @@ def _replicates(description: Description, found: Sequence[Candidate]) -> Questio
     state = plan.state.total * plan.shape.parameters
     name, asked = "replicate", "Does a GPU hold the whole training (DDP)?"
     if whole is None:
-        numbers = f"{byte_size(state)} of state; the batch can't be divided among {plan.layout.gpus} GPUs"
+        numbers = f"{byte_size(state)} of state; the batch can't be divided among {plural(plan.layout.gpus, 'GPU')}"
         question = question_by_rule("replicate", name, asked, "no: not enough samples", numbers, state, "bytes")
     else:
         activations = whole.memory_bytes - whole.plan.memory.state.total
@@ -233,7 +233,7 @@ def _gpus(found: Sequence[Candidate]) -> Question:
     reached = "" if own is None else f"; {own.label} computes {share(own.step.efficiency)} of its step"
     answer = "yes" if gpus <= RULES["few_gpus"].value else "no: sharding, TP or PP may pay"
     asked = "Are there at most 32 GPUs, up to which plain DDP usually scales?"
-    return question_by_rule("few_gpus", "few_gpus", asked, answer, f"{gpus:,} GPUs{reached}", gpus, "GPUs")
+    return question_by_rule("few_gpus", "few_gpus", asked, answer, f"{plural(gpus, 'GPU')}{reached}", gpus, "GPUs")
 
 
 def _pipeline(best: Candidate) -> list[Question]:
@@ -244,7 +244,8 @@ def _pipeline(best: Candidate) -> list[Question]:
     most = RULES["bubble"].value
     needed = micro_batches_needed(layout.schedule, layout.stages, most, layout.virtual_stages)
     numbers = (
-        f"{best.plan.micro_batches} micro-batches for {layout.stages} stages: bubble {share(best.step.bubble)}; 10 % "
+        f"{plural(best.plan.micro_batches, 'micro-batch', 'micro-batches')} for {layout.stages} stages: bubble "
+        f"{share(best.step.bubble)}; 10 % "
         f"needs {needed}, the rule of 4 × P asks for {4 * layout.stages}"
     )
     answer = "yes" if best.step.bubble < most else "no: more micro-batches, or an interleaved schedule"

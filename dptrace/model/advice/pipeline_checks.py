@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from dptrace.core.units import byte_size, share
+from dptrace.core.units import byte_size, plural, share
 from dptrace.model.advice.check import GUIDE, Check, Setting, check
 from dptrace.model.advice.rules import RULES
 from dptrace.model.training.pipeline import micro_batches_needed
@@ -25,7 +25,8 @@ def more_micro_batches(setting: Setting) -> Check | None:
     other = setting.changed(batch=factor * plan.batch)
     bubble = setting.now.step.bubble
     reason = (
-        f"{plan.micro_batches} micro-batches: bubble {share(bubble)}, goal 10 %; {needed} reach it, "
+        f"{plural(plan.micro_batches, 'micro-batch', 'micro-batches')}: bubble {share(bubble)}, goal 10 %; "
+        f"{needed} reach it, "
         f"{4 * layout.stages} are 4 × P"
     )
     return check(
@@ -44,7 +45,9 @@ def interleaved(setting: Setting) -> Check | None:
     do = "--schedule interleaved --virtual-stages 2; torch's ScheduleInterleaved1F1B"
     if layout.schedule == "interleaved" or 2 * layout.stages > setting.plan.shape.layers:
         reason = (
-            "it is in use" if layout.schedule == "interleaved" else f"{setting.plan.shape.layers} layers are too few"
+            "it is in use"
+            if layout.schedule == "interleaved"
+            else f"there are only {plural(setting.plan.shape.layers, 'layer')}"
         )
         return check(setting, "interleaved", what, reason, "", do, source, skip=True)
     other = setting.changed(layout=msgspec.structs.replace(layout, schedule="interleaved", virtual_stages=2))
@@ -66,7 +69,8 @@ def balance(setting: Setting) -> Check | None:
         return None
     cost = setting.now.step.compute_s * (1 - 1 / plan.balance)
     reason = (
-        f"{plan.shape.layers} layers on {setting.layout.stages} stages: the longest has {plan.balance:.3g} times "
+        f"{plural(plan.shape.layers, 'layer')} on {setting.layout.stages} stages: the longest has "
+        f"{plan.balance:.3g} times "
         "the mean"
     )
     return check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dptrace.core.units import byte_size, share
+from dptrace.core.units import byte_size, plural, share
 from dptrace.errors import UsageError
 from dptrace.model.advice.check import DDP_PAGE, GOSPEL, GUIDE, PAGE, WORKSHOP, Check, Setting, check, span
 from dptrace.model.advice.pointwise import pointwise_bytes
@@ -75,7 +75,8 @@ def micro_batch(setting: Setting) -> Check:
     )
     same = (other.plan.micro_batch, other.plan.recompute) == (setting.plan.micro_batch, setting.plan.recompute)
     return check(
-        setting, "micro-batch", f"Compute {other.plan.micro_batch} samples at once, recompute {other.plan.recompute}",
+        setting, "micro-batch", f"Compute {plural(other.plan.micro_batch, 'sample')} at once, "
+        f"recompute {other.plan.recompute}",
         f"{reason}: the best" if same else reason, _AGAIN,
         f"--micro-batch {other.plan.micro_batch} --recompute {other.plan.recompute}", f"{GUIDE}, 6.6",
         gain_s=setting.step_s - other.step.step_s, gain_bytes=setting.now.memory_bytes - other.memory_bytes,

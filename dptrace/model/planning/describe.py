@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import msgspec
 
+from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.model.training.communication.network import BETWEEN, WITHIN, Link, Network, parse_link
 from dptrace.model.training.hardware import gpu_named
@@ -126,7 +127,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         )
         if self.layers and self.hidden and abs(shape.scale - 1) > _DIFFERENT:
             raise UsageError(
-                f"--params {self.params:g}: {layers} layers of {hidden} have {shape.shape_parameters:.3g} parameters. "
+                f"--params {self.params:g}: {plural(layers, 'layer')} of {hidden} have "
+                f"{shape.shape_parameters:.3g} parameters. "
                 "Leave one of them out."
             )
         return shape
@@ -175,7 +177,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
                 if not several or self._possible(layout):
                     found.append(layout)
         if not found:
-            raise refused or UsageError(f"{strategy}: no degrees fit {self.gpus} GPUs and this model.")
+            raise refused or UsageError(f"{strategy}: no degrees fit {plural(self.gpus, 'GPU')} and this model.")
         yield from found
 
     def indivisible(self) -> str:
@@ -184,8 +186,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         given = (("--tp", self.tp), ("--pp", self.pp), ("--ep", self.ep))
         degrees = " and ".join(f"{option} {degree}" for option, degree in given if degree)
         return (
-            f"{degrees or self.strategy or 'No strategy'}: no plan on {self.gpus:,} GPUs has it. The degrees must "
-            f"divide the GPUs, --tp the {shape.heads} heads too, and --pp is at most the {shape.layers} layers."
+            f"{degrees or self.strategy or 'No strategy'}: no plan on {plural(self.gpus, 'GPU')} has it. The "
+            "degrees must "
+            f"divide the GPUs, --tp the {plural(shape.heads, 'head')} too, and --pp is at most the "
+            f"{plural(shape.layers, 'layer')}."
         )
 
     def layout(self, strategy: str, gpus: int | None = None) -> Layout:
@@ -269,8 +273,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         said = []
         if self.layers is None or self.hidden is None:
             said.append(
-                f"Shape assumed from the number of parameters: {shape.layers} layers, hidden size {shape.hidden:,}, "
-                f"{shape.heads} heads."
+                f"Shape assumed from the number of parameters: {plural(shape.layers, 'layer')}, hidden size "
+                f"{shape.hidden:,}, "
+                f"{plural(shape.heads, 'head')}."
             )
         elif abs(shape.scale - 1) > _ALIKE:
             said.append(
@@ -278,7 +283,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
                 "given."
             )
         if self.batch is None:
-            said.append(f"Batch assumed: {_SAMPLES_EACH} samples for each GPU, {_SAMPLES_EACH * self.gpus} together.")
+            said.append(
+                f"Batch assumed: {plural(_SAMPLES_EACH, 'sample')} for each GPU, {_SAMPLES_EACH * self.gpus} together."
+            )
         return said
 
 

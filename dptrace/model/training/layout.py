@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from dptrace.core.units import plural
 from dptrace.errors import UsageError
 
 __all__ = ["STRATEGIES", "Layout", "ranks_per_node", "strategy_layout"]
@@ -101,11 +102,11 @@ def strategy_layout(
     if stages is None:
         stages = {"pp": node, "3d": max(1, min(4, gpus // tensor))}.get(strategy, 1)
     if gpus % (tensor * stages):
-        raise UsageError(f"{gpus} GPUs can't be divided into tp {tensor} × pp {stages}.")
+        raise UsageError(f"{plural(gpus, 'GPU')} can't be divided into tp {tensor} × pp {stages}.")
     data = gpus // (tensor * stages)
     expert = (expert or math.gcd(experts, data)) if strategy == "ep" or expert else 1
     if data % expert or experts % expert:
-        raise UsageError(f"{experts} experts can't be spread over {expert} of {data} data-parallel GPUs.")
+        raise UsageError(f"{plural(experts, 'expert')} can't be spread over {expert} of {data} data-parallel GPUs.")
     stage = _zero_stage(strategy, zero)
     return Layout(
         strategy=strategy,

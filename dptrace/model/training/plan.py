@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.model.training.communication.network import Network
 from dptrace.model.training.hardware import Gpu
@@ -101,8 +102,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 f"{layout.data} × {self.micro_batch}."
             )
         if layout.stages * layout.virtual_stages > shape.layers:
-            raise UsageError(f"{shape.layers} layers are too few for {layout.stages * layout.virtual_stages} stages.")
+            raise UsageError(
+                f"{layout.stages * layout.virtual_stages} stages need as many layers, and the model has "
+                f"{plural(shape.layers, 'layer')}."
+            )
         if self.recompute_every > shape.layers:
-            raise UsageError(f"--recompute-every {self.recompute_every}: the model has {shape.layers} layers.")
+            raise UsageError(
+                f"--recompute-every {self.recompute_every}: the model has {plural(shape.layers, 'layer')}."
+            )
         if shape.heads % layout.tensor:
-            raise UsageError(f"--tp {layout.tensor}: must divide the {shape.heads} heads.")
+            raise UsageError(f"--tp {layout.tensor}: must divide the {plural(shape.heads, 'head')}.")

@@ -206,7 +206,8 @@ class Plan:
         wait, start = self.recorded.first, self.recorded.start
         if postponed:
             return (
-                f"Nothing was recorded: the training made {steps_done} steps, and the script's own profiler was active "
+                f"Nothing was recorded: the training made {plural(steps_done, 'step')}, and the script's own "
+                "profiler was active "
                 f"when recording was to begin, after {start}. Train for more steps, or take the script's own traces as "
                 "the run: --use-script-profiler."
             )

@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from dptrace.core.units import share
+from dptrace.core.units import plural, share
 from dptrace.errors import UsageError
 from dptrace.simulate.cluster import Numbers
 from dptrace.simulate.costs import Time, megabytes, volumes, written_out
@@ -144,7 +144,8 @@ class Pipeline:
         if any(self.saved):
             raise AssertionError("a rank still holds activations at the end")
         return (
-            f"The gradients of all {self.stages} stages, accumulated over {self.micro_batches} micro-batches, "
+            f"The gradients of all {self.stages} stages, accumulated over "
+            f"{plural(self.micro_batches, 'micro-batch', 'micro-batches')}, "
             "equal those that NumPy computes for the whole batch at once."
         )
 

@@ -44,3 +44,13 @@ def test_options_with_an_effect_are_taken(line: str) -> None:
 def test_memory_has_no_links() -> None:
     """They change no byte, so the option is unknown."""
     assert 2 == CliRunner().invoke(cli, ["memory", "--params", "1e9", "--link", "pcie4"]).exit_code
+
+
+@pytest.mark.parametrize("verb", ["predict", "memory", "advise"])
+def test_one_of_each_is_singular(verb: str) -> None:
+    """One GPU, layer, sample and token."""
+    line = "--layers 1 --hidden 256 --gpus 1 --batch 1 --seq 1"
+    text = " ".join(CliRunner().invoke(cli, [verb, *line.split()]).output.split())
+
+    assert "1 layer" in text or "1 GPU" in text
+    assert not [noun for noun in ("GPUs", "layers", "samples", "tokens", "ways") if f" 1 {noun}" in text], text

@@ -199,6 +199,7 @@ def test_csv_alone_prints_it_on_every_verb() -> None:
 def test_record_takes_the_former_name_of_its_output() -> None:
     """--out, with its value apart or after an equals sign, before a module too."""
     for words in (["--out", "x"], ["--out=x"], ["-o", "x"], ["--output", "x"]):
-        command = cli.get_command(click.Context(cli), "record")  # type: ignore[attr-defined]
+        command = cli.get_command(click.Context(cli), "record")
+        assert isinstance(command, click.Command)
         context = command.make_context("record", [*words, "-m", "pkg.train", "--out", "theirs"])
         assert ("x", ("-m", "pkg.train", "--out", "theirs")) == (context.params["out"], context.params["script"])

@@ -10,7 +10,7 @@ from rich.text import Text
 from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline, PipelineStep
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import Int64
-from dptrace.core.units import milliseconds
+from dptrace.core.units import milliseconds, plural
 from dptrace.run.run import Run
 from dptrace.timeline.model import Action, Actions
 from dptrace.viewers.base import theme
@@ -57,7 +57,8 @@ def _caption(pipeline: Pipeline, pipeline_step: PipelineStep) -> str:
     by_formula = pipeline.formula_percent
     by_formula_text = "" if by_formula is None else f"; the formula for equal stages gives {by_formula:.1f} %"
     return (
-        f"{pipeline.schedule}, {pipeline.micro_batches} micro-batches, step {step_label(pipeline_step.step)}: bubble "
+        f"{pipeline.schedule}, {plural(pipeline.micro_batches, 'micro-batch', 'micro-batches')}, step "
+        f"{step_label(pipeline_step.step)}: bubble "
         f"{pipeline_step.bubble_percent:.1f} %{by_formula_text}"
     )
 
