@@ -141,8 +141,8 @@ def test_ranks_and_steps_can_be_chosen(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--ranks", "7"], 1, "Choose from 0, 1"),
-        (["--steps", "9:10"], 1, "ProfilerStep#4 to ProfilerStep#5"),
+        (["--ranks", "7"], 2, "Choose from 0, 1"),
+        (["--steps", "9:10"], 2, "ProfilerStep#4 to ProfilerStep#5"),
         (["--ranks", "x"], 2, "for example 0,1"),
         (["--steps", "5:4"], 2, "for example 4:6"),
     ],
