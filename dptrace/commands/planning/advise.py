@@ -102,13 +102,13 @@ def _recorded(
 ) -> dict[str, Any]:
     if extra := sorted(given_options() & described):
         raise UsageError(f"--{extra[0].replace('_', '-')} describes a training; a recording describes itself.")
-    from dptrace.api import advise
     from dptrace.commands.shared.progress import progress
     from dptrace.commands.shared.reading import open_with_progress
+    from dptrace.replay.advice.recorded_report import recorded_advice
 
     opened = open_with_progress((run,), read_options, verbosity, selection)
-    with progress("Replaying", verbosity, measured=False):
-        return advise(opened)
+    with progress("Replaying", verbosity) as show:
+        return recorded_advice(opened, lambda fraction: show(fraction, ""))
 
 
 def _described(described: dict[str, Any], links: Path | None) -> dict[str, Any]:

@@ -130,9 +130,12 @@ def _swept(run: Run, changes: dict[str, Any], name: str, values: list[float], ve
     from dptrace.replay.sweep import Sweep
 
     distinct = sorted(set(values))
-    with progress("Replaying", verbosity, measured=False):
-        answers = [run.whatif(**{**changes, name: value}) for value in distinct]
-    return Sweep.of(name.replace("_", "-"), distinct, answers)
+    option, answers = name.replace("_", "-"), list[Any]()
+    with progress("Replaying", verbosity) as show:
+        for number, value in enumerate(distinct):
+            show(number / len(distinct), f"{option} {value:g}")
+            answers.append(run.whatif(**{**changes, name: value}))
+    return Sweep.of(option, distinct, answers)
 
 
 def _write_page(run: Run, answer: WhatIf, output: Path, verbosity: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,8 +27,11 @@ _GAINS = (
 )
 
 
-def recorded_advice(run: Run) -> dict[str, Any]:
+def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fraction: None) -> dict[str, Any]:
     """Advise on a recording: what limits its step, and the checklists with their gains.
+
+    Args:
+        progress: called with the fraction of the replays that are done.
 
     Raises:
         DptraceError: the recording has no steps, or its files can't be read again for a replay.
@@ -35,7 +39,7 @@ def recorded_advice(run: Run) -> dict[str, Any]:
     if not len(run.steps()):
         raise DptraceError(f"{run.path}: has no steps, so there is nothing to advise on. Record with profiler.step().")
     step = recorded_step(run)
-    found = {one.name: one for one in what_if_checks(run)}
+    found = {one.name: one for one in what_if_checks(run, progress)}
     for one in finding_checks(run):
         found[one.name] = _with_gain(one, found[one.name]) if one.name in found else one
     # A finding says more than an option, and both more than the parts of the step.

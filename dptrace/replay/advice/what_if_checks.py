@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -157,11 +157,17 @@ def _buckets() -> Iterator[WhatIfCheck]:
         )
 
 
-def what_if_checks(run: Run) -> list[Check]:
-    """Return the items with their gain; of the sizes of buckets, the best."""
+def what_if_checks(run: Run, progress: Callable[[float], None] = lambda fraction: None) -> list[Check]:
+    """Return the items with their gain; of the sizes of buckets, the best.
+
+    Args:
+        progress: called with the fraction that is done.
+    """
     found: dict[str, Check] = {}
-    for item in asked(run):
+    items = list(asked(run))
+    for number, item in enumerate(items, 1):
         one = _answered(run, item)
+        progress(number / len(items))
         before = found.get(item.name)
         if before is None or (one.gain_s or -1e9) > (before.gain_s or -1e9):
             found[item.name] = one

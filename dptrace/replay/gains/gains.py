@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -25,7 +25,11 @@ _FAR_BELOW = 0.5
 _ABSENT = "Ranks are missing, so it is unknown how much of this is waiting for them."
 
 
-def find_gains(run: Run, found: Sequence[Finding]) -> tuple[Finding, ...]:
+Progress = Callable[[float], None]
+"""Called with the fraction that is done."""
+
+
+def find_gains(run: Run, found: Sequence[Finding], progress: Progress = lambda fraction: None) -> tuple[Finding, ...]:
     """Return the findings of a run with what each would gain, in the same order.
 
     Where the run can't be replayed, each says why.
@@ -37,14 +41,18 @@ def find_gains(run: Run, found: Sequence[Finding]) -> tuple[Finding, ...]:
     except DptraceError as error:
         gain = Gain(reason=_without_path(error, run))
         return tuple(replace(finding, gain=gain) for finding in found)
-    return tuple(replace(finding, gain=gains.of(finding)) for finding in found)
+    gained = []
+    for number, finding in enumerate(found, 1):
+        gained.append(replace(finding, gain=gains.of(finding)))
+        progress(number / len(found))
+    return tuple(gained)
 
 
-def with_gains(run: Run) -> Run:
+def with_gains(run: Run, progress: Progress = lambda fraction: None) -> Run:
     """Return a run whose findings have what each would gain."""
     gained = dataclasses.replace(run, gains=True)
     # Both are computed only once; a run is frozen, so its cached properties are set in its dictionary.
-    vars(gained)["cross_rank"] = replace(run.cross_rank, findings=find_gains(run, run.cross_rank.findings))
+    vars(gained)["cross_rank"] = replace(run.cross_rank, findings=find_gains(run, run.cross_rank.findings, progress))
     if "replay" in vars(run):
         vars(gained)["replay"] = run.replay
     return gained

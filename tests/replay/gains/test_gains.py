@@ -9,6 +9,7 @@ import pytest
 import dptrace
 from dptrace.analysis.findings.finding import Finding, by_gain
 from dptrace.analysis.findings.gain import Gain
+from dptrace.replay.gains.gains import with_gains
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
 
@@ -122,3 +123,12 @@ def test_kernels_without_calls_cannot_be_replayed(tmp_path: Path) -> None:
 
     assert found
     assert all(finding.gain and "no call of the host" in finding.gain.reason for finding in found)
+
+
+def test_progress_is_by_finding(late: dptrace.Run) -> None:
+    """Each finding is a part of the whole, the last at 1."""
+    found = late.cross_rank.findings
+    told: list[float] = []
+    with_gains(late, told.append)
+
+    assert [number / len(found) for number in range(1, len(found) + 1)] == told
