@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.planning.description_options import description_of, description_options
+from dptrace.commands.planning.description_options import description_of, description_options, refuse_reading_options
 from dptrace.commands.shared.options import (
     Selection,
     force_option,
@@ -41,7 +41,6 @@ Examples:
   dptrace advise runs/ddp                                        # a recording: findings and replays
 """
 _PAGES, _PICTURES = (".html",), (".svg", ".png")
-_READING = ("comm_patterns", "strict", "cache", "jobs", "ranks", "steps")
 _SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
 _LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
 _ALL = "Show every plan and item, the sources of rules, and how gains were computed."
@@ -86,8 +85,6 @@ def command(
         content = _described(described, links)
     _write(content, every, as_json, output, verbosity)
     print_notes(content["assumptions"])
-    if output is not None:
-        print_hint(f"Wrote {output}.", verbosity)
 
 
 def _check(output: Path | None, force: bool, as_json: bool, recorded: bool) -> None:
@@ -112,9 +109,7 @@ def _recorded(
 
 
 def _described(described: dict[str, Any], links: Path | None) -> dict[str, Any]:
-    if extra := sorted(given_options() & {*_READING}):
-        typed = {"comm_patterns": "comm-pattern", "cache": "no-cache"}.get(extra[0], extra[0])
-        raise UsageError(f"--{typed} is about a recording; name its folder, too.")
+    refuse_reading_options()
     from dptrace.model.advice.advice_report import advice_report
 
     description = description_of(described)
@@ -140,6 +135,8 @@ def _write(content: dict[str, Any], every: bool, as_json: bool, output: Path | N
         write_drawing(steps_chart(content), output)
     else:
         print_tables(lambda console: _print(content, every, console), output)
+    if output is not None and (as_json or output.suffix not in _PAGES):
+        print_hint(f"Wrote {output}.", verbosity)
 
 
 def _print(content: dict[str, Any], every: bool, console: Console) -> None:

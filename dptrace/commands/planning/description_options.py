@@ -13,7 +13,7 @@ from dptrace.errors import UsageError
 if TYPE_CHECKING:
     from dptrace.model.planning.describe import Description
 
-__all__ = ["Amount", "description_of", "description_options", "memory_options"]
+__all__ = ["Amount", "description_of", "description_options", "memory_options", "refuse_reading_options"]
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
@@ -143,6 +143,17 @@ def description_of(options: dict[str, Any]) -> Description:
 
     _refuse_unused(options, given_options())
     return Description(**{name: options.pop(name) for name in Description.__struct_fields__ if name in options})
+
+
+def refuse_reading_options() -> None:
+    """Refuse options on how a recording is read where none is named.
+
+    Raises:
+        UsageError: the message names the first.
+    """
+    options = {"comm_patterns": "comm-pattern", "cache": "no-cache"}
+    if extra := sorted(given_options() & {"comm_patterns", "strict", "cache", "jobs", "ranks", "steps"}):
+        raise UsageError(f"--{options.get(extra[0], extra[0])} is about a recording; name its folder, too.")
 
 
 def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.planning.description_options import Amount, description_of, description_options
-from dptrace.commands.shared.options import force_option, given_options, json_option, quiet_option
+from dptrace.commands.planning.description_options import (
+    Amount,
+    description_of,
+    description_options,
+    refuse_reading_options,
+)
+from dptrace.commands.shared.options import (
+    Selection,
+    force_option,
+    given_options,
+    json_option,
+    reading_options,
+    selection_options,
+    verbosity_options,
+)
 from dptrace.commands.shared.output import (
     OutputFile,
     check_answer,
@@ -19,6 +33,7 @@ from dptrace.commands.shared.output import (
     print_tables,
 )
 from dptrace.errors import UsageError
+from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +52,7 @@ _PAGES, _PICTURES = (".html",), (".svg", ".png")
 _LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
 _BYTES = "Instead of a training, one message by every collective: 208MB (of 10⁶ bytes)."
 _GAMMA = "Picoseconds to add a byte, with --bytes. [0; of --links as measured]"
+_DESCRIBED = ("tokens", "links", "message_bytes", "gamma")
 _SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
 
 
@@ -48,16 +64,20 @@ _SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
 @click.option("--bytes", "message_bytes", type=Amount(), metavar="SIZE", help=_BYTES)
 @click.option("--gamma", type=click.FloatRange(0), metavar="PS", help=_GAMMA)
 @click.option("--tokens", type=Amount(), metavar="N", help="Tokens to train on: adds the days that it takes.")
+@selection_options
+@reading_options
 @json_option
 @click.option("-o", "--output", type=OutputFile(), help="Write a page (.html), a chart (.svg, .png), or the text.")
 @force_option
-@quiet_option
+@verbosity_options
 def command(
     run: str | None,
     links: Path | None,
     message_bytes: float | None,
     gamma: float | None,
     tokens: float | None,
+    selection: Selection,
+    read_options: ReadOptions,
     as_json: bool,
     output: Path | None,
     force: bool,
@@ -73,61 +93,43 @@ def command(
     """
     check_answer(output, force, as_json, draws=(*_PAGES, *_PICTURES))
     if run is not None:
-        others = {*described, "tokens", "links", "message_bytes", "gamma"}
-        _predict_recording(run, others, as_json, output, verbosity)
-        return
-    if message_bytes is not None:
+        content = _recorded(run, {*described, *_DESCRIBED}, selection, read_options, verbosity)
+    elif message_bytes is not None:
         from dptrace.commands.planning.message import predict_message
 
-        _write(predict_message(described, links, message_bytes, gamma), as_json, output, verbosity)
-        return
-    if gamma is not None:
-        raise UsageError(f"--gamma {gamma:g}: is for one message; add --bytes.")
+        content = predict_message(described, links, message_bytes, gamma)
+    else:
+        if gamma is not None:
+            raise UsageError(f"--gamma {gamma:g}: is for one message; add --bytes.")
+        page = output is not None and output.suffix in _PAGES
+        content = _described(described, links, tokens, page)
+    _write(content, as_json, output, verbosity)
+    print_notes(content.get("assumptions", ()))
+
+
+def _described(described: dict[str, Any], links: Path | None, tokens: float | None, page: bool) -> dict[str, Any]:
+    refuse_reading_options()
     from dptrace.model.planning.predict_report import predict_report
 
-    page = output is not None and output.suffix in _PAGES
     description = description_of(described)
     if links is not None:
         from dptrace.commands.planning.measured_links import with_measured_links
 
         description = with_measured_links(description, links)
-    content = predict_report(description, tokens, live=page)
-    _write(content, as_json, output, verbosity)
-    print_notes(content["assumptions"])
-    if output is not None:
-        print_hint(f"Wrote {output}.", verbosity)
+    return predict_report(description, tokens, live=page)
 
 
-def _predict_recording(run: str, described: set[str], as_json: bool, output: Path | None, verbosity: str) -> None:
+def _recorded(
+    run: str, described: set[str], selection: Selection, read_options: ReadOptions, verbosity: str
+) -> dict[str, Any]:
     from dptrace.commands.planning.recorded_step import predict_recording
     from dptrace.commands.shared.reading import open_with_progress
-    from dptrace.load.options import ReadOptions
-    from dptrace.viewers.base.table import print_text_table
-    from dptrace.viewers.planning.predict_table import (
-        recorded_roofline_sentence,
-        recorded_roofline_table,
-        recorded_scaling_table,
-        recorded_step_sentence,
-    )
 
     if extra := sorted(given_options() & described):
         name = extra[0].removeprefix("message_").replace("_", "-")
         raise UsageError(f"--{name} describes a training; a recording describes itself.")
-    content = predict_recording(open_with_progress((run,), ReadOptions(figures_only=True), verbosity), run)
-    if as_json or (output is not None and output.suffix in (*_PAGES, *_PICTURES)):
-        _write(content, as_json, output, verbosity)
-    else:
-
-        def show(console: Console) -> None:
-            console.print(recorded_step_sentence(content), markup=False)
-            if roofline := recorded_roofline_sentence(content):
-                console.print(roofline, markup=False)
-                if len(content["roofline"]["levels"]) > 1:
-                    print_text_table(recorded_roofline_table(content), "Communication roofline by link", console)
-            print_text_table(recorded_scaling_table(content), "On other numbers of ranks", console)
-
-        print_tables(show, output)
-    print_notes(content["assumptions"])
+    read_options = replace(read_options, figures_only=selection.steps is None)
+    return predict_recording(open_with_progress((run,), read_options, verbosity, selection), run)
 
 
 def _write(content: dict[str, Any], as_json: bool, output: Path | None, verbosity: str) -> None:
@@ -143,7 +145,21 @@ def _write(content: dict[str, Any], as_json: bool, output: Path | None, verbosit
 
         write_chart(content, output)
     else:
-        print_tables(lambda console: _print(content, console), output)
+        print_tables(lambda console: (_print_recorded if "recorded" in content else _print)(content, console), output)
+    if output is not None and (as_json or output.suffix not in _PAGES):
+        print_hint(f"Wrote {output}.", verbosity)
+
+
+def _print_recorded(content: dict[str, Any], console: Console) -> None:
+    from dptrace.viewers.base.table import print_text_table
+    from dptrace.viewers.planning import predict_table
+
+    console.print(predict_table.recorded_step_sentence(content), markup=False)
+    if roofline := predict_table.recorded_roofline_sentence(content):
+        console.print(roofline, markup=False)
+        if len(content["roofline"]["levels"]) > 1:
+            print_text_table(predict_table.recorded_roofline_table(content), "Communication roofline by link", console)
+    print_text_table(predict_table.recorded_scaling_table(content), "On other numbers of ranks", console)
 
 
 def _print(content: dict[str, Any], console: Console) -> None:

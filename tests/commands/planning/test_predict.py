@@ -10,9 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from dptrace.commands.planning.predict import command
+from dptrace.commands.shared.main import cli
 from dptrace.commands.shared.output import json_text
 from dptrace.model.link_report import link_report
 from tests.support.links_samples import measured
+from tests.support.paths import ROOT
 
 SEVENTY = ("--params", "70B", "--gpus", "64", "--seq", "4096", "--batch", "512")
 
@@ -175,3 +177,16 @@ def test_a_recordings_roofline_as_a_picture_and_a_page(tmp_path: Path) -> None:
     assert len(point["steps"]) > 1
     assert all(f"{step['step']}:" in chart.read_text() for step in point["steps"])
     assert "On other numbers of ranks" in page.read_text()
+
+
+def test_a_recording_is_predicted_from_some_of_its_steps(tmp_path: Path) -> None:
+    """--steps is that of every verb, and without a recording it is refused; a file is announced once."""
+    folder, path = str(ROOT / "traces" / "ddp_cpu_2ranks"), tmp_path / "out.txt"
+    whole, part = (CliRunner().invoke(cli, ["predict", folder, "--json", *more]) for more in ([], ["--steps", "11"]))
+    refused = CliRunner().invoke(cli, ["predict", "--params", "1e9", "--steps", "11"])
+    written = CliRunner().invoke(cli, ["predict", folder, "-o", str(path)])
+
+    assert (0, 0, 2) == (whole.exit_code, part.exit_code, refused.exit_code), part.output
+    assert whole.stdout != part.stdout
+    assert "--steps" in refused.output
+    assert 1 == written.output.count(f"Wrote {path}")

@@ -14,7 +14,7 @@ from dptrace.commands.shared.options import RenamedOption, Selection, check_mach
 from dptrace.errors import UsageError
 from tests.support.kineto_files import KinetoFile, training_step
 
-READING = ("analyze", "kernels", "view", "report", "diff", "whatif", "export", "advise")
+READING = ("analyze", "kernels", "view", "report", "diff", "whatif", "export", "advise", "predict")
 SHARED = {
     "--ranks": (*READING, "hta"),
     "--steps": READING,
