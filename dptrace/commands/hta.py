@@ -112,7 +112,17 @@ _OPTIONS = (
 )
 
 
-@click.command()
+_EXAMPLES = """\b
+Examples:
+  dptrace hta --list
+  dptrace hta runs/ddp idle-breakdown --ranks 0
+  dptrace hta runs/ddp critical-path --instance 1
+  dptrace hta runs/ddp kernel-breakdown --html kernels.html
+  dptrace hta runs/naive trace-diff --against runs/ddp --csv > diff.csv
+"""
+
+
+@click.command(epilog=_EXAMPLES)
 @click.argument("paths", metavar="RUN...", nargs=-1, type=click.Path())
 @click.argument("analysis", metavar="ANALYSIS")
 @click.option("--list", is_eager=True, is_flag=True, expose_value=False, callback=_list, help="Describe the analyses.")
@@ -144,14 +154,6 @@ def command(
 
     dptrace reads the traces and HTA computes: the figures are identical to those with HTA's own loader, in a fraction
     of its time. Needs the extra: pip install 'dptrace[hta]'.
-
-    \b
-    Examples:
-      dptrace hta --list
-      dptrace hta runs/ddp idle-breakdown --ranks 0
-      dptrace hta runs/ddp critical-path --instance 1
-      dptrace hta runs/ddp kernel-breakdown --html kernels.html
-      dptrace hta runs/naive trace-diff --against runs/ddp --csv > diff.csv
     """
     options = Options(**choices)
     _check(paths, analysis, options, against)

@@ -31,7 +31,18 @@ _ONE_FILE = (
 )
 
 
-@click.command()
+_EXAMPLES = """\b
+Examples:
+  dptrace view runs/ddp --ranks 0,1 --steps 4:6
+  dptrace view runs/naive --against runs/interleaved
+  dptrace view runs/ddp --critical-path
+  dptrace view runs/ddp --text
+  dptrace view runs/ddp --view breakdown --svg breakdown.svg
+  dptrace view runs/ddp --figure step.pdf --annotate
+"""
+
+
+@click.command(epilog=_EXAMPLES)
 @run_options
 @click.option("-o", "--output", type=OutputFile(), help="Write the page to this file.")
 @force_option
@@ -77,15 +88,6 @@ def command(
 
     Views are gantt, summary, breakdown, heatmap, communication, bandwidth, buckets, kernels, layers, idle, memory,
     pipeline, roofline and findings.
-
-    \b
-    Examples:
-      dptrace view runs/ddp --ranks 0,1 --steps 4:6
-      dptrace view runs/naive --against runs/interleaved
-      dptrace view runs/ddp --critical-path
-      dptrace view runs/ddp --text
-      dptrace view runs/ddp --view breakdown --svg breakdown.svg
-      dptrace view runs/ddp --figure step.pdf --annotate
     """
     _check(output, text, force, against, align, picture, figure, serve, gains, critical_path)
     runs = [open_with_progress(paths, read_options, verbosity, selection)]

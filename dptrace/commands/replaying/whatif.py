@@ -41,7 +41,18 @@ if TYPE_CHECKING:
 _PAGES, _PICTURES = (".html",), (".svg", ".png")
 
 
-@click.command()
+_EXAMPLES = """\b
+Examples:
+  dptrace whatif runs/ddp                                  # how well the unchanged run is replayed
+  dptrace whatif runs/ddp --no-straggler
+  dptrace whatif runs/ddp --bandwidth 2x --compute 1.5x --json
+  dptrace whatif runs/ddp --kernel 'flash_bwd=0.5x' --export predicted.pftrace
+  dptrace whatif runs/naive --schedule ddp -o predicted.html   # the predicted run below the measured one
+  dptrace whatif runs/ddp --bucket-cap-mb 1,5,25,100 -o caps.svg
+"""
+
+
+@click.command(epilog=_EXAMPLES)
 @run_options
 @different_options
 @json_option
@@ -77,15 +88,6 @@ def command(
     A replay starts each call, kernel and collective as soon as what it waits for has happened. Every answer comes with
     the error of the replay of the unchanged run, with a range, and with the reasons to doubt it. Several changes apply
     together. Without any change, the run is replayed as recorded.
-
-    \b
-    Examples:
-      dptrace whatif runs/ddp                                  # how well the unchanged run is replayed
-      dptrace whatif runs/ddp --no-straggler
-      dptrace whatif runs/ddp --bandwidth 2x --compute 1.5x --json
-      dptrace whatif runs/ddp --kernel 'flash_bwd=0.5x' --export predicted.pftrace
-      dptrace whatif runs/naive --schedule ddp -o predicted.html   # the predicted run below the measured one
-      dptrace whatif runs/ddp --bucket-cap-mb 1,5,25,100 -o caps.svg
     """
     _check(output, export, as_json, as_csv, force)
     changes, swept = different.parsed(), different.swept()
