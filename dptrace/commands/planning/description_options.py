@@ -29,7 +29,7 @@ class Amount(click.ParamType):  # type: ignore[type-arg]  # not generic in older
         match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e[+]?\d+)?)\s*([KMBGT]?)B?", text, re.IGNORECASE)
         amount = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
         if not 1 <= amount <= 1e18:
-            self.fail(f"{value!r} is not a number; write it as 7e9, 7B or 350M.", param, ctx)
+            self.fail(f"{value!r} is not a number from 1 to 1e18; write it as 7e9, 7B or 350M.", param, ctx)
         return amount
 
 

@@ -33,7 +33,7 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic in newer rele
         match = _FORM.fullmatch(str(value).strip())
         number = float(match[1]) * _POWERS[match[2].upper()] if match else 0.0
         if not 0 < number < 1e30:
-            self.fail(f"{value!r} is not a positive number; write it like 7e9, 7B or 350M.", param, ctx)
+            self.fail(f"{value!r} is not a positive number; write it as 7e9, 7B or 350M.", param, ctx)
         return number
 
 
