@@ -42,6 +42,7 @@ def test_the_readme_has_commands_and_examples() -> None:
 
 
 @pytest.mark.spawn
+@pytest.mark.slow
 def test_every_command_runs(folder: Path) -> None:
     """One after the other, as someone who follows the README would type them."""
     scripts = str(Path(sys.executable).parent)

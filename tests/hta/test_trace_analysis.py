@@ -89,10 +89,16 @@ ANALYSES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+each_run = pytest.mark.parametrize(
+    "run", [pytest.param(run, marks=[pytest.mark.slow] if run == "perparam_v100" else []) for run in RUNS]
+)
+"""HTA takes half a minute for an analysis of the largest run."""
+
+
 @pytest.mark.heavy
 @needs_hta
 @needs_real_traces
-@pytest.mark.parametrize("run", RUNS)
+@each_run
 def test_frames_equal_those_of_htas_loader(run: str) -> None:
     """Every value of every column, every dtype, the order of rows, the symbols and the origin are the same."""
     own, ours = both(run)
@@ -106,7 +112,7 @@ def test_frames_equal_those_of_htas_loader(run: str) -> None:
 @needs_hta
 @needs_real_traces
 @pytest.mark.parametrize("analysis", ANALYSES)
-@pytest.mark.parametrize("run", RUNS)
+@each_run
 def test_analyses_equal_those_with_htas_loader(run: str, analysis: str) -> None:
     """Each analysis gives the same figures, or fails in the same way."""
     own, ours = both(run)

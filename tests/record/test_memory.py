@@ -171,6 +171,7 @@ def test_each_mode_holds_what_its_formula_says(mode: str) -> None:
 
 
 @pytest.mark.spawn
+@pytest.mark.slow
 def test_the_more_is_sharded_the_less_is_held() -> None:
     """From ddp over zero1 and zero2 to fsdp, the rank that holds most holds less."""
     most = [max(map(sum, _held(mode))) for mode in ("ddp", "zero1", "zero2", "fsdp")]

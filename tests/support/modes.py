@@ -98,9 +98,9 @@ class ModeCase:
         ).replace("/", "-")
 
     @property
-    def batch(self) -> tuple[int, bool]:
-        """Key of the cases that run together; those with AdamW run separately."""
-        return self.ranks, self.extra_options == ADAMW
+    def batch(self) -> tuple[int, bool, bool]:
+        """Key of the cases that run together; those with AdamW and inexact ones run separately."""
+        return self.ranks, self.extra_options == ADAMW, self.loss_tolerance is None
 
     @property
     def dtype(self) -> str:
@@ -271,7 +271,7 @@ def reference(case: ModeCase) -> Path:
     alone = _alone(case)
     folder = scratch() / "modes" / alone.name
     if not folder.exists():
-        fellows = [one for one in CASES if one.batch[1] == case.batch[1]]
+        fellows = [one for one in CASES if one.batch[1:] == case.batch[1:]]
         _launch(list(dict.fromkeys(map(_alone, (*fellows, case)))), 1)
     return folder
 

@@ -42,10 +42,13 @@ FOUR = ("single", "naive", "interleaved", "ddp")
 
 
 def each_of(cases: Iterable[ModeCase]) -> pytest.MarkDecorator:
-    """Parametrize by cases; those on more than two ranks are slow."""
+    """Parametrize by cases; those on more than two ranks, and those that only come close, are slow."""
     return pytest.mark.parametrize(
         "case",
-        [pytest.param(case, marks=[pytest.mark.slow] if case.ranks > 2 else []) for case in cases],
+        [
+            pytest.param(case, marks=[pytest.mark.slow] if case.ranks > 2 or case.loss_tolerance else [])
+            for case in cases
+        ],
         ids=lambda case: case.name,
     )
 

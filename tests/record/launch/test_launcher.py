@@ -83,7 +83,10 @@ def _wait_for(path: Path, launcher: subprocess.Popen[str]) -> float:
     return time.monotonic()
 
 
-@pytest.mark.parametrize(("how", "says"), [("raise", "ValueError: boom in step 8"), ("kill", "killed by SIGKILL")])
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [pytest.param("raise", "ValueError: boom in step 8", marks=pytest.mark.slow), ("kill", "killed by SIGKILL")],
+)
 def test_a_rank_that_dies_ends_the_run_within_seconds(script: Path, how: str, says: str) -> None:
     """Its peer waits in an all-reduce; the message contains rank, reason, last lines, and the kept files."""
     launcher = _start(script, how)
