@@ -64,7 +64,8 @@ def stragglers(
         own, delays = delays_of(lateness, matches, devices, clocks if align else None)
         arrivals += [(arrival, (group, arrival.delay)) for arrival in own]
         found |= {(group, key): delay for key, delay in delays.items()}
-    by_cost = sorted(found, key=lambda key: -found[key].cost_ns)
+    # In whole ns: of delays that were made up for, rounding leaves a different trace with each version of Python.
+    by_cost = sorted(found, key=lambda key: -round(found[key].cost_ns))
     number = {key: place for place, key in enumerate(by_cost)}
     ordered = tuple(found[key] for key in by_cost)
     name_slow_kernels(ordered, matches, devices)
