@@ -66,7 +66,6 @@ _MANY: dict[str, Any] = {"multiple": True, "type": int, "metavar": "N"}
 _NUMBER: dict[str, Any] = {"type": click.IntRange(min=0), "metavar": "N"}
 _SHARE: dict[str, Any] = {"type": click.FloatRange(0, 1), "metavar": "SHARE"}
 _SWITCH: dict[str, Any] = {"flag_value": True, "default": None}
-_NO_MEMORY = "Leave copies and sets out (kernel-breakdown, launch-statistics)."
 _OFF: dict[str, Any] = {"flag_value": False, "default": None}
 # Options of the analyses. None has a default, so that HTA's own applies.
 _OPTIONS = (

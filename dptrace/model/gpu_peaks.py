@@ -45,11 +45,6 @@ class GpuPeak(msgspec.Struct, frozen=True):
         """The memory bandwidth in bytes/s."""
         return self.memory_tbps * 1e12 * self.part
 
-    def ridge(self, dtype: str) -> float | None:
-        """Return the arithmetic intensity in FLOP/byte above which arithmetic limits, not memory."""
-        peak = self.flops_per_s(dtype)
-        return None if peak is None else peak / self.bytes_per_s
-
 
 def _tensor(half: float, tf32: float | None = None, **others: float) -> dict[str, float]:
     """Return peaks of a GPU with one figure for fp16 and bf16."""

@@ -51,7 +51,6 @@ class Segment(msgspec.Struct, frozen=True):
     total_size: int
     device: int = 0
     stream: int = 0
-    segment_type: str = ""
     blocks: list[Block] = []
 
 
@@ -61,7 +60,6 @@ class TraceEntry(msgspec.Struct, frozen=True):
     action: str
     """``alloc``, ``free_requested``, ``free_completed``, ``segment_alloc``, ``oom`` …"""
     size: int = 0
-    addr: int = 0
     frames: list[Frame] = []
 
 

@@ -36,10 +36,6 @@ class Timing(msgspec.Struct, frozen=True, dict=True):
     busbw: NDArray[np.float64]
     """Per instance: bus bandwidth, comparable between kinds and numbers of ranks, in bytes per second."""
 
-    def late(self, member: int) -> int | None:
-        """Return how late a member was in ns, or None if unknown."""
-        return int(self.late_ns[member]) if self.late_known[member] else None
-
 
 def timing(matches: Matches, clocks: Clocks) -> Timing:
     """Separate wait from transfer, which needs no common clock, and find the last to arrive, which does.

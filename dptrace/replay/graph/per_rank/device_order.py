@@ -42,7 +42,6 @@ class DeviceOrder(msgspec.Struct, frozen=True):
     """From the start of the launching call to the start of an interval whose stream is idle: the median of its API."""
     gap_ns: int
     """Between neighbors that wait in a stream's queue."""
-    measured_latency: bool
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -113,7 +112,6 @@ def device_order(events: RankEvents, host: HostEvents, communication: NDArray[np
         previous=previous,
         latency_ns=_latency(api, start - call, idle),
         gap_ns=mean_up_to((start - ended)[behind], _LONGEST_GAP_NS, US),
-        measured_latency=bool(idle.any()),
     )
 
 

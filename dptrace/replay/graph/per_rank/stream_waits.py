@@ -36,8 +36,6 @@ class StreamWaits(msgspec.Struct, frozen=True):
 
     recorded: int
     """Waits of which the trace says which stream waits for what."""
-    producers: int
-    """Collectives that wait for what computes their input."""
     joins: int
     """Kernels that wait for a collective."""
     joins_by_time: int
@@ -49,7 +47,7 @@ def add_stream_waits(
 ) -> StreamWaits:
     """Add the waits between streams; *tasks* are the numbers of the intervals' tasks."""
     if events.on_cpu:
-        return StreamWaits(0, 0, 0, 0)
+        return StreamWaits(0, 0, 0)
     collective = np.flatnonzero(device.communication & (device.launched_by >= 0))
     collective = collective[np.argsort(device.launched_by[collective], kind="stable")]
     source, target, recorded = recorded_waits(events, host, device)
@@ -64,7 +62,7 @@ def add_stream_waits(
     for source, target in (found[:2], side):
         lag = np.clip(device.start_ns[target] - device.end_ns[source], 0, _AFTER_NS)
         edges.add(tasks[source], tasks[target], lag, EdgeKind.JOIN)
-    return StreamWaits(len(source), int(made.sum()), len(found[0]), found[2])
+    return StreamWaits(len(source), len(found[0]), found[2])
 
 
 def _wait_calls(
