@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from msgspec.structs import asdict, replace
 
 from dptrace.core.garbage import collection_paused
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.inferred import add_inferred
-from dptrace.replay.graph.model import INFERRED, NO_PROCESS, Edge, EdgeKind, Edges, Graph, TaskKind
+from dptrace.replay.graph.model import INFERRED, NO_PROCESS, Edge, EdgeKind, Edges, Graph, TaskKind, Tasks
 from dptrace.replay.graph.order import order_tasks
 from dptrace.replay.graph.per_rank.events import RANK_EVENTS, RankEvents
 from dptrace.replay.graph.per_rank.process import Process, build_process
@@ -45,9 +46,15 @@ class Model(msgspec.Struct, frozen=True):
 
     def with_edges(self, edge: Edge) -> Model:
         """Return the model with other edges between the same tasks."""
-        graph = self.graph
-        parts = _ordered(edge, graph.start_ns)
-        return msgspec.structs.replace(self, graph=msgspec.structs.replace(graph, **parts))
+        return replace(self, graph=replace(self.graph, **_ordered(edge, self.graph.start_ns)))
+
+    @property
+    def first_timelines(self) -> list[tuple[Process, int]]:
+        """Each process with the number of the first timeline of its file."""
+        first: dict[int, int] = {}
+        for number, (index, _) in enumerate(self.place):
+            first.setdefault(index, number)
+        return [(self.processes[index], number) for index, number in first.items()]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -83,14 +90,16 @@ def build_model(run: Run) -> Model:
     place = tuple(places[number] for number in range(len(run.timelines)))
     edges = Edges()
     transfers = _meet(edges, run, place, first)
-    tasks = _Tasks.of(processes, transfers)
-    edge = _over(_joined([process.edge for process in processes], edges), transfers, len(tasks.start_ns))
-    graph = _graph(tasks, edge)
+    tasks = _tasks(processes, transfers)
+    known = Edge.joined([*(process.edge for process in processes), edges.table()])
+    edge = _over(known, transfers, len(tasks.start_ns))
+    graph = Graph(**asdict(tasks), **_ordered(edge, tasks.start_ns))
     inferred = Edges()
     add_inferred(inferred, graph, processes)
     more = _over(inferred.table(), transfers, len(graph))
     if len(more):
-        graph = _graph(tasks, _concatenated([graph.edge, more]), graph.contradicted)
+        edge = Edge.joined([graph.edge, more])
+        graph = replace(graph, **_ordered(edge, graph.start_ns, graph.contradicted))
     return Model(run, graph, tuple(processes), transfers, transfers.ends(len(graph)), place)
 
 
@@ -128,57 +137,36 @@ def _meet(edges: Edges, run: Run, place: Sequence[tuple[int, Int64]], first_task
     return meet(edges, matches, Members(tasks, start, end), first_task, partial=partial, on_cpu=run.on_cpu)
 
 
-class _Tasks(msgspec.Struct, frozen=True):
-    """The columns of all tasks."""
-
-    start_ns: Int64
-    duration_ns: Int64
-    end_ns: Int64
-    kind: NDArray[np.uint8]
-    process: NDArray[np.int32]
-    name: NDArray[np.int32]
-    operator: NDArray[np.int32]
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, processes: Sequence[Process], transfers: Transfers) -> _Tasks:
-        """Put the tasks of the processes and the transfers one after the other."""
-        numbers: dict[str, int] = {}
-        name, operator = [], []
-        for process in processes:
-            own = np.array([numbers.setdefault(one, len(numbers)) for one in process.names] + [-1], np.int32)
-            name.append(own[process.name])
-            operator.append(own[process.operator])
-        kinds = np.array([numbers.setdefault(one, len(numbers)) for one in transfers.kind.tolist()], np.int32)
-        count = len(transfers)
-        lengths = [len(process) for process in processes]
-        start = np.concatenate([*(process.start_ns for process in processes), transfers.arrived_ns])
-        duration = np.concatenate([*(process.duration_ns for process in processes), transfers.duration_ns])
-        kind = np.concatenate([*(p.kind for p in processes), np.full(count, TaskKind.TRANSFER)]).astype(np.uint8)
-        end = start + duration
-        end[len(end) - count :] = transfers.end_ns
-        duration[transfers.arrival] = 0
-        end[transfers.arrival] = start[transfers.arrival]
-        kind[transfers.arrival] = TaskKind.ARRIVAL
-        owner = np.repeat(np.append(np.arange(len(processes)), NO_PROCESS), [*lengths, count]).astype(np.int32)
-        return cls(
-            start_ns=start,
-            duration_ns=duration,
-            end_ns=end,
-            kind=kind,
-            process=owner,
-            name=np.concatenate([*name, kinds]),
-            operator=np.concatenate([*operator, np.full(count, -1, np.int32)]),
-            names=tuple(numbers),
-        )
-
-
-def _joined(parts: Sequence[Edge], edges: Edges) -> Edge:
-    return _concatenated([*parts, edges.table()])
-
-
-def _concatenated(parts: Sequence[Edge]) -> Edge:
-    return Edge(*(np.concatenate([getattr(part, name) for part in parts]) for name in Edge.__struct_fields__))
+def _tasks(processes: Sequence[Process], transfers: Transfers) -> Tasks:
+    """Put the tasks of the processes and the transfers one after the other."""
+    numbers: dict[str, int] = {}
+    name, operator = [], []
+    for process in processes:
+        own = np.array([numbers.setdefault(one, len(numbers)) for one in process.names] + [-1], np.int32)
+        name.append(own[process.name])
+        operator.append(own[process.operator])
+    kinds = np.array([numbers.setdefault(one, len(numbers)) for one in transfers.kind.tolist()], np.int32)
+    count = len(transfers)
+    lengths = [len(process) for process in processes]
+    start = np.concatenate([*(process.start_ns for process in processes), transfers.arrived_ns])
+    duration = np.concatenate([*(process.duration_ns for process in processes), transfers.duration_ns])
+    kind = np.concatenate([*(p.kind for p in processes), np.full(count, TaskKind.TRANSFER)]).astype(np.uint8)
+    end = start + duration
+    end[len(end) - count :] = transfers.end_ns
+    duration[transfers.arrival] = 0
+    end[transfers.arrival] = start[transfers.arrival]
+    kind[transfers.arrival] = TaskKind.ARRIVAL
+    owner = np.repeat(np.append(np.arange(len(processes)), NO_PROCESS), [*lengths, count]).astype(np.int32)
+    return Tasks(
+        start_ns=start,
+        duration_ns=duration,
+        end_ns=end,
+        kind=kind,
+        process=owner,
+        name=np.concatenate([*name, kinds]),
+        operator=np.concatenate([*operator, np.full(count, -1, np.int32)]),
+        names=tuple(numbers),
+    )
 
 
 def _over(edge: Edge, transfers: Transfers, tasks: int) -> Edge:
@@ -186,30 +174,13 @@ def _over(edge: Edge, transfers: Transfers, tasks: int) -> Edge:
     over = transfers.ends(tasks)
     src = np.where(edge.from_end & ~edge.of(EdgeKind.RENDEZVOUS), over[edge.src], edge.src)
     kept = (src != edge.dst) & ((over[edge.dst] != src) | (src == edge.src))
-    return msgspec.structs.replace(edge, src=src).filter(kept)
+    return replace(edge, src=src).filter(kept)
 
 
-def _ordered(edge: Edge, start: Int64) -> dict[str, object]:
+def _ordered(edge: Edge, start: Int64, contradicted: int = 0) -> dict[str, Any]:
+    """Return the fields of a graph that its edges determine."""
     ordered, first, order = order_tasks(edge, start)
-    return {"edge": ordered, "first": first, "order": order, "contradicted": len(edge) - len(ordered)}
-
-
-def _graph(tasks: _Tasks, edge: Edge, contradicted: int = 0) -> Graph:
-    ordered, first, order = order_tasks(edge, tasks.start_ns)
-    return Graph(
-        tasks.start_ns,
-        tasks.duration_ns,
-        tasks.end_ns,
-        tasks.kind,
-        tasks.process,
-        tasks.name,
-        tasks.operator,
-        tasks.names,
-        ordered,
-        first,
-        order,
-        contradicted + len(edge) - len(ordered),
-    )
+    return {"edge": ordered, "first": first, "order": order, "contradicted": contradicted + len(edge) - len(ordered)}
 
 
 def _notes(model: Model) -> list[str]:

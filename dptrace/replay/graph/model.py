@@ -9,6 +9,7 @@ A task without edges keeps its recorded start. A what-if changes durations and l
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -18,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = ["INFERRED", "NO_PROCESS", "Edge", "EdgeKind", "Edges", "Graph", "TaskKind"]
+__all__ = ["INFERRED", "NO_PROCESS", "Edge", "EdgeKind", "Edges", "Graph", "TaskKind", "Tasks"]
 
 NO_PROCESS = -1
 """Process of a transfer, which belongs to all its ranks."""
@@ -124,18 +125,20 @@ class Edge(msgspec.Struct, frozen=True):
 
     def of(self, *kinds: EdgeKind) -> NDArray[np.bool_]:
         """Return a mask of the edges of these kinds."""
-        mask = np.zeros(256, np.bool_)
-        mask[list(kinds)] = True
-        chosen: NDArray[np.bool_] = mask[self.kind]
-        return chosen
+        return _is_one_of(self.kind, kinds)
 
     def filter(self, chosen: NDArray[Any]) -> Edge:
         """Select or reorder edges."""
         return Edge(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
+    @staticmethod
+    def joined(parts: Sequence[Edge]) -> Edge:
+        """Return the edges of all parts, in their order."""
+        return Edge(*(np.concatenate([getattr(part, name) for part in parts]) for name in Edge.__struct_fields__))
 
-class Graph(msgspec.Struct, frozen=True):
-    """Tasks, one entry per task in each column, and the edges between them, sorted by destination."""
+
+class Tasks(msgspec.Struct, frozen=True):
+    """Tasks, one entry per task in each column."""
 
     start_ns: Int64
     """Recorded start, on the clock that all ranks share."""
@@ -151,6 +154,11 @@ class Graph(msgspec.Struct, frozen=True):
     operator: NDArray[np.int32]
     """Name of the outermost operator that ran or launched it, or -1."""
     names: tuple[str, ...]
+
+
+class Graph(Tasks, frozen=True):
+    """Tasks, and the edges between them, sorted by destination."""
+
     edge: Edge
     first: Int64
     """Index of each task's first edge, followed by the number of edges."""
@@ -164,7 +172,11 @@ class Graph(msgspec.Struct, frozen=True):
 
     def of(self, *kinds: TaskKind) -> NDArray[np.bool_]:
         """Return a mask of the tasks of these kinds."""
-        mask = np.zeros(256, np.bool_)
-        mask[list(kinds)] = True
-        chosen: NDArray[np.bool_] = mask[self.kind]
-        return chosen
+        return _is_one_of(self.kind, kinds)
+
+
+def _is_one_of(column: NDArray[np.uint8], kinds: Iterable[int]) -> NDArray[np.bool_]:
+    mask = np.zeros(256, np.bool_)
+    mask[list(kinds)] = True
+    chosen: NDArray[np.bool_] = mask[column]
+    return chosen

@@ -110,7 +110,7 @@ def ready_gradients(model: Model) -> tuple[ReadyGradients, ...]:
     Raises:
         DptraceError: the run shows none.
     """
-    ready = [_ready_by_step(model, process, timeline_at) for process, timeline_at in _processes(model)]
+    ready = [_ready_by_step(model, process, timeline_at) for process, timeline_at in model.first_timelines]
     counts = {len(tasks) for rank in ready for tasks, _ in rank}
     if not counts or counts == {0}:
         raise DptraceError(
@@ -162,13 +162,6 @@ def gradient_steps(model: Model) -> tuple[GradientStep, ...]:
     if not found:
         raise DptraceError(f"{model.run.path}: no step has both gradients and all-reduces of them.")
     return tuple(found)
-
-
-def _processes(model: Model) -> list[tuple[Process, int]]:
-    first: dict[int, int] = {}
-    for number, (index, _) in enumerate(model.place):
-        first.setdefault(index, number)
-    return [(model.processes[index], number) for index, number in first.items()]
 
 
 def _ready_by_step(model: Model, process: Process, number: int) -> list[tuple[Int64, Int64]]:

@@ -12,7 +12,6 @@ communication, and none. What a what-if moves out of communication gets faster, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -146,7 +145,7 @@ def _kinds(model: Model) -> tuple[Int64, Int64]:
     Ranks differ in their data and their clocks: each has kinds of its own.
     """
     tasks, kinds, first = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
-    for process, number in _files(model):
+    for process, number in model.first_timelines:
         work = model.run.read_again(model.run.timelines[number], WORK)
         if work is None:
             continue
@@ -157,13 +156,6 @@ def _kinds(model: Model) -> tuple[Int64, Int64]:
         kinds.append(first + which.reshape(-1))
         first += len(distinct)
     return np.concatenate(tasks), np.concatenate(kinds)
-
-
-def _files(model: Model) -> Sequence[tuple[Process, int]]:
-    first: dict[int, int] = {}
-    for number, (index, _) in enumerate(model.place):
-        first.setdefault(index, number)
-    return [(model.processes[index], number) for index, number in first.items()]
 
 
 def _kernels(process: Process, work: Work) -> tuple[Int64, Int64]:

@@ -224,8 +224,7 @@ class _Plan:
         edges.add(arrival, transfer, 0, EdgeKind.RENDEZVOUS)
         joins = np.array(self._joins, np.int64).reshape(-1, 3)
         edges.add(transfer[joins[:, 0]], joins[:, 1], joins[:, 2], EdgeKind.JOIN)
-        more, edge = edges.table(), self._of.graph.edge
-        return Edge(*(np.concatenate((getattr(edge, n), getattr(more, n))) for n in Edge.__struct_fields__))
+        return Edge.joined([self._of.graph.edge, edges.table()])
 
     def _transfers(self, arrival: Int64, transfer: Int64, at: Int64) -> Transfers:
         count = len(transfer)

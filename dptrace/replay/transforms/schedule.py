@@ -111,9 +111,7 @@ class _Rebuilt:
     def model(self) -> Model:
         """Return the model with the new edges."""
         edge = replace(self._of.graph.edge, lag_ns=self._lags).filter(~self._gone)
-        more = self._edges.table()
-        joined = Edge(*(np.concatenate((getattr(edge, n), getattr(more, n))) for n in Edge.__struct_fields__))
-        return changed(self._of, self._durations).with_edges(joined)
+        return changed(self._of, self._durations).with_edges(Edge.joined([edge, self._edges.table()]))
 
     def carry(self, step: GradientStep, ready: Int64, ends: list[int], divided: bool) -> None:
         """Let the all-reduces of a step carry these buckets instead.
