@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,6 +14,7 @@ from dptrace.core.intervals import EMPTY, Int64
 from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import OperatorInputs, Trace
 from dptrace.timeline.host_calls import Flame, HostCalls, indexed_host_calls
+from dptrace.timeline.model import Timeline
 from dptrace.timeline.reading import Reading
 
 __all__ = ["OPERATOR_CALLS", "OperatorCalls", "operator_calls"]
@@ -19,7 +22,7 @@ __all__ = ["OPERATOR_CALLS", "OperatorCalls", "operator_calls"]
 _NO_INT32 = np.empty(0, np.int32)
 
 
-class OperatorCalls(msgspec.Struct, frozen=True):
+class OperatorCalls(msgspec.Struct, frozen=True, dict=True):
     """Host calls, and for each of them what only operators have; one entry per call in each column."""
 
     calls: HostCalls = HostCalls()
@@ -34,7 +37,12 @@ class OperatorCalls(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.calls)
 
-    @property
+    @cached_property
+    def attributed(self) -> dict[int, tuple[Timeline, Any]]:
+        """What timelines' intervals belong to among these calls, by the timeline's identity, once it is known."""
+        return {}
+
+    @cached_property
     def is_operator(self) -> NDArray[np.bool_]:
         """Which calls are operators; labels that older torch records as operators are not."""
         operators: NDArray[np.bool_] = (self.inputs >= 0) & (self.calls.flame == Flame.CALLS)

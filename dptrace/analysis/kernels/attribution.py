@@ -65,10 +65,22 @@ class Attribution(msgspec.Struct, frozen=True):
 def attribute(timeline: Timeline, recorded: OperatorCalls) -> Attribution:
     """Attribute each interval of a timeline, or each operator inside it on a CPU.
 
+    A GPU's is computed once, and held as long as the calls are: both tables and findings need it.
+
     Args:
         timeline: the intervals of one device.
         recorded: the calls of its rank's file.
     """
+    if timeline.on_cpu:
+        return _attribute(timeline, recorded)
+    held = recorded.attributed
+    if id(timeline) not in held:
+        held[id(timeline)] = timeline, _attribute(timeline, recorded)
+    found: Attribution = held[id(timeline)][1]
+    return found
+
+
+def _attribute(timeline: Timeline, recorded: OperatorCalls) -> Attribution:
     tree = CallTree(recorded.calls)
     interval, ns, call = _pieces(timeline, recorded, tree)
     calls, operators = recorded.calls, recorded.is_operator

@@ -64,6 +64,15 @@ def test_kernels_have_their_operators_and_modules(tmp_path: Path) -> None:
     ] == rows
 
 
+def test_a_gpu_is_attributed_once(tmp_path: Path) -> None:
+    """Tables and findings of one run share it; another timeline of the same calls has its own."""
+    timeline, recorded, found = read(layered_file(steps=2).write(tmp_path / "rank0.json"))
+    part = timeline.filter(timeline.step == 0)
+
+    assert attribute(timeline, recorded) is found
+    assert len(attribute(part, recorded)) == len(part) < len(found)
+
+
 def test_linear_counts_only_without_a_product_inside(tmp_path: Path) -> None:
     """aten::linear has a FLOP formula, but the product that it calls has the same."""
     file = KinetoFile().op("aten::linear", 0, 10).kernel("fused", 20, 30, 1)
