@@ -18,7 +18,8 @@ from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.findings.gain import Gain
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import Int64, covered
+from dptrace.core.intervals import Int64, IntervalSet, covered, intersect
+from dptrace.timeline.host import HostCause
 
 if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
@@ -123,6 +124,17 @@ class FindingContext(msgspec.Struct, frozen=True, dict=True):
             left[k] -= part
             taken += part
         return taken
+
+    @cached_property
+    def _host_gaps(self) -> dict[tuple[int, tuple[HostCause, ...]], IntervalSet]:
+        return {}
+
+    def host_gaps(self, number: int, causes: tuple[HostCause, ...]) -> IntervalSet:
+        """Return the idle gaps of a device during which its host was busy with any of these causes."""
+        key, device = (number, causes), self.devices[number]
+        if key not in self._host_gaps:
+            self._host_gaps[key] = intersect(device.host_gaps, device.timeline.host.intervals(*causes))
+        return self._host_gaps[key]
 
     @cached_property
     def device_of_match(self) -> NDArray[np.int32]:

@@ -18,7 +18,7 @@ from dptrace.analysis.findings.advice import (
 )
 from dptrace.analysis.findings.finding import Finding, FindingContext
 from dptrace.analysis.findings.idle_gaps import HOST_CAUSES
-from dptrace.core.intervals import Int64, covered, intersect
+from dptrace.core.intervals import Int64, covered
 from dptrace.core.units import duration, plural
 from dptrace.timeline.host import HostCause
 
@@ -116,14 +116,13 @@ def _claim_idle(context: FindingContext, delay: Delay) -> None:
     number = int(context.device_of_match[delay.device])
     if delay.cause not in _IDLE_CAUSE or delay.cost_ns <= 0 or number < 0 or not delay.end_ns:
         return
-    device = context.devices[number]
     causes = _HOST_BOUND.get(delay.cause) or HOST_CAUSES[_IDLE_CAUSE[delay.cause]]
-    idle = intersect(device.host_gaps, device.timeline.host.intervals(*causes))
+    idle = context.host_gaps(number, causes)
     segment = np.array([delay.start_ns, delay.end_ns], np.int64)
     within = int(np.diff(covered(idle, segment))[0])
     took = context.claim_idle(number, _IDLE_CAUSE[delay.cause], min(within, delay.late_ns))
     # Gaps too short to be kept, in the step of the delay.
-    names, step = device.split.names, str(context.matches.step[delay.collectives[0]])
+    names, step = context.devices[number].split.names, str(context.matches.step[delay.collectives[0]])
     if took < delay.cost_ns and step in names:
         context.claim_idle(number, _IDLE_CAUSE[delay.cause], round(delay.cost_ns) - took, names.index(step))
     context.claimed[number].append((delay.start_ns, delay.end_ns, took))
