@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.arrivals import Arrivals, arrivals
 from dptrace.analysis.per_gpu.idle import idle
-from dptrace.analysis.per_gpu.split import Part, Split, collective_exposure, part_intervals_of, split
+from dptrace.analysis.per_gpu.split import Part, Split, collective_exposure, compute_of, part_intervals_of, split
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, union
 from dptrace.timeline.model import Kind, Phase, Timeline
 from dptrace.timeline.steps import select_steps_with_mask
@@ -95,13 +95,14 @@ class DeviceFigures(msgspec.Struct, frozen=True):
 def figures_of(timeline: Timeline) -> DeviceFigures:
     """Compute all figures of a timeline."""
     part_intervals = part_intervals_of(timeline)
-    exposed, overlapped = collective_exposure(timeline)
+    compute = compute_of(timeline)
+    exposed, overlapped = collective_exposure(timeline, compute)
     why = idle(timeline, part_intervals)
     flagged = timeline.recompute & (timeline.kind == Kind.COMPUTE)
     idle_time = intersect(timeline.parameter_search, why.idle)
     return DeviceFigures(
         timeline,
-        split(timeline, part_intervals),
+        split(timeline, part_intervals, compute),
         exposed,
         overlapped,
         part_intervals[Part.EXPOSED_COMM],

@@ -35,6 +35,7 @@ __all__ = [
     "Split",
     "by_kind",
     "collective_exposure",
+    "compute_of",
     "exposure",
     "overlap_percent",
     "part_intervals_of",
@@ -154,23 +155,27 @@ def part_intervals_of(timeline: Timeline) -> list[IntervalSet]:
     return disjoint
 
 
-def _compute(timeline: Timeline) -> IntervalSet:
+def compute_of(timeline: Timeline) -> IntervalSet:
+    """Return when a device computes."""
     mask = timeline.kind == Kind.COMPUTE
     return union(timeline.start_ns[mask], timeline.end_ns[mask])
 
 
-def split(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) -> Split:
+def split(
+    timeline: Timeline, part_intervals: list[IntervalSet] | None = None, compute: IntervalSet | None = None
+) -> Split:
     """Assign every nanosecond of every step to exactly one part.
 
     Args:
         part_intervals: the result of :func:`part_intervals_of`, if already computed.
+        compute: the result of :func:`compute_of`, likewise.
     """
     bounds = timeline.windows.bounds
     per_part = [np.diff(covered(claim, bounds)) for claim in part_intervals or part_intervals_of(timeline)]
     wall = np.diff(bounds)
     figures = dict(zip(("backward_ns", "forward_ns", "optimizer_ns", "other_ns"), per_part[:4], strict=True))
     comm = timeline.kind == Kind.COMMUNICATION
-    compute = _compute(timeline)
+    compute = compute_of(timeline) if compute is None else compute
     overlapped = intersect(union(timeline.start_ns[comm], timeline.end_ns[comm]), compute)
     figures |= {
         "exposed_comm_ns": per_part[4],
@@ -209,13 +214,15 @@ def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]
     return figures
 
 
-def collective_exposure(timeline: Timeline) -> tuple[Int64, Int64]:
+def collective_exposure(timeline: Timeline, compute: IntervalSet) -> tuple[Int64, Int64]:
     """Return exposed and overlapped ns of each interval on its own; both 0 for non-communication.
 
     With concurrent collectives the sum may exceed the step's.
+
+    Args:
+        compute: the result of :func:`compute_of`.
     """
     comm = timeline.kind == Kind.COMMUNICATION
-    compute = _compute(timeline)
     hidden = np.where(comm, covered(compute, timeline.end_ns) - covered(compute, timeline.start_ns), 0)
     return np.where(comm, timeline.end_ns - timeline.start_ns - hidden, 0), hidden
 
@@ -254,7 +261,7 @@ def exposure(timeline: Timeline) -> Segments:
     """Cut every communication interval into exposed and overlapped segments."""
     mask = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
     start, end = timeline.start_ns[mask], timeline.end_ns[mask]
-    compute = _compute(timeline)
+    compute = compute_of(timeline)
     # The alternating starts and ends of a set are already ascending, and sorting them would take most of the time.
     edges = np.column_stack(compute).ravel()
     low, high = np.searchsorted(edges, start, side="right"), np.searchsorted(edges, end, side="left")

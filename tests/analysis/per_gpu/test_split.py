@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptrace.analysis.per_gpu.split import FIGURES, Part, collective_exposure, exposure, partition, split
+from dptrace.analysis.per_gpu.split import FIGURES, Part, collective_exposure, compute_of, exposure, partition, split
 from dptrace.timeline.model import Phase, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 
@@ -92,7 +92,7 @@ def test_partition_has_no_gap_and_sums_to_the_split(timeline: Timeline) -> None:
 def test_exposure_cuts_each_collective_into_its_own_two_kinds(timeline: Timeline) -> None:
     """The segments of a collective cover it, and exposed ones have no compute at any instant."""
     stretches = exposure(timeline)
-    exposed, overlapped = collective_exposure(timeline)
+    exposed, overlapped = collective_exposure(timeline, compute_of(timeline))
     length = stretches.end_ns - stretches.start_ns
     for i in np.flatnonzero(timeline.kind == 1):
         mine = stretches.source == i
