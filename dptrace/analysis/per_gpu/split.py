@@ -168,7 +168,7 @@ def split(
 
     Args:
         part_intervals: the result of :func:`part_intervals_of`, if already computed.
-        compute: the result of :func:`compute_of`, likewise.
+        compute: the result of :func:`compute_of`, if already computed.
     """
     bounds = timeline.windows.bounds
     per_part = [np.diff(covered(claim, bounds)) for claim in part_intervals or part_intervals_of(timeline)]

@@ -50,7 +50,7 @@ _OPTIONS = (
         default=_TIMEOUT_S,
         show_default=True,
         metavar="S",
-        help="End a job in which a rank makes no step for S seconds; 0 waits for ever.",
+        help="End a job in which a rank makes no step for S seconds; 0 sets no limit.",
     ),
 )
 WINDOW_OPTIONS = (
