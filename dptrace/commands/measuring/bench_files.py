@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dptrace.commands.shared.output import write_text
-from dptrace.commands.shared.pages import svg_height
-from dptrace.core.files import atomic_write
+from dptrace.commands.shared.pages import write_picture
 from dptrace.core.units import plural
 
 if TYPE_CHECKING:
@@ -87,7 +86,6 @@ def write(folder: Path, result: BenchResult, charts: Sequence[tuple[ChartText, D
 
 def _pictures(folder: Path, charts: Sequence[tuple[ChartText, Drawing]], png: bool) -> int:
     """Write each chart as SVG and PNG, and delete those that can no longer be drawn. Return the number of files."""
-    from dptrace.viewers.base.screenshot import framed, screenshot
     from dptrace.viewers.base.svg_renderer import svg
 
     folder.mkdir(exist_ok=True)
@@ -102,6 +100,5 @@ def _pictures(folder: Path, charts: Sequence[tuple[ChartText, Drawing]], png: bo
         write_text(svg_path, text)
         count += 1 + png
         if png:
-            with atomic_write(png_path) as temporary:
-                screenshot(framed(text), temporary, (_PNG_WIDTH, svg_height(text, _PNG_WIDTH)))
+            write_picture(text, png_path, _PNG_WIDTH)
     return count

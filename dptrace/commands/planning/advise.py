@@ -7,25 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.planning.description_options import description_of, description_options, refuse_reading_options
+from dptrace.commands.planning.description_options import plan_of, plan_options
+from dptrace.commands.planning.picture import chart_of, page_of
 from dptrace.commands.shared.options import (
     Selection,
-    force_option,
+    drawn_output_option,
     given_options,
     json_option,
     reading_options,
     selection_options,
     verbosity_options,
 )
-from dptrace.commands.shared.output import (
-    OutputFile,
-    check_answer,
-    emit,
-    json_text,
-    print_hint,
-    print_notes,
-    print_tables,
-)
+from dptrace.commands.shared.output import check_answer, print_notes
+from dptrace.commands.shared.pages import DRAWN, write_answer
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
@@ -40,23 +34,17 @@ Examples:
   dptrace advise --params 70B --gpus 64 -o advice.html           # a page: steps and memory side by side
   dptrace advise runs/ddp                                        # a recording: findings and replays
 """
-_PAGES, _PICTURES = (".html",), (".svg", ".png")
-_SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
-_LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
 _ALL = "Show every plan and item, the sources of rules, and how gains were computed."
 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("run", metavar="[RUN]", required=False, type=click.Path())
-@description_options
-@click.option("--mfu", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE", help=_SHARE)
-@click.option("--links", type=click.Path(path_type=Path), metavar="FILE", help=_LINKS)
+@plan_options
 @selection_options
 @reading_options
 @click.option("--all", "every", is_flag=True, help=_ALL)
 @json_option
-@click.option("-o", "--output", type=OutputFile(), help="Write a page (.html), a chart (.svg, .png), or the text.")
-@force_option
+@drawn_output_option
 @verbosity_options
 def command(
     run: str | None,
@@ -82,15 +70,17 @@ def command(
     if run is not None:
         content = _recorded(run, {*described, "links"}, selection, read_options, verbosity)
     else:
-        content = _described(described, links)
+        from dptrace.model.advice.advice_report import advice_report
+
+        content = advice_report(plan_of(described, links))
     _write(content, every, as_json, output, verbosity)
     print_notes(content["assumptions"])
 
 
 def _check(output: Path | None, force: bool, as_json: bool, recorded: bool) -> None:
     """Refuse files that would be overwritten, or hold something else than their names say."""
-    check_answer(output, force, as_json, draws=(*_PAGES, *_PICTURES))
-    if recorded and output is not None and output.suffix in (*_PAGES, *_PICTURES):
+    check_answer(output, force, as_json, draws=DRAWN)
+    if recorded and output is not None and output.suffix.lower() in DRAWN:
         raise UsageError(f"{output}: the advice on a recording is tables; name a .txt file, or add --json.")
 
 
@@ -108,35 +98,16 @@ def _recorded(
         return recorded_advice(opened, lambda fraction: show(fraction, ""))
 
 
-def _described(described: dict[str, Any], links: Path | None) -> dict[str, Any]:
-    refuse_reading_options()
-    from dptrace.model.advice.advice_report import advice_report
-
-    description = description_of(described)
-    if links is not None:
-        from dptrace.commands.planning.measured_links import with_measured_links
-
-        description = with_measured_links(description, links)
-    return advice_report(description)
-
-
 def _write(content: dict[str, Any], every: bool, as_json: bool, output: Path | None, verbosity: str) -> None:
-    if as_json:
-        emit(json_text(content), output)
-    elif output is not None and output.suffix in _PAGES:
-        from dptrace.commands.shared.pages import write_page
-        from dptrace.viewers.planning.advise_page import document
-
-        write_page(output, lambda: document(content), verbosity)
-    elif output is not None and output.suffix in _PICTURES:
-        from dptrace.commands.planning.picture import write_drawing
-        from dptrace.viewers.planning.advise_charts import steps_chart
-
-        write_drawing(steps_chart(content), output)
-    else:
-        print_tables(lambda console: _print(content, every, console), output)
-    if output is not None and (as_json or output.suffix not in _PAGES):
-        print_hint(f"Wrote {output}.", verbosity)
+    write_answer(
+        content,
+        output,
+        as_json,
+        verbosity,
+        show=lambda console: _print(content, every, console),
+        page=lambda: page_of(content),
+        chart=lambda: chart_of(content),
+    )
 
 
 def _print(content: dict[str, Any], every: bool, console: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,7 @@ from dptrace.errors import UsageError
 if TYPE_CHECKING:
     from dptrace.model.planning.describe import Description
 
-__all__ = ["Amount", "description_of", "description_options", "memory_options", "refuse_reading_options"]
+__all__ = ["Amount", "description_of", "memory_options", "plan_of", "plan_options"]
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
@@ -125,12 +126,17 @@ _cluster_options = group(
 )
 """GPUs, and how the training is spread over them."""
 
-_link_option = click.option("--link", default="nvlink4,ib-ndr", metavar="A,B", help=_LINK)
-
 memory_options = group(model_options, training_options, _cluster_options)
 """What the memory of a training depends on."""
-description_options = group(memory_options, _link_option)
-"""The same, and the links that its time depends on."""
+_SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
+_LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
+plan_options = group(
+    memory_options,
+    click.option("--link", default="nvlink4,ib-ndr", metavar="A,B", help=_LINK),
+    click.option("--mfu", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE", help=_SHARE),
+    click.option("--links", type=click.Path(path_type=Path), metavar="FILE", help=_LINKS),
+)
+"""The same, and what its time depends on."""
 
 
 def description_of(options: dict[str, Any]) -> Description:
@@ -145,12 +151,23 @@ def description_of(options: dict[str, Any]) -> Description:
     return Description(**{name: options.pop(name) for name in Description.__struct_fields__ if name in options})
 
 
-def refuse_reading_options() -> None:
-    """Refuse options on how a recording is read where none is named.
+def plan_of(options: dict[str, Any], links: Path | None) -> Description:
+    """Take the described training out of a verb's options, with the measured links of a file where there is one.
 
     Raises:
-        UsageError: the message names the first.
+        UsageError: an option has no meaning for what the others describe, or is about a recording.
+        DptraceError: the file holds no fitted line.
     """
+    _refuse_reading_options()
+    description = description_of(options)
+    if links is None:
+        return description
+    from dptrace.commands.planning.measured_links import with_measured_links
+
+    return with_measured_links(description, links)
+
+
+def _refuse_reading_options() -> None:
     options = {"comm_patterns": "comm-pattern", "cache": "no-cache"}
     if extra := sorted(given_options() & {"comm_patterns", "strict", "cache", "jobs", "ranks", "steps"}):
         raise UsageError(f"--{options.get(extra[0], extra[0])} is about a recording; name its folder, too.")

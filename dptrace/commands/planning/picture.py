@@ -1,26 +1,21 @@
-"""The charts of a plan as a file: SVG, or PNG with an installed Chromium."""
+"""The page and the chart of advice, or of a prediction: of a plan, a recording, or a message."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from dptrace.commands.shared.output import write_text
-from dptrace.commands.shared.pages import svg_height
-from dptrace.core.files import atomic_write
 
 if TYPE_CHECKING:
     from dptrace.viewers.base.marks import Drawing
 
-__all__ = ["page_of", "write_chart", "write_drawing"]
-
-_WIDTH = 1200
+__all__ = ["chart_of", "page_of"]
 
 
 def page_of(content: Mapping[str, Any]) -> str:
-    """Return the page of a plan, of a recording's prediction, or of a message."""
-    if content["kind"] == "message_costs":
+    """Return the page of advice, of a plan, of a recording's prediction, or of a message."""
+    if content["kind"] == "advise":
+        from dptrace.viewers.planning.advise_page import document
+    elif content["kind"] == "message_costs":
         from dptrace.viewers.planning.message_page import document
     elif "recorded" in content:
         from dptrace.viewers.planning.recorded_page import document
@@ -29,39 +24,18 @@ def page_of(content: Mapping[str, Any]) -> str:
     return document(content)
 
 
-def write_chart(content: Mapping[str, Any], path: Path) -> None:
+def chart_of(content: Mapping[str, Any]) -> Drawing:
     """Draw the step by strategy; of one strategy, its efficiency by number of GPUs; of a recording, its roofline; of a
-    message, its all-reduces by size.
-
-    Raises:
-        DptraceError: a PNG is asked for, and there is no Chromium.
-    """
+    message, its all-reduces by size; of advice, the steps of its plans."""
+    from dptrace.viewers.planning.advise_charts import steps_chart
     from dptrace.viewers.planning.message_chart import message_chart
     from dptrace.viewers.planning.predict_charts import scaling_chart, strategies_chart
     from dptrace.viewers.planning.roofline_chart import recorded_roofline_chart
 
+    if content["kind"] == "advise":
+        return steps_chart(content)
     if content["kind"] == "message_costs":
-        chart = message_chart(content)
-    elif "recorded" in content:
-        chart = recorded_roofline_chart(content)
-    else:
-        chart = strategies_chart(content) if len(content["candidates"]) > 1 else scaling_chart(content)
-    write_drawing(chart, path)
-
-
-def write_drawing(chart: Drawing, path: Path) -> None:
-    """Write a chart as SVG or PNG, by the suffix.
-
-    Raises:
-        DptraceError: a PNG is asked for, and there is no Chromium.
-    """
-    from dptrace.viewers.base.svg_renderer import svg
-
-    drawn = svg(chart)
-    if path.suffix == ".svg":
-        write_text(path, drawn)
-        return
-    from dptrace.viewers.base.screenshot import framed, screenshot
-
-    with atomic_write(path) as temporary:
-        screenshot(framed(drawn), temporary, (_WIDTH, svg_height(drawn, _WIDTH)))
+        return message_chart(content)
+    if "recorded" in content:
+        return recorded_roofline_chart(content)
+    return strategies_chart(content) if len(content["candidates"]) > 1 else scaling_chart(content)

@@ -8,30 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.planning.description_options import (
-    Amount,
-    description_of,
-    description_options,
-    refuse_reading_options,
-)
+from dptrace.commands.planning.description_options import Amount, plan_of, plan_options
+from dptrace.commands.planning.picture import chart_of, page_of
 from dptrace.commands.shared.options import (
     Selection,
-    force_option,
+    drawn_output_option,
     given_options,
     json_option,
     reading_options,
     selection_options,
     verbosity_options,
 )
-from dptrace.commands.shared.output import (
-    OutputFile,
-    check_answer,
-    emit,
-    json_text,
-    print_hint,
-    print_notes,
-    print_tables,
-)
+from dptrace.commands.shared.output import check_answer, print_notes
+from dptrace.commands.shared.pages import DRAWN, write_answer
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
@@ -48,27 +37,21 @@ Examples:
   dptrace predict runs/ddp                                         # a recording, on 1 to 1,024 ranks
   dptrace predict runs/ddp -o roofline.html                        # its steps on the communication roofline
 """
-_PAGES, _PICTURES = (".html",), (".svg", ".png")
-_LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
 _BYTES = "Instead of a training, one message by every collective: 208MB (of 10⁶ bytes)."
 _GAMMA = "Picoseconds to add a byte, with --bytes. [0; of --links as measured]"
 _DESCRIBED = ("tokens", "links", "message_bytes", "gamma")
-_SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("run", metavar="[RUN]", required=False, type=click.Path())
-@description_options
-@click.option("--mfu", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE", help=_SHARE)
-@click.option("--links", type=click.Path(path_type=Path), metavar="FILE", help=_LINKS)
+@plan_options
 @click.option("--bytes", "message_bytes", type=Amount(), metavar="SIZE", help=_BYTES)
 @click.option("--gamma", type=click.FloatRange(0), metavar="PS", help=_GAMMA)
 @click.option("--tokens", type=Amount(), metavar="N", help="Tokens to train on: adds the days that it takes.")
 @selection_options
 @reading_options
 @json_option
-@click.option("-o", "--output", type=OutputFile(), help="Write a page (.html), a chart (.svg, .png), or the text.")
-@force_option
+@drawn_output_option
 @verbosity_options
 def command(
     run: str | None,
@@ -91,7 +74,7 @@ def command(
     With the folder of a recorded data-parallel training, its own times are predicted for other numbers of ranks. The
     assumptions are printed with it; docs/guides/plan.md compares predictions with published measurements.
     """
-    check_answer(output, force, as_json, draws=(*_PAGES, *_PICTURES))
+    check_answer(output, force, as_json, draws=DRAWN)
     if run is not None:
         content = _recorded(run, {*described, *_DESCRIBED}, selection, read_options, verbosity)
     elif message_bytes is not None:
@@ -101,22 +84,20 @@ def command(
     else:
         if gamma is not None:
             raise UsageError(f"--gamma {gamma:g}: is for one message; add --bytes.")
-        page = output is not None and output.suffix in _PAGES
-        content = _described(described, links, tokens, page)
-    _write(content, as_json, output, verbosity)
+        page = output is not None and output.suffix == ".html"
+        from dptrace.model.planning.predict_report import predict_report
+
+        content = predict_report(plan_of(described, links), tokens, live=page)
+    write_answer(
+        content,
+        output,
+        as_json,
+        verbosity,
+        show=lambda console: (_print_recorded if "recorded" in content else _print)(content, console),
+        page=lambda: page_of(content),
+        chart=lambda: chart_of(content),
+    )
     print_notes(content.get("assumptions", ()))
-
-
-def _described(described: dict[str, Any], links: Path | None, tokens: float | None, page: bool) -> dict[str, Any]:
-    refuse_reading_options()
-    from dptrace.model.planning.predict_report import predict_report
-
-    description = description_of(described)
-    if links is not None:
-        from dptrace.commands.planning.measured_links import with_measured_links
-
-        description = with_measured_links(description, links)
-    return predict_report(description, tokens, live=page)
 
 
 def _recorded(
@@ -130,24 +111,6 @@ def _recorded(
         raise UsageError(f"--{name} describes a training; a recording describes itself.")
     read_options = replace(read_options, figures_only=selection.steps is None)
     return predict_recording(open_with_progress((run,), read_options, verbosity, selection), run)
-
-
-def _write(content: dict[str, Any], as_json: bool, output: Path | None, verbosity: str) -> None:
-    if as_json:
-        emit(json_text(content), output)
-    elif output is not None and output.suffix in _PAGES:
-        from dptrace.commands.planning.picture import page_of
-        from dptrace.commands.shared.pages import write_page
-
-        write_page(output, lambda: page_of(content), verbosity)
-    elif output is not None and output.suffix in _PICTURES:
-        from dptrace.commands.planning.picture import write_chart
-
-        write_chart(content, output)
-    else:
-        print_tables(lambda console: (_print_recorded if "recorded" in content else _print)(content, console), output)
-    if output is not None and (as_json or output.suffix not in _PAGES):
-        print_hint(f"Wrote {output}.", verbosity)
 
 
 def _print_recorded(content: dict[str, Any], console: Console) -> None:

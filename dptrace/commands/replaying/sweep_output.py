@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptrace.commands.shared.output import emit, json_text, print_hint, print_tables, write_text
-from dptrace.core.files import atomic_write
+from dptrace.commands.shared.pages import write_answer
 
 if TYPE_CHECKING:
     from dptrace.replay.sweep import Sweep
+    from dptrace.viewers.base.marks import Drawing
 
 __all__ = ["write_sweep"]
 
@@ -18,34 +18,27 @@ _WIDTH = 960
 
 def write_sweep(sweep: Sweep, output: Path | None, as_json: bool, verbosity: str) -> None:
     """Print the answers, or write them to a file, by what its name says."""
-    suffix = "" if output is None else output.suffix
-    if as_json:
-        emit(json_text(sweep.to_dict()), output)
-    elif output is not None and suffix == ".html":
-        from dptrace.commands.shared.pages import write_page
-        from dptrace.viewers.pages.whatif_sweep import document
+    from dptrace.viewers.terminal.replay.whatif_sweep import print_sweep
 
-        write_page(output, lambda: document(sweep), verbosity)
-        return
-    elif output is not None and suffix in (".svg", ".png"):
-        _write_picture(sweep, output)
-    else:
-        from dptrace.viewers.terminal.replay.whatif_sweep import print_sweep
-
-        print_tables(lambda console: print_sweep(sweep, console), output)
-    if output is not None:
-        print_hint(f"Wrote {output}.", verbosity)
+    write_answer(
+        sweep.to_dict(),
+        output,
+        as_json,
+        verbosity,
+        show=lambda console: print_sweep(sweep, console),
+        page=lambda: _page(sweep),
+        chart=lambda: _chart(sweep),
+        width=_WIDTH,
+    )
 
 
-def _write_picture(sweep: Sweep, output: Path) -> None:
-    from dptrace.commands.shared.pages import svg_height
-    from dptrace.viewers.base.screenshot import framed, screenshot
-    from dptrace.viewers.base.svg_renderer import svg
+def _page(sweep: Sweep) -> str:
+    from dptrace.viewers.pages.whatif_sweep import document
+
+    return document(sweep)
+
+
+def _chart(sweep: Sweep) -> Drawing:
     from dptrace.viewers.pages.whatif_sweep import sweep_chart
 
-    drawn = svg(sweep_chart(sweep))
-    if output.suffix == ".svg":
-        write_text(output, drawn)
-    else:
-        with atomic_write(output) as temporary:
-            screenshot(framed(drawn), temporary, (_WIDTH, svg_height(drawn, _WIDTH)))
+    return sweep_chart(sweep)

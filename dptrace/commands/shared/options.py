@@ -18,6 +18,7 @@ __all__ = [
     "Selection",
     "Toggle",
     "check_machines",
+    "drawn_output_option",
     "field_of",
     "force_option",
     "gains_option",
@@ -127,6 +128,10 @@ force_option = click.option("--force", is_flag=True, help="Overwrite existing fi
 _OUTPUT = "Write to this file instead of the terminal."
 output_option = group(click.option("-o", "--output", type=OutputFile(dash=True), help=_OUTPUT), force_option)
 """-o and --force, for a verb whose answer goes to the terminal otherwise."""
+
+_DRAWN = "Write a page (.html), a chart (.svg, .png), or the text."
+drawn_output_option = group(click.option("-o", "--output", type=OutputFile(), help=_DRAWN), force_option)
+"""The same, for a verb that can also draw its answer."""
 
 
 class _Machines(click.IntRange):
