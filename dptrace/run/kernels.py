@@ -189,8 +189,7 @@ def kernel_summary(run: _Run, by: str, kind: str = "all", per_rank: bool = False
 
     if by not in GROUPINGS:
         raise UsageError(f"Kernels can't be listed by {by!r}. Choose from {', '.join(GROUPINGS)}.")
-    if run.figures_only:
-        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out.")
+    _check_intervals(run)
     summary = summarize(
         run.timelines,
         lambda timeline: operator_calls_of(run, timeline),
@@ -248,8 +247,7 @@ def launch_table(run: _Run, per_rank: bool = False) -> tuple[list[dict[str, Any]
     """Return the host time of each call, and the launch figures of each device."""
     from dptrace.analysis.kernels.launches import host_rows, launch_figures
 
-    if run.figures_only:
-        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out.")
+    _check_intervals(run)
     if run.rereader is None:
         return [], [launch_figures(timeline) for timeline in run.timelines]
     recorded = [operator_calls_of(run, timeline) for timeline in run.timelines]

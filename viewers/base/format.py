@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.text import Text
 
 from dptrace.analysis.findings.gain import Gain
@@ -10,12 +13,17 @@ from dptrace.core.units import duration
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 
-__all__ = ["gain_sentence", "plain", "rank_label", "step_label"]
+__all__ = ["gain_sentence", "plain", "rank_label", "shapes_text", "step_label"]
 
 
 def plain(text: str) -> Text:
     """Return a text from a trace without markup and control characters that a terminal would obey."""
     return Text(sanitize(text))
+
+
+def shapes_text(row: Mapping[str, Any]) -> str:
+    """Return the shapes of an operator's inputs from its row in a table of kernels: ``[8,512] [512,64]``."""
+    return " ".join(str(sizes).replace(" ", "") for sizes in row["input_dims"] if sizes)
 
 
 def step_label(name: str) -> str:

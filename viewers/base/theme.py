@@ -11,6 +11,7 @@ from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import Part
 
 __all__ = [
+    "ALGORITHM_STYLES",
     "CAUSE_COLORS",
     "CHROME",
     "DARK",
@@ -50,6 +51,15 @@ _LOOKS: dict[Part | str, tuple[str, str, str, str]] = {
 the same two on a dark page. ``python -m benchmarks.palette`` prints what the tests hold: text has a contrast of at
 least 4.5:1, a fill of at least 3:1 against page and idle time, and what one row can hold differs for every kind of
 color vision, and in a grey print by lightness or pattern."""
+
+ALGORITHM_STYLES = {
+    "ring": ("#0072B2", "circle"),
+    "tree": ("#009E73", "square"),
+    "halving-doubling": ("#D55E00", "triangle"),
+    "hierarchical": ("#A8438A", "diamond"),
+    "naive": ("#B58900", "circle"),
+}
+"""Color and shape of the points of each all-reduce algorithm."""
 
 PART_COLORS: dict[Part, str] = {part: look[0] for part, look in _LOOKS.items() if isinstance(part, Part)}
 

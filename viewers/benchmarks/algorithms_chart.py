@@ -7,20 +7,14 @@ from typing import Any
 
 from dptrace.core.text import sanitize
 from dptrace.core.units import duration
+from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Line, log_axis
 from dptrace.viewers.benchmarks.algorithms_table import LIBRARY
 from dptrace.viewers.benchmarks.links_table import size
 
 __all__ = ["algorithms_chart", "size_axis"]
 
-_STYLE = {
-    "ring": ("#0072B2", "circle"),
-    "tree": ("#009E73", "square"),
-    "halving-doubling": ("#D55E00", "triangle"),
-    "hierarchical": ("#A8438A", "diamond"),
-    "naive": ("#B58900", "circle"),
-    LIBRARY: ("#4B5563", "square"),
-}
+_STYLE = {**theme.ALGORITHM_STYLES, LIBRARY: ("#4B5563", "square")}
 _OTHER = ("#374151", "triangle")
 _HEIGHT = 380
 

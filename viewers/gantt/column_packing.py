@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = ["pack", "unpack"]
+__all__ = ["differences", "pack", "unpack"]
 
 _TYPES: tuple[tuple[str, type[np.unsignedinteger[Any]]], ...] = (
     ("Uint8", np.uint8),
@@ -21,6 +21,13 @@ _TYPES: tuple[tuple[str, type[np.unsignedinteger[Any]]], ...] = (
 )
 _ESCAPE = 2**32 - 1
 """Values from here on, such as a duration of 4.29 s in ns, do not fit in 32 bits and are listed separately."""
+
+
+def differences(values: Int64) -> Int64:
+    """Return the differences of successive values as numbers from 0: even ones are increases, odd ones decreases."""
+    steps = np.diff(values, prepend=0)
+    folded: Int64 = np.where(steps < 0, -2 * steps - 1, 2 * steps)
+    return folded
 
 
 def pack(values: Int64) -> dict[str, Any]:

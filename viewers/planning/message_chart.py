@@ -7,18 +7,12 @@ from typing import Any
 
 from dptrace.core.text import sanitize
 from dptrace.core.units import byte_size, duration
+from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Line, log_axis
 
 __all__ = ["message_chart"]
 
-_STYLE = {
-    "ring": ("#0072B2", "circle"),
-    "tree": ("#009E73", "square"),
-    "halving-doubling": ("#D55E00", "triangle"),
-    "hierarchical": ("#A8438A", "diamond"),
-    "naive": ("#B58900", "circle"),
-    "hierarchical-sharded": ("#4B5563", "square"),
-}
+_STYLE = {**theme.ALGORITHM_STYLES, "hierarchical-sharded": ("#4B5563", "square")}
 _HEIGHT = 380
 _POINTS_PER_DECADE = 8
 

@@ -8,12 +8,11 @@ from functools import partial
 import numpy as np
 
 from dptrace.core.units import share as percent
-from dptrace.errors import UsageError
 from dptrace.simulate.cluster import Numbers
 from dptrace.simulate.costs import cost_of, megabytes
 from dptrace.simulate.explanation import Message, Outcome, verify
 from dptrace.simulate.group import Group
-from dptrace.simulate.parallelism.network import backward, forward, gradients, samples, weights
+from dptrace.simulate.parallelism.network import backward, forward, gradients, layers_of, samples, weights
 from dptrace.simulate.settings import Settings
 
 __all__ = ["DEFAULT_BUCKET_BYTES", "FIRST_BUCKET_BYTES", "buckets", "ddp"]
@@ -90,9 +89,7 @@ def ddp(settings: Settings) -> Outcome:
     Raises:
         UsageError: the number of layers is out of range.
     """
-    layers = settings.layers or _LAYERS
-    if not 1 <= layers <= _MOST_LAYERS:
-        raise UsageError(f"--layers {layers}: must be from 1 to {_MOST_LAYERS}.")
+    layers = layers_of(settings, _LAYERS, _MOST_LAYERS)
     replicas, group = _Replicas(settings, layers), Group(settings, [f"gradient {layer}" for layer in range(layers)])
     for layer in range(layers):
         group.add("forward", f"F{layer}", f"forward of layer {layer}", partial(replicas.forward, layer))

@@ -6,12 +6,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dptrace.errors import UsageError
 from dptrace.simulate.cluster import Numbers
+from dptrace.simulate.settings import Settings
 
-__all__ = ["WIDTH", "backward", "forward", "gradients", "samples", "weights"]
+__all__ = ["WIDTH", "backward", "forward", "gradients", "layers_of", "samples", "weights"]
 
 WIDTH = 3
 """Features of every layer."""
+
+
+def layers_of(settings: Settings, usual: int, most: int) -> int:
+    """Return the number of layers that the settings ask for.
+
+    Raises:
+        UsageError: it is out of range.
+    """
+    layers = settings.layers or usual
+    if not 1 <= layers <= most:
+        raise UsageError(f"--layers {layers}: must be from 1 to {most}.")
+    return layers
 
 
 def weights(count: int) -> list[Numbers]:

@@ -6,12 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from dptrace.errors import UsageError
 from dptrace.simulate.cluster import Numbers
 from dptrace.simulate.costs import cost_of, megabytes
 from dptrace.simulate.explanation import Message, Outcome, verify
 from dptrace.simulate.group import Group, shards
-from dptrace.simulate.parallelism.network import WIDTH, backward, forward, gradients, samples, weights
+from dptrace.simulate.parallelism.network import WIDTH, backward, forward, gradients, layers_of, samples, weights
 from dptrace.simulate.settings import Settings
 
 __all__ = ["fsdp"]
@@ -102,9 +101,7 @@ def fsdp(settings: Settings) -> Outcome:
     Raises:
         UsageError: the number of layers is out of range.
     """
-    layers = settings.layers or _LAYERS
-    if not 1 <= layers <= _MOST_LAYERS:
-        raise UsageError(f"--layers {layers}: must be from 1 to {_MOST_LAYERS}.")
+    layers = layers_of(settings, _LAYERS, _MOST_LAYERS)
     state = _Sharded(settings, layers)
     _schedule(state)
     steps = state.group.steps()

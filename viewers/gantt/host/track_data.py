@@ -20,7 +20,7 @@ from dptrace.timeline.host import HostActivity
 from dptrace.timeline.host_calls import HostCalls
 from dptrace.timeline.model import Kind, Timeline
 from dptrace.viewers.gantt.chart import Chart, drawn_intervals
-from dptrace.viewers.gantt.column_packing import pack
+from dptrace.viewers.gantt.column_packing import differences, pack
 from dptrace.viewers.gantt.host.calls_window import CallsWindow, calls_window
 
 __all__ = ["KINDS", "MOST_THREADS", "threads_of", "track_data", "window_data"]
@@ -144,20 +144,13 @@ def _launch_columns(calls: HostCalls, device: Int64, origin: int, threads: list[
     details = np.zeros(len(device), np.int64)
     details[found] = detail + 1
     columns = {
-        "start": _differences(start),
+        "start": differences(start),
         "length": np.where(known, calls.end_ns[call] - calls.start_ns[call] + 1, 0),
         "thread": np.where(shown, place + 1, 0),
-        "correlation": _differences(correlation),
+        "correlation": differences(correlation),
         "detail": details,
     }
     return {key: pack(column) for key, column in columns.items()}
-
-
-def _differences(values: Int64) -> Int64:
-    """Return the differences of successive values as numbers from 0: even ones are increases, odd ones the others."""
-    steps = np.diff(values, prepend=0)
-    folded: Int64 = np.where(steps < 0, -2 * steps - 1, 2 * steps)
-    return folded
 
 
 def _numbered(column: NDArray[Any]) -> tuple[Int64, list[int]]:

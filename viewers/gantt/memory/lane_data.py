@@ -15,7 +15,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.charts.memory_curve import sampled
 from dptrace.viewers.gantt.chart import Chart
-from dptrace.viewers.gantt.column_packing import pack
+from dptrace.viewers.gantt.column_packing import differences, pack
 
 __all__ = ["MOST_POINTS", "MOST_TRACKS", "memory_lanes", "with_memory"]
 
@@ -71,8 +71,8 @@ def _lane(use: MemoryUse, device: DeviceMemory, chart: Chart) -> dict[str, Any]:
     calls = np.sort(np.append(use.calls.start_ns, use.failed.time_ns)) if not device.on_cpu else np.empty(0, np.int64)
     return {
         "delta": pack(np.diff(time - start, prepend=0)),
-        "bytes": pack(_folded(total[level])),
-        "reserved": pack(_folded(reserved[level])),
+        "bytes": pack(differences(total[level])),
+        "reserved": pack(differences(reserved[level])),
         "least": min(int(total[level].min()), 0),
         "most": max(int(total[level].max()), int(reserved[level].max()), 1),
         "peak": [max(int(times[max(peak - 1, 0)]) - start, 0), int(total[peak])],
@@ -80,10 +80,3 @@ def _lane(use: MemoryUse, device: DeviceMemory, chart: Chart) -> dict[str, Any]:
         "exact": exact,
         "fromStart": device.on_cpu,
     }
-
-
-def _folded(values: Int64) -> Int64:
-    """Return differences of successive values as numbers from 0: even ones are increases, odd ones decreases."""
-    steps = np.diff(values, prepend=0)
-    folded: Int64 = np.where(steps < 0, -2 * steps - 1, 2 * steps)
-    return folded

@@ -13,7 +13,7 @@ from dptrace.analysis.kernels.summary import KernelSummary
 from dptrace.core.units import byte_size, milliseconds, number, plural, share
 from dptrace.run.kernels import kernel_summary
 from dptrace.run.run import Run
-from dptrace.viewers.base.format import plain
+from dptrace.viewers.base.format import plain, shapes_text
 from dptrace.viewers.terminal.tables.cross_rank import findings_list
 from dptrace.viewers.terminal.tables.split import titled_table
 
@@ -48,10 +48,6 @@ def _number(name: str, digits: int = 1) -> Cell:
     return lambda row: "–" if row.get(name) is None else f"{row[name]:,.{digits}f}"
 
 
-def _shapes(row: Row) -> str:
-    return " ".join(str(sizes).replace(" ", "") for sizes in row["input_dims"] if sizes)
-
-
 def _gigaflop(row: Row) -> str:
     return "–" if row["flops"] is None else f"{row['flops'] / 1e9:,.3f}"
 
@@ -64,7 +60,7 @@ _NAMES: dict[str, dict[str, Cell]] = {
         "backward of": _text("forward_operator"),
         "phase": _text("phase"),
     },
-    "operator-shape": {"operator": _text("operator"), "inputs": _shapes, "type": _text("dtype")},
+    "operator-shape": {"operator": _text("operator"), "inputs": shapes_text, "type": _text("dtype")},
     "module": {"module": _text("module")},
     "layer": {"layer": _text("layer")},
     "annotation": {"annotation": _text("annotation")},

@@ -11,6 +11,7 @@ from dptrace.core.units import byte_size, milliseconds, number, share
 from dptrace.errors import DptraceError
 from dptrace.run.kernels import kernel_summary
 from dptrace.run.run import Run
+from dptrace.viewers.base.format import shapes_text
 from dptrace.viewers.base.marks import Dot, Drawing, Entry, Label, Line, log_axis, message
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.views.registry import View
@@ -97,7 +98,7 @@ def _dots(rows: Sequence[_Row]) -> Iterator[Dot]:
 
 
 def _tip(row: _Row) -> str:
-    about = f"{row['operator']} {_shapes(row)} {row['dtype']}: {number(row['tflops'])} TFLOP/s"
+    about = f"{row['operator']} {shapes_text(row)} {row['dtype']}: {number(row['tflops'])} TFLOP/s"
     if row["share_of_peak"] is not None:
         about += f", {share(row['share_of_peak'])} of the peak"
     if row["share_of_roofline"] is not None and row["bound"] is not None:
@@ -105,10 +106,6 @@ def _tip(row: _Row) -> str:
     calls = f"{row['count']:,} calls" if row["count"] != 1 else "1 call"
     about += f"; {number(row['flops_per_byte'])} FLOP/byte, {byte_size(row['bytes'])}; {calls}, "
     return about + f"{milliseconds(row['total_ns'])} ms"
-
-
-def _shapes(row: _Row) -> str:
-    return " ".join(str(sizes).replace(" ", "") for sizes in row["input_dims"] if sizes)
 
 
 def roofline_table(run: Run) -> TextTable:
@@ -121,7 +118,7 @@ def roofline_table(run: Run) -> TextTable:
     cells = tuple(
         (
             row["operator"],
-            _shapes(row),
+            shapes_text(row),
             row["dtype"],
             f"{row['count']:,}",
             milliseconds(row["total_ns"]),
