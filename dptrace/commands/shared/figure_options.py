@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dptrace.commands.shared.options import Selection, field_of, group
-from dptrace.commands.shared.output import OutputFile, print_hint, write_text
+from dptrace.commands.shared.output import OutputFile, print_hint
+from dptrace.commands.shared.pages import svg_height, write_picture
 from dptrace.commands.shared.progress import progress
 from dptrace.core.files import atomic_write, check_output
 from dptrace.core.units import byte_size
@@ -70,22 +71,18 @@ class FigureOptions:
         assert path is not None
         with progress("Drawing", verbosity, measured=False):
             drawn = figure_svg(run, selection.steps is not None, selection.ranks is not None, width, self.annotate)
-            if path.suffix.lower() == ".svg":
-                write_text(path, drawn)
+            if path.suffix.lower() == ".pdf":
+                _write_pdf(drawn, path, width)
             else:
-                _draw(drawn, path, width)
+                write_picture(drawn, path, _DENSITY * width)
         print_hint(f"Wrote {path} ({byte_size(path.stat().st_size)}).", verbosity)
 
 
-def _draw(drawn: str, path: Path, width: int) -> None:
-    from dptrace.commands.shared.pages import svg_height
-    from dptrace.viewers.base.screenshot import framed, screenshot, write_pdf
+def _write_pdf(drawn: str, path: Path, width: int) -> None:
+    from dptrace.viewers.base.screenshot import write_pdf
 
     with atomic_write(path) as temporary:
-        if path.suffix.lower() == ".pdf":
-            write_pdf(drawn, temporary, (width, svg_height(drawn, width)))
-        else:
-            screenshot(framed(drawn), temporary, (_DENSITY * width, svg_height(drawn, _DENSITY * width)))
+        write_pdf(drawn, temporary, (width, svg_height(drawn, width)))
 
 
 _FIELD = field_of("figure", FigureOptions())
