@@ -33,7 +33,7 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind
 from dptrace.replay.paths.path import path_of_run
 from dptrace.replay.simulation.changes import Bandwidth, Change, Compute, NoHostDelay
-from dptrace.replay.simulation.samples import WALL, Chosen, Outcome, outcome, simulated
+from dptrace.replay.simulation.samples import WALL, Outcome, StepSelection, outcome, simulated_figures
 from dptrace.replay.simulation.simulate import Schedule
 from dptrace.replay.transforms.levelling import NoStraggler
 from dptrace.replay.whatif import Replay
@@ -71,7 +71,7 @@ def default_runs() -> Iterator[Path]:
 
 def errors(replay: Replay, result: Outcome) -> tuple[float, float]:
     """Return the error of the median step on the worst rank, and of the worst step, as shares."""
-    measured, replayed = (table[:, :, WALL] for table in (replay.measured, simulated(result, replay.chosen)))
+    measured, replayed = (table[:, :, WALL] for table in (replay.measured, simulated_figures(result, replay.chosen)))
     steps = median(replayed, axis=1) / median(measured, axis=1) - 1
     return float(steps[np.abs(steps).argmax()]), float(np.abs(replayed / measured - 1).max())
 
@@ -88,7 +88,7 @@ def show_errors(name: str, replay: Replay) -> None:
     )
 
 
-def gain_ms(model: Model, change: Change, chosen: Chosen) -> float:
+def gain_ms(model: Model, change: Change, chosen: StepSelection) -> float:
     """Return how much earlier the run ends, in ms a step."""
     before, after = outcome(model, chosen), outcome(change.apply(model), chosen)
     return float((before.ended_ns - after.ended_ns).mean() / len(chosen.steps) / 1e6)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison as Comparison
     from dptrace.model.planning.describe import Description
     from dptrace.replay.critical_path import CriticalPath as CriticalPath
-    from dptrace.replay.transforms.options import Others as Others
+    from dptrace.replay.transforms.options import ExtraOptions as ExtraOptions
     from dptrace.replay.whatif import Replay as Replay
     from dptrace.replay.whatif import WhatIf as WhatIf
     from dptrace.run.run import Run
@@ -116,7 +116,7 @@ def whatif(
     no_straggler: bool = False,
     no_host_delay: bool = False,
     perfect_overlap: bool = False,
-    **others: Unpack[Others],
+    **others: Unpack[ExtraOptions],
 ) -> WhatIf:
     """Predict what a step would take if something were different, by replaying the run; changes apply together.
 

@@ -16,7 +16,7 @@ from dptrace.core.intervals import Int64
 from dptrace.errors import UsageError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
-from dptrace.replay.paths.binding import binding_edges, chain_to
+from dptrace.replay.paths.binding_edges import binding_edges, chain_to
 from dptrace.replay.paths.by_module import ModuleTime, module_times, modules_frame
 from dptrace.replay.paths.path import LINK_KINDS, Links, StepEnds, last_task, links_of, step_ends, step_order
 from dptrace.replay.paths.recorded import RecordedPath, recorded_path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from dptrace.replay.whatif import Replay
 
-__all__ = ["SCHEMA", "CriticalPath", "Item", "critical_path"]
+__all__ = ["SCHEMA", "CriticalPath", "PathItem", "critical_path"]
 
 SCHEMA = 1
 """Version of the JSON of a critical path."""
@@ -38,7 +38,7 @@ _MOST_ITEMS = 12
 _COLUMNS = ("rank", "device", "name", "kind", "start_ns", "duration_ns", "slack_ns", "on_path")
 
 
-class Item(msgspec.Struct, frozen=True):
+class PathItem(msgspec.Struct, frozen=True):
     """What takes time on a critical path: a kernel, a kind of collective, or an operator on the host."""
 
     kind: str
@@ -67,7 +67,7 @@ class CriticalPath:
     """By the names in LINK_KINDS; they add up to the length."""
     by_rank: dict[int | None, int]
     """None stands for transfers, which are of all ranks."""
-    items: tuple[Item, ...]
+    items: tuple[PathItem, ...]
     """What takes the most time on the path."""
     links: Links
     notes: tuple[str, ...]
@@ -257,7 +257,7 @@ def _described(model: Model, kind: str, task: int) -> dict[str, Any]:
     }
 
 
-def _items(model: Model, links: Links, shortening: Shortening) -> tuple[Item, ...]:
+def _items(model: Model, links: Links, shortening: Shortening) -> tuple[PathItem, ...]:
     """Return what takes the most time on the path, with what 10 % less time of it gains."""
     graph = model.graph
     names = _item_names(model)
@@ -271,7 +271,7 @@ def _items(model: Model, links: Links, shortening: Shortening) -> tuple[Item, ..
         kind, name = divmod(int(known[number]), len(graph.names) + 1)
         label = graph.names[name - 1] if name else ""
         gain = shortening.of_name(LINK_KINDS[kind], name - 1, names)
-        items.append(Item(LINK_KINDS[kind], label, int(total[number]), gain))
+        items.append(PathItem(LINK_KINDS[kind], label, int(total[number]), gain))
     return tuple(items)
 
 

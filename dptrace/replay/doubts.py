@@ -11,7 +11,7 @@ from dptrace.core.units import duration, share
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.inferred import residuals
 from dptrace.replay.graph.model import INFERRED
-from dptrace.replay.simulation.changes import Change, Doubting
+from dptrace.replay.simulation.changes import Change, HasDoubts
 from dptrace.replay.simulation.steady_state import SteadyState
 
 __all__ = ["Doubt", "Question", "doubts", "doubts_of_replay", "inferred_ns", "unexplained_ns"]
@@ -83,7 +83,7 @@ def doubts(question: Question, of_replay: Sequence[Doubt] | None = None) -> tupl
     found = [*(doubts_of_replay(question) if of_replay is None else of_replay)]
     found += [*_about_absent(question), *_about_pace(question)]
     for change in question.changes:
-        if isinstance(change, Doubting):
+        if isinstance(change, HasDoubts):
             found += [Doubt("assumed", text, False) for text in change.doubts(question.model)]
     return tuple(sorted(found, key=lambda doubt: not doubt.refuses))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dptrace.errors import UsageError
 from dptrace.replay.simulation.changes import Bandwidth, Change, Compute, Kernel, NoHostDelay, PerfectOverlap, Straggler
 from dptrace.replay.transforms.levelling import NoStraggler
-from dptrace.replay.transforms.options import NUMBER, Others, communication_of, launches_of
+from dptrace.replay.transforms.options import NUMBER, ExtraOptions, communication_of, launches_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,7 +28,7 @@ def changes_of(
     no_straggler: bool = False,
     no_host_delay: bool = False,
     perfect_overlap: bool = False,
-    **others: Unpack[Others],
+    **others: Unpack[ExtraOptions],
 ) -> tuple[Change, ...]:
     """Return the changes in the order in which they apply; see :meth:`dptrace.Run.whatif` for the options.
 
@@ -36,7 +36,7 @@ def changes_of(
         TypeError: there is no such option.
         UsageError: a factor is not above 0, or a time is negative.
     """
-    if unknown := sorted(set(others) - set(Others.__annotations__)):
+    if unknown := sorted(set(others) - set(ExtraOptions.__annotations__)):
         raise TypeError(f"whatif() got an unexpected keyword argument {unknown[0]!r}")
     factors = {
         "compute": compute,

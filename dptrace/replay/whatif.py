@@ -15,15 +15,16 @@ from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.arrays import median
 from dptrace.replay.doubts import Doubt, Question, doubts, doubts_of_replay
 from dptrace.replay.graph.build import Model, build_model
-from dptrace.replay.paths.path import Piece, longest_pieces, path_of_run
+from dptrace.replay.paths.path import PathPiece, longest_pieces, path_of_run
+from dptrace.replay.simulation import samples
 from dptrace.replay.simulation.changes import Change, Compute, PerfectOverlap
-from dptrace.replay.simulation.samples import WALL, Chosen, Outcome, choose, median_range, outcome, recorded, simulated
+from dptrace.replay.simulation.samples import WALL, Outcome, StepSelection, choose, median_range, outcome
 from dptrace.replay.simulation.simulate import Times
 from dptrace.replay.simulation.steady_state import SteadyState, steady_state
 from dptrace.replay.simulation.timelines import timeline_at
 from dptrace.replay.transforms.accumulate import Accumulate
 from dptrace.replay.transforms.interference import Factor, Interference, measure, with_interference
-from dptrace.replay.transforms.replicate import SHARED, Replicate, replicated
+from dptrace.replay.transforms.replicate import SHARED, Replicate, with_replication
 from dptrace.replay.transforms.schedule import Reschedule
 from dptrace.run.run import Run
 
@@ -96,7 +97,7 @@ class WhatIf:
     steady: SteadyState
     path_ns: dict[str, int]
     """The critical path of the predicted run by kind, per step; by the names in LINK_KINDS."""
-    longest: tuple[Piece, ...]
+    longest: tuple[PathPiece, ...]
     """The longest pieces of that path: what remains to be removed."""
     ranks: tuple[RankAnswer, ...]
     doubts: tuple[Doubt, ...]
@@ -197,7 +198,7 @@ class Replay:
         """
         self.run = run
         self.model = build_model(run)
-        self.chosen: Chosen = choose(run, self.model.run)
+        self.chosen: StepSelection = choose(run, self.model.run)
 
     @cached_property
     def base(self) -> Outcome:
@@ -212,12 +213,12 @@ class Replay:
     @cached_property
     def measured(self) -> NDArray[np.int64]:
         """Figures as recorded: timelines × steps × figures."""
-        return recorded(self.model.run, self.chosen)
+        return samples.recorded_figures(self.model.run, self.chosen)
 
     @cached_property
     def replayed(self) -> NDArray[np.int64]:
         """The same by the replay of the run as it was."""
-        return simulated(self.base, self.chosen)
+        return samples.simulated_figures(self.base, self.chosen)
 
     @cached_property
     def steady(self) -> SteadyState:
@@ -230,7 +231,7 @@ class Replay:
         Raises:
             DptraceError: the run does not have what would change.
         """
-        changes = replicated(self.model, changes)
+        changes = with_replication(self.model, changes)
         interference = self.interference if any(isinstance(change, MOVING) for change in changes) else None
         changed, variants, steady, bound = self._changed(changes, interference)
         model = changed.model

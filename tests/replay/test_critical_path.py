@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dptrace
-from dptrace.replay.critical_path import Item
+from dptrace.replay.critical_path import PathItem
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.simulation.simulate import Schedule, Times
 from tests.support.paths import ROOT
@@ -143,7 +143,7 @@ def ended(run: dptrace.Run, times: Times, step: int) -> int:
     return max(ends)
 
 
-def replayed_gain(run: dptrace.Run, item: Item) -> float:
+def replayed_gain(run: dptrace.Run, item: PathItem) -> float:
     """Return what a replay gains a step in which the tasks of an item, and the lags of hosts to them, are 10 % less."""
     graph, steps = run.replay.model.graph, len(run.timelines[0].windows.names)
     names = np.array(graph.names, object)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dptrace.core.units import byte_size, duration, share
 from dptrace.model.advice.check import DDP_PAGE, GOSPEL, GUIDE, LEAST_SHARE, PAGE, Check
 from dptrace.record.options.modes import REPLICATED
-from dptrace.replay.advice.recorded_path import RecordedStep
+from dptrace.replay.advice.recorded_questions import RecordedStep
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run

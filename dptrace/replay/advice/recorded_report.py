@@ -11,7 +11,7 @@ from dptrace.errors import DptraceError
 from dptrace.model.advice.check import Check, check_dict
 from dptrace.model.advice.decision import question_dict
 from dptrace.replay.advice.recorded_checks import finding_checks, option_checks, step_checks
-from dptrace.replay.advice.recorded_path import recorded_path, recorded_step
+from dptrace.replay.advice.recorded_questions import recorded_questions, recorded_step
 from dptrace.replay.advice.what_if_checks import what_if_checks
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fractio
             "exposed_memory_ns": round(step.memory_ns),
             "idle_ns": round(step.idle_ns),
         },
-        "path": [question_dict(question) for question in recorded_path(run, step)],
+        "path": [question_dict(question) for question in recorded_questions(run, step)],
         "checks": [check_dict(one) for one in checks],
         "assumptions": [_GAINS, *run.notes],
     }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dptrace.replay.whatif import WhatIf
     from dptrace.run.run import Run
 
-__all__ = ["WhatIfCheck", "asked", "what_if_checks"]
+__all__ = ["WhatIfCheck", "applicable_checks", "what_if_checks"]
 
 _CAPS = (1, 5, 25, 100)
 _MICRO_STEPS = 4
@@ -119,7 +119,7 @@ _RECOMPUTE = WhatIfCheck(
 )
 
 
-def asked(run: Run) -> Iterator[WhatIfCheck]:
+def applicable_checks(run: Run) -> Iterator[WhatIfCheck]:
     """Yield the items that a recording can answer."""
     if max(run.world_size, len(run.ranks)) > 1:
         yield _NO_STRAGGLER
@@ -164,7 +164,7 @@ def what_if_checks(run: Run, progress: Callable[[float], None] = lambda fraction
         progress: called with the fraction that is done.
     """
     found: dict[str, Check] = {}
-    items = list(asked(run))
+    items = list(applicable_checks(run))
     for number, item in enumerate(items, 1):
         one = _answered(run, item)
         progress(number / len(items))

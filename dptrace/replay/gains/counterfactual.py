@@ -11,9 +11,9 @@ from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.idle_gaps import HOST_CAUSES
 from dptrace.core.intervals import IntervalSet, subtract
 from dptrace.errors import DptraceError
+from dptrace.replay.gains.context import GainContext
 from dptrace.replay.gains.delayed_ranks import level_ranks
 from dptrace.replay.gains.device_time import HiddenCollectives, NoStreamGaps, NoStreamWaits, ShorterTasks
-from dptrace.replay.gains.ground import Ground
 from dptrace.replay.gains.host_time import host_time
 from dptrace.replay.gains.kernels import kernel_change
 from dptrace.replay.gains.messages import faster_links, fewer_messages, usual_transfers
@@ -29,19 +29,19 @@ __all__ = ["counterfactual"]
 _When = Callable[[Timeline], IntervalSet]
 
 
-def counterfactual(finding: Finding, ground: Ground) -> Change | str:
+def counterfactual(finding: Finding, context: GainContext) -> Change | str:
     """Return the change of the run without a finding, or why there is none.
 
     Raises:
         DptraceError: the run does not have what would change.
     """
     if finding.kind == "straggler":
-        return level_ranks(finding, ground.run, ground.model)
+        return level_ranks(finding, context.run, context.model)
     if finding.kind in _HOST:
-        return _without_host_time(finding, ground.model)
+        return _without_host_time(finding, context.model)
     if finding.kind in _OTHERS:
-        return _OTHERS[finding.kind](finding, ground.model)
-    return kernel_change(finding, ground)
+        return _OTHERS[finding.kind](finding, context.model)
+    return kernel_change(finding, context)
 
 
 class _HostTime(msgspec.Struct, frozen=True):

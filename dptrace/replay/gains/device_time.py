@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.simulation.changes import changed
+from dptrace.replay.simulation.changes import with_times
 from dptrace.replay.simulation.simulate import NEVER
 from dptrace.timeline.model import Kind
 
@@ -32,7 +32,7 @@ class ShorterTasks(msgspec.Struct, frozen=True, eq=False):
     def apply(self, model: Model) -> Model:
         durations = model.graph.duration_ns.copy()
         durations[self.task] = np.maximum(durations[self.task] - self.less_ns, 0)
-        return changed(model, durations)
+        return with_times(model, durations)
 
 
 class HiddenCollectives(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class HiddenCollectives(msgspec.Struct, frozen=True):
 
     def apply(self, model: Model) -> Model:
         hidden = _collectives(model, self.kind) & model.graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION)
-        return changed(model, np.where(hidden, 0, model.graph.duration_ns))
+        return with_times(model, np.where(hidden, 0, model.graph.duration_ns))
 
     def least_step_ns(self, model: Model) -> float:
         """Return how long the links of the busiest rank need for the messages of a step.
@@ -109,7 +109,7 @@ class NoStreamGaps(msgspec.Struct, frozen=True):
 
     def apply(self, model: Model) -> Model:
         edge = model.graph.edge
-        return changed(model, lag_ns=np.where(edge.of(EdgeKind.STREAM), np.minimum(edge.lag_ns, 0), edge.lag_ns))
+        return with_times(model, lag_ns=np.where(edge.of(EdgeKind.STREAM), np.minimum(edge.lag_ns, 0), edge.lag_ns))
 
 
 class NoStreamWaits(msgspec.Struct, frozen=True):
@@ -127,4 +127,4 @@ class NoStreamWaits(msgspec.Struct, frozen=True):
         waits = edge.of(EdgeKind.JOIN, EdgeKind.TIMED, EdgeKind.BUSY) & work[edge.src] & work[edge.dst]
         # A kernel of which nothing else is known would start at any time.
         others = np.bincount(edge.dst[~waits], minlength=len(graph))
-        return changed(model, lag_ns=np.where(waits & (others[edge.dst] > 0), NEVER, edge.lag_ns))
+        return with_times(model, lag_ns=np.where(waits & (others[edge.dst] > 0), NEVER, edge.lag_ns))

@@ -11,10 +11,10 @@ from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.gain import Gain
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
+from dptrace.replay.gains.context import GainContext
 from dptrace.replay.gains.counterfactual import counterfactual
 from dptrace.replay.gains.device_time import HiddenCollectives
-from dptrace.replay.gains.ground import Ground
-from dptrace.replay.gains.measure import Measured, Measurer
+from dptrace.replay.gains.measure import GainEstimate, Measurer
 from dptrace.replay.simulation.changes import Change
 from dptrace.run.run import Run
 
@@ -62,22 +62,22 @@ class _Gains:
     """The counterfactuals of a run; findings with the same one share its replay."""
 
     def __init__(self, run: Run) -> None:
-        self._ground = Ground(run, run.replay.model)
+        self._context = GainContext(run, run.replay.model)
         self._measurer = Measurer(run.replay)
-        self._known: dict[Change, Measured] = {}
+        self._known: dict[Change, GainEstimate] = {}
 
     def of(self, finding: Finding) -> Gain:
         """Return what a finding would gain, or why that is not known."""
         try:
-            change = counterfactual(finding, self._ground)
+            change = counterfactual(finding, self._context)
             if isinstance(change, str):
                 return Gain(reason=change)
             if change not in self._known:
                 self._known[change] = self._measurer.measure(change)
         except DptraceError as error:
-            return Gain(reason=_without_path(error, self._ground.model.run))
+            return Gain(reason=_without_path(error, self._context.model.run))
         measured = self._known[change]
-        if isinstance(change, HiddenCollectives) and change.lacks_ranks(self._ground.model):
+        if isinstance(change, HiddenCollectives) and change.lacks_ranks(self._context.model):
             measured = _at_most(measured, finding)
         return _explained(measured, finding)
 
@@ -88,7 +88,7 @@ def _without_path(error: DptraceError, run: Run) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _at_most(measured: Measured, finding: Finding) -> Measured:
+def _at_most(measured: GainEstimate, finding: Finding) -> GainEstimate:
     """Keep a gain that may be waiting for missing ranks only where it is small: then the transfers gain no more."""
     gain = measured.gain
     if gain.ns is None or gain.ns < _FAR_BELOW * finding.cost_ns:
@@ -97,7 +97,7 @@ def _at_most(measured: Measured, finding: Finding) -> Measured:
     return replace(measured, gain=unknown)
 
 
-def _explained(measured: Measured, finding: Finding) -> Gain:
+def _explained(measured: GainEstimate, finding: Finding) -> Gain:
     """Describe why a gain is far below what a finding counts: other work takes as long at the same time."""
     gain = measured.gain
     if gain.ns is None or not 0 <= gain.ns < _FAR_BELOW * finding.cost_ns:

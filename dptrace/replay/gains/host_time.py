@@ -13,7 +13,7 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.host_pieces import HostPieces, cut_longest, host_pieces
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.graph.per_rank.process import Process
-from dptrace.replay.simulation.changes import changed
+from dptrace.replay.simulation.changes import with_times
 from dptrace.replay.simulation.simulate import NEVER
 from dptrace.timeline.model import Timeline
 
@@ -44,7 +44,7 @@ class HostTime(msgspec.Struct, frozen=True, eq=False):
             pieces.cut(np.minimum(_within(when, pieces), pieces.length_ns), durations, lags)
             if self.waits:
                 lags[_waits_of(model, process, when)] = NEVER
-        return changed(model, durations, lags)
+        return with_times(model, durations, lags)
 
 
 def host_time(
@@ -115,7 +115,7 @@ class LevelRanks(msgspec.Struct, frozen=True):
                 when = np.array([segment.start_ns], np.int64), np.array([segment.end_ns], np.int64)
                 lags[_waits_of(model, process, when)] = NEVER
         # Two segments may share a pause.
-        return changed(model, np.maximum(durations, 0), _not_below(lags, model))
+        return with_times(model, np.maximum(durations, 0), _not_below(lags, model))
 
 
 def _launched_in(model: Model, process: Process, segment: Segment) -> Int64:

@@ -14,8 +14,8 @@ from dptrace.analysis.compute_findings.interference import slowed_down
 from dptrace.analysis.compute_findings.roofline import saved_by_products
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.intervals import Int64
+from dptrace.replay.gains.context import GainContext
 from dptrace.replay.gains.device_time import ShorterTasks
-from dptrace.replay.gains.ground import Ground
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.simulation.changes import Change
@@ -24,14 +24,14 @@ from dptrace.replay.transforms.launches import CudaGraphs, without_tasks
 __all__ = ["kernel_change"]
 
 
-def kernel_change(finding: Finding, ground: Ground) -> Change | str:
+def kernel_change(finding: Finding, context: GainContext) -> Change | str:
     """Return the change that takes a finding on compute away, or why there is none.
 
     Raises:
         DptraceError: a file can't be read again.
     """
     make = _CHANGES.get(finding.kind)
-    return make(finding, ground) if make else "No change that a replay can make removes this."
+    return make(finding, context) if make else "No change that a replay can make removes this."
 
 
 class _Fused(msgspec.Struct, frozen=True, eq=False):
@@ -50,44 +50,44 @@ class _Fused(msgspec.Struct, frozen=True, eq=False):
         return without_tasks(model, self.gone)
 
 
-def _graphs(finding: Finding, ground: Ground) -> Change | str:
+def _graphs(finding: Finding, context: GainContext) -> Change | str:
     return CudaGraphs()
 
 
-def _faster_products(finding: Finding, ground: Ground) -> Change | str:
-    return _shorter("these products at 60 % of the roofline", saved_by_products(ground.compute, finding.kind), ground)
+def _faster_products(finding: Finding, context: GainContext) -> Change | str:
+    return _shorter("these products at 60 % of the roofline", saved_by_products(context.compute, finding.kind), context)
 
 
-def _alone(finding: Finding, ground: Ground) -> Change | str:
-    return _shorter("compute as fast as without communication", slowed_down(ground.compute), ground)
+def _alone(finding: Finding, context: GainContext) -> Change | str:
+    return _shorter("compute as fast as without communication", slowed_down(context.compute), context)
 
 
-def _shorter(what: str, less: NDArray[np.float64] | Int64, ground: Ground) -> Change:
-    known = ground.tasks >= 0
-    return ShorterTasks(what, ground.tasks[known], np.rint(less[known]).astype(np.int64))
+def _shorter(what: str, less: NDArray[np.float64] | Int64, context: GainContext) -> Change:
+    known = context.tasks >= 0
+    return ShorterTasks(what, context.tasks[known], np.rint(less[known]).astype(np.int64))
 
 
-def _fused(in_optimizer: bool, finding: Finding, ground: Ground) -> Change | str:
-    tasks = ground.tasks[fused_away(ground.compute, in_optimizer)]
-    gone = np.zeros(len(ground.model.graph), np.bool_)
+def _fused(in_optimizer: bool, finding: Finding, context: GainContext) -> Change | str:
+    tasks = context.tasks[fused_away(context.compute, in_optimizer)]
+    gone = np.zeros(len(context.model.graph), np.bool_)
     gone[tasks[tasks >= 0]] = True
     return _Fused("each chain one kernel", gone)
 
 
-def _as_fast_as_others(finding: Finding, ground: Ground) -> Change | str:
+def _as_fast_as_others(finding: Finding, context: GainContext) -> Change | str:
     """Return the change by which the GPU of one rank computes as fast as those of the others."""
     rank, slower = finding.evidence["rank"], 1 - 1 / finding.evidence["ratio"]
-    placed = zip(ground.model.run.timelines, ground.model.place, strict=True)
+    placed = zip(context.model.run.timelines, context.model.place, strict=True)
     own = [tasks for timeline, (_, tasks) in placed if timeline.rank == rank]
     task = np.concatenate(own)
     task = task[task >= 0]
-    task = task[ground.model.graph.of(TaskKind.COMPUTE)[task]]
-    less = np.rint(ground.model.graph.duration_ns[task] * slower).astype(np.int64)
+    task = task[context.model.graph.of(TaskKind.COMPUTE)[task]]
+    less = np.rint(context.model.graph.duration_ns[task] * slower).astype(np.int64)
     return ShorterTasks(f"the GPU of rank {rank} as fast as the others", task, less)
 
 
-def _no_pageable_copies(finding: Finding, ground: Ground) -> Change | str:
-    graph = ground.model.graph
+def _no_pageable_copies(finding: Finding, context: GainContext) -> Change | str:
+    graph = context.model.graph
     named = np.array([name in finding.evidence["copies"] for name in graph.names], np.bool_)
     task = np.flatnonzero(graph.of(TaskKind.MEMORY) & named[graph.name])
     return ShorterTasks("no time in these copies", task, graph.duration_ns[task])
@@ -97,7 +97,7 @@ _PRODUCTS = (
     *("fp32_products", "misaligned_products", "small_products"),
     *("slow_attention", "slow_convolutions", "slow_products"),
 )
-_CHANGES: dict[str, Callable[[Finding, Ground], Change | str]] = {
+_CHANGES: dict[str, Callable[[Finding, GainContext], Change | str]] = {
     **dict.fromkeys(_PRODUCTS, _faster_products),
     "elementwise_chains": partial(_fused, False),
     "unfused_optimizer": partial(_fused, True),

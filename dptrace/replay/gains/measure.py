@@ -18,13 +18,13 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import INFERRED
 from dptrace.replay.paths.path import path_of_run
 from dptrace.replay.simulation.changes import Change
-from dptrace.replay.simulation.samples import WALL, Chosen, mean_range
+from dptrace.replay.simulation.samples import WALL, StepSelection, mean_range
 from dptrace.replay.simulation.simulate import Schedule, Times
 from dptrace.replay.simulation.steady_state import SteadyState, steady_state
 from dptrace.replay.simulation.timelines import step_bounds, timeline_at
 from dptrace.replay.whatif import Replay
 
-__all__ = ["Measured", "Measurer"]
+__all__ = ["GainEstimate", "Measurer"]
 
 
 _NOTABLE = 0.01
@@ -41,7 +41,7 @@ class _Steps(msgspec.Struct, frozen=True):
     """When the last one ends on each timeline."""
 
 
-class Measured(msgspec.Struct, frozen=True):
+class GainEstimate(msgspec.Struct, frozen=True):
     """What a change gains, and what then sets the length of a step."""
 
     gain: Gain
@@ -68,7 +68,7 @@ class Measurer:
         """Whether waits are in the graph that only times suggest: the range is then that with and without them."""
         return bool(self.replay.model.graph.edge.of(*INFERRED).any())
 
-    def measure(self, change: Change) -> Measured:
+    def measure(self, change: Change) -> GainEstimate:
         """Replay a change.
 
         Raises:
@@ -82,7 +82,9 @@ class Measurer:
         gained = [self._per_step(old, new) for old, new in zip(self._base, after, strict=True)]
         return self._answer(change, models[0], after[0], gained)
 
-    def _answer(self, change: Change, model: Model, after: _Steps, gained: Sequence[NDArray[np.float64]]) -> Measured:
+    def _answer(
+        self, change: Change, model: Model, after: _Steps, gained: Sequence[NDArray[np.float64]]
+    ) -> GainEstimate:
         """Bind a gain by what hosts, devices and links need, and by the doubts about it.
 
         Args:
@@ -97,12 +99,12 @@ class Measurer:
         doubts = replay.doubts_about((change,), predicted, least[0], steady)
         gain = Gain(change.describe(), doubts=tuple(dict.fromkeys(doubt.kind for doubt in doubts)))
         if refused := [doubt.text for doubt in doubts if doubt.refuses]:
-            return Measured(replace(gain, reason=refused[0]), "")
+            return GainEstimate(replace(gain, reason=refused[0]), "")
         beyond, ended = max(0, round(max(least) - predicted)), self._at_the_end(self._base[0], after)
         low, high = self._range(gained, ended, beyond, predicted)
         ns, shorter = _less(ended, beyond), _less(step - predicted, beyond)
         gain = replace(gain, ns=ns, low_ns=min(low, ns), high_ns=max(high, ns), median_step_ns=shorter)
-        return Measured(gain, _pace(model, after.times, steady, least if beyond else None))
+        return GainEstimate(gain, _pace(model, after.times, steady, least if beyond else None))
 
     def _per_step(self, before: _Steps, after: _Steps) -> NDArray[np.float64]:
         """Return how much shorter each step is, of the mean timeline."""
@@ -123,7 +125,7 @@ class Measurer:
         return _less(round(low), beyond) if ns < 0 else max(0, round(low) - beyond), _less(round(high), beyond)
 
 
-def simulated_steps(model: Model, chosen: Chosen) -> _Steps:
+def simulated_steps(model: Model, chosen: StepSelection) -> _Steps:
     """Simulate a model; only the lengths of its steps are computed."""
     times = Schedule(model.graph).run()
     length, ended = [], []

@@ -19,7 +19,7 @@ from dptrace.replay.graph.model import INFERRED, NO_PROCESS, Edge, EdgeKind, Edg
 from dptrace.replay.graph.order import order_tasks
 from dptrace.replay.graph.per_rank.events import RANK_EVENTS, RankEvents
 from dptrace.replay.graph.per_rank.process import Process, build_process
-from dptrace.replay.graph.rendezvous import Members, Transfers, meet
+from dptrace.replay.graph.rendezvous import Members, Transfers, add_rendezvous
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
 
@@ -89,7 +89,7 @@ def build_model(run: Run) -> Model:
     places = {number: (index, tasks) for index, process in enumerate(processes) for number, tasks in process.timelines}
     place = tuple(places[number] for number in range(len(run.timelines)))
     edges = Edges()
-    transfers = _meet(edges, run, place, first)
+    transfers = _add_transfers(edges, run, place, first)
     tasks = _tasks(processes, transfers)
     known = Edge.joined([*(process.edge for process in processes), edges.table()])
     edge = _over(known, transfers, len(tasks.start_ns))
@@ -121,7 +121,7 @@ def _events(run: Run, timeline: Timeline) -> RankEvents:
     return events
 
 
-def _meet(edges: Edges, run: Run, place: Sequence[tuple[int, Int64]], first_task: int) -> Transfers:
+def _add_transfers(edges: Edges, run: Run, place: Sequence[tuple[int, Int64]], first_task: int) -> Transfers:
     """Let the ranks meet in their matched collectives."""
     across = run.cross_rank
     matches, clocks = across.matches, across.clocks
@@ -134,7 +134,7 @@ def _meet(edges: Edges, run: Run, place: Sequence[tuple[int, Int64]], first_task
         start[members] = clocks.align(number, matches.start_ns[members])
         end[members] = clocks.align(number, matches.end_ns[members])
     partial = len(run.ranks) < run.world_size
-    return meet(edges, matches, Members(tasks, start, end), first_task, partial=partial, on_cpu=run.on_cpu)
+    return add_rendezvous(edges, matches, Members(tasks, start, end), first_task, partial=partial, on_cpu=run.on_cpu)
 
 
 def _tasks(processes: Sequence[Process], transfers: Transfers) -> Tasks:

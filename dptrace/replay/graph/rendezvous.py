@@ -12,7 +12,7 @@ from dptrace.core.intervals import Int64
 from dptrace.replay.graph.model import EdgeKind, Edges
 from dptrace.replay.graph.per_rank.device_order import US
 
-__all__ = ["Members", "Transfers", "meet"]
+__all__ = ["Members", "Transfers", "add_rendezvous"]
 
 _LATE_NS = 5 * US
 """A collective that takes this much longer than its transfer waited for a rank that was not recorded."""
@@ -68,7 +68,7 @@ class Members(msgspec.Struct, frozen=True):
     end_ns: Int64
 
 
-def meet(
+def add_rendezvous(
     edges: Edges, matches: Matches, members: Members, first_task: int, *, partial: bool, on_cpu: bool
 ) -> Transfers:
     """Build the transfers of the matched collectives and the edges to them.

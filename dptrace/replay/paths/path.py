@@ -12,14 +12,14 @@ from dptrace.analysis.per_gpu.step_grid import step_grid
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.paths.binding import Chain, binding_edges, chain_to
+from dptrace.replay.paths.binding_edges import Chain, binding_edges, chain_to
 from dptrace.replay.simulation.simulate import Times
 from dptrace.timeline.model import BEFORE_FIRST
 
 __all__ = [
     "LINK_KINDS",
     "Links",
-    "Piece",
+    "PathPiece",
     "StepEnds",
     "last_task",
     "links_of",
@@ -103,7 +103,7 @@ def path_of_run(model: Model, times: Times) -> Links:
     return links_of(model, times, chain, int(times.start_ns[chain.task[-1]]), int(times.end_ns[last]))
 
 
-class Piece(msgspec.Struct, frozen=True):
+class PathPiece(msgspec.Struct, frozen=True):
     """A piece of a critical path, in words."""
 
     length_ns: int
@@ -120,7 +120,7 @@ class Piece(msgspec.Struct, frozen=True):
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
-def longest_pieces(model: Model, links: Links, count: int) -> tuple[Piece, ...]:
+def longest_pieces(model: Model, links: Links, count: int) -> tuple[PathPiece, ...]:
     """Return the longest pieces of a path, longest first."""
     graph = model.graph
     length = links.end_ns - links.start_ns
@@ -130,7 +130,7 @@ def longest_pieces(model: Model, links: Links, count: int) -> tuple[Piece, ...]:
         task = int(links.task[number])
         operator = int(graph.operator[task])
         pieces.append(
-            Piece(
+            PathPiece(
                 length_ns=int(length[number]),
                 kind=LINK_KINDS[links.kind[number]],
                 rank=ranks.get(int(graph.process[task])),

@@ -21,13 +21,13 @@ __all__ = [
     "Bandwidth",
     "Change",
     "Compute",
-    "Doubting",
+    "HasDoubts",
     "Kernel",
     "NoHostDelay",
     "PerfectOverlap",
     "Straggler",
-    "changed",
     "no_collectives",
+    "with_times",
 ]
 
 
@@ -54,14 +54,14 @@ class Change(Protocol):
 
 
 @runtime_checkable
-class Doubting(Protocol):
+class HasDoubts(Protocol):
     """A change that takes something for granted."""
 
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return what, in sentences."""
 
 
-def changed(model: Model, duration_ns: Int64 | None = None, lag_ns: Int64 | None = None) -> Model:
+def with_times(model: Model, duration_ns: Int64 | None = None, lag_ns: Int64 | None = None) -> Model:
     """Return a model with other durations of tasks or lags of edges."""
     graph = model.graph
     if duration_ns is not None:
@@ -98,7 +98,7 @@ class Compute(msgspec.Struct, frozen=True):
     def apply(self, model: Model) -> Model:
         graph = model.graph
         durations = _scaled(graph.duration_ns, graph.of(TaskKind.COMPUTE), 1 / self.speedup)
-        return changed(model, durations, _scaled(graph.edge.lag_ns, graph.edge.of(EdgeKind.PEER), 1 / self.speedup))
+        return with_times(model, durations, _scaled(graph.edge.lag_ns, graph.edge.of(EdgeKind.PEER), 1 / self.speedup))
 
 
 class Bandwidth(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ class Bandwidth(msgspec.Struct, frozen=True):
                 same = (transfers.kind == fit.kind) & (transfers.group == fit.group)
                 latency[transfers.task[same]] = max(0, round(fit.alpha_s * 1e9))
         fixed = np.minimum(latency, graph.duration_ns)
-        return changed(model, fixed + _scaled(graph.duration_ns - fixed, moving, 1 / self.speedup))
+        return with_times(model, fixed + _scaled(graph.duration_ns - fixed, moving, 1 / self.speedup))
 
 
 class Kernel(msgspec.Struct, frozen=True):
@@ -149,7 +149,7 @@ class Kernel(msgspec.Struct, frozen=True):
         chosen[model.transfers.task[arrived]] = True
         if not chosen.any():
             raise UsageError(f"--kernel {self.pattern!r} fits no kernel of the run.")
-        return changed(model, _scaled(graph.duration_ns, chosen, self.factor))
+        return with_times(model, _scaled(graph.duration_ns, chosen, self.factor))
 
 
 class Straggler(msgspec.Struct, frozen=True):
@@ -175,7 +175,7 @@ class Straggler(msgspec.Struct, frozen=True):
         if not found:
             known = ", ".join(map(str, model.run.ranks))
             raise UsageError(f"--straggler {self.rank}: rank {self.rank} is not in the run. Choose from {known}.")
-        return changed(model, durations)
+        return with_times(model, durations)
 
 
 class NoHostDelay(msgspec.Struct, frozen=True):
@@ -195,7 +195,7 @@ def without_host(model: Model) -> Model:
     """Return the model with calls and pauses of no length; operators that compute on a CPU remain."""
     graph = model.graph
     durations = _scaled(graph.duration_ns, graph.of(TaskKind.CALL), 0)
-    return changed(model, durations, _scaled(graph.edge.lag_ns, graph.edge.of(EdgeKind.HOST, EdgeKind.THREAD), 0))
+    return with_times(model, durations, _scaled(graph.edge.lag_ns, graph.edge.of(EdgeKind.HOST, EdgeKind.THREAD), 0))
 
 
 class PerfectOverlap(msgspec.Struct, frozen=True):
@@ -214,4 +214,4 @@ class PerfectOverlap(msgspec.Struct, frozen=True):
         collective = graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION, TaskKind.ARRIVAL)
         if not collective.any():
             raise no_collectives(model)
-        return changed(model, lag_ns=np.where(waits & collective[edge.src], NEVER, edge.lag_ns))
+        return with_times(model, lag_ns=np.where(waits & collective[edge.src], NEVER, edge.lag_ns))

@@ -16,7 +16,17 @@ from dptrace.replay.simulation.simulate import Schedule, Times
 from dptrace.replay.simulation.timelines import parts_by_end, timeline_at
 from dptrace.run.run import Run
 
-__all__ = ["WALL", "Chosen", "Outcome", "choose", "mean_range", "median_range", "outcome", "recorded", "simulated"]
+__all__ = [
+    "WALL",
+    "Outcome",
+    "StepSelection",
+    "choose",
+    "mean_range",
+    "median_range",
+    "outcome",
+    "recorded_figures",
+    "simulated_figures",
+]
 
 WALL = FIGURES.index("wall_ns")
 _CUT_OFF = 0.1
@@ -26,7 +36,7 @@ _RANGE = (5, 95)
 """Percentiles of the median over resampled steps."""
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class StepSelection(msgspec.Struct, frozen=True):
     """The steps and timelines that an answer is about."""
 
     timelines: tuple[int, ...]
@@ -47,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """When the last of these steps ends, on each timeline's clock."""
 
 
-def choose(run: Run, whole: Run) -> Chosen:
+def choose(run: Run, whole: Run) -> StepSelection:
     """Choose the steps that all selected ranks have, without one that was cut off.
 
     Args:
@@ -63,18 +73,18 @@ def choose(run: Run, whole: Run) -> Chosen:
     if not steps:
         raise DptraceError(f"{run.path}: no step is on all ranks, so their steps can't be compared.")
     timelines = tuple(numbers[t.rank, t.device] for t in run.timelines)
-    walls = recorded(whole, _chosen(whole, timelines, steps))[:, :, WALL].mean(axis=0)
+    walls = recorded_figures(whole, _chosen(whole, timelines, steps))[:, :, WALL].mean(axis=0)
     if len(steps) > 1 and walls[-1] < _CUT_OFF * median(walls[:-1]):
         del steps[-1]
     return _chosen(whole, timelines, steps)
 
 
-def _chosen(whole: Run, timelines: tuple[int, ...], steps: Sequence[str]) -> Chosen:
+def _chosen(whole: Run, timelines: tuple[int, ...], steps: Sequence[str]) -> StepSelection:
     names = [whole.timelines[number].windows.names for number in timelines]
-    return Chosen(timelines, tuple(steps), tuple(np.array([own.index(name) for name in steps]) for own in names))
+    return StepSelection(timelines, tuple(steps), tuple(np.array([own.index(name) for name in steps]) for own in names))
 
 
-def _table(chosen: Chosen, splits: Sequence[Split]) -> NDArray[np.int64]:
+def _table(chosen: StepSelection, splits: Sequence[Split]) -> NDArray[np.int64]:
     rows = [
         np.stack([figures.figures[name][places] for name in FIGURES], axis=1)
         for figures, places in zip(splits, chosen.places, strict=True)
@@ -82,17 +92,17 @@ def _table(chosen: Chosen, splits: Sequence[Split]) -> NDArray[np.int64]:
     return np.stack(rows).astype(np.int64)
 
 
-def recorded(whole: Run, chosen: Chosen) -> NDArray[np.int64]:
+def recorded_figures(whole: Run, chosen: StepSelection) -> NDArray[np.int64]:
     """Return the figures as recorded: timelines × steps × figures, in ns."""
     return _table(chosen, [whole.devices[number].split for number in chosen.timelines])
 
 
-def simulated(outcome: Outcome, chosen: Chosen) -> NDArray[np.int64]:
+def simulated_figures(outcome: Outcome, chosen: StepSelection) -> NDArray[np.int64]:
     """Return the figures by their definitions at simulated times: timelines × steps × figures, in ns."""
     return _table(chosen, [split(timeline_at(outcome.model, number, outcome.times)) for number in chosen.timelines])
 
 
-def outcome(model: Model, chosen: Chosen) -> Outcome:
+def outcome(model: Model, chosen: StepSelection) -> Outcome:
     """Simulate a model."""
     times = Schedule(model.graph).run()
     by_end, ended = [], []

@@ -9,7 +9,7 @@ from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.simulation.changes import changed, without_host
+from dptrace.replay.simulation.changes import with_times, without_host
 from dptrace.replay.simulation.simulate import NEVER, Schedule, Times
 from dptrace.replay.simulation.timelines import step_bounds, timeline_at
 
@@ -37,13 +37,13 @@ def steady_state(model: Model) -> SteadyState:
     more than its queue holds later, or behind.
     """
     edge = model.graph.edge
-    free = changed(model, lag_ns=np.where(edge.of(*_HOST_WAITS), NEVER, edge.lag_ns))
+    free = with_times(model, lag_ns=np.where(edge.of(*_HOST_WAITS), NEVER, edge.lag_ns))
     graph = free.graph
     on_device = graph.of(TaskKind.MEMORY, TaskKind.COMMUNICATION, TaskKind.TRANSFER)
     if not model.run.on_cpu:
         on_device |= graph.of(TaskKind.COMPUTE)
-    hosts = changed(free, np.where(on_device, 0, graph.duration_ns))
-    devices = without_host(changed(free, np.where(graph.of(TaskKind.MARK), 0, graph.duration_ns)))
+    hosts = with_times(free, np.where(on_device, 0, graph.duration_ns))
+    devices = without_host(with_times(free, np.where(graph.of(TaskKind.MARK), 0, graph.duration_ns)))
     host, device = Schedule(hosts.graph).run(), Schedule(devices.graph).run()
     return SteadyState(_host_step(model, host), _device_step(model, device))
 

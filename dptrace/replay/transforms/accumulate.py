@@ -11,7 +11,7 @@ from dptrace.core.intervals import Int64, covered, union
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.transforms.bucket_copies import copying
+from dptrace.replay.transforms.bucket_copies import copy_tasks
 from dptrace.replay.transforms.launches import without_tasks
 from dptrace.replay.transforms.schedule import RESUME_NS
 from dptrace.timeline.model import Phase
@@ -49,7 +49,7 @@ class Accumulate(msgspec.Struct, frozen=True):
         reduced = transfers.kind == "all_reduce"
         durations = graph.duration_ns.copy()
         durations[transfers.task[reduced]] = 0
-        durations[copying(model)] = 0
+        durations[copy_tasks(model)] = 0
         arrivals = transfers.arrival[reduced[transfers.instance]]
         removed[arrivals] = True
         removed &= graph.of(TaskKind.COMPUTE, TaskKind.MEMORY, TaskKind.ARRIVAL)

@@ -15,7 +15,7 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.transforms.links import memory_bytes_per_s
 
-__all__ = ["copy_ns", "copying", "uses_ddp"]
+__all__ = ["copy_ns", "copy_tasks", "uses_ddp"]
 
 _GPU_BYTES_PER_S = 0.9e12
 """Memory bandwidth of a GPU that is not known: a V100's."""
@@ -29,7 +29,7 @@ def uses_ddp(model: Model) -> bool:
     return any(timeline.uses_ddp for timeline in model.run.timelines)
 
 
-def copying(model: Model) -> NDArray[np.bool_]:
+def copy_tasks(model: Model) -> NDArray[np.bool_]:
     """Return which tasks copy gradients into DDP's buckets or back."""
     names = model.graph.names
     known = _COPIES if model.run.on_cpu else (*_COPIES, _HOOK)

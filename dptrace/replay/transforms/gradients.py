@@ -21,10 +21,10 @@ from dptrace.timeline.reading import Reading
 
 __all__ = [
     "ACCUMULATED",
-    "Accumulated",
+    "AccumulatedGradients",
     "GradientStep",
     "ReadyGradients",
-    "accumulated",
+    "collect_gradients",
     "gradient_steps",
     "ready_gradients",
     "sized_gradients",
@@ -35,7 +35,7 @@ _ITEM_BYTES = {"double": 8, "float": 4, "c10::half": 2, "c10::bfloat16": 2}
 _SIZES = "Record with dptrace record, or with record_shapes=True, so that the trace has the shapes of gradients."
 
 
-class Accumulated(msgspec.Struct, frozen=True):
+class AccumulatedGradients(msgspec.Struct, frozen=True):
     """When autograd had each gradient of a rank, in order of time; one entry per gradient in each column."""
 
     end_ns: Int64
@@ -46,7 +46,7 @@ class Accumulated(msgspec.Struct, frozen=True):
         return len(self.end_ns)
 
 
-def accumulated(trace: Trace) -> Accumulated:
+def collect_gradients(trace: Trace) -> AccumulatedGradients:
     """Collect the gradients of a trace that was read with operators."""
     assert trace.operators is not None
     calls = np.flatnonzero(trace.named(_NAME))
@@ -56,7 +56,7 @@ def accumulated(trace: Trace) -> Accumulated:
     table = [_bytes(one.dims, one.dtypes) for one in trace.operators.table]
     inputs = trace.operators.inputs[calls].tolist()
     sizes = np.array([table[one] if one >= 0 else 0 for one in inputs], np.int64)
-    return Accumulated(trace.end_ns[calls], sizes)
+    return AccumulatedGradients(trace.end_ns[calls], sizes)
 
 
 def _bytes(dims: str, dtypes: str) -> int:
@@ -72,14 +72,14 @@ def _bytes(dims: str, dtypes: str) -> int:
         return 0
 
 
-def _read(source: Source, patterns: Sequence[str]) -> Accumulated:
+def _read(source: Source, patterns: Sequence[str]) -> AccumulatedGradients:
     # Few commands read a file again.
     from dptrace.readers.kineto.reader import read_trace
 
-    return accumulated(read_trace(source, comm_patterns=patterns, operators=True))
+    return collect_gradients(read_trace(source, comm_patterns=patterns, operators=True))
 
 
-ACCUMULATED = Reading("gradients", Accumulated, _read)
+ACCUMULATED = Reading("gradients", AccumulatedGradients, _read)
 """Reads the gradients of a rank's file."""
 
 

@@ -23,7 +23,7 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.graph.per_rank.process import Process
 from dptrace.replay.graph.work import WORK, Work
-from dptrace.replay.simulation.changes import changed
+from dptrace.replay.simulation.changes import with_times
 from dptrace.replay.simulation.simulate import Schedule, Times
 
 __all__ = ["ASSUMED", "Factor", "Interference", "measure", "with_interference"]
@@ -231,7 +231,7 @@ def with_interference(before: Model, replayed: Times, after: Model, interference
         if slower:
             busy = 1 + slower * _under_compute(after, times)
             durations[transfers] = np.rint(given[transfers] * (busy / usual)).astype(np.int64)
-        slowed = changed(after, durations)
+        slowed = with_times(after, durations)
     return slowed
 
 

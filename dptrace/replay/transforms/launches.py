@@ -15,7 +15,7 @@ from dptrace.errors import DptraceError, UsageError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.graph.per_rank.process import Process
-from dptrace.replay.simulation.changes import changed
+from dptrace.replay.simulation.changes import with_times
 
 __all__ = ["CudaGraphs", "Fuse", "NoRecompute", "without_tasks"]
 
@@ -36,7 +36,7 @@ def without_tasks(model: Model, removed: NDArray[np.bool_], duration_ns: Int64 |
     edge = graph.edge
     # A pause before an event within another is its place in that, not time of its own.
     before = edge.of(EdgeKind.HOST, EdgeKind.THREAD, EdgeKind.STREAM) & edge.from_end & gone[edge.dst]
-    return changed(model, durations, np.where(before, np.minimum(edge.lag_ns, 0), edge.lag_ns))
+    return with_times(model, durations, np.where(before, np.minimum(edge.lag_ns, 0), edge.lag_ns))
 
 
 def _launches(model: Model, process: Process, removed: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -121,7 +121,7 @@ class CudaGraphs(msgspec.Struct, frozen=True):
         durations[within] = 0
         before = edge.of(EdgeKind.HOST, EdgeKind.THREAD) & edge.from_end & within[edge.dst]
         lags[before] = np.minimum(lags[before], 0)
-        return changed(model, durations, lags)
+        return with_times(model, durations, lags)
 
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return why the step might not fit into graphs."""

@@ -12,7 +12,7 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.host_pieces import cut_longest, host_pieces
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.graph.per_rank.process import Process
-from dptrace.replay.simulation.changes import changed
+from dptrace.replay.simulation.changes import with_times
 
 __all__ = ["NoStraggler"]
 
@@ -40,7 +40,7 @@ class NoStraggler(msgspec.Struct, frozen=True):
         _level(host, len(level[0]) + 1, durations, lags)
         device = [_device_items(model, process, points) for process, points in zip(model.processes, level, strict=True)]
         _level(device, len(level[0]) + 1, durations, lags)
-        return changed(model, durations, lags)
+        return with_times(model, durations, lags)
 
 
 class _Items(msgspec.Struct, frozen=True):

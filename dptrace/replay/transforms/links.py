@@ -16,8 +16,14 @@ from dptrace.model.gpu_peaks import gpu_peak
 from dptrace.model.interconnects import INTERCONNECTS
 from dptrace.model.training.communication.network import BETWEEN, WITHIN, Link
 from dptrace.replay.graph.build import Model
-from dptrace.replay.simulation.changes import Doubting
-from dptrace.replay.transforms.pricing import Floats, Priced, priced, sized, with_transfers
+from dptrace.replay.simulation.changes import HasDoubts
+from dptrace.replay.transforms.transfer_costs import (
+    Floats,
+    TransferCosts,
+    has_known_size,
+    transfer_costs,
+    with_transfers,
+)
 
 __all__ = [
     "DTYPE_BITS",
@@ -49,7 +55,7 @@ class LinkChange(Protocol):
     def describe(self) -> str:
         """Return what changes."""
 
-    def change(self, model: Model, of: Priced) -> Priced:
+    def change(self, model: Model, of: TransferCosts) -> TransferCosts:
         """Return the transfers at other costs.
 
         Raises:
@@ -68,15 +74,15 @@ class Communication(msgspec.Struct, frozen=True):
         return ", ".join(part.describe() for part in self.parts)
 
     def apply(self, model: Model) -> Model:
-        of = priced(model)
+        of = transfer_costs(model)
         for part in self.parts:
             of = part.change(model, of)
         return with_transfers(model, of)
 
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return what the parts take for granted."""
-        found = [text for part in self.parts if isinstance(part, Doubting) for text in part.doubts(model)]
-        of = priced(model)
+        found = [text for part in self.parts if isinstance(part, HasDoubts) for text in part.doubts(model)]
+        of = transfer_costs(model)
         if unknown := int((of.bytes <= 0).sum()):
             found.append(
                 f"{unknown:,} of {len(of):,} transfers have no recorded size: a factor applies to all of their time, "
@@ -94,7 +100,7 @@ class Latency(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         return f"latency {self.factor:g}×" if self.factor is not None else f"latency {duration(self.link_ns or 0)}"
 
-    def change(self, model: Model, of: Priced) -> Priced:
+    def change(self, model: Model, of: TransferCosts) -> TransferCosts:
         if self.factor is not None and self.factor != 1 and not of.latency_ns.any():
             raise DptraceError(
                 f"{model.run.path}: the latency is not known, since its messages are not of several sizes. Give the "
@@ -112,8 +118,8 @@ class LinkBandwidth(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         return f"bandwidth {self.bytes_per_s / 1e9:g} GB/s"
 
-    def change(self, model: Model, of: Priced) -> Priced:
-        known = sized(model, of, "--bandwidth in GB/s")
+    def change(self, model: Model, of: TransferCosts) -> TransferCosts:
+        known = has_known_size(model, of, "--bandwidth in GB/s")
         return replace(of, moving_ns=np.where(known, of.share * of.bytes / self.bytes_per_s * 1e9, of.moving_ns))
 
 
@@ -127,8 +133,8 @@ class OtherLink(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         return f"link {self.link.name}"
 
-    def change(self, model: Model, of: Priced) -> Priced:
-        known = sized(model, of, "--link")
+    def change(self, model: Model, of: TransferCosts) -> TransferCosts:
+        known = has_known_size(model, of, "--link")
         rate = self.link.bytes_per_s * (1.0 if self.measured else _reached(self.link.name))
         return replace(
             of,
@@ -159,7 +165,7 @@ class WorldSize(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         return f"{self.ranks} ranks"
 
-    def change(self, model: Model, of: Priced) -> Priced:
+    def change(self, model: Model, of: TransferCosts) -> TransferCosts:
         ring, recorded = ALGORITHMS["ring all-reduce"], self._recorded(model)
         # Both move the same bytes; for many ranks the libraries take the one with fewer hops.
         hops = min(ring.hops(self.ranks), ALGORITHMS["halving-doubling all-reduce"].hops(self.ranks))
@@ -206,13 +212,13 @@ class Compress(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         return ", ".join(f"{kind or 'messages'} in {dtype}" for kind, dtype in self.dtypes.items())
 
-    def change(self, model: Model, of: Priced) -> Priced:
+    def change(self, model: Model, of: TransferCosts) -> TransferCosts:
         factor, rate = self._factors(model, of), memory_bytes_per_s(model)
         # Before and after, a kernel reads the values in one type and writes them in the other.
         casts = np.where(factor == 1, 0.0, 2 * (1 + factor) * np.maximum(of.bytes, 0) / rate * 1e9)
         return replace(of, moving_ns=of.moving_ns * factor + casts, bytes=of.bytes * factor)
 
-    def _factors(self, model: Model, of: Priced) -> Floats:
+    def _factors(self, model: Model, of: TransferCosts) -> Floats:
         """Return the share of its bytes that each transfer still moves.
 
         Raises:

@@ -21,7 +21,7 @@ from dptrace.replay.transforms.links import (
 )
 from dptrace.replay.transforms.schedule import MIB, Reschedule
 
-__all__ = ["NUMBER", "Others", "communication_of", "launches_of", "parse_latency", "parse_rate"]
+__all__ = ["NUMBER", "ExtraOptions", "communication_of", "launches_of", "parse_latency", "parse_rate"]
 
 NUMBER = r"((?:\d{1,12}(?:\.\d{0,9})?|\.\d{1,9})(?:[eE][+-]?\d{1,2})?)"
 """A number without a sign: 2, 0.5, .5 or 1e6."""
@@ -30,7 +30,7 @@ _RATES = {"MB": 1e6, "GB": 1e9, "TB": 1e12}
 _MOST_RANKS, _MOST_MICRO_STEPS = 1 << 20, 1 << 16
 
 
-class Others(TypedDict, total=False):
+class ExtraOptions(TypedDict, total=False):
     """What else may be different; see :func:`dptrace.whatif`."""
 
     latency: str | None
@@ -45,7 +45,7 @@ class Others(TypedDict, total=False):
     no_recompute: bool
 
 
-def launches_of(options: Others) -> list[Change]:
+def launches_of(options: ExtraOptions) -> list[Change]:
     """Return the changes of what is launched, in the order in which they apply."""
     changes: list[Change] = [NoRecompute()] if options.get("no_recompute") else []
     fuse = options.get("fuse")
@@ -53,7 +53,7 @@ def launches_of(options: Others) -> list[Change]:
     return [*changes, *([CudaGraphs()] if options.get("cuda_graphs") else [])]
 
 
-def communication_of(options: Others, rate: str | None) -> list[Change]:
+def communication_of(options: ExtraOptions, rate: str | None) -> list[Change]:
     """Return the changes of communication: links first, then messages, then when they are sent.
 
     Args:

@@ -26,15 +26,15 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import NO_PROCESS, Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.per_rank.process import Process
 from dptrace.replay.graph.rendezvous import Transfers
-from dptrace.replay.simulation.changes import Change, Doubting
+from dptrace.replay.simulation.changes import Change, HasDoubts
 from dptrace.replay.transforms.bucket_copies import copy_ns
 from dptrace.replay.transforms.gradients import GradientStep, sized_gradients
 from dptrace.replay.transforms.links import Communication, LinkBandwidth, LinkChange, OtherLink, WorldSize
-from dptrace.replay.transforms.pricing import Priced, with_transfers
 from dptrace.replay.transforms.schedule import RESUME_NS, Reschedule, first_after, optimizer_ns
+from dptrace.replay.transforms.transfer_costs import TransferCosts, with_transfers
 from dptrace.timeline.model import COLUMNS, Collective, Kind, Phase, Timeline
 
-__all__ = ["SHARED", "Replicate", "replicated"]
+__all__ = ["SHARED", "Replicate", "with_replication"]
 
 SHARED = 1.25
 """How many times as long compute takes on a CPU at most, where ranks of one machine share its memory and power: 1.13 to
@@ -77,7 +77,7 @@ class Replicate(msgspec.Struct, frozen=True):
         # Both move the same bytes; for many ranks the libraries take the one with fewer hops.
         hops = min(algorithm.hops(self.ranks), ALGORITHMS["halving-doubling all-reduce"].hops(self.ranks))
         count, zero = len(transfers), np.zeros(len(transfers))
-        of = Priced(
+        of = TransferCosts(
             task=transfers.task,
             latency_ns=zero,
             moving_ns=zero,
@@ -100,10 +100,10 @@ class Replicate(msgspec.Struct, frozen=True):
             found.append("The trace has no shapes: gradients are assumed to be of equal size, 4 bytes per parameter.")
         if self.schedule.schedule == "overlap-optimizer":
             found.append("The optimizer is assumed to step gradient by gradient, which needs one that steps in hooks.")
-        return (*found, *(text for part in self.links if isinstance(part, Doubting) for text in part.doubts(model)))
+        return (*found, *(text for part in self.links if isinstance(part, HasDoubts) for text in part.doubts(model)))
 
 
-def replicated(model: Model, changes: Sequence[Change]) -> tuple[Change, ...]:
+def with_replication(model: Model, changes: Sequence[Change]) -> tuple[Change, ...]:
     """Return the changes with :class:`Replicate` in place of another number of ranks, if one rank was recorded.
 
     That change takes the links and the schedule with it.

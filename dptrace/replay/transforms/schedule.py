@@ -22,10 +22,10 @@ from dptrace.model.bucket_size import bucket_ends
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.per_rank.process import Process
-from dptrace.replay.simulation.changes import changed
-from dptrace.replay.transforms.bucket_copies import copy_ns, copying
+from dptrace.replay.simulation.changes import with_times
+from dptrace.replay.transforms.bucket_copies import copy_ns, copy_tasks
 from dptrace.replay.transforms.gradients import GradientStep, gradient_steps
-from dptrace.replay.transforms.pricing import all_reduce_line
+from dptrace.replay.transforms.transfer_costs import all_reduce_line
 from dptrace.timeline.model import Kind, Phase
 
 __all__ = ["MIB", "RESUME_NS", "SCHEDULES", "Reschedule", "first_after", "optimizer_ns"]
@@ -66,7 +66,7 @@ class Reschedule(msgspec.Struct, frozen=True):
         if self.in_buckets:
             return after
         # What the host does around a copy's launch is backward's own: only the copies go.
-        return changed(after, np.where(copying(model), 0, after.graph.duration_ns))
+        return with_times(after, np.where(copy_tasks(model), 0, after.graph.duration_ns))
 
     @property
     def in_buckets(self) -> bool:
@@ -111,7 +111,7 @@ class _Rebuilt:
     def model(self) -> Model:
         """Return the model with the new edges."""
         edge = replace(self._of.graph.edge, lag_ns=self._lags).filter(~self._gone)
-        return changed(self._of, self._durations).with_edges(Edge.joined([edge, self._edges.table()]))
+        return with_times(self._of, self._durations).with_edges(Edge.joined([edge, self._edges.table()]))
 
     def carry(self, step: GradientStep, ready: Int64, ends: list[int], divided: bool) -> None:
         """Let the all-reduces of a step carry these buckets instead.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from dptrace.analysis.findings.finding import Finding
-    from dptrace.api import CriticalPath, Others, Replay, WhatIf
+    from dptrace.api import CriticalPath, ExtraOptions, Replay, WhatIf
     from dptrace.run.cross_rank import CrossRankAnalysis
 
 __all__ = ["WhatIfs"]
@@ -39,7 +39,7 @@ class WhatIfs:
         no_straggler: bool = False,
         no_host_delay: bool = False,
         perfect_overlap: bool = False,
-        **others: Unpack[Others],
+        **others: Unpack[ExtraOptions],
     ) -> WhatIf:
         """Predict what a step would take if something were different; see :func:`dptrace.whatif`."""
         from dptrace.api import whatif

@@ -8,7 +8,7 @@ import pytest
 
 import dptrace
 from dptrace.analysis.findings.finding import Finding
-from dptrace.replay.gains.ground import Ground
+from dptrace.replay.gains.context import GainContext
 from dptrace.replay.gains.kernels import kernel_change
 from tests.support.compute_files import ComputeFile, inputs
 
@@ -82,7 +82,7 @@ def test_kernels_under_communication_take_what_they_take_without(tmp_path: Path)
     """In each step, one of three kernels of the same work takes 80 µs under communication and 50 without."""
     run = opened(tmp_path, interfering())
     model = run.replay.model
-    change = kernel_change(Finding("interference", "", "", 1, 0.1), Ground(run, model))
+    change = kernel_change(Finding("interference", "", "", 1, 0.1), GainContext(run, model))
     assert not isinstance(change, str)
 
     assert STEPS * 30_000 == int((model.graph.duration_ns - change.apply(model).graph.duration_ns).sum())
@@ -110,6 +110,6 @@ def test_a_slow_gpu_gains_what_it_takes_longer(tmp_path: Path) -> None:
 
 def test_a_kind_without_a_counterfactual_says_so(run: dptrace.Run) -> None:
     """A finding of a kind that no change takes away has a reason instead."""
-    found = kernel_change(Finding("new_kind", "", "", 1, 0.1), Ground(run, run.replay.model))
+    found = kernel_change(Finding("new_kind", "", "", 1, 0.1), GainContext(run, run.replay.model))
 
     assert isinstance(found, str)

@@ -8,7 +8,7 @@ import pytest
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.replay.graph.model import Edge, EdgeKind, Edges
-from dptrace.replay.graph.rendezvous import Members, Transfers, meet
+from dptrace.replay.graph.rendezvous import Members, Transfers, add_rendezvous
 from dptrace.timeline.model import Collective
 from tests.support.builders import TimelineBuilder
 
@@ -21,7 +21,7 @@ def meeting(*spans: tuple[int, int], comm: Collective = ALL_REDUCE, on_cpu: bool
     ranks = [TimelineBuilder(rank, bounds=(0, 9 * LATE)).collective(*span, comm) for rank, span in enumerate(spans)]
     matches = match([figures_of(rank.build()) for rank in ranks], len(ranks))
     members, edges = Members(matches.device.astype(np.int64), matches.start_ns, matches.end_ns), Edges()
-    return meet(edges, matches, members, len(spans), partial=False, on_cpu=on_cpu), edges.table()
+    return add_rendezvous(edges, matches, members, len(spans), partial=False, on_cpu=on_cpu), edges.table()
 
 
 def test_a_synchronizing_collective_is_one_transfer() -> None:
@@ -73,7 +73,7 @@ def test_the_lateness_of_an_absent_rank_is_an_edge(late: int, peers: int) -> Non
     matches = match([figures_of(rank.build())], 2)
     edges = Edges()
 
-    transfers = meet(
+    transfers = add_rendezvous(
         edges, matches, Members(np.arange(2), matches.start_ns, matches.end_ns), 2, partial=True, on_cpu=False
     )
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 import dptrace
-from dptrace.replay.simulation.samples import choose, mean_range, median_range, outcome, recorded, simulated
+from dptrace.replay.simulation.samples import (
+    choose,
+    mean_range,
+    median_range,
+    outcome,
+    recorded_figures,
+    simulated_figures,
+)
 
 
 def test_the_unchanged_graph_has_the_recorded_figures(run: dptrace.Run) -> None:
     """Each figure of each step on each rank comes out of the replay as it was recorded."""
     chosen = choose(run, run)
 
-    assert np.array_equal(recorded(run, chosen), simulated(outcome(run.replay.model, chosen), chosen))
+    assert np.array_equal(recorded_figures(run, chosen), simulated_figures(outcome(run.replay.model, chosen), chosen))
 
 
 def test_selected_steps_are_found_in_the_whole_run(run: dptrace.Run) -> None:

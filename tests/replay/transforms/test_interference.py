@@ -9,7 +9,7 @@ import pytest
 
 import dptrace
 from dptrace.replay.graph.build import build_model
-from dptrace.replay.simulation.changes import changed
+from dptrace.replay.simulation.changes import with_times
 from dptrace.replay.simulation.simulate import Times, simulate
 from dptrace.replay.transforms.interference import ASSUMED, Interference, measure, with_interference
 from dptrace.replay.transforms.schedule import Reschedule
@@ -86,7 +86,7 @@ def test_what_leaves_communication_gets_faster(tmp_path: Path) -> None:
     nccl = np.setdiff1d(model.processes[0].interval_tasks, gemm)
     silent[nccl] = 0
     silent[model.transfers.task] = 0
-    after = with_interference(model, Times(model.graph.start_ns, model.graph.end_ns), changed(model, silent), found)
+    after = with_interference(model, Times(model.graph.start_ns, model.graph.end_ns), with_times(model, silent), found)
 
     assert np.abs(after.graph.duration_ns[gemm] - 100_000).max() <= 1
 

@@ -14,7 +14,7 @@ from dptrace.replay.simulation.simulate import simulate
 from dptrace.replay.transforms.gradients import sized_gradients
 from dptrace.replay.transforms.links import Communication, WorldSize
 from dptrace.replay.transforms.options import communication_of
-from dptrace.replay.transforms.replicate import replicated
+from dptrace.replay.transforms.replicate import with_replication
 from dptrace.timeline.model import Kind
 from tests.support.kineto_files import KinetoFile
 from tests.support.paths import ROOT
@@ -53,7 +53,9 @@ def test_all_reduces_after_backward_take_the_time_of_the_formula(
 def test_buckets_follow_one_another(single: dptrace.Run, cap_mb: float) -> None:
     """The last ends by the recursion end = max(ready, end before) + time, in every step."""
     model = single.replay.model
-    (change,) = replicated(model, communication_of({"world_size": 2, "link": _LINK, "bucket_cap_mb": cap_mb}, None))
+    (change,) = with_replication(
+        model, communication_of({"world_size": 2, "link": _LINK, "bucket_cap_mb": cap_mb}, None)
+    )
     after = change.apply(model)
     times = simulate(after.graph)
     transfers = after.transfers
@@ -138,7 +140,7 @@ def test_a_run_of_several_ranks_keeps_its_changes(run: dptrace.Run) -> None:
     """Only one recorded rank needs what is not recorded."""
     changes = (Communication((WorldSize(8),)),)
 
-    assert changes == replicated(run.replay.model, changes)
+    assert changes == with_replication(run.replay.model, changes)
 
 
 def _gpu_job(folder: Path, steps: int = 4) -> dptrace.Run:
@@ -182,7 +184,7 @@ def test_the_host_requests_each_all_reduce(tmp_path: Path) -> None:
     """Where the host sets the step, each all-reduce costs it 100 µs."""
     model = _gpu_job(tmp_path).replay.model
     changes = [
-        replicated(model, communication_of({"world_size": 2, "link": _LINK, "schedule": schedule}, None))[0]
+        with_replication(model, communication_of({"world_size": 2, "link": _LINK, "schedule": schedule}, None))[0]
         for schedule in ("interleaved", "naive")
     ]
     before = model.graph.duration_ns.sum()

@@ -11,8 +11,8 @@ import dptrace
 from dptrace.errors import UsageError
 from dptrace.replay.simulation.simulate import simulate
 from dptrace.replay.transforms.gradients import gradient_steps
-from dptrace.replay.transforms.pricing import all_reduce_line
 from dptrace.replay.transforms.schedule import MIB, Reschedule
+from dptrace.replay.transforms.transfer_costs import all_reduce_line
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.units import duration, milliseconds, plural, share, signed_milliseconds
-from dptrace.replay.paths.path import Piece
+from dptrace.replay.paths.path import PathPiece
 from dptrace.replay.whatif import RankAnswer, WhatIf
 from dptrace.viewers.base.format import plain
 
@@ -86,7 +86,7 @@ def _path(answer: WhatIf) -> Text:
     return plain(f"Its critical path: {text}. The longest pieces: {'; '.join(pieces)}.")
 
 
-def _short(piece: Piece) -> str:
+def _short(piece: PathPiece) -> str:
     name = piece.name if len(piece.name) <= _LONGEST_NAME else f"{piece.name[: _LONGEST_NAME - 1]}…"
     inside = f" in {piece.operator[:_LONGEST_NAME]}" if piece.kind == "host" and piece.operator else ""
     return f"{name}{inside}{'' if piece.rank is None else f' on rank {piece.rank}'}"

@@ -7,7 +7,7 @@ from io import StringIO
 from rich.console import Console
 
 from dptrace.replay.doubts import Doubt
-from dptrace.replay.paths.path import Piece
+from dptrace.replay.paths.path import PathPiece
 from dptrace.replay.simulation.steady_state import SteadyState
 from dptrace.replay.whatif import RankAnswer, WhatIf
 from dptrace.viewers.terminal.replay.whatif import print_whatif
@@ -38,7 +38,7 @@ def answer(ranks: int, *doubts: Doubt) -> WhatIf:
         predicted=after,
         steady=SteadyState(10, 20),
         path_ns={"host": 60_000_000, "compute": 20_000_000},
-        longest=(Piece(55_000_000, "host", 1, "cudaMalloc", "aten::cat"),),
+        longest=(PathPiece(55_000_000, "host", 1, "cudaMalloc", "aten::cat"),),
         ranks=tuple(
             RankAnswer(rank, 0, figures(wall_ns=100_000_000 + rank), figures(), after) for rank in range(ranks)
         ),

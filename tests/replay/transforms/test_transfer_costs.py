@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dptrace
-from dptrace.replay.transforms.pricing import all_reduce_line, priced, with_transfers
+from dptrace.replay.transforms.transfer_costs import all_reduce_line, transfer_costs, with_transfers
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 
@@ -14,7 +14,7 @@ def test_costs_as_they_are_change_nothing(run: dptrace.Run) -> None:
     """Latency and the rest add up to the recorded duration."""
     model = run.replay.model
 
-    same = with_transfers(model, priced(model))
+    same = with_transfers(model, transfer_costs(model))
 
     assert model.graph.duration_ns.tolist() == same.graph.duration_ns.tolist()
 
@@ -30,7 +30,7 @@ def test_one_size_is_all_bandwidth(run: dptrace.Run) -> None:
 def test_the_line_of_several_sizes_is_that_of_the_run() -> None:
     """Between the smallest message and the largest, the line is near the recorded times."""
     replay = dptrace.open(ROOT / "traces" / "naive_cpu_2ranks").replay
-    line, of = all_reduce_line(replay.model), priced(replay.model)
+    line, of = all_reduce_line(replay.model), transfer_costs(replay.model)
 
     largest = of.bytes.max()
     recorded = (of.latency_ns + of.moving_ns)[of.bytes == largest]

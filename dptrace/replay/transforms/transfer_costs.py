@@ -12,9 +12,9 @@ from dptrace.errors import DptraceError
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, weighted_line
 from dptrace.model.collectives import COLLECTIVES, Algorithm, algorithm_of
 from dptrace.replay.graph.build import Model
-from dptrace.replay.simulation.changes import changed, no_collectives
+from dptrace.replay.simulation.changes import no_collectives, with_times
 
-__all__ = ["Floats", "Priced", "all_reduce_line", "priced", "sized", "with_transfers"]
+__all__ = ["Floats", "TransferCosts", "all_reduce_line", "has_known_size", "transfer_costs", "with_transfers"]
 
 Floats = NDArray[np.float64]
 _FEWEST_R2 = 0.2
@@ -24,7 +24,7 @@ _SLOWEST_HOP = 2.0
 """A hop has this much more than the shortest time of a collective's hop at most."""
 
 
-class Priced(msgspec.Struct, frozen=True):
+class TransferCosts(msgspec.Struct, frozen=True):
     """The transfers that take time, one entry per transfer in each column."""
 
     task: Int64
@@ -41,7 +41,7 @@ class Priced(msgspec.Struct, frozen=True):
         return len(self.task)
 
 
-def priced(model: Model) -> Priced:
+def transfer_costs(model: Model) -> TransferCosts:
     """Price the transfers of a model.
 
     Raises:
@@ -67,7 +67,7 @@ def priced(model: Model) -> Priced:
         share[same] = algorithm.share(ranks) if algorithm else 1.0
     durations = graph.duration_ns[task].astype(np.float64)
     fixed = np.minimum(latency, durations)
-    return Priced(task, fixed, durations - fixed, transfers.bytes[number].astype(np.float64), hops, share)
+    return TransferCosts(task, fixed, durations - fixed, transfers.bytes[number].astype(np.float64), hops, share)
 
 
 def _algorithm(model: Model, kind: str) -> Algorithm | None:
@@ -75,11 +75,11 @@ def _algorithm(model: Model, kind: str) -> Algorithm | None:
     return algorithm_of("gloo" if model.run.on_cpu else "nccl", kind) if known else None
 
 
-def with_transfers(model: Model, of: Priced) -> Model:
+def with_transfers(model: Model, of: TransferCosts) -> Model:
     """Return the model with other durations of its transfers."""
     durations = model.graph.duration_ns.copy()
     durations[of.task] = np.maximum(np.rint(of.latency_ns + of.moving_ns), 0).astype(np.int64)
-    return changed(model, durations)
+    return with_times(model, durations)
 
 
 def all_reduce_line(model: Model) -> Line:
@@ -88,7 +88,7 @@ def all_reduce_line(model: Model) -> Line:
     Raises:
         DptraceError: the run has no all-reduces with known sizes.
     """
-    of, transfers = priced(model), model.transfers
+    of, transfers = transfer_costs(model), model.transfers
     kinds = dict(zip(transfers.task.tolist(), transfers.kind.tolist(), strict=True))
     reduces = np.array([kinds[task] == "all_reduce" for task in of.task.tolist()], np.bool_)
     duration_ns = of.latency_ns + of.moving_ns
@@ -115,7 +115,7 @@ def all_reduce_line(model: Model) -> Line:
     return Line(most, max(0.0, float((weight * sizes * (typical - most)).sum() / (weight * sizes**2.0).sum())))
 
 
-def sized(model: Model, of: Priced, option: str) -> NDArray[np.bool_]:
+def has_known_size(model: Model, of: TransferCosts, option: str) -> NDArray[np.bool_]:
     """Return which transfers have known sizes; the others keep what they took.
 
     Raises:

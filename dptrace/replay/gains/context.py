@@ -13,10 +13,10 @@ from dptrace.run.kernels import operator_calls_of
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind
 
-__all__ = ["Ground"]
+__all__ = ["GainContext"]
 
 
-class Ground:
+class GainContext:
     """A run and its model; findings on compute are about the kernels of the whole run."""
 
     def __init__(self, run: Run, model: Model) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from dptrace.replay.graph.model import Graph
-from dptrace.replay.paths.binding import binding_edges, chain_to
+from dptrace.replay.paths.binding_edges import binding_edges, chain_to
 from dptrace.replay.simulation.simulate import simulate
 from tests.support.graphs import graphs
 

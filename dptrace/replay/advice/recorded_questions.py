@@ -14,7 +14,7 @@ from dptrace.model.scaling import gustafson_efficiency
 if TYPE_CHECKING:
     from dptrace.run.run import Run
 
-__all__ = ["RecordedStep", "recorded_path", "recorded_step"]
+__all__ = ["RecordedStep", "recorded_questions", "recorded_step"]
 
 _GUIDE = "Distributed Training (guide)"
 _NOTABLE = 0.05
@@ -64,7 +64,7 @@ def recorded_step(run: Run) -> RecordedStep:
     )
 
 
-def recorded_path(run: Run, step: RecordedStep) -> list[Question]:
+def recorded_questions(run: Run, step: RecordedStep) -> list[Question]:
     """Return the questions, from what limits the step to each goal that the recording can answer."""
     found = [_limit(step), _data(step), *_overlap(step), *_efficiency(step), *_mfu(run), *_bubble(run)]
     return [*found, *_straggler(step)]
