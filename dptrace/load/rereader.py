@@ -13,7 +13,7 @@ from dptrace.load import cache
 from dptrace.load.options import ReadOptions
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
-from dptrace.timeline.reading import Reading, Result
+from dptrace.timeline.second_pass import Result, SecondPass
 
 __all__ = ["FileRereader"]
 
@@ -29,7 +29,7 @@ class FileRereader(msgspec.Struct, frozen=True):
     held: dict[tuple[str, str], Any] = {}
     """Results by path and name of the reading."""
 
-    def __call__(self, path: str, reading: Reading[Result]) -> Result | None:
+    def __call__(self, path: str, reading: SecondPass[Result]) -> Result | None:
         """Return what the file at *path* holds; None where it can't be read a second time."""
         held, key = self.held, (path, reading.name)
         if key not in held:
@@ -41,7 +41,7 @@ class FileRereader(msgspec.Struct, frozen=True):
         return result
 
     @collection_paused()
-    def _read(self, source: Source, reading: Reading[Result]) -> Result | None:
+    def _read(self, source: Source, reading: SecondPass[Result]) -> Result | None:
         patterns, cached = self.read_options.comm_patterns, self.read_options.cache
         key = (source.name, reading.name, patterns)
         result = cache.fetch(source, key, reading.type)[0] if cached else None

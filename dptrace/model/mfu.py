@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["ModelFlops", "achieved", "transformer_flops", "utilization"]
+__all__ = ["ModelFlops", "achieved_flops_per_s", "transformer_flops", "utilization"]
 
 
 class ModelFlops(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ def transformer_flops(
     return whole if training else whole / 3
 
 
-def achieved(flops: float, ns: float) -> float | None:
+def achieved_flops_per_s(flops: float, ns: float) -> float | None:
     """Return the rate in FLOP/s; None in no time."""
     return flops / ns * 1e9 if ns > 0 else None
 
@@ -58,5 +58,5 @@ def utilization(flops: float, ns: float, peak_flops_per_s: float) -> float | Non
     >>> round(utilization(5.9866e12, 35.0e6, 989.4e12), 3)
     0.173
     """
-    rate = achieved(flops, ns)
+    rate = achieved_flops_per_s(flops, ns)
     return rate / peak_flops_per_s if rate is not None and peak_flops_per_s > 0 else None

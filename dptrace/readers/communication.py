@@ -25,8 +25,8 @@ __all__ = [
     "KERNELS",
     "METADATA_PREFIXES",
     "CommunicationKernel",
-    "communicating",
     "communication_names",
+    "is_communication",
     "kind_of",
     "synchronizes",
 ]
@@ -346,7 +346,7 @@ def communication_names(names: Sequence[str], patterns: Sequence[str] = ()) -> N
     )
 
 
-def communicating(
+def is_communication(
     names: Sequence[str], name: NDArray[np.integer], kernels: NDArray[np.bool_], patterns: Sequence[str] = ()
 ) -> NDArray[np.bool_]:
     """Return which events are communication kernels by their names.

@@ -1,7 +1,7 @@
 """The formats of trace files: the one table of their suffixes, their first bytes and the modules that read them.
 
 To add a format, write a module with ``pieces(source, start, chunks)``, which turns a file's bytes into
-:class:`~dptrace.readers.stream.Piece` objects of Kineto's event text, and add a line to ``FORMATS``.
+:class:`~dptrace.readers.stream.EventPiece` objects of Kineto's event text, and add a line to ``FORMATS``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dptrace.readers.perfetto.packets import begins_with_packets
 from dptrace.readers.sources.source import Source
-from dptrace.readers.stream import ChunkedStream, Piece, open_decompressed
+from dptrace.readers.stream import ChunkedStream, EventPiece, open_decompressed
 
 __all__ = ["FORMATS", "TRACE_SUFFIXES", "Format", "pieces"]
 
@@ -45,7 +45,7 @@ TRACE_SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
 """Ends of the names of trace files of any format."""
 
 
-def pieces(file: Source | Path) -> Iterator[Piece]:
+def pieces(file: Source | Path) -> Iterator[EventPiece]:
     """Read a trace file of any format, gzipped or not, as pieces of event text that end between two events.
 
     Raises:
@@ -57,7 +57,7 @@ def pieces(file: Source | Path) -> Iterator[Piece]:
         chunks = ChunkedStream(stream)
         start = chunks.read_chunk()
         known = next(known for known in reversed(FORMATS) if known.recognizes(start))
-        read: Callable[[Source, bytes, ChunkedStream], Iterator[Piece]] = import_module(known.module).pieces
+        read: Callable[[Source, bytes, ChunkedStream], Iterator[EventPiece]] = import_module(known.module).pieces
         yield from read(source, start, chunks)
 
 

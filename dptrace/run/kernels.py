@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dptrace.analysis.per_gpu.device import DeviceFigures
     from dptrace.run.utilization import Workload
     from dptrace.timeline.operator_calls import OperatorCalls
-    from dptrace.timeline.reading import Reading, Rereader, Result
+    from dptrace.timeline.second_pass import Rereader, Result, SecondPass
 
 __all__ = [
     "SORTS",
@@ -88,7 +88,7 @@ class _Run(Protocol):
 
     def find_gains(self, found: Sequence[Finding]) -> tuple[Finding, ...]: ...
 
-    def read_again(self, timeline: Timeline, reading: Reading[Result]) -> Result | None: ...
+    def read_again(self, timeline: Timeline, reading: SecondPass[Result]) -> Result | None: ...
 
 
 def kinds_of(name: str) -> tuple[Kind, ...]:

@@ -30,7 +30,7 @@ from dptrace.core.text import sanitize
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
 from dptrace.timeline.model import Phase, Timeline
-from dptrace.timeline.reading import Reading, Result
+from dptrace.timeline.second_pass import Result, SecondPass
 
 __all__ = [
     "NO_MEMORY",
@@ -75,7 +75,7 @@ class MemorySource(Protocol):
     def selected_from(self) -> tuple[Any, ...] | None:
         """The run that this one is a part of, and how; None for a whole run."""
 
-    def read_again(self, timeline: Timeline, reading: Reading[Result]) -> Result | None:
+    def read_again(self, timeline: Timeline, reading: SecondPass[Result]) -> Result | None:
         """Return what the file of a timeline's rank holds beyond the figures."""
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.select import KeptDevice
     from dptrace.run.utilization import Workload
-    from dptrace.timeline.reading import Reading, Rereader, Result
+    from dptrace.timeline.second_pass import Rereader, Result, SecondPass
 
 __all__ = ["SCHEMA", "Run"]
 
@@ -302,7 +302,7 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
         """
         return tables.finding_frame(self.cross_rank.findings)
 
-    def read_again(self, timeline: Timeline, reading: Reading[Result]) -> Result | None:
+    def read_again(self, timeline: Timeline, reading: SecondPass[Result]) -> Result | None:
         """Return what the file of a timeline's rank holds beyond the figures; None where it can't be read again."""
         return None if self.rereader is None else self.rereader(timeline.path, reading)
 

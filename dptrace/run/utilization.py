@@ -11,7 +11,7 @@ import msgspec
 
 from dptrace.core.gpu import GpuProperties
 from dptrace.model.gpu_peaks import gpu_peak, no_peak_advice
-from dptrace.model.mfu import ModelFlops, achieved, transformer_flops, utilization
+from dptrace.model.mfu import ModelFlops, achieved_flops_per_s, transformer_flops, utilization
 
 if TYPE_CHECKING:
     from dptrace.analysis.per_gpu.device import DeviceFigures
@@ -237,7 +237,7 @@ def _step(
 ) -> StepUtilization:
     wall = int(device.split.figures["wall_ns"][k])
     model, hardware = (flops.model, flops.hardware) if flops is not None else (None, None)
-    rate = None if model is None else achieved(model, wall)
+    rate = None if model is None else achieved_flops_per_s(model, wall)
     return StepUtilization(
         rank=device.timeline.rank,
         device=device.timeline.device,
@@ -248,8 +248,8 @@ def _step(
         tflops=None if rate is None else rate / 1e12,
         mfu=None if model is None or peak is None else utilization(model, wall, peak),
         hfu=None if hardware is None or peak is None else utilization(hardware, wall, peak),
-        samples_per_s=None if samples is None else achieved(samples, wall),
-        tokens_per_s=None if tokens is None else achieved(tokens, wall),
+        samples_per_s=None if samples is None else achieved_flops_per_s(samples, wall),
+        tokens_per_s=None if tokens is None else achieved_flops_per_s(tokens, wall),
     )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dptrace.core.arrays import mask_of, unique
 from dptrace.core.intervals import Int64, IntervalSet, subtract, union
 from dptrace.errors import TraceError
-from dptrace.readers.communication import GLOO_PREFIX, communicating
+from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import collectives_of, labels_of
 from dptrace.timeline.gloo import WAITS, enqueuing_operator, requested_collective
@@ -23,7 +23,7 @@ from dptrace.timeline.launches import holding, launches, outermost
 from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, Kind, Phase, Timeline
 from dptrace.timeline.phases import WRAPPER, phases
 from dptrace.timeline.pipeline_actions import with_actions
-from dptrace.timeline.recompute import recomputed
+from dptrace.timeline.recompute import is_recomputed
 from dptrace.timeline.steps import CpuSteps, cpu_steps, device_windows
 
 __all__ = ["NO_GPU_EVENTS", "build_timelines"]
@@ -93,9 +93,9 @@ def _on_gpus(
         else np.zeros(len(events), int)
     )
     phase = np.where(known, phases(trace, steps, thread, time), Phase.OTHER).astype(np.uint8)
-    again = known & recomputed(trace, thread, time)
+    again = known & is_recomputed(trace, thread, time)
     kernel = trace.category[events] == Category.KERNEL
-    comm = communicating(trace.names, trace.name[events], kernel, patterns)
+    comm = is_communication(trace.names, trace.name[events], kernel, patterns)
     comm |= kernel & mask_of(list(trace.comm), len(trace))[events]
     kind = np.where(comm, Kind.COMMUNICATION, np.where(kernel, Kind.COMPUTE, Kind.MEMORY)).astype(np.uint8)
     notes += [*_no_operators_note(trace, known), *_orphan_notes(trace, known)]
@@ -250,4 +250,4 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timel
         notes,
     )
     host = _host_of(trace, steps, launch, timeline)
-    return replace(timeline, recompute=~is_comm & recomputed(trace, thread, time), host=host)
+    return replace(timeline, recompute=~is_comm & is_recomputed(trace, thread, time), host=host)

@@ -7,10 +7,10 @@ import numpy as np
 from dptrace.core.intervals import Int64
 from dptrace.readers.communication import CALLERS, kind_of, synchronizes
 from dptrace.readers.trace import Category, CommArgs, Trace
-from dptrace.timeline.launches import enclosing
+from dptrace.timeline.launches import last_enclosing
 from dptrace.timeline.model import Collective
 
-__all__ = ["collectives_of", "described", "labels_of"]
+__all__ = ["collective_of", "collectives_of", "labels_of"]
 
 # Labels that name the reason of a collective: torch's for fully_shard's units (by module) and for pipeline actions (by
 # stage and micro-batch), and those of dptrace's trainers for gradients, the steps of a ring, expert and tensor
@@ -35,12 +35,12 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
     ops = (trace.category == Category.CPU_OP) | (trace.category == Category.ANNOTATION)
     callers = []
     for prefixes in CALLERS:
-        outer = enclosing(trace, ops & trace.named(*prefixes), thread, time)
+        outer = last_enclosing(trace, ops & trace.named(*prefixes), thread, time)
         callers.append(np.where(launched, outer, -1))
     caller_names = [np.where(outer >= 0, trace.name[outer], -1).tolist() for outer in callers]
     sources = zip(events.tolist(), *(outer.tolist() for outer in callers), strict=True)
     names_of = zip(*caller_names, trace.name[events].tolist(), strict=True)
-    hooked = enclosing(trace, ops & trace.named(*_ACCUMULATES), thread, time) >= 0
+    hooked = last_enclosing(trace, ops & trace.named(*_ACCUMULATES), thread, time) >= 0
     gradients = (launched & hooked).tolist()
     plain: dict[tuple[tuple[int, ...], str, bool], Collective] = {}
     collectives = []
@@ -50,7 +50,7 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
         together = synchronizes(trace.names[names[-1]])
         if args is not None:
             kind = kind_of(args.collective) or _kind(trace, names)
-            collectives.append(described(kind, args, label, together, hook))
+            collectives.append(collective_of(kind, args, label, together, hook))
             continue
         # Most have only names, of which there are few.
         known = names, label, hook
@@ -69,13 +69,13 @@ def _kind(trace: Trace, names: tuple[int, ...]) -> str:
 def labels_of(trace: Trace, launch: Int64) -> list[str]:
     """Return the trainer's label around each launch, or an empty string; -1 is an unknown launch."""
     ops = (trace.category == Category.CPU_OP) | (trace.category == Category.ANNOTATION)
-    found = enclosing(trace, ops & trace.named(*_LABELS), trace.thread[launch], trace.start_ns[launch])
+    found = last_enclosing(trace, ops & trace.named(*_LABELS), trace.thread[launch], trace.start_ns[launch])
     names = np.array([*trace.names, ""], object)
     labels: list[str] = names[np.where((launch >= 0) & (found >= 0), trace.name[found], -1)].tolist()
     return labels
 
 
-def described(
+def collective_of(
     kind: str, args: CommArgs, label: str = "", together: bool | None = None, gradients: bool = False
 ) -> Collective:
     """Build the collective that metadata describes; *together* is whether its kernel synchronizes, where known."""

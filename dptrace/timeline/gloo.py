@@ -13,7 +13,7 @@ from dptrace.core.intervals import Int64
 from dptrace.readers.communication import C10D_PREFIX, kind_of
 from dptrace.readers.kineto.columns.comm_metadata import MAX_BYTES
 from dptrace.readers.trace import Category, CommArgs, Trace
-from dptrace.timeline.collectives import described
+from dptrace.timeline.collectives import collective_of
 from dptrace.timeline.model import Collective
 
 __all__ = ["WAITS", "enqueuing_operator", "requested_collective"]
@@ -85,4 +85,4 @@ def requested_collective(trace: Trace, event: int, op: int, label: str) -> Colle
         size *= max(executed.group_size, 1)
     group_size = executed.group_size or requested.group_size
     args = replace(executed, bytes=min(size, MAX_BYTES), group_size=group_size, peer=requested.peer)
-    return described(kind, args, label)
+    return collective_of(kind, args, label)

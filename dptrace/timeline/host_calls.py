@@ -29,7 +29,7 @@ from dptrace.timeline.gloo import enqueuing_operator
 from dptrace.timeline.host_events import ALLOCATOR, DATA_LOADER, SYNCHRONIZING
 from dptrace.timeline.launches import last_above, launches
 from dptrace.timeline.model import Timeline
-from dptrace.timeline.reading import Reading
+from dptrace.timeline.second_pass import SecondPass
 
 __all__ = ["HOST_CALLS", "CallKind", "Flame", "HostCalls", "host_calls", "indexed_host_calls", "nesting"]
 
@@ -168,7 +168,7 @@ def _read(source: Source, patterns: Sequence[str]) -> HostCalls:
     return host_calls(read_trace(source, comm_patterns=patterns, detailed=True))
 
 
-HOST_CALLS = Reading("host calls", HostCalls, _read)
+HOST_CALLS = SecondPass("host calls", HostCalls, _read)
 """Reads the host calls of a rank's file."""
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64
 from dptrace.readers.trace import Category, Trace
 
-__all__ = ["enclosing", "holding", "last_above", "launches", "outermost"]
+__all__ = ["holding", "last_above", "last_enclosing", "launches", "outermost"]
 
 
 def launches(trace: Trace, events: Int64) -> Int64:
@@ -90,7 +90,7 @@ def holding(trace: Trace, events: Int64, inner: Int64, ended: Int64) -> NDArray[
     return held
 
 
-def enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], time: Int64) -> Int64:
+def last_enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], time: Int64) -> Int64:
     """Return for each (thread, time) the index of the last event of *mask* to start that encloses it, or -1.
 
     An event encloses its start and its end: traces rounded to microseconds let a call begin when its event ends. Where

@@ -15,7 +15,7 @@ from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import OperatorInputs, Trace
 from dptrace.timeline.host_calls import Flame, HostCalls, indexed_host_calls
 from dptrace.timeline.model import Timeline
-from dptrace.timeline.reading import Reading
+from dptrace.timeline.second_pass import SecondPass
 
 __all__ = ["OPERATOR_CALLS", "OperatorCalls", "operator_calls"]
 
@@ -65,5 +65,5 @@ def _read(source: Source, patterns: Sequence[str]) -> OperatorCalls:
     return operator_calls(read_trace(source, comm_patterns=patterns, operators=True))
 
 
-OPERATOR_CALLS = Reading("operator calls", OperatorCalls, _read)
+OPERATOR_CALLS = SecondPass("operator calls", OperatorCalls, _read)
 """Reads the operator calls of a rank's file."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dptrace.core.arrays import mask_of
 from dptrace.core.intervals import Int64
 from dptrace.readers.trace import Category, Trace
-from dptrace.timeline.launches import enclosing
+from dptrace.timeline.launches import last_enclosing
 from dptrace.timeline.model import Phase
 from dptrace.timeline.pipeline_actions import backward_actions
 from dptrace.timeline.steps import CpuSteps
@@ -54,7 +54,7 @@ def phases(trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64
     backward = functions | backward_actions(trace) | (on_cpu & trace.named(*_SHARDS_BACKWARD))
     optimizer = on_cpu & trace.named(_OPTIMIZER)
     closure = on_cpu & trace.named(_CLOSURE)
-    innermost = enclosing(trace, backward | optimizer | closure, thread, time)
+    innermost = last_enclosing(trace, backward | optimizer | closure, thread, time)
     found = (innermost >= 0) & ~closure[innermost]
     in_optimizer = found & optimizer[innermost]
     in_closure = in_optimizer & (time < _closure_end(trace, functions, backward, optimizer, closure)[innermost])
@@ -62,7 +62,7 @@ def phases(trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64
     phase[in_optimizer] = Phase.OPTIMIZER
     phase[in_closure] = Phase.FORWARD
     marks = on_cpu & trace.events_named(np.array([name in _MARKED for name in trace.names], np.bool_))
-    mark = enclosing(trace, marks, thread, time)
+    mark = last_enclosing(trace, marks, thread, time)
     marked = np.flatnonzero(mark >= 0)
     meaning = np.array([_MARKED.get(name, Phase.OTHER) for name in trace.names], np.uint8)
     phase[marked] = meaning[trace.name[mark[marked]]]
@@ -87,9 +87,9 @@ def _closure_end(
     steps = np.flatnonzero(optimizer & trace.named(_OPTIMIZER_STEP))
     if not len(begun) or not len(steps):
         return until
-    steps = steps[enclosing(trace, backward, trace.thread[steps], trace.start_ns[steps]) < 0]
+    steps = steps[last_enclosing(trace, backward, trace.thread[steps], trace.start_ns[steps]) < 0]
     marks = np.flatnonzero(closure)
-    around_marks = enclosing(trace, optimizer, trace.thread[marks], trace.start_ns[marks])
+    around_marks = last_enclosing(trace, optimizer, trace.thread[marks], trace.start_ns[marks])
     steps = steps[~mask_of(around_marks, len(trace))[steps]]
     first = np.searchsorted(trace.start_ns[begun], trace.start_ns[steps])
     last = np.searchsorted(trace.start_ns[begun], trace.end_ns[steps], side="right")

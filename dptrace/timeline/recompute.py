@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 from dptrace.readers.trace import Category, Trace
-from dptrace.timeline.launches import enclosing
+from dptrace.timeline.launches import last_enclosing
 from dptrace.timeline.phases import WRAPPER
 
-__all__ = ["recomputed"]
+__all__ = ["is_recomputed"]
 
 _REENTRANT = "CheckpointFunctionBackward"
 # torch numbers the nodes that it generates. A node without a number is a user's autograd function, whose backward may
@@ -35,7 +35,7 @@ _COMPILED = "CompiledFunction"
 """The forward graph of a compiled module."""
 
 
-def recomputed(trace: Trace, thread: NDArray[np.int32], time: Int64) -> NDArray[np.bool_]:
+def is_recomputed(trace: Trace, thread: NDArray[np.int32], time: Int64) -> NDArray[np.bool_]:
     """Return whether the work launched at each (thread, time) is forward work repeated in backward.
 
     Errs on the side of too little: work of a block after the last operator that shows it is not counted, nor is what a
@@ -47,7 +47,7 @@ def recomputed(trace: Trace, thread: NDArray[np.int32], time: Int64) -> NDArray[
     nodes = ops & trace.named(WRAPPER)
     checkpoint = nodes & trace.events_named(reentrant)
     again = np.flatnonzero(ops & trace.events_named(forward))
-    inside = enclosing(trace, nodes, trace.thread[again], trace.start_ns[again])
+    inside = last_enclosing(trace, nodes, trace.thread[again], trace.start_ns[again])
     generated = np.array([bool(_GENERATED.search(name)) for name in trace.names], np.bool_)
     shown = (inside >= 0) & (
         trace.events_named(generated)[inside] | (trace.events_named(forward) & trace.named(_COMPILED))[again]
@@ -57,5 +57,5 @@ def recomputed(trace: Trace, thread: NDArray[np.int32], time: Int64) -> NDArray[
     until = np.full(len(trace), np.iinfo(np.int64).min)
     until[checkpoint] = trace.end_ns[checkpoint]
     np.maximum.at(until, inside[shown], trace.end_ns[again[shown]])
-    node = enclosing(trace, nodes, thread, time)
+    node = last_enclosing(trace, nodes, thread, time)
     return (node >= 0) & (time <= until[node])

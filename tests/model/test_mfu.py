@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.model.mfu import achieved, transformer_flops, utilization
+from dptrace.model.mfu import achieved_flops_per_s, transformer_flops, utilization
 
 
 def test_a_dense_transformer_costs_six_operations_for_each_parameter_and_token() -> None:
@@ -25,4 +25,4 @@ def test_utilization_is_the_share_of_the_peak() -> None:
     assert 0.5 == utilization(5e12, 10_000_000, 1e15)
     assert utilization(5e12, 0, 1e15) is None
     assert utilization(5e12, 1, 0) is None
-    assert achieved(5e12, 10_000_000) == 5e14
+    assert achieved_flops_per_s(5e12, 10_000_000) == 5e14

@@ -12,7 +12,7 @@ import pytest
 from dptrace.readers import formats
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.source import Source
-from dptrace.readers.stream import ChunkedStream, Piece
+from dptrace.readers.stream import ChunkedStream, EventPiece
 from tests.support.kineto_files import KinetoFile
 
 
@@ -21,10 +21,10 @@ def test_a_line_of_the_table_and_a_module_add_a_format(monkeypatch: pytest.Monke
     inner = KinetoFile(rank=3).op("aten::add", 1, 2).write(tmp_path / "inner.json").read_bytes()
     (tmp_path / "t.mine").write_bytes(b"MINE" + inner)
 
-    def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piece]:
+    def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[EventPiece]:
         assert ("t.mine", b"MINE") == (source.name, start[:4])
         head, bracket, rest = start[4:].partition(b'"traceEvents": [')
-        yield Piece(rest, head + bracket, b"", last=True)
+        yield EventPiece(rest, head + bracket, b"", last=True)
 
     module = ModuleType("mine")
     module.__dict__["pieces"] = pieces

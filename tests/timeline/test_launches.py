@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Category, Trace
-from dptrace.timeline.launches import enclosing, holding, launches, outermost
+from dptrace.timeline.launches import holding, last_enclosing, launches, outermost
 from tests.support.kineto_files import BASE_NS, KinetoFile
 
 
@@ -83,7 +83,7 @@ def test_enclosing_finds_the_shortest_event_around(
     thread = np.array([t for t, _ in queries], np.int32)
     time = np.array([t for _, t in queries], np.int64)
 
-    found = enclosing(trace, np.ones(len(trace), np.bool_), thread, time)
+    found = last_enclosing(trace, np.ones(len(trace), np.bool_), thread, time)
 
     for (on, at), index in zip(queries, found, strict=True):
         around = [b - a for t, a, b in events if t == on and a <= at <= b]
@@ -110,7 +110,7 @@ def test_enclosing_takes_the_last_to_begin_where_events_overlap_in_part(
     thread = np.array([t for t, _ in queries], np.int32)
     time = np.array([t for _, t in queries], np.int64)
 
-    found = enclosing(trace, np.ones(len(trace), np.bool_), thread, time)
+    found = last_enclosing(trace, np.ones(len(trace), np.bool_), thread, time)
 
     for (on, at), index in zip(queries, found, strict=True):
         around = [i for i in range(len(trace)) if trace.thread[i] == on and trace.start_ns[i] <= at <= trace.end_ns[i]]
@@ -140,7 +140,7 @@ def test_a_stack_ten_thousand_deep_costs_no_more_than_a_flat_one() -> None:
     time = np.arange(count, dtype=np.int64) * 2 + count
 
     begin = process_time()
-    found = enclosing(trace, np.ones(count, np.bool_), np.zeros(count, np.int32), time)
+    found = last_enclosing(trace, np.ones(count, np.bool_), np.zeros(count, np.int32), time)
 
     assert process_time() - begin < 0.5
     assert [min(3 * count - at, count - 1) for at in time.tolist()] == found.tolist()

@@ -12,7 +12,7 @@ from dptrace.core.intervals import Int64
 from dptrace.core.units import duration, plural
 from dptrace.timeline.model import Phase
 
-__all__ = ["elementwise_chains", "fused_away"]
+__all__ = ["elementwise_chains", "removed_by_fusion"]
 
 _FUSIBLE = frozenset({"elementwise", "copy", "normalization", "softmax", "reduction"})
 """Kinds of operators whose time is that of their memory traffic."""
@@ -60,7 +60,7 @@ def elementwise_chains(context: ComputeContext) -> list[Finding]:
     return found
 
 
-def fused_away(context: ComputeContext, in_optimizer: bool) -> NDArray[np.bool_]:
+def removed_by_fusion(context: ComputeContext, in_optimizer: bool) -> NDArray[np.bool_]:
     """Return which kernels of the chains in the optimizer, or elsewhere, would go if each chain were one kernel."""
     order = _in_order(context.kernels)
     kernels, gone = context.kernels.filter(order), np.zeros(len(context.kernels), np.bool_)

@@ -12,7 +12,7 @@ from dptrace.core.intervals import Int64, covered
 from dptrace.core.units import duration, share
 from dptrace.timeline.model import Phase
 
-__all__ = ["interference", "slowed_down"]
+__all__ = ["interference", "slowdown_ns"]
 
 _OVERLAPPED = 0.9
 """Share of a kernel under communication from which it counts as overlapped."""
@@ -49,7 +49,7 @@ def interference(context: ComputeContext) -> list[Finding]:
     return [context.finding("interference", text, _ADVICE, cost, {"ratio": round(now / alone, 4)})]
 
 
-def slowed_down(context: ComputeContext) -> Int64:
+def slowdown_ns(context: ComputeContext) -> Int64:
     """Return by how many ns each kernel under communication is longer than it usually is without."""
     overlapped, usual = _compared(context)
     return np.where(overlapped & (usual > 0), context.kernels.ns - usual, 0)

@@ -18,7 +18,7 @@ from dptrace.core.units import duration, plural, share
 from dptrace.model.flops.calls import Cost
 from dptrace.model.gpu_peaks import GpuPeak, gpu_peak
 
-__all__ = ["far_below_the_roofline", "saved_by_products"]
+__all__ = ["far_below_the_roofline", "product_savings_ns"]
 
 _KINDS = frozenset({"matmul", "convolution", "attention"})
 _REACHABLE = 0.6
@@ -129,7 +129,7 @@ def far_below_the_roofline(context: ComputeContext) -> list[Finding]:
     return [_finding(context, _REASONS[reason], group) for reason, group in _by_reason(context)]
 
 
-def saved_by_products(context: ComputeContext, kind: str) -> NDArray[np.float64]:
+def product_savings_ns(context: ComputeContext, kind: str) -> NDArray[np.float64]:
     """Return by how many ns each kernel would be shorter if the products of a finding were as fast as is usual."""
     slow = [one for reason, group in _by_reason(context) if _REASONS[reason].kind == kind for one in group]
     saved = {product.work: product.cost_ns / max(product.ns, 1) for product in slow}

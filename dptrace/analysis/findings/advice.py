@@ -19,8 +19,8 @@ __all__ = [
     "PYTHON_ADVICE",
     "SYNCHRONIZING_ADVICE",
     "UNRECORDED_ADVICE",
+    "exposed_advice",
     "first_bucket_advice",
-    "for_exposed",
 ]
 
 ALLOCATOR_ADVICE = (
@@ -49,7 +49,7 @@ _CAP_BYTES = 25 << 20
 """DDP's default of bucket_cap_mb."""
 
 
-def for_exposed(
+def exposed_advice(
     context: FindingContext, kind: str, tail: float, hidden: int, exposed: int, count: float, size: float
 ) -> tuple[str, str]:
     """Return text and advice on the exposed time of a kind of collective.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.analysis.findings.advice import GRADIENTS, first_bucket_advice, for_exposed
+from dptrace.analysis.findings.advice import GRADIENTS, exposed_advice, first_bucket_advice
 from dptrace.analysis.findings.finding import Finding, FindingContext, exposures
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
@@ -14,13 +14,13 @@ from dptrace.core.units import byte_size, duration, plural
 from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Phase
 
-__all__ = ["exposed", "first_bucket", "small_messages"]
+__all__ = ["exposed_communication", "first_bucket", "small_messages"]
 
 
 _NOTABLE_WAIT = 0.05
 
 
-def exposed(context: FindingContext) -> list[Finding]:
+def exposed_communication(context: FindingContext) -> list[Finding]:
     """Find exposed communication of each kind of collective, without the wait for late ranks."""
     devices, steps = context.devices, context.steps
     found = []
@@ -48,7 +48,9 @@ def exposed(context: FindingContext) -> list[Finding]:
         if not exposed_ns:
             continue
         late = min(tail / exposed_ns, 1.0)  # concurrent collectives each have the same exposed time
-        text, advice = for_exposed(context, kind, late, hidden, exposed_ns, count / steps, sized * size / max(count, 1))
+        text, advice = exposed_advice(
+            context, kind, late, hidden, exposed_ns, count / steps, sized * size / max(count, 1)
+        )
         evidence: dict[str, Any] = {"collective": kind, "step": worst[1], "rank": worst[2], "exposed_ns": worst[0]}
         evidence |= {"after_backward_share": round(late, 3), "count": count / steps}
         evidence["bytes"] = size / steps if sized else None

@@ -17,7 +17,7 @@ from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.cross_rank.latency import Latency
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.findings.bandwidth import low_bandwidth, slow_collectives
-from dptrace.analysis.findings.communication import exposed, first_bucket, small_messages
+from dptrace.analysis.findings.communication import exposed_communication, first_bucket, small_messages
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext
 from dptrace.analysis.findings.host import idle, recompute, unused_parameters
 from dptrace.analysis.findings.overlap import without_overlap
@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "findings"]
 
-_CROSS_RANK_DETECTORS = (stragglers, exposed, small_messages, first_bucket, low_bandwidth, slow_collectives)
+_CROSS_RANK_DETECTORS = (
+    stragglers,
+    exposed_communication,
+    small_messages,
+    first_bucket,
+    low_bandwidth,
+    slow_collectives,
+)
 _PER_GPU_DETECTORS = (bubbles, unused_parameters, idle, recompute)
 
 

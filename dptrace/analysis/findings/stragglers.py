@@ -22,7 +22,7 @@ from dptrace.core.intervals import Int64, covered
 from dptrace.core.units import duration, plural
 from dptrace.timeline.host import HostCause
 
-__all__ = ["DelayGroup", "grouped", "stragglers"]
+__all__ = ["DelayGroup", "group_delays", "stragglers"]
 
 _IDLE_CAUSE = {
     "data_loading": "data_loading_ns",
@@ -79,7 +79,7 @@ class DelayGroup:
 
 def stragglers(context: FindingContext) -> list[Finding]:
     """Return one finding per root cause; the idle time of the late ranks themselves that goes with it is part of it."""
-    groups = [group for group in grouped(context.stragglers.delays) if group.cause not in _NO_FINDING]
+    groups = [group for group in group_delays(context.stragglers.delays) if group.cause not in _NO_FINDING]
     for group in groups:
         # The early ranks wait while the late one computes, copies or idles: without it, the step is shorter on all.
         group.gpu_ns = sum(delay.cost_ns * delay.group_size for delay in group.delays)
@@ -88,7 +88,7 @@ def stragglers(context: FindingContext) -> list[Finding]:
     return [_finding(context, group) for group in groups if group.gpu_ns > 0]
 
 
-def grouped(delays: Sequence[Delay]) -> list[DelayGroup]:
+def group_delays(delays: Sequence[Delay]) -> list[DelayGroup]:
     """Group delays by root cause: the same call in the same place, on any rank; or a host that is slower throughout."""
     by_device, by_label = Counter[int](), Counter[tuple[object, ...]]()
     for delay in delays:

@@ -17,7 +17,7 @@ from dptrace.model.collectives import COLLECTIVES, CollectiveKind
 from dptrace.timeline.model import UNKNOWN_GROUP, Collective, Kind
 from dptrace.timeline.steps import WHOLE_TRACE
 
-__all__ = ["NO_STEP", "Calls", "Group", "calls_of", "distinct"]
+__all__ = ["NO_STEP", "Calls", "Group", "calls_of", "unique_pairs"]
 
 NO_STEP = -1
 """Step index of a call outside all steps."""
@@ -80,7 +80,7 @@ class Calls(msgspec.Struct, frozen=True):
         return len(self.device)
 
 
-def distinct(first: NDArray[Any], second: NDArray[Any]) -> tuple[Int64, Int64]:
+def unique_pairs(first: NDArray[Any], second: NDArray[Any]) -> tuple[Int64, Int64]:
     """Return the distinct pairs of two columns of non-negative numbers, in order."""
     width = int(second.max(initial=0)) + 1
     pairs = unique(first.astype(np.int64) * width + second)
@@ -159,7 +159,7 @@ def _unmatchable(
     groups: Sequence[Group], group: NDArray[np.int32], device: NDArray[np.int32], blind: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Return which calls cannot be matched; *blind* are messages whose peer is not recorded."""
-    used = np.bincount(distinct(group, device)[0], minlength=len(groups))
+    used = np.bincount(unique_pairs(group, device)[0], minlength=len(groups))
     shared = [
         g.name == UNKNOWN_GROUP or bool(g.size and not g.ranks and n > g.size)
         for g, n in zip(groups, used.tolist(), strict=True)

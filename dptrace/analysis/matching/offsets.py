@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
 
-__all__ = ["Offset", "Shared", "estimate_drift", "estimate_offset", "estimate_offsets"]
+__all__ = ["Offset", "SharedCollectives", "estimate_drift", "estimate_offset", "estimate_offsets"]
 
 _FLOOR_NS = 1_000
 """Least uncertainty between two clocks: older traces round to whole microseconds."""
@@ -44,7 +44,7 @@ class Offset(msgspec.Struct, frozen=True):
         return Offset(ahead, self.drift + other.drift, other.at_ns, uncertainty, count)
 
 
-class Shared(msgspec.Struct, frozen=True):
+class SharedCollectives(msgspec.Struct, frozen=True):
     """Starts and ends, in ns, of the collectives that two devices share."""
 
     start_ns: Int64
@@ -53,7 +53,7 @@ class Shared(msgspec.Struct, frozen=True):
     other_end_ns: Int64
 
 
-def estimate_offset(shared: Shared) -> Offset:
+def estimate_offset(shared: SharedCollectives) -> Offset:
     """Estimate how far the other's clock is ahead.
 
     The ends differ only by the time the last chunk takes to arrive, so the offset is the median of their differences
@@ -80,7 +80,7 @@ def estimate_offset(shared: Shared) -> Offset:
     return Offset(ahead, drift, middle, max(scatter, _FLOOR_NS), len(level))
 
 
-def _quiet(shared: Shared) -> NDArray[np.bool_]:
+def _quiet(shared: SharedCollectives) -> NDArray[np.bool_]:
     """Choose the half with the shortest transfers: long transfers end less evenly."""
     own, other = shared.end_ns - shared.start_ns, shared.other_end_ns - shared.other_start_ns
     shorter = np.minimum(own, other)
@@ -102,7 +102,7 @@ def _scatter(values: NDArray[np.float64]) -> float:
     return 1.4826 * float(median(np.abs(values - median(values))))
 
 
-def _causal(shared: Shared, drifted: NDArray[np.float64]) -> tuple[float, float]:
+def _causal(shared: SharedCollectives, drifted: NDArray[np.float64]) -> tuple[float, float]:
     """Return the bounds of the offset beyond which a rank would have left before another arrived.
 
     The tightest one percent of the collectives is ignored: a wrong bound is worse than a loose one.
@@ -180,7 +180,7 @@ def _next_level(level: Sequence[int], rows: Sequence[Int64], table: _Table, foun
     return sorted(fresh)
 
 
-def _neighbors(rows: Int64, table: _Table, missing: NDArray[np.bool_]) -> list[tuple[int, Shared]]:
+def _neighbors(rows: Int64, table: _Table, missing: NDArray[np.bool_]) -> list[tuple[int, SharedCollectives]]:
     """Return, for each *missing* device, the collectives it shares with the device of *rows*."""
     instance, device, start_ns, end_ns = table
     low = np.searchsorted(instance, instance[rows], side="left")
@@ -194,6 +194,6 @@ def _neighbors(rows: Int64, table: _Table, missing: NDArray[np.bool_]) -> list[t
     which, first = np.unique(device[other], return_index=True)
     parts = zip(np.split(own, first[1:]), np.split(other, first[1:]), strict=True)
     return [
-        (int(d), Shared(start_ns[a], end_ns[a], start_ns[b], end_ns[b]))
+        (int(d), SharedCollectives(start_ns[a], end_ns[a], start_ns[b], end_ns[b]))
         for d, (a, b) in zip(which, parts, strict=False)
     ]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.matching.calls import NO_STEP, Calls
 from dptrace.analysis.matching.offsets import estimate_drift, estimate_offsets
-from dptrace.analysis.matching.sequence_alignment import align, vote
+from dptrace.analysis.matching.sequence_alignment import align, estimate_offset_by_time
 from dptrace.core.arrays import unique
 from dptrace.core.intervals import Int64
 
@@ -197,7 +197,7 @@ class _Instances:
         free = free[clock.reference[calls.device[self.representative[free]]] == other]
         theirs = self.representative[free[np.argsort(clock.time[self.representative[free]], kind="stable")]]
         mine = wanted[np.argsort(clock.time[wanted], kind="stable")]
-        guess = vote(clock.time[theirs], clock.time[mine], calls.family[theirs], calls.family[mine])
+        guess = estimate_offset_by_time(clock.time[theirs], clock.time[mine], calls.family[theirs], calls.family[mine])
         if guess is None:
             return
         ahead, width = guess

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = ["align", "vote"]
+__all__ = ["align", "estimate_offset_by_time"]
 
 Fits = Callable[[Int64, Int64], NDArray[np.bool_]]
 """For indices into both sequences (broadcast), whether the two may be the same event."""
@@ -104,7 +104,7 @@ _SAMPLE = 32
 _AGAINST = 1 << 16
 
 
-def vote(
+def estimate_offset_by_time(
     first: Int64, second: Int64, first_sort: NDArray[np.int32], second_sort: NDArray[np.int32]
 ) -> tuple[int, int] | None:
     """Estimate how far the clock of *second* is ahead of that of *first*, from times alone.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.matching.calls import NO_STEP, Calls, distinct
+from dptrace.analysis.matching.calls import NO_STEP, Calls, unique_pairs
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.timeline.model import UNKNOWN_GROUP
@@ -48,7 +48,7 @@ def instance_sizes(calls: Calls, order: Int64, first: Int64, world_size: int) ->
 
 def _devices_by_group(calls: Calls) -> Counter[int]:
     """Count the devices that have calls in each group."""
-    return Counter(distinct(calls.group, calls.device)[0].tolist())
+    return Counter(unique_pairs(calls.group, calls.device)[0].tolist())
 
 
 def report_unmatched(

@@ -13,7 +13,7 @@ from dptrace.core.intervals import Int64
 from dptrace.readers.communication import METADATA_PREFIXES
 from dptrace.readers.memory_events import MemoryEvents
 from dptrace.readers.trace import Category, Trace
-from dptrace.timeline.launches import enclosing, outermost
+from dptrace.timeline.launches import last_enclosing, outermost
 from dptrace.timeline.phases import MARK, WRAPPER, phases
 from dptrace.timeline.steps import CpuSteps
 
@@ -38,11 +38,11 @@ def origins_of(trace: Trace, steps: CpuSteps, events: MemoryEvents) -> Origins:
     outer = outermost(trace, np.flatnonzero(operators & ~trace.named(*_LABELS)))
     labels = (trace.category == Category.ANNOTATION) & ~trace.named(_STEP_MARK, MARK, "DistributedDataParallel.")
     on_cpu = operators | (trace.category == Category.ANNOTATION)
-    collectives = enclosing(trace, on_cpu & trace.named(*_COMMUNICATES), thread, time)
+    collectives = last_enclosing(trace, on_cpu & trace.named(*_COMMUNICATES), thread, time)
     return Origins(
         step=steps.index_at(time),
         phase=phases(trace, steps, thread, time),
-        operator=_name(trace, enclosing(trace, mask_of(outer, len(trace)), thread, time)),
+        operator=_name(trace, last_enclosing(trace, mask_of(outer, len(trace)), thread, time)),
         module=_module(trace, labels, thread, time),
         communicates=collectives >= 0,
     )
@@ -52,8 +52,8 @@ def _module(trace: Trace, labels: NDArray[np.bool_], thread: NDArray[np.int32], 
     """Return the name of the innermost module around each event, else of the innermost label."""
     is_module = np.fromiter((bool(_MODULE.match(name)) for name in trace.names), np.bool_, len(trace.names))
     modules = (trace.category == Category.PYTHON) & trace.events_named(is_module)
-    module = _name(trace, enclosing(trace, modules, thread, time))
-    label = _name(trace, enclosing(trace, labels, thread, time))
+    module = _name(trace, last_enclosing(trace, modules, thread, time))
+    label = _name(trace, last_enclosing(trace, labels, thread, time))
     return np.where(module >= 0, module, label).astype(np.int32)
 
 

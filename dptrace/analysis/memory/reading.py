@@ -18,7 +18,7 @@ from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.host_events import ALLOCATOR
 from dptrace.timeline.phases import backward_starts
-from dptrace.timeline.reading import Reading
+from dptrace.timeline.second_pass import SecondPass
 from dptrace.timeline.steps import WHOLE_TRACE, CpuSteps, cpu_steps
 
 __all__ = ["MEMORY", "memory_use"]
@@ -106,5 +106,5 @@ def _read(source: Source, patterns: Sequence[str]) -> MemoryUse:
     return memory_use(read_trace(source, comm_patterns=patterns, memory=True))
 
 
-MEMORY = Reading("memory", MemoryUse, _read)
+MEMORY = SecondPass("memory", MemoryUse, _read)
 """Reads the memory of a rank's devices."""

@@ -11,7 +11,7 @@ import msgspec
 from dptrace.core.units import byte_size, duration
 from dptrace.errors import UsageError
 from dptrace.model.advice.candidates import Candidate, best_of, candidates, shortlist
-from dptrace.model.advice.check import Setting, check_dict, sorted_checks
+from dptrace.model.advice.check import CheckContext, check_dict, sorted_checks
 from dptrace.model.advice.communication_checks import COMMUNICATION_CHECKS
 from dptrace.model.advice.decision import Decision, decide, question_dict
 from dptrace.model.advice.loop_checks import LOOP_CHECKS
@@ -58,7 +58,7 @@ def advice_report(description: Description) -> dict[str, Any]:
     now = _described(description) if description.strategy else best
     shown = shortlist(found)
     suggested = next((one for one in found if decision.follows(one.plan.layout)), None)
-    setting = Setting(description, now, tuple(found) if description.strategy else ())
+    context = CheckContext(description, now, tuple(found) if description.strategy else ())
     content = {
         "schema": SCHEMA,
         "kind": "advise",
@@ -70,7 +70,7 @@ def advice_report(description: Description) -> dict[str, Any]:
         **_equal(shown, best),
         "candidates": [_candidate_dict(one, best, free) for one in shown],
         "tried": len(found),
-        "checks": [check_dict(one) for one in sorted_checks(setting, CHECKS)],
+        "checks": [check_dict(one) for one in sorted_checks(context, CHECKS)],
         "assumptions": [*description.assumptions(), *_assumed(best)],
     }
     rounded: dict[str, Any] = whole_bytes(content)

@@ -23,7 +23,7 @@ __all__ = [
     "PAGE",
     "WORKSHOP",
     "Check",
-    "Setting",
+    "CheckContext",
     "check",
     "check_dict",
     "sorted_checks",
@@ -62,7 +62,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """Where the documents have it."""
 
 
-class Setting(msgspec.Struct, frozen=True, dict=True):
+class CheckContext(msgspec.Struct, frozen=True, dict=True):
     """The plan that the items are about, and the alternatives."""
 
     description: Description
@@ -115,7 +115,7 @@ def span(seconds: float) -> str:
 
 
 def check(
-    setting: Setting,
+    context: CheckContext,
     name: str,
     what: str,
     reason: str,
@@ -133,8 +133,8 @@ def check(
     It applies from 1 % of the step or of a GPU's memory on. Memory counts where the plan does not fit, or
     where the time gets no longer.
     """
-    share = None if gain_s is None else gain_s / setting.step_s
-    status = "skip" if skip else "keep" if keep else "apply" if _worthwhile(setting, share, gain_bytes) else "skip"
+    share = None if gain_s is None else gain_s / context.step_s
+    status = "skip" if skip else "keep" if keep else "apply" if _worthwhile(context, share, gain_bytes) else "skip"
     return Check(
         name=name,
         what=what,
@@ -149,24 +149,24 @@ def check(
     )
 
 
-def _worthwhile(setting: Setting, share: float | None, gain_bytes: float | None) -> bool:
+def _worthwhile(context: CheckContext, share: float | None, gain_bytes: float | None) -> bool:
     if share is not None and share >= LEAST_SHARE:
         return True
-    saves = gain_bytes is not None and gain_bytes >= LEAST_SHARE * setting.plan.gpu.memory_bytes
-    return saves and (not setting.now.fits or (share or 0.0) > -LEAST_SHARE)
+    saves = gain_bytes is not None and gain_bytes >= LEAST_SHARE * context.plan.gpu.memory_bytes
+    return saves and (not context.now.fits or (share or 0.0) > -LEAST_SHARE)
 
 
-def sorted_checks(setting: Setting, items: Iterable[Callable[[Setting], Check | None]]) -> list[Check]:
+def sorted_checks(context: CheckContext, items: Iterable[Callable[[CheckContext], Check | None]]) -> list[Check]:
     """Return the items in the order of their status, those with the largest gain first.
 
     For a plan that does not fit, memory comes first.
     """
-    found = [one for item in items if (one := item(setting)) is not None]
+    found = [one for item in items if (one := item(context)) is not None]
     order = {"apply": 0, "keep": 1, "skip": 2}
 
     def rank(one: Check) -> tuple[int, float, float]:
         time, memory = one.gain_s or 0.0, one.gain_bytes or 0.0
-        return (order[one.status], -time, -memory) if setting.now.fits else (order[one.status], -memory, -time)
+        return (order[one.status], -time, -memory) if context.now.fits else (order[one.status], -memory, -time)
 
     return sorted(found, key=rank)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from dptrace.model.flops.calls import Cost, OperatorCall, dtype_of, item_bytes, truth
+from dptrace.model.flops.calls import Cost, OperatorCall, dtype_of, item_bytes, parse_bool
 
 __all__ = ["FORMULAS", "OF_PARTS", "attended_pairs"]
 
@@ -121,7 +121,7 @@ def _lengths(call: OperatorCall, where: Arguments, shape: Shape) -> Lengths:
 def _sees(call: OperatorCall, where: Arguments) -> tuple[bool, int, int]:
     """Return whether the mask is causal, and how many keys a query sees to the left and to the right."""
     text = call.text(where.causal) if where.causal >= 0 else ""
-    causal = truth(text) or text.strip() == "2"
+    causal = parse_bool(text) or text.strip() == "2"
     left, right = (int(call.text(where.window + index) or -1) if where.window >= 0 else -1 for index in range(2))
     return causal, left, 0 if causal else right
 

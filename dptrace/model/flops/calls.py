@@ -8,7 +8,16 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ITEM_BYTES", "Cost", "OperatorCall", "dtype_of", "integers", "item_bytes", "tensor_bytes", "truth"]
+__all__ = [
+    "ITEM_BYTES",
+    "Cost",
+    "OperatorCall",
+    "dtype_of",
+    "item_bytes",
+    "parse_bool",
+    "parse_integers",
+    "tensor_bytes",
+]
 
 ITEM_BYTES = {
     "double": 8,
@@ -136,12 +145,12 @@ def tensor_bytes(call: OperatorCall, index: int) -> int:
     return math.prod(call.sizes(index)) * ITEM_BYTES[call.dtype(index)]
 
 
-def truth(text: str) -> bool:
+def parse_bool(text: str) -> bool:
     """Return whether a recorded value is true."""
     return text.strip().lower() in ("true", "1")
 
 
-def integers(text: str) -> tuple[int, ...]:
+def parse_integers(text: str) -> tuple[int, ...]:
     """Read a recorded number or list of numbers: ``[1, 2]`` or ``3``; empty for no text.
 
     Raises:

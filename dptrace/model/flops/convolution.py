@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dptrace.model.flops.calls import Cost, OperatorCall, dtype_of, integers, item_bytes, truth
+from dptrace.model.flops.calls import Cost, OperatorCall, dtype_of, item_bytes, parse_bool, parse_integers
 
 __all__ = ["FORMULAS"]
 
@@ -18,7 +18,7 @@ _Sizes = tuple[int, ...]
 
 def _spread(text: str, count: int, default: int) -> _Sizes:
     """Read one number for each spatial dimension; a single one holds for all."""
-    values = integers(text) or (default,)
+    values = parse_integers(text) or (default,)
     return values * count if len(values) == 1 else values
 
 
@@ -64,7 +64,7 @@ def _convolution(call: OperatorCall) -> Cost | None:
     if count < 1 or len(weight) != len(x):
         return None
     stride, padding, dilation = (_spread(call.text(3 + i), count, default) for i, default in enumerate((1, 0, 1)))
-    if truth(call.text(6)):
+    if parse_bool(call.text(6)):
         extra = _spread(call.text(7), count, 0)
         out = _transposed_output(x, weight, stride, padding, dilation, extra, int(call.text(8) or 1))
         return _forward_cost(call, weight, out, x, call.has_tensor(2))
@@ -91,7 +91,7 @@ def _library(first: int, bias: int | None) -> Callable[[OperatorCall], Cost | No
 
 def _mask(text: str) -> tuple[bool, ...]:
     """Read which gradients are computed: of the input, the weight and the bias; all where it is not recorded."""
-    return tuple(truth(part) for part in text.strip("[]").split(",")) if text else (True, True, True)
+    return tuple(parse_bool(part) for part in text.strip("[]").split(",")) if text else (True, True, True)
 
 
 def _gradients(call: OperatorCall, grad: int, x: int, weight: int, transposed: bool, mask: tuple[bool, ...]) -> Cost:
@@ -112,7 +112,7 @@ def _gradients(call: OperatorCall, grad: int, x: int, weight: int, transposed: b
 
 def _backward(call: OperatorCall) -> Cost | None:
     """(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)"""
-    return _gradients(call, 0, 1, 2, truth(call.text(7)), _mask(call.text(10)))
+    return _gradients(call, 0, 1, 2, parse_bool(call.text(7)), _mask(call.text(10)))
 
 
 def _old_backward(mask: int) -> Callable[[OperatorCall], Cost | None]:

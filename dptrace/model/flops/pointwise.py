@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dptrace.model.flops.calls import ITEM_BYTES, Cost, OperatorCall, dtype_of, integers, tensor_bytes
+from dptrace.model.flops.calls import ITEM_BYTES, Cost, OperatorCall, dtype_of, parse_integers, tensor_bytes
 
 __all__ = ["FORMULAS"]
 
@@ -79,7 +79,7 @@ def _reduction(dims: int, extra: int = 0) -> _Formula:
         if 0 not in call.tensors():
             return None
         sizes = call.sizes(0)
-        reduced = {dim % len(sizes) for dim in integers(call.text(dims))} if sizes else set()
+        reduced = {dim % len(sizes) for dim in parse_integers(call.text(dims))} if sizes else set()
         left = math.prod(size for dim, size in enumerate(sizes) if dim not in reduced) if reduced else 1
         return _cost(call, tensor_bytes(call, 0) + left * (ITEM_BYTES[call.dtype(0)] + extra), "reduction")
 

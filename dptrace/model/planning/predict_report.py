@@ -9,7 +9,7 @@ from dptrace.model.planning.describe import Description
 from dptrace.model.planning.live import live_figures
 from dptrace.model.planning.memory_report import memory_parts, shape_dict, whole_bytes
 from dptrace.model.planning.scaling_table import scaling_table
-from dptrace.model.planning.search import Choice, choices, ranked
+from dptrace.model.planning.search import Choice, choices, ranked_choices
 from dptrace.model.training.communication.all_reduce import all_reduces
 from dptrace.model.training.communication.network import BETWEEN, WITHIN, Link, sent_by_level
 from dptrace.model.training.communication.roofline import ccr, level, level_dict, reduce_seconds
@@ -40,7 +40,7 @@ def predict_report(description: Description, tokens: float | None = None, live: 
     """
     description.check()
     compared = list(choices(description))
-    found = ranked(compared)
+    found = ranked_choices(compared)
     best = found[0]
     plan = best.plan
     content = {

@@ -12,7 +12,7 @@ from dptrace.model.training.layout import Layout
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import StepPrediction, predict_step
 
-__all__ = ["Choice", "best_plan", "choices", "ranked"]
+__all__ = ["Choice", "best_plan", "choices", "ranked_choices"]
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ def choices(description: Description) -> Iterator[Choice]:
         raise refused or UsageError(description.indivisible())
 
 
-def ranked(compared: Iterable[Choice], most_of_strategy: int = 3) -> list[Choice]:
+def ranked_choices(compared: Iterable[Choice], most_of_strategy: int = 3) -> list[Choice]:
     """Return what fits, fastest first, then what does not fit, smallest first.
 
     Args:

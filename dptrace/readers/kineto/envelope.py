@@ -12,7 +12,7 @@ from dptrace.readers.kineto.structure import closing_bracket
 
 __all__ = [
     "BLANK",
-    "End",
+    "DocumentEnd",
     "Metadata",
     "decode_document",
     "end_of",
@@ -42,7 +42,7 @@ class Metadata(msgspec.Struct, frozen=True):
     """Ids of gloo's threads in order of creation, as dptrace's recorder lists them."""
 
 
-class End(msgspec.Struct, frozen=True):
+class DocumentEnd(msgspec.Struct, frozen=True):
     """Where a document and its list of events end."""
 
     end: int
@@ -87,7 +87,7 @@ def recover_metadata(around: bytes) -> Metadata:
     return Metadata(base, document, None, (f"The document around the events can't be decoded; {rest}.",))
 
 
-def end_of(head: bytes, text: bytes, last: int, sound: bool) -> End | None:
+def end_of(head: bytes, text: bytes, last: int, sound: bool) -> DocumentEnd | None:
     """Find the bracket that closes the list of events; return None if the document is not closed.
 
     Args:
@@ -107,7 +107,7 @@ def end_of(head: bytes, text: bytes, last: int, sound: bool) -> End | None:
     return near if near and not near.metadata.damage else _by_keys(head, text, last) or near or counted
 
 
-def _by_trial(head: bytes, text: bytes, last: int) -> End | None:
+def _by_trial(head: bytes, text: bytes, last: int) -> DocumentEnd | None:
     """Return the first bracket with whole events before it and a whole document around it.
 
     A bracket within a truncated event can fulfil only one of the two.
@@ -116,12 +116,12 @@ def _by_trial(head: bytes, text: bytes, last: int) -> End | None:
     while room > 0 and (end := text.find(b"]", end + 1)) >= 0:
         metadata = decode_document(head, text[end:])
         if metadata is not None and is_complete_list(text[last:end]):
-            return End(end, len(text), metadata)
+            return DocumentEnd(end, len(text), metadata)
         room -= len(text) - last + _TRY
     return None
 
 
-def _by_brackets(head: bytes, text: bytes, start: int) -> End | None:
+def _by_brackets(head: bytes, text: bytes, start: int) -> DocumentEnd | None:
     """Count brackets, which finds the ends of a list and a document that can't be decoded."""
     end = closing_bracket(text, 1, start) - 1
     if end < start:
@@ -129,17 +129,19 @@ def _by_brackets(head: bytes, text: bytes, start: int) -> End | None:
     closed = end + 1 if head == b"[" else closing_bracket(text, 1, end + 1)
     if closed < 0:
         return None
-    return End(end, closed, decode_document(head, text[end:closed]) or recover_metadata(head + text[end:closed]))
+    return DocumentEnd(
+        end, closed, decode_document(head, text[end:closed]) or recover_metadata(head + text[end:closed])
+    )
 
 
-def _by_keys(head: bytes, text: bytes, last: int) -> End | None:
+def _by_keys(head: bytes, text: bytes, last: int) -> DocumentEnd | None:
     """Return the bracket that Kineto's own keys follow: the last event is damaged, not the end of the file."""
     places = [found.start() for found in _CLOSED.finditer(text, last)]
     for end in places:
         if (metadata := decode_document(head, text[end:])) is not None:
-            return End(end, len(text), metadata)
+            return DocumentEnd(end, len(text), metadata)
     if places and text.rstrip().endswith(b"}"):
-        return End(places[0], len(text), recover_metadata(head + text[places[0] :]))
+        return DocumentEnd(places[0], len(text), recover_metadata(head + text[places[0] :]))
     return None
 
 

@@ -16,7 +16,7 @@ __all__ = [
     "NO_ARGS",
     "SPAN",
     "Args",
-    "Complete",
+    "CompleteEvent",
     "DetailArgs",
     "InputArgs",
     "Instant",
@@ -106,7 +106,7 @@ class InputArgs(Args, frozen=True, gc=False):
     forward_thread: Any = msgspec.field(default=0, name="Fwd thread id")
 
 
-class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
+class CompleteEvent(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
     """An event with a start and a duration."""
 
     cat: str | None = None
@@ -118,11 +118,11 @@ class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
     args: BasicArgs | None = NO_ARGS
 
 
-class _CompleteWithArgs(Complete, frozen=True, gc=False, tag_field="ph", tag="X"):
+class _CompleteWithArgs(CompleteEvent, frozen=True, gc=False, tag_field="ph", tag="X"):
     args: Args | None = NO_ARGS
 
 
-class _Exact(Complete, frozen=True, gc=False, tag_field="ph", tag="X"):
+class _Exact(CompleteEvent, frozen=True, gc=False, tag_field="ph", tag="X"):
     ts: int | Decimal | None = None  # type: ignore[assignment]
     dur: int | Decimal | None = None  # type: ignore[assignment]
 
@@ -131,7 +131,7 @@ class _ExactWithArgs(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
     args: Args | None = NO_ARGS
 
 
-class _CompleteWithDetails(Complete, frozen=True, gc=False, tag_field="ph", tag="X"):
+class _CompleteWithDetails(CompleteEvent, frozen=True, gc=False, tag_field="ph", tag="X"):
     args: DetailArgs | None = None
 
 
@@ -139,7 +139,7 @@ class _ExactWithDetails(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
     args: DetailArgs | None = None
 
 
-class _CompleteWithInputs(Complete, frozen=True, gc=False, tag_field="ph", tag="X"):
+class _CompleteWithInputs(CompleteEvent, frozen=True, gc=False, tag_field="ph", tag="X"):
     args: InputArgs | None = None
 
 
@@ -176,7 +176,7 @@ class _Phase(msgspec.Struct, frozen=True, gc=False):
     ph: str = ""
 
 
-_OTHERS = [
+_SKIPPED_EVENTS = [
     # Those that Kineto and similar tools write; a class costs 0.25 ms, and events of other phases are read, too.
     msgspec.defstruct(f"Other{i}", [], tag_field="ph", tag=phase, frozen=True, gc=False)
     for i, phase in enumerate("sftiIMCBEben")
@@ -190,9 +190,9 @@ class _Events:
     so that the decoder skips their fields.
     """
 
-    def __init__(self, complete: type[Complete]) -> None:
+    def __init__(self, complete: type[CompleteEvent]) -> None:
         self.complete = complete
-        self.any: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Union[(complete, *_OTHERS)]])  # type: ignore[valid-type]
+        self.any: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Union[(complete, *_SKIPPED_EVENTS)]])  # type: ignore[valid-type]
         self.only: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[complete])  # type: ignore[valid-type]
         self.phases = "X"
 
@@ -217,15 +217,15 @@ class _Events:
 class _EventsWithInstants(_Events):
     """The same, which also returns the instants."""
 
-    def __init__(self, complete: type[Complete], instant: type[Instant]) -> None:
+    def __init__(self, complete: type[CompleteEvent], instant: type[Instant]) -> None:
         super().__init__(complete)
-        others = [other for other in _OTHERS if other.__struct_config__.tag != "i"]
+        others = [other for other in _SKIPPED_EVENTS if other.__struct_config__.tag != "i"]
         self.any = msgspec.json.Decoder(list[Union[(complete, instant, *others)]])  # type: ignore[valid-type]
         self.only = msgspec.json.Decoder(list[complete | instant])  # type: ignore[valid-type]
         self.phases = "Xi"
 
     def _wanted(self, events: list[Any]) -> list[Any]:
-        return [event for event in events if isinstance(event, (Complete, Instant))]
+        return [event for event in events if isinstance(event, (CompleteEvent, Instant))]
 
 
 _PHASES: msgspec.json.Decoder[list[_Phase]] = msgspec.json.Decoder(list[_Phase])
@@ -236,10 +236,10 @@ _TEXTS: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgs
 def _events(exact: bool, with_comm_args: bool) -> _Events:
     if exact:
         return _Events(_ExactWithArgs if with_comm_args else _Exact)
-    return _Events(_CompleteWithArgs if with_comm_args else Complete)
+    return _Events(_CompleteWithArgs if with_comm_args else CompleteEvent)
 
 
-def complete_events(text: bytes, exact: bool = False, with_comm_args: bool = False) -> tuple[int, list[Complete]]:
+def complete_events(text: bytes, exact: bool = False, with_comm_args: bool = False) -> tuple[int, list[CompleteEvent]]:
     """Decode a JSON list of events; return their number, and the complete ones among them.
 
     Args:
@@ -252,7 +252,7 @@ def complete_events(text: bytes, exact: bool = False, with_comm_args: bool = Fal
     return _events(exact, with_comm_args).decode(text)
 
 
-def detailed_events(text: bytes, exact: bool = False) -> tuple[int, list[Complete]]:
+def detailed_events(text: bytes, exact: bool = False) -> tuple[int, list[CompleteEvent]]:
     """Decode a JSON list of events as :func:`complete_events` does, with :class:`DetailArgs`."""
     return _detailed(exact).decode(text)
 
@@ -262,7 +262,7 @@ def _detailed(exact: bool) -> _Events:
     return _Events(_ExactWithDetails if exact else _CompleteWithDetails)
 
 
-def operator_events(text: bytes, exact: bool = False) -> tuple[int, list[Complete]]:
+def operator_events(text: bytes, exact: bool = False) -> tuple[int, list[CompleteEvent]]:
     """Decode a JSON list of events as :func:`complete_events` does, with :class:`InputArgs`."""
     return _with_inputs(exact).decode(text)
 
@@ -274,7 +274,7 @@ def _with_inputs(exact: bool) -> _Events:
 
 def events_with_instants(
     text: bytes, exact: bool = False, with_comm_args: bool = False
-) -> tuple[int, list[Complete | Instant]]:
+) -> tuple[int, list[CompleteEvent | Instant]]:
     """Decode a JSON list of events as :func:`complete_events` does; return the instants, too."""
     return _with_instants(exact, with_comm_args).decode(text)
 

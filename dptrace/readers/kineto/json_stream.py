@@ -9,7 +9,7 @@ from dptrace.errors import TraceError
 from dptrace.readers.kineto.structure import State, cut_between_events, find_list, separator_of
 from dptrace.readers.memory_snapshot import PICKLE
 from dptrace.readers.sources.source import Source
-from dptrace.readers.stream import ChunkedStream, Piece
+from dptrace.readers.stream import ChunkedStream, EventPiece
 
 __all__ = ["LIST", "pieces"]
 
@@ -30,7 +30,7 @@ _LOST = 16 << 20
 """Bytes without the list after which the structure of a document counts as damaged."""
 
 
-def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piece]:
+def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[EventPiece]:
     """Split the text of a file between events.
 
     Args:
@@ -48,7 +48,7 @@ def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piec
         between = between or _separator(rest)
         cut = cut_between_events(rest, between, known)
         if cut > 0 and not chunks.ended:
-            yield Piece(rest[: cut + 1], head, between if between in rest else _separator(rest), last=False)
+            yield EventPiece(rest[: cut + 1], head, between if between in rest else _separator(rest), last=False)
             rest = rest[rest.index(b"{", cut) :]
             known = enough = 0
         elif len(rest) > _STRETCH and not chunks.ended:
@@ -57,7 +57,7 @@ def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piec
             # Twice as much for the next try, so that a long event is not searched again with each chunk.
             known, enough = max(len(rest) - _LONGEST_BETWEEN, 0), 2 * len(rest)
     between = between if between and between in rest else _separator(rest)
-    yield Piece(rest, head, between, last=True, damage=chunks.damage)
+    yield EventPiece(rest, head, between, last=True, damage=chunks.damage)
 
 
 def _separator(text: bytes) -> bytes:

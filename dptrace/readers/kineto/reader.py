@@ -17,7 +17,7 @@ from dptrace.core.intervals import Int64
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
 from dptrace.errors import TraceError
-from dptrace.readers.communication import GLOO_PREFIX, communicating
+from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.formats import pieces
 from dptrace.readers.kineto.columns.comm_metadata import with_global_ranks, with_gloo_groups
 from dptrace.readers.kineto.columns.details import DetailedColumns
@@ -25,14 +25,14 @@ from dptrace.readers.kineto.columns.events import DAMAGE, Columns, EventSink
 from dptrace.readers.kineto.columns.memory import MemoryColumns
 from dptrace.readers.kineto.columns.operators import OperatorColumns
 from dptrace.readers.kineto.decode import PieceDecoder, add_stretch, take_events
-from dptrace.readers.kineto.envelope import BLANK, End, Metadata, decode_document, end_of, recover_metadata
+from dptrace.readers.kineto.envelope import BLANK, DocumentEnd, Metadata, decode_document, end_of, recover_metadata
 from dptrace.readers.kineto.event_schema import as_count
 from dptrace.readers.kineto.json_stream import LIST
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
 from dptrace.readers.kineto.structure import State, find_list
 from dptrace.readers.kineto.validation import EventColumns, validate_events
 from dptrace.readers.sources.source import Source
-from dptrace.readers.stream import Piece
+from dptrace.readers.stream import EventPiece
 from dptrace.readers.trace import Category, CommArgs, Trace
 
 __all__ = ["Metadata", "damage_of", "read_into", "read_trace"]
@@ -42,7 +42,7 @@ _MOST_LISTS = 10
 """Maximum lists of events in one file; some tools concatenate files."""
 
 
-def _finish(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata, str]:
+def _finish(source: Source, piece: EventPiece, columns: EventSink) -> tuple[Metadata, str]:
     """Decode the last piece and the rest of the document; return the metadata, and where the file is truncated."""
     if not piece.head:
         return _finish_bare(source, piece, columns)
@@ -74,7 +74,7 @@ def _finish(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata,
     return replace(metadata, damage=(*damage, *metadata.damage)), cut_off
 
 
-def _next_list(text: bytes, found: End, head: bytes) -> int | None:
+def _next_list(text: bytes, found: DocumentEnd, head: bytes) -> int | None:
     """Return where another list of events begins after one; None without one."""
     second = find_list(text, found.end + 1, inside=head != b"[")
     if second in (State.MORE, State.BROKEN):
@@ -83,7 +83,7 @@ def _next_list(text: bytes, found: End, head: bytes) -> int | None:
     return second if isinstance(second, int) else None
 
 
-def _finish_bare(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata, str]:
+def _finish_bare(source: Source, piece: EventPiece, columns: EventSink) -> tuple[Metadata, str]:
     """Decode the end of a file of bare events, one per line."""
     from dptrace.readers.kineto.repair import recover_metadata_fields
 
@@ -182,7 +182,7 @@ def _assemble(
     names = columns.names
     has_comm_args = np.zeros(len(rows.start), np.bool_)
     has_comm_args[list(columns.comm)] = True
-    waits = communicating(names, rows.name, rows.category == Category.KERNEL, comm_patterns)
+    waits = is_communication(names, rows.name, rows.category == Category.KERNEL, comm_patterns)
     good, end, impossible = validate_events(rows, has_comm_args, waits)
     damage = [*metadata.damage, *_implausible_metadata(metadata), *_timeless(columns), *impossible]
     order = _ordered(rows.start, end)

@@ -24,7 +24,7 @@ from dptrace.errors import TraceError
 from dptrace.readers.perfetto.packets import Packets
 from dptrace.readers.perfetto.slices import PerfettoClocks, Slices, TrackDescriptors
 from dptrace.readers.sources.source import Source
-from dptrace.readers.stream import ChunkedStream, Piece
+from dptrace.readers.stream import ChunkedStream, EventPiece
 
 __all__ = ["pieces"]
 
@@ -48,7 +48,7 @@ _BEGIN, _END, _LEGACY_COMPLETE = 1, 2, ord("X")
 _CLEARED = 1
 
 
-def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piece]:
+def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[EventPiece]:
     """Read a file's events as the JSON text that Kineto would have written, some megabytes at a time.
 
     Args:
@@ -64,13 +64,13 @@ def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piec
         events.take(packet)
         if len(events.out) >= _TEXT:
             head = head or events.head()
-            yield Piece(events.text(), head, _BETWEEN, last=False)
+            yield EventPiece(events.text(), head, _BETWEEN, last=False)
     events.finish()
     lost = f"{packets.lost:,} of its packets can't be decoded" if packets.lost else ""
     unended = f"{events.unended:,} of its slices have no end" if events.unended else ""
     damage = packets.damage or lost or unended
     text = events.text() + (b"" if damage else b"]}")
-    yield Piece(text, head or events.head(), _BETWEEN, last=True, damage=damage)
+    yield EventPiece(text, head or events.head(), _BETWEEN, last=True, damage=damage)
 
 
 class _Sequence:

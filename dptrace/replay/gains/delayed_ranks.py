@@ -8,7 +8,7 @@ import numpy as np
 
 from dptrace.analysis.cross_rank.delays.delay import Delay
 from dptrace.analysis.findings.finding import Finding
-from dptrace.analysis.findings.stragglers import grouped
+from dptrace.analysis.findings.stragglers import group_delays
 from dptrace.replay.gains.host_time import LevelRanks, Segment
 from dptrace.replay.graph.build import Model
 from dptrace.replay.simulation.changes import Change
@@ -52,7 +52,7 @@ def level_ranks(finding: Finding, run: Run, model: Model) -> Change | str:
 def _delays_of(evidence: dict[str, Any], source: Run) -> list[Delay]:
     """Return the delays behind a finding: those of the group that it was made of."""
     across = source.cross_rank
-    for group in grouped(across.stragglers.delays):
+    for group in group_delays(across.stragglers.delays):
         largest = group.largest
         same = (group.cause, largest.what, largest.where, largest.late_ns) == tuple(
             evidence[name] for name in ("cause", "what", "where", "late_ns")

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.compute_findings.elementwise import fused_away
-from dptrace.analysis.compute_findings.interference import slowed_down
-from dptrace.analysis.compute_findings.roofline import saved_by_products
+from dptrace.analysis.compute_findings.elementwise import removed_by_fusion
+from dptrace.analysis.compute_findings.interference import slowdown_ns
+from dptrace.analysis.compute_findings.roofline import product_savings_ns
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.intervals import Int64
 from dptrace.replay.gains.context import GainContext
@@ -55,11 +55,13 @@ def _graphs(finding: Finding, context: GainContext) -> Change | str:
 
 
 def _faster_products(finding: Finding, context: GainContext) -> Change | str:
-    return _shorter("these products at 60 % of the roofline", saved_by_products(context.compute, finding.kind), context)
+    return _shorter(
+        "these products at 60 % of the roofline", product_savings_ns(context.compute, finding.kind), context
+    )
 
 
 def _alone(finding: Finding, context: GainContext) -> Change | str:
-    return _shorter("compute as fast as without communication", slowed_down(context.compute), context)
+    return _shorter("compute as fast as without communication", slowdown_ns(context.compute), context)
 
 
 def _shorter(what: str, less: NDArray[np.float64] | Int64, context: GainContext) -> Change:
@@ -68,7 +70,7 @@ def _shorter(what: str, less: NDArray[np.float64] | Int64, context: GainContext)
 
 
 def _fused(in_optimizer: bool, finding: Finding, context: GainContext) -> Change | str:
-    tasks = context.tasks[fused_away(context.compute, in_optimizer)]
+    tasks = context.tasks[removed_by_fusion(context.compute, in_optimizer)]
     gone = np.zeros(len(context.model.graph), np.bool_)
     gone[tasks[tasks >= 0]] = True
     return _Fused("each chain one kernel", gone)

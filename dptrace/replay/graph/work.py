@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64
 from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import Category, Trace
-from dptrace.timeline.launches import enclosing, launches
-from dptrace.timeline.reading import Reading
+from dptrace.timeline.launches import last_enclosing, launches
+from dptrace.timeline.second_pass import SecondPass
 
 __all__ = ["WORK", "Work", "work_of"]
 
@@ -41,7 +41,7 @@ def work_of(trace: Trace) -> Work:
     device = np.flatnonzero(trace.category >= Category.KERNEL)
     operators = np.flatnonzero(trace.category == Category.CPU_OP)
     launch = launches(trace, device)
-    owner = enclosing(trace, trace.category == Category.CPU_OP, trace.thread[launch], trace.start_ns[launch])
+    owner = last_enclosing(trace, trace.category == Category.CPU_OP, trace.thread[launch], trace.start_ns[launch])
     shapes = np.where((launch >= 0) & (owner >= 0), trace.detail[owner], -1)
     return Work(
         _numbers(trace, device, shapes),
@@ -73,5 +73,5 @@ def _read(source: Source, patterns: Sequence[str]) -> Work:
     return work_of(read_trace(source, comm_patterns=patterns, detailed=True))
 
 
-WORK = Reading("equal work", Work, _read)
+WORK = SecondPass("equal work", Work, _read)
 """Reads the work of a rank's file."""

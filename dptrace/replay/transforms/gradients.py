@@ -17,7 +17,7 @@ from dptrace.readers.trace import Trace
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.graph.per_rank.process import Process
-from dptrace.timeline.reading import Reading
+from dptrace.timeline.second_pass import SecondPass
 
 __all__ = [
     "ACCUMULATED",
@@ -79,7 +79,7 @@ def _read(source: Source, patterns: Sequence[str]) -> AccumulatedGradients:
     return collect_gradients(read_trace(source, comm_patterns=patterns, operators=True))
 
 
-ACCUMULATED = Reading("gradients", AccumulatedGradients, _read)
+ACCUMULATED = SecondPass("gradients", AccumulatedGradients, _read)
 """Reads the gradients of a rank's file."""
 
 

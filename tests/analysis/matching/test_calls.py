@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.analysis.matching.calls import NO_STEP, Group, calls_of, distinct
+from dptrace.analysis.matching.calls import NO_STEP, Group, calls_of, unique_pairs
 from dptrace.timeline.model import Collective
 from dptrace.timeline.steps import WHOLE_TRACE
 from tests.support.rank_cases import rank, reduce
@@ -73,6 +73,6 @@ def test_nothing_is_a_table_too() -> None:
 
 def test_pairs_are_given_once() -> None:
     """Sorted by the first column, then the second."""
-    first, second = distinct(np.array([1, 0, 1, 1]), np.array([2, 5, 2, 0]))
+    first, second = unique_pairs(np.array([1, 0, 1, 1]), np.array([2, 5, 2, 0]))
 
     assert ([0, 1, 1], [5, 0, 2]) == (first.tolist(), second.tolist())

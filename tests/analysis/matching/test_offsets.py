@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.analysis.matching.offsets import Shared, estimate_offset, estimate_offsets
+from dptrace.analysis.matching.offsets import SharedCollectives, estimate_offset, estimate_offsets
 from dptrace.core.intervals import Int64
 
 
-def shared(count: int, ahead: int = 0, ppm: float = 0.0, jitter: int = 3_000, late: int = 0, seed: int = 1) -> Shared:
+def shared(
+    count: int, ahead: int = 0, ppm: float = 0.0, jitter: int = 3_000, late: int = 0, seed: int = 1
+) -> SharedCollectives:
     """Make all-reduces of 50 to 100 µs, one per ms, whose ends agree within the jitter; the other arrived *late*."""
     draw = np.random.default_rng(seed)
     end = 10**18 + np.arange(count, dtype=np.int64) * 1_000_000
@@ -21,7 +23,7 @@ def shared(count: int, ahead: int = 0, ppm: float = 0.0, jitter: int = 3_000, la
         moved: Int64 = times + ahead + np.rint((times - 10**18) * (ppm * 1e-6)).astype(np.int64)
         return moved
 
-    return Shared(end - length, end, redact(begin), redact(other))
+    return SharedCollectives(end - length, end, redact(begin), redact(other))
 
 
 @pytest.mark.parametrize("ahead", [0, 500_000, -5_000_000, 500_000_000])
@@ -50,12 +52,14 @@ def test_a_third_of_outliers_moves_nothing() -> None:
     end = good.other_end_ns.copy()
     end[::3] += 40_000_000
 
-    assert abs(estimate_offset(Shared(good.start_ns, good.end_ns, good.other_start_ns, end)).ahead_ns) < 5_000
+    assert (
+        abs(estimate_offset(SharedCollectives(good.start_ns, good.end_ns, good.other_start_ns, end)).ahead_ns) < 5_000
+    )
 
 
 def test_one_collective_is_bounded_by_causality() -> None:
     """Neither can have left before the other arrived, and nothing else is known."""
-    one = Shared(*(np.array([value], np.int64) for value in (0, 30_000, 1_000_000, 1_020_000)))
+    one = SharedCollectives(*(np.array([value], np.int64) for value in (0, 30_000, 1_000_000, 1_020_000)))
     offset = estimate_offset(one)
 
     assert 990_000 == offset.ahead_ns

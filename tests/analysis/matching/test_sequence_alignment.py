@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptrace.analysis.matching import sequence_alignment as module
-from dptrace.analysis.matching.sequence_alignment import align, vote
+from dptrace.analysis.matching.sequence_alignment import align, estimate_offset_by_time
 from dptrace.core.intervals import Int64
 
 SORTS = np.zeros(400, np.int32)
@@ -75,7 +75,7 @@ def test_an_offset_is_found_from_irregular_times(ahead: int, begin: int, end: in
     ends = np.cumsum(np.random.default_rng(4).integers(1_000_000, 9_000_000, 400)).astype(np.int64)
     first, second = ends[begin // 3 :], ends[: 400 - end // 3] + ahead
 
-    guess = vote(first, second, SORTS[: len(first)], SORTS[: len(second)])
+    guess = estimate_offset_by_time(first, second, SORTS[: len(first)], SORTS[: len(second)])
 
     assert guess is not None
     assert ahead == guess[0]
@@ -85,7 +85,7 @@ def test_regular_times_leave_the_smallest_offset() -> None:
     """If every multiple of a period fits, the smallest offset is chosen."""
     ends = np.arange(0, 10**9, 10**7, dtype=np.int64)
 
-    assert (3_000, 100_000) == vote(ends, ends + 3_000, SORTS[:100], SORTS[:100])
+    assert (3_000, 100_000) == estimate_offset_by_time(ends, ends + 3_000, SORTS[:100], SORTS[:100])
 
 
 def test_unlike_things_give_no_offset() -> None:
@@ -93,5 +93,5 @@ def test_unlike_things_give_no_offset() -> None:
     draw = np.random.default_rng(0)
     first, second = (np.sort(draw.integers(0, 10**13, 100)) for _ in range(2))
 
-    assert vote(first, first, SORTS[:100], SORTS[:100] + 1) is None
-    assert vote(first, second, SORTS[:100], SORTS[:100]) is None
+    assert estimate_offset_by_time(first, first, SORTS[:100], SORTS[:100] + 1) is None
+    assert estimate_offset_by_time(first, second, SORTS[:100], SORTS[:100]) is None

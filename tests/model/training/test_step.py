@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.search import best_plan, choices, ranked
+from dptrace.model.planning.search import best_plan, choices, ranked_choices
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import predict_step, targets
 from dptrace.model.training.traffic import traffic
@@ -135,7 +135,7 @@ def test_targets() -> None:
 
 def test_what_fits_comes_first() -> None:
     """Of 70 billion parameters on 64 H100s, no plan that replicates the state fits, and the fastest comes first."""
-    found = ranked(choices(Description(params=70e9, gpus=64, seq=4096, batch=512)))
+    found = ranked_choices(choices(Description(params=70e9, gpus=64, seq=4096, batch=512)))
     fits = [choice.plan.fits for choice in found]
     times = [choice.step.step_s for choice in found if choice.plan.fits]
 

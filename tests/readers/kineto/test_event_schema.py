@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from dptrace.readers.kineto.event_schema import SPAN, Complete, as_count, code_of, complete_events
+from dptrace.readers.kineto.event_schema import SPAN, CompleteEvent, as_count, code_of, complete_events
 from dptrace.readers.trace import Category
 
 
@@ -29,7 +29,7 @@ def test_the_phase_may_stand_anywhere() -> None:
     """Files of other tools start events with another key."""
     written = b'[{"name": "a", "ts": 1.5, "ph": "X"}, {"id": 1, "ts": 2, "ph": "s"}]'
 
-    assert (2, [Complete(name="a", ts=1.5)]) == complete_events(written)
+    assert (2, [CompleteEvent(name="a", ts=1.5)]) == complete_events(written)
 
 
 @pytest.mark.parametrize("bad", [{"ph": "X", "ts": {}}, {"ph": "X", "args": 5}, {"ph": 5}, 7, None])

@@ -1,6 +1,6 @@
 """Where late ranks lost their time: each delay once, with its cause and what it cost.
 
-A delay may reach one collective after the other. :class:`_Ledger` counts it once.
+A delay may reach one collective after the other. :class:`_DelayAttribution` counts it once.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def delays_of(
     if lateness.early.all():
         return [], {}
     group = LateGroup(lateness, matches, devices, clocks)
-    ledger = _Ledger(group)
+    attribution = _DelayAttribution(group)
     for row in np.argsort(group.launch_order, kind="stable").tolist():
-        ledger.add(row)
-    return ledger.arrivals, ledger.delays
+        attribution.add(row)
+    return attribution.arrivals, attribution.delays
 
 
-class _Ledger:
+class _DelayAttribution:
     """Counts a delay once, however many collectives it reaches.
 
     The shift is the group's lag behind its undisturbed schedule. Where the early ranks' hosts would have been late by

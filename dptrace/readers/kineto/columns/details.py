@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64
 from dptrace.core.text import sanitize
 from dptrace.readers.kineto.columns.events import Columns
-from dptrace.readers.kineto.event_schema import DAMAGE, Complete, DetailArgs, as_count, detailed_events
+from dptrace.readers.kineto.event_schema import DAMAGE, CompleteEvent, DetailArgs, as_count, detailed_events
 from dptrace.readers.trace import EventDetails
 
 __all__ = ["DetailedColumns"]
@@ -39,10 +39,10 @@ class DetailedColumns(Columns):
         self._detail: list[NDArray[np.int32]] = []
         self._numbers = _Numbers()
 
-    def _complete_events(self, text: bytes) -> tuple[int, list[Complete]]:
+    def _complete_events(self, text: bytes) -> tuple[int, list[CompleteEvent]]:
         return detailed_events(text, self._exact)
 
-    def _reduce(self, kept: list[Complete], start: Int64, category: NDArray[np.uint8]) -> None:
+    def _reduce(self, kept: list[CompleteEvent], start: Int64, category: NDArray[np.uint8]) -> None:
         super()._reduce(kept, start, category)
         numbers = self._numbers
         args: list[Any] = [event.args or _NOTHING for event in kept]

@@ -27,7 +27,7 @@ from dptrace.readers.kineto.event_schema import (
     NO_ARGS,
     SPAN,
     Args,
-    Complete,
+    CompleteEvent,
     as_count,
     code_of,
     complete_events,
@@ -49,7 +49,7 @@ class _Names:
         # A plain dictionary, looked up twice for new entries: one with __missing__ takes 1.5 times as long.
         self.numbers: dict[Any, int] = {}
 
-    def ids(self, events: list[Complete]) -> list[int]:
+    def ids(self, events: list[CompleteEvent]) -> list[int]:
         """Return the id of each event's name."""
         numbers = self.numbers
         try:
@@ -70,7 +70,7 @@ class _Threads:
         self.pairs: list[tuple[Any, Any]] = []
         self._known: dict[tuple[Any, Any], int] = {}
 
-    def ids(self, events: list[Complete]) -> list[int]:
+    def ids(self, events: list[CompleteEvent]) -> list[int]:
         """Return the id of each event's thread."""
         numbers = self.numbers
         try:
@@ -145,7 +145,7 @@ _SHORTEST_PYTHON_US = 20
 """Shorter Python functions are dropped: with_stack=True records millions of them, and none explains a delay."""
 
 
-def long_or_not_python(events: list[Complete], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def long_or_not_python(events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return which events are not Python functions, or long ones."""
     wanted: NDArray[np.bool_] = category != Category.PYTHON
     for i in np.flatnonzero(~wanted).tolist():
@@ -228,10 +228,10 @@ class Columns(EventSink):
             except _NeedsArgs:
                 self._with_comm_args = True
 
-    def _complete_events(self, text: bytes) -> tuple[int, list[Complete]]:
+    def _complete_events(self, text: bytes) -> tuple[int, list[CompleteEvent]]:
         return complete_events(text, self._exact, self._with_comm_args)
 
-    def _wanted(self, events: list[Complete], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    def _wanted(self, events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Return which events are kept of those in a category that is read."""
         return long_or_not_python(events, category)
 
@@ -239,7 +239,7 @@ class Columns(EventSink):
         """Return what else a trace has of the events in *order*, by the name of its field."""
         return {}
 
-    def _take(self, count: int, complete: list[Complete]) -> None:
+    def _take(self, count: int, complete: list[CompleteEvent]) -> None:
         codes = self._codes
         category = np.frombuffer(bytes([codes[event.cat] for event in complete]), np.uint8)
         whole = bool((category == SPAN).any())
@@ -260,7 +260,7 @@ class Columns(EventSink):
         self.kept += len(kept)
         self.events += count
 
-    def _reduce(self, kept: list[Complete], start: Int64, category: NDArray[np.uint8]) -> None:
+    def _reduce(self, kept: list[CompleteEvent], start: Int64, category: NDArray[np.uint8]) -> None:
         """Turn events into columns."""
         lengths: list[Any] = [event.dur for event in kept]
         length, missing_duration = fast_nanoseconds(lengths, self._exact), 0

@@ -18,7 +18,7 @@ from dptrace.readers.kineto.columns.operators import long_or_module
 from dptrace.readers.kineto.columns.timestamps import nanoseconds
 from dptrace.readers.kineto.event_schema import (
     DAMAGE,
-    Complete,
+    CompleteEvent,
     Instant,
     MemoryArgs,
     as_count,
@@ -47,15 +47,15 @@ class MemoryColumns(Columns):
         """Per chunk: time, thread, whether it failed, then one column for each of _FIELDS."""
         self._unreadable = 0
 
-    def _complete_events(self, text: bytes) -> tuple[int, list[Complete]]:
+    def _complete_events(self, text: bytes) -> tuple[int, list[CompleteEvent]]:
         count, events = events_with_instants(text, self._exact, self._with_comm_args)
-        return count, cast("list[Complete]", events)  # _take sorts them apart
+        return count, cast("list[CompleteEvent]", events)  # _take sorts them apart
 
-    def _wanted(self, events: list[Complete], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    def _wanted(self, events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
         return long_or_module(events, category)
 
-    def _take(self, count: int, complete: list[Complete]) -> None:
-        events: list[Complete | Instant] = [*complete]
+    def _take(self, count: int, complete: list[CompleteEvent]) -> None:
+        events: list[CompleteEvent | Instant] = [*complete]
         instants = [event for event in events if isinstance(event, Instant)]
         readable = [
             (event, args)
@@ -63,7 +63,7 @@ class MemoryColumns(Columns):
             if event.name in (_ALLOCATION, _FAILED) and event.ts is not None and (args := _args(event)) is not None
         ]
         part = self._columns(readable)
-        super()._take(count, [event for event in events if isinstance(event, Complete)])
+        super()._take(count, [event for event in events if isinstance(event, CompleteEvent)])
         self._unreadable += sum(event.name in (_ALLOCATION, _FAILED) for event in instants) - len(readable)
         self._parts.append(part)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 from dptrace.readers.kineto.columns.events import Columns, integers, long_or_not_python
-from dptrace.readers.kineto.event_schema import Complete, InputArgs, operator_events
+from dptrace.readers.kineto.event_schema import CompleteEvent, InputArgs, operator_events
 from dptrace.readers.trace import Category, OperatorArgs, OperatorInputs
 
 __all__ = ["OperatorColumns", "long_or_module"]
@@ -30,13 +30,13 @@ class OperatorColumns(Columns):
         self._more: list[tuple[NDArray[np.int32], Int64, NDArray[np.int32]]] = []
         self._numbers: dict[tuple[bytes, bytes, bytes, bytes], int] = {}
 
-    def _complete_events(self, text: bytes) -> tuple[int, list[Complete]]:
+    def _complete_events(self, text: bytes) -> tuple[int, list[CompleteEvent]]:
         return operator_events(text, self._exact)
 
-    def _wanted(self, events: list[Complete], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    def _wanted(self, events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
         return long_or_module(events, category)
 
-    def _reduce(self, kept: list[Complete], start: Int64, category: NDArray[np.uint8]) -> None:
+    def _reduce(self, kept: list[CompleteEvent], start: Int64, category: NDArray[np.uint8]) -> None:
         super()._reduce(kept, start, category)
         operators = category == Category.CPU_OP
         args: list[Any] = [event.args or _NOTHING for event in compress(kept, operators.tolist())]
@@ -65,7 +65,7 @@ class OperatorColumns(Columns):
         }
 
 
-def long_or_module(events: list[Complete], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def long_or_module(events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return which events are not Python functions, or long ones, or the forward of an ``nn.Module``."""
     wanted = long_or_not_python(events, category)
     for i in np.flatnonzero(~wanted).tolist():

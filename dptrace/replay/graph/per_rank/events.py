@@ -17,8 +17,8 @@ from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import Category, Trace
 from dptrace.replay.graph.per_rank.sync_events import SyncEvents, read_sync_events
 from dptrace.timeline.gloo import enqueuing_operator
-from dptrace.timeline.launches import enclosing, launches, outermost
-from dptrace.timeline.reading import Reading
+from dptrace.timeline.launches import last_enclosing, launches, outermost
+from dptrace.timeline.second_pass import SecondPass
 from dptrace.timeline.steps import cpu_steps
 
 __all__ = ["NO_CALL", "RANK_EVENTS", "WAIT_CALL", "RankEvents", "rank_events"]
@@ -85,7 +85,7 @@ def rank_events(trace: Trace) -> RankEvents:
     place[calls] = np.arange(len(calls))
     start, thread = trace.start_ns[calls], trace.thread[calls]
     operators = outermost(trace, np.flatnonzero(trace.category == Category.CPU_OP))
-    operator = enclosing(trace, mask_of(operators, len(trace)), thread, start)
+    operator = last_enclosing(trace, mask_of(operators, len(trace)), thread, start)
     labels = trace.category <= Category.ANNOTATION
     steps = cpu_steps(trace)
     marks = np.flatnonzero(trace.named("ProfilerStep#") & labels)
@@ -98,8 +98,8 @@ def rank_events(trace: Trace) -> RankEvents:
         call_name=trace.name[calls],
         call_correlation=trace.correlation[calls],
         call_operator=np.where(operator >= 0, trace.name[operator], -1).astype(np.int32),
-        call_in_nccl=enclosing(trace, trace.named("nccl:") & labels, thread, start) >= 0,
-        call_request=enclosing(trace, trace.named(C10D_PREFIX) & labels, thread, start),
+        call_in_nccl=last_enclosing(trace, trace.named("nccl:") & labels, thread, start) >= 0,
+        call_request=last_enclosing(trace, trace.named(C10D_PREFIX) & labels, thread, start),
         start_ns=trace.start_ns[device],
         end_ns=trace.end_ns[device],
         device=np.maximum(trace.device[device], 0),
@@ -142,5 +142,5 @@ def _read(source: Source, patterns: Sequence[str]) -> RankEvents:
     return replace(events, syncs=read_sync_events(source)) if waits else events
 
 
-RANK_EVENTS = Reading("replayed events", RankEvents, _read)
+RANK_EVENTS = SecondPass("replayed events", RankEvents, _read)
 """Reads the events of a rank's file."""

@@ -9,12 +9,12 @@ import msgspec
 
 from dptrace.readers.sources.source import Source
 
-__all__ = ["Reading", "Rereader", "Result"]
+__all__ = ["Rereader", "Result", "SecondPass"]
 
 Result = TypeVar("Result", bound=Sized)
 
 
-class Reading(msgspec.Struct, Generic[Result], frozen=True):
+class SecondPass(msgspec.Struct, Generic[Result], frozen=True):
     """A second reading of a rank's file, for what figures do not need."""
 
     name: str
@@ -34,5 +34,5 @@ class Reading(msgspec.Struct, Generic[Result], frozen=True):
 class Rereader(Protocol):
     """Reads the files of a run again, one rank at a time."""
 
-    def __call__(self, path: str, reading: Reading[Result]) -> Result | None:
+    def __call__(self, path: str, reading: SecondPass[Result]) -> Result | None:
         """Return what the file at *path* (``Timeline.path``) holds; None where it can't be read a second time."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dptrace.load.open import open_run
 from dptrace.readers.kineto.reader import read_trace
-from dptrace.timeline.reading import Reading
+from dptrace.timeline.second_pass import SecondPass
 from tests.support.kineto_files import KinetoFile, training_step
 
 
@@ -17,8 +17,8 @@ def test_a_command_reads_what_it_needs(tmp_path: Path) -> None:
     file.write(tmp_path / "rank0.json")
     run = open_run([str(tmp_path)])
     (timeline,) = run.timelines
-    names = Reading("names", tuple, lambda source, patterns: read_trace(source).names)
-    starts = Reading("starts", list, lambda source, patterns: read_trace(source).start_ns.tolist())
+    names = SecondPass("names", tuple, lambda source, patterns: read_trace(source).names)
+    starts = SecondPass("starts", list, lambda source, patterns: read_trace(source).start_ns.tolist())
     trace = read_trace(tmp_path / "rank0.json")
 
     assert trace.names == run.read_again(timeline, names)
