@@ -11,7 +11,7 @@ from bokeh.plotting import figure
 
 from dptrace.core.text import sanitize
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Label, Line
-from dptrace.viewers.base.svg_canvas import FONT, shortened, text_width
+from dptrace.viewers.base.svg_canvas import FONT, shorten, text_width
 from dptrace.viewers.base.theme import PATTERNS, dark_color, dark_ink
 
 __all__ = ["bokeh_figure"]
@@ -107,7 +107,7 @@ def _untex(text: str) -> str:
 
 def _axis(axis: BokehAxis, axis_data: Axis, room: float) -> None:
     axis.ticker = FixedTicker(ticks=[value for value, _ in axis_data.ticks])
-    axis.major_label_overrides = {value: _untex(shortened(text, room)) for value, text in axis_data.ticks}
+    axis.major_label_overrides = {value: _untex(shorten(text, room)) for value, text in axis_data.ticks}
     axis.update(
         axis_label=axis_data.title or None,
         axis_label_text_font_style="normal",

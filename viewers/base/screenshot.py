@@ -15,7 +15,7 @@ from pathlib import Path
 from dptrace.core.termination import signals_held
 from dptrace.errors import DptraceError
 
-__all__ = ["find_chromium", "framed", "screenshot", "write_pdf"]
+__all__ = ["find_chromium", "screenshot", "svg_page", "write_pdf"]
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 _MAC = "/Applications/{0}.app/Contents/MacOS/{0}"
@@ -43,7 +43,7 @@ _CONTROLS = "<style>.tools,.tip,dialog,#names .all,#rows-scroll{display:none!imp
 """Hides controls, as on paper."""
 
 
-def framed(drawing: str) -> str:
+def svg_page(drawing: str) -> str:
     """Put an SVG on a page, as wide as the page and no higher."""
     style = "body{margin:0;background:#fff}svg{display:block;width:100%;height:auto;max-height:100vh}"
     return f'<!DOCTYPE html><meta charset="utf-8"><style>{style}</style>\n{drawing}'

@@ -10,7 +10,7 @@ from dptrace.core.text import sanitize
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.theme import dark_color, dark_ink
 
-__all__ = ["FONT", "Canvas", "escape", "number", "shortened", "text_width"]
+__all__ = ["FONT", "Canvas", "escape", "number", "shorten", "text_width"]
 
 FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
 
@@ -61,10 +61,10 @@ def text_width(text: str, size: float = 12) -> float:
     return units * size
 
 
-def shortened(text: str, room: float, size: float = 12) -> str:
+def shorten(text: str, room: float, size: float = 12) -> str:
     """Cut a text in its middle so that it fits into *room* pixels; similar names often start alike.
 
-    >>> shortened("bucket 0", 400), shortened("FSDP::all_gather (layers.3.attention)", 120)
+    >>> shorten("bucket 0", 400), shorten("FSDP::all_gather (layers.3.attention)", 120)
     ('bucket 0', 'FSDP::all_…s.3.attention)')
     """
     text = sanitize(text)

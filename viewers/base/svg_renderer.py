@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dptrace.viewers.base.marks import Box, Dot, Drawing, Entry, Label, Line
-from dptrace.viewers.base.svg_canvas import Canvas, shortened, text_width
+from dptrace.viewers.base.svg_canvas import Canvas, shorten, text_width
 from dptrace.viewers.base.theme import PATTERNS
 
 __all__ = ["WIDTH", "legend_svg", "svg"]
@@ -33,13 +33,13 @@ def svg(drawing: Drawing, heading: bool = True, dark: bool = False, run: str = "
     canvas = Canvas(WIDTH, top + drawing.height + bottom, drawing.title, dark)
     y = _TOP
     if run:
-        canvas.text(16, y + 1, shortened(run, WIDTH - 32, 13), _QUIET, size=13)
+        canvas.text(16, y + 1, shorten(run, WIDTH - 32, 13), _QUIET, size=13)
         y += 22
     if heading:
         canvas.text(16, y + 2, drawing.title, size=16, bold=True)
         y += 24
     if heading and drawing.subtitle:
-        canvas.text(16, y, shortened(drawing.subtitle, WIDTH - 32), _QUIET)
+        canvas.text(16, y, shorten(drawing.subtitle, WIDTH - 32), _QUIET)
         y += 20
     for row in legend:
         _legend(canvas, row, left, y)
@@ -76,7 +76,7 @@ def _legend_rows(drawing: Drawing, room: float) -> list[list[Entry]]:
     rows: list[list[Entry]] = []
     used = room
     for given in drawing.legend:
-        entry = Entry(given.color, shortened(given.name, _MOST_LEFT * 1.5), given.shape)
+        entry = Entry(given.color, shorten(given.name, _MOST_LEFT * 1.5), given.shape)
         width = text_width(entry.name) + 36
         if used + width > room:
             rows.append([])
@@ -104,15 +104,13 @@ def _axes(canvas: Canvas, drawing: Drawing, left: float, top: float, inner: floa
         if x.grid:
             canvas.line(at, top, at, low, _GRID)
         for y_of_text in (low + 12, *([top - 10] if _tall(drawing) else [])):
-            canvas.text(at, y_of_text, shortened(label, room), "#374151", anchor="middle")
+            canvas.text(at, y_of_text, shorten(label, room), "#374151", anchor="middle")
     for value, label in y.ticks:
         at = top + y.place(value) * drawing.height
         if y.grid:
             canvas.line(left, at, left + inner, at, _GRID)
         strong = value in y.strong
-        canvas.text(
-            left - 8, at, shortened(label, left - 16), "#111827" if strong else _QUIET, anchor="end", bold=strong
-        )
+        canvas.text(left - 8, at, shorten(label, left - 16), "#111827" if strong else _QUIET, anchor="end", bold=strong)
     if x.grid:
         canvas.line(left, top, left, low, _AXIS)
     if x.title:

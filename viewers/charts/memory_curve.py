@@ -13,7 +13,7 @@ from dptrace.core.intervals import Int64
 from dptrace.run.memory import DeviceReport
 from dptrace.viewers.base import theme
 
-__all__ = ["KIND_COLORS", "STACK", "Sampled", "sampled", "span_of"]
+__all__ = ["KIND_COLORS", "STACK", "SampledLevels", "sample_levels", "span_of"]
 
 KIND_COLORS = {
     MemoryKind.PREEXISTING: theme.PART_COLORS[Part.OTHER],
@@ -28,7 +28,7 @@ STACK = tuple(KIND_COLORS)
 """The kinds from the bottom up: what lives longest below."""
 
 
-class Sampled(msgspec.Struct, frozen=True):
+class SampledLevels(msgspec.Struct, frozen=True):
     """Columns of equal width from left to right."""
 
     edges: NDArray[np.float64]
@@ -47,7 +47,7 @@ def span_of(report: DeviceReport) -> tuple[int, int]:
     return first, max(last, first + 1)
 
 
-def sampled(device: DeviceMemory, start_ns: int, end_ns: int, columns: int) -> Sampled:
+def sample_levels(device: DeviceMemory, start_ns: int, end_ns: int, columns: int) -> SampledLevels:
     """Return the highest level in each column of a stretch of time."""
     times, total = device.events.time_ns, total_bytes(device)
     edges = start_ns + (end_ns - start_ns) * np.arange(columns + 1) / columns
@@ -56,4 +56,4 @@ def sampled(device: DeviceMemory, start_ns: int, end_ns: int, columns: int) -> S
     first = np.searchsorted(times, whole[:-1], side="right").tolist()
     last = np.searchsorted(times, whole[1:], side="left").tolist()
     level = [a + int(total[a : max(a, b) + 1].argmax()) for a, b in zip(first, last, strict=True)]
-    return Sampled(edges - start_ns, np.array(level, np.int64))
+    return SampledLevels(edges - start_ns, np.array(level, np.int64))

@@ -24,7 +24,7 @@ from dptrace.viewers.base.table import MAX_ROWS
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.host.host_data import host_data, host_notes
 from dptrace.viewers.gantt.page.data import scene
-from dptrace.viewers.gantt.page.document import gantt_page, of_run
+from dptrace.viewers.gantt.page.document import gantt_page, run_data
 from dptrace.viewers.gantt.page.interval_details import details
 from dptrace.viewers.gantt.svg.chart import gantt_svg
 from dptrace.viewers.terminal.summary import sentence
@@ -97,7 +97,7 @@ _HINT = Markup('<p class="hint">The wheel scrolls the page; with Ctrl it zooms t
 
 def _chart(run: Run, gantt_chart: Chart) -> dict[str, Any]:
     """Return the Gantt chart for the page: all rows are shown, since the page scrolls."""
-    page_data = scene(gantt_chart, details(run, gantt_chart)) | of_run(run, gantt_chart)
+    page_data = scene(gantt_chart, details(run, gantt_chart)) | run_data(run, gantt_chart)
     # The page lists them itself.
     page_data["findings"] = []
     page_data["layout"]["whole"] = page_data["layout"]["height"] <= TALLEST

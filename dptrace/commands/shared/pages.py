@@ -74,10 +74,10 @@ def write_picture(drawn: str, path: Path, width: int) -> None:
     if path.suffix.lower() == ".svg":
         write_text(path, drawn)
         return
-    from dptrace.viewers.base.screenshot import framed, screenshot
+    from dptrace.viewers.base.screenshot import screenshot, svg_page
 
     with atomic_write(path) as temporary:
-        screenshot(framed(drawn), temporary, (width, svg_height(drawn, width)))
+        screenshot(svg_page(drawn), temporary, (width, svg_height(drawn, width)))
 
 
 def file_stem(path: str) -> str:

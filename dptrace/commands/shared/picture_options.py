@@ -132,10 +132,10 @@ class PictureOptions:
         if self.is_gantt:
             # A picture has the rows that its size was computed for, and nobody to unfold others.
             return self.document(replace(runs[0], rereader=None)), _gantt_size(runs[0])
-        from dptrace.viewers.base.screenshot import framed
+        from dptrace.viewers.base.screenshot import svg_page
 
         width = self.size[0] if self.size else _DEFAULT_WIDTH
-        return framed(drawn), (width, min(svg_height(drawn, width), _MAX_SIZE))
+        return svg_page(drawn), (width, min(svg_height(drawn, width), _MAX_SIZE))
 
 
 def _gantt_size(run: Run) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.svg_canvas import Canvas, escape, number, shortened, text_width
+from dptrace.viewers.base.svg_canvas import Canvas, escape, number, shorten, text_width
 from tests.support.view_cases import PAYLOAD
 
 
@@ -54,7 +54,7 @@ def test_a_rectangle_of_no_size_is_not_drawn() -> None:
 def test_a_shortened_name_fits(room: float) -> None:
     """In its room, its beginning and its end kept."""
     name = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
-    short = shortened(name, room)
+    short = shorten(name, room)
 
     assert text_width(short) <= max(room, text_width("…"))
     if "…" in short[1:]:

@@ -10,7 +10,7 @@ import pytest
 from dptrace.bench.conclusions import conclusions
 from dptrace.bench.scaling import usable
 from dptrace.bench.table import Row
-from dptrace.viewers.base.screenshot import framed
+from dptrace.viewers.base.screenshot import svg_page
 from dptrace.viewers.benchmarks.bench_charts import draw
 from dptrace.viewers.benchmarks.bench_page import Content, document
 from tests.support.bench_tables import WORKSHOP, bench, with_losses
@@ -60,7 +60,7 @@ def test_nothing_may_be_fetched_or_run_but_what_is_in_the_page() -> None:
 
 def test_an_svg_is_framed_for_a_picture() -> None:
     """Alone on a white page."""
-    assert "<svg>x</svg>" in framed("<svg>x</svg>")
+    assert "<svg>x</svg>" in svg_page("<svg>x</svg>")
 
 
 @browser_test

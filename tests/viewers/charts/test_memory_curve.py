@@ -9,7 +9,7 @@ import pytest
 import dptrace
 from dptrace.analysis.memory.figures import total_bytes
 from dptrace.run.memory import device_reports
-from dptrace.viewers.charts.memory_curve import sampled, span_of
+from dptrace.viewers.charts.memory_curve import sample_levels, span_of
 from tests.support.kineto_files import BASE_NS
 from tests.support.memory_files import GOLDEN, memory_run
 
@@ -20,7 +20,7 @@ def test_no_peak_is_lost_between_columns(columns: int) -> None:
     [report] = device_reports(dptrace.open(GOLDEN))
     total = total_bytes(report.device)
 
-    found = sampled(report.device, *span_of(report), columns)
+    found = sample_levels(report.device, *span_of(report), columns)
 
     assert report.peak.bytes == int(total[found.level].max())
     assert columns == len(found.level) == len(found.edges) - 1
@@ -29,7 +29,7 @@ def test_no_peak_is_lost_between_columns(columns: int) -> None:
 def test_a_column_without_events_shows_what_was_there(tmp_path: Path) -> None:
     """From 13 µs on 40 bytes are held, and nothing happens between 16 and 40 µs."""
     [report] = device_reports(dptrace.open(memory_run(tmp_path, ranks=1)))
-    found = sampled(report.device, BASE_NS + 20_000, BASE_NS + 30_000, 2)
+    found = sample_levels(report.device, BASE_NS + 20_000, BASE_NS + 30_000, 2)
 
     assert [1040, 1040] == total_bytes(report.device)[found.level].tolist()
 

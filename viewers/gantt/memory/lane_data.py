@@ -13,7 +13,7 @@ from dptrace.core.intervals import Int64
 from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
-from dptrace.viewers.charts.memory_curve import sampled
+from dptrace.viewers.charts.memory_curve import sample_levels
 from dptrace.viewers.gantt.chart import Chart
 from dptrace.viewers.gantt.column_packing import differences, pack
 
@@ -64,7 +64,7 @@ def _lane(use: MemoryUse, device: DeviceMemory, chart: Chart) -> dict[str, Any]:
         level: Int64 = np.arange(first, last + 1)
         time: Int64 = np.append(start, times[first:last])
     else:
-        columns = sampled(device, start, end, MOST_POINTS)
+        columns = sample_levels(device, start, end, MOST_POINTS)
         level, time = columns.level, start + columns.edges[:-1].astype(np.int64)
     reserved = np.append(device.events.reserved[:1], device.events.reserved)
     peak = first + int(total[first : last + 1].argmax())

@@ -43,15 +43,15 @@ from dptrace.viewers.gantt.page.data import collective_entries, layout, scene
 from dptrace.viewers.gantt.page.interval_details import details
 from dptrace.viewers.gantt.row_order import few_ranks, row_orders
 from dptrace.viewers.gantt.tiles.first_view import first_view
-from dptrace.viewers.gantt.tiles.keep import kept_store
-from dptrace.viewers.gantt.tiles.merged import Merged, merged
+from dptrace.viewers.gantt.tiles.index_file import kept_store
+from dptrace.viewers.gantt.tiles.merged import MergedChart, merge_intervals
 from dptrace.viewers.gantt.tiles.store import TileStore
 from dptrace.viewers.gantt.waiting import why_unknown
 
 if TYPE_CHECKING:
     from dptrace.replay.critical_path import CriticalPath
 
-__all__ = ["MAX_INTERVALS", "ServedPage", "document", "gantt_page", "of_run", "rows_height", "served"]
+__all__ = ["MAX_INTERVALS", "ServedPage", "document", "gantt_page", "rows_height", "run_data", "served"]
 
 MAX_INTERVALS = 3_000_000
 """Intervals of a page in one file at most: about 30 MB, which a browser opens in about a second. Of a run with more,
@@ -90,10 +90,10 @@ def document(
     whole = _checked(run, gantt_chart)
     if path is not None and len(whole) > MAX_INTERVALS:
         raise DptraceError(_too_many(run, whole, MAX_INTERVALS, _NO_PATH))
-    drawn = merged(whole, MAX_INTERVALS if len(whole) <= MAX_INTERVALS else MAX_INTERVALS // 3)
+    drawn = merge_intervals(whole, MAX_INTERVALS if len(whole) <= MAX_INTERVALS else MAX_INTERVALS // 3)
     if len(drawn.chart) > MAX_INTERVALS:
         raise DptraceError(_too_many(run, drawn.chart, MAX_INTERVALS))
-    page_data = scene(drawn.chart, details(run, whole)) | of_run(run, whole) | {"merged": drawn.resolution_ns}
+    page_data = scene(drawn.chart, details(run, whole)) | run_data(run, whole) | {"merged": drawn.resolution_ns}
     page_data |= with_memory(run, whole)
     head, host = _headline(run, whole), host_data(run, whole)
     notes = (*_merged_notes(run, drawn), *head.notes, *host_notes(run, host))
@@ -113,7 +113,7 @@ def _of_path(run: Run, gantt_chart: Chart, path: CriticalPath) -> tuple[dict[str
     return path_data(run, gantt_chart, path), path_notes(run, path)
 
 
-def _merged_notes(run: Run, drawn: Merged) -> list[str]:
+def _merged_notes(run: Run, drawn: MergedChart) -> list[str]:
     """Describe what a page with merged short intervals leaves out."""
     if not drawn.left_out:
         return []
@@ -149,7 +149,7 @@ def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None
         DptraceError: the run has no step.
     """
     gantt_chart = _checked(run, gantt_chart)
-    page_data = scene(gantt_chart, served=True) | of_run(run, gantt_chart)
+    page_data = scene(gantt_chart, served=True) | run_data(run, gantt_chart)
     if host:
         page_data["host"] = {"kinds": kind_looks(), "served": True}
     files = {"details": json.dumps(details(run, gantt_chart), separators=(",", ":")).encode()}
@@ -158,7 +158,7 @@ def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None
     return ServedPage(gantt_page(_headline(run, gantt_chart), page_data), files, store)
 
 
-def of_run(run: Run, gantt_chart: Chart) -> dict[str, Any]:
+def run_data(run: Run, gantt_chart: Chart) -> dict[str, Any]:
     """Return what a page says of a whole run: its findings, and why waits are unknown, orders of its GPUs."""
     ranks = {"orders": row_orders(run, gantt_chart), "few": few_ranks(run, gantt_chart)}
     return {"findings": finding_places(run, gantt_chart), "unknownWaits": why_unknown(run), **ranks}

@@ -20,7 +20,7 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import message, time_axis
-from dptrace.viewers.base.svg_canvas import Canvas, shortened, text_width
+from dptrace.viewers.base.svg_canvas import Canvas, shorten, text_width
 from dptrace.viewers.base.svg_renderer import svg as message_svg
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Role, chart
 from dptrace.viewers.gantt.svg.labels import COLORS, NAMES, draw_labels
@@ -61,10 +61,10 @@ def gantt_svg(run: Run, heading: bool = True, dark: bool = False) -> str:
     layout = svg_layout(gantt_chart, 106 if heading else 50)
     canvas = Canvas(layout.chart_width, layout.bottom + 12, head.title, dark)
     if heading:
-        canvas.text(16, 20, shortened(head.title, 500, 18), size=17, bold=True)
-        facts = shortened(" · ".join(head.facts), WIDTH - 600)
+        canvas.text(16, 20, shorten(head.title, 500, 18), size=17, bold=True)
+        facts = shorten(" · ".join(head.facts), WIDTH - 600)
         canvas.text(WIDTH - RIGHT, 20, facts, _QUIET, anchor="end")
-        canvas.text(16, 44, shortened(sentence(run).plain, WIDTH - 32, 13), size=13)
+        canvas.text(16, 44, shorten(sentence(run).plain, WIDTH - 32, 13), size=13)
     draw_chart(canvas, layout, (layout.left, layout.top - 36))
     return canvas.finish()
 

@@ -11,7 +11,7 @@ from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import message
-from dptrace.viewers.base.svg_canvas import Canvas, shortened, text_width
+from dptrace.viewers.base.svg_canvas import Canvas, shorten, text_width
 from dptrace.viewers.base.svg_renderer import svg as message_svg
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.finding_places import MOST, Place, place_of
@@ -87,7 +87,7 @@ def _lines(text: str, width: float) -> Iterator[str]:
         if line and text_width(f"{line} {word}", _TEXT) > room:
             yield line
             line = ""
-        line = shortened(f"{line} {word}".strip(), room, _TEXT)
+        line = shorten(f"{line} {word}".strip(), room, _TEXT)
     yield line
 
 

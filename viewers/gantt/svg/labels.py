@@ -12,7 +12,7 @@ from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import Int64
 from dptrace.core.units import byte_size, duration, milliseconds
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.svg_canvas import Canvas, shortened, text_width
+from dptrace.viewers.base.svg_canvas import Canvas, shorten, text_width
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Lane, Role
 from dptrace.viewers.gantt.svg.layout import Row, SvgLayout
 
@@ -98,7 +98,7 @@ def _collective(layout: SvgLayout, row: Row, lane: Lane, index: int) -> Iterator
 
 def _collective_texts(layout: SvgLayout, lane: Lane, index: int) -> tuple[str, ...]:
     name, known, title = layout.gantt_chart.collectives[int(lane.name[index])]
-    kind = title or (known.kind if known.kind not in ("", "other") else shortened(name, 150, 11))
+    kind = title or (known.kind if known.kind not in ("", "other") else shorten(name, 150, 11))
     return (f"{kind} {byte_size(known.bytes)}", kind) if known.bytes else (kind,)
 
 

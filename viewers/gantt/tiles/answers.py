@@ -14,7 +14,7 @@ from dptrace.viewers.gantt.chart import WAITING, Role
 from dptrace.viewers.gantt.tiles.encoding import Message, quantized
 from dptrace.viewers.gantt.tiles.index.grid import column_cover, nested_cover
 from dptrace.viewers.gantt.tiles.index.lane import Rows
-from dptrace.viewers.gantt.tiles.requests import MAX_CELLS, BadRequest, Tiles, View
+from dptrace.viewers.gantt.tiles.requests import MAX_CELLS, BadRequest, TilesRequest, ViewRequest
 from dptrace.viewers.gantt.tiles.store import KINDS, STREAM, WAITS, StoredLane, TileStore
 
 __all__ = ["TILE", "add_rows", "lane_of", "texts_of", "tiles", "view"]
@@ -39,7 +39,7 @@ def lane_of(store: TileStore, number: int) -> StoredLane:
     return store.lanes[number]
 
 
-def tiles(store: TileStore, asked: Tiles, pool: Executor) -> bytes:
+def tiles(store: TileStore, asked: TilesRequest, pool: Executor) -> bytes:
     """Return tiles in the order asked for: number of categories, then each one and its columns."""
     if sum(max(0, last - first + 1) for _, first, last in asked.runs) * TILE > MAX_CELLS:
         raise BadRequest("there are too many tiles")
@@ -59,7 +59,7 @@ def _tiles_of(level: int, stored: StoredLane, first: int, last: int) -> bytes:
     return b"".join(parts)
 
 
-def view(store: TileStore, asked: View, pool: Executor) -> bytes:
+def view(store: TileStore, asked: ViewRequest, pool: Executor) -> bytes:
     """Return exact columns, and intervals of the view and of half of it on either side.
 
     Of a lane with many intervals there, only those of at least ``shortest`` ns are sent.

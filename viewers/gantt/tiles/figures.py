@@ -9,7 +9,7 @@ import numpy as np
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Role
 from dptrace.viewers.gantt.tiles.answers import lane_of
-from dptrace.viewers.gantt.tiles.requests import Busy, Window
+from dptrace.viewers.gantt.tiles.requests import BusyRequest, Window
 from dptrace.viewers.gantt.tiles.store import KINDS, RECORDED, WAITS, StoredLane, TileStore
 
 __all__ = ["busy", "exposed_per_step", "sums"]
@@ -40,7 +40,7 @@ def sums(store: TileStore, asked: Window) -> dict[str, Any]:
     return {"parts": parts, "overlapped": overlapped, "kinds": used, "count": count}
 
 
-def busy(store: TileStore, asked: Busy) -> dict[int, float]:
+def busy(store: TileStore, asked: BusyRequest) -> dict[int, float]:
     """Return the ns that each category of a lane covers in a range."""
     lane = lane_of(store, asked.lane).lane
     covered = np.diff(lane.cover(np.array([asked.start, asked.end], np.float64)))[:, 0]

@@ -18,7 +18,7 @@ from dptrace.core.intervals import Int64
 from dptrace.viewers.gantt.chart import Role
 from dptrace.viewers.gantt.tiles.index.blocks import BLOCK, NEVER
 from dptrace.viewers.gantt.tiles.index.lane import Lane, Rows
-from dptrace.viewers.gantt.tiles.requests import Find, Next
+from dptrace.viewers.gantt.tiles.requests import NextHitRequest, SearchRequest
 from dptrace.viewers.gantt.tiles.store import RECORDED, TileStore
 
 __all__ = ["Finder", "LaneHits"]
@@ -141,7 +141,7 @@ class Finder:
                     found[number] = hits
         return found
 
-    def find(self, asked: Find) -> dict[str, Any]:
+    def find(self, asked: SearchRequest) -> dict[str, Any]:
         """Return the number of hits; per track those in a range; and the columns that they touch, as ranges by lane."""
         hits = self._hits(asked.text)
         tracks = dict[int, list[float]]()
@@ -154,7 +154,7 @@ class Finder:
         total = sum(found.count for found in hits.values())
         return {"count": total, "tracks": sorted([track, *sums] for track, sums in tracks.items()), "columns": columns}
 
-    def next(self, asked: Next) -> dict[str, Any]:
+    def next(self, asked: NextHitRequest) -> dict[str, Any]:
         """Return the lane and position of the hit after an interval, or before it, and its number, from 1.
 
         After the last hit comes the first one.
@@ -177,7 +177,7 @@ class Finder:
         ordinal = sum(self._until(number, found, start, number_of) for number, found in hits.items())
         return {"hit": [chosen[2], chosen[3]], "ordinal": ordinal}
 
-    def _around(self, number: int, found: LaneHits, asked: Next, sign: int) -> list[tuple[int, bool]]:
+    def _around(self, number: int, found: LaneHits, asked: NextHitRequest, sign: int) -> list[tuple[int, bool]]:
         """Return the position of a lane's next hit, if any, and that of its first one; or the previous and the last."""
         if sign > 0:
             following = self._until(number, found, asked.start, asked.number)

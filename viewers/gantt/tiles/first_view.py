@@ -10,7 +10,7 @@ from typing import Any
 from dptrace.viewers.gantt.chart import Role
 from dptrace.viewers.gantt.tiles.answers import TILE, tiles
 from dptrace.viewers.gantt.tiles.figures import sums
-from dptrace.viewers.gantt.tiles.requests import Tiles, Window
+from dptrace.viewers.gantt.tiles.requests import TilesRequest, Window
 from dptrace.viewers.gantt.tiles.store import TileStore
 
 __all__ = ["first_view"]
@@ -32,7 +32,7 @@ def first_view(store: TileStore, layout: dict[str, Any], start: int, end: int) -
     last = int(min(end, max(bounds[-1] for bounds in store.about.bounds))) // (TILE << level)
     runs = [(lane, 0, last) for lane in _first_lanes(store, layout)]
     with ThreadPoolExecutor(1) as pool:
-        data = tiles(store, Tiles(level, runs), pool)
+        data = tiles(store, TilesRequest(level, runs), pool)
     packed = {"level": level, "runs": runs, "data": base64.b64encode(data).decode("ascii")}
     return {"tiles": packed, "sums": sums(store, Window(start, end))}
 

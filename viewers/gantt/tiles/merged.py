@@ -17,7 +17,7 @@ from dptrace.core.intervals import Int64, IntervalSet, covered, union
 from dptrace.core.units import duration
 from dptrace.viewers.gantt.chart import Chart, Lane, Role
 
-__all__ = ["Merged", "merged"]
+__all__ = ["MergedChart", "merge_intervals"]
 
 _WHOLE = {Role.COLLECTIVES}
 """Lanes that stay as they are: few intervals, to which details belong."""
@@ -28,7 +28,7 @@ _FIRST_TRY = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedChart:
     """A chart that fits, and what it lost."""
 
     chart: Chart
@@ -38,13 +38,13 @@ class Merged:
     """How many kernels, operators and copies are not in the chart any more."""
 
 
-def merged(chart: Chart, most: int) -> Merged:
+def merge_intervals(chart: Chart, most: int) -> MergedChart:
     """Return a chart of at most *most* intervals, at the finest resolution that has so few; longer ones are kept.
 
     The result is larger than *most* if its collectives alone are.
     """
     if len(chart) <= most:
-        return Merged(chart, 0, 0)
+        return MergedChart(chart, 0, 0)
     fewer, name = chart, len(chart.names)
     resolution = 1 << int(np.log2(max(len(chart.lanes) * chart.end_ns / most / _FIRST_TRY, 1)))
     while len(fewer) > most and resolution < chart.end_ns:
@@ -54,7 +54,7 @@ def merged(chart: Chart, most: int) -> Merged:
     resolution //= 2
     left_out = sum(int((lane.duration_ns <= resolution).sum()) for lane in chart.lanes if lane.role in _BY_STREAM)
     names = (*chart.names, f"several, each up to {duration(resolution)}")
-    return Merged(replace(fewer, names=names), resolution, left_out)
+    return MergedChart(replace(fewer, names=names), resolution, left_out)
 
 
 def _merged_lane(chart: Chart, lane: Lane, resolution: int, name: int) -> Lane:

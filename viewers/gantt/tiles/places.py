@@ -6,13 +6,13 @@ import numpy as np
 
 from dptrace.viewers.gantt.tiles.answers import add_rows, lane_of, texts_of
 from dptrace.viewers.gantt.tiles.encoding import Message
-from dptrace.viewers.gantt.tiles.requests import At, BadRequest, Rows
+from dptrace.viewers.gantt.tiles.requests import BadRequest, IntervalAtRequest, RowsRequest
 from dptrace.viewers.gantt.tiles.store import TileStore
 
-__all__ = ["at", "rows"]
+__all__ = ["interval_at", "rows_at"]
 
 
-def at(store: TileStore, asked: At) -> bytes:
+def interval_at(store: TileStore, asked: IntervalAtRequest) -> bytes:
     """Return the interval at a time of a lane, if any, and how many lie within half of the slack of it."""
     lane = lane_of(store, asked.lane).lane
     found = lane.at(asked.time, asked.slack)
@@ -22,7 +22,7 @@ def at(store: TileStore, asked: At) -> bytes:
     return message.encode({"rows": [head], "under": under, **texts_of(store, [asked.lane], [found])})
 
 
-def rows(store: TileStore, asked: Rows) -> bytes:
+def rows_at(store: TileStore, asked: RowsRequest) -> bytes:
     """Return intervals by lane and position, a lane at a time; ``places`` must list the lanes one after the other."""
     message, heads, lanes, found = Message(), [], [], []
     for number in dict.fromkeys(lane for lane, _ in asked.places):

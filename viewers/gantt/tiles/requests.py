@@ -10,15 +10,15 @@ from dptrace.errors import DptraceError
 
 __all__ = [
     "MAX_BODY",
-    "At",
     "BadRequest",
-    "Busy",
-    "Find",
-    "Next",
-    "Rows",
-    "Streams",
-    "Tiles",
-    "View",
+    "BusyRequest",
+    "IntervalAtRequest",
+    "NextHitRequest",
+    "RowsRequest",
+    "SearchRequest",
+    "StreamsRequest",
+    "TilesRequest",
+    "ViewRequest",
     "Window",
     "decoded",
 ]
@@ -40,7 +40,7 @@ class BadRequest(DptraceError):
     """The page asked for something that does not exist."""
 
 
-class Tiles(msgspec.Struct, forbid_unknown_fields=True):
+class TilesRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Shares of columns of 2**level ns; each run is a lane and its first and last tile."""
 
     level: Annotated[int, msgspec.Meta(ge=0, le=50)]
@@ -62,7 +62,7 @@ class Window(msgspec.Struct, forbid_unknown_fields=True):
             raise ValueError("the range is empty")
 
 
-class View(Window, forbid_unknown_fields=True):
+class ViewRequest(Window, forbid_unknown_fields=True):
     """Shares of the pixel columns of some lanes, and intervals of some."""
 
     width: _Width
@@ -77,7 +77,7 @@ class View(Window, forbid_unknown_fields=True):
             raise ValueError("there are too many columns")
 
 
-class At(msgspec.Struct, forbid_unknown_fields=True):
+class IntervalAtRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The interval of a lane at a time, or within *slack* ns of it."""
 
     lane: _Lane
@@ -85,7 +85,7 @@ class At(msgspec.Struct, forbid_unknown_fields=True):
     slack: _Length
 
 
-class Rows(msgspec.Struct, forbid_unknown_fields=True):
+class RowsRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Intervals by lane and position."""
 
     places: Annotated[
@@ -93,13 +93,13 @@ class Rows(msgspec.Struct, forbid_unknown_fields=True):
     ]
 
 
-class Busy(Window, forbid_unknown_fields=True):
+class BusyRequest(Window, forbid_unknown_fields=True):
     """The time that each category of a lane covers in a range."""
 
     lane: _Lane
 
 
-class Find(Window, forbid_unknown_fields=True):
+class SearchRequest(Window, forbid_unknown_fields=True):
     """Intervals whose name contains a text, as columns of some lanes; and their number and time in the range."""
 
     text: _Text
@@ -107,7 +107,7 @@ class Find(Window, forbid_unknown_fields=True):
     lanes: _Lanes
 
 
-class Next(msgspec.Struct, forbid_unknown_fields=True):
+class NextHitRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The hit of a text after a time and interval, or with direction -1 the one before."""
 
     text: _Text
@@ -116,7 +116,7 @@ class Next(msgspec.Struct, forbid_unknown_fields=True):
     direction: Annotated[int, msgspec.Meta(ge=-1, le=1)]
 
 
-class Streams(msgspec.Struct, forbid_unknown_fields=True):
+class StreamsRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The streams of a track."""
 
     track: _Lane

@@ -10,15 +10,15 @@ from typing import Any
 from dptrace.viewers.gantt.tiles import answers, figures, places
 from dptrace.viewers.gantt.tiles.find import Finder
 from dptrace.viewers.gantt.tiles.requests import (
-    At,
     BadRequest,
-    Busy,
-    Find,
-    Next,
-    Rows,
-    Streams,
-    Tiles,
-    View,
+    BusyRequest,
+    IntervalAtRequest,
+    NextHitRequest,
+    RowsRequest,
+    SearchRequest,
+    StreamsRequest,
+    TilesRequest,
+    ViewRequest,
     Window,
     decoded,
 )
@@ -38,18 +38,18 @@ class TileService:
     def __init__(self, store: TileStore) -> None:
         pool, finder, streams = ThreadPoolExecutor(_THREADS), Finder(store), StreamLanes(store)
         self._bytes: dict[str, Callable[[bytes], bytes]] = {
-            "tiles": lambda body: answers.tiles(store, decoded(body, Tiles), pool),
-            "view": lambda body: answers.view(store, decoded(body, View), pool),
-            "at": lambda body: places.at(store, decoded(body, At)),
-            "rows": lambda body: places.rows(store, decoded(body, Rows)),
+            "tiles": lambda body: answers.tiles(store, decoded(body, TilesRequest), pool),
+            "view": lambda body: answers.view(store, decoded(body, ViewRequest), pool),
+            "at": lambda body: places.interval_at(store, decoded(body, IntervalAtRequest)),
+            "rows": lambda body: places.rows_at(store, decoded(body, RowsRequest)),
         }
         self._json: dict[str, Callable[[bytes], Any]] = {
             "sums": lambda body: figures.sums(store, decoded(body, Window)),
-            "busy": lambda body: figures.busy(store, decoded(body, Busy)),
+            "busy": lambda body: figures.busy(store, decoded(body, BusyRequest)),
             "exposed": lambda body: figures.exposed_per_step(store),
-            "find": lambda body: finder.find(decoded(body, Find)),
-            "streams": lambda body: streams.of(decoded(body, Streams)),
-            "next": lambda body: finder.next(decoded(body, Next)),
+            "find": lambda body: finder.find(decoded(body, SearchRequest)),
+            "streams": lambda body: streams.of(decoded(body, StreamsRequest)),
+            "next": lambda body: finder.next(decoded(body, NextHitRequest)),
         }
 
     def answer(self, name: str, body: bytes) -> tuple[str, bytes]:

@@ -10,7 +10,7 @@ import numpy as np
 from dptrace.viewers.gantt.tiles.index.blocks import LaneColumns, index_lane
 from dptrace.viewers.gantt.tiles.index.grid import make_grids
 from dptrace.viewers.gantt.tiles.index.lane import Lane
-from dptrace.viewers.gantt.tiles.requests import BadRequest, Streams
+from dptrace.viewers.gantt.tiles.requests import BadRequest, StreamsRequest
 from dptrace.viewers.gantt.tiles.store import EXTRA, RECORDED, STREAM, StoredLane, TileStore
 
 __all__ = ["StreamLanes"]
@@ -24,7 +24,7 @@ class StreamLanes:
     def __init__(self, store: TileStore) -> None:
         self._store, self._lock, self._made = store, Lock(), dict[int, list[dict[str, Any]]]()
 
-    def of(self, asked: Streams) -> list[dict[str, Any]]:
+    def of(self, asked: StreamsRequest) -> list[dict[str, Any]]:
         """Return number, stream, number of intervals and categories of each lane of a track's streams."""
         if asked.track >= len(self._store.about.bounds):
             raise BadRequest(f"there is no track {asked.track}")

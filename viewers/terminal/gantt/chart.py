@@ -22,8 +22,8 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence
+from dptrace.viewers.terminal.gantt.cell_style import EXPOSED, LEGEND, WAITS, Look, Pen, pen_for, time_saved_look
 from dptrace.viewers.terminal.gantt.figures import causes, kinds, saved_by_step, shares, split_figures
-from dptrace.viewers.terminal.gantt.pen import EXPOSED, LEGEND, WAITS, Look, Pen, pen_for, time_saved_look
 from dptrace.viewers.terminal.gantt.picture import MIN_CELLS_PER_STEP, Block, Scale, legend_lines, print_picture
 from dptrace.viewers.terminal.gantt.rows import Row, paired_rows, row_of
 

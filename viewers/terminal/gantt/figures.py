@@ -15,7 +15,7 @@ from dptrace.core.units import byte_size, duration
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.time_saved import time_saved_text
-from dptrace.viewers.terminal.gantt.pen import Pen
+from dptrace.viewers.terminal.gantt.cell_style import Pen
 
 __all__ = ["MIN_TABLE_WIDTH", "causes", "kinds", "saved_by_step", "shares", "split_figures"]
 

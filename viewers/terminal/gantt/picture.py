@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dptrace.core.intervals import Int64
-from dptrace.viewers.terminal.gantt.pen import Look, Pen
+from dptrace.viewers.terminal.gantt.cell_style import Look, Pen
 from dptrace.viewers.terminal.gantt.rows import Row
 
 __all__ = ["MIN_CELLS_PER_STEP", "Block", "Scale", "legend_lines", "print_picture"]

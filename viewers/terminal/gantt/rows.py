@@ -15,7 +15,7 @@ from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.time_saved import time_saved_text
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role
 from dptrace.viewers.gantt.pair.chart import paired_chart
-from dptrace.viewers.terminal.gantt.pen import (
+from dptrace.viewers.terminal.gantt.cell_style import (
     EXPOSED,
     FAINT,
     IDLE,

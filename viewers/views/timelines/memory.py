@@ -16,7 +16,7 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.marks import HEAD, Axis, Box, Dot, Drawing, Entry, Label, Line, message, time_axis
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.charts.memory_curve import KIND_COLORS, STACK, Sampled, sampled, span_of
+from dptrace.viewers.charts.memory_curve import KIND_COLORS, STACK, SampledLevels, sample_levels, span_of
 from dptrace.viewers.terminal.tables.memory import CPU_NOTE, device_name, peaks_table
 from dptrace.viewers.views.registry import View
 
@@ -78,7 +78,7 @@ class _Panel:
         self.report, self.top, self.bottom = report, top, top + _HEIGHT
         self.low, self.scale = low, _HEIGHT / (highest - low)
         self.start, self.end = span_of(report)
-        self.columns: Sampled = sampled(report.device, self.start, self.end, columns)
+        self.columns: SampledLevels = sample_levels(report.device, self.start, self.end, columns)
         self.highest = highest
 
     def y(self, size: float) -> float:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dptrace.core.intervals import covered, union
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, Track, chart
 from dptrace.viewers.gantt.page import document as gantt
-from dptrace.viewers.gantt.tiles.merged import merged
+from dptrace.viewers.gantt.tiles.merged import merge_intervals
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.gantt_page import at, expected_figures, row_box, settle, shown_figures, tip
 from tests.support.synthetic import training_run
@@ -46,7 +46,7 @@ def test_sums_between_multiples_of_the_resolution_and_bounds_do_not_change(
 ) -> None:
     """For overlapping intervals of several streams, merged once or more often."""
     drawn = one_lane(role, intervals)
-    fewer = merged(drawn, len(drawn) // share)
+    fewer = merge_intervals(drawn, len(drawn) // share)
     (before,), (after,) = drawn.lanes, fewer.chart.lanes
     times = np.union1d(np.arange(0, 2000, max(fewer.resolution_ns, 1)), BOUNDS)
 
@@ -59,7 +59,7 @@ def test_long_intervals_stay_and_short_ones_are_merged_by_stream() -> None:
     """By hand: cells of 16 ns; the streams 1 and 2 cover 3 and 4 ns of one, 5 ns together, which lie in its middle."""
     short = [(48, 3, 0, 1), (49, 4, 0, 2)]
     drawn = one_lane(Role.COMPUTE, [*short, *((64 + 4 * i, 1, 0, 1) for i in range(8)), (100, 50, 0, 1)])
-    fewer = merged(drawn, 7)
+    fewer = merge_intervals(drawn, 7)
     (lane,) = fewer.chart.lanes
     found = list(zip(lane.start_ns, lane.duration_ns, lane.stream, lane.name, strict=True))
 
@@ -73,8 +73,8 @@ def test_a_chart_that_fits_stays_as_it_is() -> None:
     """Nothing is merged, and nothing is left out."""
     drawn = one_lane(Role.COMPUTE, [(1, 2, 0, 0)])
 
-    assert merged(drawn, 1).chart is drawn
-    assert (0, 0) == (merged(drawn, 1).resolution_ns, merged(drawn, 1).left_out)
+    assert merge_intervals(drawn, 1).chart is drawn
+    assert (0, 0) == (merge_intervals(drawn, 1).resolution_ns, merge_intervals(drawn, 1).left_out)
 
 
 @browser_test

@@ -10,8 +10,8 @@ import pytest
 from dptrace.core.array_file import CorruptArrayFile
 from dptrace.viewers.gantt.chart import Role, chart
 from dptrace.viewers.gantt.page.data import collective_entries
-from dptrace.viewers.gantt.tiles import keep
-from dptrace.viewers.gantt.tiles.keep import kept_store
+from dptrace.viewers.gantt.tiles import index_file
+from dptrace.viewers.gantt.tiles.index_file import kept_store
 from dptrace.viewers.gantt.tiles.store import TileStore, build, open_store, save
 from tests.support.synthetic import training_run
 
@@ -69,7 +69,7 @@ def test_an_entry_is_written_once_and_a_damaged_one_again(tmp_path: Path, monkey
     entry, expected = tmp_path / "a.tiles", contents(build(CHART, ENTRIES))
     assert expected == contents(kept_store(entry, CHART, ENTRIES))
     with monkeypatch.context() as patched:
-        patched.delattr(keep, "save")
+        patched.delattr(index_file, "save")
         assert expected == contents(kept_store(entry, CHART, ENTRIES))
     entry.write_bytes(entry.read_bytes()[:-1000])
     assert expected == contents(kept_store(entry, CHART, ENTRIES))
