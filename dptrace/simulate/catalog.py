@@ -75,22 +75,26 @@ ENTRIES = {
             "collectives.all_reduce.naive",
             _NODES,
         ),
-        Entry("broadcast", "Broadcast", "Rank 0 gives all ranks its tensor.", "collectives.others.broadcast"),
-        Entry("reduce", "Reduce", "The tensors of all ranks are summed on rank 0.", "collectives.others.reduce"),
-        Entry("scatter", "Scatter", "Rank 0 gives each rank one chunk of its tensor.", "collectives.others.scatter"),
-        Entry("gather", "Gather", "Rank 0 collects a chunk of each rank.", "collectives.others.gather"),
-        Entry("all-gather", "All-gather", "All ranks collect a chunk of each rank.", "collectives.others.all_gather"),
+        Entry("broadcast", "Broadcast", "Rank 0 gives all ranks its tensor.", "collectives.primitives.broadcast"),
+        Entry("reduce", "Reduce", "The tensors of all ranks are summed on rank 0.", "collectives.primitives.reduce"),
+        Entry(
+            "scatter", "Scatter", "Rank 0 gives each rank one chunk of its tensor.", "collectives.primitives.scatter"
+        ),
+        Entry("gather", "Gather", "Rank 0 collects a chunk of each rank.", "collectives.primitives.gather"),
+        Entry(
+            "all-gather", "All-gather", "All ranks collect a chunk of each rank.", "collectives.primitives.all_gather"
+        ),
         Entry(
             "reduce-scatter",
             "Reduce-scatter",
             "The tensors of all ranks are summed, and each rank keeps one chunk of the sum.",
-            "collectives.others.reduce_scatter",
+            "collectives.primitives.reduce_scatter",
         ),
         Entry(
             "all-to-all",
             "All-to-all",
             "Rank i sends its chunk j to rank j: the matrix of chunks is transposed.",
-            "collectives.others.all_to_all",
+            "collectives.primitives.all_to_all",
         ),
         Entry(
             "gpipe",

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from dptrace.simulate.explanation import Cell, Cost, Message, Outcome, State, Step, letter, verify
 from dptrace.simulate.settings import Settings
 
-__all__ = ["Cluster", "Held", "Numbers", "Transfer"]
+__all__ = ["Cluster", "HeldChunk", "Numbers", "Transfer"]
 
 Numbers = NDArray[np.float64]
 
 _EMPTY = Cell("", "empty", (), 0)
 
 
-class Held(NamedTuple):
+class HeldChunk(NamedTuple):
     """A chunk that a rank holds: whose it is, and its numbers."""
 
     chunk: int
@@ -64,9 +64,9 @@ class Cluster:
         self.columns = columns
         self.chunk_bytes = settings.size_bytes / (chunks or columns)
         self.width = width
-        self.held: list[dict[int, Held]] = [{} for _ in range(self.ranks)]
+        self.held: list[dict[int, HeldChunk]] = [{} for _ in range(self.ranks)]
         self.steps: list[Step] = []
-        self._drawn: dict[tuple[int, int], tuple[Held, Cell]] = {}
+        self._drawn: dict[tuple[int, int], tuple[HeldChunk, Cell]] = {}
         self.complete = self.ranks
         """How many ranks' data make a result."""
         self.copies_are_results = False
@@ -78,7 +78,7 @@ class Cluster:
             numbers = np.zeros((1 + self.ranks, self.width))
             numbers[0] = 10 * (rank + 1) + chunk + 0.01 * np.arange(self.width)
             numbers[1 + rank] = 1
-            self.held[rank][column] = Held(chunk, numbers)
+            self.held[rank][column] = HeldChunk(chunk, numbers)
 
     def vectors(self) -> list[Numbers]:
         """Return each rank's values, one row per column; zeros where it holds nothing."""
@@ -97,15 +97,15 @@ class Cluster:
                 self._receive(transfer.target, column, chunk, transfer.adds)
         self.steps.append(Step(len(self.steps) + 1, phase, title, tuple(messages), before, self.state(), text=text))
 
-    def _receive(self, rank: int, column: int, chunk: Held, adds: bool) -> None:
+    def _receive(self, rank: int, column: int, chunk: HeldChunk, adds: bool) -> None:
         held = self.held[rank].get(column)
         if adds and held is not None:
             if held.chunk != chunk.chunk:
                 raise AssertionError(f"chunk {chunk.chunk} is added to chunk {held.chunk}")
-            chunk = Held(chunk.chunk, held.numbers + chunk.numbers)
+            chunk = HeldChunk(chunk.chunk, held.numbers + chunk.numbers)
         self.held[rank][column] = chunk
 
-    def _message(self, transfer: Transfer, chunks: Sequence[Held]) -> Message:
+    def _message(self, transfer: Transfer, chunks: Sequence[HeldChunk]) -> Message:
         between = self.settings.node_of(transfer.source) != self.settings.node_of(transfer.target)
         first = transfer.columns[0]
         return Message(
@@ -135,7 +135,7 @@ class Cluster:
             drawn = self._drawn[rank, column] = (held, self._cell_of(rank, held))
         return drawn[1]
 
-    def _cell_of(self, rank: int, held: Held) -> Cell:
+    def _cell_of(self, rank: int, held: HeldChunk) -> Cell:
         origins = held.origins
         if len(origins) == self.complete and self.complete > 1:
             state = "done"

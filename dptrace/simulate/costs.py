@@ -9,7 +9,7 @@ from dptrace.core.units import duration
 from dptrace.simulate.explanation import Cost, Message, Step
 from dptrace.simulate.settings import Settings
 
-__all__ = ["Time", "cost_of", "critical_time", "megabytes", "volumes", "written_out"]
+__all__ = ["Time", "cost_of", "critical_time", "megabytes", "time_formula", "volumes"]
 
 
 def megabytes(size: float) -> str:
@@ -103,7 +103,7 @@ def cost_of(
         received_bytes=received,
         messages=times[0].messages + times[1].messages,
         formula=formula,
-        numbers=written_out(times, settings),
+        numbers=time_formula(times, settings),
         seconds=seconds,
         links=tuple(str(link) for link in dict.fromkeys((settings.link, settings.between))),
         figures=figures or {},
@@ -116,7 +116,7 @@ def _rounding(formula: str, settings: Settings) -> list[str]:
     return [f"log2({settings.ranks}) is rounded up to {(settings.ranks - 1).bit_length()}."] if uneven else []
 
 
-def written_out(times: tuple[Time, Time], settings: Settings) -> str:
+def time_formula(times: tuple[Time, Time], settings: Settings) -> str:
     """Write a time with its numbers.
 
     For example ``6 × 3.00 µs + 1.5 × 208 MB / 450 GB/s = 18.0 µs + 693 µs = 711 µs``.

@@ -14,7 +14,7 @@ import numpy as np
 from dptrace.core.units import plural, share
 from dptrace.errors import UsageError
 from dptrace.simulate.cluster import Numbers
-from dptrace.simulate.costs import Time, megabytes, volumes, written_out
+from dptrace.simulate.costs import Time, megabytes, time_formula, volumes
 from dptrace.simulate.explanation import Cost, Message, Outcome, Step, Work, verify
 from dptrace.simulate.parallelism.orders import ORDERS, Action
 from dptrace.simulate.settings import Settings
@@ -192,7 +192,7 @@ def _cost(pipeline: Pipeline, steps: tuple[Step, ...], end: int, bubble: float, 
         received_bytes=received,
         messages=most,
         formula="alpha + n·beta for each message that a rank sends, if nothing hides it",
-        numbers=written_out((time, Time()), settings),
+        numbers=time_formula((time, Time()), settings),
         seconds=most * (settings.link.alpha_s + settings.size_bytes / settings.link.bytes_per_s),
         links=(str(settings.link),),
         figures={"bubble_fraction": bubble, "units": float(end), "most_activations": float(max(pipeline.peaks))},

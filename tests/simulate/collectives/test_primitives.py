@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.simulate.collectives.others import broadcast
+from dptrace.simulate.collectives.primitives import broadcast
 from dptrace.simulate.settings import Settings
 from tests.support.explanations import ONE_GB, explained, replay
 
