@@ -41,7 +41,7 @@ from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison
-    from dptrace.comparison.thresholds import Crossing
+    from dptrace.comparison.thresholds import ThresholdResult
     from dptrace.run.run import Run
 
 CROSSED = 3
@@ -200,7 +200,7 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def _show(
-    comparison: Comparison, crossings: Sequence[Crossing], output_options: _OutputOptions, verbosity: str
+    comparison: Comparison, crossings: Sequence[ThresholdResult], output_options: _OutputOptions, verbosity: str
 ) -> None:
     """Print tables, JSON or CSV, and write the page."""
     output = output_options.output

@@ -100,10 +100,10 @@ def command(
 
 
 def _print_kernels(run: Run, options: _Options) -> None:
-    from dptrace.run.kernels import arranged, compute_findings_of, kernel_summary
+    from dptrace.run.kernels import compute_findings_of, kernel_summary, select_rows
 
     summary = kernel_summary(run, options.by, options.kind, options.per_rank)
-    rows = arranged(summary.rows, options.match, options.sort or "total", options.top)
+    rows = select_rows(summary.rows, options.match, options.sort or "total", options.top)
     found = compute_findings_of(run) if options.looks_for_findings else None
     if options.as_json:
         head: dict[str, Any] = {
@@ -129,10 +129,10 @@ def _print_kernels(run: Run, options: _Options) -> None:
 
 
 def _print_host(run: Run, options: _Options) -> None:
-    from dptrace.run.kernels import arranged, launch_table
+    from dptrace.run.kernels import launch_table, select_rows
 
     rows, figures = launch_table(run, options.per_rank)
-    rows = arranged(rows, options.match, options.sort or "self", options.top)
+    rows = select_rows(rows, options.match, options.sort or "self", options.top)
     if options.as_json:
         head: dict[str, Any] = {
             "schema": _SCHEMA,

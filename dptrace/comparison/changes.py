@@ -29,7 +29,7 @@ __all__ = [
     "kind_changes",
     "overlap_change",
     "percent_of",
-    "unclaimed",
+    "without_claim",
 ]
 
 PARTS = tuple(name for name in FIGURES if name not in ("overlapped_comm_ns", "wall_ns"))
@@ -225,7 +225,7 @@ def overlap_change(sides: Sides, alike: bool = False) -> Change | None:
     a, b = shares[0][1][None], shares[1][1][None]
     values = np.concatenate((a, b), axis=1)
     judged = judge(values, sides.steps, _MIN_POINTS, _POINTS_THAT_DO_NOT_MATTER)[0]
-    judged = [unclaimed(one) if alike else one for one in judged]
+    judged = [without_claim(one) if alike else one for one in judged]
     change = changes_of(["overlap_percent"], [a], [b], sides.weights, judged)[0]
     return replace(change, a=shares[0][0], b=shares[1][0], a_rank_spread=None, b_rank_spread=None)
 
@@ -233,7 +233,7 @@ def overlap_change(sides: Sides, alike: bool = False) -> Change | None:
 Judged = TypeVar("Judged", Change, Judgement)
 
 
-def unclaimed(judged: Judged) -> Judged:
+def without_claim(judged: Judged) -> Judged:
     """Turn a claim into "cannot tell" if no figure of the step differs, since it may be chance."""
     return replace(judged, verdict="cannot tell") if judged.verdict == "beyond noise" else judged
 

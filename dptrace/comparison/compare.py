@@ -14,7 +14,7 @@ from dptrace.comparison.changes import (
     figure_changes,
     kind_changes,
     overlap_change,
-    unclaimed,
+    without_claim,
 )
 from dptrace.comparison.differences import differences
 from dptrace.comparison.mfu_change import mfu_change
@@ -31,7 +31,7 @@ from dptrace.comparison.table_changes import (
     kernel_changes,
     wait_and_transfer,
 )
-from dptrace.comparison.thresholds import Crossing, parse
+from dptrace.comparison.thresholds import ThresholdResult, parse
 from dptrace.core.units import milliseconds, plural, signed_milliseconds
 from dptrace.errors import UsageError
 from dptrace.run.run import Run
@@ -88,7 +88,7 @@ class Comparison:
                 return change
         raise KeyError(name)
 
-    def check(self, limit: str, fail_within_noise: bool = False) -> Crossing:
+    def check(self, limit: str, fail_within_noise: bool = False) -> ThresholdResult:
         """Check a limit such as ``exposed_comm > +5%``, as ``dptrace diff --fail-if`` does.
 
         Args:
@@ -314,7 +314,7 @@ def _by_rank(sides: Sides, alike: bool) -> tuple[tuple[DeviceId, tuple[Change, .
     for device_id in sides.shared:
         gpus = sides.a.samples[0].index(device_id), sides.b.samples[0].index(device_id)
         changes = figure_changes(sides, gpus)
-        rows.append((device_id, tuple(map(unclaimed, changes)) if alike else changes))
+        rows.append((device_id, tuple(map(without_claim, changes)) if alike else changes))
     return tuple(rows)
 
 

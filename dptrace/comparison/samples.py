@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.comparison.significance import FEWEST_FOR_OUTLIERS, steady
+from dptrace.comparison.significance import FEWEST_FOR_OUTLIERS, inlier_steps
 from dptrace.comparison.step_noise import Float
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
@@ -228,11 +228,11 @@ def _signatures(devices: Sequence[DeviceFigures], step_index: Int64) -> tuple[Si
 
 def _steady_by_kind(wall: Float, signatures: Sequence[Signature]) -> NDArray[np.bool_]:
     """Return which steps have a length like the others of their kind, or, of rare kinds, like all others."""
-    kept = steady(wall)
+    kept = inlier_steps(wall)
     for signature in set(signatures):
         same = np.array([other == signature for other in signatures], np.bool_)
         if same.sum() >= FEWEST_FOR_OUTLIERS:
-            kept[same] = steady(wall[same])
+            kept[same] = inlier_steps(wall[same])
     return kept
 
 

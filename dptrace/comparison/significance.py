@@ -31,9 +31,9 @@ __all__ = [
     "Verdict",
     "has_enough_steps",
     "holm",
+    "inlier_steps",
     "judge",
     "standard_deviation",
-    "steady",
 ]
 
 Verdict = str
@@ -76,7 +76,7 @@ class Judgement:
     """Whether the steps of a recording drift by more than the difference, so that it can't be attributed."""
 
 
-def steady(walls: Float) -> NDArray[np.bool_]:
+def inlier_steps(walls: Float) -> NDArray[np.bool_]:
     """Return which steps have a length like the others'.
 
     An outlier is further from the median than 5 robust standard deviations (from the median absolute deviation) and

@@ -13,10 +13,10 @@ from dptrace.comparison.sides import Sides
 from dptrace.comparison.table_changes import CollectiveChange
 from dptrace.core.units import MINUS, duration, plural, signed_duration
 
-__all__ = ["FIGURE_NAMES", "Compared", "notes_on", "shared_notes", "summarize", "too_few"]
+__all__ = ["FIGURE_NAMES", "ComparisonFigures", "notes_on", "shared_notes", "summarize", "too_few"]
 
 
-class Compared(Protocol):
+class ComparisonFigures(Protocol):
     """What the headline and limits need of a comparison; see :class:`dptrace.comparison.compare.Comparison`."""
 
     @property
@@ -73,7 +73,7 @@ _ONE_EACH = (
 )
 
 
-def summarize(comparison: Compared) -> str:
+def summarize(comparison: ComparisonFigures) -> str:
     """Return the result in one sentence."""
     wall = comparison.change("wall_ns")
     every = [*comparison.changes, *comparison.wait_and_transfer]
@@ -97,7 +97,7 @@ def summarize(comparison: Compared) -> str:
     return f"No difference beyond noise in the step time ({_interval(wall)}{_power(wall)}).{but}"
 
 
-def _moved(comparison: Compared) -> list[str]:
+def _moved(comparison: ComparisonFigures) -> list[str]:
     """Return the changes beyond noise but the wall time of all steps, in words: parts first, largest first."""
     every = {change.name: change for change in (*comparison.changes, *comparison.wait_and_transfer)}
     causes = () if every["idle_ns"].beyond else CAUSES
@@ -131,7 +131,7 @@ def _undecided_wall(wall: Change) -> str:
     return f"The step time shows no difference beyond noise ({_interval(wall)})"
 
 
-def _cannot_tell(comparison: Compared, wall: Change) -> str:
+def _cannot_tell(comparison: ComparisonFigures, wall: Change) -> str:
     if few := comparison.too_few_steps:
         return f"Cannot tell: {too_few(few)}; {_medians(wall)}."
     if wall.drifts:

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.comparison.changes import Change, changes_of, unclaimed
+from dptrace.comparison.changes import Change, changes_of, without_claim
 from dptrace.comparison.samples import COLLECTIVE_VALUES
 from dptrace.comparison.sides import Sides
 from dptrace.comparison.significance import FIGURES_ALPHA, TRANSFERS_ALPHA, WAITS_ALPHA, Judgement, judge
@@ -184,7 +184,7 @@ def _row_changes(
     Args:
         alike: remove any claim.
     """
-    judged = [unclaimed(one) if alike else one for one in _judge_rows(values, sides, alpha)]
+    judged = [without_claim(one) if alike else one for one in _judge_rows(values, sides, alpha)]
     a, b = values[:, None, : sides.a.steps], values[:, None, sides.a.steps :]
     rows = changes_of(names, list(a), list(b), sides.weights, judged)
     return [dataclasses.replace(row, a_rank_spread=None, b_rank_spread=None) for row in rows]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dptrace.comparison.changes import Change
-from dptrace.comparison.summary import FIGURE_NAMES, Compared, too_few
+from dptrace.comparison.summary import FIGURE_NAMES, ComparisonFigures, too_few
 from dptrace.core.units import duration
 from dptrace.errors import UsageError
 
-__all__ = ["GRAMMAR", "Crossing", "Threshold", "parse"]
+__all__ = ["GRAMMAR", "Threshold", "ThresholdResult", "parse"]
 
 GRAMMAR = (
     "FIGURE > +5% (grew by more than that), FIGURE > +2ms, FIGURE < -10% (fell by more), FIGURE > 20ms (in B), "
@@ -37,7 +37,7 @@ _UNKNOWN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class ThresholdResult:
     """The result of checking a comparison against a limit."""
 
     limit: str
@@ -67,7 +67,7 @@ class Threshold:
     """In ns or percent; for ``overlap``, in percentage points."""
     percent: bool
 
-    def check(self, comparison: Compared, even_noise: bool = False) -> Crossing:
+    def check(self, comparison: ComparisonFigures, even_noise: bool = False) -> ThresholdResult:
         """Check a comparison against the limit.
 
         Args:
@@ -76,17 +76,17 @@ class Threshold:
         change = self._change(comparison)
         if change is None:
             why = _UNKNOWN.get(self.figure, "no collective has all its ranks recorded in both runs")
-            return Crossing(self.text, False, False, f"{self.text}: not checked; {why}.")
+            return ThresholdResult(self.text, False, False, f"{self.text}: not checked; {why}.")
         crossed, value = self._beyond(change, comparison.change("wall_ns").b)
         # "> -5%" requires a gain, so a gain that may be noise fails.
         guarded = self.signed and (self.value > 0) == self.above and not even_noise
         if not crossed:
-            return Crossing(self.text, False, False, f"{self.text}: kept; {value}.")
+            return ThresholdResult(self.text, False, False, f"{self.text}: kept; {value}.")
         if guarded and not change.beyond:
-            return Crossing(self.text, True, False, f"{self.text}: {value}, but {_why_not(change, comparison)}.")
-        return Crossing(self.text, True, True, f"{self.text}: crossed; {value}.")
+            return ThresholdResult(self.text, True, False, f"{self.text}: {value}, but {_why_not(change, comparison)}.")
+        return ThresholdResult(self.text, True, True, f"{self.text}: crossed; {value}.")
 
-    def _change(self, comparison: Compared) -> Change | None:
+    def _change(self, comparison: ComparisonFigures) -> Change | None:
         """Return the change that the limit is on; None where these runs do not have it."""
         if self.figure == "overlap":
             return comparison.overlap
@@ -115,7 +115,7 @@ class Threshold:
         return (number > self.value if self.above else number < self.value), text
 
 
-def _why_not(change: Change, comparison: Compared) -> str:
+def _why_not(change: Change, comparison: ComparisonFigures) -> str:
     """Return why a crossing does not count."""
     if few := comparison.too_few_steps:
         return f"{too_few(few)} to separate that from noise"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dptrace.core.units import duration, plural, share
-from dptrace.doctor.verdict import Level, Recorded, Verdict
+from dptrace.doctor.verdict import Level, RecordedRun, Verdict
 from dptrace.timeline.model import UNKNOWN, Kind, Timeline
 
 __all__ = ["check_clocks", "check_collectives", "check_launch_clock", "check_matching", "check_metadata"]
@@ -18,7 +18,7 @@ _FEW = 0.01
 _FEW_MATCH = 0.5
 
 
-def check_collectives(recorded: Recorded) -> Verdict:
+def check_collectives(recorded: RecordedRun) -> Verdict:
     """Check that each rank's trace contains collectives."""
     without = [timeline.rank for timeline in recorded.timelines() if not timeline.collectives]
     if without:
@@ -37,7 +37,7 @@ def check_collectives(recorded: Recorded) -> Verdict:
     return Verdict("collectives", "ok", f"{count:,} on each rank" if count else "none recorded")
 
 
-def check_metadata(recorded: Recorded) -> Verdict:
+def check_metadata(recorded: RecordedRun) -> Verdict:
     """Check that collectives carry their message size and, with NCCL, their group and its ranks."""
     calls = [collective for timeline in recorded.timelines() for collective in timeline.collectives]
     if not calls:
@@ -59,7 +59,7 @@ def check_metadata(recorded: Recorded) -> Verdict:
     )
 
 
-def check_matching(recorded: Recorded) -> Verdict:
+def check_matching(recorded: RecordedRun) -> Verdict:
     """Check that the ranks' collectives can be matched with each other."""
     matches = recorded.run.cross_rank.matches
     if not len(matches):
@@ -76,7 +76,7 @@ def check_matching(recorded: Recorded) -> Verdict:
     )
 
 
-def check_clocks(recorded: Recorded) -> Verdict:
+def check_clocks(recorded: RecordedRun) -> Verdict:
     """Check that the ranks' clocks can be compared, are plausible, and leave no transfer negative."""
     run = recorded.run
     clocks, rows = run.cross_rank.clocks, run.cross_rank.clock_rows()
@@ -107,7 +107,7 @@ def check_clocks(recorded: Recorded) -> Verdict:
     return Verdict("clocks", "ok", f"the ranks agree within {duration(max(offset_ns, uncertainty))}")
 
 
-def _negative_transfers(recorded: Recorded) -> float:
+def _negative_transfers(recorded: RecordedRun) -> float:
     """Return the share of matched collectives that end somewhere before they have started everywhere."""
     matches, clocks = recorded.run.cross_rank.matches, recorded.run.cross_rank.clocks
     checked = matches.complete & matches.synchronizing
@@ -123,7 +123,7 @@ def _negative_transfers(recorded: Recorded) -> float:
     return float(np.mean((last_start - first_end)[checked] > allowed_ns))
 
 
-def check_launch_clock(recorded: Recorded) -> Verdict:
+def check_launch_clock(recorded: RecordedRun) -> Verdict:
     """Check that no kernel starts before the call that launched it: the GPU's clock against the CPU's."""
     worst_ns, worst_share, rank = 0, 0.0, 0
     for timeline in recorded.timelines():

@@ -32,7 +32,7 @@ from dptrace.doctor.trace_checks import (
     check_steps,
     no_kernels,
 )
-from dptrace.doctor.verdict import Recorded, Verdict
+from dptrace.doctor.verdict import RecordedRun, Verdict
 from dptrace.errors import DptraceError
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
@@ -151,7 +151,7 @@ def check_trace_folder(folder: Path, gpus: int, log: str = "") -> tuple[Verdict,
             return (Verdict("kernels", "wrong", no_kernels("the ranks", log, surroundings)),)
         return (Verdict("reading", "wrong", f"the recording cannot be read: {str(error).rstrip('. ')}"),)
     ranks = min(gpus, _RANKS) if gpus else _RANKS
-    return check_recording(Recorded(run, ranks, _STEPS, gpus > 0, log, damage, surroundings))
+    return check_recording(RecordedRun(run, ranks, _STEPS, gpus > 0, log, damage, surroundings))
 
 
 def _read(folder: Path) -> tuple[Run, str]:
@@ -162,9 +162,9 @@ def _read(folder: Path) -> tuple[Run, str]:
         return open_run([str(folder)], ReadOptions(cache=False)), str(error)
 
 
-def check_recording(recorded: Recorded) -> tuple[Verdict, ...]:
+def check_recording(recorded: RecordedRun) -> tuple[Verdict, ...]:
     """Return what each check that applies to a recording finds."""
-    checks: list[Callable[[Recorded], Verdict]] = [check_ranks, check_steps, check_kernels]
+    checks: list[Callable[[RecordedRun], Verdict]] = [check_ranks, check_steps, check_kernels]
     if any(True for _ in recorded.timelines()):
         checks.append(check_phases)
         if recorded.on_gpus:

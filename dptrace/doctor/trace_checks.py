@@ -6,7 +6,7 @@ import numpy as np
 
 from dptrace.core.units import plural, share
 from dptrace.doctor.profiler_log import lost_records, missing_kernel_causes
-from dptrace.doctor.verdict import Recorded, Verdict
+from dptrace.doctor.verdict import RecordedRun, Verdict
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
 __all__ = ["check_kernels", "check_losses", "check_overhead", "check_phases", "check_ranks", "check_steps"]
@@ -17,7 +17,7 @@ _FEW_LAUNCHES = 0.5
 _HIGH_OVERHEAD = 0.5
 
 
-def check_ranks(recorded: Recorded) -> Verdict:
+def check_ranks(recorded: RecordedRun) -> Verdict:
     """Check that each rank wrote a trace."""
     missing = sorted(set(range(recorded.ranks)) - set(recorded.run.ranks))
     if not missing:
@@ -30,7 +30,7 @@ def check_ranks(recorded: Recorded) -> Verdict:
     )
 
 
-def check_steps(recorded: Recorded) -> Verdict:
+def check_steps(recorded: RecordedRun) -> Verdict:
     """Check that each trace marks the steps that were recorded."""
     counts = {timeline.rank: _marked_steps(timeline) for timeline in recorded.run.timelines}
     if all(count == recorded.steps for count in counts.values()):
@@ -48,7 +48,7 @@ def _marked_steps(timeline: Timeline) -> int:
     return sum(name.startswith("ProfilerStep#") for name in timeline.windows.names)
 
 
-def check_kernels(recorded: Recorded) -> Verdict:
+def check_kernels(recorded: RecordedRun) -> Verdict:
     """Check that each rank has work on its device: on a GPU kernels, not only what the CPU did."""
     counts = dict.fromkeys(range(recorded.ranks), 0)
     for timeline in recorded.timelines():
@@ -81,7 +81,7 @@ def no_kernels(who: str, log: str, surroundings: tuple[str, ...]) -> str:
     )
 
 
-def check_phases(recorded: Recorded) -> Verdict:
+def check_phases(recorded: RecordedRun) -> Verdict:
     """Check that forward, backward and optimizer took time on each device."""
     for timeline in recorded.timelines():
         compute = timeline.kind == Kind.COMPUTE
@@ -113,7 +113,7 @@ def _time_ns(timeline: Timeline, phase: Phase) -> int:
     return int(np.sum((timeline.end_ns - timeline.start_ns)[chosen]))
 
 
-def check_losses(recorded: Recorded) -> Verdict:
+def check_losses(recorded: RecordedRun) -> Verdict:
     """Check that the profiler dropped nothing and the reader repaired nothing."""
     lost = lost_records(recorded.log)
     if lost:
@@ -133,7 +133,7 @@ def check_losses(recorded: Recorded) -> Verdict:
     return Verdict("events lost", "ok", "none dropped, damaged or impossible")
 
 
-def check_overhead(recorded: Recorded) -> Verdict:
+def check_overhead(recorded: RecordedRun) -> Verdict:
     """Check that the profiler does not slow down the training much."""
     overhead = recorded.run.metadata.get("profiler_overhead")
     if not isinstance(overhead, int | float):

@@ -9,7 +9,7 @@ from typing import Literal
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 
-__all__ = ["Level", "Recorded", "Verdict"]
+__all__ = ["Level", "RecordedRun", "Verdict"]
 
 Level = Literal["ok", "warning", "wrong"]
 
@@ -27,7 +27,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedRun:
     """A recording to check, and what it should contain."""
 
     run: Run

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 __all__ = [
     "SORTS",
     "KernelTables",
-    "arranged",
     "compute_findings_of",
     "flat_frame",
     "kernel_summary",
     "kinds_of",
     "launch_table",
     "operator_calls_of",
+    "select_rows",
 ]
 
 SORTS = {
@@ -255,7 +255,7 @@ def launch_table(run: _Run, per_rank: bool = False) -> tuple[list[dict[str, Any]
     return host_rows(run.timelines, recorded, per_rank), figures
 
 
-def arranged(rows: Sequence[dict[str, Any]], match: str | None, sort: str, top: int | None) -> list[dict[str, Any]]:
+def select_rows(rows: Sequence[dict[str, Any]], match: str | None, sort: str, top: int | None) -> list[dict[str, Any]]:
     """Return the rows with a name that matches a regular expression, sorted, the first *top* of them."""
     pattern = re.compile(match or "", re.IGNORECASE)
     column = SORTS[sort]

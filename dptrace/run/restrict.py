@@ -21,10 +21,10 @@ from dptrace.core.intervals import Int64
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.select import KeptDevice
 
-__all__ = ["restricted"]
+__all__ = ["restrict_analysis"]
 
 
-def restricted(
+def restrict_analysis(
     whole: CrossRankAnalysis, parts: Sequence[KeptDevice], metadata: Mapping[str, Any] | None = None
 ) -> CrossRankAnalysis:
     """Return the analysis of some devices and steps; figures remain those of the whole run.

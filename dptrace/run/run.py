@@ -91,10 +91,12 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
         from dptrace.run.cross_rank import analyze_cross_rank
 
         if self.selected_from is not None:
-            from dptrace.run.restrict import restricted
+            from dptrace.run.restrict import restrict_analysis
 
             whole, kept = self.selected_from
-            return restricted(whole.cross_rank if align else whole.analyze_cross_rank(align), kept, self.metadata)
+            return restrict_analysis(
+                whole.cross_rank if align else whole.analyze_cross_rank(align), kept, self.metadata
+            )
         return analyze_cross_rank(self.devices, self.world_size, self.metadata, align)
 
     @cached_property

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from dptrace.comparison.significance import ALPHA, has_enough_steps, holm, judge, standard_deviation, steady
+from dptrace.comparison.significance import ALPHA, has_enough_steps, holm, inlier_steps, judge, standard_deviation
 from dptrace.comparison.step_noise import Float, Steps
 from tests.comparison.test_step_noise import steps_of
 
@@ -206,4 +206,4 @@ def test_one_step_has_no_spread() -> None:
 )
 def test_outliers_are_left_out(walls: list[int], kept: str) -> None:
     """Those that are far from the median both by the others' spread and by share, while they are few."""
-    assert kept == "".join(str(int(keep)) for keep in steady(np.array(walls, np.float64)))
+    assert kept == "".join(str(int(keep)) for keep in inlier_steps(np.array(walls, np.float64)))

@@ -14,7 +14,7 @@ from dptrace.doctor.collective_checks import (
     check_matching,
     check_metadata,
 )
-from dptrace.doctor.verdict import Recorded
+from dptrace.doctor.verdict import RecordedRun
 from dptrace.timeline.model import Timeline, Windows
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.selftests import bare, gpu_timelines, recorded
@@ -123,7 +123,7 @@ def test_kernels_before_their_launch_are_found() -> None:
 def test_eight_h100_pass_but_for_their_first_collectives() -> None:
     """A real job's clocks fit; its recording began amid collectives whose metadata are not in the files."""
     run = dptrace.open(real("sharded_h100_8ranks"), cache=False)
-    whole = Recorded(run, ranks=8, steps=3, on_gpus=True)
+    whole = RecordedRun(run, ranks=8, steps=3, on_gpus=True)
     checks = (check_collectives, check_metadata, check_clocks, check_launch_clock)
 
     assert ["ok", "warning", "ok", "ok"] == [check(whole).level for check in checks]
@@ -134,7 +134,7 @@ def test_eight_h100_pass_but_for_their_first_collectives() -> None:
 def test_an_old_torch_lacks_metadata_and_exact_clocks() -> None:
     """Four V100 with a torch of 2023: no metadata at all, and kernels that start before their launch."""
     run = dptrace.open(real("dlrm_v100_4ranks"), cache=False)
-    old = Recorded(run, ranks=4, steps=3, on_gpus=True)
+    old = RecordedRun(run, ranks=4, steps=3, on_gpus=True)
 
     assert "wrong" == check_metadata(old).level
     assert "warning" == check_launch_clock(old).level

@@ -13,7 +13,7 @@ import pytest
 
 from dptrace.doctor import selftest as module
 from dptrace.doctor.selftest import check_recording, check_trace_folder, recording_command, selftest
-from dptrace.doctor.verdict import Recorded
+from dptrace.doctor.verdict import RecordedRun
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.selftests import gpu_timelines, recorded
 
@@ -100,7 +100,7 @@ def test_the_command_fits_the_machine() -> None:
 
 def test_a_single_gpu_is_not_asked_for_collectives() -> None:
     """With one rank, checks of collectives do not apply; with two they do."""
-    single = Recorded(recorded(gpu_timelines(1)).run, ranks=1, steps=3, on_gpus=True)
+    single = RecordedRun(recorded(gpu_timelines(1)).run, ranks=1, steps=3, on_gpus=True)
 
     assert "launches" in {verdict.what for verdict in check_recording(single)}
     assert "metadata" not in {verdict.what for verdict in check_recording(single)}

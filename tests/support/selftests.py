@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dptrace.doctor.verdict import Recorded
+from dptrace.doctor.verdict import RecordedRun
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Phase, Timeline
 from tests.support.builders import TimelineBuilder
@@ -31,11 +31,11 @@ def gpu_timelines(ranks: int = 2) -> tuple[Timeline, ...]:
     return tuple(timelines)
 
 
-def recorded(timelines: tuple[Timeline, ...] | None = None, on_gpus: bool = True, **settings: Any) -> Recorded:
-    """Return a recording of two ranks on GPUs; *settings* are fields of Recorded and ``metadata`` of its run."""
+def recorded(timelines: tuple[Timeline, ...] | None = None, on_gpus: bool = True, **settings: Any) -> RecordedRun:
+    """Return a recording of two ranks on GPUs; *settings* are fields of RecordedRun and ``metadata`` of its run."""
     metadata = settings.pop("metadata", {"profiler_overhead": 0.05, "notes": []})
     run = Run("selftest", gpu_timelines() if timelines is None else timelines, metadata, world_size=2)
-    return Recorded(run, ranks=2, steps=STEPS, on_gpus=on_gpus, **settings)
+    return RecordedRun(run, ranks=2, steps=STEPS, on_gpus=on_gpus, **settings)
 
 
 def bare(timeline: Timeline, **without: Any) -> Timeline:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.commands.replaying.sweep_output import write_sweep
-from dptrace.commands.replaying.whatif_options import Different, different_options
+from dptrace.commands.replaying.whatif_options import ChangeOptions, change_options
 from dptrace.commands.shared.options import (
     Selection,
     json_option,
@@ -54,7 +54,7 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @run_options
-@different_options
+@change_options
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each rank and figure (times in ns).")
 @click.option(
@@ -69,7 +69,7 @@ Examples:
 def command(
     paths: tuple[str, ...],
     selection: Selection,
-    different: Different,
+    different: ChangeOptions,
     as_json: bool,
     as_csv: bool,
     export: Path | None,

@@ -10,13 +10,13 @@ import click
 from dptrace.commands.shared.options import field_of, group
 from dptrace.errors import UsageError
 
-__all__ = ["Different", "different_options"]
+__all__ = ["ChangeOptions", "change_options"]
 
 _AS_TYPED = ("latency", "link", "compress", "schedule", "accumulate", "fuse", "cuda_graphs", "no_recompute")
 
 
 @dataclass(frozen=True)
-class Different:
+class ChangeOptions:
     """What is different, as it was typed."""
 
     compute: str | None = None
@@ -86,9 +86,9 @@ def _bandwidth(text: str) -> float | str:
     return text if text.strip().lower().endswith(("bps", "b/s")) else parse_factor(text, "--bandwidth")
 
 
-_DIFFERENT = field_of("different", Different())
+_DIFFERENT = field_of("different", ChangeOptions())
 _SWITCH: dict[str, Any] = {"is_flag": True, **_DIFFERENT}
-different_options = group(
+change_options = group(
     click.option("--no-straggler", help="Between collectives, no rank is slower than the median one.", **_SWITCH),
     click.option(
         "--straggler",

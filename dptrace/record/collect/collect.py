@@ -17,7 +17,7 @@ from dptrace.record.run_folder.folder import RUN_FILE, RunFolder
 from dptrace.record.run_folder.manifest import is_missing_ranks_note, missing_ranks_note, overhead
 from dptrace.record.run_folder.messages import write_json
 
-__all__ = ["collect", "merged"]
+__all__ = ["collect", "merged_manifest"]
 
 _SAME_ON_ALL = ("schema", "world_size", "nnodes", "mode", "model", "options", "schedule", "backend")
 _ON_EACH_ITS_OWN = dict.fromkeys(("--node-rank", "--rdzv-endpoint", "--output", "--out", "-o", "--gpus", "--links"), 1)
@@ -44,7 +44,7 @@ def collect(destination: Path, sources: Sequence[Path], force: bool) -> dict[str
                 (unpacked := Path(scratch, str(number))).mkdir()
                 parts += find_parts(source, unpacked)
             note_output(destination)
-            content = merged(parts)
+            content = merged_manifest(parts)
             (files := run.staging / "run").mkdir()
             for part in parts:
                 _copy(part, parts, files)
@@ -72,7 +72,7 @@ def _copy(part: Part, parts: Sequence[Part], target: Path) -> None:
             )
 
 
-def merged(parts: Sequence[Part]) -> dict[str, Any]:
+def merged_manifest(parts: Sequence[Part]) -> dict[str, Any]:
     """Return the run.json of all parts together.
 
     Raises:

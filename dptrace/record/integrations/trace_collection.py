@@ -24,7 +24,7 @@ from dptrace.record.run_folder import messages
 from dptrace.record.run_folder.folder import RUN_FILE, RunFolder, trace_name
 from dptrace.record.run_folder.manifest import launch_metadata, write_manifest
 
-__all__ = ["Delivery"]
+__all__ = ["PendingTrace"]
 
 _POLL_S = 0.05
 _ANNOUNCE_S, _WRITE_S = 30.0, 600.0
@@ -34,7 +34,7 @@ _ANNOUNCE_AT_END_S, _WRITE_AT_END_S = 5.0, 120.0
 _ANALYSIS_TIMEOUT_S = 600
 
 
-class Delivery:
+class PendingTrace:
     """One rank's trace on its way into a run."""
 
     def __init__(self, path: Path, force: bool, rank_store: RankStore, analyze: bool) -> None:

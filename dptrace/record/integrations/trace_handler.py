@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch.profiler import ProfilerAction, profile
 
-from dptrace.record.integrations.trace_collection import Delivery
+from dptrace.record.integrations.trace_collection import PendingTrace
 from dptrace.record.output import start_thread
 from dptrace.record.profiler.aligned_profile import device_of
 from dptrace.record.rank_metadata import foreign_metadata
@@ -63,7 +63,7 @@ class TraceHandler:
         number = self._cycles
         path = self._out if number == 1 else self._out.with_name(f"{self._out.name}-{number}")
         rank_store = RankStore(f"traces/{path}")
-        delivery = Delivery(path, self._force, rank_store, self._analyze)
+        delivery = PendingTrace(path, self._force, rank_store, self._analyze)
         delivery.announce()
         profiler.export_chrome_trace(str(delivery.trace))
         piece = foreign_metadata(rank_store, device_of(()), recorded_steps(profiler), [])

@@ -19,7 +19,7 @@ def step(loss: torch.Tensor | float | None = None) -> None:
     Args:
         loss: the step's loss, for run.json. It stays on its device, so that no step waits for it.
     """
-    counter, recording = optimizer_steps.running(), latest()
+    counter, recording = optimizer_steps.current_counter(), latest()
     if counter is not None:
         counter.end_step(loss)
     elif recording is not None:

@@ -23,7 +23,7 @@ from dptrace.record.script.closures import mark_closure
 from dptrace.record.script.counted_optimizer import CountedOptimizer
 from dptrace.record.script.evaluation import EvaluationMarks
 
-__all__ = ["STEP_ADVICE", "OptimizerSteps", "running"]
+__all__ = ["STEP_ADVICE", "OptimizerSteps", "current_counter"]
 
 STEP_ADVICE = "call dptrace.record.step() at the end of each pass of your loop"
 _EXPLICIT = "dptrace.record.script.explicit_step"
@@ -32,7 +32,7 @@ _EXPLICIT = "dptrace.record.script.explicit_step"
 _running: OptimizerSteps | None = None
 
 
-def running() -> OptimizerSteps | None:
+def current_counter() -> OptimizerSteps | None:
     """Return the counter of this process; None in one that ``dptrace record`` runs no script in."""
     return _running
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from dptrace.commands.replaying.whatif_options import Different
+from dptrace.commands.replaying.whatif_options import ChangeOptions
 from dptrace.errors import UsageError
 
 
 def test_one_option_may_have_several_values() -> None:
     """These are compared; one value is no sweep."""
-    assert ("bucket_cap_mb", [1.0, 4.5]) == Different(bucket_cap_mb="1,4.5", world_size="8").swept()
-    assert Different(bucket_cap_mb="1", world_size="8").swept() is None
-    assert 8 == Different(world_size="8").parsed()["world_size"]
+    assert ("bucket_cap_mb", [1.0, 4.5]) == ChangeOptions(bucket_cap_mb="1,4.5", world_size="8").swept()
+    assert ChangeOptions(bucket_cap_mb="1", world_size="8").swept() is None
+    assert 8 == ChangeOptions(world_size="8").parsed()["world_size"]
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ def test_one_option_may_have_several_values() -> None:
 def test_what_can_not_be_swept_is_refused(typed: dict[str, Any]) -> None:
     """No numbers, half a rank, and two sweeps at once."""
     with pytest.raises(UsageError):
-        Different(**typed).swept()
+        ChangeOptions(**typed).swept()
 
 
 def test_bandwidth_is_a_factor_or_a_rate() -> None:
     """2x is a number, 25GBps stays text for the model to parse."""
-    assert [2.0, "25GBps"] == [Different(bandwidth=text).parsed()["bandwidth"] for text in ("2x", "25GBps")]
+    assert [2.0, "25GBps"] == [ChangeOptions(bandwidth=text).parsed()["bandwidth"] for text in ("2x", "25GBps")]
