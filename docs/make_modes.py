@@ -78,8 +78,8 @@ def picture(run: dptrace.Run) -> str:
 
 def _row(canvas: Canvas, lane: Lane, end_ns: int, top: float, height: float) -> None:
     columns = WIDTH - LEFT - RIGHT
-    lod = Lod([Intervals(lane.start_ns, lane.duration_ns, lane.category)], len(COLORS))
-    (shares,) = lod.density(0, end_ns, columns, [0])
+    lod = Lod(Intervals(lane.start_ns, lane.duration_ns, lane.category), len(COLORS))
+    shares = lod.density(0, end_ns, columns)
     heights = np.round(shares * height / np.maximum(shares.sum(axis=0), 1) * 2) / 2
     base = np.full(columns, top + height)
     for category in sorted(COLORS):
@@ -106,7 +106,7 @@ def legend() -> str:
     return canvas.finish()
 
 
-def tell_modes() -> None:
+def write_modes() -> None:
     """Write the modes with their ideas and pictures into the README."""
     lines = [""]
     for family, heading in FAMILIES.items():
@@ -130,7 +130,7 @@ def main() -> None:
             path = IMAGES / f"{mode}.svg"
             path.write_text(picture(recorded(mode, Path(folder))), encoding="utf-8")
             sys.stdout.write(f"Wrote {path.relative_to(ROOT)} ({path.stat().st_size / 1000:.0f} kB)\n")
-            tell_modes()
+            write_modes()
 
 
 if __name__ == "__main__":
