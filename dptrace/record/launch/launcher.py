@@ -16,7 +16,7 @@ from dptrace.record.launch.machines import wait_for_first_machine
 from dptrace.record.launch.monitor import Monitor, Reporter, Stalled
 from dptrace.record.launch.signals import Interrupted, Signals, catch_signals
 from dptrace.record.launch.torchrun import Launch, run_torchrun
-from dptrace.record.ranks.accelerator import available_accelerator
+from dptrace.record.ranks.accelerator import ACCELERATORS, available_accelerator
 from dptrace.record.run_folder.folder import RUN_FILE, RunFolder
 from dptrace.record.run_folder.manifest import write_manifest
 from dptrace.record.run_folder.messages import read_messages, window_folder
@@ -47,13 +47,10 @@ def local_gpu_count() -> int:
     return 0 if accelerator is None else int(accelerator.module.device_count())
 
 
-_GPU_DEVICES = ("nvidia[0-9]*", "nvidiactl", "nvhost-*", "nvmap", "nvgpu", "kfd", "dxg")
-"""What Linux has in /dev for NVIDIA's GPUs, also those of Jetson, for AMD's, and for either in Windows' Linux."""
-
-
 def _may_have_gpu(devices: Path = Path("/dev")) -> bool:
     """Return whether the system may have a GPU; without any device, torch need not be imported, which takes seconds."""
-    return sys.platform != "linux" or any(True for pattern in _GPU_DEVICES for _ in devices.glob(pattern))
+    patterns = (pattern for known in ACCELERATORS for pattern in known.device_files)
+    return sys.platform != "linux" or any(True for pattern in patterns for _ in devices.glob(pattern))
 
 
 def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:

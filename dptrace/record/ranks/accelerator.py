@@ -37,6 +37,8 @@ class Accelerator:
     """Its member of torch.profiler.ProfilerActivity."""
     visible_devices: tuple[str, ...]
     """The environment variables that restrict which devices a process sees."""
+    device_files: tuple[str, ...]
+    """Patterns of the files that Linux has in /dev for such devices; the launcher does not import torch without any."""
     backend_version: Callable[[], str | None]
     """Return the backend's version; None if this process cannot use it."""
 
@@ -61,7 +63,9 @@ class Accelerator:
 
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-ACCELERATORS = (Accelerator("cuda", "nccl", "CUDA", _VISIBLE, _nccl_version),)
+_DEVICE_FILES = ("nvidia[0-9]*", "nvidiactl", "nvhost-*", "nvmap", "nvgpu", "kfd", "dxg")
+"""Of NVIDIA's GPUs, also those of Jetson, of AMD's, and of either in Windows' Linux."""
+ACCELERATORS = (Accelerator("cuda", "nccl", "CUDA", _VISIBLE, _DEVICE_FILES, _nccl_version),)
 """In order of preference. AMD GPUs use the entry of CUDA, as in torch."""
 
 

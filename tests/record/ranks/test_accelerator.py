@@ -47,7 +47,7 @@ def test_another_accelerator_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> No
     """With an entry for Intel GPUs, their devices use XCCL, and run.json holds its version."""
     from dptrace.record.ranks.environment import versions
 
-    xpu = Accelerator("xpu", "xccl", "XPU", ("ZE_AFFINITY_MASK",), lambda: "2021.17")
+    xpu = Accelerator("xpu", "xccl", "XPU", ("ZE_AFFINITY_MASK",), ("dri/renderD*",), lambda: "2021.17")
     for module in ("accelerator", "environment"):
         monkeypatch.setattr(f"dptrace.record.ranks.{module}.ACCELERATORS", (*ACCELERATORS, xpu))
 
