@@ -91,7 +91,7 @@ def main() -> None:
         run = dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks"))
         page_picture(document(run), IMAGES / f"gantt_{mode}.png", 560)
     pair = [dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks")) for mode in ("naive", "interleaved")]
-    page_picture(pair_page.document(*pair), IMAGES / "against.png", 760)
+    page_picture(pair_page.document(pair[0], pair[1]), IMAGES / "against.png", 760)
     explanation_picture("ring", 3, IMAGES / "explain_ring.png", 700)
     explanation_picture("1f1b", 13, IMAGES / "explain_1f1b.png", 480)
     prediction_pictures()
