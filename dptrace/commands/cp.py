@@ -20,7 +20,7 @@ from dptrace.record.options.modes import complete_mode, trainer
 def command(mode: str, target: Path, force: bool, verbosity: str) -> None:
     """Copy the trainer of MODE to TARGET (a folder or a file name) [default: the current folder], to edit it.
 
-    The copy runs with torchrun and with dptrace record, whose --help lists the modes.
+    The copy runs with torchrun and with dptrace record, whose --help-trainers lists the modes.
 
     \b
     Example:
