@@ -13,9 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 import dptrace
-from dptrace.commands.planning.picture import write_chart
+from dptrace.commands.planning.picture import chart_of
 from dptrace.commands.planning.recorded_step import predict_recording
 from dptrace.simulate.catalog import explain, settings_of
+from dptrace.viewers.base.svg_renderer import svg
 from dptrace.viewers.explain import page as explain_page
 from dptrace.viewers.gantt.page.document import document
 from dptrace.viewers.gantt.pair import page as pair_page
@@ -75,9 +76,12 @@ def explanation_picture(name: str, step: int, path: Path, height: int, **options
 
 def prediction_pictures() -> None:
     """Draw the all-reduces of one message, and a recording on the communication roofline."""
-    write_chart(dptrace.predict_message(208e6, gpus=4, link="5us:25GB/s"), IMAGES / "message.svg")
     path = "traces/interleaved_cpu_2ranks"
-    write_chart(predict_recording(dptrace.open(str(ROOT / path)), path), IMAGES / "communication_roofline.svg")
+    for name, content in (
+        ("message", dptrace.predict_message(208e6, gpus=4, link="5us:25GB/s")),
+        ("communication_roofline", predict_recording(dptrace.open(str(ROOT / path)), path)),
+    ):
+        (IMAGES / f"{name}.svg").write_text(svg(chart_of(content)), encoding="utf-8")
 
 
 def main() -> None:
