@@ -1,6 +1,7 @@
 """How far the code runs before it reads: files entered by ``dptrace analyze``, and calls deep at the first trace byte.
 
 ``python benchmarks/entry_path.py [CHECKOUT] [RUN]`` prints one line; compare two checkouts by running it for both.
+A file is entered where one of its functions is called; importing it does not count.
 """
 
 from __future__ import annotations
@@ -28,12 +29,20 @@ class Tracer:
         return real if real.startswith(self.root) and not {".venv", "benchmarks"} & {*Path(real).parts} else None
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and (file := self.own(frame)) and frame.f_code.co_name != "<module>":
+        if event == "call" and (file := self.own(frame)) and not self._importing(frame):
             self.files.add(file)
             self.crossings += self.own(frame.f_back) not in (file, None)
         elif event == "c_call" and self.depth is None and argument.__name__ == "peek":
             self.files_before = len(self.files)
             self.depth = self._depth(frame)
+
+    def _importing(self, frame: FrameType | None) -> bool:
+        """Return whether a frame runs while one of the product's files is imported."""
+        while frame is not None:
+            if frame.f_code.co_name == "<module>" and self.own(frame):
+                return True
+            frame = frame.f_back
+        return False
 
     def _depth(self, frame: FrameType | None) -> int:
         """Count the product's functions on the stack, click's and the standard library's left out."""
