@@ -87,7 +87,7 @@ def compare(before: Run | Sequence[Run], after: Run | Sequence[Run]) -> Comparis
         after: the run after the change, or several recordings of it.
 
     Raises:
-        UsageError: a side has no recording, or one recording is given twice among several.
+        UsageError: a side is a path, has no recording, or one recording is given twice among several.
         DptraceError: the recordings of a side have no rank in common.
     """
     from dptrace.comparison.compare import compare

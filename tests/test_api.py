@@ -67,6 +67,15 @@ def test_an_algorithm_is_explained() -> None:
             dptrace.explain(name, 4, **options)  # type: ignore[arg-type]
 
 
+def test_a_comparison_takes_runs() -> None:
+    """The message for a path says how a run is opened; it does not take the path's letters for recordings."""
+    run, path = Run("x", ()), TRACES / "naive_cpu_2ranks"
+
+    for before, after in ((str(path), run), (run, path), ([run, path], run)):
+        with pytest.raises(dptrace.UsageError, match=r"dptrace\.open"):
+            dptrace.compare(before, after)  # type: ignore[arg-type]
+
+
 def test_a_trace_is_exported_once(tmp_path: Path) -> None:
     """The suffix selects the format; an existing file is not overwritten unless force is given."""
     run = dptrace.open(TRACES / "interleaved_cpu_2ranks")

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from dptrace.comparison.changes import (
@@ -264,9 +265,9 @@ def compare(
         with_kernels: compare kernels, which takes longest.
 
     Raises:
-        UsageError: a side has no recording, or one recording is on both sides with others.
+        UsageError: a side is a path, has no recording, or one recording is on both sides with others.
     """
-    before, after = ((side,) if isinstance(side, Run) else tuple(side) for side in (a, b))
+    before, after = _recordings(a), _recordings(b)
     _check(before, after)
     sides = make_sides(before, after, every_step)
     changes = figure_changes(sides)
@@ -295,6 +296,13 @@ def compare(
         mfu=mfu_change(sides, next(change for change in changes if change.name == "wall_ns")),
         unlike=sides.kinds.unlike,
     )
+
+
+def _recordings(side: Run | Sequence[Run]) -> tuple[Run, ...]:
+    runs = (side,) if isinstance(side, Run | str | PathLike) else tuple(side)
+    if any(isinstance(run, str | PathLike) for run in runs):
+        raise UsageError("A comparison takes runs: open each path with dptrace.open(path) first.")
+    return runs
 
 
 def _check(before: Sequence[Run], after: Sequence[Run]) -> None:
