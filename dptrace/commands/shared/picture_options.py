@@ -32,7 +32,8 @@ _GANTT_HEADER_HEIGHT = 270
 _PAIR_HEADER_HEIGHT = 370
 """The same for two runs, which have a line and figures each."""
 
-
+_PICTURE_OPTIONS = {".png": "--png", ".svg": "--svg", ".pdf": "--figure"}
+"""The option that writes a picture with such a suffix."""
 _SUFFIXES = frozenset((".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".pdf", ".html"))
 
 
@@ -80,6 +81,8 @@ class PictureOptions:
         for path in filter(None, (self.svg, self.png)):
             check_output(path, force)
         if output is not None:
+            if option := _PICTURE_OPTIONS.get(output.suffix.lower()):
+                raise UsageError(f"-o writes a page, named .html. For a picture use: {option} {output}")
             check_page(output, force)
 
     def print(self, run: Run) -> None:

@@ -42,6 +42,17 @@ def test_the_views_are_listed() -> None:
         assert name in help_text
 
 
+@pytest.mark.parametrize("name", ["new.png", "new.svg", "new.PDF"])
+def test_a_picture_named_as_the_page_is_refused_with_the_option_that_writes_it(name: str) -> None:
+    """Before the run is read, and with the name as it was given."""
+    refused = run("nowhere", "-o", name)
+    option = refused.output.split(" use: ")[-1].split()[0]
+
+    assert 2 == refused.exit_code, refused.output
+    assert f"{option} {name}" in refused.output
+    assert f" {option} PATH" in run("--help").output
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", NAMES)
 def test_every_view_is_a_page_an_svg_and_a_text(name: str, folder: Path, tmp_path: Path) -> None:
