@@ -182,14 +182,21 @@ def command(
         print_hint(f"Next: add --html {analysis}.html to draw it.", verbosity)
 
 
+def _check_name(paths: tuple[str, ...], analysis: str) -> None:
+    if analysis in ANALYSES:
+        return
+    if swapped := next(filter(ANALYSES.__contains__, paths), None):
+        raise UsageError(f"Name the run before the analysis: dptrace hta {analysis} {swapped}")
+    if not paths:
+        raise UsageError(f"Name an analysis after the run: dptrace hta {analysis} ANALYSIS, one of {_names()}.")
+    nearest = difflib.get_close_matches(analysis, ANALYSES, 1)
+    suggestion = f"Did you mean {nearest[0]}? " if nearest else ""
+    raise UsageError(f"No such analysis {analysis!r}. {suggestion}The analyses are {_names()}.")
+
+
 def _check(paths: tuple[str, ...], analysis: str, options: Options, against: tuple[str, ...]) -> None:
     """Refuse combinations that can't work, before any work."""
-    if analysis not in ANALYSES:
-        if not paths:
-            raise UsageError(f"Name an analysis after the run: dptrace hta {analysis} ANALYSIS, one of {_names()}.")
-        nearest = difflib.get_close_matches(analysis, ANALYSES, 1)
-        suggestion = f"Did you mean {nearest[0]}? " if nearest else ""
-        raise UsageError(f"No such analysis {analysis!r}. {suggestion}The analyses are {_names()}.")
+    _check_name(paths, analysis)
     if not paths:
         raise UsageError(f"Name a run before the analysis: dptrace hta RUN {analysis}.")
     description = ANALYSES[analysis]

@@ -108,6 +108,7 @@ def test_options_are_handed_on(asked: list[Any]) -> None:
     [
         (["t.json"], "Name an analysis after the run: dptrace hta t.json ANALYSIS"),
         (["overlap"], "Name a run before the analysis: dptrace hta RUN overlap"),
+        (["overlap", "runs/a"], "Name the run before the analysis: dptrace hta runs/a overlap"),
         (["t.json", "temporal"], "Did you mean temporal-breakdown?"),
         (["t.json", "overlap", "--series"], "overlap has no option --series; it has --ranks"),
         (["t.json", "overlap", "--against", "t.json"], "trace-diff needs a second run"),
