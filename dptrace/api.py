@@ -123,8 +123,8 @@ def whatif(
     Args:
         run: the run to replay; without any change, it is replayed as recorded.
         compute: factor by which compute is faster.
-        bandwidth: factor by which links are faster, or what they move as text (``"25GBps"``); the latency of a
-            collective stays, where its sizes show it.
+        bandwidth: factor by which links are faster (``2`` or ``"2x"``), or what they move as text (``"25GBps"``); the
+            latency of a collective stays, where its sizes show it.
         kernels: by regular expression, the share of their time that kernels with a matching name take.
         straggler: by rank, how late its host is in each step, in ns.
         no_straggler: between two collectives, no rank spends longer on its own work than the median one.

@@ -14,7 +14,7 @@ from dptrace.replay.transforms.options import NUMBER, ExtraOptions, communicatio
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["changes_of", "parse_factor", "parse_kernel", "parse_straggler"]
+__all__ = ["changes_of", "parse_bandwidth", "parse_factor", "parse_kernel", "parse_straggler"]
 
 _UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
@@ -38,6 +38,8 @@ def changes_of(
     """
     if unknown := sorted(set(others) - set(ExtraOptions.__annotations__)):
         raise TypeError(f"whatif() got an unexpected keyword argument {unknown[0]!r}")
+    if isinstance(bandwidth, str):
+        bandwidth = parse_bandwidth(bandwidth)
     factors = {
         "compute": compute,
         "bandwidth": None if isinstance(bandwidth, str) else bandwidth,
@@ -58,6 +60,15 @@ def changes_of(
     changes += [PerfectOverlap()] if perfect_overlap else []
     changes += [Straggler(rank, late_ns) for rank, late_ns in (straggler or {}).items()]
     return tuple(changes)
+
+
+def parse_bandwidth(text: str) -> float | str:
+    """Parse a factor such as ``2x``; a rate such as ``25GBps`` stays text.
+
+    Raises:
+        UsageError: the text is no number above 0.
+    """
+    return text if text.strip().lower().endswith(("bps", "b/s")) else parse_factor(text, "--bandwidth")
 
 
 def parse_factor(text: str, option: str) -> float:

@@ -16,6 +16,13 @@ def test_values_are_parsed() -> None:
     assert [(2, 20_000_000), (0, 1_500), (1, 7)] == list(map(parse_straggler, ("2=20ms", "0=1.5us", "1=7ns")))
 
 
+def test_a_factor_of_the_bandwidth_may_be_text() -> None:
+    """As on the command line; a rate is another change."""
+    assert changes_of(bandwidth=2) == changes_of(bandwidth="2x") != changes_of(bandwidth="2GBps")
+    with pytest.raises(UsageError):
+        changes_of(bandwidth="0x")
+
+
 @pytest.mark.parametrize("text", ["", "x", "-1", "0", "0e5", "nan", "1e", "2xx"])
 def test_what_is_no_factor_is_refused(text: str) -> None:
     """Neither is zero, a negative number, or another spelling."""

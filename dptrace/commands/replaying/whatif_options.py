@@ -62,7 +62,7 @@ class ChangeOptions:
 
     def parsed(self) -> dict[str, Any]:
         """Return the options of :meth:`dptrace.Run.whatif`; of an option with several values, the first."""
-        from dptrace.replay.options import parse_factor, parse_kernel, parse_straggler
+        from dptrace.replay.options import parse_bandwidth, parse_factor, parse_kernel, parse_straggler
 
         world, caps = self._values("world_size"), self._values("bucket_cap_mb")
         return {
@@ -70,20 +70,13 @@ class ChangeOptions:
             "world_size": int(world[0]) if world else None,
             "bucket_cap_mb": caps[0] if caps else None,
             "compute": parse_factor(self.compute, "--compute") if self.compute else None,
-            "bandwidth": _bandwidth(self.bandwidth) if self.bandwidth else None,
+            "bandwidth": parse_bandwidth(self.bandwidth) if self.bandwidth else None,
             "kernels": dict(map(parse_kernel, self.kernel)),
             "straggler": dict(map(parse_straggler, self.straggler)),
             "no_straggler": self.no_straggler,
             "no_host_delay": self.no_host_delay,
             "perfect_overlap": self.perfect_overlap,
         }
-
-
-def _bandwidth(text: str) -> float | str:
-    """Return a factor, or what links move as text."""
-    from dptrace.replay.options import parse_factor
-
-    return text if text.strip().lower().endswith(("bps", "b/s")) else parse_factor(text, "--bandwidth")
 
 
 _DIFFERENT = field_of("different", ChangeOptions())
