@@ -28,7 +28,7 @@ from dptrace.model.flops.costs import owns_kernels, owns_without_parts
 from dptrace.timeline.model import Kind, Timeline
 from dptrace.timeline.operator_calls import OperatorCalls
 
-__all__ = ["Attribution", "attribute", "modules_of_calls"]
+__all__ = ["Attribution", "attribute", "calls_with_cost", "modules_of_calls"]
 
 
 class Attribution(msgspec.Struct, frozen=True):
@@ -127,6 +127,15 @@ def modules_of_calls(recorded: OperatorCalls, call: Index) -> Index:
 def _at(column: Index, call: Index) -> Index:
     """Return a column at some calls, -1 where there is no call."""
     return np.where(call >= 0, column[call], -1) if len(column) else np.full(len(call), -1, np.int64)
+
+
+def calls_with_cost(recorded: OperatorCalls) -> NDArray[np.bool_]:
+    """Return which calls count by their own formula, not by those of the operators inside them.
+
+    The time of ``aten::linear`` outside its ``aten::addmm`` is its own, but its FLOPs are those of ``aten::addmm``.
+    """
+    owns, of_parts = (_named(recorded, test) for test in (owns_kernels, owns_without_parts))
+    return ~(of_parts & CallTree(recorded.calls).holds(owns))
 
 
 def _owners(recorded: OperatorCalls, tree: CallTree) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.kernels.attribution import Attribution
+from dptrace.analysis.kernels.attribution import Attribution, calls_with_cost
 from dptrace.analysis.kernels.call_tree import CallTree, Index
 from dptrace.analysis.kernels.layers import layers_of
 from dptrace.analysis.kernels.modules import module_paths, without_hashes
@@ -76,7 +76,7 @@ def _by_operator(timeline: Timeline, recorded: OperatorCalls, pieces: Attributio
 
 def _by_shape(timeline: Timeline, recorded: OperatorCalls, pieces: Attribution) -> Groups:
     owner = _names(recorded.calls.name, pieces.owner, pieces.call)
-    inputs = _names(recorded.inputs, pieces.owner)
+    inputs = _names(np.where(calls_with_cost(recorded), recorded.inputs, -1), pieces.owner)
     keys, code = _distinct((owner, inputs))
     texts = _Texts(recorded.calls.names, "(no operator)")
     rows = [(texts[name], recorded.table[shape] if shape >= 0 else NO_INPUTS) for name, shape in keys]

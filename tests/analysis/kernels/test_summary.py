@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from ast import literal_eval
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from dptrace.timeline.build import build_timelines
 from dptrace.timeline.model import Kind
 from dptrace.timeline.operator_calls import operator_calls
 from tests.support.layered_files import layered_file
+from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 
 
@@ -55,6 +57,21 @@ def test_every_grouping_adds_up(two_ranks: list[Path], by: str) -> None:
 def row_of(summary: KernelSummary, **key: Any) -> dict[str, Any]:
     (row,) = (row for row in summary.rows if key.items() <= row.items())
     return row
+
+
+def test_a_linear_layer_on_the_cpu_counts_once() -> None:
+    """Its time outside of its product has no FLOPs; a step has three products for each layer, two for the first."""
+    traces = sorted((ROOT / "traces" / "interleaved_cpu_2ranks").glob("rank*.gz"))
+    widths, samples, steps = (784, 2048, 2048, 1024, 512, 10), 1024, 4
+    layers = [first * second for first, second in pairwise(widths)]
+
+    rows = summary_of(traces, "operator-shape", kinds=(Kind.COMPUTE,)).rows
+
+    linear = [row for row in rows if row["operator"] == "aten::linear"]
+    assert linear
+    assert {None} == {row["flops"] for row in linear}
+    flops = sum(row["flops"] * row["count"] for row in rows if row["flops"])
+    assert pytest.approx(steps * samples * 2 * (3 * sum(layers) - layers[0]), rel=0.001) == flops
 
 
 def test_a_shape_has_its_flops(two_ranks: list[Path]) -> None:
