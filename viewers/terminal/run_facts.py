@@ -70,7 +70,7 @@ def profiler_sentence(info: Mapping[str, Any]) -> str:
     # Steps that are faster with the profiler show how much steps vary, not what the profiler costs.
     cost = f"+{share(overhead)}" if overhead > 0 else "no overhead seen"
     profiled = f" and {duration(plain * (1 + overhead))} with it" if overhead > 0 else ""
-    return f"A step takes {duration(plain)} without the profiler{profiled} ({cost})."
+    return f"Steps timed apart from these take {duration(plain)} without the profiler{profiled} ({cost})."
 
 
 def utilization_sentence(found: Utilization) -> str:
