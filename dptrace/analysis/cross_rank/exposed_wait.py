@@ -261,10 +261,10 @@ def _calls(members: _Members, device: DeviceFigures, count: int) -> CallWaits:
 def _waits_for_by_step(calls: CallWaits, start: Int64, wait_ns: Int64, bounds: Int64) -> NDArray[np.int32]:
     """Return the rank that more than half of each step's exposed wait *wait_ns* was for, or -1."""
     step = np.searchsorted(bounds, start, side="right") - 1
-    told = (calls.waits_for >= 0) & (step >= 0) & (step < len(wait_ns))
-    ranks, code = np.unique(calls.waits_for[told], return_inverse=True)
+    known = (calls.waits_for >= 0) & (step >= 0) & (step < len(wait_ns))
+    ranks, code = np.unique(calls.waits_for[known], return_inverse=True)
     waits = np.zeros((len(wait_ns), len(ranks) + 1), np.int64)
-    np.add.at(waits, (step[told], code), calls.exposed_ns[told])
+    np.add.at(waits, (step[known], code), calls.exposed_ns[known])
     most = waits.argmax(axis=1)
     stands_out = 2 * waits[np.arange(len(waits)), most] > wait_ns
     return np.where(stands_out, np.append(ranks, -1)[most], -1).astype(np.int32)
