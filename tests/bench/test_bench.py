@@ -94,7 +94,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
         ('RESULTS_JSON: {"epoch_s": 1, "losses": [1, "x"]}', "a value that is not a number"),
     ],
 )
-def test_results_that_are_none_are_told(printed: str, says: str) -> None:
+def test_results_that_are_none_are_reported(printed: str, says: str) -> None:
     """The message is the reason that the run's row shows."""
     with pytest.raises(BenchRunError, match=says):
         parse_results(printed)
@@ -217,7 +217,7 @@ def test_what_dptrace_wrote_is_read_again(tmp_path: Path) -> None:
         ("model,mode,gpus,avg_epoch_s\nx,naive,2,\n", "lacks"),
     ],
 )
-def test_a_csv_of_something_else_is_told(tmp_path: Path, text: str, says: str) -> None:
+def test_a_csv_of_something_else_is_reported(tmp_path: Path, text: str, says: str) -> None:
     """The message says what is missing."""
     path = tmp_path / "other.csv"
     path.write_text(text)
@@ -251,7 +251,7 @@ def test_a_benchmark_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.spawn
-def test_a_strangers_script_is_benched_and_its_failure_is_told(tmp_path: Path) -> None:
+def test_a_strangers_script_is_benched_and_its_failure_is_reported(tmp_path: Path) -> None:
     """Any script that prints the line works; a crash reports the script's own error, and a hang is stopped."""
     script = tmp_path / "mine.py"
     script.write_text(

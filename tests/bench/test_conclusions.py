@@ -16,7 +16,7 @@ def said(rows: list[Row], name: str, local_loss: bool = False) -> ChartText:
     return next(chart for chart in conclusions(rows, local_loss=local_loss) if chart.name == name)
 
 
-def test_the_workshops_table_tells_the_workshops_story() -> None:
+def test_the_workshops_table_shows_the_workshops_story() -> None:
     """Small is slower than one GPU, xlarge reaches 2.4 times on four, communication is 47 % of small's epoch."""
     text = " ".join(sentence for chart in conclusions(WORKSHOP) for sentence in chart.sentences)
 
@@ -86,7 +86,7 @@ def test_equal_losses_prove_equal_mathematics() -> None:
     assert "no other curve" in said(close[:1], "loss").sentences[0]
 
 
-def test_local_losses_are_told_to_be_an_artefact() -> None:
+def test_local_losses_are_reported_as_an_artefact() -> None:
     """Each rank sees its own shard."""
     rows = [
         replace(bench("a", m, g, 1.0), local_losses=losses)

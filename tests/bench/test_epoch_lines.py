@@ -7,7 +7,7 @@ import tempfile
 from dptrace.bench.epoch_lines import EpochLines
 
 
-def test_epochs_are_told_once_and_whole() -> None:
+def test_epochs_are_reported_once_and_whole() -> None:
     """Half a line waits for its other half; what the writer writes next is not moved by the reading."""
     told: list[object] = []
     with tempfile.TemporaryFile("w+") as file:

@@ -45,7 +45,7 @@ def test_a_run_keeps_a_checkpoint_of_each_epoch_and_continues_from_it(
     assert not [word for word in started(monkeypatch, config, Settings()) if "--inference" in word or "para" in word]
 
 
-def test_epochs_are_told_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epochs_are_reported_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is told before the process ends."""
     import sys
 

@@ -31,7 +31,7 @@ def rows(epochs: int, spread: float | None, **ddp: float) -> list[Row]:
         (rows(0, None, a=0.9), "DDP pays off for a: 1.11× on 2 GPUs."),
     ],
 )
-def test_the_headline_says_only_what_the_figures_can_tell(measured: list[Row], says: str) -> None:
+def test_the_headline_says_only_what_the_figures_can_show(measured: list[Row], says: str) -> None:
     """One epoch, more than the ideal, or a difference within the spread give no verdict; means from a CSV do."""
     said = verdict(measured, "Here")[0]
 
@@ -39,7 +39,7 @@ def test_the_headline_says_only_what_the_figures_can_tell(measured: list[Row], s
     assert ("pays off" not in said) == ("no verdict" in said.lower())
 
 
-def test_models_that_are_not_told_apart_are_named() -> None:
+def test_models_that_are_not_distinguished_are_named() -> None:
     """Models without a verdict are listed after those with one."""
     said = verdict(rows(5, 0.05, a=0.98, b=0.6), "Here")
 

@@ -47,7 +47,7 @@ def test_a_copy_that_was_edited_is_not_overwritten(tmp_path: Path) -> None:
         (["naive", "nowhere/x.py"], "create it first"),
     ],
 )
-def test_a_wrong_name_is_told(arguments: list[str], says: str, tmp_path: Path) -> None:
+def test_a_wrong_name_is_reported(arguments: list[str], says: str, tmp_path: Path) -> None:
     """The message lists the modes if the mode is wrong; nothing is written."""
     error = CliRunner().invoke(command, arguments).exception
 

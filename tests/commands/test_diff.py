@@ -167,7 +167,7 @@ def test_a_run_against_itself_shows_no_difference() -> None:
     assert "No difference beyond noise: every figure is the same" in run(NAIVE, NAIVE, columns=120).stdout
 
 
-def test_help_tells_limits_codes_and_examples() -> None:
+def test_help_shows_limits_codes_and_examples() -> None:
     """What a CI job needs."""
     text = run("--help", columns=110).output
 
@@ -255,7 +255,7 @@ def test_bad_sides_are_answered_with_advice(arguments: tuple[str, ...], code: in
 
 @pytest.mark.heavy
 @needs_real_traces
-def test_a_kind_that_one_side_lacks_is_told(tmp_path: Path) -> None:
+def test_a_kind_that_one_side_lacks_is_reported(tmp_path: Path) -> None:
     """Steps of two kinds against a step of one of them; and against too few steps of either."""
     path, copied = real("sharded_h100_8ranks"), tmp_path / "copied"
     shutil.copytree(path, copied)

@@ -96,7 +96,7 @@ def test_a_full_disk_leaves_nothing(opened: list[Any], tmp_path: Path, monkeypat
     assert "precious" == path.read_text()
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader's error is a line and exit code 1, and no file is made."""
 
     def open_run(*arguments: Any) -> Run:
@@ -145,7 +145,7 @@ def starts(path: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["all.pftrace", "all.json"])
-def test_clocks_are_aligned_unless_told_otherwise(tmp_path: Path, name: str) -> None:
+def test_clocks_are_aligned_unless_you_say_otherwise(tmp_path: Path, name: str) -> None:
     """A clock that is off is corrected and that is told with its uncertainty; --no-align leaves times as recorded."""
     recorded(tmp_path / "run", late_ns=412_000)
 
@@ -211,7 +211,7 @@ def test_a_pipe_cannot_go_into_a_zip(tmp_path: Path) -> None:
     assert "save it as a file first" in result.output
 
 
-def test_a_file_that_went_away_is_told(opened: list[Any], tmp_path: Path) -> None:
+def test_a_file_that_went_away_is_reported(opened: list[Any], tmp_path: Path) -> None:
     """A timeline whose file isn't among those that RUN names stops the export, and leaves nothing."""
     recorded(tmp_path / "run")
 

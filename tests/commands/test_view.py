@@ -108,7 +108,7 @@ def test_with_a_display_it_is_opened(folder: Path, opened: list[str], monkeypatc
     assert 1 == len(opened)
 
 
-def test_a_browser_that_does_not_open_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_browser_that_does_not_open_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the two ways that are left."""
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "open", lambda address: False)

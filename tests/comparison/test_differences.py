@@ -35,7 +35,7 @@ def test_nothing_is_said_of_what_is_alike() -> None:
         ({"versions": {"torch": "2.10"}}, "Version of torch: A 2.9, B 2.10."),
     ],
 )
-def test_what_run_json_tells_is_told(changed: dict[str, Any], words: str) -> None:
+def test_what_run_json_shows_is_reported(changed: dict[str, Any], words: str) -> None:
     """One sentence for each difference."""
     assert [words] == differences(job(metadata=info()), job(metadata=info(**changed)), [(0, 0), (1, 0)])
 
@@ -48,7 +48,7 @@ def test_a_strange_run_json_does_no_harm(strange: object) -> None:
     assert isinstance(differences(job(metadata=odd), job(metadata=info()), None), list)
 
 
-def test_world_sizes_ranks_and_devices_are_told() -> None:
+def test_world_sizes_ranks_and_devices_are_reported() -> None:
     """World size, ranks that one lacks, no rank in common, CPU against GPU."""
     a = job(ranks=4)
     few = dataclasses.replace(a, timelines=a.timelines[:2], devices=())
@@ -65,7 +65,7 @@ def test_world_sizes_ranks_and_devices_are_told() -> None:
     ]
 
 
-def test_what_is_drawn_beside_each_other_tells_ranks_that_are_missing() -> None:
+def test_what_is_drawn_beside_each_other_shows_ranks_that_are_missing() -> None:
     """Missing ranks, world sizes and models are listed, but not means, since each run is drawn as it is."""
     a = job(ranks=4, metadata=info())
     few = dataclasses.replace(a, timelines=a.timelines[:1], devices=())

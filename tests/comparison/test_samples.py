@@ -82,7 +82,7 @@ def test_an_outlier_is_left_out_unless_asked_for() -> None:
     assert one.left_out[0][1] > 1.9 * one.figures["wall_ns"].mean()
 
 
-def test_several_gpus_of_a_rank_are_told_apart() -> None:
+def test_several_gpus_of_a_rank_are_distinguished() -> None:
     """By their order."""
     a, b = job(steps=3).timelines
     run = run_of([a, replace(b, rank=0)])

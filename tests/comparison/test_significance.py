@@ -73,7 +73,7 @@ def test_unequal_numbers_of_a_kind_are_no_difference() -> None:
     assert "same" == judge(values, steps, 0.1, 3)[0][0].verdict
 
 
-def test_too_few_steps_tell_nothing() -> None:
+def test_too_few_steps_show_nothing() -> None:
     """However large the difference; none at all is the same."""
     steps = Steps(np.repeat([0, 1], 3), np.repeat([0, 1], 3), np.zeros(6, np.int64), np.tile(np.arange(3), 2), False)
     found = judge(np.array([[100.0, 101, 102, 200, 201, 202], [5, 5, 5, 5, 5, 5]]), steps, 0.1, 3)[0]
@@ -105,7 +105,7 @@ def test_what_only_one_side_has_needs_no_test() -> None:
     assert ("beyond noise", None) == (found.verdict, found.p)
 
 
-def test_steps_that_drift_cannot_tell() -> None:
+def test_steps_that_drift_show_nothing() -> None:
     """A difference smaller than what each recording drifts by is not attributed."""
     steps = steps_of((0, 40), (1, 40))
     ramp = np.linspace(0, 4, 40)

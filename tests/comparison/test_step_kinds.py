@@ -84,7 +84,7 @@ def test_another_mix_of_kinds_is_no_difference() -> None:
     assert abs(found.change("wall_ns").delta) < 0.5e6
 
 
-def test_a_kind_that_one_side_lacks_cannot_be_told() -> None:
+def test_a_kind_that_one_side_lacks_is_no_figure() -> None:
     """Its steps are left out, and a note names the kind and the side."""
     both = alternating()
     only_short = halves_of(both, 0)

@@ -100,7 +100,7 @@ def test_analysing_works_without_torch() -> None:
     assert judge(BARE)[0].works
 
 
-def test_a_broken_core_is_told() -> None:
+def test_a_broken_core_is_reported() -> None:
     """When a package that dptrace needs cannot be imported, that is reported with what to do."""
     verdict = judge(replace(BARE, broken={"numpy": "No module named 'numpy'"}))[0]
 

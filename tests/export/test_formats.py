@@ -105,7 +105,7 @@ def test_steps_carry_their_nine_figures(tmp_path: Path, suffix: str) -> None:
         assert each.args["wall_ns"] == each.end_ns - each.start_ns
 
 
-def test_communication_is_told_by_exposure_and_by_collective(tmp_path: Path, suffix: str) -> None:
+def test_communication_is_reported_by_exposure_and_by_collective(tmp_path: Path, suffix: str) -> None:
     """A collective's exposed and overlapped parts are on separate tracks, and its kernel has both sums."""
     tracks = {track.name: track for track in exported(run_of(two_rank_timelines()[1]), tmp_path, suffix)}
 
@@ -244,7 +244,7 @@ def test_long_tracks_are_written_in_stretches(tmp_path: Path, suffix: str, monke
     assert whole == exported(run, tmp_path, suffix)
 
 
-def test_progress_is_told(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing reports the number of timelines done, in ascending order, up to all."""
     monkeypatch.setattr(rows, "CHUNK", 3)
     progress: list[float] = []

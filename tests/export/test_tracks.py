@@ -137,7 +137,7 @@ def test_drift_keeps_slices_apart(tmp_path: Path, suffix: str) -> None:
         assert all(one.end_ns == other.start_ns for one, other in zip(track.slices, track.slices[1:], strict=False))
 
 
-def test_waiting_is_told_of_each_step_and_collective(tmp_path: Path, suffix: str) -> None:
+def test_waiting_is_reported_of_each_step_and_collective(tmp_path: Path, suffix: str) -> None:
     """Steps have what of their exposed communication is waiting, collectives for whom; nothing where it is unknown."""
     ms = 1_000_000
     comm = Collective("all_reduce", 4_096, "float", "0", 2)

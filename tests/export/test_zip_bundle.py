@@ -183,13 +183,13 @@ def test_the_same_files_give_the_same_bytes() -> None:
     assert written(files) == written(files)
 
 
-def test_a_file_cut_off_is_told() -> None:
+def test_a_file_cut_off_is_reported() -> None:
     """Perfetto needs complete files, so one whose compressed data ends early is refused by name."""
     with pytest.raises(DptraceError, match=r"b\.json\.gz: cannot be read to its end .*NAME\.pftrace"):
         written({"a.json": kineto(), "b.json.gz": gzip.compress(kineto(more=5000))[:-200]})
 
 
-def test_a_file_larger_than_perfetto_takes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_larger_than_perfetto_takes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond 2 GB zip needs its 64-bit extension, which Perfetto's reader refuses."""
     monkeypatch.setattr(zip_bundle, "_LARGEST", 2000)
 

@@ -115,7 +115,7 @@ def test_failures_are_sentences(run: list[str]) -> None:
         analyze("frequent-sequences", run)
 
 
-def test_a_run_without_gpu_work_is_told(tmp_path: Path) -> None:
+def test_a_run_without_gpu_work_is_reported(tmp_path: Path) -> None:
     """HTA raises IndexError there."""
     path = KinetoFile().op("aten::add", 0, 1).write(tmp_path / "t.json")
 

@@ -120,7 +120,7 @@ def test_a_case_by_hand(tmp_path: Path) -> None:
     } == compat.frame.to_dict("records")[0]
 
 
-def test_a_run_without_gpu_work_is_told(tmp_path: Path) -> None:
+def test_a_run_without_gpu_work_is_reported(tmp_path: Path) -> None:
     """HTA fails on it; dptrace reports an error, or a note where other ranks have GPU work."""
     idle = KinetoFile(rank=1).op("aten::add", 0, 1).write(tmp_path / "rank1.json")
     busy = KinetoFile(rank=0).kernel("gemm", 0, 1, None).write(tmp_path / "rank0.json")

@@ -69,7 +69,7 @@ def test_counters_become_columns(tmp_path: Path) -> None:
     assert [-1, 4.5] == frame["dram__bytes"].tolist()
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_damage_is_reported(tmp_path: Path) -> None:
     """A truncated file is read as far as possible, and the damage is described."""
     data = KinetoFile().op("aten::add", 1, 4).op("aten::mul", 5, 9).text().encode()
     path = tmp_path / "t.json.gz"

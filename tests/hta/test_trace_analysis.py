@@ -211,7 +211,7 @@ def test_a_file_that_is_none_is_left_out_of_a_folder(tmp_path: Path) -> None:
 
 
 @needs_hta
-def test_a_setting_that_only_htas_loader_knows_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_setting_that_only_htas_loader_knows_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """parse_all_args infers columns from the whole file, which dptrace does not support."""
     from hta.configs import parser_config
 
@@ -221,7 +221,7 @@ def test_a_setting_that_only_htas_loader_knows_is_told(monkeypatch: pytest.Monke
         hta_analysis(find([str(steps_file(tmp_path / "t.json"))]))
 
 
-def test_a_missing_package_is_told_with_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_package_is_reported_with_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without HTA the message contains the command that installs it."""
     for name in [name for name in sys.modules if name.split(".")[0] == "hta" or name == "dptrace.hta.trace_adapter"]:
         monkeypatch.delitem(sys.modules, name)

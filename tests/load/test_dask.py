@@ -89,7 +89,7 @@ def test_a_worker_that_dies_costs_a_retry(address: str, folder: Path) -> None:
     assert not [result for _, result in got if isinstance(result, DptraceError)]
 
 
-def test_no_scheduler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_scheduler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """An address without a scheduler is an error message, after a short time."""
     monkeypatch.setattr("dptrace.load.dask._TIMEOUT", 1)
     begin = time.monotonic()

@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_missing_rank_is_told(folder: Path) -> None:
+def test_a_missing_rank_is_reported(folder: Path) -> None:
     """A run of two ranks with one file has a note on the rank that is missing."""
     (folder / "r1.json.gz").unlink()
 
@@ -30,7 +30,7 @@ def test_a_missing_rank_is_told(folder: Path) -> None:
     assert note.endswith("rank 1.")
 
 
-def test_a_damaged_file_of_a_folder_is_left_out_and_told(folder: Path) -> None:
+def test_a_damaged_file_of_a_folder_is_left_out_and_reported(folder: Path) -> None:
     """In a folder one bad file does not hide the others; named by the user it is an error."""
     (folder / "r9.json").write_text("")
 
@@ -122,7 +122,7 @@ def test_a_step_that_the_recorder_did_not_finish_is_left_out(folder: Path) -> No
         assert steps == len(dptrace.open(folder).splits[0].names)
 
 
-def test_files_of_different_jobs_are_told(tmp_path: Path) -> None:
+def test_files_of_different_jobs_are_reported(tmp_path: Path) -> None:
     """Files with different world sizes, or with a rank outside the world size, are not of one run."""
     for rank, world in ((0, 2), (1, 2), (2, 8)):
         training_step(KinetoFile(rank=rank, world_size=world), 1, 0).write(tmp_path / f"{rank}.json")

@@ -40,7 +40,7 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     assert list(KINDS) == list(content["busbw_gbps_by_kind"])
 
 
-def test_the_content_is_json_and_holds_what_the_ranks_told() -> None:
+def test_the_content_is_json_and_holds_what_the_ranks_reported() -> None:
     """Complete, without NaN and without single repetitions; each row has its spread."""
     content = link_report(measured())
 

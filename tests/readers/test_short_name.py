@@ -59,7 +59,7 @@ def test_a_fused_kernel_keeps_its_number() -> None:
     assert len(short_name(name)) < 60
 
 
-def test_kernels_of_equal_short_names_are_told_apart() -> None:
+def test_kernels_of_equal_short_names_are_distinguished() -> None:
     """By what differs in their full names."""
     names = [f"void cudnn::bn_bw_1C11<float, {size}, true>(float*)" for size in (128, 512)]
 

@@ -13,7 +13,7 @@ from dptrace.record.rank_metadata import describe  # noqa: E402
 from dptrace.record.recording import record  # noqa: E402
 
 
-def test_a_rank_tells_where_it_ran_and_how_long_its_steps_took(
+def test_a_rank_shows_where_it_ran_and_how_long_its_steps_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Counts of timed and recorded steps fit the schedule, and times are positive whole ns."""

@@ -131,7 +131,9 @@ def test_a_loop_that_ends_early_keeps_what_was_recorded() -> None:
     assert "complete" == info["status"]
 
 
-def test_a_loop_that_is_too_short_is_told_and_does_no_harm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_loop_that_is_too_short_is_reported_and_does_no_harm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Training that ends before recording begins leaves no run, and does not fail because of it."""
     _train(4, out="x", steps=2, warmup=2, wait=2)
 

@@ -24,7 +24,7 @@ def run_of_two(ahead_ns: int = 0) -> Run:
     return Run("r", (first, second), world_size=2)
 
 
-def test_plain_data_holds_what_was_told() -> None:
+def test_plain_data_holds_what_was_reported() -> None:
     """Collectives with their ranks, clocks, stragglers, distributions, fits and findings are JSON data."""
     data = json.loads(json.dumps(run_of_two().to_dict()))
     row = data["collectives"][0]

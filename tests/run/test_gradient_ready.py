@@ -87,7 +87,7 @@ def test_without_buckets_nothing_is_known_of_them() -> None:
     assert ready_before_last(analyze_cross_rank(ranks, 2, {}, True)) == ()
 
 
-def test_what_was_sent_is_told_with_its_own_time() -> None:
+def test_what_was_sent_is_reported_with_its_own_time() -> None:
     """A transfer never takes longer than the shortest of its ranks' durations; all transfers of the run are there."""
     cross_rank = open_run([TRACE]).cross_rank
     found = gradient_transfers(cross_rank)

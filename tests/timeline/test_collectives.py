@@ -35,7 +35,7 @@ def test_metadata_on_the_kernel_comes_first(tmp_path: Path) -> None:
     assert Collective("all_gather", 160, "BFloat16", "3", 8, 7) == collective(file, tmp_path)
 
 
-def test_else_the_op_around_the_launch_tells(tmp_path: Path) -> None:
+def test_else_the_op_around_the_launch_shows(tmp_path: Path) -> None:
     """RCCL calls every kernel Generic: record_param_comms around the launch has the metadata."""
     args: dict[str, Any] = {"Collective name": "allreduce", "In msg nelems": 3, "Out msg nelems": 3, "dtype": "Float"}
     file = KinetoFile().op("c10d::allreduce_", 1, 9).op("record_param_comms", 2, 8, **args)
@@ -44,7 +44,7 @@ def test_else_the_op_around_the_launch_tells(tmp_path: Path) -> None:
     assert Collective("all_reduce", 12, "Float") == collective(file, tmp_path)
 
 
-def test_else_the_names_around_the_launch_tell(tmp_path: Path) -> None:
+def test_else_the_names_around_the_launch_show(tmp_path: Path) -> None:
     """Without metadata the kind comes from c10d's operator, and the bytes are unknown."""
     file = KinetoFile().op("c10d::broadcast_", 1, 9).kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
 

@@ -226,7 +226,7 @@ def test_every_mode_moves_the_bytes_of_its_formula(case: ModeCase) -> None:
 
 
 @pytest.mark.spawn
-def test_forward_that_is_done_again_is_told_apart_from_backward_proper() -> None:
+def test_forward_that_is_done_again_is_distinguished_from_backward_proper() -> None:
     """Recomputing checkpointed blocks takes part of backward; without checkpointing there is none."""
     checkpointed = ModeCase("ddp", 2, **GPT_TINY, extra_options=("--checkpoint-activations",))
     second = ModeCase("fsdp", 2, ("--checkpoint-activations-every", "2"), **GPT_TINY, extra_options=CLIPPED)
@@ -257,7 +257,7 @@ def test_training_moves_the_parameters() -> None:
 
 
 @pytest.mark.parametrize(("chosen", "handed"), [(None, {}), (4.0, {"bucket_cap_mb": 4.0})])
-def test_ddp_is_told_of_buckets_only_where_the_user_chose(
+def test_ddp_gets_a_size_of_buckets_only_where_the_user_chose(
     chosen: float | None, handed: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Older torch does not accept None instead of its default."""

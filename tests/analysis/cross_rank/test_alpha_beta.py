@@ -40,7 +40,7 @@ def test_a_line_is_found_again() -> None:
     assert (25, 5, 2, "") == (fit.count, fit.sizes, fit.ranks, fit.reason)
 
 
-def test_how_well_it_fits_is_told() -> None:
+def test_how_well_it_fits_is_reported() -> None:
     """On a line, R² is 1 and the deviation 0; scatter lowers R² and raises the deviation."""
     (good,) = fitted(calls({size: [20_000 + size // 100] for size in SIZES}))
     (bad,) = fitted(calls({size: [30_000 + size // 100, 10_000 + size // 100] for size in SIZES}))

@@ -57,7 +57,7 @@ def test_each_group_of_replicas_has_its_own() -> None:
     assert () == found.notes
 
 
-def test_other_sizes_than_ddps_are_told() -> None:
+def test_other_sizes_than_ddps_are_reported() -> None:
     """A compression hook halves the sizes."""
     found = buckets(reduced(50, 150, 50), {"ddp": DDP})
 
@@ -92,7 +92,7 @@ def test_labels_of_the_trainer_are_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["ddp_cpu_2ranks", "ddp_4mb_cpu_2ranks"])
-def test_measured_bytes_are_those_that_ddp_tells(name: str) -> None:
+def test_measured_bytes_are_those_that_ddp_shows(name: str) -> None:
     """In the repository's recordings, every all-reduce of each step is a bucket with the bytes that DDP logged."""
     run = dptrace.open(str(RUNS / name))
     matches = match(run.devices, run.world_size)

@@ -278,7 +278,7 @@ def test_waits_need_communication_intervals_only() -> None:
         assert all_of_it.wait_ns.tolist()[:1] == first.wait_ns.tolist()
 
 
-def test_frames_and_json_tell_an_unknown_wait_from_none() -> None:
+def test_frames_and_json_distinguish_an_unknown_wait_from_none() -> None:
     """<NA> and null, never 0; nanoseconds stay integers beside them."""
     run = _run()
     steps, totals, data = run.steps(), run.totals(), run.to_dict()
@@ -291,7 +291,7 @@ def test_frames_and_json_tell_an_unknown_wait_from_none() -> None:
     assert 50 * MS == first["comm"]["all_reduce"]["exposed_wait_ns"] == data["ranks"][0]["total"]["exposed_wait_ns"]
 
 
-def test_each_collective_tells_its_wait_and_the_rank_that_caused_it() -> None:
+def test_each_collective_shows_its_wait_and_the_rank_that_caused_it() -> None:
     """In the frames by call and by matched collective, and in the JSON."""
     run = _run()
 

@@ -47,7 +47,7 @@ def test_a_slow_one_is_flagged() -> None:
     assert not latencies_of(calls([*steady, 180_000], 0))[0].slow.any()
 
 
-def test_names_tell_apart_what_is_of_one_size() -> None:
+def test_names_distinguish_what_is_of_one_size() -> None:
     """Two buckets of one size are two distributions."""
     found = latencies_of(calls([10_000, 50_000] * 3), ["bucket 0", "bucket 1"] * 3)
 

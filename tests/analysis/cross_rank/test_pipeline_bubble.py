@@ -141,7 +141,7 @@ def test_stages_without_a_name_are_in_the_order_of_the_ranks() -> None:
     assert [0, 1, 2] == run.pipeline_actions().groupby("rank")["stage"].first().tolist()
 
 
-def test_pipelines_beside_each_other_are_told_apart() -> None:
+def test_pipelines_beside_each_other_are_distinguished() -> None:
     """Ranks 0 and 2 exchange messages, and ranks 1 and 3: two pipelines."""
     timelines = []
     for rank, (mine, peer) in enumerate([(0, 2), (0, 3), (1, 0), (1, 1)]):
@@ -162,7 +162,7 @@ def test_missing_stages_are_counted() -> None:
     assert (4, 3) == (found.ranks, len(found.devices))
 
 
-def test_interleaved_and_zero_bubble_are_told_by_their_actions() -> None:
+def test_interleaved_and_zero_bubble_are_known_by_their_actions() -> None:
     """Several stages on a rank, or a backward in two parts; first and last stage on one rank make a V."""
     one = run_of(gpipe(2, 2), 10, 20).timelines
     parted = replace(one[0], actions=replace(one[0].actions, kind=np.array([0, 0, 2, 3], np.uint8)))
@@ -180,7 +180,7 @@ def test_interleaved_and_zero_bubble_are_told_by_their_actions() -> None:
     assert ["zero-bubble", "interleaved", "v-shaped", "forward-only"] == schedules
 
 
-def test_a_run_without_a_pipeline_tells_of_none() -> None:
+def test_a_run_without_a_pipeline_has_none() -> None:
     """Neither rows nor a JSON key."""
     run = Run("r", (TimelineBuilder().compute(0, 50).build(),))
 
@@ -190,7 +190,7 @@ def test_a_run_without_a_pipeline_tells_of_none() -> None:
     assert "pipelines" not in run.to_dict()
 
 
-def test_the_json_tells_of_each_step_and_rank() -> None:
+def test_the_json_has_each_step_and_rank() -> None:
     """The figures equal those of the frame."""
     (pipeline,) = run_of(one_forward_one_backward(2, 4), 10, 20).to_dict()["pipelines"]
 

@@ -100,7 +100,7 @@ def test_where_ranks_do_not_wait_for_each_other_only_transfer_is_known(kind: str
     assert 4e9 == pytest.approx(figures.busbw[0])
 
 
-def test_who_is_last_at_a_broadcast_is_told_by_its_start() -> None:
+def test_who_is_last_at_a_broadcast_is_known_by_its_start() -> None:
     """The root leaves when it has sent, so durations say nothing; clocks compared by all-reduces do."""
     cast = Collective("broadcast", 1_000, "Float", "0")
     root, last = (0, 30 * MS, 30 * MS + 10_000, cast), (0, 32 * MS, 32 * MS + 20_000, cast)

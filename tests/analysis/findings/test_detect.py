@@ -46,7 +46,7 @@ def test_nothing_is_said_when_nothing_is_wrong() -> None:
     assert () == findings_of(TimelineBuilder(bounds=(5, 5)).compute(5, 5).build())
 
 
-def test_exposed_communication_is_told_with_its_tail() -> None:
+def test_exposed_communication_is_reported_with_its_tail() -> None:
     """An all-reduce after backward costs its time; the advice is to start earlier, the evidence a step and rank."""
     (finding,) = findings_of(step(0, all_reduce=(60, 90)).build(), step(1, all_reduce=(60, 90)).build())
 
@@ -71,7 +71,7 @@ def test_waiting_for_a_late_rank_is_the_stragglers_and_not_the_collectives() -> 
     assert expected.items() <= found[0].evidence.items()
 
 
-def test_gradients_that_go_one_by_one_are_told() -> None:
+def test_gradients_that_go_one_by_one_are_reported() -> None:
     """Many small all-reduces in a step: the advice is buckets."""
     build = step(0, gap=(50, 98))
     for k in range(40):
@@ -85,7 +85,7 @@ def test_gradients_that_go_one_by_one_are_told() -> None:
 @pytest.mark.parametrize(
     ("kind", "launch", "loading"), [("host_bound", 58, None), ("data_loading", 58, (45, 60)), ("waiting", 1, None)]
 )
-def test_idle_time_is_told_by_cause(kind: str, launch: int, loading: tuple[int, int] | None) -> None:
+def test_idle_time_is_reported_by_cause(kind: str, launch: int, loading: tuple[int, int] | None) -> None:
     """A gap of 20 ms on one of two ranks costs 10 ms on the mean GPU, and the worse rank is named."""
     gap = step(0, gap=(40, 60)).build()
     spans = tuple(np.array([edge * MS]) for edge in loading) if loading else gap.data_loading
@@ -98,7 +98,7 @@ def test_idle_time_is_told_by_cause(kind: str, launch: int, loading: tuple[int, 
     assert "ProfilerStep#0" == found[kind].evidence["step"]
 
 
-def test_copies_that_nothing_hides_are_told() -> None:
+def test_copies_that_nothing_hides_are_reported() -> None:
     """Exposed memory time is a separate finding."""
     (finding,) = findings_of(step(0, memory=(10, 20)).build())
 
@@ -106,7 +106,7 @@ def test_copies_that_nothing_hides_are_told() -> None:
     assert {"kind", "text", "advice", "cost_ns", "share", "evidence"} == set(finding.to_dict())
 
 
-def test_forward_work_done_again_is_told_with_its_share() -> None:
+def test_forward_work_done_again_is_reported_with_its_share() -> None:
     """The cost of recompute is its time on the GPU; overlapping parts count once."""
     timeline = step(0).build()
     again = step(0).compute(10 * MS, 30 * MS, Phase.BACKWARD).compute(20 * MS, 40 * MS, Phase.BACKWARD).build()
@@ -131,7 +131,7 @@ def test_a_search_for_unused_parameters_costs_where_the_gpu_idles(used: int, sai
     assert "20.0 ms of each host's step" in found["unused_parameters"].text
 
 
-def test_a_search_that_gpu_work_hides_is_not_told() -> None:
+def test_a_search_that_gpu_work_hides_is_not_reported() -> None:
     """A search during kernels costs nothing; on a CPU it always costs time."""
     searching = (np.array([45 * MS]), np.array([65 * MS]))
     busy = replace(step(0).build(), parameter_search=searching)
@@ -156,7 +156,7 @@ def kinds(devices: list[DeviceFigures], world: int = 2, **info: object) -> dict[
     return {finding.kind: finding for finding in analyze_cross_rank(devices, world, info).findings}
 
 
-def test_messages_below_the_crossover_are_told() -> None:
+def test_messages_below_the_crossover_are_reported() -> None:
     """Ten of 10 kB pay a latency of 1 ms each, as long as the transfer of 1 MB: nine could be saved."""
     found = kinds(job(*[10_000] * 10, 8_000_000, 16_000_000))["small_messages"]
 
@@ -167,7 +167,7 @@ def test_messages_below_the_crossover_are_told() -> None:
     assert "small_messages" not in kinds(job(10_000, 8_000_000, 16_000_000))
 
 
-def test_bandwidth_is_told_against_what_the_links_were_measured_at() -> None:
+def test_bandwidth_is_reported_against_what_the_links_were_measured_at() -> None:
     """1 byte per ns between two ranks is 1 GB/s: 40 % of links of 2.5 GB/s, and enough for links of 1.2 GB/s."""
     devices = job(*[32_000_000] * 3, alpha=0)
     found = kinds(devices, links={"busbw_gbps": 2.5})["low_bandwidth"]
@@ -196,7 +196,7 @@ def test_without_measured_links_groups_are_compared(slower: int, reported: bool)
     assert not reported or "among ranks 2, 3 reaches 0.2 GB/s, 25 %" in found["low_bandwidth"].text
 
 
-def test_a_collective_slower_than_its_like_is_told() -> None:
+def test_a_collective_slower_than_its_like_is_reported() -> None:
     """One of ten took 60 ms, the others 10, after both ranks arrived."""
     ends = [10 * (k + 1) + (50 if k > 6 else 0) for k in range(10)]
     calls = [reduce(0, end * MS, 4_000, (60 if k == 7 else 10) * MS) for k, end in enumerate(ends)]
@@ -229,7 +229,7 @@ def test_a_large_first_bucket_sets_out_late() -> None:
     ("here", "world", "said"),
     [((0,), 2, "rank 1 has no trace"), ((0, 2), 4, "2 of its 4 ranks have no trace"), ((0, 1), 2, "")],
 )
-def test_without_all_ranks_waiting_cannot_be_told(here: tuple[int, ...], world: int, said: str) -> None:
+def test_without_all_ranks_waiting_is_no_figure(here: tuple[int, ...], world: int, said: str) -> None:
     """The finding names the missing ranks; with all ranks it says nothing."""
     text = kinds(job(8_000_000, ranks=here, world=world), world)["exposed_comm"].text
 
@@ -252,7 +252,7 @@ def test_real_runs_name_what_costs_them_most() -> None:
     assert any(finding.kind == "exposed_comm" and finding.share > 0.1 for finding in kinds)
 
 
-def test_a_run_without_a_gpu_is_not_told_of_idle_gpus() -> None:
+def test_a_run_without_a_gpu_has_no_idle_gpus() -> None:
     """Gaps between operators are Python; advice for GPUs would mislead."""
     build = TimelineBuilder(0, -1, bounds=(0, 100 * MS)).compute(0, 10 * MS).compute(90 * MS, 100 * MS)
 

@@ -14,7 +14,7 @@ def bubble_of(run: Run) -> Finding:
     return next(finding for finding in run.cross_rank.findings if finding.kind == "bubble")
 
 
-def test_the_bubble_is_told_beside_the_schedules_own() -> None:
+def test_the_bubble_is_reported_beside_the_schedules_own() -> None:
     """Filling the pipeline takes one of five parts of the time: the measured bubble equals the formula's."""
     run = run_of(gpipe(2, 4), 100, 200)
     finding = bubble_of(run)

@@ -32,7 +32,7 @@ def one(kind: str, size: int = 0, **about: object) -> Collective:
         (one("send", 8, ranks=(0, 1)), one("recv", 8, ranks=(0, 1)), True),
     ],
 )
-def test_what_two_ranks_can_tell_of_one_collective_is_of_one_sort(
+def test_what_two_ranks_can_show_of_one_collective_is_of_one_sort(
     first: Collective, second: Collective, alike: bool
 ) -> None:
     """Kind, group, dtype and bytes, as far as these are equal on all ranks; and the endpoints of messages."""

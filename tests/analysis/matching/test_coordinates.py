@@ -10,7 +10,7 @@ from dptrace.analysis.matching.calls import Group
 from dptrace.analysis.matching.coordinates import coordinates, place
 
 
-def test_groups_of_a_mesh_tell_where_a_rank_stands() -> None:
+def test_groups_of_a_mesh_show_where_a_rank_stands() -> None:
     """Outer dimensions first, by their purpose; torch's descriptions and Megatron's."""
     mesh = [Group("3", (0, 4), 2, "mesh_dp"), Group("4", (4, 6), 2, "mesh_pp"), Group("5", (4, 5), 2, "mesh_tp")]
     megatron = [Group("1", (1, 3), 2, "TENSOR_MODEL_PARALLEL_GROUP"), Group("2", (2, 3), 2, "DATA_PARALLEL_GROUP")]
@@ -20,7 +20,7 @@ def test_groups_of_a_mesh_tell_where_a_rank_stands() -> None:
     assert "dp 1 · tp 1" == place(coordinates(megatron, {}, 4)[3])
 
 
-def test_what_is_unclear_is_not_told() -> None:
+def test_what_is_unclear_is_not_reported() -> None:
     """Groups without a dimension, ranks that the trace does not list, and a rank at two places of one dimension."""
     assert {} == coordinates([Group("0", (0, 1), 2, "default_pg"), Group("1", (), 2, "mesh_tp")], {}, 2)
     twice = [Group("1", (0, 1), 2, "mesh_dp"), Group("2", (1, 2), 2, "mesh_dp"), Group("3", (1, 3), 2, "mesh_tp")]
@@ -40,7 +40,7 @@ def test_what_is_unclear_is_not_told() -> None:
         ({"mode": ["3d"]}, ""),
     ],
 )
-def test_a_trainer_s_options_tell_its_mesh(metadata: dict[str, Any], expected: str) -> None:
+def test_a_trainer_s_options_show_its_mesh(metadata: dict[str, Any], expected: str) -> None:
     """Gloo's traces list no groups; whatever else ``run.json`` may hold tells nothing."""
     assert expected == place(coordinates([], metadata, 8).get(5, {}))
 

@@ -168,7 +168,7 @@ def test_sends_that_do_not_say_to_whom_are_left_alone() -> None:
     assert any("9 sends and receives" in note and "not matched" in note for note in matches.notes)
 
 
-def test_a_call_launched_before_recording_is_matched_with_what_others_tell_of_it() -> None:
+def test_a_call_launched_before_recording_is_matched_with_what_others_show_of_it() -> None:
     """Without a recorded launch it has no bytes, step or group; the group of its stream and its end time decide."""
     full = [reduce(0, 1 * MS), reduce(1, 5 * MS), reduce(1, 9 * MS)]
     orphan = (-1, full[0][1], full[0][2], Collective("all_reduce"))
@@ -181,7 +181,7 @@ def test_a_call_launched_before_recording_is_matched_with_what_others_tell_of_it
     assert 4_000 == matches.bytes[0]
 
 
-def test_a_rank_without_a_trace_is_told() -> None:
+def test_a_rank_without_a_trace_is_reported() -> None:
     """For groups that list their ranks, groups of known size, and a job of known size."""
     listed = [reduce(0, MS, group_size=4, ranks=(0, 1, 2, 3)), reduce(0, 2 * MS, group="1", ranks=(0, 1), group_size=2)]
     matches = match([rank(0, listed), rank(1, listed)])

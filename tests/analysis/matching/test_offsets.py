@@ -66,7 +66,7 @@ def test_one_collective_is_bounded_by_causality() -> None:
     assert 30_000 == offset.uncertainty_ns
 
 
-def test_differences_smaller_than_a_microsecond_are_not_told() -> None:
+def test_differences_smaller_than_a_microsecond_are_not_reported() -> None:
     """Traces may round to microseconds."""
     assert 1_000 == estimate_offset(shared(50, jitter=0)).uncertainty_ns
 

@@ -18,7 +18,7 @@ def test_a_complete_run_needs_no_words() -> None:
     assert () == match([rank(0, CALLS), rank(1, CALLS)], world_size=2).notes
 
 
-def test_what_a_rank_lacks_in_its_own_time_is_told() -> None:
+def test_what_a_rank_lacks_in_its_own_time_is_reported() -> None:
     """Calls before or after its capture do not count."""
     matches = match([rank(0, CALLS), rank(1, [*CALLS[1:3], *CALLS[4:5]]), rank(2, CALLS)])
 

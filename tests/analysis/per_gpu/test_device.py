@@ -52,14 +52,14 @@ def test_the_first_steps_have_the_figures_of_the_whole() -> None:
     assert whole is whole.first_steps(len(TIMELINE.windows))
 
 
-def test_a_rank_is_told_everywhere() -> None:
+def test_a_rank_is_reported_everywhere() -> None:
     """The timeline and its split have the same rank."""
     other = figures_of(TIMELINE).with_rank(7)
 
     assert (7, 7) == (other.timeline.rank, other.split.rank)
 
 
-def test_backward_recompute_and_search_are_told_by_step() -> None:
+def test_backward_recompute_and_search_are_reported_by_step() -> None:
     """Start and end of backward, recompute, the search for unused parameters and its exposed part."""
     build = TimelineBuilder(bounds=(0, 100, 200)).compute(0, 30).compute(40, 60, Phase.BACKWARD)
     timeline = build.compute(70, 90, Phase.BACKWARD).compute(100, 200).build()

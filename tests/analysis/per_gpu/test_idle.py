@@ -24,7 +24,7 @@ def causes(timeline: Timeline) -> dict[str, list[int]]:
     return {name: values.tolist() for name, values in idle(timeline).causes.items() if values.any()}
 
 
-def test_each_gap_has_the_cause_that_its_end_tells() -> None:
+def test_each_gap_has_the_cause_that_its_end_shows() -> None:
     """Launched after the gap began: the host was late; before: waiting or launch latency."""
     build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 10).compute(100_000, 100_010).compute(100_020, 200_000)
     timeline = launched(build.compute(290_000, 300_000).build(), 0, 5, 6, 250_000)

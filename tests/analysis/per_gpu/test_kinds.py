@@ -9,7 +9,7 @@ from dptrace.run.run import Run
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 
 
-def test_a_kind_is_told_per_gpu_and_step() -> None:
+def test_a_kind_is_reported_per_gpu_and_step() -> None:
     """Counts, bytes and times add up to the splits' when multiplied by GPUs and steps."""
     run = Run("x", two_rank_timelines())
     (kind,) = by_kind(run.splits)

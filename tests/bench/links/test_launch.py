@@ -144,7 +144,7 @@ def test_a_run_keeps_the_fits_without_the_single_measurements() -> None:
 
 
 @pytest.mark.parametrize(("load", "said"), [(0.9, False), (3.2, True)])
-def test_a_busy_machine_is_told(load: float, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_machine_is_reported(load: float, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a note where other processes keep more than half of the cores busy."""
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
@@ -154,7 +154,7 @@ def test_a_busy_machine_is_told(load: float, said: bool, monkeypatch: pytest.Mon
     assert all("4 cores, load 3.2" in note for note in notes)
 
 
-def test_the_ranks_are_told_what_was_asked() -> None:
+def test_the_ranks_learn_what_was_asked() -> None:
     """The request is JSON, without the addresses of the machines."""
     asked = LinksRequest(("broadcast",), 1024, 4096, 5.0, 2, 2, 1, "host:29500", ("ring",))
     sizes = {"collectives": ["broadcast"], "min_bytes": 1024, "max_bytes": 4096, "budget_s": 5.0}

@@ -41,7 +41,7 @@ def test_the_matrix_of_links_is_passed_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert machine["cores"] >= 1
 
 
-def test_a_failing_or_missing_nvidia_smi_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_or_missing_nvidia_smi_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its error output is not used as the matrix."""
     nvidia_smi(tmp_path, "echo no driver; exit 9", monkeypatch)
     assert "" == describe_machine(0)["gpu_matrix"]

@@ -74,7 +74,7 @@ def test_sweeps_that_can_not_run_are_refused(mode: str, chosen: dict[str, tuple[
         configs(mode, "gpt-tiny", 2, chosen)
 
 
-def test_a_point_tells_the_last_steps_and_the_recorded_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_shows_the_last_steps_and_the_recorded_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ten slow first steps do not count; s is communication over communication and compute."""
     outcome = make_sweep(tmp_path, monkeypatch, CAPS, of(TIMES)).result
     point = outcome.content["points"][3]
@@ -225,7 +225,7 @@ def test_without_the_parameters_sizes_the_finest_buckets_stand_for_gradients() -
     assert bucket_cap._gradients([], ()) is None
 
 
-def test_a_run_that_failed_is_a_row_and_the_rest_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_failed_is_a_row_and_the_rest_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reason is in the notes; the best is among the others."""
     steps = {**of(TIMES), "4": {"failed": "out of memory"}}
     outcome = make_sweep(tmp_path, monkeypatch, CAPS, steps).result
@@ -255,7 +255,7 @@ def test_epochs_and_buckets_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert outcome.buckets[0][BUCKET_CAP] == "1"
 
 
-def test_recordings_that_can_not_be_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recordings_that_can_not_be_read_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timed figures are shown without them."""
     from dptrace.bench.sweep.result import sweep_result
 

@@ -86,7 +86,7 @@ def test_figures_from_elsewhere_are_drawn(here: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_what_was_drawn_is_overwritten_only_when_told_so(here: Path) -> None:
+def test_what_was_drawn_is_overwritten_only_with_force(here: Path) -> None:
     """A benchmark that was run here is never overwritten."""
     assert 0 == run("--from", "runs.csv", "-o", "made", "-q").exit_code
     assert "--force overwrites it" in run("--from", "runs.csv", "-o", "made").output

@@ -174,7 +174,7 @@ def test_restarts_without_checkpoints_are_warned_about(
     assert (says in errors, bool(says)) == (True, "step 0" in errors)
 
 
-def test_what_resnet18_trained_on_is_told() -> None:
+def test_what_resnet18_trained_on_is_reported() -> None:
     """Made-up images must not be taken for CIFAR-10; run.json says it in the same words."""
     told = parse_options("", "single", ["--model", "resnet18"]).record_arguments["options"]["data"]
 
@@ -198,7 +198,7 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.slow
 @pytest.mark.spawn
-def test_a_recorded_run_is_told_and_not_overwritten() -> None:
+def test_a_recorded_run_is_reported_and_not_overwritten() -> None:
     """What was written and what to type next; a second time only with --force."""
     folder = recorded("naive", 2).parent
     arguments = ["record", "--mode", "naive", "--gpus", "1", "--model", "small", "--batch-size", "64"]
@@ -240,7 +240,7 @@ def test_a_script_is_recorded_without_a_change(tmp_path: Path) -> None:
         (SCRIPT.replace("int(sys.argv[1])", "3"), "the training made 3 steps, and recording begins after 3"),
     ],
 )
-def test_a_script_with_nothing_to_record_is_told(tmp_path: Path, script: str, says: str) -> None:
+def test_a_script_with_nothing_to_record_is_reported(tmp_path: Path, script: str, says: str) -> None:
     """The reason and what to do, no traceback, and no folder."""
     (tmp_path / "train.py").write_text(script)
     done = dptrace("record", "-q", "--gpus", "1", "--steps", "2", "--warmup", "2", "train.py", cwd=tmp_path, ok=False)

@@ -110,7 +110,7 @@ def test_slices_that_touch_or_overlap_keep_their_times(tmp_path: Path) -> None:
     assert content(expected) == content(found)
 
 
-def test_old_slices_whose_begin_tells_the_duration(tmp_path: Path) -> None:
+def test_old_slices_whose_begin_shows_the_duration(tmp_path: Path) -> None:
     """Chrome's complete events are legacy events, which may hold the thread, too."""
     packet = proto.TracePacket(timestamp=BASE_NS, trusted_packet_sequence_id=1)
     packet.track_event.categories.append("cpu_op")

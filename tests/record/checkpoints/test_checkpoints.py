@@ -79,7 +79,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     """The error names the folder, and no partial file is left."""
     from dptrace.record.checkpoints.checkpoints import Checkpoints
 

@@ -15,7 +15,7 @@ from dptrace.record.checkpoints.folder import (
 )
 
 
-def test_a_mode_has_a_folder_of_its_own_unless_told_otherwise() -> None:
+def test_a_mode_has_a_folder_of_its_own_unless_you_name_another() -> None:
     """Two modes do not share their checkpoints by default."""
     assert Path("checkpoints/ddp") == checkpoint_folder("ddp", None)
     assert Path("kept") == checkpoint_folder("ddp", "kept")

@@ -109,7 +109,7 @@ def test_another_number_of_ranks_is_another_training(tmp_path: Path) -> None:
         _load(_Ranks(1).checkpoints(tmp_path, {"ranks": 1}))
 
 
-def test_a_folder_that_the_ranks_do_not_share_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_the_ranks_do_not_share_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 finds only its own file: no checkpoint appears, and the message says what to choose."""
     from dptrace.record.checkpoints import checkpoints
 

@@ -54,7 +54,7 @@ def test_an_archive_writes_nothing_outside_and_nothing_else(tmp_path: Path, scra
     assert ["out/run.json"] == [str(p.relative_to(scratch)) for p in scratch.rglob("*") if p.is_file()]
 
 
-def test_what_is_no_part_is_told_in_one_line(tmp_path: Path, scratch: Path) -> None:
+def test_what_is_no_part_is_reported_in_one_line(tmp_path: Path, scratch: Path) -> None:
     """A missing folder, one on another machine, one without run.json, a text, and a damaged run.json."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("no archive")
@@ -74,7 +74,7 @@ def test_what_is_no_part_is_told_in_one_line(tmp_path: Path, scratch: Path) -> N
             find_parts(damaged, scratch)
 
 
-def test_a_trace_that_was_not_copied_is_told(tmp_path: Path, scratch: Path) -> None:
+def test_a_trace_that_was_not_copied_is_reported(tmp_path: Path, scratch: Path) -> None:
     """run.json lists a rank whose file is missing, or one with a path of its own."""
     part = write_part(tmp_path / "part", range(2))
     content = json.loads((part / "run.json").read_text())

@@ -34,7 +34,7 @@ def test_an_epoch_takes_as_long_as_its_slowest_rank() -> None:
     assert "validation_loss" not in found
 
 
-def test_losses_that_are_not_finite_are_told_as_nothing() -> None:
+def test_losses_that_are_not_finite_are_reported_as_nothing() -> None:
     """JSON has no NaN."""
     found = epoch_result([of([1], [float("nan")])])
 

@@ -22,7 +22,7 @@ from dptrace.record.run_folder.messages import error_text
         "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
     ],
 )
-def test_a_script_that_wants_a_gpu_is_told_that_there_is_none(message: str) -> None:
+def test_a_script_that_wants_a_gpu_learns_that_there_is_none(message: str) -> None:
     """Whatever torch calls it; torch's own words follow."""
     told = explain(message)
 

@@ -39,7 +39,7 @@ def test_a_killed_rank_leaves_no_note_and_is_still_the_first(tmp_path: Path) -> 
     assert Failure(2, "killed by SIGKILL (out of memory?)") == find_failure(tmp_path)
 
 
-def test_without_a_note_the_exit_code_tells(tmp_path: Path) -> None:
+def test_without_a_note_the_exit_code_shows(tmp_path: Path) -> None:
     """A rank that ends with os._exit(3) leaves no message."""
     assert find_failure(tmp_path) is None
     _exits(tmp_path, (1, 3))
@@ -72,7 +72,7 @@ def test_outputs_become_one_log_for_each_rank(tmp_path: Path) -> None:
     ("message", "culprit"),
     [("ValueError: bad batch", 1), ("RuntimeError: Connection reset by peer", 0)],
 )
-def test_an_abort_is_a_cause_only_where_no_rank_tells_another(tmp_path: Path, message: str, culprit: int) -> None:
+def test_an_abort_is_a_cause_only_where_no_rank_shows_another(tmp_path: Path, message: str, culprit: int) -> None:
     """NCCL's watchdog aborts the peers of a rank that raised; a rank that aborts itself resets its peers."""
     _exits(tmp_path, (1, 1), (0, -6))
     _write_message(tmp_path, 1, 1000, message)

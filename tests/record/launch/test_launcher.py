@@ -169,7 +169,7 @@ def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signa
 
 
 @pytest.mark.slow
-def test_replicas_that_drift_apart_are_told(script: Path) -> None:
+def test_replicas_that_drift_apart_are_reported(script: Path) -> None:
     """assert_in_sync names the parameter and how far apart it is; the recording made before it is kept."""
     done = dptrace(
         "record",
@@ -192,7 +192,7 @@ def test_replicas_that_drift_apart_are_told(script: Path) -> None:
     assert (script.parent / "runs" / "train" / "rank1.pt.trace.json.gz").exists()
 
 
-def test_a_failure_after_a_restart_tells_of_it_and_of_the_checkpoints(tmp_path: Path) -> None:
+def test_a_failure_after_a_restart_names_it_and_the_checkpoints(tmp_path: Path) -> None:
     """The ranks were restarted after the first kill; the second ended the run; run.json contains both."""
     from dptrace.errors import RecordingError
     from dptrace.record.launch import launcher as launch

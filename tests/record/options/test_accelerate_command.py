@@ -34,7 +34,7 @@ def test_other_options_are_refused_with_what_to_do(words: str) -> None:
         parse_accelerate(words.split())
 
 
-def test_settings_that_are_not_read_are_told(home: Path) -> None:
+def test_settings_that_are_not_read_are_reported(home: Path) -> None:
     """accelerate would have read them."""
     (home / "accelerate").mkdir()
     (home / "accelerate" / "default_config.yaml").write_text("")

@@ -111,7 +111,7 @@ def test_every_option_of_a_mode_has_its_help(mode: str, capsys: pytest.CaptureFi
     assert all(f"--{option.name}" in text for option in OPTIONS if not option.modes or mode in option.modes)
 
 
-def test_what_run_json_is_told_leaves_out_what_it_tells_elsewhere() -> None:
+def test_what_run_json_gets_leaves_out_what_it_has_elsewhere() -> None:
     """Folder and schedule have their own keys in run.json; the arguments are those of record()."""
     recording = parse_options("", "single", ["--steps", "7", "--out", "x"]).record_arguments
 

@@ -36,7 +36,7 @@ def test_options_become_those_of_dptrace(words: str, processes: str, settings: d
     assert (processes, settings) == (found.processes, found.settings)
 
 
-def test_what_dptrace_arranges_itself_is_told() -> None:
+def test_what_dptrace_arranges_itself_is_reported() -> None:
     """It has no effect on one machine, and is not dropped silently."""
     words = ["--master-port", "7", "--rdzv_id", "3", "train.py"]
 

@@ -20,6 +20,6 @@ def test_threads_come_in_the_order_of_their_making(tmp_path: Path) -> None:
     assert [8, 9, 7] == gloo_threads(tmp_path)
 
 
-def test_a_system_that_does_not_tell_has_none(tmp_path: Path) -> None:
+def test_a_system_that_does_not_show_has_none(tmp_path: Path) -> None:
     """Only Linux lists threads as files; elsewhere the result is empty."""
     assert [] == gloo_threads(tmp_path / "absent")

@@ -83,7 +83,7 @@ def test_repeated_layers_keep_their_paths() -> None:
     assert 4 == sum(name in ("layers.0", "layers.1") for name in names)
 
 
-def test_a_second_model_is_told_apart() -> None:
+def test_a_second_model_is_distinguished() -> None:
     """Its modules have its class before their paths."""
     marks = ModuleMarks()
     marks.add(Model())

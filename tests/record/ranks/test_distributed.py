@@ -123,7 +123,7 @@ def test_a_meeting_of_one_waits_for_nobody() -> None:
     assert RankStore("x").barrier("place", timedelta(seconds=0))
 
 
-def test_several_ranks_without_torchrun_are_told_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_ranks_without_torchrun_are_asked_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A world size of two without a store is a usage error."""
     monkeypatch.setenv("WORLD_SIZE", "2")
 
@@ -164,7 +164,7 @@ def test_ranks_on_gpus_exchange_tensors_on_the_cpu_where_these_are_trained(
     assert [expected] == asked
 
 
-def test_ranks_that_share_a_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_share_a_gpu_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """More ranks than GPUs are detected at once; only NCCL detects that all ranks use the same GPU."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -199,7 +199,7 @@ def test_only_what_the_launcher_started_ends_with_its_parent(
         assert tied == ties
 
 
-def test_machines_that_were_given_different_commands_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_that_were_given_different_commands_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error comes before the first step and says what differs; equal commands pass."""
     from dptrace.record.ranks import distributed
     from dptrace.record.run_folder import messages

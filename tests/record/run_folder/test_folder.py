@@ -142,7 +142,7 @@ def test_two_recordings_to_one_folder_are_refused(tmp_path: Path) -> None:
     assert ["owner"] == os.listdir(second.staging)
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     """A file instead of a parent folder is an error with the path."""
     (tmp_path / "file").write_text("")
     with pytest.raises(DptraceError, match="cannot be created"):

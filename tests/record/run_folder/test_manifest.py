@@ -39,7 +39,7 @@ def test_losses_are_averaged_over_ranks() -> None:
     assert [2.0, 2.25, None] == manifest(pieces, COMPLETE)["losses"]
 
 
-def test_the_overhead_is_told_from_medians() -> None:
+def test_the_overhead_is_reported_from_medians() -> None:
     """One slow step does not affect the overhead; without both times it is unknown."""
     ranks = [
         {"unprofiled_ns": [100, 100, 900], "profiled_ns": [110, 110, 110]},
@@ -72,7 +72,7 @@ def test_an_overhead_measured_later_is_added(tmp_path: Path) -> None:
     assert before["ranks"][0] == after["ranks"][0]
 
 
-def test_ranks_that_lie_on_other_machines_are_told() -> None:
+def test_ranks_that_lie_on_other_machines_are_reported() -> None:
     """A folder with some of the ranks has a note; a failed run needs none."""
     (note,) = manifest([_piece(0)], COMPLETE)["notes"]
     assert "1 of 2 ranks are here; " in note
@@ -84,7 +84,7 @@ def test_ranks_that_lie_on_other_machines_are_told() -> None:
     assert manifest([], failed)["world_size"] is None
 
 
-def test_ranks_that_the_script_did_not_profile_are_told() -> None:
+def test_ranks_that_the_script_did_not_profile_are_reported() -> None:
     """Their traces do not exist, so the note does not ask for them."""
     (note,) = manifest([_piece(1)], COMPLETE | {"use_script_profiler": True})["notes"]
 
@@ -92,7 +92,7 @@ def test_ranks_that_the_script_did_not_profile_are_told() -> None:
     assert "copy" not in note
 
 
-def test_ranks_with_fewer_steps_than_others_are_told() -> None:
+def test_ranks_with_fewer_steps_than_others_are_reported() -> None:
     """The script of one rank may have started its own profiler."""
     (note,) = manifest([_piece(0, recorded_steps=1), _piece(1, recorded_steps=5)], COMPLETE)["notes"]
 
@@ -143,7 +143,7 @@ def test_run_json_is_as_documented(mode: str, ranks: int) -> None:
 
 
 @pytest.mark.spawn
-def test_ddp_tells_its_buckets() -> None:
+def test_ddp_shows_its_buckets() -> None:
     """DDP's own logging data contains the buckets; other modes have none."""
     info = json.loads((recorded("ddp", 2) / "run.json").read_text())
 

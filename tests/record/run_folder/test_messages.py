@@ -29,7 +29,7 @@ def test_the_users_numbers_win_over_the_scripts() -> None:
     assert (7, 3, 0) == LauncherSettings("f", "s", steps=7, wait=0).schedule(1, 3, 9)
 
 
-def test_a_rank_is_told_by_torchruns_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_is_known_by_torchruns_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the variables, a process is rank 0 of 1."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -68,7 +68,7 @@ def test_describe_names_the_kind_of_others_errors_only() -> None:
     assert ("no", "KeyError: 'x'") == (messages.error_text(UsageError("no")), messages.error_text(KeyError("x")))
 
 
-def test_a_group_that_a_script_made_tells_more_than_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_a_script_made_shows_more_than_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that a script spawns share one environment; under dptrace record, torchrun's numbers are used."""
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
     monkeypatch.setenv("RANK", "0")

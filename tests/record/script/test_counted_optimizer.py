@@ -33,7 +33,7 @@ def test_alternating_optimizers_count_once() -> None:
 
 
 @pytest.mark.parametrize("order", ["cccccg", "gccccc"])
-def test_optimizers_with_different_rates_are_told(order: str) -> None:
+def test_optimizers_with_different_rates_are_reported(order: str) -> None:
     """Five steps of the critic for one of the generator: the first of them counts, and the counter knows its doubt."""
     by_name = {"c": _sgd(), "g": _sgd()}
     counted = _counted(by_name[order[0]])

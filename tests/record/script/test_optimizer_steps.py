@@ -88,7 +88,7 @@ def test_a_script_that_records_itself_is_left_to_it(folder: Path) -> None:
     assert (1, []) == (_piece(folder)["recorded_steps"], _piece(folder)["notes"])
 
 
-def test_a_failure_is_told_before_anything_else(folder: Path) -> None:
+def test_a_failure_is_reported_before_anything_else(folder: Path) -> None:
     """The failure message is written even if nothing was recorded."""
     from dptrace.record.script.optimizer_steps import OptimizerSteps
 

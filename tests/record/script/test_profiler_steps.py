@@ -136,7 +136,7 @@ def test_a_path_that_cannot_be_written_does_not_end_the_script(
     assert 2 == _piece(tmp_path)["recorded_steps"]
 
 
-def test_a_failure_is_told(adopt: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failure_is_reported(adopt: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A script that fails is reported like any other."""
     settings = LauncherSettings(str(tmp_path / "run"), "run", use_script_profiler=True)
     for name, value in settings.environment().items():

@@ -54,7 +54,7 @@ def test_pairs_are_cut_and_the_layer_that_is_left_over_is_not(alone: Any) -> Non
     assert columns | {"2.weight": 1, "6.weight": 1} == tensors.sharded_dims
 
 
-def test_what_is_on_several_ranks_is_told(alone: Any) -> None:
+def test_what_is_on_several_ranks_is_reported(alone: Any) -> None:
     """A split parameter exists once in each replica, any other on every rank of it."""
     model, tensors = built("small"), TensorParallel(alone)
     tensors.split(model)
@@ -72,7 +72,7 @@ def test_only_some_tokens_teach_norms_and_biases_of_rows(alone: Any) -> None:
     assert 4 * 6 == len(tensors.partial)
 
 
-def test_parts_that_are_no_longer_finite_are_told(alone: Any) -> None:
+def test_parts_that_are_no_longer_finite_are_reported(alone: Any) -> None:
     """The message names the parameter."""
     model, tensors = built("small"), TensorParallel(alone)
     tensors.split(model)

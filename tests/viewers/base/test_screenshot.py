@@ -33,7 +33,7 @@ def test_without_chromium_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest
         screenshot("", tmp_path / "x.png", (640, 480))
 
 
-def test_a_browser_that_draws_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_browser_that_draws_nothing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has the browser's last lines, and no file is left."""
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho no display >&2\n")

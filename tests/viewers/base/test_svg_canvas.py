@@ -23,7 +23,7 @@ def test_names_are_escaped() -> None:
     assert "\\u202e" in escape("\u202e")
 
 
-def test_patterns_tell_colours_apart() -> None:
+def test_patterns_distinguish_colours() -> None:
     """Waiting and exposed communication have patterns that lean in opposite directions; the drawing defines what it
     uses, and a ground for text is plain."""
     canvas = Canvas(10, 10, "x")

@@ -30,7 +30,7 @@ def test_a_tall_picture_has_its_ticks_above_too() -> None:
     assert svg(low, run="my run").index("my run") < svg(low, run="my run").index(">title</text>")
 
 
-def test_colors_at_night_are_told_to_a_page_only() -> None:
+def test_dark_colors_are_given_to_a_page_only() -> None:
     """A picture for slides is as it is."""
     assert "--n:" in svg(drawn(), dark=True)
     assert "--n:" not in svg(drawn())

@@ -65,7 +65,7 @@ def test_no_two_colours_of_a_row_look_alike(page: str, row: str, vision: str) ->
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row != "legend"])
 @pytest.mark.parametrize("page", PAGES)
-def test_a_grey_print_tells_the_colours_of_a_row_apart(page: str, row: str) -> None:
+def test_a_grey_print_distinguishes_the_colours_of_a_row(page: str, row: str) -> None:
     """By lightness, or by pattern."""
     assert [] == alike_in_grey(page, row, 5)
 

@@ -101,7 +101,7 @@ def test_markdown_is_no_markup_of_strangers(name: str, shown: str) -> None:
     assert "- note" in text
 
 
-def test_failures_are_told() -> None:
+def test_failures_are_reported() -> None:
     """Each failed run has a sentence."""
     rows = [Row("a", "ddp", 2, failed="out of memory"), Row("a", "single", 1, failed="x")]
 

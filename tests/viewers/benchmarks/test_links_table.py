@@ -23,12 +23,12 @@ def only_row(content: dict[str, Any]) -> dict[str, str]:
     ("count", "text"),
     [(8, "8 B"), (1023, "1023 B"), (1024, "1 KiB"), (1500 * 1024, "1.46 MiB"), (2**30, "1 GiB"), (2**44, "16384 GiB")],
 )
-def test_sizes_are_told_in_powers_of_1024(count: int, text: str) -> None:
+def test_sizes_are_reported_in_powers_of_1024(count: int, text: str) -> None:
     """As nccl-tests does."""
     assert text == size(count)
 
 
-def test_a_row_tells_fit_bandwidth_and_one_link() -> None:
+def test_a_row_shows_fit_bandwidth_and_one_link() -> None:
     """The row of four ranks over links of 30 µs and 4 GB/s."""
     row = only_row(link_report(measured(kinds=("all_reduce",))))
 
@@ -49,13 +49,13 @@ def test_what_has_no_fit_has_dashes() -> None:
 
 
 @pytest.mark.heavy
-def test_gloo_and_nccl_are_told_apart() -> None:
+def test_gloo_and_nccl_are_distinguished() -> None:
     """A measurement on CPUs must not be taken for one of GPUs."""
     assert any("no GPU was used" in fact for fact in facts(link_report(measured())))
     assert "NCCL 2.28.3" in facts(link_report(measured(backend="nccl")))
 
 
-def test_the_topology_says_what_is_not_told() -> None:
+def test_the_topology_says_what_is_not_reported() -> None:
     """NUMA nodes and GPU links that are unknown are named."""
     content = link_report(measured())
     (line,) = topology(content)

@@ -40,7 +40,7 @@ def test_columns_of_nothing_are_left_out(tmp_path: Path, monkeypatch: pytest.Mon
     assert not {"accuracy", "by the fit ms"} & set(told.columns)
 
 
-def test_the_terminal_and_markdown_tell_the_same(content: dict[str, Any]) -> None:
+def test_the_terminal_and_markdown_show_the_same(content: dict[str, Any]) -> None:
     """The message of a failed run is not markup in either."""
     out = io.StringIO()
     sweep_table.print_table(content, Console(width=160, file=out))

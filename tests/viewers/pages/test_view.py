@@ -60,7 +60,7 @@ def test_hostile_pages_do_nothing(tmp_path: Path) -> None:
 
 
 @browser_test
-def test_the_pointer_tells_of_a_mark(tmp_path: Path) -> None:
+def test_the_pointer_describes_a_mark(tmp_path: Path) -> None:
     """On the page of the breakdown: rank, step, part, time and share."""
     path = tmp_path / "breakdown.html"
     path.write_text(document(VIEWS["breakdown"], CASES["two ranks"]()), encoding="utf-8")

@@ -152,7 +152,7 @@ def test_percents_are_readable(found: Comparison) -> None:
     assert "0.0" == percent(dataclasses.replace(change, a=1e6, b=1e6 - 1))
 
 
-def test_the_steps_told_are_those_compared() -> None:
+def test_the_steps_reported_are_those_compared() -> None:
     """A run of eight of which one was left out has seven."""
     assert side_lines(compare(job(first=3), job()))[0][1].endswith(" · 7 steps")
     assert side_lines(compare(job(steps=1), job()))[0][1].endswith(" · 1 step")

@@ -27,7 +27,7 @@ def test_many_layers_are_cut_unless_all_are_asked_for() -> None:
     assert MAX_LAYERS + 4 == len(expert_lines(info, every=True))
 
 
-def test_dropped_tokens_are_told() -> None:
+def test_dropped_tokens_are_reported() -> None:
     """With a capacity, as a share of the layer's tokens."""
     info = {"options": {"expert_load": [[6, 2]], "expert_dropped": [[2, 0]]}}
 

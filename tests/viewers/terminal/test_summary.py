@@ -61,7 +61,7 @@ def test_the_mean_step_adds_up() -> None:
     assert "Mean step, 100 ns: forward 30 ns (30 %), idle 70 ns (70 %)." in text
 
 
-def test_rows_left_out_are_told() -> None:
+def test_rows_left_out_are_reported() -> None:
     """How to see the rest."""
     timelines = tuple(TimelineBuilder(rank).compute(0, 30).build() for rank in range(9))
 
@@ -100,7 +100,7 @@ def test_ranks_that_share_a_wait_are_not_named() -> None:
     assert " waiting for other ranks," in sentence(Run("r", tuple(build.build() for build in builders))).plain
 
 
-def test_an_unknown_wait_is_told_once() -> None:
+def test_an_unknown_wait_is_reported_once() -> None:
     """Ranks are missing: exposed communication is not divided, and no table has a column of question marks."""
     run = late_run(30, size=2)
     text = printed(run)

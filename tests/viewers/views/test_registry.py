@@ -97,7 +97,7 @@ def test_every_view_prints_every_run(name: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_an_empty_run_is_told_in_words(name: str) -> None:
+def test_an_empty_run_is_reported_in_words(name: str) -> None:
     """A sentence replaces the picture, also on a page that runs no script."""
     told = drawing(name, "empty")
     page = document(VIEWS[name], CASES["empty"]())

@@ -55,7 +55,7 @@ def test_a_wrong_clock_is_named_and_put_right() -> None:
     assert "Rank 1's clock is 5.00 ms ahead of rank 0's (± " in clocks.notes[0]
 
 
-def test_figures_below_the_uncertainty_are_not_told() -> None:
+def test_figures_below_the_uncertainty_are_not_reported() -> None:
     """The result is None."""
     _, clocks = compared(plain(0), plain(1))
     least = int(clocks.uncertainty_ns[1])
@@ -126,7 +126,7 @@ def test_clocks_of_real_jobs_agree_as_closely_as_their_ends() -> None:
         assert (clocks.collectives[1:] >= 8).all()
 
 
-def test_collectives_that_cannot_be_the_same_are_told() -> None:
+def test_collectives_that_cannot_be_the_same_are_reported() -> None:
     """No clock explains ends that drift apart by a tenth of the time: the rank is not compared."""
     devices = []
     for number, stretch in ((0, 1.0), (1, 1.1)):

@@ -25,13 +25,13 @@ def _shaped(name: str, dims: Any, types: Any, inputs: Any = ()) -> CommArgs:
     return comm_args(name, msgspec.json.decode(json.dumps(spelled), type=Args))
 
 
-def test_gloos_events_tell_what_goes_in() -> None:
+def test_gloos_events_show_what_goes_in() -> None:
     """Several tensors are added up; a scalar counts as one element."""
     assert CommArgs("all_reduce", 44, "float", elements=11) == _shaped("gloo:all_reduce", [[8], [3]], ["float"] * 2)
     assert CommArgs("broadcast", 4, "int", elements=1) == _shaped("gloo:broadcast", [[]], ["int"])
 
 
-def test_what_asks_for_a_collective_tells_both_sides() -> None:
+def test_what_asks_for_a_collective_shows_both_sides() -> None:
     """In elements, since lists have no type; input and output of a gather show the size of the group."""
     gather = _shaped("c10d::_allgather_base_", [[40], [10], [], []], ["float", "float", "", "Scalar"])
     assert CommArgs("_allgather_base_", group_size=4, elements=40) == gather
@@ -41,7 +41,7 @@ def test_what_asks_for_a_collective_tells_both_sides() -> None:
     assert CommArgs("alltoall_base_", elements=40) == uneven
 
 
-def test_a_message_tells_its_other_end_by_the_rank_in_the_job() -> None:
+def test_a_message_shows_its_other_end_by_the_rank_in_the_job() -> None:
     """Ranks in the group; dropped where several groups would give different global ranks."""
     sent = _shaped("c10d::send", [[[8]], [], [], []], ["TensorList", "", "Scalar", "Scalar"], ["", "", "1", "0"])
     assert 1 == sent.peer
@@ -64,6 +64,6 @@ def test_a_message_tells_its_other_end_by_the_rank_in_the_job() -> None:
     ],
     ids=str,
 )
-def test_shapes_that_are_none_tell_nothing(dims: Any, types: Any) -> None:
+def test_shapes_that_are_none_show_nothing(dims: Any, types: Any) -> None:
     """Impossible sizes of a damaged file are not added up."""
     assert 0 == _shaped("gloo:all_reduce", dims, types).bytes

@@ -89,7 +89,7 @@ def test_groups_are_matched_each_for_itself(tmp_path: Path) -> None:
     assert () == matches.notes
 
 
-def test_the_group_tells_how_much_is_gathered(tmp_path: Path) -> None:
+def test_the_group_shows_how_much_is_gathered(tmp_path: Path) -> None:
     """Gloo records one rank's share, and so does the operator with a list; the group's size gives the rest."""
     file = KinetoFile(0, 4, "gloo").label("ProfilerStep#1", 0, 1000).op("aten::linear", 1, 2)
     file.head["distributedInfo"]["pg_config"] = [INSIDE, WORLD]

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("gpt-tiny", 932_608), ("gpt-small", 135_780_864)])
-def test_the_sizes_are_those_that_help_tells(name: str, parameters: int) -> None:
+def test_the_sizes_are_those_that_help_shows(name: str, parameters: int) -> None:
     """The models have 0.9 and 135.8 million parameters, as the help says."""
     from dptrace.trainers.parts.models import gpt
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
     ("model", "parameters", "millions"),
     [("small", 1_462_538, 1.5), ("medium", 8_432_138, 8.4), ("large", 35_211_786, 35.2), ("xlarge", 51_993_098, 52.0)],
 )
-def test_the_models_have_the_sizes_that_their_help_tells(model: str, parameters: int, millions: float) -> None:
+def test_the_models_have_the_sizes_that_their_help_shows(model: str, parameters: int, millions: float) -> None:
     """The four MLPs have 1.5, 8.4, 35.2 and 52.0 million parameters."""
     from dptrace.trainers.parts.models import mlp
 

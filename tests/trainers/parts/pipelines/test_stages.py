@@ -57,7 +57,7 @@ def test_the_whole_has_all_parameters_by_their_names() -> None:
     assert sum(p.numel() for p in model.parameters()) == pieces.parameters
 
 
-def test_parameters_that_are_no_longer_finite_are_told() -> None:
+def test_parameters_that_are_no_longer_finite_are_reported() -> None:
     """The message names the parameter."""
     pieces = split_into_stages(mlp.build("small"))
     with torch.no_grad():

@@ -143,7 +143,7 @@ RUNS = [
 
 @browser_test
 @pytest.mark.parametrize("path", RUNS)
-def test_the_panel_tells_what_the_trace_does(browser: Browser, path: str, tmp_path: Path) -> None:
+def test_the_panel_shows_what_the_trace_does(browser: Browser, path: str, tmp_path: Path) -> None:
     """Operator, shapes, grid, queue delay and id of kernels and collectives of real recordings."""
     run = open_run([path])
     timeline, drawn = run.timelines[0], chart(run)
@@ -242,7 +242,7 @@ def test_a_host_call_shows_what_it_launched(browser: Browser, page_file: Path) -
 
 @browser_test
 @pytest.mark.parametrize("path", [GLOO, *RUNS[:2]])
-def test_the_largest_gap_tells_what_the_host_did(browser: Browser, path: str, tmp_path: Path) -> None:
+def test_the_largest_gap_shows_what_the_host_did(browser: Browser, path: str, tmp_path: Path) -> None:
     """A click on it lists the analysis' labels with their times, which add up to the gap."""
     run = open_run([path])
     timeline, drawn = run.timelines[0], chart(run)

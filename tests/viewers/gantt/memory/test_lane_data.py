@@ -83,7 +83,7 @@ def browser() -> Iterator[Browser]:
 
 
 @browser_test
-def test_the_lane_is_drawn_folds_and_tells_its_levels(browser: Browser, tmp_path: Path) -> None:
+def test_the_lane_is_drawn_folds_and_shows_its_levels(browser: Browser, tmp_path: Path) -> None:
     """The peak fills a row up to its mark, a click on the row's name makes it taller, the tooltip has the bytes."""
     file = training_file().memory(99, -1, 99, allocated=1299, reserved=4096, device=0)
     run = dptrace.open(file.write(tmp_path / "a.json"))

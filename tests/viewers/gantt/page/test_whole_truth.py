@@ -174,7 +174,7 @@ class Checked:
 @needs_real_traces
 @browser_test
 @pytest.mark.parametrize("name", RUNS)
-def test_a_page_in_one_file_tells_what_the_analysis_found(browser: Browser, name: str, tmp_path: Path) -> None:
+def test_a_page_in_one_file_shows_what_the_analysis_found(browser: Browser, name: str, tmp_path: Path) -> None:
     """At least 20 values of each of ten runs, and pixel columns, at one or two device pixels per pixel."""
     run, path, scale = dptrace.open(real(name)), tmp_path / "page.html", 1 + len(name) % 2
     truth = Truth(run)

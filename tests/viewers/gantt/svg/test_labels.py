@@ -19,7 +19,7 @@ def texts(run: Run) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", gantt_svg(run, heading=False))
 
 
-def test_a_wait_tells_whom_it_is_for_and_how_long_it_takes() -> None:
+def test_a_wait_shows_whom_it_is_for_and_how_long_it_takes() -> None:
     """In the row of phases and in that of communication; the transfer after it bears the collective's name."""
     shown = texts(late_run(20, 70))
 

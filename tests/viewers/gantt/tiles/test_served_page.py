@@ -113,7 +113,7 @@ def seen(page: Page, end: int) -> list[object]:
 
 
 @browser_test
-def test_a_served_page_tells_the_same(browser: Browser, address: str, file: Path, run: Run) -> None:
+def test_a_served_page_shows_the_same(browser: Browser, address: str, file: Path, run: Run) -> None:
     """By every way to ask."""
     end = chart(run).end_ns
     with open_page(browser, file) as (page, errors):

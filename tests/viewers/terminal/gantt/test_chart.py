@@ -16,7 +16,7 @@ from tests.support.terminal_text import drawn, paired, run_of, training
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [1, MAX_RANKS, MAX_RANKS + 1, 1000])
-def test_many_ranks_are_cut_and_told(ranks: int) -> None:
+def test_many_ranks_are_cut_and_reported(ranks: int) -> None:
     """The first ranks are drawn, and the number of those left out is told with the way to see them."""
     lines = drawn(run_of(*(training(rank, 1) for rank in range(ranks))), 100)
 
@@ -34,7 +34,7 @@ def test_a_run_without_communication_has_no_row_for_it() -> None:
 
 
 @pytest.mark.parametrize("bounds", [(), (5,)])
-def test_no_steps_are_told(bounds: tuple[int, ...]) -> None:
+def test_no_steps_are_reported(bounds: tuple[int, ...]) -> None:
     """A run without steps, or without ranks, is told in words."""
     timeline = TimelineBuilder(0, bounds=bounds).compute(1, 3).build()
 
@@ -50,7 +50,7 @@ def test_a_rank_without_steps_is_named() -> None:
     assert "Not drawn, as they have no step: rank 1." in lines
 
 
-def test_two_devices_of_one_rank_are_told_apart() -> None:
+def test_two_devices_of_one_rank_are_distinguished() -> None:
     """A rank with several GPUs has a row for each, named by the GPU."""
     lines = drawn(run_of(*(TimelineBuilder(0, device=k).compute(0, 100).build() for k in (0, 1))))
 

@@ -57,7 +57,7 @@ def test_the_names_of_compared_steps_are_text() -> None:
     assert any("one[/b]" in line and "µs" in line for line in paired(run_of(timeline), run_of(timeline), 120))
 
 
-def test_causes_and_kinds_are_told() -> None:
+def test_causes_and_kinds_are_reported() -> None:
     """Why the GPU was idle, and what of each collective was hidden: means of a step."""
     lines = drawn(run_of(*two_rank_timelines()), 108)
 

@@ -56,7 +56,7 @@ def printed(one: WhatIf, every: bool = False) -> str:
     return text.getvalue()
 
 
-def test_an_answer_that_can_not_be_told_says_so() -> None:
+def test_an_answer_that_can_not_be_reported_says_so() -> None:
     """A doubt that refuses precedes the figures, and its reason is printed."""
     text = printed(answer(2, Doubt("replay_misses", "It misses.", True)))
 
