@@ -67,7 +67,7 @@ def test_ranks_are_chosen(run: list[str]) -> None:
     """All by default, otherwise those named; an unknown rank is an error that lists the known ones."""
     assert [0, 1] == analyze("temporal-breakdown", run).tables["ranks"]["rank"].tolist()
     assert {1} == set(analyze("idle-breakdown", run, ranks=(1,)).tables["idle"]["rank"])
-    with pytest.raises(UsageError, match=r"Rank 7 .* 0, 1"):
+    with pytest.raises(UsageError, match=r"rank 7 .* 0, 1"):
         analyze("overlap", run, ranks=(7,))
 
 

@@ -75,7 +75,7 @@ def test_latency_counts_where_sizes_show_it() -> None:
     "options",
     [
         {"latency": "fast"},
-        {"bandwidth": "25"},
+        {"bandwidth": "25 GB"},
         {"link": "no such"},
         {"link": "nvlink4", "latency": "5us"},
         {"compress": "fp1"},
