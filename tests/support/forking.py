@@ -140,6 +140,8 @@ def _can_be_a_fork(args: Any, env: dict[str, str] | None) -> bool:
     """Return whether a command is a Python with a module or a script, and the same settings as here."""
     if isinstance(args, str | bytes) or args[0] != sys.executable or "-c" in args:
         return False
+    if threading.current_thread() is not threading.main_thread():
+        return False  # the main thread may hold a lock, which the fork would wait for and nobody would release
     settings = [
         {name: value for name, value in variables.items() if name.startswith("PYTHON") and name != "PYTHONPATH"}
         for variables in (os.environ, env or os.environ)
