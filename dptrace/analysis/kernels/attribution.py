@@ -134,8 +134,7 @@ def calls_with_cost(recorded: OperatorCalls) -> NDArray[np.bool_]:
 
     The time of ``aten::linear`` outside its ``aten::addmm`` is its own, but its FLOPs are those of ``aten::addmm``.
     """
-    owns, of_parts = (_named(recorded, test) for test in (owns_kernels, owns_without_parts))
-    return ~(of_parts & CallTree(recorded.calls).holds(owns))
+    return ~_named(recorded, owns_without_parts) | _owners(recorded, CallTree(recorded.calls))
 
 
 def _owners(recorded: OperatorCalls, tree: CallTree) -> NDArray[np.bool_]:

@@ -15,12 +15,14 @@ from dptrace.errors import UsageError
 from dptrace.record.epochs.results import LAST_STEPS, QUALITY
 from dptrace.record.options.catalog import OPTIONS
 from dptrace.record.options.models import MODELS
+from dptrace.record.options.modes import modes_with
 from dptrace.record.options.parse import check_model
 from dptrace.record.options.validation import check_batch, check_replicas
 
 __all__ = [
     "BUCKET_CAP",
     "SWEPT",
+    "SWEPT_MODES",
     "Point",
     "buckets",
     "check_samples",
@@ -35,6 +37,9 @@ __all__ = [
 BUCKET_CAP = "bucket-cap-mb"
 SWEPT = (BUCKET_CAP, "micro-batches", "batch-size", "compress")
 """Options that can be swept; the first swept one is the x axis of the charts."""
+SWEPT_MODES = modes_with("ddp")
+"""The modes that a sweep trains with."""
+
 _OPTIONS = {option.name: option for option in OPTIONS}
 LAST = LAST_STEPS
 """Number of steps at the end of each timed run that count."""
@@ -78,7 +83,7 @@ def configs(mode: str, model: str, gpus: int, chosen: Mapping[str, Sequence[str]
     for name in chosen:
         modes = _OPTIONS[name].modes
         if modes and mode not in modes:
-            others = " or ".join(f"--mode {other}" for other in modes)
+            others = " or ".join(f"--mode {other}" for other in modes if other in SWEPT_MODES)
             raise UsageError(f"--{name}: mode {mode} does not have this option; use {others}.")
     if not swept_options(chosen):
         raise UsageError(f"Nothing to compare: give one option several values, such as --{BUCKET_CAP} 0.5,1,2,4,8")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.bench.sweep.points import check_samples, configs
+from dptrace.bench.sweep.points import SWEPT_MODES, check_samples, configs
 from dptrace.commands.measuring.bench import local_device_count, run_jobs, training_options
 from dptrace.commands.shared.options import Toggle, json_option, quiet_option
 from dptrace.commands.shared.output import QUIET, console, emit, json_text, print_hint, print_notes, write_text
@@ -42,7 +42,7 @@ Examples:
     metavar="LIST",
     help="Gradient compressions of dptrace record: none,fp16,int8,topk …",
 )
-@click.option("--mode", type=click.Choice(["ddp", "accumulate"]), default="ddp", help="How to train. [ddp]")
+@click.option("--mode", type=click.Choice(SWEPT_MODES), default="ddp", help="How to train. [ddp]")
 @click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", metavar="NAME", help=_MODEL)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of CIFAR-10, for resnet18.")
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="Train on the first N samples of the data only.")

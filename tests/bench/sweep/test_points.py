@@ -62,7 +62,7 @@ def test_several_options_make_every_combination() -> None:
     [
         ("ddp", {}, "Nothing to compare"),
         ("ddp", {BUCKET_CAP: ("4",)}, "Nothing to compare"),
-        ("ddp", {"micro-batches": ("1", "2")}, "use --mode accumulate"),
+        ("ddp", {"micro-batches": ("1", "2")}, r"use --mode accumulate\."),
         ("ddp", {"batch-size": ("64", "7")}, "must be divisible by 2 ranks"),
         ("accumulate", {"micro-batches": ("1", "3"), "batch-size": ("64",)}, "--micro-batches 3"),
         ("moe", {BUCKET_CAP: ("1", "2")}, "mode moe"),
