@@ -35,7 +35,7 @@ from dptrace.replay.paths.path import path_of_run
 from dptrace.replay.simulation.changes import Bandwidth, Change, Compute, NoHostDelay
 from dptrace.replay.simulation.samples import WALL, Outcome, StepSelection, outcome, simulated_figures
 from dptrace.replay.simulation.simulate import Schedule
-from dptrace.replay.transforms.levelling import NoStraggler
+from dptrace.replay.transforms.stragglers import NoStraggler
 from dptrace.replay.whatif import Replay
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,12 +6,13 @@ any intervals.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EMPTY", "Int64", "IntervalSet", "covered", "intersect", "subtract", "union"]
+__all__ = ["EMPTY", "Int64", "IntervalSet", "covered", "intersect", "subtract", "union", "union_all"]
 
 Int64: TypeAlias = NDArray[np.int64]
 IntervalSet: TypeAlias = tuple[Int64, Int64]
@@ -30,6 +31,11 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
     edges = np.ones(len(starts) + 1, np.bool_)
     np.greater(starts[1:], reach[:-1], out=edges[1:-1])
     return starts[edges[:-1]], reach[edges[1:]]
+
+
+def union_all(sets: Sequence[IntervalSet]) -> IntervalSet:
+    """Return the union of one or more sets of intervals."""
+    return union(np.concatenate([s for s, _ in sets]), np.concatenate([e for _, e in sets]))
 
 
 def covered(intervals: IntervalSet, times: NDArray[Any]) -> NDArray[Any]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from dptrace.errors import UsageError
 from dptrace.replay.simulation.changes import Bandwidth, Change, Compute, Kernel, NoHostDelay, PerfectOverlap, Straggler
-from dptrace.replay.transforms.levelling import NoStraggler
 from dptrace.replay.transforms.options import NUMBER, ExtraOptions, communication_of, launches_of
+from dptrace.replay.transforms.stragglers import NoStraggler
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -18,7 +18,7 @@ from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import collectives_of, labels_of
 from dptrace.timeline.gloo import WAITS, enqueuing_operator, requested_collective
 from dptrace.timeline.host import HostActivity
-from dptrace.timeline.host_events import host_activity
+from dptrace.timeline.host_events import DeviceWork, host_activity
 from dptrace.timeline.launches import holding, launches, outermost
 from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, Kind, Phase, Timeline
 from dptrace.timeline.phases import WRAPPER, phases
@@ -182,7 +182,9 @@ def _host_of(trace: Trace, steps: CpuSteps, launch: Int64, timeline: Timeline) -
     start, end, comm = timeline.start_ns, timeline.end_ns, timeline.kind == Kind.COMMUNICATION
     compute = timeline.kind == Kind.COMPUTE
     communicating = subtract(union(start[comm], end[comm]), union(start[compute], end[compute]))
-    return host_activity(trace, steps, launch, communicating, np.sort(end[comm]))
+    chosen = comm if timeline.on_cpu else np.ones(len(timeline), np.bool_)
+    work = DeviceWork(start[chosen], end[chosen], timeline.launch_ns[chosen], timeline.lane[chosen], comm[chosen])
+    return host_activity(trace, steps, launch, communicating, np.sort(end[comm]), work, on_cpu=timeline.on_cpu)
 
 
 def _host_intervals(trace: Trace, prefix: str) -> IntervalSet:

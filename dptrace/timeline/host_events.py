@@ -20,13 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.arrays import unique
-from dptrace.core.intervals import Int64, IntervalSet, covered, union
+from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, union, union_all
+from dptrace.readers.communication import GLOO_PREFIX
 from dptrace.readers.trace import Category, Trace
+from dptrace.timeline.blocked import NEEDS_EVENTS, Pauses, Work, awaited
 from dptrace.timeline.host import NO_ACTIVITY, HostActivity, HostCause, HostLabel
 from dptrace.timeline.launches import last_above, outermost
 from dptrace.timeline.steps import CpuSteps
 
-__all__ = ["ALLOCATOR", "SYNCHRONIZING", "host_activity"]
+__all__ = ["ALLOCATOR", "SYNCHRONIZING", "DeviceWork", "host_activity"]
 
 DATA_LOADER = ("enumerate(DataLoader)",)
 """Starts of the names of events in which the host waits for a DataLoader's next batch."""
@@ -45,10 +47,19 @@ _STANDS_STILL_NS = 500_000
 """An operator without an inner event for longer than this is blocked."""
 _AFTER_NS = 100_000
 """A blocked operator that returns this soon after a collective's end waited for it."""
+_OTHERS_SHARE = 0.1
+"""A pause during more of which other threads are active is a wait for them."""
 
 
 def host_activity(
-    trace: Trace, steps: CpuSteps, launch: Int64, communicating: IntervalSet, ends: Int64
+    trace: Trace,
+    steps: CpuSteps,
+    launch: Int64,
+    communicating: IntervalSet,
+    ends: Int64,
+    work: DeviceWork,
+    *,
+    on_cpu: bool,
 ) -> HostActivity:
     """Reduce a trace's host events to what the launching threads did.
 
@@ -58,34 +69,99 @@ def host_activity(
         launch: indices of the calls that launched the device's work; -1 where unknown.
         communicating: when the device communicated without computing, in ns.
         ends: ends of the device's collectives, ascending, in ns.
+        work: what hosts may have waited for in pauses.
+        on_cpu: whether collectives run on the CPU.
     """
     host = (trace.category != Category.KERNEL) & (trace.category != Category.MEMORY)
     if not host.any():
         return NO_ACTIVITY
     shortest = max(_SHORTEST_NS, int(trace.end_ns[host].max() - trace.start_ns[host].min()) // _RESOLUTION)
     kinds = _NameKinds.of(trace)
-    events = [_ThreadEvents.of(trace, thread, shortest, kinds) for thread in _launching_threads(trace, launch)]
+    threads = _launching_threads(trace, launch)
+    events = [_ThreadEvents.of(trace, thread, shortest, kinds) for thread in threads]
     if not events:
         return NO_ACTIVITY
-    times = unique(np.concatenate([*(thread.edges for thread in events), *communicating]))
+    waits = _waits([_Active.of(trace, thread) for thread in threads], work, on_cpu)
+    edges = [*(thread.edges for thread in events), *communicating, waits.start_ns, waits.end_ns]
+    times = unique(np.concatenate(edges))
     if not len(times):
         return NO_ACTIVITY  # only events too short for pieces of their own
     columns = _first_of([thread.at(times, kinds) for thread in events])
     labels, label = _labels(trace.names, columns)
     label = _mark_passive(labels, label, times, communicating)
     labels, label = _mark_standing_still(labels, label, times, ends)
+    for communication, cause in ((True, HostCause.PASSIVE), (False, HostCause.SYNCHRONIZING)):
+        when = waits.of_kind(communication)
+        inside = covered(when, times + 1) > covered(when, times)
+        label = _relabel(labels, label, inside, cause)
     kept = np.append(True, label[1:] != label[:-1])
-    returned = np.sort(np.concatenate([thread.returned for thread in events]))
+    returned = np.sort(np.concatenate([*(thread.returned for thread in events), waits.end_ns]))
     return HostActivity(
         times[kept], int(times[-1]), label[kept].astype(np.int32), tuple(labels), returned, steps.start_ns
     )
 
 
+class DeviceWork(Work, frozen=True):
+    """What a host may have waited for, and which of it are collectives."""
+
+    communication: NDArray[np.bool_]
+
+
+class _Active(msgspec.Struct, frozen=True):
+    """When a thread was in calls or operators, and the starts of calls that need events to have happened."""
+
+    when: IntervalSet
+    needs_events_ns: Int64
+
+    @classmethod
+    def of(cls, trace: Trace, thread: int) -> _Active:
+        own = np.flatnonzero(
+            (trace.thread == thread)
+            & ((trace.category == Category.LAUNCH) | (trace.category == Category.CPU_OP))
+            & ~trace.named("ProfilerStep#", *DATA_LOADER, "Optimizer.", "autograd::engine::evaluate_function")
+        )
+        needs = np.array([NEEDS_EVENTS.match(name) is not None for name in trace.names], np.bool_)
+        return cls(union(trace.start_ns[own], trace.end_ns[own]), trace.start_ns[own[needs[trace.name[own]]]])
+
+
+class _Waits(msgspec.Struct, frozen=True):
+    """Pauses in which a thread waited for its device: starts, ends, and whether for a collective."""
+
+    start_ns: Int64
+    end_ns: Int64
+    communication: NDArray[np.bool_]
+
+    def of_kind(self, communication: bool) -> IntervalSet:
+        """Return when the thread waited for collectives, or for other work."""
+        chosen = self.communication == communication
+        return union(self.start_ns[chosen], self.end_ns[chosen])
+
+
+def _waits(active: Sequence[_Active], work: DeviceWork, on_cpu: bool) -> _Waits:
+    """Return the pauses in which threads waited; while another thread is active, a pause is a wait for that thread."""
+    found = [_Waits(*EMPTY, np.empty(0, np.bool_))]
+    for own in active:
+        since, until = own.when[1][:-1], own.when[0][1:]
+        others = union_all([EMPTY, *(other.when for other in active if other is not own)])
+        free = covered(others, until) - covered(others, since) <= _OTHERS_SHARE * (until - since)
+        pauses = Pauses(since[free], until[free], np.isin(until[free], own.needs_events_ns))
+        interval = awaited(pauses, work, on_cpu=on_cpu)
+        waited = np.flatnonzero(interval >= 0)
+        end = pauses.until_ns[waited]
+        # What the host does after the end of a collective is its own.
+        end = np.minimum(end, work.end_ns[interval[waited]]) if on_cpu else end
+        found.append(_Waits(pauses.since_ns[waited], end, work.communication[interval[waited]]))
+    return _Waits(*(np.concatenate([getattr(one, name) for one in found]) for name in _Waits.__struct_fields__))
+
+
 def _launching_threads(trace: Trace, launch: Int64) -> list[int]:
     """Return the threads that launched work or run the loop; NCCL's watchdog, which only queries, is not among them."""
     marks = trace.named("ProfilerStep#") & (trace.category <= Category.ANNOTATION)
-    threads: list[int] = unique(np.append(trace.thread[launch[launch >= 0]], trace.thread[marks])).tolist()
-    return threads
+    threads = unique(np.append(trace.thread[launch[launch >= 0]], trace.thread[marks]))
+    # Gloo's threads copy within a collective; they run no part of the program.
+    gloo = unique(trace.thread[(trace.category == Category.ANNOTATION) & trace.named(GLOO_PREFIX)])
+    own: list[int] = threads[~np.isin(threads, gloo)].tolist()
+    return own
 
 
 class _NameKinds(msgspec.Struct, frozen=True):

@@ -47,8 +47,8 @@ def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
     found = by_gain(run.cross_rank.findings)
     return [
         {
-            "cost": duration(finding.cost_ns),
-            "share": share(finding.share),
+            "cost": duration(finding.figure[0]),
+            "share": share(finding.figure[1]),
             "text": finding.text,
             "advice": finding.advice if finding.gain is None else f"{finding.advice} {gain_sentence(finding.gain)}",
             "idle": _cause(finding) in CAUSES,

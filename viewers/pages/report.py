@@ -137,8 +137,8 @@ def _findings(run: Run) -> Markup:
     gain = Markup('<p class="advice">{}</p>')
     entries = (
         entry.format(
-            milliseconds(f.cost_ns),
-            f"{100 * f.share:.1f} %",
+            milliseconds(f.figure[0]),
+            f"{100 * f.figure[1]:.1f} %",
             sanitize(f.text),
             sanitize(f.advice),
             "" if f.gain is None else gain.format(sanitize(gain_sentence(f.gain))),

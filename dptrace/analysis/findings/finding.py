@@ -24,7 +24,7 @@ from dptrace.timeline.host import HostCause
 if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 
-__all__ = ["MIN_SHARE", "Finding", "FindingContext", "by_gain", "exposures"]
+__all__ = ["MIN_SHARE", "Finding", "FindingContext", "by_gain", "exposures", "gains_nothing"]
 
 MIN_SHARE = 0.01
 """Smallest share of the step that a reported finding costs."""
@@ -48,6 +48,13 @@ class Finding(msgspec.Struct, frozen=True):
     gain: Gain | None = None
     """What a step would gain without it; None where no replay was asked for."""
 
+    @property
+    def figure(self) -> tuple[int, float]:
+        """What it is sorted by: its gain, or where that is unknown its cost, in ns and as a share of a step."""
+        if self.gain is None or self.gain.ns is None or not self.cost_ns:
+            return self.cost_ns, self.share
+        return self.gain.ns, self.share * self.gain.ns / self.cost_ns
+
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as plain data, with what it would gain where that was asked for."""
         names = ("kind", "text", "advice", "cost_ns", "share", "evidence")
@@ -57,7 +64,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 def by_gain(found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Sort findings by what a step would gain without them; by their cost where that is not known."""
-    return tuple(sorted(found, key=lambda f: -(f.cost_ns if f.gain is None or f.gain.ns is None else f.gain.ns)))
+    return tuple(sorted(found, key=lambda finding: -finding.figure[0]))
+
+
+def gains_nothing(finding: Finding) -> bool:
+    """Return whether a step would be no shorter without a finding."""
+    return finding.gain is not None and finding.gain.ns is not None and finding.gain.ns <= 0
 
 
 class FindingContext(msgspec.Struct, frozen=True, dict=True):

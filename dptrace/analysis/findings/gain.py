@@ -19,6 +19,10 @@ class Gain(msgspec.Struct, frozen=True):
     low_ns: int | None = None
     high_ns: int | None = None
     """Range of ``ns``: by the choice of steps, by what was inferred, and by the error of the replay."""
+    next_ns: int | None = None
+    """Of a straggler: what it gains after the stragglers above it. These and ``rest_ns`` add up to no straggler."""
+    rest_ns: int | None = None
+    """Of a straggler: what is left of the gain of no straggler, in delays too small for a finding."""
     median_step_ns: int | None = None
     """How much shorter the median step would be."""
     reason: str = ""
@@ -32,6 +36,8 @@ class Gain(msgspec.Struct, frozen=True):
             "gain_ns": self.ns,
             "gain_low_ns": self.low_ns,
             "gain_high_ns": self.high_ns,
+            "gain_next_ns": self.next_ns,
+            "gain_rest_ns": self.rest_ns,
             "gain_of_median_step_ns": self.median_step_ns,
             "gain_change": self.change or None,
             "gain_reason": self.reason or None,

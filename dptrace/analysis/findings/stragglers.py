@@ -22,7 +22,7 @@ from dptrace.core.intervals import Int64, covered
 from dptrace.core.units import duration, plural
 from dptrace.timeline.host import HostCause
 
-__all__ = ["DelayGroup", "group_delays", "stragglers"]
+__all__ = ["ADVICE", "MERGED", "SMALL", "steps_text", "straggler_reason", "stragglers", "waiting_text"]
 
 _IDLE_CAUSE = {
     "data_loading": "data_loading_ns",
@@ -41,13 +41,13 @@ _HOST_BOUND = {
     "nothing_recorded": (HostCause.NOTHING_RECORDED,),
 }
 """What the host did, where idle time that goes with a delay is host-bound; others are as in HOST_CAUSES."""
-_MERGED = ("host_bound", "python", "synchronizing")
+MERGED = ("host_bound", "python", "synchronizing")
 """Causes whose small parts on one rank together mean that its host is slower."""
-_SMALL = 0.3
+SMALL = 0.3
 """Share of a rank's cost below which such a part is small."""
 _NO_FINDING = ("passed_on", "before_recording")
 """The rank waits for another itself, which has its own finding; work from before the recording is no finding."""
-_ADVICE = {
+ADVICE = {
     "compute": "Compare its work (batch, sequence lengths, experts), clock rate and temperature with the others'.",
     "memory_copies": "Find what it copies in this time; pin the memory and copy on a separate stream.",
     "data_loading": "Raise its DataLoader's num_workers or prefetch_factor, and check its storage.",
@@ -96,8 +96,8 @@ def group_delays(delays: Sequence[Delay]) -> list[DelayGroup]:
         by_label[delay.device, delay.cause, delay.what, delay.where] += round(delay.cost_ns)
     groups: dict[tuple[object, ...], DelayGroup] = {}
     for delay in delays:
-        small = by_label[delay.device, delay.cause, delay.what, delay.where] < _SMALL * by_device[delay.device]
-        if delay.cause == "slower_host" or (delay.cause in _MERGED and small):
+        small = by_label[delay.device, delay.cause, delay.what, delay.where] < SMALL * by_device[delay.device]
+        if delay.cause == "slower_host" or (delay.cause in MERGED and small):
             key: tuple[object, ...] = "slower_host", delay.device
         elif delay.cause in ("compute", "memory_copies"):
             key = delay.cause, delay.device, delay.what
@@ -134,10 +134,8 @@ def _finding(context: FindingContext, group: DelayGroup) -> Finding:
     late = sorted({matches.device_ids[delay.device][0] for delay in group.delays if delay.cost_ns > 0})
     waiting = [matches.device_ids[device][0] for device in largest.waiting]
     steps = _cost_by_step(context, group)
-    text = (
-        f"{_ranks(waiting, capital=True)} {'waits' if len(waiting) == 1 else 'wait'} for {_ranks(late)}: "
-        f"{_reason(group, late, context.on_cpu)}, {_how_late(group, steps)}."
-    )
+    reason = straggler_reason(group.cause, largest.what, largest.where, late, context.on_cpu)
+    text = f"{waiting_text(waiting, late)}: {reason}, {_how_late(group, steps)}."
     worst = max(steps, key=lambda step: steps[step], default=str(matches.step[instance]))
     evidence: dict[str, Any] = {"rank": matches.device_ids[largest.device][0], "step": worst or None}
     evidence |= {
@@ -148,7 +146,7 @@ def _finding(context: FindingContext, group: DelayGroup) -> Finding:
     }
     evidence |= {"instance": instance, "late_ns": largest.late_ns, "count": len(_reached(group))}
     evidence |= {"ranks": late, "waiting_ranks": waiting, "cost_by_step_ns": steps}
-    return context.finding("straggler", text, _ADVICE[group.cause], group.gpu_ns, evidence)
+    return context.finding("straggler", text, ADVICE[group.cause], group.gpu_ns, evidence)
 
 
 def _reached(group: DelayGroup) -> set[int]:
@@ -177,35 +175,53 @@ def _ranks(ranks: Sequence[int], capital: bool = False) -> str:
     return f"{noun} {shown}"
 
 
-def _reason(group: DelayGroup, late: Sequence[int], on_cpu: bool) -> str:
+def waiting_text(waiting: Sequence[int], late: Sequence[int]) -> str:
+    """Return who waits for whom.
+
+    >>> waiting_text([0, 1, 3], [2]), waiting_text([], [1])
+    ('Ranks 0, 1, 3 wait for rank 2', 'Rank 1 takes longer than the others')
+    """
+    if not waiting and len(late) > 1:
+        return f"{_ranks(late, capital=True)} take turns keeping each other waiting"
+    if not waiting:
+        return f"{_ranks(late, capital=True)} takes longer than the others"
+    return f"{_ranks(waiting, capital=True)} {'waits' if len(waiting) == 1 else 'wait'} for {_ranks(late)}"
+
+
+def straggler_reason(cause: str, what: str, where: str, late: Sequence[int], on_cpu: bool) -> str:
     """Describe what the late ranks did that the others did not."""
-    largest, its = group.largest, "its" if len(late) == 1 else "their"
-    called = f" “{largest.what}”" if largest.what else ""
-    inside = f" in “{largest.where}”" if largest.where and largest.where != largest.what else ""
+    its = "its" if len(late) == 1 else "their"
+    called = f" “{what}”" if what else ""
+    inside = f" in “{where}”" if where and where != what else ""
     return {
         "compute": f"{its} compute takes longer"
         + (f" ({'operator' if on_cpu else 'kernel'}{called})" if called else ""),
         "memory_copies": f"{its} memory copies take longer" + (f" ({called.strip()})" if called else ""),
         "data_loading": f"{its} host waits for the DataLoader",
-        "allocator": f"{its} host allocates memory ({largest.what}){inside}",
+        "allocator": f"{its} host allocates memory ({what}){inside}",
         "synchronizing": f"{its} host blocks in{called}{inside}",
         "host_bound": f"{its} host is in{called or ' short operators'}{inside}",
         "python": f"{its} host runs Python code in{called} outside operators",
         "slower_host": f"{its} host runs the same operators more slowly" + (f", most{inside}" if inside else ""),
         "nothing_recorded": f"{its} host does nothing that the trace records",
         "unlevel_start": f"{its} recording begins at a later point of the program",
-        "uneven_end": f"{its} part of an earlier{' ' + largest.what if largest.what else ' collective'} ends later",
+        "uneven_end": f"{its} part of an earlier{' ' + what if what else ' collective'} ends later",
         "unknown": "the trace does not show why",
-    }[group.cause]
+    }[cause]
 
 
 def _how_late(group: DelayGroup, steps: Mapping[str, int]) -> str:
     """Describe how much later than the others, and in which steps; one delay has no median."""
     late: Int64 = np.array([delay.late_ns for delay in group.delays if delay.cost_ns > 0], np.int64)
     most = duration(int(late.max()))
-    where = f"in {next(iter(steps))} alone" if len(steps) == 1 else f"in {plural(len(steps), 'step')}"
+    where = steps_text(list(steps))
     if len(late) == 1:
         return f"{most} later {where}"
     if group.cause == "slower_host":
         return f"{plural(len(_reached(group)), 'late arrival')} {where}"
     return f"up to {most} later {where}"
+
+
+def steps_text(steps: Sequence[str]) -> str:
+    """Return in how many steps, or in which one."""
+    return f"in {steps[0]} alone" if len(steps) == 1 else f"in {plural(len(steps), 'step')}"

@@ -64,6 +64,10 @@ def arrivals(timeline: Timeline) -> Arrivals:
     queued = start - launch
     own = (launch != UNKNOWN) & (queued <= _LATENCY_NS)
     own |= (launch != UNKNOWN) & (queued <= _HOST_NS) & (launch > blocks.busy_until(start))
+    if timeline.on_cpu:
+        # Its thread starts it as soon as it has a core, unless it carries out another one.
+        before = np.append(-1, np.maximum.accumulate(ends))[np.arange(len(ends))]
+        own |= (launch != UNKNOWN) & (launch > before)
     none = np.full(len(start), UNKNOWN, np.int64)
     held_launch = np.where(last >= 0, np.append(blocks.launch_ns, UNKNOWN)[last], none)
     held_by = np.where(last >= 0, np.append(blocks.follows, -1)[last], -1)

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.split import part_intervals_of, union_all
-from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union
+from dptrace.analysis.per_gpu.split import part_intervals_of
+from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
 from dptrace.timeline.host import HostCause
 from dptrace.timeline.model import UNKNOWN, Timeline
 
@@ -63,8 +63,10 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
     bounds = timeline.windows.bounds
     window: IntervalSet = (bounds[:1], bounds[-1:]) if len(bounds) and bounds[0] < bounds[-1] else (bounds[:0],) * 2
     gaps = subtract(window, union_all(part_intervals))
-    late, latency = _causes(timeline, gaps)
-    waiting, host_gaps = _some(gaps, ~late & ~latency), _some(gaps, late)
+    launched = _launched(timeline, gaps)
+    host_gaps = _some((gaps[0], launched), launched > gaps[0])
+    short = gaps[1] - launched <= _LATENCY_NS
+    latency, waiting = (_some((launched, gaps[1]), (launched < gaps[1]) & chosen) for chosen in (short, ~short))
     loading = intersect(host_gaps, timeline.data_loading)
     rest = subtract(host_gaps, loading)
     bubble = _bubble(timeline, rest, waiting)
@@ -72,7 +74,7 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
     allocator = intersect(rest, timeline.host.intervals(HostCause.ALLOCATOR))
     synchronizing = intersect(rest, timeline.host.intervals(HostCause.SYNCHRONIZING))
     host = subtract(rest, union_all([allocator, synchronizing]))
-    sets = (loading, allocator, synchronizing, host, _some(gaps, ~late & latency), subtract(waiting, bubble), bubble)
+    sets = (loading, allocator, synchronizing, host, latency, subtract(waiting, bubble), bubble)
     causes = {name: np.diff(covered(part, bounds)) for name, part in zip(CAUSES, sets, strict=True)}
     return Idle(
         causes, gaps, dict(zip(CAUSES, sets, strict=True)), _some(host_gaps, host_gaps[1] - host_gaps[0] >= _LONG_NS)
@@ -101,8 +103,8 @@ def _some(intervals: IntervalSet, chosen: NDArray[np.bool_]) -> IntervalSet:
     return intervals[0][chosen], intervals[1][chosen]
 
 
-def _causes(timeline: Timeline, gaps: IntervalSet) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return for each gap whether the host launched its end late, and whether it is as short as launch latency."""
+def _launched(timeline: Timeline, gaps: IntervalSet) -> Int64:
+    """Return until when each gap is the host's: the launch of what ends it, or its start where that was earlier."""
     start, end = gaps
     first = np.searchsorted(timeline.start_ns, end, side="left")
     last = np.searchsorted(timeline.start_ns, end, side="right")
@@ -111,5 +113,5 @@ def _causes(timeline: Timeline, gaps: IntervalSet) -> tuple[NDArray[np.bool_], N
     launch = np.append(timeline.launch_ns, UNKNOWN)
     bounds = np.stack((first, last), axis=1).reshape(-1)
     earliest = np.minimum.reduceat(launch, bounds)[::2] if len(bounds) else np.empty(0, np.int64)
-    late = ~ended | (earliest > start)
-    return late, end - start <= _LATENCY_NS
+    until: Int64 = np.where(ended, np.clip(earliest, start, end), end)
+    return until

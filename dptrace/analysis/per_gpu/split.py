@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.arrays import median
-from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, subtract, union
+from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, subtract, union, union_all
 from dptrace.timeline.model import Kind, Phase, Timeline
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "part_intervals_of",
     "partition",
     "split",
-    "union_all",
 ]
 
 FIGURES = (
@@ -138,11 +137,6 @@ def _sets(timeline: Timeline) -> list[IntervalSet]:
     masks = [(kind == Kind.COMPUTE) & (timeline.phase == phase) for phase in _PHASE_OF.values()]
     masks += [kind == Kind.COMMUNICATION, kind == Kind.MEMORY]
     return [union(start[mask], end[mask]) for mask in masks]
-
-
-def union_all(sets: list[IntervalSet]) -> IntervalSet:
-    """Return the union of several sets of intervals."""
-    return union(np.concatenate([s for s, _ in sets]), np.concatenate([e for _, e in sets]))
 
 
 def part_intervals_of(timeline: Timeline) -> list[IntervalSet]:

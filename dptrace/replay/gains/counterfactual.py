@@ -12,7 +12,6 @@ from dptrace.analysis.findings.idle_gaps import HOST_CAUSES
 from dptrace.core.intervals import IntervalSet, subtract
 from dptrace.errors import DptraceError
 from dptrace.replay.gains.context import GainContext
-from dptrace.replay.gains.delayed_ranks import level_ranks
 from dptrace.replay.gains.device_time import HiddenCollectives, NoStreamGaps, NoStreamWaits, ShorterTasks
 from dptrace.replay.gains.host_time import host_time
 from dptrace.replay.gains.kernels import kernel_change
@@ -26,6 +25,7 @@ from dptrace.timeline.model import Timeline
 
 __all__ = ["counterfactual"]
 
+_UNLEVEL_START = "The recordings begin at different points of the program: no step would be shorter."
 _When = Callable[[Timeline], IntervalSet]
 
 
@@ -36,7 +36,7 @@ def counterfactual(finding: Finding, context: GainContext) -> Change | str:
         DptraceError: the run does not have what would change.
     """
     if finding.kind == "straggler":
-        return level_ranks(finding, context.run, context.model)
+        return _UNLEVEL_START
     if finding.kind in _HOST:
         return _without_host_time(finding, context.model)
     if finding.kind in _OTHERS:

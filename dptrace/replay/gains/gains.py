@@ -15,6 +15,7 @@ from dptrace.replay.gains.context import GainContext
 from dptrace.replay.gains.counterfactual import counterfactual
 from dptrace.replay.gains.device_time import HiddenCollectives
 from dptrace.replay.gains.measure import GainEstimate, Measurer
+from dptrace.replay.gains.stragglers import straggler_findings
 from dptrace.replay.simulation.changes import Change
 from dptrace.run.run import Run
 
@@ -30,9 +31,10 @@ Progress = Callable[[float], None]
 
 
 def find_gains(run: Run, found: Sequence[Finding], progress: Progress = lambda fraction: None) -> tuple[Finding, ...]:
-    """Return the findings of a run with what each would gain, in the same order.
+    """Return the findings of a run with what each would gain.
 
-    Where the run can't be replayed, each says why.
+    Findings on stragglers are then made of what a replay takes out, so that their gains add up to that of no straggler.
+    Where the run can't be replayed, all findings stay, and each says why.
     """
     if not found:
         return ()
@@ -41,11 +43,19 @@ def find_gains(run: Run, found: Sequence[Finding], progress: Progress = lambda f
     except DptraceError as error:
         gain = Gain(reason=_without_path(error, run))
         return tuple(replace(finding, gain=gain) for finding in found)
-    gained = []
-    for number, finding in enumerate(found, 1):
+    late = any(finding.kind == "straggler" for finding in found)
+    gained = gains.of_stragglers(run, lambda fraction: progress(fraction / 2)) if late else []
+    known = {rank for finding in gained for rank in finding.evidence["ranks"]}
+    others = [finding for finding in found if finding.kind != "straggler" or _is_unlevel(finding, known)]
+    for number, finding in enumerate(others, 1):
         gained.append(replace(finding, gain=gains.of(finding)))
-        progress(number / len(found))
+        progress((1 + number / len(others)) / 2)
     return tuple(gained)
+
+
+def _is_unlevel(finding: Finding, known: set[int]) -> bool:
+    """Return whether ranks are late only since their recordings begin at another point of the program."""
+    return finding.evidence["cause"] == "unlevel_start" and not known & set(finding.evidence["ranks"])
 
 
 def with_gains(run: Run, progress: Progress = lambda fraction: None) -> Run:
@@ -65,6 +75,10 @@ class _Gains:
         self._context = GainContext(run, run.replay.model)
         self._measurer = Measurer(run.replay)
         self._known: dict[Change, GainEstimate] = {}
+
+    def of_stragglers(self, run: Run, progress: Progress) -> list[Finding]:
+        """Return the findings on stragglers, with their gains."""
+        return straggler_findings(run, self._measurer, progress)
 
     def of(self, finding: Finding) -> Gain:
         """Return what a finding would gain, or why that is not known."""

@@ -68,6 +68,21 @@ class Measurer:
         """Whether waits are in the graph that only times suggest: the range is then that with and without them."""
         return bool(self.replay.model.graph.edge.of(*INFERRED).any())
 
+    @property
+    def steps(self) -> int:
+        """Number of steps from the start of the recording to the last that findings are about."""
+        return max(int(places[-1]) for places in self.replay.chosen.places) + 1
+
+    @property
+    def step_ns(self) -> float:
+        """Median length of a step of the mean rank, as recorded."""
+        return float(median(self.replay.measured[:, :, WALL].mean(axis=0)))
+
+    def gain_ns(self, change: Change) -> int:
+        """Return how much earlier the run ends per step, as :class:`dptrace.replay.whatif.WhatIf` says it."""
+        after = simulated_steps(change.apply(self.replay.model), self.replay.chosen)
+        return self._at_the_end(self._base[0], after)
+
     def measure(self, change: Change) -> GainEstimate:
         """Replay a change.
 
@@ -113,8 +128,7 @@ class Measurer:
 
     def _at_the_end(self, before: _Steps, after: _Steps) -> int:
         """Return how much earlier the last step ends, per step from the start of the recording."""
-        steps = max(int(places[-1]) for places in self.replay.chosen.places) + 1
-        return round(float((before.ended_ns - after.ended_ns).mean()) / steps)
+        return round(round(float((before.ended_ns - after.ended_ns).mean())) / self.steps)
 
     def _range(self, gained: Sequence[NDArray[np.float64]], ns: int, beyond: int, predicted_ns: int) -> tuple[int, int]:
         """Return the range of the gain at the end: of the mean over resampled steps, and by the replay's error."""

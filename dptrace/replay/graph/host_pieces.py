@@ -10,7 +10,7 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.graph.per_rank.process import Process
 
-__all__ = ["KEPT_NS", "HostPieces", "cut_longest", "host_pieces"]
+__all__ = ["KEPT_NS", "HostPieces", "cut_longest", "cut_pieces", "host_pieces"]
 
 KEPT_NS = 20_000
 """What remains of a call or a pause that is cut."""
@@ -26,6 +26,8 @@ class HostPieces(msgspec.Struct, frozen=True):
     """What it takes in the model."""
     index: Int64
     """Of its task, or -1 - that of its edge."""
+    twin: Int64
+    """Of the edge that has the same lag, after a wait instead of after the event before; or -1."""
 
     @property
     def at_ns(self) -> Int64:
@@ -37,6 +39,8 @@ class HostPieces(msgspec.Struct, frozen=True):
         own = self.index >= 0
         durations[self.index[own]] -= ns[own]
         lags[-1 - self.index[~own]] -= ns[~own]
+        both = self.twin >= 0
+        lags[self.twin[both]] -= ns[both]
 
 
 def host_pieces(model: Model, process: Process) -> HostPieces:
@@ -49,13 +53,28 @@ def host_pieces(model: Model, process: Process) -> HostPieces:
     edge = first + np.flatnonzero(graph.edge.of(EdgeKind.HOST, EdgeKind.THREAD)[first:last])
     # An event within another starts with it, whatever its lag.
     edge = edge[graph.edge.from_end[edge]]
+    waits = first + np.flatnonzero(graph.edge.of(EdgeKind.HIDDEN)[first:last])
+    twin = np.full(len(graph), -1, np.int64)
+    twin[graph.edge.dst[waits]] = waits
+    twin = twin[graph.edge.dst[edge]]
     before, after = graph.end_ns[graph.edge.src[edge]], graph.start_ns[graph.edge.dst[edge]]
+    before = np.where(twin >= 0, graph.end_ns[graph.edge.src[twin]], before)
     return HostPieces(
         np.concatenate((graph.start_ns[task], np.minimum(before, after))),
         np.concatenate((graph.end_ns[task], after)),
         np.maximum(np.concatenate((graph.duration_ns[task], graph.edge.lag_ns[edge])), 0),
         np.concatenate((task, -1 - edge)),
+        np.concatenate((np.full(len(task), -1), twin)),
     )
+
+
+def cut_pieces(length_ns: Int64, ns: int) -> Int64:
+    """Return what to take from each piece: of the longest first, and of all where many short ones took the time."""
+    cut = cut_longest(length_ns, ns)
+    left = length_ns - cut
+    share = min(1.0, (ns - int(cut.sum())) / max(1, int(left.sum())))
+    taken: Int64 = cut + np.floor(left * share).astype(np.int64)
+    return taken
 
 
 def cut_longest(length_ns: Int64, ns: int) -> Int64:

@@ -20,6 +20,10 @@ _LEFT_EARLY_NS = 100 * US
 """A rank that leaves this long before the last arrives waits for no other: the root of a broadcast, a sender."""
 
 
+_UNEVEN_NS = 200 * US
+"""Ranks that leave this far apart did not leave together: clocks differ by less."""
+
+
 class Transfers(msgspec.Struct, frozen=True):
     """The transfers of a run's collectives, one entry per transfer in each column.
 
@@ -47,6 +51,8 @@ class Transfers(msgspec.Struct, frozen=True):
     """Of each member that waits for the others: its task."""
     instance: Int64
     """Of each of these members: index of its transfer."""
+    match: Int64
+    """Of each transfer: index of its collective into the matches; -1 for one that is inserted."""
 
     def __len__(self) -> int:
         return len(self.duration_ns)
@@ -106,12 +112,17 @@ def add_rendezvous(
         task=first_task + np.arange(len(known)),
         arrival=member[waits],
         instance=instance[waits],
+        match=known,
     )
     edges.add(member[waits], transfers.task[instance[waits]], 0, EdgeKind.RENDEZVOUS)
     edges.add(member[~waits], transfers.task[instance[~waits]], 0, EdgeKind.RENDEZVOUS, from_end=False)
     transfers = _with_peers(edges, transfers, longest)
     # On a CPU, a thread leaves a collective only when it gets a core.
-    apart = ~absent & (on_cpu | ~matches.synchronizing[known])
+    # So it is where the ranks of an all-to-all on GPUs leave at different times.
+    first_end = _reduce(np.minimum, np.where(waits, end, np.iinfo(np.int64).max), first)
+    last_end = _reduce(np.maximum, np.where(waits, end, np.iinfo(np.int64).min), first)
+    uneven = last_end - first_end > _UNEVEN_NS
+    apart = ~absent & (on_cpu | uneven | ~matches.synchronizing[known])
     return _leaving_apart(edges, transfers, apart, end[waits])
 
 
@@ -146,6 +157,7 @@ def _leaving_apart(edges: Edges, transfers: Transfers, apart: NDArray[np.bool_],
         task=np.append(transfers.task, task),
         arrival=transfers.arrival,
         instance=instance,
+        match=np.append(transfers.match, transfers.match[of]),
     )
 
 

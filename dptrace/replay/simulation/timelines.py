@@ -48,7 +48,9 @@ def timeline_at(model: Model, number: int, times: Times) -> Timeline:
         actions=NO_ACTIONS,
         receiving=EMPTY,
     )
-    return moved.filter(np.argsort(start, kind="stable"))
+    order = np.argsort(start, kind="stable")
+    # Operators of a collective's own thread are part of it, and have no task.
+    return moved.filter(order[(tasks >= 0)[order]] if timeline.on_cpu else order)
 
 
 def _find(model: Model, number: int) -> tuple[Timeline, Process, Int64]:

@@ -238,6 +238,7 @@ class _Plan:
             group=np.zeros(count, np.int32),
             absent=np.zeros(count, np.bool_),
             sized=np.ones(count, np.bool_),
+            match=np.full(count, -1),
             task=transfer,
             arrival=arrival,
             instance=np.arange(count),

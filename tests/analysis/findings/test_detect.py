@@ -83,7 +83,7 @@ def test_gradients_that_go_one_by_one_are_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "launch", "loading"), [("host_bound", 58, None), ("data_loading", 58, (45, 60)), ("waiting", 1, None)]
+    ("kind", "launch", "loading"), [("host_bound", 60, None), ("data_loading", 60, (45, 60)), ("waiting", 1, None)]
 )
 def test_idle_time_is_reported_by_cause(kind: str, launch: int, loading: tuple[int, int] | None) -> None:
     """A gap of 20 ms on one of two ranks costs 10 ms on the mean GPU, and the worse rank is named."""

@@ -74,7 +74,10 @@ def _annotations(run: Run, gantt_chart: Chart, width: float) -> list[_Annotation
     found = [(finding, place_of(finding, run, gantt_chart)) for finding in run.cross_rank.findings]
     shown = [(finding, place) for finding, place in found if place is not None][:MOST]
     return [
-        (place, list(_lines(f"{finding.text} {duration(finding.cost_ns)}, {share(finding.share)} of a step.", width)))
+        (
+            place,
+            list(_lines(f"{finding.text} {duration(finding.figure[0])}, {share(finding.figure[1])} of a step.", width)),
+        )
         for finding, place in shown
     ]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
-from dptrace.analysis.per_gpu.split import Part, exposure, partition, union_all
+from dptrace.analysis.per_gpu.split import Part, exposure, partition
 from dptrace.comparison.step_alignment import AlignedSteps
-from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union
+from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.time_saved import time_saved_text
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role

@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.latency import Latency, merge_groups, with_phase_in_name
-from dptrace.analysis.findings.finding import Finding, by_gain
+from dptrace.analysis.findings.finding import Finding, by_gain, gains_nothing
 from dptrace.analysis.matching.match import Matches
-from dptrace.core.units import byte_size, milliseconds, share
+from dptrace.core.units import byte_size, milliseconds, plural, share
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.viewers.base.format import gain_sentence, plain
 from dptrace.viewers.terminal.tables.split import titled_table
@@ -20,27 +20,33 @@ MAX_ROWS = 6
 
 
 def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
-    """Return the findings: cost, text, advice, and what a step would gain where that was asked for.
+    """Return the findings: what a step would gain where that is known, else the cost; text and advice.
 
-    They are sorted by gain where it is known, else by cost.
+    They are sorted by that figure; those without which a step would gain nothing share a line.
     """
     if not findings:
         return Text("Findings: nothing costs 1 % of a step or more.", style="bold")
     replayed = any(finding.gain is not None and finding.gain.change for finding in findings)
-    order = "by what a step would gain without them" if replayed else "most expensive first"
-    parts: list[RenderableType] = [Text(f"Findings, {order} (cost per step)", style="bold")]
+    order = "by what a step would gain without each" if replayed else "most expensive first (cost per step)"
+    parts: list[RenderableType] = [Text(f"Findings, {order}", style="bold")]
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", no_wrap=True)
     table.add_column()
-    for finding in by_gain(findings):
-        cost = Text(f"{milliseconds(finding.cost_ns)} ms\n{share(finding.share)}", style="bold")
+    nothing = [finding for finding in findings if gains_nothing(finding)]
+    for finding in (finding for finding in by_gain(findings) if finding not in nothing):
+        figure, of_step = finding.figure
+        cost = Text(f"{milliseconds(figure)} ms\n{share(of_step)}", style="bold")
         lines = [plain(finding.text), plain(f"→ {finding.advice}{_where(finding)}")]
         if replayed and finding.gain is not None:
             lines.append(plain(f"= {gain_sentence(finding.gain)}"))
         table.add_row(cost, Group(*lines))
     if not replayed and (why := next((f.gain.reason for f in findings if f.gain is not None), "")):
         parts.append(plain(f"What a step would gain without them is not known: {why}"))
-    return Group(*parts, table)
+    parts.append(table)
+    if nothing:
+        kinds = ", ".join(sorted({finding.kind.replace("_", " ") for finding in nothing}))
+        parts.append(plain(f"A step would gain nothing without {plural(len(nothing), 'more finding')}: {kinds}."))
+    return Group(*parts)
 
 
 def _where(finding: Finding) -> str:

@@ -26,9 +26,9 @@ from dptrace.core.arrays import median
 from dptrace.timeline.host import HostCause, HostLabel
 from dptrace.timeline.model import UNKNOWN
 
-__all__ = ["LateGroup"]
+__all__ = ["HOST_CAUSES", "LateGroup"]
 
-_HOST_CAUSES = {
+HOST_CAUSES = {
     HostCause.NOTHING_RECORDED: "nothing_recorded",
     HostCause.DATA_LOADING: "data_loading",
     HostCause.ALLOCATOR: "allocator",
@@ -220,7 +220,7 @@ class LateGroup:
         return causes
 
     def _cause_of(self, label: HostLabel, column: int) -> Cause:
-        kind = _HOST_CAUSES[HostCause(label.cause)]
+        kind = HOST_CAUSES[HostCause(label.cause)]
         if self.devices[column].timeline.on_cpu and label.cause == HostCause.OPERATOR:
             kind = "compute"  # without a GPU, operators are the compute
         return Cause(kind, label.what, label.where)

@@ -11,6 +11,8 @@ from dptrace.core.intervals import Int64
 from dptrace.replay.graph.model import EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.per_rank.device_order import US, DeviceOrder
 from dptrace.replay.graph.per_rank.host_events import HostEvents
+from dptrace.timeline.blocked import NEEDS_EVENTS, Pauses, Work, awaited
+from dptrace.timeline.model import UNKNOWN
 
 __all__ = ["HostTasks", "add_host_order"]
 
@@ -20,27 +22,6 @@ _RESUME_NS = 20 * US
 """What a thread takes at least after a call and a wait that is not recorded."""
 
 
-class _HiddenWait(msgspec.Struct, frozen=True):
-    """How a pause looks in which the host was blocked in a call that is not recorded."""
-
-    least_ns: int
-    """Shortest pause."""
-    after_ns: int
-    """Longest time from the end of the device interval to the end of the pause."""
-    share: float
-    """Least share of the pause that the interval covers."""
-
-
-_ON_GPU = _HiddenWait(500 * US, 60 * US, 0.8)
-"""Such as cudaEventSynchronize of the allocator's retry, in older traces."""
-_ON_CPU = _HiddenWait(50 * US, 300 * US, 0.3)
-"""``Work.wait`` of gloo: its thread has to get a core first."""
-
-
-_PER_PAUSE = 1_000
-"""Share of a pause, as its inverse, up to which it may end later after the device interval."""
-
-
 class HostTasks(msgspec.Struct, frozen=True):
     """Numbers of the tasks of each host event; the two differ for a blocking call."""
 
@@ -48,8 +29,18 @@ class HostTasks(msgspec.Struct, frozen=True):
     finish: Int64
 
 
-def add_host_order(edges: Edges, host: HostEvents, device: DeviceOrder, tasks: HostTasks, interval_tasks: Int64) -> int:
+def add_host_order(
+    edges: Edges,
+    host: HostEvents,
+    device: DeviceOrder,
+    tasks: HostTasks,
+    interval_tasks: Int64,
+    names: tuple[str, ...],
+) -> int:
     """Add the edges between host events, and those from device intervals that hidden waits end with.
+
+    Args:
+        names: those of the host events.
 
     Returns:
         The number of hidden waits.
@@ -58,7 +49,8 @@ def add_host_order(edges: Edges, host: HostEvents, device: DeviceOrder, tasks: H
     before, nested = _predecessors(host)
     pause = np.where(before >= 0, start - end[before], np.iinfo(np.int64).max)
     pause[nested] = 0
-    hidden = _hidden_waits(host, device, before, pause, _ON_CPU if (host.kind == TaskKind.COMPUTE).any() else _ON_GPU)
+    on_cpu = bool((host.kind == TaskKind.COMPUTE).any())
+    hidden = _hidden_waits(host, device, before, pause, names, on_cpu=on_cpu)
     waits = hidden >= 0
     other = _handed_over(host, before, np.flatnonzero((pause > _HAND_OVER_NS) & ~waits))
     handed = other >= 0
@@ -72,8 +64,9 @@ def add_host_order(edges: Edges, host: HostEvents, device: DeviceOrder, tasks: H
     event = np.flatnonzero(handed)
     edges.add(tasks.finish[other[event]], tasks.begin[event], start[event] - end[other[event]], EdgeKind.THREAD)
     event = np.flatnonzero(waits)
-    edges.add(tasks.finish[before[event]], tasks.begin[event], _RESUME_NS, EdgeKind.HOST)
+    # What the host does after the wait, it also does where it need not wait.
     after = start[event] - device.end_ns[hidden[event]]
+    edges.add(tasks.finish[before[event]], tasks.begin[event], np.maximum(after, _RESUME_NS), EdgeKind.HOST)
     edges.add(interval_tasks[hidden[event]], tasks.begin[event], after, EdgeKind.HIDDEN)
     return len(event)
 
@@ -127,27 +120,17 @@ def _handed_over(host: HostEvents, before: Int64, event: Int64) -> Int64:
     return result
 
 
-def _hidden_waits(host: HostEvents, device: DeviceOrder, before: Int64, pause: Int64, like: _HiddenWait) -> Int64:
+def _hidden_waits(
+    host: HostEvents, device: DeviceOrder, before: Int64, pause: Int64, names: tuple[str, ...], *, on_cpu: bool
+) -> Int64:
     """Return for each host event the device interval that it waited for in the pause before it, or -1."""
     found = np.full(len(host), -1, np.int64)
-    launched = np.flatnonzero(device.launched_by >= 0)
-    event = np.flatnonzero((before >= 0) & (pause > like.least_ns))
-    if not len(event) or not len(launched):
-        return found
-    by_end = launched[np.argsort(device.end_ns[launched], kind="stable")]
-    ends = device.end_ns[by_end]
-    until = host.start_ns[event]
-    # Against a wait of a second, a tenth of a millisecond until the thread runs again is nothing.
-    low = np.searchsorted(ends, until - np.maximum(like.after_ns, pause[event] // _PER_PAUSE))
-    count = np.searchsorted(ends, until, side="right") - low
-    # Each pause with each interval that ends just before it does: low 3, count 2 → 3, 4.
-    which = np.repeat(np.arange(len(event)), count)
-    interval = by_end[np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + low[which]]
-    since = host.end_ns[before[event[which]]]
-    covered = device.end_ns[interval] - np.maximum(since, device.start_ns[interval])
-    fits = (covered > like.share * pause[event[which]]) & (device.launched_by[interval] < event[which])
-    which, interval, covered = which[fits], interval[fits], covered[fits]
-    # The one that covers most comes last, and stays.
-    order = np.argsort(covered, kind="stable")
-    found[event[which[order]]] = interval[order]
+    event = np.flatnonzero((before >= 0) & (pause > 0))
+    chosen = np.flatnonzero(device.communication & (device.launched_by >= 0)) if on_cpu else np.arange(len(device))
+    launch = np.append(host.start_ns, UNKNOWN)[device.launched_by[chosen]]
+    work = Work(device.start_ns[chosen], device.end_ns[chosen], launch, device.lane[chosen])
+    needs_events = np.array([NEEDS_EVENTS.match(name) is not None for name in names], np.bool_)
+    pauses = Pauses(host.end_ns[before[event]], host.start_ns[event], needs_events[host.name[event]])
+    interval = awaited(pauses, work, on_cpu=on_cpu)
+    found[event[interval >= 0]] = chosen[interval[interval >= 0]]
     return found

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.arrays import unique
-from dptrace.core.intervals import EMPTY, Int64
+from dptrace.core.intervals import EMPTY, Int64, covered, union
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.per_rank.blocking_calls import BlockingCalls, blocking_calls
@@ -95,7 +95,7 @@ def build_process(
     tasks.finish[blocking.event] = first_task + len(host) + np.arange(len(blocking))
     interval_tasks = first_task + len(host) + len(blocking) + np.arange(len(device))
     edges = Edges()
-    hidden = add_host_order(edges, host, device, tasks, interval_tasks)
+    hidden = add_host_order(edges, host, device, tasks, interval_tasks, names)
     _add_blocking(edges, blocking, tasks, interval_tasks)
     device.add_edges(edges, host, names, tasks.begin, interval_tasks)
     waits = add_stream_waits(edges, events, host, device, names, interval_tasks)
@@ -132,7 +132,7 @@ def _operators(events: RankEvents, timelines: Sequence[tuple[int, Timeline]], al
     timeline = timelines[0][1]
     if not timeline.on_cpu:
         return Operators(*EMPTY, EMPTY[0], np.empty(0, np.int32))
-    compute = np.flatnonzero(timeline.kind != Kind.COMMUNICATION)
+    compute = _own_operators(timeline)
     number = {name: i for i, name in enumerate(events.names)}
     names = np.array([number.get(name, -1) for name in timeline.names], np.int32)
     return Operators(
@@ -141,6 +141,19 @@ def _operators(events: RankEvents, timelines: Sequence[tuple[int, Timeline]], al
         timeline.lane[compute],
         names[timeline.name[compute]],
     )
+
+
+def _own_operators(timeline: Timeline) -> Int64:
+    """Return the operators of a CPU that are not part of a collective: its thread copies within it."""
+    compute, comm = (np.flatnonzero((timeline.kind == Kind.COMMUNICATION) == wanted) for wanted in (False, True))
+    inside = np.zeros(len(compute), np.bool_)
+    at = timeline.start_ns[compute]
+    for lane in unique(timeline.lane[comm]).tolist():
+        own = comm[timeline.lane[comm] == lane]
+        when = union(timeline.start_ns[own], timeline.end_ns[own])
+        inside |= (timeline.lane[compute] == lane) & (covered(when, at + 1) > covered(when, at))
+    result: Int64 = compute[~inside]
+    return result
 
 
 def _aligned(events: RankEvents, align: Align) -> RankEvents:
@@ -175,7 +188,7 @@ def _tasks_of(timeline: Timeline, places: Int64, interval_tasks: Int64, operator
     """Return the task of each interval of a timeline, or -1."""
     tasks = np.where(places >= 0, np.append(interval_tasks, -1)[places], -1)
     if timeline.on_cpu:
-        tasks[timeline.kind != Kind.COMMUNICATION] = operator_tasks
+        tasks[_own_operators(timeline)] = operator_tasks
     return tasks
 
 
