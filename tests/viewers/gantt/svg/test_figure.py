@@ -9,7 +9,7 @@ import pytest
 import dptrace
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.svg.figure import figure_svg
-from tests.support.real_traces import real
+from tests.support.paths import TRACES
 from tests.support.synthetic import training_run
 from tests.support.view_cases import many_ranks
 
@@ -57,13 +57,13 @@ def test_the_chosen_steps_and_ranks_are_drawn() -> None:
 
 def test_findings_are_numbered_in_the_chart_and_written_below() -> None:
     """The culprit is framed, and the text of the finding stands below the rows with its number."""
-    run = dptrace.open(real("straggler_v100_4ranks"))
+    run = dptrace.open(str(TRACES / "interleaved_cpu_2ranks"))
     drawn = figure_svg(run, annotate=True)
     numbers = [text for text in texts(drawn) if text in "123"]
 
     assert numbers.count("1") == 2
-    assert any("wait for rank 2" in text for text in texts(drawn))
-    assert not any("wait for rank 2" in text for text in texts(figure_svg(run)))
+    assert any("waits for rank 1" in text for text in texts(drawn))
+    assert not any("waits for rank 1" in text for text in texts(figure_svg(run)))
 
 
 def test_a_run_without_steps_says_so() -> None:
