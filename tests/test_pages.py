@@ -1,0 +1,131 @@
+"""The commands of the README and the documentation run as they are written, and so do the README's examples."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dptrace.commands.shared.main import cli
+from tests.support.paths import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+_BLOCK = re.compile(r"^(<!-- not run: [^\n]+ -->\n)?```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MEASURES = re.compile(r"dptrace (bench|links|record|sweep)\b|dptrace \w+ runs/")
+
+# In the README's order: who starts with dptrace reads one after the other.
+START = ["README.md", *dict.fromkeys(re.findall(r"docs/start/\w+\.md", README))]
+GUIDES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "guides").glob("*.md"))
+
+
+def blocks(page: str, language: str = "bash") -> dict[str, str]:
+    """Return the blocks of *page* that its readers can run, by their place."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return {
+        f"{page}:{text.count(chr(10), 0, found.start(2)) + 1}": found[3]
+        for found in _BLOCK.finditer(text)
+        if found[2] == language and not found[1]
+    }
+
+
+def of_the_documents() -> list[str]:
+    """Return the commands in the tables of the documents' numbers, once each."""
+    rows = [line for line in (ROOT / "docs" / "documents.md").read_text(encoding="utf-8").splitlines() if "|" in line]
+    return list(dict.fromkeys(re.findall(r"`(dptrace [^`]+)`", "\n".join(rows))))
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Make folders that hold what a clone holds and that commands may write to: one for START, one a guide."""
+
+    @cache
+    def made(name: str) -> Path:
+        here = tmp_path_factory.mktemp("clone")
+        for folder in ("traces", "docs", "trainers"):
+            (here / folder).symlink_to(ROOT / folder)
+        return here
+
+    return lambda page: made("start" if page in START else page)
+
+
+def run(command: list[str], folder: Path) -> None:
+    """Run *command* in the folder, without a GPU or a browser; show what it said where it fails."""
+    scripts = str(Path(sys.executable).parent)
+    environment = os.environ | {
+        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "",
+        "BROWSER": "true",
+        "DPTRACE_CACHE": str(folder / "cache"),
+    }
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert 0 == done.returncode, f"{command[-1]}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
+
+
+def test_every_page_is_found() -> None:
+    """An edit of the blocks' marks, or a page that no list names, must not make the tests below empty."""
+    commands = "\n".join(blocks("README.md").values())
+
+    assert {"README.md", *(f"docs/start/{page.name}" for page in (ROOT / "docs" / "start").iterdir())} == set(START)
+    assert {"analyze", "view", "record", "diff", "export"} <= set(re.findall(r"^dptrace (\w+)", commands, re.MULTILINE))
+    assert len(blocks("README.md", "python")) >= 2
+    assert len(of_the_documents()) > 80
+    assert sum(len(blocks(page)) for page in GUIDES) > 30
+
+
+@pytest.mark.spawn
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "block"),
+    [pytest.param(page, text, id=place) for page in (*START, *GUIDES) for place, text in blocks(page).items()],
+)
+def test_every_command_runs(page: str, block: str, clone: Callable[[str], Path]) -> None:
+    """One after the other, as someone who reads the page in a fresh clone would type them."""
+    run(["bash", "-e", "-v", "-c", block], clone(page))
+
+
+@pytest.mark.heavy
+def test_every_command_of_the_documents_runs(clone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that measure, which would take hours, and of what reads their runs only the options are looked at."""
+    monkeypatch.chdir(clone("documents"))
+    for line in of_the_documents():
+        only_parsed = ["--help"] if _MEASURES.match(line) else []
+        done = CliRunner().invoke(cli, [*shlex.split(line)[1:], *only_parsed])
+        assert 0 == done.exit_code, f"{line}\n{done.output[-2000:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.spawn
+def test_every_example_runs(clone: Callable[[str], Path]) -> None:
+    """With a tiny loader and model where an example has yours."""
+    pytest.importorskip("torch", reason="an example records")
+    yours = (
+        "import torch\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "loader = [torch.ones(2, 4)] * 20\n"
+        "def train_step(batch):\n"
+        "    model(batch).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+    )
+    for text in blocks("README.md", "python").values():
+        run([sys.executable, "-c", yours + text if "train_step" in text else text], clone("examples"))
+
+
+def test_every_link_of_the_readme_leads_somewhere() -> None:
+    """Files and pictures that the README names are there."""
+    targets = re.findall(r"\]\(([^)#\s]+)", README)
+
+    assert len(targets) > 15
+    assert not [target for target in targets if "://" not in target and not (ROOT / target).exists()]
