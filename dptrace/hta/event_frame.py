@@ -127,7 +127,8 @@ class EventFrameColumns(EventSink):
         events = self.decoder.decode(text)
         count = len(events)
         categories, lengths, starts = (list(map(get, events)) for get in (_category, _length, _start))
-        self.saw_last_event = self.saw_last_event or "Trace" in categories
+        last = next(filter(None, reversed(categories)), None)
+        self.saw_last_event = self.saw_last_event if last is None else last == "Trace"
         keep = np.fromiter(map(is_not, lengths, repeat(None)), np.bool_, count)
         for column in (categories, starts):
             keep &= np.fromiter(map(is_not, column, repeat(None)), np.bool_, count)

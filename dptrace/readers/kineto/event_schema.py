@@ -15,6 +15,7 @@ __all__ = [
     "DAMAGE",
     "NO_ARGS",
     "SPAN",
+    "UNKNOWN",
     "Args",
     "CompleteEvent",
     "DetailArgs",
@@ -53,9 +54,18 @@ _CATEGORIES = {
     "memcpy": Category.MEMORY,
     "memset": Category.MEMORY,
 }
-_UNUSED = 255
-SPAN = 254
-"""Code of Kineto's event over the whole recording, which it writes last."""
+_UNUSED = frozenset(
+    # Further categories of Kineto's (ActivityType.cpp) that no figure needs.
+    (
+        *("gpu_user_annotation", "overhead", "cuda_sync", "cuda_event", "cuda_profiler_range", "xpu_scope_profiler"),
+        *("external_correlation", "cpu_instant_event", "collective_comm"),
+    )
+)
+SPAN = 253
+"""Code of Kineto's event over the whole recording, which it writes after all others."""
+_UNUSED_CODE = 254
+UNKNOWN = 255
+"""Code of any other category."""
 
 
 class BasicArgs(msgspec.Struct, frozen=True, gc=False):
@@ -176,15 +186,16 @@ class _Phase(msgspec.Struct, frozen=True, gc=False):
     ph: str = ""
 
 
+SKIPPED_PHASES = "sftiIMCben"
+"""Flows, instants, metadata, counters and async events, which no figure needs."""
 _SKIPPED_EVENTS = [
-    # Those that Kineto and similar tools write; a class costs 0.25 ms, and events of other phases are read, too.
     msgspec.defstruct(f"Other{i}", [], tag_field="ph", tag=phase, frozen=True, gc=False)
-    for i, phase in enumerate("sftiIMCBEben")
+    for i, phase in enumerate(SKIPPED_PHASES)
 ]
 
 
 class _Events:
-    """Decoder of the complete events of a list, which counts the others without decoding their fields.
+    """Decoder of the complete events of a list, which counts the others and those of an unknown phase.
 
     Flows, instants, counters and metadata are up to half of a file. Tagged by their ``ph``, they become empty objects,
     so that the decoder skips their fields.
@@ -194,24 +205,25 @@ class _Events:
         self.complete = complete
         self.any: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Union[(complete, *_SKIPPED_EVENTS)]])  # type: ignore[valid-type]
         self.only: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[complete])  # type: ignore[valid-type]
-        self.phases = "X"
+        self.phases = {"X"}
 
-    def decode(self, text: bytes) -> tuple[int, list[Any]]:
+    def decode(self, text: bytes) -> tuple[int, int, list[Any]]:
         try:
             events = self.any.decode(text)
         except msgspec.ValidationError:
             return self._decode_others(text)
-        return len(events), self._wanted(events)
+        return len(events), 0, self._wanted(events)
 
     def _wanted(self, events: list[Any]) -> list[Any]:
         complete = self.complete
         return [event for event in events if type(event) is complete]
 
-    def _decode_others(self, text: bytes) -> tuple[int, list[Any]]:
+    def _decode_others(self, text: bytes) -> tuple[int, int, list[Any]]:
         """Do the same where an event has no ``ph`` or an unknown one."""
-        phases, events = _PHASES.decode(text), _TEXTS.decode(text)
-        wanted = [event for event, phase in zip(events, phases, strict=True) if phase.ph and phase.ph in self.phases]
-        return len(events), self.only.decode(b"[" + b",".join(wanted) + b"]")
+        phases, events = [event.ph for event in _PHASES.decode(text)], _TEXTS.decode(text)
+        wanted = [event for event, phase in zip(events, phases, strict=True) if phase in self.phases]
+        unknown = sum(phase not in _KNOWN_PHASES for phase in phases)
+        return len(events), unknown, self.only.decode(b"[" + b",".join(wanted) + b"]")
 
 
 class _EventsWithInstants(_Events):
@@ -222,12 +234,13 @@ class _EventsWithInstants(_Events):
         others = [other for other in _SKIPPED_EVENTS if other.__struct_config__.tag != "i"]
         self.any = msgspec.json.Decoder(list[Union[(complete, instant, *others)]])  # type: ignore[valid-type]
         self.only = msgspec.json.Decoder(list[complete | instant])  # type: ignore[valid-type]
-        self.phases = "Xi"
+        self.phases = {"X", "i"}
 
     def _wanted(self, events: list[Any]) -> list[Any]:
         return [event for event in events if isinstance(event, (CompleteEvent, Instant))]
 
 
+_KNOWN_PHASES = frozenset("X" + SKIPPED_PHASES)
 _PHASES: msgspec.json.Decoder[list[_Phase]] = msgspec.json.Decoder(list[_Phase])
 _TEXTS: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -239,8 +252,10 @@ def _events(exact: bool, with_comm_args: bool) -> _Events:
     return _Events(_CompleteWithArgs if with_comm_args else CompleteEvent)
 
 
-def complete_events(text: bytes, exact: bool = False, with_comm_args: bool = False) -> tuple[int, list[CompleteEvent]]:
-    """Decode a JSON list of events; return their number, and the complete ones among them.
+def complete_events(
+    text: bytes, exact: bool = False, with_comm_args: bool = False
+) -> tuple[int, int, list[CompleteEvent]]:
+    """Decode a JSON list of events; return their number, that of an unknown phase, and the complete ones among them.
 
     Args:
         exact: whether times with decimals become Decimal instead of float.
@@ -252,7 +267,7 @@ def complete_events(text: bytes, exact: bool = False, with_comm_args: bool = Fal
     return _events(exact, with_comm_args).decode(text)
 
 
-def detailed_events(text: bytes, exact: bool = False) -> tuple[int, list[CompleteEvent]]:
+def detailed_events(text: bytes, exact: bool = False) -> tuple[int, int, list[CompleteEvent]]:
     """Decode a JSON list of events as :func:`complete_events` does, with :class:`DetailArgs`."""
     return _detailed(exact).decode(text)
 
@@ -262,7 +277,7 @@ def _detailed(exact: bool) -> _Events:
     return _Events(_ExactWithDetails if exact else _CompleteWithDetails)
 
 
-def operator_events(text: bytes, exact: bool = False) -> tuple[int, list[CompleteEvent]]:
+def operator_events(text: bytes, exact: bool = False) -> tuple[int, int, list[CompleteEvent]]:
     """Decode a JSON list of events as :func:`complete_events` does, with :class:`InputArgs`."""
     return _with_inputs(exact).decode(text)
 
@@ -274,7 +289,7 @@ def _with_inputs(exact: bool) -> _Events:
 
 def events_with_instants(
     text: bytes, exact: bool = False, with_comm_args: bool = False
-) -> tuple[int, list[CompleteEvent | Instant]]:
+) -> tuple[int, int, list[CompleteEvent | Instant]]:
     """Decode a JSON list of events as :func:`complete_events` does; return the instants, too."""
     return _with_instants(exact, with_comm_args).decode(text)
 
@@ -286,10 +301,11 @@ def _with_instants(exact: bool, with_comm_args: bool) -> _EventsWithInstants:
 
 
 def code_of(category: str | None) -> int:
-    """Return the code of a file's category: a :class:`Category`, SPAN, or a larger number for unused ones."""
+    """Return the code of a file's category: a :class:`Category`, SPAN, or a larger number for others."""
     if category == "Trace":
         return SPAN
-    return _CATEGORIES.get(category.lower(), _UNUSED) if category is not None else _UNUSED
+    name = (category or "").lower()
+    return _CATEGORIES.get(name, _UNUSED_CODE if name in _UNUSED else UNKNOWN)
 
 
 def as_count(value: object) -> int | None:

@@ -184,7 +184,7 @@ def _assemble(
     has_comm_args[list(columns.comm)] = True
     waits = is_communication(names, rows.name, rows.category == Category.KERNEL, comm_patterns)
     good, end, impossible = validate_events(rows, has_comm_args, waits)
-    damage = [*metadata.damage, *_implausible_metadata(metadata), *_timeless(columns), *impossible]
+    damage = [*metadata.damage, *_implausible_metadata(metadata), *_left_out(columns), *impossible]
     order = _ordered(rows.start, end)
     order = order[good[order]]
     if not len(order):
@@ -282,12 +282,15 @@ def damage_of(name: str, columns: EventSink, cut_off: str) -> list[str]:
     return damage
 
 
-def _timeless(columns: Columns) -> list[str]:
+def _left_out(columns: Columns) -> list[str]:
     sentences = []
     if columns.missing_start:
         sentences.append(f"{plural(columns.missing_start, 'event')} left out without a start time.")
     if columns.missing_duration:
         sentences.append(f"{plural(columns.missing_duration, 'event')} without a duration, counted as 0.")
+    for count, field in ((columns.unknown_phase, "phase (ph)"), (columns.unknown_category, "category (cat)")):
+        if count:
+            sentences.append(f"{plural(count, 'event')} left out with a {field} that dptrace does not read.")
     return sentences
 
 

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from dptrace.readers.kineto.event_schema import SPAN, CompleteEvent, as_count, code_of, complete_events
+from dptrace.readers.kineto.event_schema import SPAN, UNKNOWN, CompleteEvent, as_count, code_of, complete_events
 from dptrace.readers.trace import Category
 
 
@@ -15,21 +15,24 @@ def text(*events: object) -> bytes:
     return json.dumps(list(events)).encode()
 
 
-@pytest.mark.parametrize("other", ["s", "f", "t", "i", "M", "C", "B", "E", "Ω", ""])
-def test_only_complete_events_are_looked_into(other: str) -> None:
-    """Fields of events of other phases are not decoded, so that errors in them do not matter."""
+@pytest.mark.parametrize(
+    ("other", "known"),
+    [*((phase, True) for phase in "sftiMC"), *((phase, False) for phase in ("B", "E", "Ω", "XX", ""))],
+)
+def test_only_complete_events_are_looked_into(other: str, known: bool) -> None:
+    """Fields of events of other phases are not decoded, so that errors in them do not matter; unknown ones count."""
     odd = {"ph": other, "ts": {}, "name": [1], "args": 5}
 
-    count, complete = complete_events(text(odd, {"ph": "X", "name": "a"}, odd))
+    count, unknown, complete = complete_events(text(odd, {"ph": "X", "name": "a"}, odd))
 
-    assert (3, ["a"]) == (count, [event.name for event in complete])
+    assert (3, 0 if known else 2, ["a"]) == (count, unknown, [event.name for event in complete])
 
 
 def test_the_phase_may_stand_anywhere() -> None:
     """Files of other tools start events with another key."""
     written = b'[{"name": "a", "ts": 1.5, "ph": "X"}, {"id": 1, "ts": 2, "ph": "s"}]'
 
-    assert (2, [CompleteEvent(name="a", ts=1.5)]) == complete_events(written)
+    assert (2, 0, [CompleteEvent(name="a", ts=1.5)]) == complete_events(written)
 
 
 @pytest.mark.parametrize("bad", [{"ph": "X", "ts": {}}, {"ph": "X", "args": 5}, {"ph": 5}, 7, None])
@@ -42,19 +45,20 @@ def test_what_is_no_event_is_damage(bad: object) -> None:
 
 def test_times_keep_their_digits_when_asked() -> None:
     """Exact decoding keeps every digit."""
-    (event,) = complete_events(b'[{"ph": "X", "ts": 1712195495519689.047}]', exact=True)[1]
+    (event,) = complete_events(b'[{"ph": "X", "ts": 1712195495519689.047}]', exact=True)[2]
 
     assert "1712195495519689.047" == str(event.ts)
 
 
 def test_categories_of_every_year_are_known() -> None:
-    """The spellings of 2021 and of today, Kineto's own span, and unused categories."""
+    """The spellings of 2021 and of today, Kineto's own span, unused and unknown categories."""
     names = ("python_function", "cpu_op", "Operator", "hip_runtime", "Kernel", "gpu_memset", "Trace")
     codes = [code_of(name) for name in names]
 
     expected = [Category.PYTHON, Category.CPU_OP, Category.CPU_OP, Category.LAUNCH, Category.KERNEL, Category.MEMORY]
     assert [*expected, SPAN] == codes
-    assert min(map(code_of, ("overhead", "", None))) > SPAN
+    assert UNKNOWN > code_of("overhead") > SPAN
+    assert {UNKNOWN} == {*map(code_of, ("hpu_op", "", None))}
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,22 @@ def test_a_cut_is_a_cut_wherever_it_falls(tmp_path: Path) -> None:
     assert not read_trace(_write(tmp_path, text)).cut
 
 
+def test_kinetos_last_event_proves_a_file_whole_only_where_it_is_the_last(tmp_path: Path) -> None:
+    """What ends behind the event over the whole recording is complete; in a file sorted by time that event is first."""
+    file = KinetoFile()
+    for k in range(20):
+        file.op("a", 5 * k + 1, 5 * k + 2)
+    events, cut = file.events, {}
+    file = KinetoFile().event("Trace", "PyTorch Profiler (0)", 0, 200, tid="Trace")
+    for order, those in (("written", [*events, *file.events]), ("sorted", [*file.events, *events])):
+        file.events = [*those, {"ph": "M", "name": "x"}, {"ph": "i", "name": "Record Window End", "ts": 200}]
+        text = file.text()
+        cut[order] = read_trace(_write(tmp_path, text[: text.index("Record")])).cut
+        assert not read_trace(_write(tmp_path, text)).cut
+
+    assert {"written": False, "sorted": True} == cut
+
+
 def test_a_gzip_that_lost_only_its_trailer_is_whole(tmp_path: Path) -> None:
     """The document is closed: nothing is missing, and nothing is refused."""
     path = tmp_path / "t.json.gz"
@@ -269,6 +285,30 @@ def test_a_pipe_is_read(tmp_path: Path) -> None:
     writer.join()
 
     assert 1 == len(trace)
+
+
+@pytest.mark.parametrize("odd", [{"ph": "Q"}, {"ph": ""}, {"ph": "B"}, {"cat": "hpu_op"}, {"cat": None}, {"ts": "-3"}])
+def test_no_event_is_left_out_uncounted(odd: dict[str, Any], tmp_path: Path) -> None:
+    """An event of an unknown phase or category, or with a time that can't be, is reported."""
+    file = KinetoFile(base=False)
+    for k in range(3):
+        file.op("a", 1e12 + k, 1e12 + k + 0.5)
+    file.events[1] |= odd
+
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    assert 2 == len(trace)
+    assert ["1 event left out"] == [sentence[8:24] for sentence in trace.damage]
+
+
+def test_events_that_no_figure_needs_are_no_loss(tmp_path: Path) -> None:
+    """Metadata, flows, counters and Kineto's other categories are not reported."""
+    file = KinetoFile().op("a", 1, 2).event("gpu_user_annotation", "b", 1, 2).event("overhead", "c", 1, 2)
+    file.events += [{"ph": phase, "name": "d", "ts": 1} for phase in "MstfCi"]
+
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    assert (1, ()) == (len(trace), trace.damage)
 
 
 def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class DetailedColumns(Columns):
         self._detail: list[NDArray[np.int32]] = []
         self._numbers = _Numbers()
 
-    def _complete_events(self, text: bytes) -> tuple[int, list[CompleteEvent]]:
+    def _complete_events(self, text: bytes) -> tuple[int, int, list[CompleteEvent]]:
         return detailed_events(text, self._exact)
 
     def _reduce(self, kept: list[CompleteEvent], start: Int64, category: NDArray[np.uint8]) -> None:

@@ -26,6 +26,7 @@ from dptrace.readers.kineto.event_schema import (
     DAMAGE,
     NO_ARGS,
     SPAN,
+    UNKNOWN,
     Args,
     CompleteEvent,
     as_count,
@@ -135,10 +136,13 @@ class DecodedPart:
     """Names that the sender's earlier parts do not hold; their ids continue those, as the threads' do."""
     threads: list[tuple[Any, Any]] = field(default_factory=list)
     counts: tuple[int, ...] = ()
-    saw_last_event: bool = False
+    saw_last_event: bool | None = None
 
 
-_COUNTS = ("events", "kept", "dropped", "repaired", "missing_start", "missing_duration")
+_COUNTS = (
+    *("events", "kept", "dropped", "repaired"),
+    *("missing_start", "missing_duration", "unknown_phase", "unknown_category"),
+)
 
 
 _SHORTEST_PYTHON_US = 20
@@ -165,8 +169,11 @@ class EventSink(ABC):
     """Events that could not be decoded."""
     repaired = 0
     """Events whose text was damaged and repaired."""
-    saw_last_event = False
-    """Whether Kineto's last event was read, so that no event is missing."""
+    saw_last_event: bool | None = None
+    """Whether the last complete event is the one that Kineto writes last, so that none is missing; None before any.
+
+    In a file sorted by time that event comes first, and proves nothing.
+    """
 
     @abstractmethod
     def decode(self, text: bytes) -> None:
@@ -190,6 +197,10 @@ class Columns(EventSink):
         """Events dropped because they have no start time."""
         self.missing_duration = 0
         """Events kept without a duration, which counts as 0."""
+        self.unknown_phase = 0
+        """Events dropped because of their ``ph``: none of those that are read or known to be unneeded."""
+        self.unknown_category = 0
+        """Complete events dropped because of their ``cat``, in the same way."""
         self._names, self._threads = _Names(), _Threads()
         self._carries_comm_args: NDArray[np.bool_] = np.zeros(0, np.bool_)
         """Which names start with one of METADATA_PREFIXES, as far as the string table was searched."""
@@ -228,7 +239,7 @@ class Columns(EventSink):
             except _NeedsArgs:
                 self._with_comm_args = True
 
-    def _complete_events(self, text: bytes) -> tuple[int, list[CompleteEvent]]:
+    def _complete_events(self, text: bytes) -> tuple[int, int, list[CompleteEvent]]:
         return complete_events(text, self._exact, self._with_comm_args)
 
     def _wanted(self, events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -239,10 +250,11 @@ class Columns(EventSink):
         """Return what else a trace has of the events in *order*, by the name of its field."""
         return {}
 
-    def _take(self, count: int, complete: list[CompleteEvent]) -> None:
+    def _take(self, count: int, unknown_phase: int, complete: list[CompleteEvent]) -> None:
         codes = self._codes
         category = np.frombuffer(bytes([codes[event.cat] for event in complete]), np.uint8)
-        whole = bool((category == SPAN).any())
+        unknown_category = int((category == UNKNOWN).sum())
+        ends_whole = bool(category[-1] == SPAN) if complete else self.saw_last_event
         wanted = (category < SPAN) & self._wanted(complete, category)
         kept = complete if wanted.all() else list(compress(complete, wanted.tolist()))
         category = category if kept is complete else category[wanted]
@@ -256,7 +268,9 @@ class Columns(EventSink):
         if kept:
             self._reduce(kept, start, category)
         self.missing_start += missing_start
-        self.saw_last_event = self.saw_last_event or whole
+        self.unknown_phase += unknown_phase
+        self.unknown_category += unknown_category
+        self.saw_last_event = ends_whole
         self.kept += len(kept)
         self.events += count
 
@@ -331,7 +345,7 @@ class Columns(EventSink):
             self.saw_last_event,
         )
         self._sent = (len(self._names.numbers), len(self._threads.pairs))
-        self.chunks, self.comm = [], {}
+        self.chunks, self.comm, self.saw_last_event = [], {}, None
         for count in _COUNTS:
             setattr(self, count, 0)
         return part
@@ -346,7 +360,7 @@ class Columns(EventSink):
         self.comm.update((self.kept + place, args) for place, args in part.comm.items())
         for count, more in zip(_COUNTS, part.counts, strict=True):
             setattr(self, count, getattr(self, count) + more)
-        self.saw_last_event = self.saw_last_event or part.saw_last_event
+        self.saw_last_event = self.saw_last_event if part.saw_last_event is None else part.saw_last_event
 
 
 @dataclass(slots=True)

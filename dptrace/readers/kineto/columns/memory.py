@@ -47,14 +47,14 @@ class MemoryColumns(Columns):
         """Per chunk: time, thread, whether it failed, then one column for each of _FIELDS."""
         self._unreadable = 0
 
-    def _complete_events(self, text: bytes) -> tuple[int, list[CompleteEvent]]:
-        count, events = events_with_instants(text, self._exact, self._with_comm_args)
-        return count, cast("list[CompleteEvent]", events)  # _take sorts them apart
+    def _complete_events(self, text: bytes) -> tuple[int, int, list[CompleteEvent]]:
+        count, unknown, events = events_with_instants(text, self._exact, self._with_comm_args)
+        return count, unknown, cast("list[CompleteEvent]", events)  # _take sorts them apart
 
     def _wanted(self, events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
         return long_or_module(events, category)
 
-    def _take(self, count: int, complete: list[CompleteEvent]) -> None:
+    def _take(self, count: int, unknown_phase: int, complete: list[CompleteEvent]) -> None:
         events: list[CompleteEvent | Instant] = [*complete]
         instants = [event for event in events if isinstance(event, Instant)]
         readable = [
@@ -63,7 +63,7 @@ class MemoryColumns(Columns):
             if event.name in (_ALLOCATION, _FAILED) and event.ts is not None and (args := _args(event)) is not None
         ]
         part = self._columns(readable)
-        super()._take(count, [event for event in events if isinstance(event, CompleteEvent)])
+        super()._take(count, unknown_phase, [event for event in events if isinstance(event, CompleteEvent)])
         self._unreadable += sum(event.name in (_ALLOCATION, _FAILED) for event in instants) - len(readable)
         self._parts.append(part)
 

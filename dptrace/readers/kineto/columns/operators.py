@@ -30,7 +30,7 @@ class OperatorColumns(Columns):
         self._more: list[tuple[NDArray[np.int32], Int64, NDArray[np.int32]]] = []
         self._numbers: dict[tuple[bytes, bytes, bytes, bytes], int] = {}
 
-    def _complete_events(self, text: bytes) -> tuple[int, list[CompleteEvent]]:
+    def _complete_events(self, text: bytes) -> tuple[int, int, list[CompleteEvent]]:
         return operator_events(text, self._exact)
 
     def _wanted(self, events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
