@@ -29,6 +29,33 @@ def _broadcast(call: OperatorCall) -> int:
     return math.prod(0 if 0 in column else max(column) for column in zip(*padded, strict=True))
 
 
+_CATEGORIES = (("bool",), ("unsigned char", "signed char", "short", "int", "long", "long int"))
+"""Types below floating point, lowest first; those with a point come next, and complex ones last."""
+
+
+def _promotion(dtype: str) -> tuple[int, int]:
+    """Return what ranks a type where inputs of several types have a common result: its category, then its bytes."""
+    known = next((place for place, types in enumerate(_CATEGORIES) if dtype in types), len(_CATEGORIES))
+    return known + dtype.startswith("c10::complex"), ITEM_BYTES[dtype]
+
+
+def _result_bytes(call: OperatorCall) -> int:
+    """Return the bytes of an element of the result by torch's promotion of types.
+
+    An input without dimensions, as which a Python number is recorded, only counts where its category is higher, and a
+    number then has the default type instead of its own, double.
+    """
+    tensors = call.tensors()
+    sized = [call.dtype(index) for index in tensors if call.dims[index]]
+    scalars = [call.dtype(index) for index in tensors if not call.dims[index]]
+    if not sized:
+        return max(map(_promotion, scalars))[1]
+    most, scalar = max(map(_promotion, sized)), max(map(_promotion, scalars), default=(0, 0))
+    if scalar[0] <= most[0]:
+        return most[1]
+    return scalar[1] // 2 if "double" in max(scalars, key=_promotion) else scalar[1]
+
+
 def _has_list(call: OperatorCall) -> bool:
     return any(name in ("TensorList", "GenericList") for name in call.dtypes)
 
@@ -37,7 +64,7 @@ def _elementwise(kind: str = "elementwise", result: int | None = None, more: int
     """Return the formula of an operator that writes one element for each of its broadcast inputs.
 
     Args:
-        result: bytes of an element of the result; None for those of the widest input.
+        result: bytes of an element of the result; None where it has the inputs' common type.
         more: bytes that it writes in addition to each, such as those of a mask.
     """
 
@@ -45,7 +72,7 @@ def _elementwise(kind: str = "elementwise", result: int | None = None, more: int
         tensors = call.tensors()
         if not tensors or _has_list(call):
             return None
-        item = max(ITEM_BYTES[call.dtype(index)] for index in tensors) if result is None else result
+        item = _result_bytes(call) if result is None else result
         return _cost(call, _inputs(call) + (item + more) * _broadcast(call), kind)
 
     return formula

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+from dptrace.model.flops.calls import ITEM_BYTES
 from dptrace.model.flops.costs import OperatorCall, cost
 
 F32, BF16, I64 = "float", "c10::BFloat16", "long int"
@@ -16,7 +18,7 @@ F32, BF16, I64 = "float", "c10::BFloat16", "long int"
     [
         ("aten::add", ((8, 4), (4,), ()), (F32, F32, "Scalar"), (), 4 * (32 + 4 + 32), "elementwise"),
         ("aten::add_", ((8, 4), (4,), ()), (F32, F32, "Scalar"), (), 4 * (32 + 4 + 32), "elementwise"),
-        ("aten::mul", ((8, 4), ()), (BF16, F32), (), 2 * 32 + 4 + 4 * 32, "elementwise"),
+        ("aten::mul", ((8, 4), ()), (BF16, "double"), (), 2 * 32 + 8 + 2 * 32, "elementwise"),
         ("aten::eq", ((8, 4), (8, 1)), (F32, F32), (), 4 * (32 + 8) + 32, "elementwise"),
         ("aten::native_dropout", ((8, 4), (), ()), (F32, "Scalar", "Scalar"), (), 32 * (4 + 4 + 1), "elementwise"),
         ("aten::fill_", ((8, 4), ()), (F32, "Scalar"), (), 128, "elementwise"),
@@ -52,11 +54,39 @@ F32, BF16, I64 = "float", "c10::BFloat16", "long int"
 def test_bytes_are_those_of_inputs_and_outputs(
     name: str, dims: tuple[Any, ...], dtypes: tuple[str, ...], concrete: tuple[str, ...], expected: int, kind: str
 ) -> None:
-    """Each tensor once, a result in the widest type of its inputs; FLOPs are left open."""
+    """Each tensor once, a result in the common type of its inputs; FLOPs are left open."""
     found = cost(OperatorCall(name, dims, dtypes, concrete))
 
     assert found is not None
     assert (expected, None, kind) == (found.bytes, found.flops, found.kind)
+
+
+TYPES = {
+    "bool": torch.bool,
+    "signed char": torch.int8,
+    "long int": torch.int64,
+    "c10::BFloat16": torch.bfloat16,
+    "float": torch.float,
+    "c10::complex<float>": torch.complex64,
+}
+NUMBERS = {"bool": True, "long int": 2, "double": 0.5, "c10::complex<double>": 1j}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_results_have_the_type_of_torchs_promotion(name: str) -> None:
+    """With a tensor of each other type, with a scalar tensor of it, and with Python's numbers."""
+    tensor = torch.ones(6, dtype=TYPES[name])
+    for other, dtype in TYPES.items():
+        for dims in ((6,), ()):
+            moved = 6 * tensor.itemsize + torch.ones(dims, dtype=dtype).nbytes
+            found = cost(OperatorCall("aten::mul", ((6,), dims), (name, other)))
+            assert found is not None
+            assert moved + 6 * torch.result_type(tensor, torch.ones(dims, dtype=dtype)).itemsize == found.bytes
+    for other, number in NUMBERS.items():
+        found = cost(OperatorCall("aten::mul", ((6,), ()), (name, other)))
+        assert found is not None
+        assert found.bytes is not None
+        assert 6 * (tensor.itemsize + torch.result_type(tensor, number).itemsize) == found.bytes - ITEM_BYTES[other]
 
 
 @pytest.mark.parametrize("name", ["aten::_foreach_add_", "aten::cat", "aten::add_", "aten::mul", "aten::sum"])
