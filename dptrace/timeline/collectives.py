@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
 from dptrace.core.intervals import Int64
 from dptrace.readers.communication import CALLERS, kind_of, synchronizes
@@ -28,7 +29,8 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
 
     It comes from the kernel's own metadata, else from that of the events that enclose its launch
     (``record_param_comms``), else the kind comes from their names (``nccl:all_reduce``, ``c10d::allreduce_``: RCCL
-    names every kernel Generic), else from the kernel's name.
+    names every kernel Generic), else from the kernel's name. A kernel of that name whose launch is not recorded is of
+    the others' kind, where they are all of one.
     """
     launched = launch >= 0
     thread, time = trace.thread[launch], trace.start_ns[launch]
@@ -57,6 +59,13 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
         if known not in plain:
             plain[known] = Collective(_kind(trace, names), label=label, synchronizes=together, gradients=hook)
         collectives.append(plain[known])
+    kernels = trace.name[events].tolist()
+    kinds: dict[int, set[str]] = {}
+    for place in np.flatnonzero(launched).tolist():
+        kinds.setdefault(kernels[place], set()).add(collectives[place].kind)
+    for place in np.flatnonzero(~launched).tolist():
+        if events[place] not in trace.comm and len(only := kinds.get(kernels[place], ())) == 1:
+            collectives[place] = replace(collectives[place], kind=next(iter(only)))
     return tuple(collectives)
 
 

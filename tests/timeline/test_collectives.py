@@ -65,6 +65,17 @@ def test_an_orphan_of_unknown_kind_is_other(tmp_path: Path) -> None:
     assert Collective("other") == collective(KinetoFile().kernel("ncclDevKernel_Generic(x)", 1, 2, None), tmp_path)
 
 
+@pytest.mark.parametrize(("second", "orphan"), [("c10d::alltoall_", "all_to_all"), ("c10d::send", "send_recv")])
+def test_an_orphan_is_of_the_kind_of_all_other_kernels_of_its_name(second: str, orphan: str, tmp_path: Path) -> None:
+    """SendRecv carries out an all-to-all and messages: its name does not tell which."""
+    file = KinetoFile().kernel("ncclDevKernel_SendRecv(x)", 1, 2, None)
+    file.op("c10d::alltoall_", 10, 15).kernel("ncclDevKernel_SendRecv(x)", 16, 19, 11)
+    file.op(second, 30, 35).kernel("ncclDevKernel_SendRecv(x)", 36, 39, 31)
+    (timeline,) = build_timelines(read_trace(file.write(tmp_path / "t.json")), 0)
+
+    assert [orphan, "all_to_all"] == [one.kind for one in timeline.collectives[:2]]
+
+
 def test_group_and_peer_are_kept(tmp_path: Path) -> None:
     """The group's ranks and purpose, and the peer of a send."""
     args: dict[str, Any] = {
