@@ -16,6 +16,7 @@ from dptrace.analysis.compute_findings.recompute import recompute
 from dptrace.analysis.compute_findings.roofline import far_below_the_roofline
 from dptrace.analysis.compute_findings.short_kernels import short_kernels
 from dptrace.analysis.compute_findings.uneven_ranks import uneven_ranks
+from dptrace.analysis.compute_findings.unfused_attention import unfused_attention
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding
 from dptrace.timeline.model import Timeline
 from dptrace.timeline.operator_calls import OperatorCalls
@@ -23,6 +24,7 @@ from dptrace.timeline.operator_calls import OperatorCalls
 __all__ = ["compute_findings"]
 
 _DETECTORS = (
+    unfused_attention,
     far_below_the_roofline,
     elementwise_chains,
     short_kernels,

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.compute_findings.context import ComputeContext
 from dptrace.analysis.compute_findings.step_kernels import StepKernels, Work
+from dptrace.analysis.compute_findings.unfused_attention import in_unfused_attention
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.intervals import Int64
 from dptrace.core.units import duration, plural
@@ -24,7 +25,7 @@ _MAX_RATIO = 4
 """Ratio of bytes between neighbors beyond which they do not work on the same tensor."""
 _ADVICE = (
     "Compile the part of the model around them (torch.compile fuses such chains into one kernel), or use fused "
-    "operators (scaled_dot_product_attention, rms_norm, fused rotary embeddings)."
+    "operators (rms_norm, fused rotary embeddings)."
 )
 _OPTIMIZER_ADVICE = "Give the optimizer fused=True or foreach=True: it then updates all parameters with few kernels."
 
@@ -105,7 +106,7 @@ def _chains(kernels: StepKernels) -> tuple[Int64, Int64]:
     A chain ends where the device, stream, step or phase changes, at a kernel of another kind, and where the bytes of
     two neighbors differ too much.
     """
-    fusible = kernels.of_work([_is_fusible(work) for work in kernels.work])
+    fusible = kernels.of_work([_is_fusible(work) for work in kernels.work]) & ~in_unfused_attention(kernels)
     moved = kernels.of_work([work.cost.bytes or 0 if work.cost else 0 for work in kernels.work], np.float64)
     rows = np.flatnonzero(fusible)
     if not len(rows):

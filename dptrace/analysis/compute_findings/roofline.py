@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.compute_findings.context import ComputeContext
 from dptrace.analysis.compute_findings.step_kernels import StepKernels, Work
+from dptrace.analysis.compute_findings.unfused_attention import in_unfused_attention
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.units import duration, plural, share
 from dptrace.model.flops.calls import Cost
@@ -196,7 +197,9 @@ def _example(context: ComputeContext, product: _Product) -> str:
 def _products(context: ComputeContext) -> list[_Product]:
     """Return the products of all devices with a known peak; the kernels of one call count together."""
     kernels = context.kernels
-    kernels = kernels.filter(kernels.of_work([_has_roofline(work) for work in kernels.work]) & (kernels.call >= 0))
+    # Those of attention that is not fused are a finding of their own.
+    chosen = kernels.of_work([_has_roofline(work) for work in kernels.work]) & ~in_unfused_attention(kernels)
+    kernels = kernels.filter(chosen & (kernels.call >= 0))
     peaks = [gpu_peak(timeline.gpu) if timeline.gpu else None for timeline in context.timelines]
     found = []
     for peak in {peak.name: peak for peak in peaks if peak is not None}.values():

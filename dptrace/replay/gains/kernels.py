@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.compute_findings.elementwise import removed_by_fusion
 from dptrace.analysis.compute_findings.interference import slowdown_ns
 from dptrace.analysis.compute_findings.roofline import product_savings_ns
+from dptrace.analysis.compute_findings.unfused_attention import attention_savings_ns
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.intervals import Int64
 from dptrace.replay.gains.context import GainContext
@@ -60,6 +61,10 @@ def _faster_products(finding: Finding, context: GainContext) -> Change | str:
     )
 
 
+def _fused_attention(finding: Finding, context: GainContext) -> Change | str:
+    return _shorter("attention in one kernel", attention_savings_ns(context.compute), context)
+
+
 def _alone(finding: Finding, context: GainContext) -> Change | str:
     return _shorter("compute as fast as without communication", slowdown_ns(context.compute), context)
 
@@ -101,6 +106,7 @@ _PRODUCTS = (
 )
 _CHANGES: dict[str, Callable[[Finding, GainContext], Change | str]] = {
     **dict.fromkeys(_PRODUCTS, _faster_products),
+    "unfused_attention": _fused_attention,
     "elementwise_chains": partial(_fused, False),
     "unfused_optimizer": partial(_fused, True),
     "short_kernels": _graphs,

@@ -40,6 +40,17 @@ def product() -> ComputeFile:
     return file
 
 
+def attention() -> ComputeFile:
+    file, scores = ComputeFile(step_us=2000), [16, 512, 512]
+    for _ in range(STEPS):
+        file.step().kernel("aten::mm", "gemm", 50).kernel(
+            "aten::bmm", "gemm", 100, **inputs([16, 512, 64], [16, 64, 512])
+        )
+        file.kernel("aten::_softmax", "softmax", 300, **inputs(scores))
+        synchronized(file.kernel("aten::bmm", "gemm", 100, **inputs(scores, [16, 512, 64])))
+    return file
+
+
 def interfering() -> ComputeFile:
     file = ComputeFile()
     for _ in range(STEPS):
@@ -67,6 +78,7 @@ def opened(folder: Path, *files: ComputeFile) -> dptrace.Run:
     [
         ("elementwise_chains", chains()),
         ("slow_products", product()),
+        ("unfused_attention", attention()),
         ("pageable_copies", copying()),
     ],
 )
