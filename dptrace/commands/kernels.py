@@ -124,7 +124,10 @@ def _print_kernels(run: Run, options: _Options) -> None:
 
         most = options.top or _MOST_ROWS
         print_tables(
-            lambda console: print_kernels(summary, rows, console, options.full_names, most, found or ()), options.output
+            lambda console: print_kernels(
+                summary, rows, console, options.full_names, most, found or (), on_cpu=run.on_cpu
+            ),
+            options.output,
         )
 
 

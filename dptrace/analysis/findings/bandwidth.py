@@ -26,10 +26,12 @@ _REACHED = 0.8
 """Share of the links' bandwidth that collectives of a well-configured job reach."""
 _HALF = 0.5
 _FEWEST = 3
-_ADVICE = (
-    "Check how these ranks are connected (nvidia-smi topo -m; NCCL_DEBUG=INFO shows the transport), and whether other "
-    "communication runs at the same time."
-)
+
+
+def _advice(context: FindingContext) -> str:
+    """Return what to look at first, by the backend."""
+    how = "GLOO_SOCKET_IFNAME" if context.on_cpu else "nvidia-smi topo -m; NCCL_DEBUG=INFO shows the transport"
+    return f"Check how these ranks are connected ({how}), and whether other communication runs at the same time."
 
 
 def low_bandwidth(context: FindingContext) -> list[Finding]:
@@ -110,7 +112,7 @@ def _against_link(context: FindingContext, large: NDArray[np.bool_]) -> list[Fin
             f"{100 * middle / link:.0f} % of the {link / 1e9:.3g} GB/s measured on this machine's links."
         )
         evidence = _where(context, rows, middle, link)
-        found.append(context.finding("low_bandwidth", text, _ADVICE, _lost(context, rows, link), evidence))
+        found.append(context.finding("low_bandwidth", text, _advice(context), _lost(context, rows, link), evidence))
     return found
 
 
@@ -141,7 +143,7 @@ def _against_each_other(context: FindingContext, large: NDArray[np.bool_]) -> li
             f"{100 * middles[slowest] / others:.0f} % of other groups of the same size with similar messages."
         )
         evidence = _where(context, chosen, middles[slowest], others)
-        found.append(context.finding("low_bandwidth", text, _ADVICE, _lost(context, chosen, others), evidence))
+        found.append(context.finding("low_bandwidth", text, _advice(context), _lost(context, chosen, others), evidence))
     return found
 
 

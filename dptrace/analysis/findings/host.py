@@ -60,6 +60,11 @@ _IDLE = {
         "Use more micro-batches or several stages per rank (interleaved), and balance the stages.",
     ),
 }
+_LOADING_ON_CPU = (
+    "data_loading",
+    "Ranks wait for the DataLoader",
+    "Raise num_workers and prefetch_factor, set persistent_workers, or preprocess the data offline.",
+)
 _ADVICE_ON_GAPS: dict[int, str] = {
     HostCause.PYTHON: PYTHON_ADVICE,
     HostCause.PASSIVE: PYTHON_ADVICE,
@@ -83,6 +88,7 @@ def idle(context: FindingContext) -> list[Finding]:
     for cause, texts in _IDLE.items():
         if context.on_cpu and cause != "data_loading_ns":
             continue  # on a CPU, gaps between operators are Python; no GPU is idle
+        texts = _LOADING_ON_CPU if context.on_cpu else texts
         values = [idle_ns[cause] for idle_ns in context.idle_ns]
         found.append(_idle_finding(context, cause, texts, values))
     if not context.on_cpu:
@@ -161,7 +167,8 @@ def unused_parameters(context: FindingContext) -> list[Finding]:
     )
     data = _ddp(context)
     needless = bool(data.get("find_unused_parameters")) and data.get("unused_parameter_size") == 0
-    text += ", although all parameters were used." if needless else "; the cost counts only the time the GPU is idle."
+    hidden = "." if context.on_cpu else "; the cost counts only the time the GPU is idle."
+    text += ", although all parameters were used." if needless else hidden
     advice = "Set find_unused_parameters=False if all parameters are used, else static_graph=True if they never change."
     evidence = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(cost[most][step])}
     evidence |= {"host_ns": host // context.steps, "all_used": needless or None}

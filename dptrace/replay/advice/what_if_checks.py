@@ -64,7 +64,7 @@ _ACROSS = (
         "Use links twice as fast",
         {"bandwidth": 2.0},
         "--bandwidth 2x",
-        "NVLink within nodes, NCCL's settings; dptrace links measures yours",
+        "links between and within nodes, the backend's settings; dptrace links measures yours",
         f"{GUIDE}, 6.6",
     ),
     WhatIfCheck(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -257,3 +259,17 @@ def test_a_run_without_a_gpu_has_no_idle_gpus() -> None:
     build = TimelineBuilder(0, -1, bounds=(0, 100 * MS)).compute(0, 10 * MS).compute(90 * MS, 100 * MS)
 
     assert () == findings_of(build.build())
+
+
+def test_findings_of_a_run_without_a_gpu_name_none() -> None:
+    """Waiting for a DataLoader, a search for unused parameters, and slow links cost a CPU, too."""
+    spans = (np.array([40 * MS]), np.array([60 * MS]))
+    waiting = replace(step(0, gap=(40, 60)).build(), device=-1, data_loading=spans, launch_ns=np.array([0, 59 * MS]))
+    searching = replace(step(1).build(), device=-1, parameter_search=spans)
+    slow = [replace(d, timeline=replace(d.timeline, device=-1)) for d in job(*[32_000_000] * 3, alpha=0)]
+    found = {finding.kind: finding for finding in findings_of(waiting, searching)}
+    found |= kinds(slow, links={"busbw_gbps": 2.5})
+
+    assert {"data_loading", "unused_parameters", "low_bandwidth"} <= found.keys()
+    for finding in found.values():
+        assert not re.search("GPU|pin_memory|nvidia|NCCL|kernel", finding.text + finding.advice), finding.kind

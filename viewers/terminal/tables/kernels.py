@@ -112,6 +112,7 @@ def print_kernels(
     full_names: bool = False,
     most: int = 30,
     findings: tuple[Finding, ...] = (),
+    on_cpu: bool = False,
 ) -> None:
     """Print rows of a summary, and the totals that all of its rows add up to.
 
@@ -119,9 +120,10 @@ def print_kernels(
         full_names: print the names of kernels whole.
         most: number of rows to print.
         findings: what slows compute, printed above the table.
+        on_cpu: whether the run has no GPU, so that what computes is operators.
     """
     if not summary.rows:
-        console.print("This run has no kernels of this kind.")
+        console.print(f"This run has no {'operators' if on_cpu else 'kernels'} of this kind.")
         return
     console.print(*_totals(summary), *_steps(summary), *_flops(summary), sep="\n")
     if findings:
@@ -133,8 +135,11 @@ def print_kernels(
     times = {name: _TIMES[name] for name in _SHOWN.get(summary.by, _TIMES)}
     spread = _SPREAD if len(summary.ranks) > 1 and not ranked and summary.by != "operator-shape" else {}
     numbers = {**times, **_MORE.get(summary.by, {}), **spread}
+    what = summary.by
+    if on_cpu and what == "kernel":
+        what, names, numbers = "operator", {"operator": names["kernel"], "kind": names["kind"]}, {**times, **spread}
     names = {"rank": lambda row: str(row["rank"]), **names} if ranked else names
-    console.print(_table(f"time by {summary.by.replace('-', ' and ')}", names, numbers, rows[:most], full_names))
+    console.print(_table(f"time by {what.replace('-', ' and ')}", names, numbers, rows[:most], full_names))
     if len(rows) > most:
         rest = milliseconds(sum(row["total_ns"] for row in rows[most:]))
         console.print(f"{plural(len(rows) - most, 'more row')}, {rest} ms; --top shows them.", style="dim")
