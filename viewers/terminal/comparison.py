@@ -246,15 +246,8 @@ def _kernels(comparison: Comparison, width: int, every: bool) -> Iterator[Render
     shown, more = _top(rows, [row.time.verdict for row in rows], every)
     if not shown:
         return
-    table = _table(
-        f"{'operators' if comparison.a.run.on_cpu and comparison.b.run.on_cpu else 'kernels'}, per rank and step, ms",
-        "name",
-        "count",
-        "A",
-        "B",
-        "B − A",
-        "verdict",
-    )
+    what = "operators" if comparison.a.run.on_cpu and comparison.b.run.on_cpu else "kernels"
+    table = _table(f"{what}, per rank and step, ms", "name", "count", "A", "B", "B − A", "verdict")
     names = short_names(row.time.name for row in shown)
     for row in shown:
         cells = (

@@ -53,13 +53,8 @@ def in_unfused_attention(kernels: StepKernels) -> NDArray[np.bool_]:
     Scores are what a softmax normalizes that one batched product returns and another one takes.
     """
     softmax = {scores for work in kernels.work if work.operator in _SOFTMAX for scores in _pointwise(work)}
-    made, taken = set[_Scores](), set[_Scores]()
-    for work in kernels.work:
-        if work.operator in _PRODUCTS:
-            result, *factors = _of_product(work)
-            made.add(result)
-            taken.update(factors)
-    known = softmax & made & taken
+    products = [scores for work in kernels.work if (scores := _of_product(work))]
+    known = softmax & {result for result, *_ in products} & {one for _, *factors in products for one in factors}
     return kernels.of_work([not known.isdisjoint(_pointwise(work) + _of_product(work)) for work in kernels.work])
 
 

@@ -71,6 +71,11 @@ def test_a_softmax_that_no_product_made_or_takes_is_no_attention(tmp_path: Path)
     assert "unfused_attention" not in found_in(tmp_path, file)
 
 
+def test_products_without_shapes_are_unknown(tmp_path: Path) -> None:
+    """The recording has none, or not all."""
+    assert "unfused_attention" not in found_in(tmp_path, ComputeFile().step().kernel("aten::bmm", "gemm", 500))
+
+
 def test_sizes_that_are_none_are_read_as_unknown(tmp_path: Path) -> None:
     """A value that is no tensor does not matter for the bytes of a fill."""
     bad: dict[str, Any] = {"Input Dims": [SCORES, [-1, -1, -1]], "Input type": ["float", "float"]}
