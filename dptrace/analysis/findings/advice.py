@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,19 +15,15 @@ from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Phase
 
 __all__ = [
-    "ALLOCATOR_ADVICE",
     "GRADIENTS",
     "PYTHON_ADVICE",
     "SYNCHRONIZING_ADVICE",
     "UNRECORDED_ADVICE",
+    "allocator_advice",
     "exposed_advice",
     "first_bucket_advice",
 ]
 
-ALLOCATOR_ADVICE = (
-    "Keep freed blocks: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, leave memory headroom, and allocate once "
-    "before the loop."
-)
 SYNCHRONIZING_ADVICE = (
     "Remove the blocking call (.item(), .cpu(), cudaStreamSynchronize, a copy without non_blocking=True), or move it "
     "after the launches."
@@ -47,6 +44,22 @@ _TAIL = 0.8
 _ANY = "Overlap it with independent compute, or send fewer bytes."
 _CAP_BYTES = 25 << 20
 """DDP's default of bucket_cap_mb."""
+_ALLOC_CONF = (2, 10)
+"""First torch whose CUDA allocator takes its settings from PYTORCH_ALLOC_CONF; 2.9 knows the name and ignores it."""
+
+
+def allocator_advice(metadata: Mapping[str, Any]) -> str:
+    """Return advice on allocations, with the variable that the recorded torch reads, or both where it is not known."""
+    version = re.match(r"(\d+)\.(\d+)", str(_mapping(metadata.get("versions")).get("torch")))
+    new, old = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+    if version is None:
+        name, before = new, f" ({old} before torch {'.'.join(map(str, _ALLOC_CONF))})"
+    else:
+        name, before = new if tuple(map(int, version.groups())) >= _ALLOC_CONF else old, ""
+    return (
+        f"Keep freed blocks: set {name}=expandable_segments:True{before}, leave memory headroom, and allocate once "
+        "before the loop."
+    )
 
 
 def exposed_advice(

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from dptrace.analysis.findings.advice import (
-    ALLOCATOR_ADVICE,
     PYTHON_ADVICE,
     SYNCHRONIZING_ADVICE,
     UNRECORDED_ADVICE,
+    allocator_advice,
 )
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext
 from dptrace.analysis.findings.idle_gaps import gaps_text, longest_gaps, main_activity
@@ -32,7 +32,7 @@ _IDLE = {
     "allocator_ns": (
         "allocator",
         "GPUs are idle while the host allocates or frees memory",
-        ALLOCATOR_ADVICE,
+        "",  # depends on the version of torch
     ),
     "synchronizing_ns": (
         "synchronizing",
@@ -100,6 +100,7 @@ def idle(context: FindingContext) -> list[Finding]:
 def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, str], values: Sequence[Int64]) -> Finding:
     devices = context.devices
     kind, text, advice = texts
+    advice = advice or allocator_advice(context.metadata)
     total = context.finding(kind, text, advice, sum(int(ns.sum()) for ns in values))
     if total.share < MIN_SHARE:
         return total  # not reported: its gaps need no names

@@ -11,10 +11,10 @@ import numpy as np
 
 from dptrace.analysis.cross_rank.delays.delay import Delay
 from dptrace.analysis.findings.advice import (
-    ALLOCATOR_ADVICE,
     PYTHON_ADVICE,
     SYNCHRONIZING_ADVICE,
     UNRECORDED_ADVICE,
+    allocator_advice,
 )
 from dptrace.analysis.findings.finding import Finding, FindingContext
 from dptrace.analysis.findings.idle_gaps import HOST_CAUSES
@@ -22,7 +22,15 @@ from dptrace.core.intervals import Int64, covered
 from dptrace.core.units import duration, plural
 from dptrace.timeline.host import HostCause
 
-__all__ = ["ADVICE", "MERGED", "SMALL", "steps_text", "straggler_reason", "stragglers", "waiting_text"]
+__all__ = [
+    "MERGED",
+    "SMALL",
+    "steps_text",
+    "straggler_advice",
+    "straggler_reason",
+    "stragglers",
+    "waiting_text",
+]
 
 _IDLE_CAUSE = {
     "data_loading": "data_loading_ns",
@@ -47,11 +55,10 @@ SMALL = 0.3
 """Share of a rank's cost below which such a part is small."""
 _NO_FINDING = ("passed_on", "before_recording")
 """The rank waits for another itself, which has its own finding; work from before the recording is no finding."""
-ADVICE = {
+_ADVICE = {
     "compute": "Compare its work (batch, sequence lengths, experts), clock rate and temperature with the others'.",
     "memory_copies": "Find what it copies in this time; pin the memory and copy on a separate stream.",
     "data_loading": "Raise its DataLoader's num_workers or prefetch_factor, and check its storage.",
-    "allocator": ALLOCATOR_ADVICE,
     "synchronizing": SYNCHRONIZING_ADVICE,
     "host_bound": "Find what else runs in this operator on that rank, and compare the load of its CPU.",
     "python": PYTHON_ADVICE,
@@ -146,7 +153,8 @@ def _finding(context: FindingContext, group: DelayGroup) -> Finding:
     }
     evidence |= {"instance": instance, "late_ns": largest.late_ns, "count": len(_reached(group))}
     evidence |= {"ranks": late, "waiting_ranks": waiting, "cost_by_step_ns": steps}
-    return context.finding("straggler", text, ADVICE[group.cause], group.gpu_ns, evidence)
+    advice = straggler_advice(group.cause, context.metadata)
+    return context.finding("straggler", text, advice, group.gpu_ns, evidence)
 
 
 def _reached(group: DelayGroup) -> set[int]:
@@ -173,6 +181,11 @@ def _ranks(ranks: Sequence[int], capital: bool = False) -> str:
     parts = [f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
     shown = ", ".join(parts[:6]) + (f" and {sum(map(len, runs[6:]))} more" if len(runs) > 6 else "")
     return f"{noun} {shown}"
+
+
+def straggler_advice(cause: str, metadata: Mapping[str, Any]) -> str:
+    """Return what to do about a rank that is late for a cause; *metadata* are the contents of ``run.json``."""
+    return allocator_advice(metadata) if cause == "allocator" else _ADVICE[cause]
 
 
 def waiting_text(waiting: Sequence[int], late: Sequence[int]) -> str:

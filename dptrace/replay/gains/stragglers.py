@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding
 from dptrace.analysis.findings.stragglers import (
-    ADVICE,
     MERGED,
     SMALL,
     steps_text,
+    straggler_advice,
     straggler_reason,
     waiting_text,
 )
@@ -208,8 +208,9 @@ class _Waits:
         longer = f"{'up to ' if len(steps) > 1 else ''}{most} longer" + (f" {steps_text(steps)}" if steps else "")
         devices = max(1, len({name for timeline in self.run.timelines for name in timeline.windows.names}))
         cost_ns = round(sum(cost.values()) / devices)
+        advice = straggler_advice(group.cause, self.run.metadata)
         text = f"{waiting_text(waiting, group.ranks)}: {reason}, {longer}."
-        return Finding("straggler", text, ADVICE[group.cause], cost_ns, cost_ns / max(1.0, step_ns), evidence)
+        return Finding("straggler", text, advice, cost_ns, cost_ns / max(1.0, step_ns), evidence)
 
     def _step(self, instance: int | None) -> str:
         return "" if instance is None else str(self.matches.step[instance])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+import dptrace
 from dptrace.analysis.cross_rank.delays.stragglers import stragglers
 from dptrace.analysis.findings.advice import first_bucket_advice
 from dptrace.analysis.findings.detect import Finding
@@ -16,6 +20,7 @@ from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.run.cross_rank import analyze_cross_rank
 from dptrace.timeline.model import Collective, Phase
 from tests.support.builders import TimelineBuilder
+from tests.support.planted import Plant, planted_job
 
 MS = 1_000_000
 DDP = {"ddp": {"bucket_cap_bytes": 26_214_400}}
@@ -65,6 +70,29 @@ def test_buffers_are_ddps_and_are_broadcast_in_forward(phase: Phase, info: dict[
 def test_what_was_done_already_is_not_advised(label: str, options: dict[str, str], advice: str) -> None:
     """Prefetching is advised for FSDP only, and not if it is already explicit."""
     assert exposed(Collective("all_gather", 4_000, "float", label=label), options=options).advice.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("torch", "names"),
+    [
+        ("2.13.0+cu130", {"PYTORCH_ALLOC_CONF"}),
+        ("2.9.1", {"PYTORCH_CUDA_ALLOC_CONF"}),
+        ("2.4.0a0+git1", {"PYTORCH_CUDA_ALLOC_CONF"}),
+        (None, {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}),
+        ("nightly", {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}),
+    ],
+)
+@pytest.mark.parametrize("ranks", [[1], [0, 1, 2, 3]])
+def test_the_allocators_variable_is_the_one_that_torch_reads(
+    torch: str | None, names: set[str], ranks: list[int], tmp_path: Path
+) -> None:
+    """Where one rank keeps the others waiting, and where all allocate."""
+    folder = planted_job(tmp_path, [Plant(rank, "allocator", 6, [2]) for rank in ranks])
+    (folder / "run.json").write_text(json.dumps({"schema": 1, "versions": {"torch": torch}}))
+    found = [f for f in dptrace.open(folder, cache=False).cross_rank.findings if "ALLOC_CONF" in f.advice]
+
+    assert found
+    assert all(names == set(re.findall(r"PYTORCH\w+", finding.advice)) for finding in found)
 
 
 def test_messages_of_no_pipeline_are_to_be_hidden() -> None:
