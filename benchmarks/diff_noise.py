@@ -68,7 +68,7 @@ def simulate(pairs: int, steps: int, phi: float, start: float, recordings: int, 
     for _ in range(pairs):
         values = 100 + np.concatenate([recording(draw, steps, phi, start) for _ in range(count)], axis=1)
         values[0] += moved * design.side
-        verdicts = [one.verdict == "beyond noise" for one in judge(values, design, 0.1, 3, FIGURES_ALPHA, shares)[0]]
+        verdicts = [one.verdict == "beyond noise" for one in judge(values, design, 0.1, 3, FIGURES_ALPHA, shares)]
         alarms += any(verdicts[1:] if moved else verdicts)
         found += verdicts[0]
     return 100 * alarms / pairs, 100 * found / pairs

@@ -199,7 +199,7 @@ def _figure_changes(
     values = np.concatenate((x.mean(axis=1), y.mean(axis=1)), axis=1)
     # Half of the false alarms for the question that is asked first, and half for all others together.
     shares = np.where(np.array(names) == "wall_ns", 0.5, 0.5 / (len(names) - 1))
-    judged = judge(values, sides.steps, sides.floor, sides.margin, alpha, shares, [kind_weights])[0]
+    judged = judge(values, sides.steps, sides.floor, sides.margin, alpha, shares, kind_weights)
     weight, side = sides.steps.step_weights(kind_weights), sides.steps.side
     if only is not None:
         of_kind = sides.steps.kind == only
@@ -224,7 +224,7 @@ def overlap_change(sides: Sides, alike: bool = False) -> Change | None:
         return None
     a, b = shares[0][1][None], shares[1][1][None]
     values = np.concatenate((a, b), axis=1)
-    judged = judge(values, sides.steps, _MIN_POINTS, _POINTS_THAT_DO_NOT_MATTER)[0]
+    judged = judge(values, sides.steps, _MIN_POINTS, _POINTS_THAT_DO_NOT_MATTER)
     judged = [without_claim(one) if alike else one for one in judged]
     change = changes_of(["overlap_percent"], [a], [b], sides.weights, judged)[0]
     return replace(change, a=shares[0][0], b=shares[1][0], a_rank_spread=None, b_rank_spread=None)

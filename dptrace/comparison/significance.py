@@ -9,13 +9,12 @@ docs/guides/compare.md has the rates of false alarms and of changes found; bench
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.comparison.step_noise import FEWEST_FREE, Float, Noise, Steps, drifts, noises
+from dptrace.comparison.step_noise import FEWEST_FREE, Float, Noise, Steps, drifts, noise_of
 from dptrace.core.intervals import Int64
 
 __all__ = [
@@ -125,9 +124,9 @@ def judge(
     margin: float,
     alpha: float = ALPHA,
     shares: Float | None = None,
-    kinds: Sequence[Float] | None = None,
-) -> list[list[Judgement]]:
-    """Judge the differences of a family of figures, which may be correlated.
+    kind_weights: Float | None = None,
+) -> list[Judgement]:
+    """Judge the difference of each figure of a family, whose figures may be correlated.
 
     A difference is ``same`` up to *floor*, ``beyond noise`` where its corrected p-value is at most *alpha*,
     ``within noise`` where its 95 % interval excludes a change that matters, and otherwise ``cannot tell``. What
@@ -140,33 +139,25 @@ def judge(
         margin: difference that does not matter, in the figures' unit; nor does EQUIVALENT_SHARE of a figure, if less.
         alpha: rate at which noise alone may have any figure of the family called different.
         shares: part of *alpha* that each figure gets; by default the same.
-        kinds: weights of the kinds of steps, one contrast each; by default their shares of the steps.
-
-    Returns:
-        For each contrast, a judgement per figure.
+        kind_weights: weight of each kind of step; by default its share of the steps.
     """
-    weights = [steps.kind_weights()] if kinds is None else kinds
-    contrasts = np.stack([steps.step_weights(one) * np.where(steps.side, 1, -1) for one in weights])
-    deltas = contrasts @ values.T
-    larger = _larger_mean(values, steps.side, contrasts)
-    deltas[np.abs(deltas) <= _ROUNDING * larger] = 0
+    weights = steps.kind_weights() if kind_weights is None else kind_weights
+    contrast = steps.step_weights(weights) * np.where(steps.side, 1, -1)
+    delta = values @ contrast
+    larger = np.maximum(np.abs(values @ (contrast * (steps.side == 0))), np.abs(values @ (contrast * steps.side)))
+    delta[np.abs(delta) <= _ROUNDING * larger] = 0
     if not steps.enough or steps.free < FEWEST_FREE:
-        return [[Judgement("same" if abs(d) <= floor else "cannot tell", None) for d in row] for row in deltas.tolist()]
-    estimates = noises(values, steps, contrasts)
-    tails = np.stack([noise.tail(np.abs(delta)) for noise, delta in zip(estimates, deltas, strict=True)])
-    present = np.broadcast_to(values.any(axis=1), tails.shape)
-    given = np.broadcast_to(np.ones(len(values)) if shares is None else shares, tails.shape)[present]
-    corrected = np.ones_like(tails)
-    corrected[present] = np.minimum(holm(tails[present], given) * ALPHA / alpha, 1)
-    level = np.full(tails.shape, alpha)
+        return [Judgement("same" if abs(d) <= floor else "cannot tell", None) for d in delta.tolist()]
+    noise = noise_of(values, steps, contrast)
+    present = values.any(axis=1)
+    given = (np.ones(len(values)) if shares is None else shares)[present]
+    corrected, level = np.ones(len(values)), np.full(len(values), alpha)
+    corrected[present] = np.minimum(holm(noise.tail(np.abs(delta))[present], given) * ALPHA / alpha, 1)
     level[present] = alpha * given / given.sum()
-    drifting = drifts(values, steps, deltas)
-    new = np.stack([_new(values, steps.side, contrast, floor) for contrast in contrasts])
+    new = _new(values, steps.side, contrast, floor)
+    drifting = drifts(values, steps, delta) & ~new
     margins = np.maximum(np.minimum(margin, EQUIVALENT_SHARE * larger), floor)
-    return [
-        _judgements(deltas[k], estimates[k], corrected[k], level[k], (drifting & ~new)[k], new[k], margins[k], floor)
-        for k in range(len(contrasts))
-    ]
+    return _judgements(delta, noise, corrected, level, drifting, new, margins, floor)
 
 
 def _new(values: Float, side: Int64, contrast: Float, floor: float) -> NDArray[np.bool_]:
@@ -176,12 +167,6 @@ def _new(values: Float, side: Int64, contrast: Float, floor: float) -> NDArray[n
     every = [(one > floor).all(axis=1) for one in sides]
     new: NDArray[np.bool_] = np.logical_or(none[0] & every[1], none[1] & every[0])
     return new
-
-
-def _larger_mean(values: Float, side: Int64, contrasts: Float) -> Float:
-    """Return the larger of the means of A and of B: contrasts by figures."""
-    larger: Float = np.maximum(np.abs((contrasts * (side == 0)) @ values.T), np.abs((contrasts * side) @ values.T))
-    return larger
 
 
 def _judgements(

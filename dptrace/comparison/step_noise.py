@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = ["FEWEST_FREE", "START", "Float", "Noise", "Steps", "drifts", "noises", "student_p"]
+__all__ = ["FEWEST_FREE", "START", "Float", "Noise", "Steps", "drifts", "noise_of", "student_p"]
 
 Float = NDArray[np.float64]
 
@@ -157,26 +157,22 @@ class Noise:
         return high
 
 
-def noises(values: Float, steps: Steps, contrasts: Float) -> list[Noise]:
-    """Estimate the noise of each contrast: from the steps, or from the recordings where a side has several."""
+def noise_of(values: Float, steps: Steps, contrast: Float) -> Noise:
+    """Estimate the noise of a contrast: from the steps, or from the recordings where a side has several."""
     counts = [steps.recordings(side) for side in (0, 1)]
     starts = 1 / counts[0] + 1 / counts[1]
     weight, deviation, free = _step_deviation(values, steps)
     if max(counts) == 1:
-        spreads = _variance_of(contrasts, steps)
-        errors = [deviation * np.sqrt(spread + START**2 * starts)[:, None] for spread in spreads.T]
-        return [Noise(weight, error, free) for error in errors]
-    estimates = []
-    for contrast in contrasts:
-        # The mean of each recording: its steps' weights, brought back to a sum of 1.
-        single = np.where(steps.recording == np.unique(steps.recording)[:, None], np.abs(contrast), 0)
-        single *= np.array([[counts[side]] for side in _side_of_recordings(steps)])
-        means = single @ values.T
-        squares = sum(((x - x.mean(axis=0)) ** 2).sum(axis=0) for x in _by_side(means, steps))
-        of_steps = (weight * deviation**2 * _variance_of(single, steps).mean(axis=1)[:, None]).sum(axis=0)
-        between = np.maximum(squares / (sum(counts) - 2), of_steps)
-        estimates.append(Noise(np.ones((1, len(values))), np.sqrt(between * starts)[None], sum(counts) - 2))
-    return estimates
+        spread = _variance_of(contrast[None], steps)
+        return Noise(weight, deviation * np.sqrt(spread + START**2 * starts), free)
+    # The mean of each recording: its steps' weights, brought back to a sum of 1.
+    single = np.where(steps.recording == np.unique(steps.recording)[:, None], np.abs(contrast), 0)
+    single *= np.array([[counts[side]] for side in _side_of_recordings(steps)])
+    means = single @ values.T
+    squares = sum(((x - x.mean(axis=0)) ** 2).sum(axis=0) for x in _by_side(means, steps))
+    of_steps = (weight * deviation**2 * _variance_of(single, steps).mean(axis=1)[:, None]).sum(axis=0)
+    between = np.maximum(squares / (sum(counts) - 2), of_steps)
+    return Noise(np.ones((1, len(values))), np.sqrt(between * starts)[None], sum(counts) - 2)
 
 
 def _side_of_recordings(steps: Steps) -> Int64:
@@ -224,7 +220,7 @@ def _variance_of(contrasts: Float, steps: Steps) -> Float:
 
 
 def drifts(values: Float, steps: Steps, deltas: Float) -> NDArray[np.bool_]:
-    """Return where one recording per side drifts, over its length, by more than the difference: contrasts by figures.
+    """Return where one recording per side drifts, over its length, by more than the difference.
 
     The slope is that of least squares, of what the kinds' means leave.
     """

@@ -201,9 +201,9 @@ def _judge_rows(values: Float, sides: Sides, alpha: float) -> list[Judgement]:
         chosen: NDArray[np.bool_] = pattern[steps.kind]
         weights = sides.steps.kind_weights()[pattern]
         share = alpha * len(rows) / len(values)
-        found = judge(values[rows][:, chosen], steps.select(chosen), sides.floor, sides.margin, share, kinds=[weights])[
-            0
-        ]
+        found = judge(
+            values[rows][:, chosen], steps.select(chosen), sides.floor, sides.margin, share, kind_weights=weights
+        )
         for row, judgement in zip(rows.tolist(), found, strict=True):
             judged[row] = judgement
     return judged

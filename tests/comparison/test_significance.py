@@ -26,7 +26,7 @@ def family(draw: np.random.Generator, steps: int, phi: float = 0.0, moved: float
 
 def verdicts(a: Float, b: Float, kinds: int = 1, floor: float = 0.01) -> list[str]:
     steps = steps_of((0, a.shape[1]), (1, b.shape[1]), kinds=kinds)
-    return [one.verdict for one in judge(np.concatenate((a, b), axis=1), steps, floor, 3.0)[0]]
+    return [one.verdict for one in judge(np.concatenate((a, b), axis=1), steps, floor, 3.0)]
 
 
 @pytest.mark.heavy
@@ -70,13 +70,13 @@ def test_unequal_numbers_of_a_kind_are_no_difference() -> None:
     )
     values = draw.standard_normal((1, 15)) * 0.01 + 100 + 50 * steps.kind
 
-    assert "same" == judge(values, steps, 0.1, 3)[0][0].verdict
+    assert "same" == judge(values, steps, 0.1, 3)[0].verdict
 
 
 def test_too_few_steps_show_nothing() -> None:
     """However large the difference; none at all is the same."""
     steps = Steps(np.repeat([0, 1], 3), np.repeat([0, 1], 3), np.zeros(6, np.int64), np.tile(np.arange(3), 2), False)
-    found = judge(np.array([[100.0, 101, 102, 200, 201, 202], [5, 5, 5, 5, 5, 5]]), steps, 0.1, 3)[0]
+    found = judge(np.array([[100.0, 101, 102, 200, 201, 202], [5, 5, 5, 5, 5, 5]]), steps, 0.1, 3)
 
     assert ["cannot tell", "same"] == [one.verdict for one in found]
     assert [None] * 2 == [one.p for one in found]
@@ -89,7 +89,7 @@ def test_what_is_not_found_is_unchanged_only_where_a_change_would_have_been_foun
     quiet = 100 + 0.3 * draw.standard_normal((1, 20))
     noisy = 100 + 20 * draw.standard_normal((1, 20))
     steps = steps_of((0, 10), (1, 10))
-    (one,), (other,) = (judge(values, steps, 0.001, 3)[0] for values in (quiet, noisy))
+    (one,), (other,) = (judge(values, steps, 0.001, 3) for values in (quiet, noisy))
 
     assert "within noise" == one.verdict
     assert "cannot tell" == other.verdict
@@ -100,7 +100,7 @@ def test_what_is_not_found_is_unchanged_only_where_a_change_would_have_been_foun
 def test_what_only_one_side_has_needs_no_test() -> None:
     """Communication that is overlapped in every step of B and in none of A."""
     steps = steps_of((0, 4), (1, 4))
-    (found,) = judge(np.array([[0.0, 0, 0, 0, 48, 22, 20, 28]]), steps, 0.2, 3)[0]
+    (found,) = judge(np.array([[0.0, 0, 0, 0, 48, 22, 20, 28]]), steps, 0.2, 3)
 
     assert ("beyond noise", None) == (found.verdict, found.p)
 
@@ -113,8 +113,8 @@ def test_steps_that_drift_show_nothing() -> None:
     values = np.concatenate((100 + ramp, 103.9 + ramp)) + 0.01 * draw.standard_normal(80)
     still = np.concatenate((np.full(40, 100.0), np.full(40, 103.9))) + 0.01 * draw.standard_normal(80)
 
-    assert "cannot tell" == judge(values[None], steps, 0.1, 3)[0][0].verdict
-    assert "beyond noise" == judge(still[None], steps, 0.1, 3)[0][0].verdict
+    assert "cannot tell" == judge(values[None], steps, 0.1, 3)[0].verdict
+    assert "beyond noise" == judge(still[None], steps, 0.1, 3)[0].verdict
 
 
 def test_recordings_that_differ_among_themselves_make_no_claim() -> None:
@@ -125,8 +125,8 @@ def test_recordings_that_differ_among_themselves_make_no_claim() -> None:
     wander = np.repeat(levels, 10) + 0.1 * draw.standard_normal(60)
     slower = np.repeat([100.0, 100.2, 100.1, 110.0, 110.1, 110.2], 10) + 0.1 * draw.standard_normal(60)
 
-    assert "cannot tell" == judge(wander[None], steps, 0.1, 3)[0][0].verdict
-    assert "beyond noise" == judge(slower[None], steps, 0.1, 3)[0][0].verdict
+    assert "cannot tell" == judge(wander[None], steps, 0.1, 3)[0].verdict
+    assert "beyond noise" == judge(slower[None], steps, 0.1, 3)[0].verdict
 
 
 values = npst.arrays(np.float64, (3, 10), elements=st.integers(0, 50).map(float))
@@ -138,8 +138,8 @@ values = npst.arrays(np.float64, (3, 10), elements=st.integers(0, 50).map(float)
 def test_there_is_no_before_and_after(both: Float) -> None:
     """A against B and B against A get the same verdicts, p-values and, mirrored, intervals."""
     steps = steps_of((0, 5), (1, 5))
-    forth = judge(both, steps, 0.5, 3)[0]
-    back = judge(np.roll(both, 5, axis=1), steps, 0.5, 3)[0]
+    forth = judge(both, steps, 0.5, 3)
+    back = judge(np.roll(both, 5, axis=1), steps, 0.5, 3)
 
     assert [one.verdict for one in forth] == [one.verdict for one in back]
     for one, other in zip(forth, back, strict=True):
@@ -151,7 +151,7 @@ def test_there_is_no_before_and_after(both: Float) -> None:
 @given(values)
 def test_verdicts_agree_with_p_values_and_intervals(both: Float) -> None:
     """Beyond noise: a p-value of at most 5 %, an interval without 0; within noise: an interval inside the margin."""
-    for one in judge(both, steps_of((0, 5), (1, 5)), 0.5, 3)[0]:
+    for one in judge(both, steps_of((0, 5), (1, 5)), 0.5, 3):
         if one.p is None or one.low is None or one.high is None:
             continue
         if one.verdict == "beyond noise":

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptrace.comparison import step_noise
-from dptrace.comparison.step_noise import START, Float, Steps, noises, student_p
+from dptrace.comparison.step_noise import START, Float, Steps, noise_of, student_p
 
 
 def steps_of(*counts: tuple[int, int], kinds: int = 1) -> Steps:
@@ -92,7 +92,7 @@ def test_one_recording_each_has_the_noise_of_starts() -> None:
     """With many independent steps the standard error is START standard deviations of a step, for each start."""
     draw = np.random.default_rng(0)
     steps = steps_of((0, 500), (1, 500))
-    (noise,) = noises(draw.standard_normal((1, 1000)), steps, contrast(steps)[None])
+    noise = noise_of(draw.standard_normal((1, 1000)), steps, contrast(steps))
 
     assert (noise.weight * noise.error).sum() == pytest.approx(START * np.sqrt(2), rel=0.1)
 
@@ -102,7 +102,7 @@ def test_several_recordings_show_how_starts_differ() -> None:
     means = np.array([10.0, 12.0, 14.0, 11.0, 13.0, 15.0])
     steps = steps_of(*[(side, 8) for side in (0, 0, 0, 1, 1, 1)])
     values = np.repeat(means, 8) + np.tile([0.01, -0.01], 24)
-    (noise,) = noises(values[None], steps, contrast(steps)[None])
+    noise = noise_of(values[None], steps, contrast(steps))
 
     assert 4 == noise.free
     assert noise.error[0, 0] == pytest.approx(np.sqrt(4 * (1 / 3 + 1 / 3)), rel=1e-3)
@@ -113,7 +113,7 @@ def test_recordings_that_agree_by_chance_are_not_trusted_beyond_their_steps() ->
     draw = np.random.default_rng(1)
     one = draw.standard_normal(8)
     steps = steps_of(*[(side, 8) for side in (0, 0, 1, 1)])
-    (noise,) = noises(np.tile(one, 4)[None], steps, contrast(steps)[None])
+    noise = noise_of(np.tile(one, 4)[None], steps, contrast(steps))
 
     assert noise.error[0, 0] > 0.5 * one.std() / np.sqrt(8)
 
@@ -125,6 +125,6 @@ def test_a_half_width_has_its_p_value(seed: int, alpha: float) -> None:
     """The search inverts the tail."""
     draw = np.random.default_rng(seed)
     steps = steps_of((0, 6), (1, 7))
-    (noise,) = noises(draw.standard_normal((3, 13)), steps, contrast(steps)[None])
+    noise = noise_of(draw.standard_normal((3, 13)), steps, contrast(steps))
 
     assert noise.tail(noise.half_width(np.full(3, alpha))) == pytest.approx([alpha] * 3, rel=1e-3)
