@@ -150,4 +150,4 @@ def _missing(ranks: Sequence[int], world_size: int) -> list[str]:
     first = list(islice((rank for rank in range(world_size) if rank not in present), 8))
     listed = ", ".join(map(str, first)) + (f" and {absent - len(first):,} more" if absent > len(first) else "")
     word = "rank" if absent == 1 else "ranks"
-    return [f"The job had {plural(world_size, 'rank')}; no trace was found for {word} {listed}."]
+    return [f"The job had {plural(world_size, 'rank')}; no trace was read for {word} {listed}."]

@@ -17,10 +17,13 @@ from dptrace.errors import TraceError
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity, open_seekable
 
-__all__ = ["is_archive", "members", "open_member"]
+__all__ = ["COMPRESSED_TARS", "SEEKABLE_ARCHIVES", "is_archive", "members", "open_member"]
 
-_ZIP, _TAR = (".zip",), (".tar",)
-_COMPRESSED_TAR = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_TAR = ".tar"
+SEEKABLE_ARCHIVES = (".zip", _TAR)
+"""Ends of the names of archives that are read, in lower case."""
+COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+"""Those of archives without random access, which are refused."""
 
 _HARMLESS = 1 << 30
 """Bytes that any member may expand to."""
@@ -30,7 +33,7 @@ _EXPANSION = 200
 
 def is_archive(name: str) -> bool:
     """Return whether a file is an archive by its name."""
-    return name.lower().endswith((*_ZIP, *_TAR, *_COMPRESSED_TAR))
+    return name.lower().endswith((*SEEKABLE_ARCHIVES, *COMPRESSED_TARS))
 
 
 def members(archive: Source) -> list[str]:
@@ -128,7 +131,7 @@ def _reread_if_changed(archive: Source, identity: tuple[str | int, ...], process
 
 def _read(archive: Source) -> _Zip | _Tar:
     name = archive.address.lower().split("?")[0]
-    if name.endswith(_COMPRESSED_TAR):
+    if name.endswith(COMPRESSED_TARS):
         raise TraceError(
             f"{archive.address}: is a compressed tar archive, which has no random access; unpack it (tar xf) and "
             "name the folder, or pack the compressed traces with tar cf or zip -0."

@@ -6,16 +6,17 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from dptrace.core.compression import ARCHIVE_DAMAGE
 from dptrace.core.inputs import STANDARD_INPUT, note_inputs
 from dptrace.errors import DptraceError, TraceError, UsageError
 from dptrace.readers.formats import FORMATS, TRACE_SUFFIXES
-from dptrace.readers.sources.archive import is_archive, members
+from dptrace.readers.sources.archive import COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members
 from dptrace.readers.sources.open import open_source
 from dptrace.readers.sources.source import STDIN, Source
 from dptrace.readers.sources.url import from_file_url, is_url, last_part, redact
@@ -25,7 +26,14 @@ __all__ = ["RUN_FILE", "HasRank", "Sources", "assign_ranks", "collect", "find", 
 Value = TypeVar("Value")
 
 RUN_FILE = "run.json"
-_ARCHIVES = (".zip", ".tar")
+_KINDS = (*(known.suffixes for known in FORMATS), SEEKABLE_ARCHIVES)
+"""Ends of the names of files that hold traces, by kind, in lower case."""
+_TO_UNPACK = COMPRESSED_TARS + tuple(
+    extension + end for known in FORMATS for extension in known.extensions for end in (".zst", ".bz2", ".xz")
+)
+"""Ends of the names of files that would hold traces: reading one says how to unpack it."""
+_DEEPEST = 3
+"""Levels of a folder that are searched: its own files, and those of folders and their folders in it."""
 _UNREADABLE: tuple[type[Exception], ...] = (*ARCHIVE_DAMAGE, DptraceError, msgspec.MsgspecError, RecursionError)
 _EXTENSIONS = ", ".join(extension for known in FORMATS for extension in known.extensions)
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_ .]?(\d+)", re.IGNORECASE)
@@ -104,7 +112,9 @@ def _files_of_argument(text: str) -> _ArgumentFiles:
         if local is None:
             return _at_url(text)
         text = local
-    path = Path(text).expanduser()
+    # A path does not keep the ./ that lets a name begin with a tilde.
+    text = os.path.expanduser(text)
+    path = Path(text)
     if path.is_dir():
         return _in_folder(path)
     if path.name == RUN_FILE and path.exists():
@@ -118,7 +128,8 @@ def _files_of_argument(text: str) -> _ArgumentFiles:
     if not matches:
         raise DptraceError(f"{text}: nothing matches this pattern.")
     notes: list[str] = []
-    return _expanded([Source(str(file)) for file in _plain(matches, notes) if file.name != RUN_FILE], notes=notes)
+    found = _expanded([Source(str(file)) for file in _plain(matches, notes) if file.name != RUN_FILE])
+    return replace(found, notes=(*notes, *found.notes))
 
 
 def _is_archive(path: Path) -> bool:
@@ -153,7 +164,7 @@ def _at_url(url: str) -> _ArgumentFiles:
     if is_archive(name):
         return _in_archive(Source.of(url))
     # The request costs time, and a server may refuse to list files that it lets you read.
-    if not name.endswith(TRACE_SUFFIXES) and remote.is_folder(url):
+    if not name.lower().endswith(TRACE_SUFFIXES) and remote.is_folder(url):
         return _in_remote_folder(url)
     return _ArgumentFiles([Source.of(url)], named_individually=True)
 
@@ -165,32 +176,38 @@ def _in_remote_folder(url: str) -> _ArgumentFiles:
     for deeper in (False, True):
         files = [Source.of(child) for child in remote.list_files(url, deeper)]
         listed = listed or files
-        if chosen := _select_traces(files):
-            return _expanded(chosen, next((file for file in listed if file.name == RUN_FILE), None))
+        if found := _traces_among(files, next((file for file in listed if file.name == RUN_FILE), None)):
+            return found
     raise _no_traces(redact(url))
 
 
 def _in_folder(folder: Path) -> _ArgumentFiles:
-    """List the traces of a folder, or of its subfolders if it holds none itself."""
+    """Find the traces in a folder and below it."""
     run_file = folder / RUN_FILE
     notes: list[str] = []
-    for pattern in ("*", "*/*"):
-        files = [Source(str(file)) for file in _plain(sorted(folder.glob(pattern)), notes)]
-        if chosen := _select_traces(files):
-            return _expanded(chosen, Source(str(run_file)) if run_file.exists() else None, notes)
+    patterns = [os.path.join(glob.escape(str(folder)), *"*" * level) for level in range(1, _DEEPEST + 1)]
+    paths = (Path(path) for pattern in patterns for path in sorted(glob.glob(pattern)))
+    files = [Source(str(file)) for file in _plain([path for path in paths if _kind(path.name) is not None], notes)]
+    if found := _traces_among(files, Source(str(run_file)) if run_file.exists() else None, notes):
+        return found
     raise _no_traces(str(folder), notes)
 
 
 def _in_archive(archive: Source) -> _ArgumentFiles:
     names = members(archive)
-    chosen = _select_traces([archive.archive_member(name) for name in names if not name.startswith("__MACOSX/")])
     inner = [name for name in names if is_archive(name)]
-    if any(is_archive(file.member) for file in chosen) or (inner and not chosen):
-        raise TraceError(f"{archive.address}: holds an archive ({inner[0]}) but no traces; unpack the outer archive.")
-    if not chosen:
-        raise TraceError(f"{archive.address}: holds no traces ({_EXTENSIONS}, gzipped or not) but {_listed(names)}.")
+    traces = [name for name in names if not is_archive(name) and not name.startswith("__MACOSX/")]
     run_files = sorted((name for name in names if Source.of(name).name == RUN_FILE), key=lambda name: name.count("/"))
-    return _ArgumentFiles(chosen, run_file=archive.archive_member(run_files[0]) if run_files else None)
+    notes = [f"Left out: {_listed(inner)} in {archive.address}: to read archives in an archive, unpack it."]
+    if found := _traces_among(
+        [archive.archive_member(name) for name in traces],
+        archive.archive_member(run_files[0]) if run_files else None,
+        notes if inner else (),
+    ):
+        return found
+    if inner:
+        raise TraceError(f"{archive.address}: holds an archive ({inner[0]}) but no traces; unpack the outer archive.")
+    raise TraceError(f"{archive.address}: holds no traces ({_EXTENSIONS}, gzipped or not) but {_listed(names)}.")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -201,30 +218,78 @@ def _listed(names: Sequence[str]) -> str:
 def _plain(paths: Sequence[Path], notes: list[str]) -> list[Path]:
     """Keep the files, with a note on anything else that is named like a trace."""
     for path in paths:
-        if path.name.endswith(TRACE_SUFFIXES) and not path.is_file() and not path.is_dir():
+        if path.name.lower().endswith(TRACE_SUFFIXES) and not path.is_file() and not path.is_dir():
             what = "is a pipe or a device; name it to read it" if path.exists() else "is a dead link"
             notes.append(f"Left out: {path}: {what}.")
     return [path for path in paths if path.is_file()]
 
 
-def _select_traces(files: Sequence[Source]) -> list[Source]:
-    """Choose the traces in a folder by their names.
+def _traces_among(files: Sequence[Source], run_file: Source | None, notes: Sequence[str] = ()) -> _ArgumentFiles | None:
+    """Choose the traces of one run by their names; return None if there are none.
 
-    Exports and archives in the folder of a run's traces are usually copies of them.
+    They are the files of the first kind at the highest level. Others, of another format or deeper, may be ranks of the
+    run, or copies, exports and other runs: those of a folder are read if all their ranks are still missing.
     """
-    files = [file for file in files if file.name != RUN_FILE and not file.name.startswith(".")]
-    kinds = [*(known.suffixes for known in FORMATS), _ARCHIVES]
-    chosen = ([file for file in files if file.name.endswith(kind)] for kind in kinds)
-    return next(filter(None, chosen), [])
-
-
-def _expanded(files: Sequence[Source], run_file: Source | None = None, notes: Sequence[str] = ()) -> _ArgumentFiles:
-    """Replace archives by the traces in them."""
-    found: list[Source] = []
+    groups: dict[tuple[bool, int, int, str], list[Source]] = {}
     for file in files:
-        inner = _in_archive(file) if not file.member and is_archive(file.name) else _ArgumentFiles([file])
-        found += inner.files
-        run_file = run_file or inner.run_file
+        kind = _kind(file.name)
+        if kind is not None and file.name != RUN_FILE and not file.name.startswith("."):
+            parts = () if file.member else PurePath(file.address).parts[:-1]
+            groups.setdefault((kind == len(_KINDS), len(parts), kind, "/".join(parts)), []).append(file)
+    if not groups:
+        return None
+    first = min(groups)[:3]
+    chosen = _expanded([file for key in sorted(groups) if key[:3] == first for file in groups[key]], run_file)
+    owner = {_rank_in_name(file.address): file.address for file in chosen.files}
+    added: list[Source] = []
+    left_out: list[str] = []
+    notes = [*notes, *chosen.notes]
+    for group in (groups[key] for key in sorted(groups) if key[:3] != first):
+        others = _expanded(group, optional=True)
+        notes += others.notes
+        ranked = [(_rank_in_name(file.address), file) for file in others.files]
+        known = [(rank, file) for rank, file in ranked if rank is not None]
+        if None in owner or len(owner.keys() | dict(known).keys()) < len(owner) + len(known):
+            known = []
+        for rank, file in ranked:
+            if (rank, file) not in known:
+                why = f"rank {rank} is read from {owner[rank]}" if rank in owner else "its name does not show its run"
+                left_out.append(f"{file.address} ({why})")
+        added += [file for _, file in known]
+        owner |= {rank: file.address for rank, file in known}
+    if added:
+        notes.append(f"Taken for further ranks, by their names: {_listed([file.address for file in added])}.")
+    if left_out:
+        notes.append(f"Left out: {_listed(left_out)}. To read other files together, name them.")
+    return _ArgumentFiles([*chosen.files, *added], run_file=chosen.run_file, notes=tuple(notes))
+
+
+def _kind(name: str) -> int | None:
+    """Return the index in ``_KINDS`` of a file's name, or the next one for a file to unpack; None for any other."""
+    return next((kind for kind, ends in enumerate((*_KINDS, _TO_UNPACK)) if name.lower().endswith(ends)), None)
+
+
+def _expanded(files: Sequence[Source], run_file: Source | None = None, optional: bool = False) -> _ArgumentFiles:
+    """Replace archives by the traces in them; one that has none is left out, unless all have none.
+
+    Raises:
+        TraceError: no archive holds traces, and the files are not *optional*.
+    """
+    found: list[Source] = []
+    notes: list[str] = []
+    errors: list[TraceError] = []
+    for file in files:
+        try:
+            inner = _in_archive(file) if not file.member and is_archive(file.name) else _ArgumentFiles([file])
+        except TraceError as error:
+            errors.append(error)
+        else:
+            found += inner.files
+            notes += inner.notes
+            run_file = run_file or inner.run_file
+    if errors and not found and not optional:
+        raise errors[0]
+    notes += [f"Left out: {error}" for error in errors]
     return _ArgumentFiles(found, run_file=run_file, notes=tuple(notes))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import dptrace
 from dptrace.errors import DptraceError, UsageError
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.discovery import assign_ranks, find
@@ -47,6 +48,69 @@ def test_a_folder_of_folders_is_searched_one_deep(folder: Path) -> None:
     KinetoFile().op("a", 1, 2).write(inner / "rank0.json")
 
     assert [Source.of(inner / "rank0.json")] == list(find([str(folder / "deeper")]).files)
+
+
+ZIPPED = "rank1.zip"
+
+
+@pytest.mark.parametrize(
+    "name", ["rank1.JSON", "rank1.json.GZ", "rank1.pftrace", ZIPPED, "sub/rank1.json", "sub/deeper/worker_1.json"]
+)
+@pytest.mark.parametrize("first", ["rank0.json", "host1/rank0.json"])
+def test_ranks_in_other_formats_and_folders_are_of_the_run(first: str, name: str, tmp_path: Path) -> None:
+    """A rank that the files of the first kind lack is read, whatever its format, case and folder."""
+    for path in (tmp_path / first, tmp_path / name):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        KinetoFile().op("a", 1, 2).write(path)
+    if name == ZIPPED:
+        (tmp_path / name).unlink()
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("rank1.json", KinetoFile().text())
+
+    sources = find([str(tmp_path)])
+
+    ranks = [int(re.findall(r"[k_](\d)\.", file.name)[0]) for file in sources.files]
+    assert ([0, 1], []) == (sorted(ranks), [note for note in sources.notes if note.startswith("Left out")])
+
+
+@pytest.mark.parametrize(
+    "name", ["rank0.pftrace", "all.pftrace", "old/rank0.json", "old/config.json", "all.tgz", "rank0.json.zst"]
+)
+def test_other_files_of_a_folder_are_left_out_by_name(name: str, folder: Path) -> None:
+    """Copies, exports and other runs are not mixed into the run, but no file is left out without a word."""
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("{}")
+    (folder / "old").mkdir(exist_ok=True)
+    (folder / "old" / "rank2.pt.trace.json.gz.part").write_text("")
+
+    sources = find([str(folder)])
+
+    assert 2 == len(sources.files)
+    (note,) = sources.notes
+    assert str(folder / name) in note
+
+
+def test_another_run_below_a_run_is_left_out_as_a_whole(folder: Path) -> None:
+    """Where one of its ranks is there already, its others are not of the run either; one note counts them."""
+    (folder / "old").mkdir()
+    for rank in range(9):
+        KinetoFile().op("a", 1, 2).write(folder / "old" / f"rank{rank}.json")
+
+    sources = find([str(folder)])
+
+    assert 2 == len(sources.files)
+    (note,) = sources.notes
+    assert "and 6 more" in note
+
+
+def test_a_trace_of_an_unread_compression_is_reported(tmp_path: Path) -> None:
+    """It is named with what to do; the rest of the run is shown."""
+    KinetoFile(rank=0, world_size=2).kernel("k", 1, 2, None).write(tmp_path / "rank0.json")
+    (tmp_path / "rank1.json.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(9))
+
+    notes = dptrace.open(tmp_path).notes
+
+    assert any("rank1.json.zst" in note and "zstd -d" in note for note in notes)
 
 
 def test_a_glob_and_several_files_are_one_run(folder: Path) -> None:
@@ -195,6 +259,49 @@ def test_pipes_and_dead_links_in_a_folder_are_reported(folder: Path) -> None:
         re.sub(r".*/(rank.*?(pipe|dead link)).*", r"\1", note) for note in sources.notes
     ]
     assert find([str(folder / "rank2.json")]).files[0].single_pass
+
+
+def test_archives_in_an_archive_of_traces_are_reported(tmp_path: Path) -> None:
+    """They are not read."""
+    with zipfile.ZipFile(tmp_path / "outer.zip", "w") as file:
+        file.writestr("rank0.json", KinetoFile().text())
+        file.writestr("rank1.zip", "")
+
+    sources = find([str(tmp_path / "outer.zip")])
+
+    assert ["rank0.json"] == [file.name for file in sources.files]
+    (note,) = sources.notes
+    assert "rank1.zip" in note
+
+
+def test_an_archive_without_traces_does_not_hide_those_beside_it(zipped: Path, tmp_path: Path) -> None:
+    """It is left out with a note."""
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    zipped.rename(apart / "all.zip")
+    (apart / "broken.zip").write_text("no archive")
+
+    sources = find([str(apart)])
+
+    assert 2 == len(sources.files)
+    (note,) = sources.notes
+    assert "broken.zip" in note
+
+
+def test_only_a_path_that_begins_with_a_tilde_is_in_a_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``./~`` is a name in this folder, as in a shell."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder in (home, here / "~"):
+        folder.mkdir(parents=True)
+        KinetoFile().op("a", 1, 2).write(folder / "r.json")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+
+    assert [home / "r.json"] == [Path(file.address) for file in find(["~/r.json"]).files]
+    assert [here / "~" / "r.json"] == [Path(file.address).absolute() for file in find(["./~/r.json"]).files]
+    assert [here / "~" / "r.json"] == [Path(file.address).absolute() for file in find(["./~"]).files]
 
 
 def test_stars_reach_any_depth(folder: Path) -> None:
