@@ -286,7 +286,7 @@ def analyze_cross_rank(
         findings=(),
         notes=(
             *matches.notes,
-            *_incomplete(matches, clocks),
+            *_incomplete(matches, clocks, world_size),
             *(clocks.notes if len(devices) > 1 else ()),
             *(ddp_buckets.notes if ddp_buckets else ()),
         ),
@@ -298,10 +298,15 @@ _NOTABLE = 0.01
 """Share of a run's collectives from which incomplete ones are noted."""
 
 
-def _incomplete(matches: Matches, clocks: Clocks) -> list[str]:
+def _incomplete(matches: Matches, clocks: Clocks, world_size: int) -> list[str]:
     """Note collectives that lack ranks of the run itself: recordings that are cut, or begin at different points."""
     here = {rank for rank, _ in matches.device_ids}
-    whole = [len(group.ranks) == group.size and here.issuperset(group.ranks) for group in matches.groups]
+    # Calls without a group are of all ranks of the job; who is in a named group without ranks is not recorded.
+    members = [group.ranks if group.name or group.ranks else range(world_size) for group in matches.groups]
+    whole = [
+        len(ranks) >= max(group.size, 1) and here.issuperset(ranks)
+        for group, ranks in zip(matches.groups, members, strict=True)
+    ]
     lacking = ~matches.complete & np.array([*whole, False], np.bool_)[matches.group]
     count = int(lacking.sum())
     if clocks.misfit.any() or count <= _NOTABLE * len(matches):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.run.cross_rank import CrossRankAnalysis, analyze_cross_rank
 from dptrace.run.run import Run
 from tests.support.builders import two_rank_timelines
+from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.rank_cases import cut, of_trace, rank, real_ranks, real_traces, reduce, shifted
 from tests.support.real_traces import needs_real_traces, real
 
@@ -152,6 +154,31 @@ def test_missing_ranks_are_named_in_one_note() -> None:
     notes = [*run.notes, *run.cross_rank.notes]
     assert 1 == sum("2, 3" in note for note in notes)
     assert 1 == sum("30 collectives are incomplete" in note for note in notes)
+
+
+def test_collectives_of_a_rank_that_is_not_here_have_one_cause(tmp_path: Path) -> None:
+    """Without groups in the trace all ranks of the job take part: the recording is not said to be cut, too."""
+    file = KinetoFile(rank=1, world_size=2)
+    for step in range(3):
+        training_step(file, step, 100 * step)
+    (note,) = dptrace.open(file.write(tmp_path / "rank1.json")).cross_rank.notes
+
+    assert "3 collectives" in note
+    assert "ranks not in this run" in note
+
+
+def test_a_rank_that_recorded_fewer_collectives_is_the_cause_that_is_said(tmp_path: Path) -> None:
+    """With all ranks here, what they lack is due to where their recordings begin and end."""
+    for number, steps in ((0, 3), (1, 2)):
+        file = KinetoFile(rank=number, world_size=2)
+        for step in range(steps):
+            training_step(file, step, 100 * step)
+        file.write(tmp_path / f"rank{number}.json")
+
+    notes = dptrace.open(tmp_path).cross_rank.notes
+
+    assert any("1 of 3 collectives" in note for note in notes)
+    assert not any("ranks not in this run" in note for note in notes)
 
 
 def test_aligned_times_follow_from_the_clock_rows() -> None:
