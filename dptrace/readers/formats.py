@@ -12,11 +12,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
+from dptrace.errors import TraceError
 from dptrace.readers.perfetto.packets import begins_with_packets
 from dptrace.readers.sources.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece, open_decompressed
 
-__all__ = ["FORMATS", "TRACE_SUFFIXES", "Format", "pieces"]
+__all__ = ["FORMATS", "NSIGHT_SUFFIXES", "TRACE_SUFFIXES", "Format", "pieces"]
 
 
 class Format(NamedTuple):
@@ -44,6 +45,9 @@ FORMATS = (
 TRACE_SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
 """Ends of the names of trace files of any format."""
 
+NSIGHT_SUFFIXES = (".nsys-rep", ".qdrep", ".sqlite")
+"""Ends of the names of another profiler's files, which are refused with advice."""
+
 
 def pieces(file: Source | Path) -> Iterator[EventPiece]:
     """Read a trace file of any format, gzipped or not, as pieces of event text that end between two events.
@@ -56,6 +60,11 @@ def pieces(file: Source | Path) -> Iterator[EventPiece]:
     with open_decompressed(source) as stream:
         chunks = ChunkedStream(stream)
         start = chunks.read_chunk()
+        if start.startswith(b"SQLite format 3\0") or source.name.lower().endswith(NSIGHT_SUFFIXES):
+            raise TraceError(
+                f"{source.address}: is a report of Nsight Systems, which dptrace does not read. Look at it with "
+                "nsys-ui or nsys stats, or record the job with torch.profiler: dptrace record python train.py"
+            )
         known = next(known for known in reversed(FORMATS) if known.recognizes(start))
         read: Callable[[Source, bytes, ChunkedStream], Iterator[EventPiece]] = import_module(known.module).pieces
         yield from read(source, start, chunks)

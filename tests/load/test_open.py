@@ -42,6 +42,23 @@ def test_a_damaged_file_of_a_folder_is_left_out_and_reported(folder: Path) -> No
         dptrace.open(str(folder / "r0.json.gz"), str(folder / "r9.json"))
 
 
+def test_many_bad_files_are_counted(folder: Path) -> None:
+    """The first are named; thousands do not hide the rest of the answer."""
+    for number in range(300):
+        (folder / f"bad{number}.json").write_text(f"<html>{number}")
+
+    run = dptrace.open(folder)
+
+    assert 2 == len(run.timelines)
+    assert len(run.notes) < 10
+    assert any("295" in note for note in run.notes)
+    for rank in (0, 1):
+        (folder / f"r{rank}.json.gz").unlink()
+    with pytest.raises(DptraceError, match="295 more") as raised:
+        dptrace.open(folder)
+    assert len(str(raised.value).splitlines()) < 10
+
+
 def test_notes_that_differ_only_in_numbers_are_said_once(tmp_path: Path) -> None:
     """A problem of all ranks is one sentence, not one for each."""
     for rank in range(3):

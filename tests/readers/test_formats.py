@@ -9,11 +9,14 @@ from types import ModuleType
 
 import pytest
 
+import dptrace
+from dptrace.errors import TraceError
 from dptrace.readers import formats
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece
 from tests.support.kineto_files import KinetoFile
+from tests.support.real_traces import needs_real_traces, real
 
 
 def test_a_line_of_the_table_and_a_module_add_a_format(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -40,3 +43,20 @@ def test_a_line_of_the_table_and_a_module_add_a_format(monkeypatch: pytest.Monke
 def test_no_two_formats_share_a_suffix() -> None:
     """A file's name names one format at most."""
     assert len(formats.TRACE_SUFFIXES) == len(set(formats.TRACE_SUFFIXES))
+
+
+@pytest.mark.parametrize("name", ["job.nsys-rep", "job.QDREP", "job.sqlite", "copied"])
+def test_a_report_of_nsight_is_named(name: str, tmp_path: Path) -> None:
+    """By its name or its first bytes; in a folder, too."""
+    (tmp_path / name).write_bytes(b"SQLite format 3\0" if name == "copied" else b"\x0a\x04\0\1")
+
+    for path in (tmp_path / name, *([] if name == "copied" else [tmp_path])):
+        with pytest.raises(TraceError, match=rf"{name}: .*Nsight"):
+            dptrace.open(path)
+
+
+@needs_real_traces
+def test_a_real_export_of_nsight_is_named() -> None:
+    """A database of nsys export."""
+    with pytest.raises(TraceError, match="Nsight"):
+        read_trace(Path(real("nsys/h100_2gpu_1s.sqlite")))

@@ -72,11 +72,23 @@ _FOREWORD = b"\xef\xbb\xbf \t\r\n"
 """What may precede a document: the UTF-8 byte order mark and white space."""
 
 
+_UTF_16 = (
+    # The byte order mark, or how a document begins: each character has a NUL behind it or before it.
+    ("UTF-16", re.compile(rb"\xff\xfe|\xfe\xff")),
+    ("UTF-16LE", re.compile(rb"[\s{\[]\0")),
+    ("UTF-16BE", re.compile(rb"\0[\s{\[]")),
+)
+
+
 def _head(source: Source, chunks: ChunkedStream, text: bytes) -> tuple[bytes, bytes]:
     """Read up to the list of events; return the text before and after its opening bracket.
 
     A file without a list may hold bare events, one per line: then the text before is empty.
     """
+    if (encoding := next((name for name, sign in _UTF_16 if sign.match(text)), None)) is not None:
+        raise TraceError(
+            f"{source.address}: is UTF-16 text; write it as UTF-8: iconv -f {encoding} -t UTF-8 FILE > NEW.json"
+        )
     text = text.lstrip(_FOREWORD)
     while True:
         if text[:1] == b"[":
@@ -122,10 +134,6 @@ def _twice_as_much(text: bytes, chunks: ChunkedStream) -> bytes:
 
 _OTHER_FORMATS = (
     # Other formats that users name as a trace, by their first bytes.
-    (b"\xff\xfe", "UTF-16 text; write it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW.json"),
-    (b"\xfe\xff", "UTF-16 text; write it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW.json"),
-    (b"{\0", "UTF-16 text; write it as UTF-8: iconv -f UTF-16LE -t UTF-8 FILE > NEW.json"),
-    (b"\0{", "UTF-16 text; write it as UTF-8: iconv -f UTF-16BE -t UTF-8 FILE > NEW.json"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd, which dptrace does not read; unpack it: zstd -d FILE"),
     (b"BZh", "compressed with bzip2, which dptrace does not read; unpack it: bunzip2 FILE"),
     (b"\xfd7zXZ", "compressed with xz, which dptrace does not read; unpack it: unxz FILE"),

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dptrace.core.compression import ARCHIVE_DAMAGE
 from dptrace.core.inputs import STANDARD_INPUT, note_inputs
 from dptrace.errors import DptraceError, TraceError, UsageError
-from dptrace.readers.formats import FORMATS, TRACE_SUFFIXES
+from dptrace.readers.formats import FORMATS, NSIGHT_SUFFIXES, TRACE_SUFFIXES
 from dptrace.readers.sources.archive import COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members
 from dptrace.readers.sources.open import open_source
 from dptrace.readers.sources.source import STDIN, Source
@@ -28,10 +28,14 @@ Value = TypeVar("Value")
 RUN_FILE = "run.json"
 _KINDS = (*(known.suffixes for known in FORMATS), SEEKABLE_ARCHIVES)
 """Ends of the names of files that hold traces, by kind, in lower case."""
-_TO_UNPACK = COMPRESSED_TARS + tuple(
-    extension + end for known in FORMATS for extension in known.extensions for end in (".zst", ".bz2", ".xz")
+_REFUSED = (
+    *COMPRESSED_TARS,
+    *NSIGHT_SUFFIXES,
+    *(extension + end for known in FORMATS for extension in known.extensions for end in (".zst", ".bz2", ".xz")),
 )
-"""Ends of the names of files that would hold traces: reading one says how to unpack it."""
+"""Ends of the names of files that users take for traces: reading one says what to do."""
+_MOST_ERRORS = 5
+"""Unreadable files whose errors are listed."""
 _DEEPEST = 3
 """Levels of a folder that are searched: its own files, and those of folders and their folders in it."""
 _UNREADABLE: tuple[type[Exception], ...] = (*ARCHIVE_DAMAGE, DptraceError, msgspec.MsgspecError, RecursionError)
@@ -265,8 +269,8 @@ def _traces_among(files: Sequence[Source], run_file: Source | None, notes: Seque
 
 
 def _kind(name: str) -> int | None:
-    """Return the index in ``_KINDS`` of a file's name, or the next one for a file to unpack; None for any other."""
-    return next((kind for kind, ends in enumerate((*_KINDS, _TO_UNPACK)) if name.lower().endswith(ends)), None)
+    """Return the index in ``_KINDS`` of a file's name, or the next one for one that is refused; None for any other."""
+    return next((kind for kind, ends in enumerate((*_KINDS, _REFUSED)) if name.lower().endswith(ends)), None)
 
 
 def _expanded(files: Sequence[Source], run_file: Source | None = None, optional: bool = False) -> _ArgumentFiles:
@@ -340,7 +344,10 @@ def collect(
         found[index] = result
         progress(len(found), count, file.name)
     ordered = [found[index] for index in range(count)]
-    notes = [*sources.notes, *(f"Left out: {result}" for result in ordered if isinstance(result, DptraceError))]
+    errors = [f"Left out: {result}" for result in ordered if isinstance(result, DptraceError)]
+    if len(errors) > _MOST_ERRORS + 1:
+        errors[_MOST_ERRORS:] = [f"Left out: {len(errors) - _MOST_ERRORS:,} more files that can't be read."]
+    notes = [*sources.notes, *errors]
     values = [result for result in ordered if not isinstance(result, DptraceError)]
     if not values:
         raise DptraceError("No file is a readable trace:\n" + "\n".join(notes))

@@ -103,8 +103,11 @@ def test_what_unpacks_to_little_is_no_bomb(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ('{"traceEvents": []}'.encode("utf-16"), "UTF-16 text; .*iconv"),
-        ('{"traceEvents": []}'.encode("utf-16-le"), "UTF-16 text; .*iconv"),
-        ('{"traceEvents": []}'.encode("utf-16-be"), "UTF-16 text; .*iconv"),
+        *(
+            (f'{start}{{"traceEvents": []}}'.encode(f"utf-16-{order}"), f"UTF-16 text; .*-f UTF-16{order.upper()} ")
+            for order in ("le", "be")
+            for start in ("", "\n", " ", "[", "\r\n  ")
+        ),
         (b"\x28\xb5\x2f\xfd\0\0", "zstd -d"),
         (b"BZh91AY", "bunzip2"),
         (b"\xfd7zXZ\0", "unxz"),
