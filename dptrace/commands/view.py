@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +10,7 @@ import click
 
 from dptrace.commands.shared.figure_options import FigureOptions, figure_options
 from dptrace.commands.shared.options import Selection, force_option, gains_option, opening_options, run_options
-from dptrace.commands.shared.output import OutputFile, quoted_paths
+from dptrace.commands.shared.output import OutputFile, console, quoted_paths
 from dptrace.commands.shared.pages import file_stem, write_page
 from dptrace.commands.shared.picture_options import PictureOptions, picture_options
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
@@ -143,16 +141,13 @@ def _print(runs: list[Run], by_step: bool, picture: PictureOptions) -> None:
     if not picture.is_gantt:
         picture.print(runs[0])
         return
-    from rich.console import Console
-
     from dptrace.viewers.terminal.gantt import chart as terminal
 
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else terminal.DEFAULT_WIDTH
-    console = Console(file=sys.stdout, width=width, highlight=False)
+    screen = console(piped_width=terminal.DEFAULT_WIDTH)
     if len(runs) == 2:
-        terminal.print_pair(runs[0], runs[1], console, by_step)
+        terminal.print_pair(runs[0], runs[1], screen, by_step)
     else:
-        terminal.print_gantt(runs[0], console)
+        terminal.print_gantt(runs[0], screen)
 
 
 def _with_gains(

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -44,6 +44,7 @@ _SUFFIXES = frozenset((".json", ".csv", ".html", ".htm", ".svg", ".png", ".pdf")
 """Names of files that say what is in them."""
 _FILE_WIDTH = 132
 """Columns of tables in a file or a pipe: enough that none is folded."""
+_TRAILING_BLANKS = re.compile(" +(?=\n)")
 
 
 class OutputFile(click.Path):
@@ -102,13 +103,31 @@ def check_page(page: Path, force: bool) -> None:
         raise UsageError(f"{page} would hold a page; name it .html.")
 
 
-def console(stderr: bool = False) -> Console:
+def console(stderr: bool = False, piped_width: int = _FILE_WIDTH) -> Console:
     """Return a console; piped, it is wide enough that no table is folded."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream is None or stream.isatty() or "COLUMNS" in os.environ else piped_width
+    return _console(stream, width)
+
+
+def _console(stream: TextIO | None, width: int | None) -> Console:
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream is None or stream.isatty() or "COLUMNS" in os.environ else _FILE_WIDTH
-    return Console(file=stream, width=width, highlight=False, emoji=False)
+    file: Any = _WithoutTrailingBlanks(stream) if stream else None
+    return Console(file=file, width=width, highlight=False, emoji=False)
+
+
+class _WithoutTrailingBlanks:
+    """A text stream for a console, which fills the rows of tables with blanks."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(_TRAILING_BLANKS.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -127,13 +146,11 @@ def emit(text: str, output: Path | None) -> None:
 
 def print_tables(show: Callable[[Console], None], output: Path | None) -> None:
     """Print tables on the terminal, or into a file at a width that folds none."""
-    from rich.console import Console
-
     if output is None:
         show(console())
         return
     with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as file:
-        show(Console(file=file, width=_FILE_WIDTH, highlight=False, emoji=False))
+        show(_console(file, _FILE_WIDTH))
 
 
 def json_text(content: object) -> str:

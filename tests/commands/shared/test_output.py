@@ -26,6 +26,7 @@ from dptrace.commands.shared.output import (
     print_tables,
     quoted_paths,
 )
+from tests.support.kineto_files import KinetoFile, training_step
 
 
 def test_text_goes_to_a_file_or_to_stdout(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -42,6 +43,18 @@ def test_tables_in_a_file_are_not_folded(tmp_path: Path) -> None:
     print_tables(lambda console: console.print("x" * 130), tmp_path / "x.txt")
 
     assert "x" * 130 == (tmp_path / "x.txt").read_text().strip()
+
+
+@pytest.mark.parametrize("command", ["analyze", "view --text", "kernels"])
+def test_lines_end_where_their_text_does(command: str, tmp_path: Path) -> None:
+    """Tables fill their rows with blanks, which a terminal, a pipe and a file do not need."""
+    for rank in (0, 1):
+        training_step(training_step(KinetoFile(rank=rank, world_size=2), 1, 0), 2, 100).write(tmp_path / f"{rank}.json")
+
+    lines = CliRunner().invoke(cli, [*command.split(), str(tmp_path)]).stdout.splitlines()
+
+    assert len(lines) > 9
+    assert [line.rstrip() for line in lines] == lines
 
 
 def test_csv_keeps_numbers_and_makes_names_harmless() -> None:

@@ -30,16 +30,16 @@ def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
     order = "by what a step would gain without each" if replayed else "most expensive first (cost per step)"
     parts: list[RenderableType] = [Text(f"Findings, {order}", style="bold")]
     table = Table.grid(padding=(0, 1))
-    table.add_column(justify="right", no_wrap=True)
+    for _ in ("cost", "share"):
+        table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column()
     nothing = [finding for finding in findings if gains_nothing(finding)]
     for finding in (finding for finding in by_gain(findings) if finding not in nothing):
         figure, of_step = finding.figure
-        cost = Text(f"{milliseconds(figure)} ms\n{share(of_step)}", style="bold")
         lines = [plain(finding.text), plain(f"→ {finding.advice}{_where(finding)}")]
         if replayed and finding.gain is not None:
             lines.append(plain(f"= {gain_sentence(finding.gain)}"))
-        table.add_row(cost, Group(*lines))
+        table.add_row(f"{milliseconds(figure)} ms", f"({share(of_step)})", Group(*lines))
     if not replayed and (why := next((f.gain.reason for f in findings if f.gain is not None), "")):
         parts.append(plain(f"What a step would gain without them is not known: {why}"))
     parts.append(table)

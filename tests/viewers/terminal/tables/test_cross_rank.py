@@ -31,6 +31,16 @@ def test_a_finding_has_its_cost_its_advice_and_where_to_look() -> None:
     assert "→ Look there. (see ProfilerStep#[red]5, rank 2)" in text
 
 
+def test_the_share_stands_apart_from_a_text_of_several_lines() -> None:
+    """Text at the begin of its second line, which would continue the first, is not preceded by a number."""
+    text = "Half of its time is exposed. " * 5
+    first, *others = printed(findings_list((Finding("x", text, "Look there.", 1_000_000, 0.039, {}),))).splitlines()[1:]
+
+    assert "1.00 ms (3.9 %) Half" in first
+    assert others
+    assert {""} == {line[: first.index("Half")].strip() for line in others}
+
+
 def test_nothing_found_is_said() -> None:
     """An empty list could look like a failure."""
     assert "nothing costs 1 %" in printed(findings_list(()))
