@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,15 @@ def test_a_report_is_written_here_under_the_run_s_name(folder: Path) -> None:
     assert f"Next: dptrace view {folder}" in result.output
     assert {"run", "run-report.html"} == {path.name for path in folder.parent.iterdir()}
     assert "A step takes" in (folder.parent / "run-report.html").read_text(encoding="utf-8")
+
+
+def test_git_ignores_the_reports_of_a_clone(folder: Path) -> None:
+    """In the clone's own folder, where the examples of the documentation run, a report is no new file."""
+    run(folder)
+    (page,) = folder.parent.glob("*.html")
+    ignored = (Path(__file__).parents[2] / ".gitignore").read_text().splitlines()
+
+    assert any(fnmatch(f"/{page.name}", pattern) for pattern in ignored)
 
 
 def test_nothing_is_overwritten_unasked(folder: Path) -> None:
