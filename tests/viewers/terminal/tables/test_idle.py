@@ -24,7 +24,7 @@ def test_a_row_for_each_rank_with_its_causes() -> None:
     for rank in (0, 1):
         build = TimelineBuilder(rank, bounds=(0, 10_000_000, 20_000_000)).compute(0, 4_000_000)
         timeline = build.compute(10_000_000, 20_000_000).build()
-        timelines.append(replace(timeline, launch_ns=np.array([0, 9_000_000 if rank else 1])))
+        timelines.append(replace(timeline, launch_ns=np.array([0, 10_000_000 if rank else 1])))
 
     rows = [line.split() for line in printed(Run("r", tuple(timelines)))[-2:]]
 
