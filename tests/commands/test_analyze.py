@@ -189,9 +189,12 @@ def test_small_runs_say_what_a_step_would_gain(tmp_path: Path) -> None:
     assert "ould gain" not in run(tmp_path, "--no-gains").stdout
     assert plain.keys() == gained.keys()
     assert plain["ranks"] == gained["ranks"]
-    assert [(f["kind"], f["cost_ns"]) for f in plain["findings"]] == [
-        (f["kind"], f["cost_ns"]) for f in gained["findings"]
-    ]
+    # A replay knows which kernel makes rank 1 late in every step: one finding instead of two.
+    plainly, known = (
+        [(f["kind"], f["cost_ns"]) for f in answer["findings"] if f["kind"] != "straggler"] for answer in (plain, gained)
+    )
+    assert plainly == known
+    assert [100_000] == [f["cost_ns"] for f in gained["findings"] if f["kind"] == "straggler"]
     assert not [name for name in plain["findings"][0] if name.startswith("gain")]
     assert 100_000 == gained["findings"][0]["gain_ns"]
 
