@@ -29,6 +29,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import dptrace
+from dptrace.record.profiler.gloo_threads import gloo_threads
 
 STEPS, ROUNDS, COMMON_S = 9, 3, 0.01
 
@@ -79,6 +80,7 @@ PLANTS = {
     "buckets_4_backward": Plant("buckets", 4, (Delay(1, "backward"),)),
     "buckets_6_forward": Plant("buckets", 6, (Delay(4, "before_forward"),)),
     "naive_2_optimizer": Plant("naive", 2, (Delay(0, "optimizer"),)),
+    "ddp_2_opposed": Plant("ddp", 2, (Delay(1, "forward"), Delay(0, "backward", 30))),
     "naive_4_two": Plant("naive", 4, (Delay(1, "forward"), Delay(2, "before_backward", 30))),
     "naive_3_compute": Plant("naive", 3, (Delay(1, "optimizer", how="compute"),)),
     "fsdp_2_forward": Plant("fsdp", 2, (Delay(1, "before_forward"),)),
@@ -254,6 +256,8 @@ def _window(training: _Training, active: bool, out: Path | None) -> float:
             profiler.step()
             if number < STEPS:
                 times.append(time.perf_counter())
+        # As the recorder does: a trace names no group for gloo's work.
+        profiler.add_metadata_json("gloo_threads", json.dumps(gloo_threads()))
     if out:
         profiler.export_chrome_trace(str(out))
     dist.barrier()

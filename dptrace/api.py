@@ -167,11 +167,11 @@ def with_gains(run: Run) -> Run:
     return with_gains(run)
 
 
-def find_gains(run: Run, found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings of a run with what a step would gain without each, in the same order."""
+def find_gains(run: Run, found: Sequence[Finding], *, stragglers: bool = True) -> tuple[Finding, ...]:
+    """Return findings of a run with what a step would gain without each, the greatest gain first."""
     from dptrace.replay.gains.gains import find_gains
 
-    return find_gains(run, found)
+    return find_gains(run, found, stragglers=stragglers)
 
 
 def critical_path(run: Run, step: str | None = None) -> CriticalPath:

@@ -117,21 +117,26 @@ def _about_absent(question: Question) -> Sequence[Doubt]:
         found.append(Doubt("absent_ranks", text, True))
     unsized_ns = _unsized_ns(question.model) / question.steps
     if unsized_ns > _MOST_ERROR * question.measured_ns and any(change.collectives for change in question.changes):
-        text = (
-            f"Ranks are missing, and {duration(unsized_ns)} of each step go to collectives whose sizes the trace does "
-            "not have: waiting and transfer can't be separated. Record all ranks, or with "
-            "a torch that writes the sizes of collectives."
-        )
+        spent = f"{duration(unsized_ns)} of each step go to collectives"
+        if _lacks_ranks(question.model):
+            text = (
+                f"Ranks are missing, and {spent} whose sizes the trace does not have: waiting and transfer can't be "
+                "separated. Record all ranks, or with a torch that writes the sizes of collectives."
+            )
+        else:
+            text = f"{spent} that are not matched across ranks: how long these wait for each other is unknown."
         found.append(Doubt("unsized", text, True))
     return found
 
 
+def _lacks_ranks(model: Model) -> bool:
+    return len(model.run.ranks) < model.run.world_size
+
+
 def _unsized_ns(model: Model) -> int:
     """Return how long the collectives took of which neither the peers nor others of their size show the transfer."""
-    if len(model.run.ranks) >= model.run.world_size:
-        return 0
     transfers = model.transfers
-    unknown = transfers.absent & ~transfers.sized
+    unknown = transfers.absent & ~transfers.sized if _lacks_ranks(model) else transfers.absent
     return int(transfers.duration_ns[unknown].sum()) // max(1, len(model.processes))
 
 

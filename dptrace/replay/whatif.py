@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.arrays import median
+from dptrace.core.units import duration
 from dptrace.replay.doubts import Doubt, Question, doubts, doubts_of_replay
 from dptrace.replay.graph.build import Model, build_model
 from dptrace.replay.paths.path import PathPiece, longest_pieces, path_of_run
@@ -83,7 +84,8 @@ class WhatIf:
     predicted_step_ns: int
     low_ns: int
     high_ns: int
-    """Range of the prediction: by the choice of steps, by what was inferred, and by the error of the replay."""
+    """Range of the prediction: by how much the change gains in different steps, by what was inferred, and by the error of
+    the replay; not by how much recorded steps differ."""
     run_gain_ns: int
     """How much earlier the last of the steps would end; negative where later."""
     step_gain_ns: int
@@ -237,7 +239,7 @@ class Replay:
         model = changed.model
         path = path_of_run(model, changed.times)
         predicted = _bounded(variants[0], bound)
-        low, high = self._range([_bounded(variant, bound) for variant in variants], bool(changes))
+        low, high = self._range([_bounded(variant, bound) for variant in variants], changes)
         return WhatIf(
             path=self.run.path,
             changes=tuple(change.describe() for change in changes),
@@ -258,7 +260,7 @@ class Replay:
             ranks=self._ranks(predicted),
             doubts=self.doubts_about(tuple(changes), _step(variants[0]), bound, steady),
             interference=None if interference is None else interference.factor,
-            notes=(*self.model.notes, *([] if interference is None else [interference.sentence()])),
+            notes=(*self.model.notes, *_moved(gain, _step(predicted) - _step(self.measured), interference)),
             _outcome=changed,
             _selected=(self.run, self.model.run),
         )
@@ -314,11 +316,18 @@ class Replay:
         ahead = max(0.0, self.steady.step_ns - _step(self.measured))
         return steady.step_ns - ahead
 
-    def _range(self, variants: Sequence[NDArray[np.int64]], is_changed: bool) -> tuple[int, int]:
-        ranges = [median_range(variant[:, :, WALL].mean(axis=0)) for variant in variants]
+    def _range(self, variants: Sequence[NDArray[np.int64]], changes: Sequence[Change]) -> tuple[int, int]:
+        """Return the range of the predicted step: that of the change, without how much recorded steps differ."""
+        measured = self.measured[:, :, WALL].mean(axis=0)
+        spread = _micro_steps(changes) * (measured - median(measured))
+        walls = [variant[:, :, WALL].mean(axis=0) for variant in variants]
+        predicted = float(median(walls[0]))
+        # Each step as if the recorded one were the typical one: what is left differs by the change.
+        alike = [wall - spread for wall in walls]
+        ranges = [median_range(wall + predicted - float(median(alike[0]))) for wall in alike]
         low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
-        error = self.error_ns(_step(variants[0]) if is_changed else 0)
-        return max(0, round(low) - error), round(high) + error
+        error = self.error_ns(round(predicted) if changes else 0)
+        return max(0, round(min(low, predicted)) - error), round(max(high, predicted)) + error
 
     def error_ns(self, predicted_ns: int) -> int:
         """Return by how much a predicted step is uncertain at least: the error of the replay, or a share of it."""
@@ -375,6 +384,17 @@ class Replay:
             absent_share=self._shares["absent_ranks"],
             host_share=self._shares["host"],
         )
+
+
+def _moved(run_gain_ns: int, longer_ns: int, interference: Interference | None) -> list[str]:
+    """Return notes on the change: that the run ends earlier although its median step is longer, and interference."""
+    notes = [] if interference is None else [interference.sentence()]
+    if longer_ns > 0 and run_gain_ns >= 0:
+        notes.append(
+            f"The median step is {duration(longer_ns)} longer although the run ends no later: time that one step no "
+            "longer waits for moves into the next."
+        )
+    return notes
 
 
 def _micro_steps(changes: Sequence[Change]) -> int:

@@ -86,7 +86,7 @@ class _Run(Protocol):
     @property
     def gains(self) -> bool: ...
 
-    def find_gains(self, found: Sequence[Finding]) -> tuple[Finding, ...]: ...
+    def find_gains(self, found: Sequence[Finding], *, stragglers: bool = True) -> tuple[Finding, ...]: ...
 
     def read_again(self, timeline: Timeline, reading: SecondPass[Result]) -> Result | None: ...
 
@@ -218,7 +218,7 @@ def compute_findings_of(run: _Run) -> tuple[Finding, ...]:
     _check_intervals(run)
     timelines = [timeline for timeline in run.timelines if not timeline.on_cpu]
     found = compute_findings(timelines, [operator_calls_of(run, timeline) for timeline in timelines])
-    return run.find_gains(found) if run.gains else found
+    return run.find_gains(found, stragglers=False) if run.gains and found else found
 
 
 def _check_intervals(run: _Run) -> None:

@@ -191,7 +191,8 @@ def test_small_runs_say_what_a_step_would_gain(tmp_path: Path) -> None:
     assert plain["ranks"] == gained["ranks"]
     # A replay knows which kernel makes rank 1 late in every step: one finding instead of two.
     plainly, known = (
-        [(f["kind"], f["cost_ns"]) for f in answer["findings"] if f["kind"] != "straggler"] for answer in (plain, gained)
+        [(f["kind"], f["cost_ns"]) for f in answer["findings"] if f["kind"] != "straggler"]
+        for answer in (plain, gained)
     )
     assert plainly == known
     assert [100_000] == [f["cost_ns"] for f in gained["findings"] if f["kind"] == "straggler"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from dptrace.timeline.host import HostCause
 if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 
-__all__ = ["MIN_SHARE", "Finding", "FindingContext", "by_gain", "exposures", "gains_nothing"]
+__all__ = ["MIN_SHARE", "Finding", "FindingContext", "by_gain", "exposures"]
 
 MIN_SHARE = 0.01
 """Smallest share of the step that a reported finding costs."""
@@ -50,10 +51,17 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def figure(self) -> tuple[int, float]:
-        """What it is sorted by: its gain, or where that is unknown its cost, in ns and as a share of a step."""
-        if self.gain is None or self.gain.ns is None or not self.cost_ns:
+        """What it is shown with: its gain, or where that is unknown its cost, in ns and as a share of a step."""
+        gain = self.gain
+        if gain is None or gain.shown_ns is None or gain.share is None:
             return self.cost_ns, self.share
-        return self.gain.ns, self.share * self.gain.ns / self.cost_ns
+        return gain.shown_ns, gain.share
+
+    @property
+    def is_minor(self) -> bool:
+        """Whether a replay shows that a step would gain less than 1 % without it, and that it hides no other."""
+        share = None if self.gain is None else self.gain.share
+        return share is not None and share < MIN_SHARE and not self.evidence.get("hides_others")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as plain data, with what it would gain where that was asked for."""
@@ -63,13 +71,20 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def by_gain(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort findings by what a step would gain without them; by their cost where that is not known."""
-    return tuple(sorted(found, key=lambda finding: -finding.figure[0]))
+    """Sort findings by what a step would gain without each alone; by their cost where that is not known.
 
-
-def gains_nothing(finding: Finding) -> bool:
-    """Return whether a step would be no shorter without a finding."""
-    return finding.gain is not None and finding.gain.ns is not None and finding.gain.ns <= 0
+    What happened in one of several steps comes last: it may not happen again. A straggler stands before those that
+    gain only after it.
+    """
+    listed = list(found)
+    keys, after = [], Counter[bool]()
+    for finding in reversed(listed):
+        once, gain = bool(finding.evidence.get("once")), finding.gain
+        figure = finding.cost_ns if gain is None or gain.ns is None else gain.ns
+        if finding.kind == "straggler" and gain is not None and gain.ns is not None:
+            figure = after[once] = max(after[once], figure, gain.next_ns or 0)
+        keys.append((once, -figure))
+    return tuple(finding for _, finding in sorted(zip(reversed(keys), listed, strict=True), key=lambda pair: pair[0]))
 
 
 class FindingContext(msgspec.Struct, frozen=True, dict=True):

@@ -108,7 +108,8 @@ def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, st
     most = int(np.argmax(means))
     device, own = devices[most], values[most]
     step = int(own.argmax())
-    if len(own) > 1 and int(own[step]) > _ONE_STEP * int(own.sum()):
+    once = len(own) > 1 and int(own[step]) > _ONE_STEP * int(own.sum())
+    if once:
         text += f", {duration(int(own[step]))} in {device.split.names[step]} alone"
     elif len(devices) > 1 and means[most] > 1.5 * median(means):
         text += f", most on rank {device.timeline.rank} ({duration(means[most])} per step)"
@@ -120,7 +121,7 @@ def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, st
         advice = _ADVICE_ON_GAPS.get(gaps[0].label.cause, advice)
     text += "." + (_overhead(context) if kind in ("host_bound", "launch_latency") else "")
     shown = gaps[0].step if gaps else device.split.names[step]
-    evidence: dict[str, Any] = {"rank": device.timeline.rank, "step": shown, "ns": int(own[step])}
+    evidence: dict[str, Any] = {"rank": device.timeline.rank, "step": shown, "ns": int(own[step]), "once": once}
     if gaps:
         evidence |= {"what": gaps[0].label.what, "where": gaps[0].label.where, "gaps_ns": [gap.ns for gap in gaps]}
     return replace(total, text=text, advice=advice, evidence=evidence)

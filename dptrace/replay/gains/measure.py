@@ -22,6 +22,7 @@ from dptrace.replay.simulation.samples import WALL, StepSelection, mean_range
 from dptrace.replay.simulation.simulate import Schedule, Times
 from dptrace.replay.simulation.steady_state import SteadyState, steady_state
 from dptrace.replay.simulation.timelines import step_bounds, timeline_at
+from dptrace.replay.transforms.stragglers import WithoutExcesses
 from dptrace.replay.whatif import Replay
 
 __all__ = ["GainEstimate", "Measurer"]
@@ -78,10 +79,20 @@ class Measurer:
         """Median length of a step of the mean rank, as recorded."""
         return float(median(self.replay.measured[:, :, WALL].mean(axis=0)))
 
-    def gain_ns(self, change: Change) -> int:
-        """Return how much earlier the run ends per step, as :class:`dptrace.replay.whatif.WhatIf` says it."""
-        after = simulated_steps(change.apply(self.replay.model), self.replay.chosen)
-        return self._at_the_end(self._base[0], after)
+    @property
+    def mean_step_ns(self) -> float:
+        """Mean length of a step of the mean rank, as recorded."""
+        return float(self.replay.measured[:, :, WALL].mean())
+
+    def gain_ns(self, *changes: Change) -> int:
+        """Return how much earlier the run ends per step with some changes, as ``dptrace whatif`` says it.
+
+        Those that cut certain pieces come first, as they would otherwise find them cut.
+        """
+        model = self.replay.model
+        for change in sorted(changes, key=lambda one: not isinstance(one, WithoutExcesses)):
+            model = change.apply(model)
+        return self._at_the_end(self._base[0], simulated_steps(model, self.replay.chosen))
 
     def measure(self, change: Change) -> GainEstimate:
         """Replay a change.

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding
+from dptrace.analysis.findings.gain import Gain
 from dptrace.analysis.findings.stragglers import (
     MERGED,
     SMALL,
@@ -26,6 +27,7 @@ from dptrace.analysis.findings.stragglers import (
 from dptrace.core.units import duration
 from dptrace.replay.gains.measure import Measurer
 from dptrace.replay.graph.build import Model
+from dptrace.replay.simulation.changes import Change
 from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses, excesses
 from dptrace.run.run import Run
 
@@ -71,6 +73,11 @@ class _Group(msgspec.Struct, frozen=True, eq=False):
     def largest(self) -> _Delay:
         return max(self.delays, key=lambda delay: delay.excess.ns)
 
+    def is_once(self, run: Run) -> bool:
+        """Whether it is in one of several steps."""
+        several = max(len(timeline.windows) for timeline in run.timelines) > 1
+        return several and len({delay.step for delay in self.delays}) == 1 and bool(self.delays[0].step)
+
     @property
     def change(self) -> WithoutExcesses:
         """The run without it."""
@@ -78,16 +85,19 @@ class _Group(msgspec.Struct, frozen=True, eq=False):
         return WithoutExcesses(f"{late} level with the others", tuple(delay.excess for delay in self.delays))
 
 
-def straggler_findings(run: Run, measurer: Measurer, progress: Callable[[float], None]) -> list[Finding]:
-    """Return a finding for each root cause of delays, with its gain, the greatest gain first.
+def straggler_findings(
+    run: Run, measurer: Measurer, progress: Callable[[float], None]
+) -> Iterator[tuple[Finding, Change]]:
+    """Yield a finding for each root cause of delays, with its gain, and the run without it; the greatest gain first.
 
     Args:
         run: what the findings are about; the replay is of the whole run.
+        measurer: the replay.
         progress: called with the fraction that is done.
     """
     model = measurer.replay.model
     if len(model.processes) < 2:
-        return []
+        return
     every = excesses(model)
     delays = list(_delays(every, run, model))
     step_ns = measurer.step_ns
@@ -97,7 +107,7 @@ def straggler_findings(run: Run, measurer: Measurer, progress: Callable[[float],
     for number, group in enumerate(groups, 1):
         alone.append((group, measurer.measure(group.change).gain))
         progress(number / (2 * len(groups)))
-    alone.sort(key=lambda pair: -(pair[1].ns or 0))
+    alone.sort(key=lambda pair: (pair[0].is_once(run), -(pair[1].ns or 0)))
     # Without the first, without the first two …, and without all.
     gained, taken = [0], list[Excess]()
     for number, (group, _) in enumerate(alone, 1):
@@ -111,17 +121,23 @@ def straggler_findings(run: Run, measurer: Measurer, progress: Callable[[float],
     ]
     rest = measurer.gain_ns(WithoutExcesses("", every)) - sum(after for *_, after in kept) if kept else 0
     waits = _Waits(run)
-    found = []
-    for group, gain, after in kept:
-        reason = gain.reason or _another_is_as_late(gain.ns, group.ns / steps)
-        known = replace(gain, reason=reason, next_ns=after, rest_ns=rest)
-        found.append(replace(waits.finding(group, delays, step_ns), gain=known))
-    return found
+    for number, (group, gain, after) in enumerate(kept):
+        hides = any(_hides(group.ns / steps, *below[1:]) for below in kept[number + 1 :])
+        known = replace(gain, reason=gain.reason or _hidden(gain.ns, after, group.ns / steps))
+        if known.ns is not None:
+            known = replace(known, next_ns=after, rest_ns=rest)
+        found = waits.finding(group, delays, step_ns)
+        yield replace(found, gain=known, evidence=found.evidence | {"hides_others": hides}), group.change
 
 
-def _another_is_as_late(gain_ns: int | None, own_ns: float) -> str:
+def _hides(own_ns: float, gain: Gain, next_ns: int) -> bool:
+    """Return whether what ranks lose hides another delay, which gains only together with it."""
+    return next_ns > 2 * (gain.ns or 0) and own_ns > next_ns / 2
+
+
+def _hidden(alone_ns: int | None, next_ns: int, own_ns: float) -> str:
     """Explain a gain far below what the ranks lose: the others are as late at the same collectives."""
-    if gain_ns is None or gain_ns > own_ns / 2:
+    if alone_ns is None or max(alone_ns, next_ns) > own_ns / 2:
         return ""
     return f"Of {duration(round(own_ns))} a step that it loses, the rest is hidden: other ranks or work are as late."
 
@@ -201,6 +217,7 @@ class _Waits:
         largest = group.largest.excess
         evidence |= {"collective": "" if instance is None else self.matches.kind[instance], "cause": group.cause}
         evidence |= {"what": largest.what, "where": largest.where, "instance": instance, "late_ns": late_ns}
+        evidence |= {"once": group.is_once(self.run)}
         evidence |= {"count": len(reached), "ranks": group.ranks, "waiting_ranks": waiting, "cost_by_step_ns": cost}
         steps = [step for step in excess_by_step if step]
         reason = straggler_reason(group.cause, largest.what, largest.where, group.ranks, self.run.on_cpu)

@@ -34,6 +34,10 @@ _MIN_NS = 50_000
 """Smallest excess that counts, as for a late arrival."""
 _NAMED = 0.2
 """Smallest share of an excess that is named on its own."""
+_MIN_STEADY_NS = 1_000_000
+_MIN_STEPS = 3
+_SHARED = 0.1
+"""Least share of a steady excess that the others spend on the same thing: otherwise only its name may differ."""
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -124,17 +128,40 @@ def excesses(model: Model) -> tuple[Excess, ...]:
 def _excesses_of(model: Model, peers: _Peers, pieces_of: Callable[[Model, int, Int64], _Pieces]) -> Iterator[Excess]:
     pieces = [pieces_of(model, rank, times) for rank, times in zip(peers.processes, peers.times_ns, strict=True)]
     points = peers.times_ns.shape[1]
-    total = np.zeros((len(pieces), points + 1), np.int64)
-    for row, own in zip(total, pieces, strict=True):
-        np.add.at(row, own.segment, own.length_ns)
+    total = np.stack([np.bincount(own.segment, own.length_ns, points + 1) for own in pieces]).astype(np.int64)
     extra = total - _half_of_the_others(total)
-    for segment in np.flatnonzero((extra > _MIN_NS).any(axis=0)).tolist():
+    steady = _steady_excesses(pieces, total, len(model.run.timelines[0].windows))
+    for segment in np.flatnonzero(
+        (extra > _MIN_NS).any(axis=0) | np.isin(np.arange(points + 1), list(steady))
+    ).tolist():
         here = [own.within(segment) for own in pieces]
         spent = [own.by_label() for own in here]
-        for rank in np.flatnonzero(extra[:, segment] > _MIN_NS).tolist():
+        known = steady.get(segment, {})
+        for rank in sorted({*np.flatnonzero(extra[:, segment] > _MIN_NS).tolist(), *known}):
             instance = int(peers.instance[rank, segment]) if segment < points else -1
-            cut = _cut(here[rank], int(extra[rank, segment]), spent, rank)
+            cut = _cut(here[rank], max(0, int(extra[rank, segment])), spent, rank, known.get(rank, {}))
             yield from _parts(here[rank], cut, peers.processes[rank], instance)
+
+
+def _steady_excesses(pieces: Sequence[_Pieces], total: Int64, steps: int) -> dict[int, dict[int, dict[_Label, int]]]:
+    """Return what ranks take longer for one thing in step after step, by segment, rank and label, in ns.
+
+    Two ranks that are late for different things between the same two collectives hide each other: their own times are
+    alike. What all of them do, and one does longer by a notable share in most steps, is an excess all the same.
+    """
+    found: dict[int, dict[int, dict[_Label, int]]] = {}
+    labels = dict.fromkeys(label for own in pieces for label in own.labels if label not in _VAGUE)
+    for label in labels:
+        table = np.stack([own.of(label, total.shape[1]) for own in pieces])
+        if table.sum() < _NAMED * total.sum() / len(pieces) / 2:
+            continue
+        usual = _half_of_the_others(table)
+        more = table - usual
+        notable = (more > np.maximum(_MIN_STEADY_NS, _NAMED * total)) & (usual > _SHARED * more)
+        notable &= notable.sum(axis=1, keepdims=True) >= max(_MIN_STEPS, steps / 2)
+        for rank, segment in np.argwhere(notable).tolist():
+            found.setdefault(segment, {}).setdefault(rank, {})[label] = int(more[rank, segment])
+    return found
 
 
 def _peers(model: Model) -> list[_Peers]:
@@ -202,6 +229,8 @@ def _half_of_the_others(total: Int64) -> Int64:
 _Label = tuple[str, str, str]
 """Cause, what, where."""
 _MANY: _Label = ("slower_host", "", "")
+_VAGUE: tuple[_Label, ...] = (_MANY, ("nothing_recorded", "", ""))
+"""Labels of whatever has no name: not one thing that all ranks do."""
 
 
 class _Pieces(msgspec.Struct, frozen=True):
@@ -217,6 +246,11 @@ class _Pieces(msgspec.Struct, frozen=True):
     """Index into ``labels``."""
     labels: tuple[_Label, ...]
 
+    def of(self, label: _Label, segments: int) -> Int64:
+        """Return what the rank spends on one thing in each segment, in ns."""
+        chosen = self.label == (self.labels.index(label) if label in self.labels else -1)
+        return np.bincount(self.segment[chosen], self.length_ns[chosen], segments).astype(np.int64)
+
     def within(self, segment: int) -> _Pieces:
         own = np.flatnonzero(self.segment == segment)
         length, index, twin, label = (column[own] for column in (self.length_ns, self.index, self.twin, self.label))
@@ -227,19 +261,29 @@ class _Pieces(msgspec.Struct, frozen=True):
         return {self.labels[number]: int(total[number]) for number in np.flatnonzero(total).tolist()}
 
 
-def _cut(own: _Pieces, extra: int, spent: Sequence[Mapping[_Label, int]], rank: int) -> Int64:
-    """Return what to take from each piece: from what this rank does longer than the others, the longest first."""
+def _cut(
+    own: _Pieces, extra: int, spent: Sequence[Mapping[_Label, int]], rank: int, steady: Mapping[_Label, int]
+) -> Int64:
+    """Return what to take from each piece: from what this rank does longer than the others, the longest first.
+
+    Args:
+        extra: what it takes longer in all.
+        spent: what each rank spends on what.
+        steady: what it takes longer for one thing in most steps, which others may hide.
+    """
     others = [one for number, one in enumerate(spent) if number != rank]
     more = {}
     for label, ns in spent[rank].items():
         usual = sorted(one.get(label, 0) for one in others)[(len(others) - 1) // 2]
         if ns > usual:
             more[label] = ns - usual
-    scale = min(1.0, extra / max(1, sum(more.values())))
+    left = extra - sum(steady.values())
+    rest = {label: ns for label, ns in more.items() if label not in steady}
+    scale = min(1.0, max(0, left) / max(1, sum(rest.values())))
     cut = np.zeros(len(own.index), np.int64)
-    for label, ns in more.items():
+    for label, ns in (*steady.items(), *((label, round(ns * scale)) for label, ns in rest.items())):
         places = np.flatnonzero(own.label == own.labels.index(label))
-        cut[places] = cut_pieces(own.length_ns[places], round(ns * scale))
+        cut[places] = cut_pieces(own.length_ns[places], ns)
     return cut
 
 

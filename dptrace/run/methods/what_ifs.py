@@ -63,6 +63,8 @@ class WhatIfs:
             gain_ns (int or None, ns): how much earlier the run would end without the finding, per step.
             gain_low_ns, gain_high_ns (int or None, ns): its range.
             gain_of_median_step_ns (int or None, ns): how much shorter the median step would be.
+            gain_next_ns (int or None, ns): what is left of it after the findings above.
+            gain_share (float or None): that, as a share of the mean step.
             gain_change (str or None): what is different in the replay; None where no change removes the finding.
             gain_reason (str or None): why there is no number, or why it is far below cost_ns.
             gain_doubts (list): kinds of the doubts, as in :meth:`whatif`.
@@ -82,11 +84,11 @@ class WhatIfs:
         vars(plain)["cross_rank"] = across
         return replace(across, findings=plain.find_gains(across.findings))
 
-    def find_gains(self, found: Sequence[Finding]) -> tuple[Finding, ...]:
-        """Return findings of this run with what each would gain."""
+    def find_gains(self, found: Sequence[Finding], *, stragglers: bool = True) -> tuple[Finding, ...]:
+        """Return findings of this run with what each would gain; those on stragglers are then made by the replay."""
         from dptrace.api import find_gains
 
-        return find_gains(cast(Any, self), found)
+        return find_gains(cast(Any, self), found, stragglers=stragglers)
 
     def critical_path(self, step: str | None = None) -> CriticalPath:
         """Find what sets the length of a step; see :func:`dptrace.critical_path`."""

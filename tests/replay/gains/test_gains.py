@@ -84,13 +84,34 @@ def test_figures_alone_have_no_gains(tmp_path: Path) -> None:
     assert all(f.gain and f.gain.ns is None and "figures_only" in f.gain.reason for f in run.cross_rank.findings)
 
 
+def test_delays_that_hide_each_other_gain_together(hidden: dptrace.Run) -> None:
+    """Rank 0 loads data for 5 ms while rank 1 computes: neither gains alone, both together gain all of it."""
+    found = hidden.with_gains().cross_rank.findings
+    first, second = (finding for finding in found if finding.kind == "straggler")
+
+    assert found[:2] == (first, second)
+    assert [0, 0] == [finding.gain and finding.gain.ns for finding in (first, second)]
+    assert [0, 5_000_000] == [finding.figure[0] for finding in (first, second)]
+    assert not first.is_minor
+    assert hidden.whatif(no_straggler=True).step_gain_ns == 5_000_000
+
+
 def test_the_largest_gain_comes_first(hidden: dptrace.Run) -> None:
     """What is counted most comes after what would gain more; without gains the costs decide."""
-    found = hidden.with_gains().cross_rank.findings
+    found = [finding for finding in hidden.with_gains().cross_rank.findings if finding.kind != "straggler"]
 
-    assert ["data_loading", "exposed_comm"] == [finding.kind for finding in found]
-    assert ["exposed_comm", "data_loading"] == [finding.kind for finding in by_gain(found)]
-    assert list(hidden.cross_rank.findings) == list(by_gain(hidden.cross_rank.findings))
+    assert ["data_loading", "exposed_comm"] == [finding.kind for finding in hidden.cross_rank.findings]
+    assert ["exposed_comm", "data_loading"] == [finding.kind for finding in found]
+    assert list(found) == list(by_gain(found))
+
+
+def test_one_cause_counts_once(late: dptrace.Run) -> None:
+    """What findings are shown with adds up to no more than what all of them gain together."""
+    found = late.with_gains().cross_rank.findings
+    step_ns = int(late.steps()["wall_ns"].mean())
+
+    assert sum(finding.figure[0] for finding in found if finding.gain and finding.gain.ns is not None) <= step_ns
+    assert all(one.gain.next_ns <= one.gain.ns for one in found if one.gain and one.gain.ns and one.gain.next_ns)
 
 
 @needs_real_traces

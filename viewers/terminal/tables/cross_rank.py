@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.latency import Latency, merge_groups, with_phase_in_name
-from dptrace.analysis.findings.finding import Finding, by_gain, gains_nothing
+from dptrace.analysis.findings.finding import Finding, by_gain
 from dptrace.analysis.matching.match import Matches
-from dptrace.core.units import byte_size, milliseconds, plural, share
+from dptrace.core.units import byte_size, milliseconds, share
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.viewers.base.format import gain_sentence, plain
 from dptrace.viewers.terminal.tables.split import titled_table
@@ -22,7 +22,7 @@ MAX_ROWS = 6
 def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
     """Return the findings: what a step would gain where that is known, else the cost; text and advice.
 
-    They are sorted by that figure; those without which a step would gain nothing share a line.
+    They are sorted by that figure; those without which a step would gain less than 1 % share a line.
     """
     if not findings:
         return Text("Findings: nothing costs 1 % of a step or more.", style="bold")
@@ -33,8 +33,9 @@ def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
     for _ in ("cost", "share"):
         table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column()
-    nothing = [finding for finding in findings if gains_nothing(finding)]
-    for finding in (finding for finding in by_gain(findings) if finding not in nothing):
+    ordered = by_gain(findings)
+    minor = [finding for finding in ordered if finding.is_minor]
+    for finding in (finding for finding in ordered if not finding.is_minor):
         figure, of_step = finding.figure
         lines = [plain(finding.text), plain(f"→ {finding.advice}{_where(finding)}")]
         if replayed and finding.gain is not None:
@@ -43,9 +44,9 @@ def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
     if not replayed and (why := next((f.gain.reason for f in findings if f.gain is not None), "")):
         parts.append(plain(f"What a step would gain without them is not known: {why}"))
     parts.append(table)
-    if nothing:
-        kinds = ", ".join(sorted({finding.kind.replace("_", " ") for finding in nothing}))
-        parts.append(plain(f"A step would gain nothing without {plural(len(nothing), 'more finding')}: {kinds}."))
+    if minor:
+        gains = (f"{one.kind.replace('_', ' ')} {milliseconds(one.figure[0])} ms" for one in minor)
+        parts.append(plain(f"A step would gain less than 1 % without each of these: {', '.join(gains)}."))
     return Group(*parts)
 
 
