@@ -84,8 +84,8 @@ class WhatIf:
     predicted_step_ns: int
     low_ns: int
     high_ns: int
-    """Range of the prediction: by how much the change gains in different steps, by what was inferred, and by the error of
-    the replay; not by how much recorded steps differ."""
+    """Range of the prediction: by how much the change gains in different steps, by what was inferred, and by the error
+    of the replay; not by how much recorded steps differ."""
     run_gain_ns: int
     """How much earlier the last of the steps would end; negative where later."""
     step_gain_ns: int

@@ -131,9 +131,7 @@ def _excesses_of(model: Model, peers: _Peers, pieces_of: Callable[[Model, int, I
     total = np.stack([np.bincount(own.segment, own.length_ns, points + 1) for own in pieces]).astype(np.int64)
     extra = total - _half_of_the_others(total)
     steady = _steady_excesses(pieces, total, len(model.run.timelines[0].windows))
-    for segment in np.flatnonzero(
-        (extra > _MIN_NS).any(axis=0) | np.isin(np.arange(points + 1), list(steady))
-    ).tolist():
+    for segment in sorted({*np.flatnonzero((extra > _MIN_NS).any(axis=0)).tolist(), *steady}):
         here = [own.within(segment) for own in pieces]
         spent = [own.by_label() for own in here]
         known = steady.get(segment, {})
