@@ -40,7 +40,7 @@ class Delay:
 
     rank: int
     where: str
-    """before_forward, forward, before_backward, backward, optimizer."""
+    """before_forward, forward, before_backward, backward, before_wait, optimizer."""
     ms: float = 40
     how: str = "sleep"
     """sleep, compute, collect, or loader: a DataLoader whose eight samples are each late."""
@@ -87,6 +87,8 @@ PLANTS = {
     "fsdp_4_optimizer": Plant("fsdp", 4, (Delay(2, "optimizer"),)),
     "async_2_backward": Plant("async", 2, (Delay(1, "before_backward"),)),
     "async_3_optimizer": Plant("async", 3, (Delay(0, "optimizer"),)),
+    "async_2_between": Plant("async", 2, (Delay(0, "before_wait"),)),
+    "async_2_hidden": Plant("async", 2, (Delay(0, "before_wait"), Delay(1, "before_backward"))),
     "tensor_2_forward": Plant("tensor", 2, (Delay(1, "forward"),)),
     "tensor_3_backward": Plant("tensor", 3, (Delay(1, "before_backward"),)),
     "experts_2_forward": Plant("experts", 2, (Delay(1, "forward"),)),
@@ -235,6 +237,7 @@ class _Training:
         if self.style in ("naive", "groups", "tensor", "experts"):
             gradients = [p.grad.view(-1) for p in self.model.parameters() if p.grad is not None]
             dist.all_reduce(torch.cat(gradients), group=self.group)
+        self.delays.at("before_wait")
         for work in self.pending:
             work.wait()
         self.pending.clear()
@@ -250,14 +253,15 @@ def _window(training: _Training, active: bool, out: Path | None) -> float:
     with profile(activities=[ProfilerActivity.CPU], schedule=own) as profiler:
         for number in range(STEPS + 1):
             training.delays.step = number
+            if number == STEPS:
+                # As the recorder does: a trace names no group for gloo's work.
+                profiler.add_metadata_json("gloo_threads", json.dumps(gloo_threads()))
             training.step()
             if number == STEPS:
                 times.append(time.perf_counter())
             profiler.step()
             if number < STEPS:
                 times.append(time.perf_counter())
-        # As the recorder does: a trace names no group for gloo's work.
-        profiler.add_metadata_json("gloo_threads", json.dumps(gloo_threads()))
     if out:
         profiler.export_chrome_trace(str(out))
     dist.barrier()

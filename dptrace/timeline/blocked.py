@@ -36,6 +36,10 @@ _SKEW_NS = 20_000
 """By how much clocks of host and device may differ: work may seem to end after the pause that waited for it."""
 _LATE_NS, _LATE_SHARE = 5_000_000, 0.1
 """On a CPU, the thread of a collective may record its end this much after the host went on: it has to get a core."""
+_MIN_STEPS = 3
+"""Number of pauses in one place from which their lengths tell a wait from a sleep."""
+_STEADY, _MIN_SPREAD_NS = 3, 300_000
+"""How many times as much as its length what follows a collective's end varies in a sleep; and how much at least."""
 _CPU_SHARE, _GPU_SHARE = 0.3, 0.8
 """Smallest share of a pause during which the device was busy with what was waited for."""
 
@@ -47,6 +51,8 @@ class Pauses(msgspec.Struct, frozen=True):
     until_ns: Int64
     certain: NDArray[np.bool_]
     """Whether the call after it needs events to have happened; counts on a GPU."""
+    place: Int64
+    """Number of its place in the program: between which two calls it is. It is there once a step, or several times."""
 
     @property
     def length_ns(self) -> Int64:
@@ -72,8 +78,28 @@ def awaited(pauses: Pauses, work: Work, *, on_cpu: bool) -> Int64:
     long = np.flatnonzero(pauses.length_ns > (_MIN_CPU_NS if on_cpu else _MIN_GPU_NS))
     if len(long) and len(work):
         kept = Pauses(*(getattr(pauses, name)[long] for name in Pauses.__struct_fields__))
-        found[long] = _on_cpu(kept, work) if on_cpu else _on_gpu(kept, work)
+        found[long] = _without_sleeps(kept, work, _on_cpu(kept, work)) if on_cpu else _on_gpu(kept, work)
     return found
+
+
+def _without_sleeps(pauses: Pauses, work: Work, interval: Int64) -> Int64:
+    """Drop the waits of places where the host sleeps, and a collective only happens to end meanwhile.
+
+    ::
+
+        wait     ├─ E ────┤·     ├─ E ──────────┤·     ends a constant time after E
+        sleep    ├─ E ───┤····   ├─ E ─────────┤·      has a constant length
+    """
+    waited = np.flatnonzero(interval >= 0)
+    after = pauses.until_ns[waited] - work.end_ns[interval[waited]]
+    result = interval.copy()
+    for place in unique(pauses.place[waited]).tolist():
+        own = pauses.place[waited] == place
+        if int(own.sum()) >= _MIN_STEPS:
+            length = pauses.length_ns[waited[own]]
+            if np.std(after[own]) > max(_STEADY * np.std(length), _MIN_SPREAD_NS):
+                result[waited[own]] = -1
+    return result
 
 
 class _Best:

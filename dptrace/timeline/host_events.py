@@ -112,6 +112,8 @@ class _Active(msgspec.Struct, frozen=True):
 
     when: IntervalSet
     needs_events_ns: Int64
+    place: Int64
+    """Of each pause between two of these times: number of the pair of names around it."""
 
     @classmethod
     def of(cls, trace: Trace, thread: int) -> _Active:
@@ -121,7 +123,13 @@ class _Active(msgspec.Struct, frozen=True):
             & ~trace.named("ProfilerStep#", *DATA_LOADER, "Optimizer.", "autograd::engine::evaluate_function")
         )
         needs = np.array([NEEDS_EVENTS.match(name) is not None for name in trace.names], np.bool_)
-        return cls(union(trace.start_ns[own], trace.end_ns[own]), trace.start_ns[own[needs[trace.name[own]]]])
+        when = union(trace.start_ns[own], trace.end_ns[own])
+        by_end = own[np.argsort(trace.end_ns[own], kind="stable")]
+        last = by_end[np.searchsorted(trace.end_ns[by_end], when[1][:-1], side="right") - 1]
+        by_start = own[np.argsort(trace.start_ns[own], kind="stable")]
+        following = by_start[np.searchsorted(trace.start_ns[by_start], when[0][1:])]
+        place = trace.name[last].astype(np.int64) * len(trace.names) + trace.name[following]
+        return cls(when, trace.start_ns[own[needs[trace.name[own]]]], place)
 
 
 class _Waits(msgspec.Struct, frozen=True):
@@ -144,7 +152,7 @@ def _waits(active: Sequence[_Active], work: DeviceWork, on_cpu: bool) -> _Waits:
         since, until = own.when[1][:-1], own.when[0][1:]
         others = union_all([EMPTY, *(other.when for other in active if other is not own)])
         free = covered(others, until) - covered(others, since) <= _OTHERS_SHARE * (until - since)
-        pauses = Pauses(since[free], until[free], np.isin(until[free], own.needs_events_ns))
+        pauses = Pauses(since[free], until[free], np.isin(until[free], own.needs_events_ns), own.place[free])
         interval = awaited(pauses, work, on_cpu=on_cpu)
         waited = np.flatnonzero(interval >= 0)
         end = pauses.until_ns[waited]

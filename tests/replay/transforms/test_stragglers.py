@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dptrace
 from dptrace.replay.transforms.stragglers import NoStraggler
 from tests.support.replay_files import job_rank
 
 
-def job_with(folder: Path, forward: int) -> dptrace.Run:
-    """Write three ranks, of which the last has another forward than the others' 300 µs."""
-    for rank, own in enumerate((300, 300, forward)):
-        file = job_rank(rank, own, 20 + forward + 203, 1, world_size=3)
+def job(folder: Path, *ranks: tuple[int, int], steps: int = 1) -> dptrace.Run:
+    """Write ranks with these µs in forward and in the DataLoader, which meet in an all-reduce."""
+    arrival = max(forward + loading for forward, loading in ranks) + 223
+    everyone = {"Group size": len(ranks), "Process Group Ranks": str([*range(len(ranks))])}
+    for rank, (forward, loading) in enumerate(ranks):
+        file = job_rank(rank, forward, arrival, steps, len(ranks), loading)
         for args in (event["args"] for event in file.events):
-            args.update({"Group size": 3, "Process Group Ranks": "[0, 1, 2]"} if "Group size" in args else {})
+            args.update(everyone if "Group size" in args else {})
         file.write(folder / f"rank{rank}.json")
     return dptrace.open(folder, cache=False)
+
+
+def job_with(folder: Path, forward: int) -> dptrace.Run:
+    """Write three ranks, of which the last has another forward than the others' 300 µs."""
+    return job(folder, (300, 0), (300, 0), (forward, 0))
 
 
 def test_a_slow_device_is_brought_to_half_of_the_others(tmp_path: Path) -> None:
@@ -41,3 +52,56 @@ def test_one_rank_has_no_straggler(tmp_path: Path) -> None:
 
     with pytest.raises(dptrace.DptraceError, match="other ranks"):
         NoStraggler().apply(run.replay.model)
+
+
+MICROSECONDS = st.integers(300, 9_000)
+RANKS = st.lists(st.tuples(MICROSECONDS, st.sampled_from((0, 2_000, 7_000))), min_size=2, max_size=4)
+
+
+@pytest.mark.property
+@pytest.mark.heavy
+@settings(max_examples=25, deadline=None)
+@given(RANKS)
+def test_gains_of_stragglers_and_the_rest_are_that_of_no_straggler(ranks: Sequence[tuple[int, int]]) -> None:
+    """To the nanosecond; no rank gains more than it loses, and nothing that gets faster makes the run end later."""
+    with TemporaryDirectory() as folder:
+        run = job(Path(folder), *ranks, steps=3)
+        found = [one for one in run.with_gains().cross_rank.findings if one.kind == "straggler" and one.gain]
+        gained = run.whatif(no_straggler=True).step_gain_ns
+    gains = [one.gain for one in found if one.gain and one.gain.ns is not None]
+
+    forward, loading = zip(*ranks, strict=True)
+    assert 0 <= gained <= 1000 * (max(forward) - min(forward) + max(loading) - min(loading))
+    assert not gains or gained == sum(gain.next_ns or 0 for gain in gains) + (gains[0].rest_ns or 0)
+    assert all(gain.ns is not None and 0 <= gain.ns <= gained for gain in gains)
+
+
+@pytest.mark.property
+@pytest.mark.heavy
+@settings(max_examples=10, deadline=None)
+@given(RANKS.flatmap(lambda ranks: st.tuples(st.just(ranks), st.permutations(ranks))))
+def test_other_numbers_of_ranks_change_nothing(orders: Sequence[Sequence[tuple[int, int]]]) -> None:
+    """Who is rank 0 does not matter to what a run without stragglers gains."""
+    with TemporaryDirectory() as one, TemporaryDirectory() as other:
+        gains = [
+            job(Path(folder), *order).whatif(no_straggler=True).run_gain_ns
+            for folder, order in zip((one, other), orders, strict=True)
+        ]
+
+    assert gains[0] == gains[1]
+
+
+@pytest.mark.property
+@pytest.mark.heavy
+@settings(max_examples=15, deadline=None)
+@given(RANKS)
+def test_no_piece_is_cut_below_nothing(ranks: Sequence[tuple[int, int]]) -> None:
+    """Neither a task nor a pause takes less than no time, and none is cut twice."""
+    with TemporaryDirectory() as folder:
+        model = job(Path(folder), *ranks, steps=2).replay.model
+        changed = NoStraggler().apply(model)
+
+    assert (changed.graph.duration_ns >= 0).all()
+    before, after = model.graph.edge.lag_ns, changed.graph.edge.lag_ns
+    assert (after[before >= 0] >= 0).all()
+    assert (after <= before).all()

@@ -130,7 +130,8 @@ def _hidden_waits(
     launch = np.append(host.start_ns, UNKNOWN)[device.launched_by[chosen]]
     work = Work(device.start_ns[chosen], device.end_ns[chosen], launch, device.lane[chosen])
     needs_events = np.array([NEEDS_EVENTS.match(name) is not None for name in names], np.bool_)
-    pauses = Pauses(host.end_ns[before[event]], host.start_ns[event], needs_events[host.name[event]])
+    place = host.name[before[event]].astype(np.int64) * len(names) + host.name[event]
+    pauses = Pauses(host.end_ns[before[event]], host.start_ns[event], needs_events[host.name[event]], place)
     interval = awaited(pauses, work, on_cpu=on_cpu)
     found[event[interval >= 0]] = chosen[interval[interval >= 0]]
     return found
