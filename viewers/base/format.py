@@ -42,7 +42,9 @@ def gain_sentence(gain: Gain) -> str:
     if gain.ns < 0:
         return f"Would lose {duration(-gain.ns)} a step: {gain.change}."
     low, high = (duration(ns) if ns else "0" for ns in (gain.low_ns, gain.high_ns))
-    text = f"{duration(gain.ns)} a step ({low} to {high})" if gain.ns else f"nothing (at most {high} a step)"
+    known = gain.high_ns is not None
+    between, at_most = (f" ({low} to {high})", f" (at most {high} a step)") if known else ("", "")
+    text = f"{duration(gain.ns)} a step{between}" if gain.ns else f"nothing{at_most}"
     if gain.next_ns and gain.next_ns > 2 * gain.ns:
         text = f"{duration(gain.next_ns)} a step with those above, alone {text}"
     return f"Would gain {text}: {gain.change}. {gain.reason}".rstrip()

@@ -57,8 +57,9 @@ def exposed_communication(context: FindingContext) -> list[Finding]:
         last = _last_gradients(context, kind)
         if tail and last:
             evidence["last"] = last
-            called = f"{last['name']}, " if last["name"] else ""
-            text += f" The last one of a step is {called}{byte_size(last['bytes'] or 0)}."
+            known = [last["name"], byte_size(last["bytes"]) if last["bytes"] else ""]
+            if any(known):
+                text += f" The last one of a step is {', '.join(filter(None, known))}."
         if waited > _NOTABLE_WAIT * exposed_ns:
             share = 100 * min(waited / exposed_ns, 1.0)
             text += f" {share:.0f} % of the exposed time is waiting for late ranks and not counted here."

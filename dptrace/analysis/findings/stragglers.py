@@ -25,6 +25,7 @@ from dptrace.timeline.host import HostCause
 __all__ = [
     "MERGED",
     "SMALL",
+    "ranks_text",
     "steps_text",
     "straggler_advice",
     "straggler_reason",
@@ -170,10 +171,10 @@ def _cost_by_step(context: FindingContext, group: DelayGroup) -> dict[str, int]:
     return {step: ns for step, ns in sorted(cost.items()) if ns > 0}
 
 
-def _ranks(ranks: Sequence[int], capital: bool = False) -> str:
+def ranks_text(ranks: Sequence[int], capital: bool = False) -> str:
     """Return a list of ranks as text.
 
-    >>> _ranks([2]), _ranks([0, 1, 3], capital=True), _ranks(range(1, 8))
+    >>> ranks_text([2]), ranks_text([0, 1, 3], capital=True), ranks_text(range(1, 8))
     ('rank 2', 'Ranks 0, 1, 3', 'ranks 1–7')
     """
     noun = ("Rank" if capital else "rank") + ("" if len(ranks) == 1 else "s")
@@ -195,10 +196,10 @@ def waiting_text(waiting: Sequence[int], late: Sequence[int]) -> str:
     ('Ranks 0, 1, 3 wait for rank 2', 'Rank 1 takes longer than the others')
     """
     if not waiting and len(late) > 1:
-        return f"{_ranks(late, capital=True)} take turns keeping each other waiting"
+        return f"{ranks_text(late, capital=True)} take turns keeping each other waiting"
     if not waiting:
-        return f"{_ranks(late, capital=True)} takes longer than the others"
-    return f"{_ranks(waiting, capital=True)} {'waits' if len(waiting) == 1 else 'wait'} for {_ranks(late)}"
+        return f"{ranks_text(late, capital=True)} takes longer than the others"
+    return f"{ranks_text(waiting, capital=True)} {'waits' if len(waiting) == 1 else 'wait'} for {ranks_text(late)}"
 
 
 def straggler_reason(cause: str, what: str, where: str, late: Sequence[int], on_cpu: bool) -> str:

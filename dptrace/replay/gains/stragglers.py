@@ -19,6 +19,7 @@ from dptrace.analysis.findings.gain import Gain
 from dptrace.analysis.findings.stragglers import (
     MERGED,
     SMALL,
+    ranks_text,
     steps_text,
     straggler_advice,
     straggler_reason,
@@ -87,8 +88,10 @@ class _Group(msgspec.Struct, frozen=True, eq=False):
 
 def straggler_findings(
     run: Run, measurer: Measurer, progress: Callable[[float], None]
-) -> Iterator[tuple[Finding, Change]]:
+) -> Iterator[tuple[Finding, Change | None]]:
     """Yield a finding for each root cause of delays, with its gain, and the run without it; the greatest gain first.
+
+    What is left of the gain of no straggler is jitter: no rank and no cause stands out.
 
     Args:
         run: what the findings are about; the replay is of the whole run.
@@ -119,7 +122,7 @@ def straggler_findings(
         for (group, gain), above, own in zip(alone, gained, gained[1:], strict=False)
         if max(gain.ns or 0, own - above) >= MIN_SHARE * step_ns or group.ns >= _HIDDEN * groups[0].ns
     ]
-    rest = measurer.gain_ns(WithoutExcesses("", every)) - sum(after for *_, after in kept) if kept else 0
+    rest = measurer.gain_ns(WithoutExcesses("", every)) - sum(after for *_, after in kept) if every else 0
     waits = _Waits(run)
     for number, (group, gain, after) in enumerate(kept):
         hides = any(_hides(group.ns / steps, *below[1:]) for below in kept[number + 1 :])
@@ -128,6 +131,23 @@ def straggler_findings(
             known = replace(known, next_ns=after, rest_ns=rest)
         found = waits.finding(group, delays, step_ns)
         yield replace(found, gain=known, evidence=found.evidence | {"hides_others": hides}), group.change
+    if rest >= MIN_SHARE * step_ns and not run.has_selected_steps:
+        taken_out = {id(excess) for group, *_ in kept for excess in group.change.excesses}
+        yield _jitter([delay for delay in delays if id(delay.excess) not in taken_out], rest, step_ns), None
+
+
+def _jitter(delays: Sequence[_Delay], gain_ns: int, step_ns: float) -> Finding:
+    """Describe the delays that belong to no other finding."""
+    by_rank = Counter[int]()
+    for delay in delays:
+        by_rank[delay.rank] += delay.excess.ns
+    ranks = sorted(by_rank)
+    text = f"{ranks_text(ranks, capital=True)} are late in turns, each time a little and for another reason: jitter."
+    advice = "Pin processes to cores, and look for other load on the hosts; with more ranks than cores, expect it."
+    worst = max(delays, key=lambda delay: delay.excess.ns)
+    evidence = {"rank": worst.rank, "step": worst.step or None, "ranks": ranks}
+    gain = Gain("no rank late now and then", gain_ns, next_ns=gain_ns)
+    return Finding("jitter", text, advice, gain_ns, gain_ns / step_ns, evidence, gain)
 
 
 def _hides(own_ns: float, gain: Gain, next_ns: int) -> bool:

@@ -36,7 +36,7 @@ _NAMED = 0.2
 """Smallest share of an excess that is named on its own."""
 _MIN_STEADY_NS = 1_000_000
 _MIN_STEPS = 3
-_SHARED = 0.1
+_SHARED = 0.02
 """Least share of a steady excess that the others spend on the same thing: otherwise only its name may differ."""
 _NEVER = np.iinfo(np.int64).max
 
@@ -155,7 +155,7 @@ def _steady_excesses(pieces: Sequence[_Pieces], total: Int64, steps: int) -> dic
             continue
         usual = _half_of_the_others(table)
         more = table - usual
-        notable = (more > np.maximum(_MIN_STEADY_NS, _NAMED * total)) & (usual > _SHARED * more)
+        notable = (more > np.maximum(_MIN_STEADY_NS, _NAMED * total)) & (usual > np.maximum(_MIN_NS, _SHARED * more))
         notable &= notable.sum(axis=1, keepdims=True) >= max(_MIN_STEPS, steps / 2)
         for rank, segment in np.argwhere(notable).tolist():
             found.setdefault(segment, {}).setdefault(rank, {})[label] = int(more[rank, segment])
