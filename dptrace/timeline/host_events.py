@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.arrays import unique
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, union, union_all
-from dptrace.readers.communication import GLOO_PREFIX
+from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.blocked import NEEDS_EVENTS, Pauses, Work, awaited
 from dptrace.timeline.host import NO_ACTIVITY, HostActivity, HostCause, HostLabel
@@ -166,9 +166,10 @@ def _launching_threads(trace: Trace, launch: Int64) -> list[int]:
     """Return the threads that launched work or run the loop; NCCL's watchdog, which only queries, is not among them."""
     marks = trace.named("ProfilerStep#") & (trace.category <= Category.ANNOTATION)
     threads = unique(np.append(trace.thread[launch[launch >= 0]], trace.thread[marks]))
-    # Gloo's threads copy within a collective; they run no part of the program.
+    # Gloo's threads copy within a collective and request none; messages are sent on the program's own threads.
     gloo = unique(trace.thread[(trace.category == Category.ANNOTATION) & trace.named(GLOO_PREFIX)])
-    own: list[int] = threads[~np.isin(threads, gloo)].tolist()
+    requesting = unique(trace.thread[trace.named(C10D_PREFIX) & (trace.category == Category.CPU_OP)])
+    own: list[int] = threads[~np.isin(threads, gloo) | np.isin(threads, requesting)].tolist()
     return own
 
 

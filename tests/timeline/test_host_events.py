@@ -122,3 +122,16 @@ def test_events_too_short_for_pieces_are_no_activity(tmp_path: Path) -> None:
     assert 0 == len(host.labels)
     assert {HostLabel(HostCause.NOTHING_RECORDED): 5} == host.spent(10, 15)
     assert 0 == len(host.intervals(*HostCause)[0])
+
+
+def test_a_thread_that_sends_is_part_of_the_program(tmp_path: Path) -> None:
+    """Gloo sends messages on the calling thread, whose pauses and operators are the host's."""
+    file = KinetoFile()
+    file.label("ProfilerStep#0", 0, 50_000)
+    file.op("aten::linear", 100, 2_100)
+    file.op("c10d::send", 2_200, 2_300)
+    file.label("gloo:send", 2_290, 2_400)
+    file.op("aten::relu", 40_000, 41_000)
+    host = activity(file.write(tmp_path / "rank0.json"))
+
+    assert {"aten::linear", "aten::relu"} <= {label.what for label in host.labels}

@@ -181,13 +181,15 @@ def with_gloo_groups(
     known = list(filter(None, map(_group, groups))) if isinstance(groups, list) else []
     if len({group["ranks"] for group in known}) < 2:
         return dict(comm)
+    # The thread of a message does not show its group: without a list of threads it would count to any of them.
     gloo_events = {event: thread for event, thread in thread_of.items() if comm[event].collective not in _PAIRS}
+    messages = {event for event in thread_of if comm[event].collective in _PAIRS and comm[event].peer < 0}
     ids = _counts(threads) or sorted({thread for thread in gloo_events.values() if type(thread) is int})
     owners: dict[object, dict[str, Any]]
     owners = {thread: known[i // THREADS] for i, thread in enumerate(ids)} if len(ids) == THREADS * len(known) else {}
     unknown = {"group": UNKNOWN_GROUP, "group_size": 0, "ranks": (), "description": ""}
     named = {event: replace(comm[event], **owners.get(thread, unknown)) for event, thread in gloo_events.items()}
-    return {**comm, **named}
+    return {**comm, **named, **{event: replace(comm[event], **unknown) for event in messages}}
 
 
 def _counts(values: object) -> list[int] | None:

@@ -130,3 +130,9 @@ def test_the_pairs_of_a_real_run_are_separated() -> None:
     assert pairs | {("all_reduce", (0, 2), 2, True)} == found
     assert len(together.notes) == 1
     assert "one machine" in together.notes[0]
+
+
+def test_messages_without_a_peer_belong_to_no_known_group() -> None:
+    """Nothing shows which of a rank's groups they use: two sends of one group would be taken for a message."""
+    named = with_gloo_groups({1: CommArgs("send")}, {1: 5}, [WORLD, INSIDE])
+    assert UNKNOWN_GROUP == named[1].group
