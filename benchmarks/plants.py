@@ -4,7 +4,7 @@
 
 Each plant trains in real processes with gloo. Windows of steps with and without the delay alternate in one process, so
 that the truth, what a step takes without the delay, is measured beside the recording. The table has the truth, what
-``whatif --no-straggler`` saves, and what the findings on stragglers gain together, with the first one's ranks; ms a step.
+``whatif --no-straggler`` saves, and what findings on stragglers gain together, with the first one's ranks, ms a step.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pytest
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.host import HostActivity, HostCause, HostLabel
+from tests.support.kineto_files import KinetoFile
 from tests.support.planted import Plant, planted_job
 from tests.support.real_traces import needs_real_traces, real
 

@@ -131,8 +131,8 @@ def straggler_findings(
             known = replace(known, next_ns=after, rest_ns=rest)
         found = waits.finding(group, delays, step_ns)
         yield replace(found, gain=known, evidence=found.evidence | {"hides_others": hides}), group.change
-    known = not alone or any(gain.ns is not None for _, gain in alone)
-    if known and rest >= MIN_SHARE * step_ns and not run.has_selected_steps:
+    can_tell = not alone or any(gain.ns is not None for _, gain in alone)
+    if can_tell and rest >= MIN_SHARE * step_ns and not run.has_selected_steps:
         taken_out = {id(excess) for group, *_ in kept for excess in group.change.excesses}
         yield _jitter([delay for delay in delays if id(delay.excess) not in taken_out], rest, step_ns), None
 

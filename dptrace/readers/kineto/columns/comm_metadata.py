@@ -187,7 +187,7 @@ def with_gloo_groups(
     ids = _counts(threads) or sorted({thread for thread in gloo_events.values() if type(thread) is int})
     owners: dict[object, dict[str, Any]]
     owners = {thread: known[i // THREADS] for i, thread in enumerate(ids)} if len(ids) == THREADS * len(known) else {}
-    unknown = {"group": UNKNOWN_GROUP, "group_size": 0, "ranks": (), "description": ""}
+    unknown: dict[str, Any] = {"group": UNKNOWN_GROUP, "group_size": 0, "ranks": (), "description": ""}
     named = {event: replace(comm[event], **owners.get(thread, unknown)) for event, thread in gloo_events.items()}
     return {**comm, **named, **{event: replace(comm[event], **unknown) for event in messages}}
 
