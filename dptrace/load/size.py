@@ -9,14 +9,14 @@ from dptrace.readers.sources.source import Source
 
 __all__ = ["is_small"]
 
-_MOST_BYTES = 10_000_000
+_MAX_BYTES = 40_000_000
 _COMPRESSED = 10
 """How many bytes of JSON a compressed byte holds, about."""
 _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip", ".tgz")
 
 
 def is_small(files: Iterable[Source]) -> bool:
-    """Return whether files hold less than 10 MB together, some 30,000 events: a second reading takes no time.
+    """Return whether files hold less than 40 MB together, some 200,000 events: gains take a second at most.
 
     Files that are not on this machine, and pipes, are not small.
     """
@@ -27,4 +27,4 @@ def is_small(files: Iterable[Source]) -> bool:
         except OSError:
             return False
         total += size * (_COMPRESSED if path.lower().endswith(_COMPRESSIONS) else 1)
-    return all(not source.single_pass and not source.remote for source in files) and total <= _MOST_BYTES
+    return all(not source.single_pass and not source.remote for source in files) and total <= _MAX_BYTES

@@ -22,47 +22,64 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class Schedule:
-    """A graph prepared for many simulations: tasks in order, and where the times that each waits for are found."""
+    """A graph prepared for many simulations.
+
+    ::
+
+        join ──► a ──► b ──► c        each of a, b, c waits for one task: it starts a known time after the join
+          └────► d ──► join           only joins, which wait for several tasks, are visited one after the other
+    """
 
     def __init__(self, graph: Graph) -> None:
         order, edge = graph.order, graph.edge
         self.graph = graph
-        counts = np.diff(graph.first)[order]
-        # Edges in the order of their tasks.
-        places = np.repeat(graph.first[:-1][order] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-        self._places = places
-        # Times of all tasks lie in one list: start of task i at 2i, its end at 2i + 1.
-        self._sources = (2 * edge.src + edge.from_end)[places].tolist()
-        self._order, self._counts = order.tolist(), counts.tolist()
+        counts = np.diff(graph.first)
+        self._follower = np.flatnonzero(counts == 1)
+        self._single = graph.first[self._follower]
+        self._parent = np.arange(len(graph))
+        self._parent[self._follower] = edge.src[self._single]
+        root = self._parent
+        while not np.array_equal(further := root[root], root):
+            root = further
+        self._root = root
+        joins = order[counts[order] > 1]
+        size = counts[joins]
+        # Edges of the joins, in the order of these.
+        self._edges = np.repeat(graph.first[joins] - np.cumsum(size) + size, size) + np.arange(size.sum())
+        self._sources = root[edge.src[self._edges]].tolist()
+        self._joins, self._sizes = joins.tolist(), size.tolist()
 
     def run(self, duration_ns: Int64 | None = None, lag_ns: Int64 | None = None) -> Times:
         """Simulate with other durations or lags; those of the graph by default."""
-        graph = self.graph
-        duration = (graph.duration_ns if duration_ns is None else duration_ns).tolist()
-        lag = (graph.edge.lag_ns if lag_ns is None else lag_ns)[self._places].tolist()
-        recorded, sources = graph.start_ns.tolist(), self._sources
-        times = [0] * (2 * len(graph))
-        edge = 0
-        # A loop, since most tasks wait for the one before them: level by level, numpy would have as many calls.
-        for task, count in zip(self._order, self._counts, strict=True):
-            if count == 1:
-                start = times[sources[edge]] + lag[edge]
-                edge += 1
-            elif count == 2:
-                start = times[sources[edge]] + lag[edge]
-                other = times[sources[edge + 1]] + lag[edge + 1]
-                if other > start:
-                    start = other
-                edge += 2
-            elif count:
-                start = max([times[sources[i]] + lag[i] for i in range(edge, edge + count)])
-                edge += count
-            else:
-                start = recorded[task]
-            times[2 * task] = start
-            times[2 * task + 1] = start + duration[task]
-        table = np.array(times, np.int64).reshape(-1, 2)
-        return Times(table[:, 0], table[:, 1])
+        graph, edge = self.graph, self.graph.edge
+        duration = graph.duration_ns if duration_ns is None else duration_ns
+        lag = graph.edge.lag_ns if lag_ns is None else lag_ns
+        # From the start of an edge's source to what waits for it.
+        along = lag + np.where(edge.from_end, duration[edge.src], 0)
+        after = self._after_roots(along)
+        since = (along + after[edge.src])[self._edges].tolist()
+        start, sources = graph.start_ns.tolist(), self._sources
+        place = 0
+        # A loop, since most joins wait for the one before them: level by level, numpy would have as many calls.
+        for join, size in zip(self._joins, self._sizes, strict=True):
+            first, second = start[sources[place]] + since[place], start[sources[place + 1]] + since[place + 1]
+            latest = first if first > second else second
+            for further in range(place + 2, place + size):
+                latest = max(latest, start[sources[further]] + since[further])
+            start[join] = latest
+            place += size
+        begun = np.array(start, np.int64)[self._root] + after
+        return Times(begun, begun + duration)
+
+    def _after_roots(self, along: Int64) -> Int64:
+        """Return how long after its root each task starts: sums along chains, of which each pass doubles the length."""
+        after = np.zeros(len(self._parent), np.int64)
+        after[self._follower] = along[self._single]
+        parent = self._parent
+        while not np.array_equal(parent, self._root):
+            after = np.maximum(after + after[parent], NEVER)
+            parent = parent[parent]
+        return after
 
 
 def simulate(graph: Graph) -> Times:
