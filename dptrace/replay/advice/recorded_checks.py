@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from dptrace.analysis.findings.finding import by_gain
 from dptrace.core.units import byte_size, duration, share
 from dptrace.model.advice.check import DDP_PAGE, GOSPEL, GUIDE, LEAST_SHARE, PAGE, Check
 from dptrace.record.options.modes import REPLICATED
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["finding_checks", "option_checks", "step_checks"]
 
-_FROM_FINDINGS = "cost of the finding in a step; dptrace analyze"
+_FROM_FINDINGS = "gain of the finding, or its cost where that is unknown; dptrace analyze"
 _ITEMS = {
     "data_loading": ("num_workers", f"{GUIDE}, 7.6; {GOSPEL}, DataLoader"),
     "copies": ("pin_memory", f"{GUIDE}, 7.6; {GOSPEL}, DataLoader"),
@@ -32,14 +33,19 @@ _ITEMS = {
 
 
 def finding_checks(run: Run) -> list[Check]:
-    """Return the findings as items, those on compute of a GPU too; of two with one name, the more expensive."""
+    """Return the findings as items, those on compute of a GPU too; of two with one name, the one with the greater gain.
+
+    Args:
+        run: one whose findings have gains, if they shall agree with ``dptrace analyze``.
+    """
     from dptrace.run.kernels import compute_findings_of
 
     found = list(run.cross_rank.findings)
     if not (run.figures_only or run.on_cpu):
         found += compute_findings_of(run)
     checks: dict[str, Check] = {}
-    for one in sorted(found, key=lambda finding: -finding.cost_ns):
+    for one in (finding for finding in by_gain(found) if not finding.is_minor):
+        gain, part = one.figure
         name, source = _ITEMS.get(one.kind, (one.kind.replace("_", "-"), f"{GUIDE}, 13: profile, measure, iterate"))
         checks.setdefault(
             name,
@@ -48,8 +54,8 @@ def finding_checks(run: Run) -> list[Check]:
                 what=one.advice,
                 status="apply",
                 reason=one.text,
-                gain_s=one.cost_ns / 1e9,
-                gain_share=one.share,
+                gain_s=gain / 1e9,
+                gain_share=part,
                 computed=_FROM_FINDINGS,
                 do="dptrace analyze RUN shows where",
                 source=source,

@@ -22,8 +22,8 @@ __all__ = ["recorded_advice"]
 SCHEMA = 1
 _ORDER = {"apply": 0, "keep": 1, "skip": 2}
 _GAINS = (
-    "Gains are of one change each; they do not add up. Gains of what-ifs are by replay, those of findings what they "
-    "cost."
+    "Gains are of one change each, by replay; they do not add up. Those of findings are after the findings above, or "
+    "what they cost where a replay can't tell."
 )
 
 
@@ -40,7 +40,7 @@ def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fractio
         raise DptraceError(f"{run.path}: has no steps, so there is nothing to advise on. Record with profiler.step().")
     step = recorded_step(run)
     found = {one.name: one for one in what_if_checks(run, progress)}
-    for one in finding_checks(run):
+    for one in finding_checks(run.with_gains()):
         found[one.name] = _with_gain(one, found[one.name]) if one.name in found else one
     # A finding says more than an option, and both more than the parts of the step.
     for one in (*option_checks(run, step), *step_checks(run, step)):
