@@ -71,11 +71,12 @@ def open(
         DptraceError: the message names the file, what is wrong with it, and what to do.
     """
     from dptrace.load.open import open_run
+    from dptrace.readers.sources.discovery import path_text
 
     if any(isinstance(path, list | tuple | set) for path in paths):
         raise UsageError("dptrace.open takes each path as its own argument: dptrace.open(*paths).")
     read_options = ReadOptions(tuple(comm_patterns), strict, cache, jobs, dask, figures_only or dask is not None)
-    return open_run([str(path) for path in paths], read_options)
+    return open_run([path_text(path) for path in paths], read_options)
 
 
 def compare(before: Run | Sequence[Run], after: Run | Sequence[Run]) -> Comparison:

@@ -21,7 +21,7 @@ from dptrace.readers.sources.open import open_source
 from dptrace.readers.sources.source import STDIN, Source
 from dptrace.readers.sources.url import from_file_url, is_url, last_part, redact
 
-__all__ = ["RUN_FILE", "HasRank", "Sources", "assign_ranks", "collect", "find", "refuse_damage"]
+__all__ = ["RUN_FILE", "HasRank", "Sources", "assign_ranks", "collect", "find", "path_text", "refuse_damage"]
 
 Value = TypeVar("Value")
 
@@ -105,6 +105,13 @@ def find(paths: Sequence[str]) -> Sources:
     return sources
 
 
+def path_text(path: str | os.PathLike[str]) -> str:
+    """Return a path as a user would type it: a path object has lost the ``./`` that lets a name begin with a tilde."""
+    text = str(path)
+    is_a_name = not isinstance(path, str) and text.startswith("~") and os.path.lexists(PurePath(text).parts[0])
+    return os.path.join(os.curdir, text) if is_a_name else text
+
+
 def _files_of_argument(text: str) -> _ArgumentFiles:
     """Find the files that one argument names."""
     if not text:
@@ -116,8 +123,8 @@ def _files_of_argument(text: str) -> _ArgumentFiles:
         if local is None:
             return _at_url(text)
         text = local
-    # A path does not keep the ./ that lets a name begin with a tilde.
-    text = os.path.expanduser(text)
+    else:
+        text = os.path.expanduser(text)
     path = Path(text)
     if path.is_dir():
         return _in_folder(path)

@@ -13,7 +13,7 @@ import pytest
 import dptrace
 from dptrace.errors import DptraceError, UsageError
 from dptrace.readers.kineto.reader import read_trace
-from dptrace.readers.sources.discovery import assign_ranks, find
+from dptrace.readers.sources.discovery import assign_ranks, find, path_text
 from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import Trace
 from tests.support.kineto_files import KinetoFile
@@ -300,8 +300,10 @@ def test_only_a_path_that_begins_with_a_tilde_is_in_a_home_folder(
     monkeypatch.chdir(here)
 
     assert [home / "r.json"] == [Path(file.address) for file in find(["~/r.json"]).files]
-    assert [here / "~" / "r.json"] == [Path(file.address).absolute() for file in find(["./~/r.json"]).files]
-    assert [here / "~" / "r.json"] == [Path(file.address).absolute() for file in find(["./~"]).files]
+    inside = here / "~" / "r.json"
+    for name in ("./~/r.json", "./~", "./~/*.json", path_text(Path("./~/r.json")), "file://~/r.json"):
+        assert [inside] == [Path(file.address).absolute() for file in find([name]).files]
+    assert str(inside) == os.path.abspath(dptrace.open(Path("./~/r.json"), cache=False).timelines[0].path)
 
 
 def test_stars_reach_any_depth(folder: Path) -> None:
