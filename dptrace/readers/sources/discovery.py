@@ -12,12 +12,11 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from dptrace.core.compression import ARCHIVE_DAMAGE
 from dptrace.core.inputs import STANDARD_INPUT, note_inputs
 from dptrace.errors import DptraceError, TraceError, UsageError
 from dptrace.readers.formats import FORMATS, NSIGHT_SUFFIXES, TRACE_SUFFIXES
 from dptrace.readers.sources.archive import COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members
-from dptrace.readers.sources.open import open_source
+from dptrace.readers.sources.run_file import RUN_FILE, read_run_file
 from dptrace.readers.sources.source import STDIN, Source
 from dptrace.readers.sources.url import from_file_url, is_url, last_part, redact
 
@@ -25,7 +24,6 @@ __all__ = ["RUN_FILE", "HasRank", "Sources", "assign_ranks", "collect", "find", 
 
 Value = TypeVar("Value")
 
-RUN_FILE = "run.json"
 _KINDS = (*(known.suffixes for known in FORMATS), SEEKABLE_ARCHIVES)
 """Ends of the names of files that hold traces, by kind, in lower case."""
 _REFUSED = (
@@ -38,7 +36,6 @@ _MOST_ERRORS = 5
 """Unreadable files whose errors are listed."""
 _DEEPEST = 3
 """Levels of a folder that are searched: its own files, and those of folders and their folders in it."""
-_UNREADABLE: tuple[type[Exception], ...] = (*ARCHIVE_DAMAGE, DptraceError, msgspec.MsgspecError, RecursionError)
 _EXTENSIONS = ", ".join(extension for known in FORMATS for extension in known.extensions)
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_ .]?(\d+)", re.IGNORECASE)
 
@@ -99,7 +96,9 @@ def find(paths: Sequence[str]) -> Sources:
         named |= {*found.files} if found.named_individually else set()
         notes += found.notes
         if not metadata and found.run_file is not None:
-            run_file, metadata = found.run_file, _run_info(found.run_file, notes)
+            run_file = found.run_file
+            metadata, remarks = read_run_file(run_file)
+            notes += remarks
     sources = Sources(tuple(dict.fromkeys(files)), frozenset(named), metadata, tuple(notes), run_file)
     note_inputs(sources.local_files())
     return sources
@@ -310,16 +309,6 @@ def _no_traces(where: str, notes: Sequence[str] = ()) -> DptraceError:
         "stopped before it wrote any? Record one with: dptrace record"
     )
     return DptraceError(" ".join([advice, *notes]))
-
-
-def _run_info(file: Source, notes: list[str]) -> dict[str, Any]:
-    try:
-        with open_source(file) as stream:
-            metadata = msgspec.json.decode(stream.read())
-    except _UNREADABLE as error:
-        notes.append(f"{RUN_FILE} can't be read ({error}); the traces are shown without it.")
-        return {}
-    return metadata if isinstance(metadata, dict) else {}
 
 
 def collect(

@@ -76,7 +76,7 @@ def _part(source: Path, top: Path, folder: Path) -> Part:
     try:
         if path.stat().st_size > _LARGEST_RUN_FILE:
             raise ValueError("it is too large")
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        metadata = json.loads(path.read_text(encoding="utf-8-sig"))
         if not isinstance(metadata, dict) or not isinstance(metadata.get("ranks"), list):
             raise ValueError("it lists no ranks")
         _check_lists(metadata)

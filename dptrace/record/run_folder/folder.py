@@ -33,7 +33,7 @@ def trace_name(rank: int) -> str:
 def is_run_folder(path: Path) -> bool:
     """Return whether a folder is a recorded run and contains nothing else, so that it may be replaced."""
     try:
-        manifest = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
+        manifest = json.loads((path / RUN_FILE).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
         return False
     is_run = isinstance(manifest, dict) and {"schema", "status", "world_size"} <= manifest.keys()

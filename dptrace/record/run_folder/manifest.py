@@ -158,13 +158,14 @@ def _restart_note(rank: int | None, message: str, count: int) -> str:
     return f"{who} failed{often} ({message}); all ranks were restarted{each}."
 
 
-def mean_losses(losses_by_rank: Sequence[Sequence[float]]) -> list[float | None]:
+def mean_losses(losses_by_rank: Sequence[Sequence[float | None]]) -> list[float | None]:
     """Return the mean over the ranks of each step's loss; None if it is not finite.
 
     A rank's loss is the mean over its shard; the mean over ranks is that of the batch. In a pipeline only the ranks
     of the last stage have a loss.
     """
-    means = [fmean(losses) for losses in zip(*filter(None, losses_by_rank), strict=False)]
+    by_step = zip(*filter(None, losses_by_rank), strict=False)
+    means = [fmean(math.nan if loss is None else loss for loss in losses) for losses in by_step]
     return [mean if math.isfinite(mean) else None for mean in means]  # JSON has no NaN
 
 
@@ -185,7 +186,7 @@ def add_overhead(run: Path, measured: Sequence[dict[str, Any]]) -> dict[str, Any
         run: the folder of the run.
         measured: ``rank``, ``unprofiled_ns`` and ``overhead_windows`` of each rank.
     """
-    content: dict[str, Any] = json.loads((run / RUN_FILE).read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads((run / RUN_FILE).read_text(encoding="utf-8-sig"))
     by_rank = {entry["rank"]: entry for entry in measured}
     for rank in content["ranks"]:
         entry = by_rank.get(rank["rank"])

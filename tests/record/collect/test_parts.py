@@ -54,6 +54,14 @@ def test_an_archive_writes_nothing_outside_and_nothing_else(tmp_path: Path, scra
     assert ["out/run.json"] == [str(p.relative_to(scratch)) for p in scratch.rglob("*") if p.is_file()]
 
 
+def test_a_byte_order_mark_is_no_damage(tmp_path: Path, scratch: Path) -> None:
+    """Editors on Windows write one at the beginning of run.json."""
+    path = write_part(tmp_path / "part", range(2)) / "run.json"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+
+    assert [2] == [len(part.metadata["ranks"]) for part in find_parts(path.parent, scratch)]
+
+
 def test_what_is_no_part_is_reported_in_one_line(tmp_path: Path, scratch: Path) -> None:
     """A missing folder, one on another machine, one without run.json, a text, and a damaged run.json."""
     (tmp_path / "empty").mkdir()

@@ -34,9 +34,9 @@ COMPLETE = launch_metadata(["dptrace"], "naive", None, None)
 
 def test_losses_are_averaged_over_ranks() -> None:
     """A rank's loss is that of its shard; a loss that is not finite becomes null."""
-    pieces = [_piece(0, losses=[1.0, 2.0, float("nan")]), _piece(1, losses=[3.0, 2.5, 1.0])]
+    pieces = [_piece(0, losses=[1.0, 2.0, float("nan"), None]), _piece(1, losses=[3.0, 2.5, 1.0, 1.0])]
 
-    assert [2.0, 2.25, None] == manifest(pieces, COMPLETE)["losses"]
+    assert [2.0, 2.25, None, None] == manifest(pieces, COMPLETE)["losses"]
 
 
 def test_the_overhead_is_reported_from_medians() -> None:

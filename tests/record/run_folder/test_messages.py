@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,6 +63,17 @@ def test_notes_come_in_the_order_of_ranks(tmp_path: Path) -> None:
         messages.write_json(tmp_path / f"rank{rank}.piece.json", {"rank": rank})
 
     assert [1, 9, 10] == [message["rank"] for message in messages.read_messages(tmp_path, "piece")]
+
+
+def test_numbers_that_are_not_finite_are_written_as_null(tmp_path: Path) -> None:
+    """JSON lacks them; a text that spells one stays, and other values become text."""
+    path = tmp_path / "run.json"
+    options = {"clip": math.inf, "low": [-math.inf, math.nan, 0.1], "name": "Infinity and NaN", "kind": Path("a")}
+
+    messages.write_json(path, {"options": options})
+
+    read = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert {"options": {"clip": None, "low": [None, None, 0.1], "name": "Infinity and NaN", "kind": "a"}} == read
 
 
 def test_describe_names_the_kind_of_others_errors_only() -> None:
