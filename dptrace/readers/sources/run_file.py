@@ -15,6 +15,7 @@ from dptrace.readers.sources.source import Source
 __all__ = ["RUN_FILE", "read_run_file"]
 
 RUN_FILE = "run.json"
+_UNREADABLE: tuple[type[Exception], ...] = (*ARCHIVE_DAMAGE, DptraceError, RecursionError)
 
 _NUMBER = (int, float)
 _RANK: dict[str, Any] = {
@@ -60,7 +61,7 @@ def read_run_file(file: Source) -> tuple[dict[str, Any], list[str]]:
         with open_source(file) as stream:
             text = stream.read().decode("utf-8-sig")
         content = json.loads(text, parse_constant=infinite.setdefault, parse_float=number, parse_int=number)
-    except (*ARCHIVE_DAMAGE, DptraceError, RecursionError) as error:
+    except _UNREADABLE as error:
         return {}, [f"{RUN_FILE} can't be read ({error}); the traces are shown without it."]
     if not isinstance(content, dict):
         return {}, [f"{RUN_FILE} holds no object, but {_shown(content)}; the traces are shown without it."]

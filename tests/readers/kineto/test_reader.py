@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import threading
 from decimal import Decimal
@@ -287,18 +288,33 @@ def test_a_pipe_is_read(tmp_path: Path) -> None:
     assert 1 == len(trace)
 
 
-@pytest.mark.parametrize("odd", [{"ph": "Q"}, {"ph": ""}, {"ph": "B"}, {"cat": "hpu_op"}, {"cat": None}, {"ts": "-3"}])
-def test_no_event_is_left_out_uncounted(odd: dict[str, Any], tmp_path: Path) -> None:
-    """An event of an unknown phase or category, or with a time that can't be, is reported."""
+@pytest.mark.parametrize("category", ["kernel", "python_function"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"ph": phase} for phase in ("Q", "", "B", None, 5, [])),
+        *({"cat": category} for category in ("hpu_op", None, 5, {})),
+        *({"ts": time} for time in (None, "-3", "x", "1_0", "", True, [], math.nan, math.inf, 1e300, 10**30, 1 << 63)),
+        *({"dur": time} for time in (None, "-3", "x", "NaN", "", True, [], math.nan, -3, -math.inf, 1e300, 1 << 63)),
+        *({"name": name} for name in (True, [], {})),
+        {"pid": [1]},
+        {"args": "text"},
+    ],
+    ids=str,
+)
+def test_no_event_is_left_out_uncounted(odd: dict[str, Any], category: str, tmp_path: Path) -> None:
+    """An event with a field of no known value is reported: as left out, or as read without that field."""
     file = KinetoFile(base=False)
     for k in range(3):
-        file.op("a", 1e12 + k, 1e12 + k + 0.5)
+        file.event(category, "a", 1e12 + 100 * k, 1e12 + 100 * k + 50)
     file.events[1] |= odd
 
     trace = read_trace(file.write(tmp_path / "t.json"))
 
-    assert 2 == len(trace)
-    assert ["1 event left out"] == [sentence[8:24] for sentence in trace.damage]
+    left_out = [int(sentence.split()[1]) for sentence in trace.damage if "left out" in sentence]
+    assert 3 == len(trace) + sum(left_out)
+    assert all("t.json: 1 event " in sentence for sentence in trace.damage)
+    assert trace.damage
 
 
 def test_events_that_no_figure_needs_are_no_loss(tmp_path: Path) -> None:

@@ -150,11 +150,13 @@ _SHORTEST_PYTHON_US = 20
 
 
 def long_or_not_python(events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return which events are not Python functions, or long ones."""
+    """Return which events are not Python functions, or long ones; of one without a length, too, which is reported."""
     wanted: NDArray[np.bool_] = category != Category.PYTHON
     for i in np.flatnonzero(~wanted).tolist():
+        length = -1.0
         with suppress(TypeError, ValueError, ArithmeticError):
-            wanted[i] = float(events[i].dur or 0) >= _SHORTEST_PYTHON_US
+            length = float(events[i].dur)  # type: ignore[arg-type]
+        wanted[i] = not 0 <= length < _SHORTEST_PYTHON_US
     return wanted
 
 
@@ -279,7 +281,8 @@ class Columns(EventSink):
         lengths: list[Any] = [event.dur for event in kept]
         length, missing_duration = fast_nanoseconds(lengths, self._exact), 0
         if length is None:
-            length, missing_duration = nanoseconds([value or 0 for value in lengths], self._exact), lengths.count(None)
+            missing_duration = lengths.count(None)
+            length = nanoseconds([0 if value is None else value for value in lengths], self._exact)
         name, thread = _packed(self._names.ids(kept)), _packed(self._threads.ids(kept))
         launched = category >= _LAUNCHED
         args = [event.args or NO_ARGS for event in compress(kept, launched.tolist())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from decimal import Decimal
 from typing import Any
@@ -53,10 +54,16 @@ def nanoseconds(microseconds: list[Any], exact: bool) -> Int64:
 def _from_decimals(microseconds: list[Any]) -> Int64:
     if any(type(value) is float and abs(value) >= _EXACT_MICROSECONDS for value in microseconds):
         raise NeedsDecimal
+    if any(type(value) is str and not _NUMBER.fullmatch(value) for value in microseconds):
+        raise ValueError("a text that is no number of JSON's")
     decimals = [Decimal(value) for value in microseconds]
     if any(not abs(value) < _LAST for value in decimals):
         raise OverflowError("a time beyond any clock")
     return np.array([int((value * 1000).to_integral_value()) for value in decimals], np.int64)
+
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", re.ASCII)
+"""A number in a text, spelled as JSON spells one: Python takes more, such as 1_0."""
 
 
 class NeedsDecimal(Exception):
