@@ -5,19 +5,39 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from dptrace.readers.kineto.columns.events import DAMAGE, EventSink
-from dptrace.readers.kineto.envelope import BLANK, is_closed_list, is_complete_list
-from dptrace.readers.kineto.json_stream import LIST
-from dptrace.readers.kineto.structure import count_brackets, is_list, values_of
+from msgspec.structs import replace
 
-__all__ = ["PieceDecoder", "add_stretch", "decode_whole", "take_events"]
+from dptrace.readers.kineto.columns.events import DAMAGE, EventSink
+from dptrace.readers.kineto.envelope import (
+    DocumentEnd,
+    Metadata,
+    decode_document,
+    end_of,
+    is_closed_list,
+    is_complete_list,
+    recover_metadata,
+)
+from dptrace.readers.kineto.structure import (
+    BLANK,
+    LIST,
+    State,
+    closing_bracket,
+    count_brackets,
+    find_list,
+    is_list,
+    values_of,
+)
+from dptrace.readers.stream import EventPiece
+
+__all__ = ["PieceDecoder", "decode_whole"]
 
 
 class PieceDecoder:
     """Decodes the pieces of a file one after the other, in the order of the file; repairs or drops damaged events.
 
-    A piece that is not whole events may be damaged, or end within an event whose arguments hold objects that look like
-    events. It is held until the next one shows which::
+    A piece that is not whole events may be damaged, hold the end of a list of events and the beginning of the next one,
+    or end within an event whose arguments hold objects that look like events. It is held until the next one shows
+    which::
 
         {"ph": 1, "a": [{"ph": 2},      held
         {"ph": 3}]}, {"ph": 4}          together they are whole events
@@ -28,22 +48,33 @@ class PieceDecoder:
         self._held: list[bytes] = []
         self._is_within_event = False
         self._between = b""
+        self._head = bytearray()
+        """The document up to the list of events that is read."""
+        self._metadata: Metadata | None = None
+        """That of the first document, if it has ended."""
+        self._lists = 1
 
-    def add(self, text: bytes, between: bytes) -> None:
-        """Decode a piece."""
+    def add(self, piece: EventPiece) -> None:
+        """Decode a piece that is not the last."""
+        text = piece.text
+        self._head = self._head or bytearray(piece.head)
         if self._held and not self._is_within_event and is_list(text):
             self.flush()
-        if not self._held and decode_whole(text, between, self._columns):
+        if not self._held and decode_whole(text, piece.between, self._columns):
             return
-        self._between = between
+        self._between = piece.between
         self._held.append(text)
         joined = b",".join(self._held)
-        if decode_whole(joined, between, self._columns):
+        text = self._after_lists(joined)
+        if decode_whole(text, piece.between, self._columns):
             self._held.clear()
             return
-        last_end, self._is_within_event = count_brackets(joined)
-        if last_end >= 0 and decode_whole(joined[: last_end + 1], between, self._columns):
-            self._held = [joined[last_end + 1 :].lstrip(BLANK)]
+        found = count_brackets(text)
+        self._is_within_event = found.is_within_event
+        if found.last_end >= 0 and decode_whole(text[: found.last_end + 1], piece.between, self._columns):
+            self._held = [text[found.last_end + 1 :].lstrip(BLANK)]
+        elif len(text) < len(joined):
+            self._held = [text]
         elif len(self._held) >= _MOST_HELD:
             self.flush()
 
@@ -54,16 +85,93 @@ class PieceDecoder:
             self._held.clear()
             add_stretch(text, self._between, self._columns)
 
-    def with_held(self, head: bytes, text: bytes) -> bytes:
-        """Return the last text of a file after what is held if they are whole events together; else decode that."""
-        joined = b",".join([*self._held, text])
-        if self._held and is_closed_list(head, joined):
-            self._held.clear()
-            return joined
-        self.flush()
-        return text
+    def _after_lists(self, text: bytes) -> bytes:
+        """Decode the lists that another list of events follows, in this document or in the next; return the rest."""
+        at = 0
+        while (end := count_brackets(text, at).closed) >= 0:
+            second = find_list(text, end + 1, inside=self._head != b"[")
+            if not isinstance(second, int) or not decode_whole(text[at:end], self._between, self._columns):
+                break
+            self._begin_list(text[end:second])
+            at = second
+        return text[at:]
+
+    def _begin_list(self, between: bytes) -> None:
+        """Note that another list begins behind the text *between*, which begins with the end of the one before."""
+        self._lists += 1
+        closed = 1 if self._head == b"[" else closing_bracket(between[:-1], 1, 1)
+        if closed < 0:
+            self._head += between
+            return
+        if self._metadata is None:
+            head, tail = bytes(self._head), between[:closed]
+            self._metadata = decode_document(head, tail) or recover_metadata(head + tail)
+        self._head = bytearray(between[closed:].lstrip(BLANK + b"\0"))
+
+    def finish(self, piece: EventPiece) -> tuple[Metadata, str]:
+        """Decode the last piece and the rest of the document; return the metadata, and why the text ends too early."""
+        if not piece.head:
+            self.flush()
+            return self._finish_bare(piece)
+        self._head, self._between = self._head or bytearray(piece.head), piece.between
+        joined = b",".join([*self._held, piece.text])
+        text = self._after_lists(joined)
+        if self._held and len(text) == len(joined) and not is_closed_list(bytes(self._head), text):
+            self.flush()
+            text = piece.text
+        self._held.clear()
+        for _ in range(_MOST_DAMAGED_LISTS):
+            last = text.rfind(piece.between) + 1 if piece.between else 0
+            sound = not last or take_events(text[:last].strip(BLANK), self._columns)
+            found = end_of(bytes(self._head), text, last, sound)
+            if found is None:
+                break
+            add_stretch(text[last if sound else 0 : found.end], piece.between, self._columns)
+            self._metadata = self._metadata or found.metadata
+            if (second := _next_list(text, found, self._head == b"[")) is None:
+                return self._whole(self._metadata, text[found.closed :], piece.damage), ""
+            self._lists += 1
+            self._head = bytearray(b'{"traceEvents":[')
+            text, last, sound = self._after_lists(text[second:]), 0, True
+        if not sound:
+            add_stretch(text[:last], piece.between, self._columns)
+        rest = text[last:].lstrip(BLANK)
+        take_events(rest[: rest.rfind(b"}") + 1], self._columns)
+        metadata = self._metadata or decode_document(bytes(self._head), b"]}") or recover_metadata(bytes(self._head))
+        return self._whole(metadata), piece.damage or "it ends in the middle"
+
+    def _whole(self, metadata: Metadata, rest: bytes = b"", damage: str = "") -> Metadata:
+        """Add what is said of the whole file to the metadata of its first document."""
+        sentences = [f"Holds {self._lists:,} lists of events; they were read as one."] if self._lists > 1 else []
+        if damage:
+            sentences.append(f"After the end of the document {damage}; any part of the file may be damaged.")
+        if rest := rest.strip(BLANK + b"\0"):
+            sentences.append(f"{len(rest):,} bytes after the end of the document were not read.")
+        return replace(metadata, damage=(*sentences, *metadata.damage))
+
+    def _finish_bare(self, piece: EventPiece) -> tuple[Metadata, str]:
+        """Decode the end of a file of bare events, one per line."""
+        from dptrace.readers.kineto.repair import recover_metadata_fields
+
+        text = piece.text.strip(BLANK)
+        add_stretch(text, piece.between, self._columns)
+        base, rank_info = recover_metadata_fields(text[text.rfind(piece.between) + 1 :] if piece.between else text)
+        damage = "Is not a JSON document but a sequence of bare events; they were read."
+        why = piece.damage or ("" if text.endswith((b"}", b"]")) else "it ends in the middle")
+        return Metadata(base, rank_info, None, (damage,)), why
 
 
+def _next_list(text: bytes, found: DocumentEnd, is_bare: bool) -> int | None:
+    """Return where another list of events begins after a damaged one; None without one."""
+    second = find_list(text, found.end + 1, inside=not is_bare)
+    if second in (State.MORE, State.BROKEN):
+        match = LIST.search(text, found.end)
+        return match.end() if match else None
+    return second if isinstance(second, int) else None
+
+
+_MOST_DAMAGED_LISTS = 10
+"""Maximum lists of events whose end is searched where damage hides the structure, which takes a look at all text."""
 _MOST_HELD = 8
 """Maximum pieces that are held: damage may hide the structure of all text behind it."""
 

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from dptrace.readers.kineto.columns.events import DAMAGE
-from dptrace.readers.kineto.structure import closing_bracket
+from dptrace.readers.kineto.structure import BLANK, closing_bracket
 
 __all__ = [
-    "BLANK",
     "DocumentEnd",
     "Metadata",
     "decode_document",
@@ -21,8 +20,6 @@ __all__ = [
     "recover_metadata",
 ]
 
-BLANK = b" \t\r\n,"
-"""Bytes that may surround an event."""
 _CLOSING_BYTES = 64 << 20
 """Maximum bytes decoded to find the closing bracket of the list; Kineto's files need few tries on little text."""
 _TRY = 1000
@@ -159,7 +156,7 @@ def is_closed_list(head: bytes, text: bytes) -> bool:
 def is_complete_list(events: bytes) -> bool:
     """Return whether a text is JSON values separated by commas."""
     try:
-        msgspec.json.decode(b"[" + events.strip(BLANK) + b"]")
+        msgspec.json.decode(b"".join((b"[", events.strip(BLANK), b"]")), type=msgspec.Raw)
     except DAMAGE:
         return False
     return True

@@ -6,22 +6,16 @@ import re
 from collections.abc import Iterator
 
 from dptrace.errors import TraceError
-from dptrace.readers.kineto.structure import State, cut_between_events, find_list, separator_of
+from dptrace.readers.kineto.structure import BLANK, DEEPEST, LIST, State, count_brackets, cut_between_events, find_list
 from dptrace.readers.memory_snapshot import PICKLE
 from dptrace.readers.sources.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece
 
-__all__ = ["LIST", "pieces"]
+__all__ = ["pieces"]
 
-LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-"""The beginning of the list, where damage hides the structure of a document."""
-_FIRST = rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"'
-_EVENT = re.compile(_FIRST)
-_BETWEEN = re.compile(rb"\}\s*(?:,\s*)?" + _FIRST)
-"""The separator of two events of Kineto's, where damage hides the structure."""
+_EVENT = re.compile(rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"')
+"""The beginning of an event of Kineto's, where damage hides the structure."""
 
-_LONGEST_BETWEEN = 256
-"""Maximum length of a separator; that many bytes of a chunk are searched again with the next."""
 _STRETCH = 64 << 20
 """Maximum bytes held without the end of an event: no event is that long."""
 _HEAD = 128 << 20
@@ -40,32 +34,25 @@ def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Even
         TraceError: the file is not JSON, or JSON without a list of events.
     """
     head, rest = _head(source, chunks, start)
-    between, known, enough = b"", 0, 0
+    between, enough = b"", 0
     while not chunks.ended:
         rest += chunks.read_chunk()
-        if len(rest) < enough and not chunks.ended:
+        if len(rest) < enough or chunks.ended:
             continue
-        between = between or _separator(rest)
-        cut = cut_between_events(rest, between, known)
-        if cut > 0 and not chunks.ended:
-            yield EventPiece(rest[: cut + 1], head, between if between in rest else _separator(rest), last=False)
-            rest = rest[rest.index(b"{", cut) :]
-            known = enough = 0
-        elif len(rest) > _STRETCH and not chunks.ended:
+        cut, between = cut_between_events(rest, between)
+        if cut > 0:
+            yield EventPiece(rest[: cut + 1], head, between, last=False)
+            rest = rest[cut + 1 :].lstrip(BLANK)
+            enough = 0
+        elif count_brackets(rest).is_too_deep:
+            chunks.stop(f"{DEEPEST:,} brackets are open at once, as in no trace")
+        elif len(rest) > _STRETCH:
             chunks.stop(f"{len(rest) >> 20:,} MB follow in which no event ends")
         else:
             # Twice as much for the next try, so that a long event is not searched again with each chunk.
-            known, enough = max(len(rest) - _LONGEST_BETWEEN, 0), 2 * len(rest)
-    between = between if between and between in rest else _separator(rest)
-    yield EventPiece(rest, head, between, last=True, damage=chunks.damage)
-
-
-def _separator(text: bytes) -> bytes:
-    """Return how events are separated; as Kineto does it, if the first events are damaged."""
-    if separator := separator_of(text):
-        return separator
-    found = _BETWEEN.search(text)
-    return found.group() if found else b""
+            enough = 2 * len(rest)
+    between = between if between in rest else b""
+    yield EventPiece(rest, head, between or cut_between_events(rest, b"")[1], last=True, damage=chunks.damage)
 
 
 _FOREWORD = b"\xef\xbb\xbf \t\r\n"

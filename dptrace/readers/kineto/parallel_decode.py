@@ -19,6 +19,7 @@ from dptrace.readers.kineto.columns.events import Columns, DecodedPart, IdMap
 from dptrace.readers.kineto.decode import PieceDecoder, decode_whole
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
+from dptrace.readers.stream import EventPiece
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -53,7 +54,7 @@ class ParallelDecoder:
         self.count = max(1, min(jobs, _MAX_PROCESSES))
         self.workers: list[_DecoderProcess] = []
         self.sent = 0
-        self.pending: deque[tuple[_DecoderProcess, Future[object], tuple[bytes, bytes]]] = deque()
+        self.pending: deque[tuple[_DecoderProcess, Future[object], EventPiece]] = deque()
         """The pieces whose columns are not joined yet, in the order of the file."""
 
     def __enter__(self) -> ParallelDecoder:
@@ -71,12 +72,11 @@ class ParallelDecoder:
         for worker in self.workers:
             worker.stop()
 
-    def add(self, text: bytes, between: bytes) -> None:
+    def add(self, piece: EventPiece) -> None:
         """Queue a piece; pieces come in the order of the file."""
         worker = self.workers[self.sent % self.count]
         self.sent += 1
-        piece = text, between
-        self.pending.append((worker, worker.thread.submit(worker.ask, piece), piece))
+        self.pending.append((worker, worker.thread.submit(worker.ask, (piece.text, piece.between)), piece))
         if len(self.pending) > _PIECES_PER_PROCESS * self.count:
             self._join()
 
@@ -95,7 +95,7 @@ class ParallelDecoder:
             why = f"was killed by signal {-code} (out of memory?)" if code < 0 else f"ended with exit code {code}"
         else:
             if part is None:
-                self.serial.add(*piece)
+                self.serial.add(piece)
                 return
             if isinstance(part, DecodedPart):
                 self.serial.flush()

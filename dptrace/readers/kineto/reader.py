@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.gpu import GpuProperties, properties_of
@@ -21,84 +20,18 @@ from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.formats import pieces
 from dptrace.readers.kineto.columns.comm_metadata import with_global_ranks, with_gloo_groups
 from dptrace.readers.kineto.columns.details import DetailedColumns
-from dptrace.readers.kineto.columns.events import DAMAGE, Columns, EventSink
+from dptrace.readers.kineto.columns.events import Columns, EventSink
 from dptrace.readers.kineto.columns.memory import MemoryColumns
 from dptrace.readers.kineto.columns.operators import OperatorColumns
-from dptrace.readers.kineto.decode import PieceDecoder, add_stretch, take_events
-from dptrace.readers.kineto.envelope import BLANK, DocumentEnd, Metadata, decode_document, end_of, recover_metadata
+from dptrace.readers.kineto.decode import PieceDecoder
+from dptrace.readers.kineto.envelope import Metadata
 from dptrace.readers.kineto.event_schema import as_count
-from dptrace.readers.kineto.json_stream import LIST
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
-from dptrace.readers.kineto.structure import State, find_list
 from dptrace.readers.kineto.validation import EventColumns, validate_events
 from dptrace.readers.sources.source import Source
-from dptrace.readers.stream import EventPiece
 from dptrace.readers.trace import Category, CommArgs, Trace
 
 __all__ = ["Metadata", "damage_of", "read_into", "read_trace"]
-
-
-_MOST_LISTS = 10
-"""Maximum lists of events in one file; some tools concatenate files."""
-
-
-def _finish(source: Source, piece: EventPiece, columns: EventSink) -> tuple[Metadata, str]:
-    """Decode the last piece and the rest of the document; return the metadata, and where the file is truncated."""
-    if not piece.head:
-        return _finish_bare(source, piece, columns)
-    head, text, damage = piece.head, piece.text, list[str]()
-    metadata: Metadata | None = None
-    for _ in range(_MOST_LISTS):
-        last = text.rfind(piece.between) + 1 if piece.between else 0
-        sound = not last or take_events(text[:last].strip(BLANK), columns)
-        found = end_of(head, text, last, sound)
-        if found is None:
-            break
-        add_stretch(text[last if sound else 0 : found.end], piece.between, columns)
-        metadata = metadata or found.metadata
-        if (second := _next_list(text, found, head)) is None:
-            if piece.damage:
-                damage.append(f"After the end of the document {piece.damage}; any part of the file may be damaged.")
-            if rest := text[found.closed :].strip(BLANK + b"\0"):
-                damage.append(f"{len(rest):,} bytes after the end of the document were not read.")
-            return replace(metadata, damage=(*damage, *metadata.damage)), ""
-        damage = damage or ["Holds more than one list of events; they were read as one."]
-        head, text = b'{"traceEvents":[', text[second:]
-    if not sound:
-        add_stretch(text[:last], piece.between, columns)
-    rest = text[last:].lstrip(BLANK)
-    with suppress(*DAMAGE):
-        columns.decode(b"[" + rest[: rest.rfind(b"}") + 1] + b"]")
-    metadata = metadata or decode_document(head, b"]}") or recover_metadata(head)
-    cut_off = _cut_off(source, piece.damage or "it ends in the middle", columns)
-    return replace(metadata, damage=(*damage, *metadata.damage)), cut_off
-
-
-def _next_list(text: bytes, found: DocumentEnd, head: bytes) -> int | None:
-    """Return where another list of events begins after one; None without one."""
-    second = find_list(text, found.end + 1, inside=head != b"[")
-    if second in (State.MORE, State.BROKEN):
-        match = LIST.search(text, found.end)
-        return match.end() if match else None
-    return second if isinstance(second, int) else None
-
-
-def _finish_bare(source: Source, piece: EventPiece, columns: EventSink) -> tuple[Metadata, str]:
-    """Decode the end of a file of bare events, one per line."""
-    from dptrace.readers.kineto.repair import recover_metadata_fields
-
-    text = piece.text.strip(BLANK)
-    add_stretch(text, piece.between, columns)
-    why = "" if text.endswith((b"}", b"]")) else "it ends in the middle"
-    base, rank_info = recover_metadata_fields(text[text.rfind(piece.between) + 1 :] if piece.between else text)
-    damage = "Is not a JSON document but a sequence of bare events; they were read."
-    return Metadata(base, rank_info, None, (damage,)), _cut_off(source, piece.damage or why, columns)
-
-
-def _cut_off(source: Source, why: str, columns: EventSink) -> str:
-    if not why:
-        return ""
-    return f"{source.name}: {why}, after {columns.events:,} events; the job may have been killed while writing it."
 
 
 def read_into(source: Source, columns: EventSink, decoder: ParallelDecoder | None = None) -> tuple[Metadata, str]:
@@ -110,19 +43,19 @@ def read_into(source: Source, columns: EventSink, decoder: ParallelDecoder | Non
     Raises:
         TraceError: the file is missing, empty, of no known format, or without a list of events.
     """
-    metadata, cut_off = Metadata(), ""
+    metadata, why = Metadata(), ""
     serial = PieceDecoder(columns) if decoder is None else decoder.serial
     for piece in pieces(source):
         if piece.last:
             if decoder is not None:
                 decoder.finish()
-            whole = replace(piece, text=serial.with_held(piece.head, piece.text))
-            metadata, cut_off = _finish(source, whole, columns)
-        elif decoder is not None:
-            decoder.add(piece.text, piece.between)
+            metadata, why = serial.finish(piece)
         else:
-            serial.add(piece.text, piece.between)
-    return metadata, cut_off
+            (decoder or serial).add(piece)
+    if not why:
+        return metadata, ""
+    end = f"{source.name}: {why}, after {columns.events:,} events; the job may have been killed while writing it."
+    return metadata, end
 
 
 def read_trace(

@@ -12,10 +12,15 @@ from enum import Enum
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from dptrace.readers.kineto.event_schema import DAMAGE
 
 __all__ = [
+    "BLANK",
+    "DEEPEST",
+    "LIST",
     "Brackets",
     "State",
     "closing_bracket",
@@ -23,21 +28,26 @@ __all__ = [
     "cut_between_events",
     "find_list",
     "is_list",
-    "separator_of",
     "values_of",
 ]
+
+BLANK = b" \t\r\n,"
+"""Bytes that may surround an event."""
+LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+"""The beginning of the list, where damage hides the structure of a document."""
 
 # Unrolled: alternatives within a repetition take exponential time where the closing quotation mark is missing.
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _KEY = re.compile(rb"[\s,]*(" + _STRING + rb")\s*:\s*", re.DOTALL)
 _CLOSING = re.compile(rb"[\s,]*\}")
 _SCALAR = re.compile(rb"(?:" + _STRING + rb'|[^\s,{}\[\]"]+)(?=\s*[,}])', re.DOTALL)
-_OPENING = re.compile(rb"[\s,\0]*\{")
-_BETWEEN = re.compile(rb"\}\s*(?:,\s*)?\{")
-_BETWEEN_WITH_KEY = re.compile(_BETWEEN.pattern + rb'\s*"(?:[^"\\]|\\.){0,99}"\s*:', re.DOTALL)
-_MARKS = re.compile(_STRING + rb'|["{}\[\]]', re.DOTALL)
-_MOST_CANDIDATES = 50
-"""Maximum separators tried to learn how a file spells them."""
+_OPENING = re.compile(rb"[\s,\0]*(?:\{|(\[)(?=\s*\{))")
+"""The beginning of a document: of an object, or of a bare list of events."""
+_END = re.compile(rb"[\s\0]*\Z")
+_BETWEEN = re.compile(rb'\}\s{0,99}(?:,\s{0,99})?\{(?:\s{0,99}"(?:[^"\\]|\\.){0,99}"\s{0,99}:)?', re.DOTALL)
+"""The separator of two events, up to the first key of the second one."""
+_KINETOS = re.compile(rb'\}\s{0,99}(?:,\s{0,99})?\{\s{0,99}"(?:ph|name|cat|pid|tid|ts|dur|args|id)"')
+"""The same of Kineto's events, where damage hides the structure."""
 
 
 class State(Enum):
@@ -65,8 +75,9 @@ def find_list(text: bytes, at: int = 0, inside: bool = False) -> int | State:
     has_phase = False
     while True:
         if not inside:
-            if (opening := _OPENING.match(text, at)) is None:
-                return State.BROKEN if text[at:].strip() else State.NONE
+            opening = _OPENING.match(text, at)
+            if opening is None or opening[1]:
+                return opening.end() if opening else _ended(text, at) or State.BROKEN
             at, inside = opening.end(), True
         if (key := _KEY.match(text, at)) is not None:
             name = _name(key[1])
@@ -76,13 +87,15 @@ def find_list(text: bytes, at: int = 0, inside: bool = False) -> int | State:
             if (at := _after_value(text, key.end())) < 0:
                 return State.MORE
         elif (closing := _CLOSING.match(text, at)) is not None:
-            if has_phase:
-                return State.EVENT
-            if not text[closing.end() :].strip(b"\0 \t\r\n"):
-                return State.NONE
             at, inside = closing.end(), False
+            if ended := State.EVENT if has_phase else _ended(text, at):
+                return ended
         else:
             return State.MORE if _may_be_a_key(text[at:]) else State.BROKEN
+
+
+def _ended(text: bytes, at: int) -> State | None:
+    return State.NONE if _END.match(text, at) else None
 
 
 def _name(key: bytes) -> str | None:
@@ -106,29 +119,26 @@ def _after_value(text: bytes, at: int) -> int:
     return found.end() if found else -1
 
 
-def separator_of(text: bytes) -> bytes:
-    """Return how events are separated in a text that begins with one, up to the next one's first key if it has one.
+def cut_between_events(text: bytes, separator: bytes) -> tuple[int, bytes]:
+    """Return the position of a brace that seems to end an event which another one follows, and how they are separated.
 
-    Empty if no whole event is followed by another.
-    """
-    for pattern in (_BETWEEN_WITH_KEY, _BETWEEN):
-        for _, found in zip(range(_MOST_CANDIDATES), pattern.finditer(text), strict=False):
-            if is_list(text[: found.start() + 1]):
-                return found.group()
-    return b""
-
-
-def cut_between_events(text: bytes, separator: bytes, known: int = 0) -> int:
-    """Return the position of a brace that seems to end an event which another one follows; -1 if none does.
-
-    It may be within an event whose arguments hold objects that look like events: that shows when the text is decoded.
+    The position is -1 if there is none. It may be within an event whose arguments hold objects that look like events:
+    that shows when the text is decoded.
 
     Args:
-        separator: how this file separates most events.
-        known: where to begin; before it no event ends.
+        separator: how the events before were separated; empty if that is not known.
     """
-    cut = text.rfind(separator, known) if separator else -1
-    return cut if cut >= 0 else count_brackets(text).last_end
+    cut = text.rfind(separator) if separator else -1
+    if 2 * cut >= len(text):
+        return cut, separator
+    # Events of another kind may follow: those of metadata, or of another tool, begin with another key.
+    found = count_brackets(text)
+    if found.last_end > cut:
+        between = _BETWEEN.match(text, found.some_end)
+        return found.last_end, between.group() if between else b""
+    if cut < 0 and (between := _KINETOS.search(text)):
+        return text.rfind(between.group()), between.group()
+    return cut, separator
 
 
 def is_list(events: bytes) -> bool:
@@ -152,31 +162,70 @@ class Brackets(NamedTuple):
 
     last_end: int
     """Position of the brace that ends the last event which another one follows; -1 if none does."""
+    some_end: int
+    """The same of an event in the middle of the text."""
+    closed: int
+    """Position of the first bracket that closes what is open before the text: the list of events; -1 without one."""
     is_within_event: bool
-    """Whether the text ends within an event, and neither in a string nor with a bracket that closes nothing."""
+    """Whether the text ends within an event, and not in a string."""
+    is_too_deep: bool
+    """Whether the counting ended where more brackets are open than in any event."""
 
 
-def count_brackets(text: bytes) -> Brackets:
-    """Follow the structure of a text, which takes ten times as long as decoding it.
+_FEW, _MANY = 1 << 12, 1 << 20
+"""Bytes looked at first, and at most at once."""
+DEEPEST = 100_000
+"""Brackets that are open at once: no JSON library decodes as many."""
+_QUOTE, _BACKSLASH, _OPEN, _CLOSE = b'"\\{}'
+_CASE = 0x20
+"""The bit by which a brace differs from a square bracket."""
 
-    Right for any text of whole events, the last of which may be truncated.
+
+def count_brackets(text: bytes, at: int = 0) -> Brackets:
+    """Follow the structure of a text from *at*, up to the bracket that closes what is open before.
+
+    Right for any text of whole events, the last of which may be truncated. It takes as long as decoding the text.
     """
-    depth, end, last = 0, -1, -1
-    for mark in _MARKS.finditer(text):
-        sign = mark.group()
-        if sign == b'"':
-            return Brackets(last, False)  # a string that does not end
-        if sign in (b"{", b"["):
-            if depth == 0 and sign == b"{" and end >= 0:
-                last = end
-            depth += 1
-        elif sign in (b"}", b"]"):
-            depth -= 1
-            if depth < 0:
-                return Brackets(last, False)
-            if depth == 0:
-                end = mark.start() if sign == b"}" else -1
-    return Brackets(last, depth > 0)
+    depth, inside, last, some, top, top_at, size = 0, False, -1, -1, 0, -1, _FEW
+    while at < len(text):
+        block = np.frombuffer(text, np.uint8, min(size, len(text) - at), at)
+        quotes = _quotes(text, block, at)
+        kinds = block | _CASE
+        marks = np.flatnonzero((kinds == _OPEN) | (kinds == _CLOSE))
+        marks = marks[(np.searchsorted(quotes, marks) & 1) == inside]
+        opens = kinds[marks] == _OPEN
+        depths = depth + np.cumsum(np.where(opens, 1, -1))
+        beyond = np.flatnonzero((depths < 0) | (depths > DEEPEST))
+        shown = int(beyond[0]) if len(beyond) else len(marks)
+        tops = marks[:shown][depths[:shown] == opens[:shown]]
+        signs, places = np.append(top, block[tops]), np.append(top_at, tops + at)
+        meet = places[:-1][(signs[:-1] == _CLOSE) & (signs[1:] == _OPEN)]
+        if len(meet):
+            last, some = int(meet[-1]), int(meet[len(meet) // 2])
+        if len(beyond):
+            is_too_deep = bool(depths[shown] > 0)
+            return Brackets(last, some, -1 if is_too_deep else at + int(marks[shown]), is_too_deep, is_too_deep)
+        top, top_at = int(signs[-1]), int(places[-1])
+        depth = int(depths[-1]) if len(depths) else depth
+        inside ^= bool(len(quotes) & 1)
+        at, size = at + len(block), min(2 * size, _MANY)
+    return Brackets(last, some, -1, depth > 0 and not inside, False)
+
+
+def _quotes(text: bytes, block: NDArray[np.uint8], at: int) -> NDArray[np.int64]:
+    """Return the places in a block of the quotation marks that begin or end a string."""
+    quotes = np.flatnonzero(block == _QUOTE)
+    # A mark is escaped behind an odd number of backslashes.
+    after = np.frombuffer(text, np.uint8)[np.maximum(quotes + at - 1, 0)] == _BACKSLASH
+    escaped = [i for i in np.flatnonzero(after).tolist() if _backslashes(text, at + int(quotes[i])) % 2]
+    return np.delete(quotes, escaped) if escaped else quotes
+
+
+def _backslashes(text: bytes, end: int) -> int:
+    before = end
+    while before and text[before - 1] == _BACKSLASH:
+        before -= 1
+    return end - before
 
 
 _MARK = re.compile(rb'["{}\[\]]')
@@ -208,10 +257,7 @@ def closing_bracket(text: bytes, depth: int, at: int = 0) -> int:
 
 def _end_of_text(text: bytes, at: int) -> int:
     while (end := text.find(b'"', at)) >= 0:
-        before = end
-        while text[before - 1 : before] == b"\\" and before > at:
-            before -= 1
-        if (end - before) % 2 == 0:
-            return end + 1
         at = end + 1
+        if _backslashes(text, end) % 2 == 0:
+            return at
     return -1

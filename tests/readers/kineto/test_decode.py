@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dptrace.readers.kineto.columns.events import Columns
 from dptrace.readers.kineto.decode import PieceDecoder
 from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.stream import EventPiece
 
 LOOKALIKE = {"ph": "X", "cat": "kernel", "name": "} , {", "ts": 9, "dur": 9}
 
@@ -33,11 +34,9 @@ def test_objects_that_look_like_events_are_none(lookalikes: list[int], cuts: lis
     begin = 0
     for cut in sorted(text.find(separator, cut) for cut in set(cuts)):
         if cut >= begin:
-            decoder.add(text[begin : cut + 1], separator)
+            decoder.add(EventPiece(text[begin : cut + 1], b'{"traceEvents":[', separator, last=False))
             begin = cut + 3
-    last = decoder.with_held(b'{"traceEvents":[', text[begin:] + b"]}")
-
-    decoder.add(last[: last.rindex(b"]")], separator)
+    decoder.finish(EventPiece(text[begin:] + b"]}", b'{"traceEvents":[', separator, last=True))
 
     assert (len(lookalikes), 0, 0) == (columns.kept, columns.repaired, columns.dropped)
 

@@ -109,21 +109,40 @@ def test_zeros_after_the_document_are_no_damage(tmp_path: Path) -> None:
     assert () == read(tmp_path, steps().text().encode() + b"\0" * 4096).damage
 
 
-@pytest.mark.parametrize("joined", ["two keys", "two documents"])
-@pytest.mark.parametrize("second", [1, 40])
-def test_two_lists_are_read_as_one(joined: str, second: int, tmp_path: Path) -> None:
-    """Two lists in one document, or two documents in one file: all events are read, with a note."""
-    one, two = steps(0, 40), steps(40, second)
-    if joined == "two keys":
-        text = one.text()[:-1] + ', "traceEvents": ' + json.dumps(two.events, indent=2) + "}"
-    else:
-        text = one.text() + "\n" + two.text()
+@pytest.mark.parametrize("joined", ["keys", "documents", "bare lists"])
+@pytest.mark.parametrize(("lists", "chunk"), [(2, 1 << 20), (12, 1 << 20), (12, 3000), (12, 700)])
+def test_several_lists_are_read_as_one(
+    joined: str, lists: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists in one document, and documents in one file: all events are read, with one note that counts the lists."""
+    monkeypatch.setattr("dptrace.readers.stream.CHUNK", chunk)
+    files = [steps(k, 1 + k % 3) for k in range(0, 3 * lists, 3)]
+    texts = [json.dumps(file.events, indent=2) for file in files]
+    text = "\n".join(texts if joined == "bare lists" else [file.text() for file in files])
+    if joined == "keys":
+        text = files[0].text()[:-1] + "".join(f', "traceEvents": {more}' for more in texts[1:]) + "}"
 
     trace = read(tmp_path, text)
 
-    assert len(one.events) + len(two.events) == len(trace)
+    assert sum(len(file.events) for file in files) == len(trace)
+    assert (False, (f"t.json: Holds {lists} lists of events; they were read as one.",)) == (trace.cut, trace.damage)
+    assert (None if joined == "bare lists" else 3, BASE_NS * (joined != "bare lists")) == (trace.rank, trace.start_ns[0])
+
+
+@pytest.mark.parametrize("joined", ["keys", "documents"])
+def test_damage_in_one_list_costs_no_event_of_the_others(joined: str, tmp_path: Path) -> None:
+    """What can't be decoded is counted; the lists before and behind it are read."""
+    files = [steps(k, 3) for k in range(0, 36, 3)]
+    texts = [file.text() for file in files]
+    texts[5] = texts[5].replace('"dur": 30', '"dur": 3x0', 1)
+    text = "\n".join(texts)
+    if joined == "keys":
+        text = texts[0][:-1] + "".join(', "traceEvents": [' + more.split("[", 1)[1][:-1] for more in texts[1:]) + "}"
+
+    trace = read(tmp_path, text)
+
+    assert sum(len(file.events) for file in files) - 1 <= len(trace)
     assert not trace.cut
-    assert any("more than one list" in sentence or "repaired" in sentence for sentence in trace.damage)
 
 
 @pytest.mark.parametrize("separator", ["\n", "\r\n", ",\n", " "])
@@ -167,12 +186,13 @@ def test_events_beside_junk_are_all_read_though_a_text_could_swallow_one(tmp_pat
 
 
 @pytest.mark.heavy
-def test_lists_without_end_are_given_up(tmp_path: Path) -> None:
-    """Thousands of lists and brackets take a moment, not minutes; the unread part counts as truncated."""
-    text = steps().text()[:-1] + ', "traceEvents": []' * 5_000 + ', "x": [NaN]}'
+@pytest.mark.parametrize("more", [', "traceEvents": []', '} {"traceEvents": []', "} []"])
+def test_thousands_of_lists_take_a_moment(more: str, tmp_path: Path) -> None:
+    """Reading takes no longer for each further list."""
+    file = steps()
 
     begin = process_time()
-    trace = read(tmp_path, text)
+    trace = read(tmp_path, file.text()[:-1] + more * 20_000 + "}")
 
     assert process_time() - begin < 10
-    assert trace.cut
+    assert (len(file.events), False) == (len(trace), trace.cut)

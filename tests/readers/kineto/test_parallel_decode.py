@@ -19,9 +19,11 @@ from dptrace.readers.kineto.columns.events import Columns
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.source import Source
+from dptrace.readers.stream import EventPiece
 from tests.support.kineto_files import KinetoFile, training_step
 
-EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1}'
+TEXT = b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1}'
+EVENT = EventPiece(TEXT, b"[", b"", last=False)
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_a_process_that_dies_is_reported_and_the_others_end(tmp_path: Path) -> N
         ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 2) as decoder,
     ):
         for k in range(100):
-            decoder.add(EVENT, b"")
+            decoder.add(EVENT)
             if k == 5:
                 os.kill(decoder.workers[0].process.pid, signal.SIGKILL)
                 decoder.workers[0].process.wait()
@@ -83,7 +85,7 @@ def test_a_process_that_fails_is_reported(tmp_path: Path) -> None:
         pytest.raises(DptraceError, match=r"t\.json: a process .* failed .*--jobs 1"),
         ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 1) as decoder,
     ):
-        decoder.add(EVENT, None)  # type: ignore[arg-type]
+        decoder.add(EventPiece(TEXT, b"[", None, last=False))  # type: ignore[arg-type]
         decoder.finish()
 
 
@@ -91,7 +93,7 @@ def test_processes_end_when_the_one_that_asks_is_gone(tmp_path: Path) -> None:
     """The workers end if the parent is killed."""
     with ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 1) as decoder:
         (worker,) = decoder.workers
-        decoder.add(EVENT, b"")
+        decoder.add(EVENT)
         decoder.finish()
         worker.connection.close()
         until = time.monotonic() + 60
