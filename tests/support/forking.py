@@ -3,24 +3,34 @@
 A recording with two ranks starts three processes that import torch and its compiler, which takes 9 of its 13 CPU
 seconds. Here each of these processes has the same parent, arguments, environment and outputs, but it is a fork. Tests
 of how processes start, end and are killed start them for real.
+
+A process with several threads is never forked: the fork would wait for ever for a lock that a thread held at that
+moment, be it Python's or the C library's. So each process has a *starter*, a child that was forked before the process
+ran anything, has one thread, and only forks. Linux makes the starter's grandchildren children of the process itself
+while that is their subreaper. Elsewhere all processes start for real.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
+import faulthandler
 import json
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
-import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Sequence
-from functools import cache
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
+
+from dptrace.record.ranks.process_tree import descendants
 
 __all__ = ["run_python"]
 
@@ -44,104 +54,66 @@ _installed = [path for path in sys.path[1:] if path not in os.environ.get("PYTHO
 """Where Python finds packages, without the folder of the program."""
 
 
+limit_s = 900.0
+"""How long the current test may take; its settings change it."""
+
+
 def run_python(
-    *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 300
+    *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run Python with these arguments, which are ``-m`` and a module, or a script.
 
     Raises:
-        subprocess.TimeoutExpired: it took longer than *timeout* seconds.
+        AssertionError: it nearly took as long as a test may; the message ends with the stacks of its processes.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        outputs = [Path(folder, name) for name in ("out", "err")]
-        variables = dict(os.environ if env is None else env)
-        request = {"arguments": arguments, "cwd": str(cwd or Path.cwd()), "env": variables}
-        answer = _ask(json.dumps(request | {"outputs": list(map(str, outputs))}), timeout)
-        out, err = (path.read_text() if path.exists() else "" for path in outputs)
-    if not answer:
-        raise subprocess.TimeoutExpired(list(arguments), timeout, out, err)
-    return subprocess.CompletedProcess([sys.executable, *arguments], int(answer), out, err)
-
-
-def _ask(request: str, timeout: float) -> str:
-    """Return the server's answer; empty if it has taken too long, and then the server and its forks are killed."""
-    server = _server()
-    assert server.stdin is not None
-    assert server.stdout is not None
-    watch = threading.Timer(timeout, os.killpg, (server.pid, signal.SIGKILL))
-    watch.start()
-    server.stdin.write(request + "\n")
-    server.stdin.flush()
-    answer = server.stdout.readline()
-    watch.cancel()
-    if not answer:
-        _server.cache_clear()
-    return answer
-
-
-@cache
-def _server() -> subprocess.Popen[str]:
-    """Start the process of which the others are forks; it ends with this one."""
-    command = [sys.executable, "-m", "tests.support.forking"]
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    server = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=root,
-        env=environment,
-        start_new_session=True,
-    )
-    atexit.register(server.kill)
-    return server
-
-
-def _serve() -> None:
-    """Run what is asked for, one after the other."""
-    subprocess.Popen = _ForkingPopen  # type: ignore[misc]  # before torchrun's modules keep its name
-    for name in _PRELOADED:
-        __import__(name)
-    for line in sys.stdin:
-        request = json.loads(line)
-        pid = os.fork()
-        if not pid:
-            opened = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for path in request["outputs"]]
-            _become([os.open(os.devnull, os.O_RDONLY), *opened], request["arguments"], request["env"], request["cwd"])
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+    timeout = 0.9 * limit_s
+    command = [sys.executable, *arguments]
+    if _starter() is None and sys.platform == "linux":
+        _start_starter()
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with _ForkingPopen(command, cwd=cwd, env=env, text=True, **pipes) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            for pid in (*descendants(process.pid), process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGABRT)  # faulthandler then prints the stacks of all threads
+            err = process.communicate()[1]
+            raise AssertionError(f"{command} still ran after {timeout:.1f} s.\n{err}") from None
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 class _ForkingPopen(subprocess.Popen[Any]):
-    """Forks where a Python process is to be started, and executes everything else."""
+    """Lets the starter fork where a Python process is to be started, and executes everything else."""
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *others: Any) -> None:
-        (_, _, cwd, env, _, _, shell, *pipes) = others[:13]
+        (_, pass_fds, cwd, env, _, _, shell, *pipes) = others[:13]
         # What follows is different in each version of Python, but for its beginning.
         new_session = others[18]
-        if shell or not _can_be_a_fork(args, env):
+        starter = _starter()
+        if starter is None or shell or pass_fds or preexec_fn or not _can_be_a_fork(args, env):
             super()._execute_child(args, executable, preexec_fn, *others)  # type: ignore[misc]
             return
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if not pid:
-            if new_session:
-                os.setsid()
-            given = [pipes[0], pipes[3], pipes[5]]
-            _become(given, list(args[1:]), dict(os.environ if env is None else env), cwd)
-        self.pid = pid
+        request = {
+            "arguments": list(args[1:]),
+            "cwd": os.path.abspath(cwd or "."),
+            "env": dict(os.environ if env is None else env),
+            "new_session": new_session,
+            "parent": os.getpid(),
+        }
+        given = [own if file == -1 else file for own, file in enumerate((pipes[0], pipes[3], pipes[5]))]
+        self.pid = _fork(starter, json.dumps(request), given)
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
 
 def _can_be_a_fork(args: Any, env: dict[str, str] | None) -> bool:
     """Return whether a command is a Python with a module or a script, and the same settings as here."""
-    if isinstance(args, str | bytes) or args[0] != sys.executable or "-c" in args:
+    if isinstance(args, str | bytes) or args[0] != sys.executable:
         return False
-    if threading.current_thread() is not threading.main_thread():
-        return False  # the main thread may hold a lock, which the fork would wait for and nobody would release
+    first = args[1 + (args[1] == "-u")]
+    if first != "-m" and first.startswith("-"):
+        return False
     settings = [
         {name: value for name, value in variables.items() if name.startswith("PYTHON") and name != "PYTHONPATH"}
         for variables in (os.environ, env or os.environ)
@@ -149,7 +121,98 @@ def _can_be_a_fork(args: Any, env: dict[str, str] | None) -> bool:
     return settings[0] == settings[1]
 
 
-def _become(files: Sequence[int], arguments: list[str], env: dict[str, str], cwd: str | Path | None) -> NoReturn:
+_PR_SET_CHILD_SUBREAPER = 36
+_asking = threading.Lock()
+_own_starter: tuple[int, socket.socket] | None = None
+"""The id of the process that has a starter, and the connection to it; a process that is forked otherwise has none."""
+
+
+def _starter() -> socket.socket | None:
+    return _own_starter[1] if _own_starter and _own_starter[0] == os.getpid() else None
+
+
+def _fork(starter: socket.socket, request: str, files: list[int]) -> int:
+    """Return the id of a new child of this process."""
+    with _asking:
+        _adopt_orphans(True)
+        try:
+            socket.send_fds(starter, [request.encode()], files)
+            answer = starter.recv(32)
+        finally:
+            _adopt_orphans(False)
+    assert answer, "the process that forks has ended"
+    return int(answer)
+
+
+def _adopt_orphans(value: bool) -> None:
+    """Let orphans among this process's descendants become its children, or not."""
+    assert 0 == ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(value), 0, 0, 0)
+
+
+def _start_starter() -> None:
+    """Start the first starter, which imports torch; it ends with this process."""
+    global _own_starter
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        starter = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forking", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OPENBLAS_NUM_THREADS": "1"},  # NumPy's would start threads
+            pass_fds=[theirs.fileno()],
+        )
+    atexit.register(lambda: (starter.kill(), starter.wait(), ours.close()))
+    _own_starter = os.getpid(), ours
+
+
+def _fork_starter() -> None:
+    """Give this process, which has run nothing yet, a starter."""
+    global _own_starter
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if not os.fork():
+        ours.close()
+        _serve(theirs)
+    theirs.close()
+    _own_starter = os.getpid(), ours
+
+
+def _serve(requests: socket.socket) -> NoReturn:
+    """Fork for each request, until the process that asks has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the others
+    os.chdir("/")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in (0, 1, 2):
+        os.dup2(nothing, file)  # who reads the output of that process waits until everybody has closed it
+    while True:
+        text, files, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+        if not text:
+            os._exit(0)
+        between = os.fork()
+        if not between:
+            _fork_orphan(requests, json.loads(text), files)
+        os.waitpid(between, 0)
+        for file in files:
+            os.close(file)
+
+
+def _fork_orphan(requests: socket.socket, request: dict[str, Any], files: list[int]) -> NoReturn:
+    """Fork and end, so that the process that asks becomes the fork's parent."""
+    between = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == between:
+        time.sleep(0.001)
+    requests.send(str(os.getpid()).encode())
+    requests.close()
+    if os.getppid() != request["parent"]:
+        os._exit(1)  # it has ended meanwhile
+    _fork_starter()
+    if request["new_session"]:
+        os.setsid()
+    _become(files, request["arguments"], request["env"], request["cwd"])
+
+
+def _become(files: Sequence[int], arguments: list[str], env: dict[str, str], cwd: str) -> NoReturn:
     """Do in a fork what Python does with a command line, and end."""
     code = 1
     try:
@@ -165,18 +228,19 @@ def _become(files: Sequence[int], arguments: list[str], env: dict[str, str], cwd
         os._exit(code)
 
 
-def _reset(files: Sequence[int], env: dict[str, str], cwd: str | Path | None) -> None:
+def _reset(files: Sequence[int], env: dict[str, str], cwd: str) -> None:
     """Forget what only the parent has: its outputs, signal handlers, exit functions, environment and folder."""
     atexit._clear()
     for target, file in enumerate(files):
-        if file not in (-1, target):
-            os.dup2(file, target)
+        os.dup2(file, target)
+        os.close(file)
+    faulthandler.enable()
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(env)
-    os.chdir(cwd or ".")
+    os.chdir(cwd)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     import torch
@@ -208,5 +272,14 @@ def _exit_code(arguments: list[str]) -> int:
     return 0
 
 
+def _main(descriptor: int) -> None:
+    subprocess.Popen = _ForkingPopen  # type: ignore[misc]  # before torchrun's modules keep its name
+    for name in _PRELOADED:
+        __import__(name)
+    threads = os.listdir("/proc/self/task")
+    assert 1 == len(threads), f"importing torch has started threads: {threads}"
+    _serve(socket.socket(fileno=descriptor))
+
+
 if __name__ == "__main__":
-    _serve()
+    _main(int(sys.argv[1]))

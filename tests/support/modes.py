@@ -309,7 +309,7 @@ def _launch(cases: Sequence[ModeCase], ranks: int) -> None:
     root.mkdir(exist_ok=True)
     start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
     command = [*start, "tests.support.modes", "--worker", json.dumps(work), str(root)]
-    done = run_python(*command, cwd=Path(__file__).resolve().parents[2], env=environment(), timeout=900)
+    done = run_python(*command, cwd=Path(__file__).resolve().parents[2], env=environment())
     assert done.returncode == 0, done.stderr[-6000:]
 
 
