@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
+
+from tests.support import forking
 
 # A busy machine is slow, not wrong.
 settings.register_profile("dptrace", deadline=None)
 settings.load_profile("dptrace")
+
+
+_LIMIT_S, _SLOW_LIMIT_S = 120, 900
+_errors = -1
+"""Standard error of the process that the tests run in: while one runs, pytest keeps what it writes there."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep standard error, for the stacks of a test that takes too long."""
+    global _errors
+    _errors = os.dup(2)
+
+
+@pytest.hookimpl(hookwrapper=True, trylast=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """End the process with the stacks of all its threads if a test takes too long; xdist goes on with another one.
+
+    A thread in C does that, whatever the test waits for; a signal handler of Python would wait with it.
+    """
+    marker = item.get_closest_marker("limit")
+    limit = marker.args[0] if marker else _SLOW_LIMIT_S if item.get_closest_marker("slow") else _LIMIT_S
+    forking.limit_s = limit
+    faulthandler.dump_traceback_later(limit, exit=True, file=_errors)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,8 +1,11 @@
-"""No test waits for ever: the processes that tests start get no lock of another one."""
+"""No test waits for ever: the processes that tests start get no lock of another one, and each test has a time limit."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,18 @@ with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, c
 os._exit(3)
 """
 
+HANGING = """
+import threading, pytest
+
+def waits_in_a_thread():
+    threading.Event().wait()
+
+@pytest.mark.limit(0.5)
+def test_waits():
+    threading.Thread(target=waits_in_a_thread, daemon=True).start()
+    threading.Event().wait()
+"""
+
 
 @pytest.mark.spawn
 def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
@@ -49,3 +64,31 @@ def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
 
     assert [child, parent, child, str(tmp_path / "there")] == seen[:4]
     assert 7 == code
+
+
+@pytest.mark.limit(5)
+@pytest.mark.spawn
+def test_what_takes_too_long_ends_with_its_stacks(tmp_path: Path) -> None:
+    """A process that runs as a fork is ended, and the error names the line that it waits in."""
+    (tmp_path / "waits.py").write_text("import threading\n\nthreading.Event().wait()\n")
+    with pytest.raises(AssertionError, match=r'waits\.py", line 3'):
+        run_python("waits.py", cwd=tmp_path)
+
+
+@pytest.mark.heavy
+@pytest.mark.spawn
+@pytest.mark.parametrize("workers", [[], ["-n1"]])
+def test_a_test_has_a_time_limit(tmp_path: Path, workers: list[str]) -> None:
+    """A test that waits for ever fails, with the stacks of all threads; beside xdist, the other tests go on."""
+    (tmp_path / "test_hanging.py").write_text(f"{HANGING}\ndef test_passes():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", os.devnull, *workers, str(tmp_path)]
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=60
+    )
+
+    assert 1 == done.returncode, done.stdout
+    assert "in waits_in_a_thread" in done.stderr
+    assert "in test_waits" in done.stderr
+    if workers:
+        assert "1 failed, 1 passed" in done.stdout

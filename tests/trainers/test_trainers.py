@@ -38,6 +38,8 @@ from tests.support.recordings import STEPS, WAIT, WARMUP, recorded
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.limit(900)  # the first test of a number of ranks trains all cases on it
+
 FOUR = ("single", "naive", "interleaved", "ddp")
 
 
