@@ -113,7 +113,8 @@ def run_parallel(
 
     Yields:
         The item's index, and the function's result or the DptraceError that it raised. If a process dies (out of
-        memory, killed), its item is tried once more in this process after all others.
+        memory, killed), or its answer can't be unpickled here, its item is tried once more in this process after all
+        others.
     """
     waiting, lost = iter(range(len(items))), list[int]()
     done: SimpleQueue[tuple[int, Any]] = SimpleQueue()
@@ -125,7 +126,7 @@ def run_parallel(
         while finished + len(lost) < len(items):
             index = next(waiting, None) if done.empty() else None
             index, result = done.get() if index is None else (index, _call(function, items[index]))
-            if result is _DIED:
+            if result is _LOST:
                 lost.append(index)
                 continue
             if isinstance(result, BaseException) and not isinstance(result, DptraceError):
@@ -151,8 +152,8 @@ def _call(function: Callable[[Item], Result], item: Item) -> Result | DptraceErr
 
 _PATIENCE_S = 5
 """How long a process may take to notice that it is to end; one long computation in C delays that."""
-_DIED = object()
-"""In place of a result: the process that worked on the item ended without one."""
+_LOST = object()
+"""In place of a result: none has arrived."""
 
 
 class _Worker(PythonProcess):
@@ -176,11 +177,13 @@ class _Worker(PythonProcess):
                 self.working = True
                 self.connection.send((function, items[index]))
                 result = self.connection.recv()
-                self.working = False
-                done.put((index, result))
             except (EOFError, OSError):
-                done.put((index, _DIED))
+                done.put((index, _LOST))
                 return  # the other processes take the remaining items
+            except Exception:  # pickling runs the code of the classes: an exception may be one that can't be unpickled
+                result = _LOST
+            self.working = False
+            done.put((index, result))
 
     def ask_to_end(self) -> None:
         """Let the process remove what it is writing, if it is working."""

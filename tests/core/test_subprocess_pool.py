@@ -31,6 +31,32 @@ def fails(item: int) -> int:
     return item
 
 
+class TwoArguments(DptraceError):
+    """An error that is pickled with its message alone, and can't be unpickled from that."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(f"{path}: {what}")
+
+
+class OnlyOut:
+    """A value that can be pickled and not unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return float, ("x",)
+
+
+def does_not_arrive(item: tuple[str, int, Path]) -> object:
+    """Return or raise what can't be unpickled; the home process waits until another one has done both."""
+    kind, home, folder = item
+    if os.getpid() != home:
+        (folder / kind).touch()
+    while kind == "wait" and os.getpid() == home and not (folder / "result").exists():
+        time.sleep(0.01)
+    if kind == "error":
+        raise TwoArguments("a.json", "is empty")
+    return OnlyOut() if kind == "result" else kind
+
+
 def prints(item: int) -> int:
     print("noise")
     os.write(1, b"more noise")
@@ -81,6 +107,18 @@ def test_an_error_of_the_user_is_a_result_and_a_dead_process_costs_a_retry() -> 
 
     assert "pip install 'dptrace[record]'" in str(seen[0])
     assert {1: 2, 2: 0} == {index: result for index, result in seen.items() if index}
+
+
+@pytest.mark.limit(20)
+@pytest.mark.spawn
+def test_what_does_not_arrive_costs_a_retry(tmp_path: Path) -> None:
+    """A result, and an error that was raised, that can't be unpickled are those of this process; none is waited for."""
+    kinds = ("wait", "wait", "error", "result")
+    seen = dict(run_parallel(does_not_arrive, [(kind, os.getpid(), tmp_path) for kind in kinds], 2))
+
+    assert ["wait", "wait", "a.json: is empty"] == [str(seen[index]) for index in range(3)]
+    assert isinstance(seen[2], TwoArguments)
+    assert isinstance(seen[3], OnlyOut)
 
 
 @pytest.mark.spawn
