@@ -9,7 +9,33 @@ DptraceError            bad input: the command line prints the message and exits
 
 from __future__ import annotations
 
-__all__ = ["DptraceError", "MissingExtraError", "RecordingError", "TraceError", "UsageError"]
+__all__ = [
+    "EXTRAS",
+    "DptraceError",
+    "MissingExtraError",
+    "RecordingError",
+    "TraceError",
+    "UsageError",
+    "install_command",
+]
+
+EXTRAS = {
+    "record": ("torch>=2.4",),
+    "hta": ("traceinsight>=0.6",),
+    "dask": ("distributed>=2024.8",),
+    "remote": ("aiohttp>=3.9", "fsspec>=2024.2", "gcsfs>=2024.2", "s3fs>=2024.2"),
+    "azure": ("adlfs>=2024.2", "fsspec>=2024.2"),
+    "huggingface": ("fsspec>=2024.2", "huggingface_hub>=0.23"),
+}
+"""The packages of dptrace's extras, as in pyproject.toml."""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra.
+
+    It names the packages: dptrace itself is in no package index, where its name may be anybody's.
+    """
+    return " ".join(("pip install", *(f"'{package}'" for package in EXTRAS[extra])))
 
 
 class DptraceError(Exception):
@@ -27,10 +53,10 @@ class RecordingError(DptraceError):
 
 
 class MissingExtraError(DptraceError):
-    """An optional package is missing; the message contains the pip command that installs it."""
+    """An optional package is missing; the message ends with the command that installs it."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what}, which is not installed. Install it with: pip install 'dptrace[{extra}]'")
+        super().__init__(f"{what}, which is not installed. Install it with: {install_command(extra)}")
         self.what, self.extra = what, extra
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:

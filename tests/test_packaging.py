@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
+from hatchling.metadata.core import ProjectMetadata
 
-ROOT = Path(__file__).resolve().parents[1]
+from dptrace.errors import EXTRAS, MissingExtraError
+from tests.support.paths import ROOT
 
 
 @pytest.mark.heavy
@@ -76,3 +78,22 @@ def test_the_core_stays_light() -> None:
 
     light = {"bokeh", "click", "isal", "jinja2", "msgspec", "numpy", "pandas", "perfetto", "platformdirs", "protobuf"}
     assert names <= {*light, "rich"}
+
+
+def test_advice_installs_what_an_extra_needs() -> None:
+    """An error names the packages of its extra as pyproject.toml does, none of them in vain."""
+    extras = ProjectMetadata(str(ROOT), None).config["project"]["optional-dependencies"]
+
+    assert {name: tuple(extras[name]) for name in EXTRAS} == EXTRAS
+    assert str(MissingExtraError("This", "azure")).endswith(": pip install 'adlfs>=2024.2' 'fsspec>=2024.2'")
+
+
+def test_nothing_advises_to_install_dptrace_from_the_index() -> None:
+    """There its name may be anybody's: in code and documents, pip installs it from a folder or a file."""
+    texts = [path for folder in ("dptrace", "viewers", "docs") for path in (ROOT / folder).rglob("*.[pm][yd]")]
+    lines = {path: path.read_text(encoding="utf-8").splitlines() for path in (ROOT / "README.md", *texts)}
+
+    assert 300 < len(lines)
+    assert not [
+        f"{path}: {line}" for path in lines for line in lines[path] if re.search(r"pip install.*[ '\"]dptrace\b", line)
+    ]

@@ -97,7 +97,9 @@ def _lines(report: Report) -> Iterator[str]:
 def _next(report: Report) -> str:
     """Return the first command to try on this machine."""
     if report.broken:
-        return "pip install --force-reinstall dptrace"
+        from dptrace.doctor.environment import reinstall_command
+
+        return reinstall_command(report)
     if not any(verdict.works and "record" in verdict.what for verdict in report.verdicts):
         return "dptrace analyze TRACE"
     gpus = len(report.torch.gpus) if report.torch else 0

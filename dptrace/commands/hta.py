@@ -152,7 +152,7 @@ def command(
     """Run an ANALYSIS of Holistic Trace Analysis (HTA) on RUN; --list describes them.
 
     dptrace reads the traces and HTA computes: the figures are identical to those with HTA's own loader, in a fraction
-    of its time. Needs the extra: pip install 'dptrace[hta]'.
+    of its time. HTA is an optional package; where it is missing, the error says how to install it.
     """
     options = Options(**choices)
     _check(paths, analysis, options, against)

@@ -16,6 +16,7 @@ from typing import Any
 
 from dptrace.core.subprocess_pool import available_cores, command_output
 from dptrace.core.units import plural
+from dptrace.errors import install_command
 from dptrace.record.ranks.accelerator import ACCELERATORS, available_accelerator
 from dptrace.version import __version__
 
@@ -187,6 +188,11 @@ def parse_links(matrix: str) -> dict[str, str]:
     return links
 
 
+def reinstall_command(report: Report) -> str:
+    """Return the command that installs the broken packages again."""
+    return f"pip install --force-reinstall {' '.join(name.removeprefix('google.') for name in report.broken)}"
+
+
 def judge(report: Report) -> tuple[Capability, ...]:
     """Conclude from the facts what will work on this machine, and how or why not."""
     return (_analysis(report), *_recording(report), _page(report))
@@ -196,7 +202,7 @@ def _analysis(report: Report) -> Capability:
     what = "dptrace analyze, view, export"
     if report.broken:
         problems = "; ".join(f"{name}: {problem}" for name, problem in report.broken.items())
-        why = f"packages that dptrace needs are broken ({problems}): pip install --force-reinstall dptrace"
+        why = f"packages that dptrace needs are broken ({problems}): {reinstall_command(report)}"
         return Capability(False, what, why)
     return Capability(True, what, "traces of torch.profiler from any machine; needs no GPU and no torch")
 
@@ -204,7 +210,7 @@ def _analysis(report: Report) -> Capability:
 def _recording(report: Report) -> list[Capability]:
     torch = report.torch
     if torch is None:
-        why = f"torch: {report.torch_problem}. Install it with: pip install 'dptrace[record]'"
+        why = f"torch: {report.torch_problem}. Install it with: {install_command('record')}"
         return [Capability(False, "dptrace record", why)]
     numbers = tuple(map(int, re.findall(r"\d+", torch.version)[:2]))
     if numbers < OLDEST_TORCH:

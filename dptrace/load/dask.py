@@ -117,7 +117,7 @@ def _result(future: Future, source: Source) -> RankFile | DptraceError:
         )
     except ImportError as error:
         raise DptraceError(
-            f"The Dask workers cannot import dptrace: {error}. Install it there: pip install dptrace"
+            f"The Dask workers cannot import dptrace: {error}. Install it there as it is installed here."
         ) from None
     assert isinstance(result, RankFile | DptraceError)
     return result

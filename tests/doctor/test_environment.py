@@ -44,7 +44,7 @@ ON_GPUS = Torch(
 @pytest.mark.parametrize(
     ("report", "works", "words"),
     [
-        pytest.param(BARE, False, "pip install 'dptrace[record]'", id="no torch"),
+        pytest.param(BARE, False, "pip install 'torch>=2.4'", id="no torch"),
         pytest.param(
             replace(BARE, torch_problem="it can't be imported: libcudart.so.12: cannot open"),
             *(False, "libcudart.so.12"),
@@ -184,7 +184,7 @@ def test_it_works_without_torch() -> None:
 
     report = json.loads(done.stdout)
     assert (0, None, "it is not installed") == (done.returncode, report["torch"], report["torch_problem"])
-    assert any("pip install 'dptrace[record]'" in verdict["why"] for verdict in report["verdicts"])
+    assert any("pip install 'torch>=2.4'" in verdict["why"] for verdict in report["verdicts"])
 
 
 @pytest.mark.heavy

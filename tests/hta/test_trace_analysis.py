@@ -227,5 +227,5 @@ def test_a_missing_package_is_reported_with_its_command(monkeypatch: pytest.Monk
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "hta", None)
 
-    with pytest.raises(MissingExtraError, match=r"pip install 'dptrace\[hta\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'traceinsight>=0.6'"):
         hta_analysis(find([str(steps_file(tmp_path / "t.json"))]))

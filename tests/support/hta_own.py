@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dptrace.errors import install_command
 from dptrace.hta.silence import silence_hta
 from dptrace.hta.trace_analysis import analysis_of
 from tests.support.real_traces import real
@@ -16,7 +17,7 @@ from tests.support.real_traces import real
 __all__ = ["RUNS", "needs_hta", "own_trace", "paths_of"]
 
 needs_hta = pytest.mark.skipif(
-    importlib.util.find_spec("hta") is None, reason="HTA is not installed (pip install 'dptrace[hta]')"
+    importlib.util.find_spec("hta") is None, reason=f"HTA is not installed ({install_command('hta')})"
 )
 
 _H100 = "sharded_h100_8ranks/Baseline - 12-11 - "

@@ -82,7 +82,7 @@ def test_without_torch_the_package_to_install_is_named(result: Path, monkeypatch
     done = run("-o", "new.json")
 
     assert 1 == done.exit_code
-    assert "pip install 'dptrace[record]'" in done.output
+    assert "pip install 'torch>=2.4'" in done.output
 
 
 @pytest.mark.heavy

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # of torch and transformers,
 
 def test_a_step_is_an_update_and_evaluation_is_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two batches accumulate for each step; every second step is followed by an evaluation."""
-    transformers = pytest.importorskip("transformers", reason="needs dptrace[frameworks]")
+    transformers = pytest.importorskip("transformers", reason="needs the extra frameworks")
     from dptrace.record import TrainerCallback
 
     class Model(torch.nn.Module):  # type: ignore[misc, name-defined]

@@ -53,7 +53,7 @@ def _fit(package: str, callback: Any, fail_at: int | None = None, **settings: An
 @pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
 def test_a_step_is_an_update_and_validation_is_other(package: str) -> None:
     """The forward and backward in the optimizer's closure are what they are, and so is the update."""
-    pytest.importorskip(package, reason="needs dptrace[frameworks]")
+    pytest.importorskip(package, reason="needs the extra frameworks")
     from dptrace.record import LightningCallback
 
     settings = {"max_steps": 6, "val_check_interval": 4, "accumulate_grad_batches": 2}
@@ -70,7 +70,7 @@ def test_a_step_is_an_update_and_validation_is_other(package: str) -> None:
 
 def test_a_training_that_fails_keeps_its_trace() -> None:
     """Lightning tells its callbacks of the exception."""
-    pytest.importorskip("lightning", reason="needs dptrace[frameworks]")
+    pytest.importorskip("lightning", reason="needs the extra frameworks")
     from dptrace.record import LightningCallback
 
     with pytest.raises(ValueError, match="boom"):

@@ -24,7 +24,7 @@ TESTED = ("nanogpt", "fsdp2", *FRAMEWORKS)
 def test_a_well_known_way_to_train_is_recorded_unchanged(name: str, tmp_path: Path) -> None:
     """Two steps of both ranks, with one pass of the loop in each, forward, backward and optimizer, and no note."""
     if name in FRAMEWORKS:
-        pytest.importorskip(FRAMEWORKS[name], reason="needs dptrace[frameworks]")
+        pytest.importorskip(FRAMEWORKS[name], reason="needs the extra frameworks")
     (tmp_path / "train.py").write_text(SCRIPTS[name])
     schedule = ["--steps", "2", "--warmup", "2", "--wait", "2"]
     done = recordings.dptrace("record", "--gpus", "2", *schedule, "-o", "run", "train.py", cwd=tmp_path)
