@@ -28,6 +28,7 @@ from dptrace.errors import DptraceError, MissingExtraError, RecordingError, Trac
 from dptrace.version import __version__
 
 if TYPE_CHECKING:
+    from dptrace import record
     from dptrace.comparison.compare import Comparison
     from dptrace.run.run import Run
 
@@ -51,6 +52,7 @@ __all__ = [
     "open",
     "predict",
     "predict_message",
+    "record",
     "show",
     "whatif",
 ]
@@ -66,4 +68,8 @@ def __getattr__(name: str) -> object:
         from dptrace.comparison.compare import Comparison
 
         return Comparison
+    if name == "record":
+        import importlib
+
+        return importlib.import_module("dptrace.record")  # dptrace.record.step() needs no import of its own
     raise AttributeError(f"module 'dptrace' has no attribute {name!r}")

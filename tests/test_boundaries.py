@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "core",
         "errors",
     },
-    "__init__": {"api", "run", "comparison", "errors", "version"},
+    "__init__": {"api", "run", "comparison", "record", "errors", "version"},
     "commands": FIGURES
     | {
         "analysis/kernels",

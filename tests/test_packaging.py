@@ -46,6 +46,7 @@ reveal_type(dptrace.compare(run, run).summary())
 reveal_type(run.ranks)
 dptrace.open(1, 2)
 run.no_such_method()
+reveal_type(dptrace.record.step)
 """
 
 
@@ -69,6 +70,7 @@ def test_a_users_script_is_checked_against_the_wheels_types(tmp_path: Path) -> N
     assert re.search(r'Revealed type is "(builtins\.)?tuple\[(builtins\.)?int, \.\.\.\]"', out)
     assert 'script.py:8: error: Argument 1 to "open"' in out
     assert 'error: "Run" has no attribute "no_such_method"' in out
+    assert 'script.py:10: note: Revealed type is "def (loss: ' in out
 
 
 def test_the_core_stays_light() -> None:

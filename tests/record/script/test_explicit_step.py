@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,6 +37,16 @@ def test_without_a_recording_it_does_nothing(folder: Path) -> None:
     step(1.0)
 
     assert [] == list(folder.iterdir())
+
+
+@pytest.mark.heavy
+@pytest.mark.spawn
+def test_importing_dptrace_is_enough(tmp_path: Path) -> None:
+    """A script that nothing records needs no import of dptrace.record, and nothing is written."""
+    code = "import dptrace; dptrace.record.step(); dptrace.record.step(1.0)"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_in_a_recorded_loop_it_is_the_recordings_own(folder: Path) -> None:
