@@ -7,28 +7,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dptrace.api import (
-    advise,
-    compare,
-    critical_path,
-    explain,
-    export_trace,
-    figure,
-    hta_analysis,
-    memory,
-    open,
-    predict,
-    predict_message,
-    show,
-    whatif,
-)
 from dptrace.errors import DptraceError, MissingExtraError, RecordingError, TraceError, UsageError
 from dptrace.version import __version__
 
+TYPE_CHECKING = False  # importing typing takes longer than the rest
 if TYPE_CHECKING:
     from dptrace import record
+    from dptrace.api import (
+        advise,
+        compare,
+        critical_path,
+        explain,
+        export_trace,
+        figure,
+        hta_analysis,
+        memory,
+        open,
+        predict,
+        predict_message,
+        show,
+        whatif,
+    )
     from dptrace.comparison.compare import Comparison
     from dptrace.run.run import Run
 
@@ -58,18 +57,19 @@ __all__ = [
 ]
 
 
+_HOMES = {"Comparison": "comparison.compare", "Run": "run.run"}
+
+
 def __getattr__(name: str) -> object:
-    # Imported on first use, so that `import dptrace` loads neither NumPy nor pandas.
-    if name == "Run":
-        from dptrace.run.run import Run
+    # Imported on first use: each start of the command line imports this package, and a script may need one function.
+    if name not in __all__:
+        raise AttributeError(f"module 'dptrace' has no attribute {name!r}")
+    import importlib
 
-        return Run
-    if name == "Comparison":
-        from dptrace.comparison.compare import Comparison
-
-        return Comparison
     if name == "record":
-        import importlib
+        return importlib.import_module("dptrace.record")
+    return getattr(importlib.import_module(f"dptrace.{_HOMES.get(name, 'api')}"), name)
 
-        return importlib.import_module("dptrace.record")  # dptrace.record.step() needs no import of its own
-    raise AttributeError(f"module 'dptrace' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -86,7 +86,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "viewers",
     }
     | {"core", "errors", "version"},
-    "__main__": {"commands"},
+    "__main__": {"commands", "core"},
 }
 """``run`` imports ``api`` only inside methods that people look for on a run (``run.view()``), when they are called."""
 LAZY = {("run", "api")}

@@ -1,7 +1,8 @@
-"""End on SIGTERM and SIGHUP as on Ctrl-C: with an exception, so that what is half-written is removed."""
+"""End on SIGTERM, SIGHUP and Ctrl-C with an exception, so that what is half-written is removed."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -9,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Terminated", "end_on_signals", "end_retries", "signals_held"]
+__all__ = ["INTERRUPTED", "Terminated", "end_on_signals", "end_retries", "exit_on_interrupt", "signals_held"]
 
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-
 _RETRY_S = 0.02
 """How soon the exception is raised again where code has swallowed it."""
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit code after Ctrl-C."""
 
 
 class Terminated(BaseException):
@@ -30,10 +32,13 @@ def end_on_signals() -> None:
     """Raise Terminated at the first SIGTERM or SIGHUP; further ones can't interrupt the cleaning up.
 
     An exception that arrives anywhere may be swallowed: by C code that tries an import, or in a finalizer. So it is not
-    raised during an import, and a timer raises it again until some code handles it. A signal that is ignored, as SIGHUP
-    is under nohup, stays ignored.
+    raised during an import, and a timer raises it again until some code handles it. Ctrl-C, too, waits for the end of
+    an import, and is raised once, since a server goes on after it. A signal that is ignored, as SIGHUP is under nohup,
+    stays ignored.
     """
     handled = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    if hasattr(signal, "setitimer") and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        handled.append(signal.SIGINT)
     arrived: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -46,7 +51,11 @@ def end_on_signals() -> None:
             _set_timer(0)
             signal.raise_signal(arrived[0])
         elif not _importing(frame) and not _cleaning_up():
-            raise Terminated(arrived[0])
+            if arrived[0] != signal.SIGINT:
+                raise Terminated(arrived[0])
+            del arrived[0]
+            _set_timer(_RETRY_S if arrived else 0)
+            raise KeyboardInterrupt
 
     if handled and hasattr(signal, "SIGALRM"):
         signal.signal(signal.SIGALRM, attempt)
@@ -55,10 +64,12 @@ def end_on_signals() -> None:
 
 
 def end_retries() -> None:
-    """Stop raising Terminated: it has been handled, or the process ends anyway."""
+    """Stop raising exceptions: one has been handled, or the process ends anyway."""
     _set_timer(0)
     if hasattr(signal, "SIGALRM"):
         signal.signal(signal.SIGALRM, signal.SIG_IGN)  # one may be on its way
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, _exit_at_once)
 
 
 def _set_timer(seconds: float) -> None:
@@ -82,6 +93,22 @@ def _cleaning_up() -> bool:
             return True
         error = error.__context__
     return False
+
+
+def _exit_at_once(number: int, frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
+
+
+@contextmanager
+def exit_on_interrupt() -> Iterator[None]:
+    """Let Ctrl-C end this process at once during the block, in which there is nothing to clean up."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _exit_at_once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

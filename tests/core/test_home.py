@@ -90,7 +90,7 @@ def test_a_folder_that_is_not_private_is_not_trusted(homeless: Path, kind: str) 
 def test_a_page_is_drawn_without_a_home(tmp_path: Path) -> None:
     """Bokeh, which looks for its settings in the home folder when it is imported, is content with the other one."""
     trace = training_step(KinetoFile(), 1, 0).write(tmp_path / "rank0.json")
-    code = "import pwd; del pwd.getpwuid; pwd.getpwuid = {}.__getitem__; from dptrace.__main__ import main"
+    code = "import pwd; del pwd.getpwuid; pwd.getpwuid = {}.__getitem__; from dptrace.__main__ import main; main()"
     kept = {
         name: value for name, value in os.environ.items() if name not in ("HOME", "DPTRACE_CACHE", "XDG_CACHE_HOME")
     }

@@ -166,3 +166,39 @@ def test_a_signal_while_a_file_is_written_leaves_nothing(writer: str, tmp_path: 
     assert ".part" in done.stdout
     assert (128 + signal.Signals[name], []) == (done.returncode, list(here.iterdir())), done.stderr
     assert "" == done.stderr
+
+
+_INTERRUPTING = """
+import atexit, os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {moment!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
+sys.meta_path.insert(0, Finder())
+if {moment!r} == "the end":
+    atexit.register(os.kill, os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.mark.spawn
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "moment", ["dptrace.core.termination", "click", "dptrace.commands.analyze", "numpy.linalg", "the end"]
+)
+def test_ctrl_c_while_a_command_starts_or_ends_is_no_traceback(moment: str, tmp_path: Path) -> None:
+    """Imports take most of a short command's time; the exit code is 130."""
+    (tmp_path / "sitecustomize.py").write_text(_INTERRUPTING.format(moment=moment))
+    trace = training_step(KinetoFile(), 1, 0).write(tmp_path / "rank0.json")
+    done = subprocess.run(
+        [sys.executable, "-m", "dptrace", "analyze", str(trace), "--json"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "DPTRACE_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+
+    assert 130 == done.returncode, done.stderr
+    assert done.stderr in ("", "\nInterrupted.\n")
+    assert bool(done.stdout) == (moment == "the end")
