@@ -162,6 +162,9 @@ def cli() -> None:
     dptrace view runs/interleaved                  # the Gantt page
     dptrace export runs/interleaved -o all.pftrace # one file for ui.perfetto.dev
     """
+    columns = os.environ.get("COLUMNS", "")
+    if not (columns.isdecimal() and int(columns)):
+        os.environ.pop("COLUMNS", None)  # in no columns nothing would be printed
 
 
 def main() -> None:
@@ -183,8 +186,8 @@ def main() -> None:
 
 
 def _run() -> int:
-    # Closed by the shell (`>&-`): the output is discarded.
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process
+    # Closed by the shell (`>&-`): what a command prints fails to be written, and messages are discarded.
+    sys.stdout = sys.stdout or open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115 - as long as the process
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -185,10 +185,24 @@ def test_output_that_can_not_be_written_is_one_line(trace: str) -> None:
 
 
 @pytest.mark.heavy
-def test_a_closed_pipe_and_a_closed_output_are_no_error(trace: str) -> None:
-    """`| head` and `>&-` end quietly."""
+def test_a_closed_pipe_is_no_error_and_a_closed_output_is_one_where_something_is_printed(
+    trace: str, tmp_path: Path
+) -> None:
+    """`| head` ends quietly; `>&-` has exit code 1, unless a file takes the answer."""
     assert "" == ended("analyze", trace, "-q", shell="| true").stderr
-    assert "Traceback" not in ended("analyze", trace, "-q", shell=">&-").stderr
+    closed = ended("analyze", trace, "-q", shell=">&-")
+    assert (1, 1) == (closed.returncode, closed.stderr.count("\n")), closed.stderr
+    written = ended("analyze", trace, "--json", "-o", str(tmp_path / "a.json"), shell=">&-")
+    assert 0 == written.returncode, written.stderr
+
+
+@pytest.mark.parametrize("verb", ["analyze", "kernels", "view --text"])
+def test_no_columns_are_the_usual_ones(trace: str, verb: str) -> None:
+    """Some terminals say that they have none, and a table of that width is empty."""
+    usual, none = (CliRunner(env={"COLUMNS": columns}).invoke(cli, [*verb.split(), trace]) for columns in (None, "0"))
+
+    assert 5 < usual.stdout.count("\n")
+    assert usual.stdout == none.stdout
 
 
 @pytest.mark.heavy
