@@ -25,12 +25,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dptrace.record.ranks.process_tree import descendants
+from dptrace.record.ranks.process_tree import descendants, end_with_parent
 
 __all__ = ["run_python"]
 
@@ -111,7 +110,7 @@ def _can_be_a_fork(args: Any, env: dict[str, str] | None) -> bool:
     """Return whether a command is a Python with a module or a script, and the same settings as here."""
     if isinstance(args, str | bytes) or args[0] != sys.executable:
         return False
-    first = args[1 + (args[1] == "-u")]
+    first = next((word for word in args[1:] if word != "-u"), "-")
     if first != "-m" and first.startswith("-"):
         return False
     settings = [
@@ -204,19 +203,21 @@ def _fork_orphan(requests: socket.socket, request: dict[str, Any], files: list[i
         time.sleep(0.001)
     requests.send(str(os.getpid()).encode())
     requests.close()
-    if os.getppid() != request["parent"]:
-        os._exit(1)  # it has ended meanwhile
+    end_with_parent(signal.SIGKILL, str(request["parent"]))  # so that a test that is ended leaves none of them
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+        os.close(file)
     _fork_starter()
     if request["new_session"]:
         os.setsid()
-    _become(files, request["arguments"], request["env"], request["cwd"])
+    _become(request["arguments"], request["env"], request["cwd"])
 
 
-def _become(files: Sequence[int], arguments: list[str], env: dict[str, str], cwd: str) -> NoReturn:
+def _become(arguments: list[str], env: dict[str, str], cwd: str) -> NoReturn:
     """Do in a fork what Python does with a command line, and end."""
     code = 1
     try:
-        _reset(files, env, cwd)
+        _reset(env, cwd)
         code = _exit_code(arguments)
         threading._shutdown()  # type: ignore[attr-defined]
     except BaseException:
@@ -228,12 +229,9 @@ def _become(files: Sequence[int], arguments: list[str], env: dict[str, str], cwd
         os._exit(code)
 
 
-def _reset(files: Sequence[int], env: dict[str, str], cwd: str) -> None:
-    """Forget what only the parent has: its outputs, signal handlers, exit functions, environment and folder."""
+def _reset(env: dict[str, str], cwd: str) -> None:
+    """Forget what only the parent has: its signal handlers, exit functions, environment and folder."""
     atexit._clear()
-    for target, file in enumerate(files):
-        os.dup2(file, target)
-        os.close(file)
     faulthandler.enable()
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
