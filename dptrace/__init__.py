@@ -72,4 +72,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return list({*globals(), *__all__})

@@ -14,7 +14,8 @@ from tests.support.paths import TRACES
 
 
 def test_every_public_name_is_there() -> None:
-    """All names of ``dptrace.__all__`` resolve, including those imported on first use."""
+    """All names of ``dptrace.__all__`` resolve, including those imported on first use, and are completed when typed."""
+    assert set(dptrace.__all__) <= set(dir(dptrace))
     for name in dptrace.__all__:
         assert getattr(dptrace, name) is not None
 
