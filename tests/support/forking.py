@@ -160,8 +160,13 @@ def _start_starter() -> None:
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OPENBLAS_NUM_THREADS": "1"},  # NumPy's would start threads
             pass_fds=[theirs.fileno()],
         )
-    atexit.register(lambda: (starter.kill(), starter.wait(), ours.close()))
     _own_starter = os.getpid(), ours
+
+    def end() -> None:
+        with ours, starter:
+            starter.kill()
+
+    atexit.register(end)
 
 
 def _fork_starter() -> None:
