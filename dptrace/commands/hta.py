@@ -30,6 +30,7 @@ from dptrace.commands.shared.output import (
     write_text,
 )
 from dptrace.commands.shared.progress import progress
+from dptrace.core.patterns import compiled
 from dptrace.core.text import sanitize
 from dptrace.errors import UsageError
 from dptrace.hta.options import ANALYSES, Options
@@ -199,6 +200,8 @@ def _check(paths: tuple[str, ...], analysis: str, options: Options, against: tup
     _check_name(paths, analysis)
     if not paths:
         raise UsageError(f"Name a run before the analysis: dptrace hta RUN {analysis}.")
+    for pattern in options.data_loading:
+        compiled(pattern, "--data-loading")
     description = ANALYSES[analysis]
     for name in options.chosen_options():
         usable = (*_COMMON_OPTIONS, *description.option_names)

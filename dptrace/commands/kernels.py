@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from dptrace.commands.shared.output import (
 )
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.commands.shared.workload_options import Count, with_workload
+from dptrace.core.patterns import compiled
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
@@ -199,10 +199,7 @@ class _Options:
             raise UsageError("--sort tflops needs --by operator-shape.")
         if self.peak_tflops is not None and self.by != "operator-shape":
             raise UsageError("--peak-tflops needs --by operator-shape.")
-        try:
-            re.compile(self.match or "")
-        except re.error as error:
-            raise UsageError(f"--match {self.match}: not a regular expression ({error}).") from None
+        compiled(self.match or "", "--match")
 
     def _check_findings(self) -> None:
         if not self.findings and (self.as_csv or self.by == "host"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from dptrace.core.patterns import matches
 from dptrace.errors import DptraceError, UsageError
 from dptrace.hta.options import ANALYSES, Options
 from dptrace.hta.overlays import check_overlay, frequent_sequences
@@ -214,6 +216,8 @@ def _critical_path(task: _AnalysisRun) -> Tables:
     if options.instance is not None and options.instance[1] >= count:
         raise UsageError(f"--instance counts from 0, and rank {task.ranks[0]} has {count} events named {annotation!r}.")
     chosen = task.chosen(data_load_events="data_loading")
+    if options.data_loading:
+        chosen["data_load_events"] = [_any_match(symbols, options.data_loading)]
     result = task.hta.critical_path_analysis(task.ranks[0], annotation, options.instance, **chosen)
     if result is None:
         raise task.failed(f"no annotation contains {annotation!r}")
@@ -228,6 +232,13 @@ def _critical_path(task: _AnalysisRun) -> Tables:
     if options.overlay:
         task.written = (task.hta.overlay_critical_path_analysis(task.ranks[0], graph, options.overlay),)
     return {"summary": share.reset_index(), "path": path.reset_index(drop=True)}
+
+
+def _any_match(symbols: Sequence[str], patterns: Sequence[str]) -> str:
+    """Return a pattern of exactly the symbols that match one of the user's, which HTA searches without a limit."""
+    fits = [matches(pattern, symbols, "--data-loading") for pattern in patterns]
+    names = [symbol for symbol, *fit in zip(symbols, *fits, strict=True) if any(fit)]
+    return rf"\A(?:{'|'.join(map(re.escape, names))})\Z" if names else "(?!)"
 
 
 def _frequent_sequences(task: _AnalysisRun) -> Tables:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.arrays import unique
+from dptrace.core.patterns import matches
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
 from dptrace.load.local import read_files
@@ -90,8 +91,8 @@ def _unmatched_patterns(timelines: Sequence[Timeline], patterns: Sequence[str]) 
     """Return a note for each pattern of further communication kernels that fits no kernel: it may be misspelled."""
     if not patterns:
         return []
-    kernels = {t.names[name] for t in timelines if not t.on_cpu for name in unique(t.name).tolist()}
-    unmatched = [p for p in patterns if not any(re.search(p, kernel, re.IGNORECASE) for kernel in kernels)]
+    kernels = sorted({t.names[name] for t in timelines if not t.on_cpu for name in unique(t.name).tolist()})
+    unmatched = [p for p in patterns if not any(matches(p, kernels, "--comm-pattern", re.IGNORECASE))]
     return [f"--comm-pattern {sanitize(pattern)!r} fits no kernel." for pattern in unmatched]
 
 

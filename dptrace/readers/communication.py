@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.arrays import unique
+from dptrace.core.patterns import matches
 from dptrace.errors import UsageError
 from dptrace.readers.kernel_name import own_name
 
@@ -332,18 +333,18 @@ def communication_names(names: Sequence[str], patterns: Sequence[str] = ()) -> N
         patterns: regular expressions of further kernels, searched anywhere in the name without regard to case.
 
     Raises:
-        UsageError: a pattern is not a regular expression, or matches every name.
+        UsageError: a pattern is not a regular expression, takes too long, or matches every name.
     """
-    try:
-        extra = [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
-    except (re.error, OverflowError, RecursionError) as error:
-        given = ", ".join(map(repr, patterns))
-        raise UsageError(f"--comm-pattern {given}: not a regular expression: {error}.") from None
-    if any(pattern.search("") for pattern in extra):
-        raise UsageError("--comm-pattern: a pattern that matches an empty name matches every kernel; be more specific.")
-    return np.array(
-        [_line_of(name) is not None or any(pattern.search(name) for pattern in extra) for name in names], np.bool_
-    )
+    known = np.array([_line_of(name) is not None for name in names], np.bool_)
+    for pattern in patterns:
+        of_empty, *found = matches(pattern, ["", *names], "--comm-pattern", re.IGNORECASE)
+        if of_empty:
+            raise UsageError(
+                f"--comm-pattern {pattern!r}: a pattern that matches an empty name matches every kernel; be more "
+                "specific."
+            )
+        known |= np.array(found, np.bool_)
+    return known
 
 
 def is_communication(

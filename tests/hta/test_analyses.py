@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,16 @@ def test_fractions_that_htas_rounding_breaks() -> None:
         analyze("frequent-sequences", paths_of("ddp_a100"), **options)
     frame = analyze("frequent-sequences", paths_of("ddp_a100"), rounding=False, **options).tables["sequences"]
     assert 56 == frame["count"].max()
+
+
+def test_patterns_of_data_loading_reach_hta_as_the_names_that_they_match() -> None:
+    """HTA searches without a limit of time, so it gets these names; a pattern that fits none gets nothing."""
+    from dptrace.hta.analyses import _any_match
+
+    symbols = ["load(1)", "xload(1)", "load", "copy"]
+    found = {pattern: _any_match(symbols, [pattern, "copy$"]) for pattern in ("^load.1", "none")}
+
+    assert [["load(1)", "copy"], ["copy"]] == [
+        [name for name in (*symbols, "load(1)\n", "copy2") if re.search(text, name)] for text in found.values()
+    ]
+    assert not re.search(_any_match(symbols, ["none"]), "")

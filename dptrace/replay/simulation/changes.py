@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
+from dptrace.core.patterns import matches
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError, UsageError
 from dptrace.replay.graph.build import Model
@@ -138,14 +138,10 @@ class Kernel(msgspec.Struct, frozen=True):
 
     def apply(self, model: Model) -> Model:
         graph = model.graph
-        try:
-            search = re.compile(self.pattern).search
-        except re.error as error:
-            raise UsageError(f"--kernel {self.pattern!r}: not a regular expression: {error}.") from error
-        matches = np.fromiter((bool(search(name)) for name in graph.names), np.bool_, len(graph.names))
-        chosen = matches[graph.name] & graph.of(TaskKind.COMPUTE, TaskKind.MEMORY, TaskKind.COMMUNICATION)
+        fits = np.array(matches(self.pattern, graph.names, "--kernel"), np.bool_)
+        chosen = fits[graph.name] & graph.of(TaskKind.COMPUTE, TaskKind.MEMORY, TaskKind.COMMUNICATION)
         # A collective's kernel is an arrival: what it takes is its transfer.
-        arrived = model.transfers.instance[matches[graph.name[model.transfers.arrival]]]
+        arrived = model.transfers.instance[fits[graph.name[model.transfers.arrival]]]
         chosen[model.transfers.task[arrived]] = True
         if not chosen.any():
             raise UsageError(f"--kernel {self.pattern!r} fits no kernel of the run.")

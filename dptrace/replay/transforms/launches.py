@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.arrays import unique
 from dptrace.core.intervals import Int64
+from dptrace.core.patterns import matches
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError, UsageError
 from dptrace.replay.graph.build import Model
@@ -70,12 +69,8 @@ class Fuse(msgspec.Struct, frozen=True):
     def _first(self, model: Model) -> Int64:
         """Return for each task the first of the kernels that it is fused with, or itself."""
         graph, edge = model.graph, model.graph.edge
-        try:
-            search = re.compile(self.pattern).search
-        except re.error as error:
-            raise UsageError(f"--fuse {self.pattern!r}: not a regular expression: {error}.") from error
-        matches = np.fromiter((bool(search(name)) for name in graph.names), np.bool_, len(graph.names))
-        chosen = matches[graph.name] & graph.of(TaskKind.COMPUTE)
+        fits = np.array(matches(self.pattern, graph.names, "--fuse"), np.bool_)
+        chosen = fits[graph.name] & graph.of(TaskKind.COMPUTE)
         order = EdgeKind.HOST if model.run.on_cpu else EdgeKind.STREAM
         pairs = edge.of(order) & edge.from_end & chosen[edge.src] & chosen[edge.dst]
         if not pairs.any():

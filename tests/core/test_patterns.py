@@ -1,0 +1,147 @@
+"""Users' regular expressions: what is refused, and how long a search may take."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import dptrace
+from dptrace.commands.shared.main import cli
+from dptrace.core import patterns
+from dptrace.core.patterns import compiled, matches
+from dptrace.errors import UsageError
+from tests.support.kineto_files import KinetoFile, training_step
+
+ENDLESS = "(.+)+(.+)+zzz$"
+"""Tries 2ⁿ ways to match a name of n characters."""
+NO_PATTERNS = ("(", "a{99999999999}", "(" * 5000, "(?a)(?u)x")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    return str(training_step(KinetoFile(), 1, 0).write(tmp_path / "rank0.json"))
+
+
+@pytest.fixture
+def few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search take 50 ms of processor time."""
+    monkeypatch.setattr(patterns, "LIMIT_S", 0.05)
+
+
+@pytest.mark.parametrize("pattern", [*NO_PATTERNS, 5, None, b"a"])
+def test_what_is_no_pattern_is_refused(pattern: Any) -> None:
+    """Syntax, numbers and depths beyond Python's, and what is no text; the message has the option and is short."""
+    with pytest.raises(UsageError, match=r"^--match .{0,200}$"):
+        compiled(pattern, "--match")
+
+
+def test_notation_that_may_change_is_no_warning() -> None:
+    """Python's warning about [[ is about dptrace's code, which the user can't change."""
+    assert compiled("[[a]", "--match").search("[")
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize(
+    ("pattern", "flags"),
+    [("gemm", 0), ("GEMM|copy", re.IGNORECASE), ("(gemm|cop)y?$", 0), ("(?x) g e (m)+", 0), ("e.*m.*_.*b.*t", 0)],
+)
+def test_a_search_equals_python_s_own(pattern: str, flags: int) -> None:
+    """Here and in another process, with repeated names, line breaks and surrogates that no encoding has."""
+    names = ["gemm", "copy", "gemm", "gemm_bf16 \udcff e_b\nt", "e.m_bt", "", "µ" * 3000]
+
+    assert [re.search(pattern, name, flags) is not None for name in names] == matches(pattern, names, "--match", flags)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "elsewhere"),
+    [
+        ("gemm", False),
+        ("nccl.*Reduce|gemm", False),
+        ("void f<4, float>(int)", False),
+        (ENDLESS, True),
+        ("(a|a)(a|a)b", True),
+        (".*" * 9 + "z", True),
+    ],
+)
+def test_what_may_take_long_is_searched_in_another_process(
+    pattern: str, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Patterns in which groups repeat or branch, and many repeats; usual ones cost no process."""
+    searched: list[str] = []
+    monkeypatch.setattr(patterns, "_search_elsewhere", lambda text, flags, names: searched.append(text) or [False])
+    patterns._search.cache_clear()
+    matches(pattern, ["k" * 100], "--match")
+    patterns._search.cache_clear()
+
+    assert ([pattern] if elsewhere else []) == searched
+
+
+@pytest.mark.spawn
+@pytest.mark.usefixtures("few_seconds")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("kernels", "--match", ENDLESS),
+        ("whatif", "--fuse", ENDLESS),
+        ("whatif", "--kernel", f"{ENDLESS}=0.5x"),
+        ("analyze", "--comm-pattern", ENDLESS),
+    ],
+    ids=" ".join,
+)
+def test_an_endless_search_ends(trace: str, arguments: tuple[str, ...]) -> None:
+    """Exit code 2, with the option and the limit, on each verb that takes a pattern."""
+    verb, option, value = arguments
+    result = CliRunner().invoke(cli, [verb, trace, "--no-cache", option, value])
+
+    assert (2, True, True) == (result.exit_code, option in result.output, "0.05 s" in result.output), result.output
+
+
+@pytest.mark.spawn
+@pytest.mark.usefixtures("few_seconds")
+@pytest.mark.parametrize(
+    "search",
+    [
+        lambda trace: dptrace.open(trace, comm_patterns=(ENDLESS,), cache=False),
+        lambda trace: dptrace.open(trace).whatif(fuse=ENDLESS),
+        lambda trace: dptrace.open(trace).whatif(kernels={ENDLESS: 0.5}),
+    ],
+)
+def test_an_endless_search_ends_in_python(trace: str, search: Callable[[str], object]) -> None:
+    """As on the command line."""
+    with pytest.raises(UsageError, match=re.escape("0.05 s")):
+        search(trace)
+
+
+@pytest.mark.parametrize("pattern", NO_PATTERNS, ids=lambda pattern: pattern[:20])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("kernels", "--match", "{}"),
+        ("analyze", "--comm-pattern", "{}"),
+        ("hta", "critical-path", "--data-loading", "{}"),
+    ],
+    ids=lambda words: words[-2],
+)
+def test_what_is_no_pattern_is_refused_before_the_run_is_read(words: tuple[str, ...], pattern: str) -> None:
+    """Exit code 2 and the option, although the run is missing."""
+    verb, *more, option, form = words
+    result = CliRunner().invoke(cli, [verb, "none.json", *more, option, form.format(pattern)])
+
+    assert (2, True, True) == (result.exit_code, option in result.output, len(result.output) < 400), result.output
+
+
+@pytest.mark.spawn
+def test_a_search_ends_although_nobody_waits_for_it() -> None:
+    """The other process ends itself: by its processor time, not by the process that started it."""
+    given = f'["{ENDLESS}", 0, ["{"k" * 60}"], 0.05]'
+    code = subprocess.run([sys.executable, "-c", patterns._SEARCH], input=given, text=True, timeout=60).returncode
+
+    assert -signal.SIGPROF == code
