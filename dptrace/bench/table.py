@@ -11,6 +11,7 @@ import numpy as np
 
 from dptrace.bench.matrix import BenchConfig
 from dptrace.core.inputs import note_inputs
+from dptrace.core.numbers import Number
 from dptrace.errors import DptraceError
 from dptrace.model import scaling
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "Row", "frame", "rows", "rows_from_csv", "with_speedup"]
 
+_FIGURE = Number(-1e30, 1e30)
 _NEEDED = ("model", "mode", "gpus", "avg_epoch_s")
 
 
@@ -222,7 +224,12 @@ def _median_row(repetitions: Sequence[Row]) -> Row:
 def _row_from_csv(line: dict[Any, Any]) -> Row:
     def number(name: str) -> float | None:
         value = line.get(name)
-        return None if value is None or value != value else float(value)
+        if value is None or value != value:
+            return None
+        found = float(value)
+        if refusal := _FIGURE.refusal(found):
+            raise ValueError(f"{name} {value} {refusal}")
+        return found
 
     gpus, epoch = number("gpus"), number("avg_epoch_s")
     failed = line.get("failed")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.numbers import NumberType, Whole
 from dptrace.commands.shared.options import (
     RenamedOption,
     group,
@@ -63,9 +64,9 @@ def _ranks(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     return tuple(sorted({rank for value in values for rank in parse_ranks(value)}))
 
 
-_MANY: dict[str, Any] = {"multiple": True, "type": int, "metavar": "N"}
-_NUMBER: dict[str, Any] = {"type": click.IntRange(min=0), "metavar": "N"}
-_SHARE: dict[str, Any] = {"type": click.FloatRange(0, 1), "metavar": "SHARE"}
+_MANY: dict[str, Any] = {"multiple": True, "type": Whole(), "metavar": "N"}
+_NUMBER: dict[str, Any] = {"type": Whole(0), "metavar": "N"}
+_SHARE: dict[str, Any] = {"type": NumberType(0, 1), "metavar": "SHARE"}
 _SWITCH: dict[str, Any] = {"flag_value": True, "default": None}
 _OFF: dict[str, Any] = {"flag_value": False, "default": None}
 # Options of the analyses. None has a default, so that HTA's own applies.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.numbers import Amount, Whole
 from dptrace.commands.shared.options import (
     Selection,
     gains_option,
@@ -26,7 +27,8 @@ from dptrace.commands.shared.output import (
     print_tables,
 )
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
-from dptrace.commands.shared.workload_options import Count, with_workload
+from dptrace.commands.shared.workload_options import with_workload
+from dptrace.core.numbers import AMOUNT
 from dptrace.core.patterns import compiled
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -44,6 +46,7 @@ _SORTS = ("total", "self", "count", "mean", "p95", "delay", "tflops")
 _SORTS_OF_HOST = ("self", "total", "count", "mean")
 _ROWS = f"{_BY[0]} (default), {', '.join(_BY[1:-1])} or {_BY[-1]}."
 _KIND = f"Only {', '.join(_KINDS[:-1])}, or {_KINDS[-1]}. [all]"
+_PEAK = "Dense peak of one GPU in TFLOP/s, if it is not known."
 _SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: self]"
 
 
@@ -54,11 +57,11 @@ _SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: s
 @click.option("--per-rank", is_flag=True, help="Print separate rows for each rank.")
 @click.option("--match", metavar="REGEX", help="Only rows whose name matches, in any part and case.")
 @click.option("--sort", type=click.Choice(_SORTS), metavar="ORDER", help=_SORT)
-@click.option("--top", type=click.IntRange(1), metavar="N", help="Only the first N rows. [terminal: 30; else all]")
+@click.option("--top", type=Whole(1), metavar="N", help="Only the first N rows. [terminal: 30; else all]")
 @click.option("--full-names", is_flag=True, help="Print kernel names whole, with template arguments and parameters.")
 @click.option("--no-findings", "findings", flag_value=False, default=True, help="Do not look for what slows compute.")
 @gains_option
-@click.option("--peak-tflops", type=Count(), metavar="N", help="Dense peak of one GPU in TFLOP/s, if it is not known.")
+@click.option("--peak-tflops", type=Amount(AMOUNT), metavar="N", help=_PEAK)
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each row of the table (times in ns).")
 @output_option

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dptrace.core.numbers import Number
 from dptrace.errors import UsageError
 
 __all__ = ["ReadOptions"]
+
+
+_JOBS = Number(1, whole=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,8 @@ class ReadOptions:
     """Also read operators with their inputs, in the same pass over each file, for what is asked of them next."""
 
     def __post_init__(self) -> None:
-        if self.jobs is not None and self.jobs < 1:
-            raise UsageError(f"The number of processes must be at least 1, not {self.jobs}.")
+        if self.jobs is not None:
+            _JOBS.check(self.jobs, "--jobs")
         if self.dask is not None and self.jobs is not None:
             raise UsageError("A Dask cluster has its own number of workers: choose one of --dask and --jobs.")
         if self.dask is not None and not self.figures_only:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dptrace.core.numbers import Number
 from dptrace.errors import UsageError
 
 __all__ = [
+    "BANDWIDTH_GBPS",
     "INTERCONNECTS",
+    "LATENCY_US",
     "SHORT_NAMES",
     "Interconnect",
     "InterconnectMatch",
@@ -18,6 +21,8 @@ __all__ = [
     "nearest_interconnect",
 ]
 
+LATENCY_US, BANDWIDTH_GBPS = Number(0, 1_000_000), Number(1e-6, 1e12)
+"""What a user may say of a link: up to a second, and from 1 kB/s to what is as good as free."""
 _LATENCY_COUNTS = 0.25
 """Weight of latency against bandwidth: the share of software in latency varies widely."""
 

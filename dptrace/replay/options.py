@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from dptrace.core.patterns import compiled
 from dptrace.errors import UsageError
 from dptrace.replay.simulation.changes import Bandwidth, Change, Compute, Kernel, NoHostDelay, PerfectOverlap, Straggler
-from dptrace.replay.transforms.options import NUMBER, ExtraOptions, communication_of, launches_of
+from dptrace.replay.transforms.options import (
+    LATE_NS,
+    NUMBER,
+    SHARE,
+    SPEEDUP,
+    ExtraOptions,
+    communication_of,
+    launches_of,
+)
 from dptrace.replay.transforms.stragglers import NoStraggler
 
 if TYPE_CHECKING:
@@ -16,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["changes_of", "parse_bandwidth", "parse_factor", "parse_kernel", "parse_straggler"]
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 _UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
@@ -34,32 +45,39 @@ def changes_of(
 
     Raises:
         TypeError: there is no such option.
-        UsageError: a factor is not above 0, or a time is negative.
+        UsageError: a value is out of range, or a pattern is no regular expression.
     """
     if unknown := sorted(set(others) - set(ExtraOptions.__annotations__)):
         raise TypeError(f"whatif() got an unexpected keyword argument {unknown[0]!r}")
     if isinstance(bandwidth, str):
         bandwidth = parse_bandwidth(bandwidth)
-    factors = {
-        "compute": compute,
-        "bandwidth": None if isinstance(bandwidth, str) else bandwidth,
-        **{f"kernel {name}": f for name, f in (kernels or {}).items()},
-    }
-    for name, factor in factors.items():
-        if factor is not None and not 0 < factor < float("inf"):
-            raise UsageError(f"{name} {factor:g}×: a factor must be above 0.")
-    if late := [ns for ns in (straggler or {}).values() if ns < 0]:
-        raise UsageError(f"A straggler can't be late by {late[0]} ns: give a time of 0 or more.")
+    rate = bandwidth if isinstance(bandwidth, str) else None
+    speedup = None if isinstance(bandwidth, str) else bandwidth
+    for option, factor in (("--compute", compute), ("--bandwidth", speedup)):
+        if factor is not None:
+            SPEEDUP.check(factor, option)
+    shares, late = _mapping(kernels, "--kernel"), _mapping(straggler, "--straggler")
+    for pattern, share in shares.items():
+        compiled(pattern, "--kernel")
+        SHARE.check(share, f"--kernel {pattern}")
+    for rank, late_ns in late.items():
+        LATE_NS.check(late_ns, f"--straggler {rank}: ns")
     # What levels or removes comes first, so that what is added after it stays.
     changes: list[Change] = [*([NoStraggler()] if no_straggler else []), *([NoHostDelay()] if no_host_delay else [])]
     changes += launches_of(others)
     changes += [Compute(compute)] if compute is not None else []
-    changes += [Kernel(pattern, factor) for pattern, factor in (kernels or {}).items()]
-    changes += [Bandwidth(bandwidth)] if isinstance(bandwidth, (int, float)) else []
-    changes += communication_of(others, bandwidth if isinstance(bandwidth, str) else None)
+    changes += [Kernel(pattern, share) for pattern, share in shares.items()]
+    changes += [Bandwidth(speedup)] if speedup is not None else []
+    changes += communication_of(others, rate)
     changes += [PerfectOverlap()] if perfect_overlap else []
-    changes += [Straggler(rank, late_ns) for rank, late_ns in (straggler or {}).items()]
+    changes += [Straggler(rank, late_ns) for rank, late_ns in late.items()]
     return tuple(changes)
+
+
+def _mapping(given: Mapping[Key, Value] | None, option: str) -> Mapping[Key, Value]:
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(f"{option} {given!r}: give a dictionary, such as {{'gemm': 0.5}} or {{0: 20_000_000}}.")
+    return given or {}
 
 
 def parse_bandwidth(text: str) -> float | str:

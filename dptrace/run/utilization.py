@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from dptrace.core.gpu import GpuProperties
+from dptrace.core.numbers import AMOUNT
 from dptrace.model.gpu_peaks import gpu_peak, no_peak_advice
 from dptrace.model.mfu import ModelFlops, achieved_flops_per_s, transformer_flops, utilization
 
@@ -49,6 +50,11 @@ class Workload(msgspec.Struct, frozen=True):
     """Of one step, over all ranks."""
     peak_tflops: float | None = None
     """Dense peak of one GPU, in TFLOP/s."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if (value := getattr(self, name)) is not None:
+                AMOUNT.check(value, "--params" if name == "parameters" else f"--{name.replace('_', '-')}")
 
 
 NO_WORKLOAD = Workload()

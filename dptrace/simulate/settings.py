@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from dptrace.core.numbers import COUNT, Number
 from dptrace.core.units import duration
 from dptrace.errors import UsageError
-from dptrace.model.interconnects import interconnect_named
+from dptrace.model.interconnects import BANDWIDTH_GBPS, LATENCY_US, interconnect_named
 
 __all__ = ["DEFAULT_BYTES", "DEFAULT_LINK", "MOST_MICRO_BATCHES", "MOST_RANKS", "Link", "Settings", "links_of"]
 
@@ -16,6 +17,18 @@ DEFAULT_LINK = "nvlink4"
 
 MOST_RANKS = 32
 """Most ranks of a picture: a state of n ranks has n² cells, and a ring 2(n−1) states."""
+
+
+_BYTES = Number(above=0, most=1e18)
+_NUMBERS = {
+    "ranks": Number(2, MOST_RANKS, whole=True),
+    "size_bytes": _BYTES,
+    "micro_batches": Number(1, MOST_MICRO_BATCHES, whole=True),
+    **dict.fromkeys(("node_size", "chunks", "layers", "tokens", "top_k", "stage"), COUNT),
+    "bucket_bytes": _BYTES,
+    "capacity_factor": Number(above=0, most=1e6),
+}
+"""What all explanations take; some take less."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -44,8 +57,8 @@ def links_of(names: str | None, alpha_us: float | None, bandwidth_gbps: float | 
     if typed and names is not None:
         raise UsageError("--link names a link, --alpha and --bandwidth describe one; give either.")
     if alpha_us is not None and bandwidth_gbps is not None:
-        if not (alpha_us >= 0 and bandwidth_gbps > 0):
-            raise UsageError(f"--alpha {alpha_us:g}, --bandwidth {bandwidth_gbps:g}: can't be negative, nor 0 GB/s.")
+        LATENCY_US.check(alpha_us, "--alpha")
+        BANDWIDTH_GBPS.check(bandwidth_gbps, "--bandwidth")
         own = Link("", alpha_us * 1e-6, bandwidth_gbps * 1e9)
         return own, own
     if typed:
@@ -87,13 +100,8 @@ class Settings(msgspec.Struct, frozen=True):
         Raises:
             UsageError: a value is out of range.
         """
-        if not 2 <= self.ranks <= MOST_RANKS:
-            raise UsageError(f"--ranks {self.ranks}: a picture has from 2 to {MOST_RANKS} ranks.")
-        if self.node_size is not None and not 1 <= self.node_size <= self.ranks:
+        for name, number in _NUMBERS.items():
+            if (value := getattr(self, name)) is not None:
+                number.check(value, "--bytes" if name == "size_bytes" else f"--{name.replace('_', '-')}")
+        if self.node_size is not None and self.node_size > self.ranks:
             raise UsageError(f"--node-size {self.node_size}: must be from 1 to {self.ranks}, the number of ranks.")
-        if self.micro_batches is not None and not 1 <= self.micro_batches <= MOST_MICRO_BATCHES:
-            raise UsageError(f"--micro-batches {self.micro_batches}: must be from 1 to {MOST_MICRO_BATCHES}.")
-        if self.bucket_bytes is not None and not self.bucket_bytes > 0:
-            raise UsageError(f"--bucket-bytes {self.bucket_bytes:g}: must be above 0.")
-        if not self.size_bytes > 0:
-            raise UsageError(f"--bytes {self.size_bytes:g}: must be above 0.")

@@ -76,7 +76,12 @@ def test_what_may_take_long_is_searched_in_another_process(
 ) -> None:
     """Patterns in which groups repeat or branch, and many repeats; usual ones cost no process."""
     searched: list[str] = []
-    monkeypatch.setattr(patterns, "_search_elsewhere", lambda text, flags, names: searched.append(text) or [False])
+
+    def search(text: str, flags: int, names: tuple[str, ...]) -> list[bool]:
+        searched.append(text)
+        return [False] * len(names)
+
+    monkeypatch.setattr(patterns, "_search_elsewhere", search)
     patterns._search.cache_clear()
     matches(pattern, ["k" * 100], "--match")
     patterns._search.cache_clear()
@@ -125,6 +130,8 @@ def test_an_endless_search_ends_in_python(trace: str, search: Callable[[str], ob
     "words",
     [
         ("kernels", "--match", "{}"),
+        ("whatif", "--fuse", "{}"),
+        ("whatif", "--kernel", "{}=2x"),
         ("analyze", "--comm-pattern", "{}"),
         ("hta", "critical-path", "--data-loading", "{}"),
     ],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.numbers import NumberType, Whole
 from dptrace.commands.shared.options import (
     Decorator,
     RenamedOption,
@@ -40,13 +41,13 @@ _DEFAULT_MODES = ("single", "naive", "interleaved", "ddp")
 
 def training_options(folder: str, epochs: int, steps: int) -> Decorator:
     """Return the options of a verb that trains many times and keeps each result in a folder."""
-    count: dict[str, Any] = {"type": click.IntRange(1), "metavar": "N", "show_default": True}
+    count: dict[str, Any] = {"type": Whole(1), "metavar": "N", "show_default": True}
     path: dict[str, Any] = {"type": click.Path(path_type=Path), "default": Path(folder), "show_default": True}
     return group(
         click.option("--epochs", default=epochs, help="Epochs of each run.", **count),
         click.option("--repeat", default=1, help="How often to run each.", **count),
         click.option("--steps", default=steps, help="Steps to record.", **count),
-        click.option("--timeout", type=click.FloatRange(1), metavar="SECONDS", help="Stop a run that takes longer."),
+        click.option("--timeout", type=NumberType(1), metavar="SECONDS", help="Stop a run that takes longer."),
         click.option("-o", "--output", help="Folder to write.", **path),
         click.option("--resume", is_flag=True, help="Continue where the folder's runs stopped."),
         force_option,
@@ -57,7 +58,7 @@ def training_options(folder: str, epochs: int, steps: int) -> Decorator:
 @click.option("--models", metavar="LIST", help=f"Models, separated by commas [default: {','.join(MLPS)}].")
 @click.option("--modes", metavar="LIST", help=f"Modes of dptrace record [default: {','.join(_DEFAULT_MODES)}].")
 @click.option("--gpus", metavar="LIST", help="Numbers of GPUs [default: 1,2,4 … of this machine; 1,2 on CPU].")
-@click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Samples per step, over all ranks.")
+@click.option("--batch-size", type=Whole(1), metavar="N", help="Samples per step, over all ranks.")
 @click.option(
     "--no-record", is_flag=True, cls=RenamedOption, old_name="--no-split", help="Time only, without recorded runs."
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.numbers import NumberType, Whole
 from dptrace.commands.shared.options import (
     check_machines,
     force_option,
@@ -70,31 +71,33 @@ Examples:
 """
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
+class Size(Whole):
     """Bytes, as a number or with a unit in powers of 1024, as in nccl-tests."""
 
     name = "size"
+    example = "write it as 4096, 64KB or 1GB"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse 4096, 4K, 4KB or 4KiB."""
-        match = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
-        if match is None or int(match[1]) == 0:
-            self.fail(f"{value!r} is not a size; write it as 4096, 64KB or 1GB.", param, ctx)
+    def read(self, text: str) -> int:
+        """Read 4096, 4K, 4KB or 4KiB."""
+        match = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
+        if match is None:
+            raise ValueError(text)
         return int(match[1]) * _UNITS[match[2].upper()]
 
 
+_SIZE = Size(1, 1 << 50)
+
+
 @click.command(help=_HELP, epilog=_EXAMPLES)
-@click.option(
-    "--gpus", type=click.IntRange(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU]."
-)
+@click.option("--gpus", type=Whole(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU].")
 @click.option("--collectives", metavar="LIST", help=_KINDS_HELP)
 @click.option("--algorithms", metavar="LIST", help=_ALGORITHMS)
-@click.option("--ranks-per-node", type=click.IntRange(1), metavar="N", help=_NODE)
-@click.option("--min-bytes", type=Size(), default="1KB", show_default=True, help="Smallest message.")
+@click.option("--ranks-per-node", type=Whole(1), metavar="N", help=_NODE)
+@click.option("--min-bytes", type=_SIZE, default="1KB", show_default=True, help="Smallest message.")
 @click.option(
-    "--max-bytes", type=Size(), default="1GB", show_default=True, help="Largest message, if memory and time allow it."
+    "--max-bytes", type=_SIZE, default="1GB", show_default=True, help="Largest message, if memory and time allow it."
 )
-@click.option("--budget", type=click.FloatRange(1), default=60, metavar="SECONDS", help=_BUDGET)
+@click.option("--budget", type=NumberType(1), default=60, metavar="SECONDS", help=_BUDGET)
 @click.option("-o", "--output", type=OutputFile(), help=_OUTPUT)
 @click.option("--html", type=OutputFile(), help="Also write a page with charts.")
 @json_option

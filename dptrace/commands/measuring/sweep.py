@@ -11,6 +11,7 @@ import click
 
 from dptrace.bench.sweep.points import SWEPT_MODES, check_samples, configs
 from dptrace.commands.measuring.bench import local_device_count, run_jobs, training_options
+from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import Toggle, json_option, quiet_option
 from dptrace.commands.shared.output import QUIET, console, emit, json_text, print_hint, print_notes, write_text
 from dptrace.core.text import sanitize
@@ -45,15 +46,15 @@ Examples:
 @click.option("--mode", type=click.Choice(SWEPT_MODES), default="ddp", help="How to train. [ddp]")
 @click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", metavar="NAME", help=_MODEL)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of CIFAR-10, for resnet18.")
-@click.option("--samples", type=click.IntRange(1), metavar="N", help="Train on the first N samples of the data only.")
+@click.option("--samples", type=Whole(1), metavar="N", help="Train on the first N samples of the data only.")
 @click.option(
     "--seed",
-    type=click.IntRange(0, (1 << 63) - 1),
+    type=Whole(0, (1 << 63) - 1),
     metavar="N",
     default=42,
     help="Seed of parameters, data and its order. [42]",
 )
-@click.option("--gpus", type=click.IntRange(1), metavar="N", help="Ranks [default: all GPUs; 2 on CPU].")
+@click.option("--gpus", type=Whole(1), metavar="N", help="Ranks [default: all GPUs; 2 on CPU].")
 @training_options("sweep", epochs=1, steps=10)
 @click.option("--links", type=click.Path(path_type=Path), help="Predict bucket sizes from this file of dptrace links.")
 @click.option("--checkpoints/--no-checkpoints", cls=Toggle, default=True, help="Keep each run's parameters and state.")

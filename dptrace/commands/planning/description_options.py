@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.numbers import Amount, NumberType, Whole
 from dptrace.commands.shared.options import Toggle, given_options, group
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
     from dptrace.model.planning.describe import Description
 
-__all__ = ["Amount", "description_of", "memory_options", "plan_of", "plan_options"]
+__all__ = ["description_of", "memory_options", "plan_of", "plan_options"]
 
-_UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
-
-
-class Amount(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
-    """A large number: 7e9, 7B or 350M; of bytes, 80GB."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse it."""
-        text = str(value).strip().replace(",", "").replace("_", "")
-        match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e[+]?\d+)?)\s*([KMBGT]?)B?", text, re.IGNORECASE)
-        amount = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
-        if not 1 <= amount <= 1e18:
-            self.fail(f"{value!r} is not a number from 1 to 1e18; write it as 7e9, 7B or 350M.", param, ctx)
-        return amount
-
-
-_COUNT = click.IntRange(1, 1 << 31)
+_COUNT = Whole()  # dptrace.model.planning.describe knows the limits
 _GPU = "v100, a100-40, a100, h100, h200, b200, l40s, mi300x … [h100]"
 _LINK = "Links within and between nodes: names, or 5us:12.5GB/s. [nvlink4,ib-ndr]"
 _SHARDS = "GPUs that share a copy of the parameters."
@@ -79,9 +61,7 @@ training_options = group(
     click.option(
         "--master-weights/--no-master-weights", cls=Toggle, default=None, help="A float32 copy. [by --precision]"
     ),
-    click.option(
-        "--gradient-bytes", type=click.IntRange(1, 8), metavar="N", help="Bytes of a gradient. [by --precision]"
-    ),
+    click.option("--gradient-bytes", type=_COUNT, metavar="N", help="Bytes of a gradient. [by --precision]"),
     click.option("--batch", type=_COUNT, metavar="N", help="Samples in a step, over all GPUs. [8 for each GPU]"),
     click.option("--micro-batch", type=_COUNT, metavar="N", help="Samples that a GPU computes at once."),
     click.option(
@@ -105,7 +85,7 @@ training_options = group(
 """The training."""
 
 _cluster_options = group(
-    click.option("--gpus", type=click.IntRange(1, 1 << 20), default=8, show_default=True, metavar="N", help="GPUs."),
+    click.option("--gpus", type=_COUNT, default=8, show_default=True, metavar="N", help="GPUs."),
     click.option("--gpu", default="h100", metavar="NAME", help=_GPU),
     click.option("--gpu-memory", type=Amount(), metavar="BYTES", help="Memory of a GPU: 80GB. [by --gpu]"),
     click.option("--gpus-per-node", type=_COUNT, default=8, show_default=True, metavar="N", help="GPUs of a node."),
@@ -113,7 +93,7 @@ _cluster_options = group(
     click.option("--tp", type=_COUNT, metavar="N", help="GPUs that split each layer."),
     click.option("--pp", type=_COUNT, metavar="N", help="Stages of the pipeline."),
     click.option("--ep", type=_COUNT, metavar="N", help="GPUs that the experts are spread over."),
-    click.option("--zero", type=click.IntRange(0, 3), metavar="N", help="ZeRO stage. [by --strategy]"),
+    click.option("--zero", type=_COUNT, metavar="N", help="ZeRO stage. [by --strategy]"),
     click.option("--shards", type=_COUNT, metavar="N", help=_SHARDS),
     click.option(
         "--schedule",
@@ -133,7 +113,7 @@ _LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
 plan_options = group(
     memory_options,
     click.option("--link", default="nvlink4,ib-ndr", metavar="A,B", help=_LINK),
-    click.option("--mfu", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE", help=_SHARE),
+    click.option("--mfu", type=NumberType(), metavar="SHARE", help=_SHARE),
     click.option("--links", type=click.Path(path_type=Path), metavar="FILE", help=_LINKS),
 )
 """The same, and what its time depends on."""

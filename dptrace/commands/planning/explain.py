@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from dptrace.commands.shared.numbers import NumberType, Whole
 from dptrace.commands.shared.options import force_option, given_options, json_option, quiet_option
 from dptrace.commands.shared.output import OutputFile, check_answer, emit, json_text, print_hint
 from dptrace.commands.shared.pages import write_page
@@ -35,22 +36,19 @@ Examples:
 """
 
 
-class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
+class Bytes(NumberType):
     """Bytes, as a number or with a unit: MB is 10⁶ bytes and MiB 2²⁰, as the figures that are printed."""
 
     name = "size"
+    example = "write it as 4096, 208MB or 25MiB"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse 4096, 208MB, 1.5GB or 25MiB."""
-        match = re.fullmatch(r"([\d.]+(?:e\d+)?)\s*([kKMGT]?i?)B?", str(value).strip())
+    def read(self, text: str) -> float:
+        """Read 4096, 208MB, 1.5GB or 25MiB."""
+        match = re.fullmatch(r"([\d.]+(?:e\d+)?)\s*([kKMGT]?i?)B?", text)
         unit = match[2].replace("K", "k") if match and match[2] != "Ki" else match[2] if match else ""
-        try:
-            size = float(match[1]) * _UNITS[unit] if match else 0.0
-        except (ValueError, KeyError):
-            size = 0.0
-        if not size:
-            self.fail(f"{value!r} is not a size; write it as 4096, 208MB or 25MiB.", param, ctx)
-        return size
+        if match is None or unit not in _UNITS:
+            raise ValueError(text)
+        return float(match[1]) * _UNITS[unit]
 
 
 _HELP = f"""Explain a collective or a way to train in parallel: who sends what to whom when, and what it costs.
@@ -65,25 +63,23 @@ The algorithm runs on small NumPy arrays, and its result is compared with NumPy'
 
 @click.command(help=_HELP, epilog=_EXAMPLES)
 @click.argument("name", metavar="NAME")
-@click.option("--ranks", type=int, default=4, show_default=True, metavar="N", help="Number of ranks.")
+@click.option("--ranks", type=Whole(), default=4, show_default=True, metavar="N", help="Number of ranks.")
 @click.option(
     "--bytes", "size_bytes", type=Bytes(), default=DEFAULT_BYTES, metavar="SIZE", help="Size n of the message [100MB]."
 )
 @click.option("--link", metavar="LINK", help=_LINK)
-@click.option(
-    "--alpha", type=click.FloatRange(0), metavar="US", help="Latency of one message in µs, instead of --link."
-)
-@click.option("--bandwidth", type=click.FloatRange(0, min_open=True), metavar="GBPS", help="GB/s, instead of --link.")
-@click.option("--node-size", type=int, metavar="N", help=_NODE_SIZE)
-@click.option("--micro-batches", type=int, metavar="M", help="For pipelines [2 × ranks].")
-@click.option("--chunks", type=int, default=2, metavar="V", help="Chunks of layers on a rank, for interleaved [2].")
-@click.option("--layers", type=int, metavar="L", help="Layers, for fsdp [3] and ddp-buckets [6].")
+@click.option("--alpha", type=NumberType(), metavar="US", help="Latency of one message in µs, instead of --link.")
+@click.option("--bandwidth", type=NumberType(), metavar="GBPS", help="GB/s, instead of --link.")
+@click.option("--node-size", type=Whole(), metavar="N", help=_NODE_SIZE)
+@click.option("--micro-batches", type=Whole(), metavar="M", help="For pipelines [2 × ranks].")
+@click.option("--chunks", type=Whole(), default=2, metavar="V", help="Chunks of layers on a rank, for interleaved [2].")
+@click.option("--layers", type=Whole(), metavar="L", help="Layers, for fsdp [3] and ddp-buckets [6].")
 @click.option("--bucket-bytes", type=Bytes(), metavar="SIZE", help=_BUCKETS)
-@click.option("--stage", type=int, default=3, help="1, 2 or 3, for zero [3].")
-@click.option("--tokens", type=int, default=6, metavar="T", help="Tokens on a rank, for moe [6].")
-@click.option("--top-k", type=int, default=1, metavar="K", help="Experts for a token, for moe [1].")
-@click.option("--capacity-factor", type=float, default=1.25, metavar="F", help="For moe [1.25].")
-@click.option("--step", type=int, metavar="K", help=_STEP)
+@click.option("--stage", type=Whole(), default=3, help="1, 2 or 3, for zero [3].")
+@click.option("--tokens", type=Whole(), default=6, metavar="T", help="Tokens on a rank, for moe [6].")
+@click.option("--top-k", type=Whole(), default=1, metavar="K", help="Experts for a token, for moe [1].")
+@click.option("--capacity-factor", type=NumberType(), default=1.25, metavar="F", help="For moe [1.25].")
+@click.option("--step", type=Whole(), metavar="K", help=_STEP)
 @click.option("-o", "--output", type=OutputFile(), help="Write an animated page, or with --json the JSON.")
 @json_option
 @force_option

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.planning.description_options import Amount, plan_of, plan_options
+from dptrace.commands.planning.description_options import plan_of, plan_options
 from dptrace.commands.planning.picture import chart_of, page_of
+from dptrace.commands.shared.numbers import Amount, NumberType
 from dptrace.commands.shared.options import (
     Selection,
     drawn_output_option,
@@ -46,7 +47,7 @@ _DESCRIBED = ("tokens", "links", "message_bytes", "gamma")
 @click.argument("run", metavar="[RUN]", required=False, type=click.Path())
 @plan_options
 @click.option("--bytes", "message_bytes", type=Amount(), metavar="SIZE", help=_BYTES)
-@click.option("--gamma", type=click.FloatRange(0), metavar="PS", help=_GAMMA)
+@click.option("--gamma", type=NumberType(), metavar="PS", help=_GAMMA)
 @click.option("--tokens", type=Amount(), metavar="N", help="Tokens to train on: adds the days that it takes.")
 @selection_options
 @reading_options

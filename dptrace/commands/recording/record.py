@@ -18,6 +18,7 @@ from dptrace.commands.recording.window_options import (
     window_options,
     window_settings,
 )
+from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import RenamedOption, check_machines, machine_options
 from dptrace.commands.shared.output import NORMAL, QUIET
 from dptrace.commands.shared.progress import progress
@@ -79,7 +80,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
         elif option.choices:
             kind = {"type": click.Choice(option.choices)}
         else:
-            plain = option.type if isinstance(option.type, type) else _as_click_type(option.type)
+            plain: Any = Whole() if option.type is int else str if option.type is str else _as_click_type(option.type)
             kind = {"type": plain, "metavar": option.metavar}
         function = click.option(*names, **kind, **renamed, help=option.help_text)(function)
     return function
@@ -88,9 +89,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(cls=RecordCommand, context_settings={"allow_interspersed_args": False})
 @click.option("--mode", metavar="MODE", shell_complete=complete_mode, help="One of dptrace's trainers.")
 @trainers_help_option
-@click.option(
-    "--gpus", type=click.IntRange(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU]."
-)
+@click.option("--gpus", type=Whole(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU].")
 @_shared_options
 @window_options
 @click.option("--force", is_flag=True, help="Overwrite an existing run.")
@@ -98,7 +97,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @machine_options
 @click.option(
     "--max-restarts",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=0,
     metavar="N",
     help="Restart all ranks when one fails, up to N times, from the last checkpoint.",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from dptrace.commands.shared.numbers import NumberType, Whole
 from dptrace.errors import UsageError
 from dptrace.record.launch.monitor import request_window
 from dptrace.record.options.catalog import TrainerOptions
@@ -17,15 +17,15 @@ from dptrace.record.run_folder.folder import RunFolder
 __all__ = ["WINDOW_OPTIONS", "attach", "check_windows", "window_options", "window_settings"]
 
 _TIMEOUT_S = 1800
-_POSITIVE = click.FloatRange(0, min_open=True)
+_POSITIVE = NumberType(above=0)
 
 _OPTIONS = (
     click.option("--duration", type=_POSITIVE, metavar="S", help="Record about S seconds instead of --steps."),
     click.option("--stop", is_flag=True, help="End the training after the recording; by default, it continues."),
-    click.option("--repeat", type=click.IntRange(1), default=1, metavar="N", help="Record N runs: NAME, NAME-2 ..."),
+    click.option("--repeat", type=Whole(1), default=1, metavar="N", help="Record N runs: NAME, NAME-2 ..."),
     click.option(
         "--every",
-        type=click.IntRange(1),
+        type=Whole(1),
         metavar="N",
         help="With --repeat: steps from the start of one run to the next.",
     ),
@@ -46,7 +46,7 @@ _OPTIONS = (
     click.option("--modules", is_flag=True, help="Mark each module's forward, so that dptrace kernels shows layers."),
     click.option(
         "--timeout",
-        type=click.FloatRange(0),
+        type=NumberType(0),
         default=_TIMEOUT_S,
         show_default=True,
         metavar="S",
@@ -116,9 +116,6 @@ def _check_light(options: dict[str, Any]) -> None:
 
 
 def _check_numbers(options: dict[str, Any]) -> None:
-    for name in ("duration", "timeout"):
-        if options[name] is not None and not math.isfinite(options[name]):
-            raise UsageError(f"--{name} {options[name]}: give a number of seconds.")
     defaults = TrainerOptions()
     warmup = defaults.warmup if options["warmup"] is None else options["warmup"]
     steps = defaults.steps if options["steps"] is None else options["steps"]

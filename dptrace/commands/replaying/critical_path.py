@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import json_option, opening_options, output_option, run_argument
 from dptrace.commands.shared.output import (
     check_answer,
@@ -32,7 +33,7 @@ _PAGES, _PICTURES = (".html", ".htm"), (".svg", ".png", ".pdf")
 
 @click.command()
 @run_argument
-@click.option("--step", type=click.IntRange(0), metavar="N", help="Number of the step. [the one of median length]")
+@click.option("--step", type=Whole(0), metavar="N", help="Number of the step. [the one of median length]")
 @click.option("--all", "every", is_flag=True, help="Print every piece of the chain.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: by default a row for each kernel of the step.")

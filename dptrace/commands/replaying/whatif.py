@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.commands.replaying.sweep_output import write_sweep
-from dptrace.commands.replaying.whatif_options import ChangeOptions, change_options
+from dptrace.commands.replaying.whatif_options import ChangeOptions, change_options, check_changes
 from dptrace.commands.shared.options import (
     Selection,
     json_option,
@@ -91,6 +91,7 @@ def command(
     """
     _check(output, export, as_json, as_csv, force)
     changes, swept = different.parsed(), different.swept()
+    check_changes(changes, swept)
     if swept is None and output is not None and output.suffix in _PICTURES:
         raise UsageError(f"{output}: a chart compares several values, for example --bucket-cap-mb 1,4,25.")
     if swept is not None and (as_csv or export is not None):

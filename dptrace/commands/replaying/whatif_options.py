@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import field_of, group
 from dptrace.errors import UsageError
 
-__all__ = ["ChangeOptions", "change_options"]
+__all__ = ["ChangeOptions", "change_options", "check_changes"]
 
 _AS_TYPED = ("latency", "link", "compress", "schedule", "accumulate", "fuse", "cuda_graphs", "no_recompute")
 
@@ -69,14 +71,43 @@ class ChangeOptions:
             **{name: getattr(self, name) for name in _AS_TYPED},
             "world_size": int(world[0]) if world else None,
             "bucket_cap_mb": caps[0] if caps else None,
-            "compute": parse_factor(self.compute, "--compute") if self.compute else None,
-            "bandwidth": parse_bandwidth(self.bandwidth) if self.bandwidth else None,
-            "kernels": dict(map(parse_kernel, self.kernel)),
-            "straggler": dict(map(parse_straggler, self.straggler)),
+            "compute": None if self.compute is None else parse_factor(self.compute, "--compute"),
+            "bandwidth": None if self.bandwidth is None else parse_bandwidth(self.bandwidth),
+            "kernels": _once(map(parse_kernel, self.kernel), "--kernel"),
+            "straggler": _once(map(parse_straggler, self.straggler), "--straggler"),
             "no_straggler": self.no_straggler,
             "no_host_delay": self.no_host_delay,
             "perfect_overlap": self.perfect_overlap,
         }
+
+
+def _once(pairs: Iterable[tuple[Any, Any]], option: str) -> dict[Any, Any]:
+    """Return what is given for each name.
+
+    Raises:
+        UsageError: a name is given twice.
+    """
+    found: dict[Any, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise UsageError(f"{option} {name}: is given twice; leave one out.")
+        found[name] = value
+    return found
+
+
+def check_changes(changes: dict[str, Any], swept: tuple[str, list[float]] | None) -> None:
+    """Refuse changes that no run can have, before a long read.
+
+    Raises:
+        UsageError: a value is out of range, or a pattern is no regular expression.
+        DptraceError: a file of links can't be read.
+    """
+    from dptrace.bench.links.measured import with_measured_link
+    from dptrace.replay.options import changes_of
+
+    name, values = swept or ("link", [changes["link"]])
+    for value in values:
+        changes_of(**with_measured_link({**changes, name: value}))
 
 
 _DIFFERENT = field_of("different", ChangeOptions())
@@ -133,7 +164,7 @@ change_options = group(
     ),
     click.option(
         "--accumulate",
-        type=click.IntRange(min=1),
+        type=Whole(),
         metavar="K",
         help="K micro-steps for one all-reduce and one step of the optimizer.",
         **_DIFFERENT,

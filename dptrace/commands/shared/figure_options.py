@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import Selection, field_of, group
 from dptrace.commands.shared.output import OutputFile, print_hint
 from dptrace.commands.shared.pages import svg_height, write_picture
@@ -91,7 +92,7 @@ _ANNOTATE = "Number the top findings in the figure and write them below."
 _WIDTH = "Width of the figure; a narrow one has larger type. [640]"
 figure_options = group(
     click.option("--figure", type=OutputFile(), help=_FIGURE, **_FIELD),
-    click.option("--figure-width", type=click.IntRange(_NARROWEST, _WIDEST), metavar="PIXELS", help=_WIDTH, **_FIELD),
+    click.option("--figure-width", type=Whole(_NARROWEST, _WIDEST), metavar="PIXELS", help=_WIDTH, **_FIELD),
     click.option("--annotate", is_flag=True, help=_ANNOTATE, **_FIELD),
 )
 """--figure, --figure-width and --annotate, as one argument *figure*."""

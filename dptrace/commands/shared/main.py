@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import io
 import os
-import re
 import sys
 
 import click
@@ -117,11 +116,6 @@ class LazyGroup(click.Group):
         try:
             with command_files():
                 return super().invoke(ctx)
-        except click.BadParameter as error:
-            if isinstance(error, click.MissingParameter):
-                raise
-            message = _plain_number(error.message, error.param)
-            raise click.BadParameter(message, error.ctx, error.param, error.param_hint) from error
         except DptraceError as error:
             kind = _UsageFault if error.exit_code == _UsageFault.exit_code else click.ClickException
             raise kind(sanitize(str(error))) from error
@@ -137,18 +131,6 @@ def _unknown_command(name: str) -> str:
     nearest = get_close_matches(name, COMMANDS, 1, cutoff=0.5)
     suggestion = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return f"No such command {sanitize(name)!r}.{suggestion} The commands are {', '.join(COMMANDS)}."
-
-
-def _plain_number(message: str, param: click.Parameter | None) -> str:
-    """Return click's message about a bad number without "integer range" and "x>=1"."""
-    message = re.sub(r"is not a valid integer( range)?", "is not a whole number", message)
-    message = re.sub(r"is not a valid float( range)?", "is not a number", message)
-    kind = param.type if param is not None else None
-    if not isinstance(kind, click.IntRange | click.FloatRange):
-        return message
-    least = "" if kind.min is None else f"above {kind.min:,}" if kind.min_open else f"at least {kind.min:,}"
-    most = "" if kind.max is None else f"below {kind.max:,}" if kind.max_open else f"at most {kind.max:,}"
-    return re.sub(r"is not in the range .*", f"must be {' and '.join(filter(None, (least, most)))}.", message)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.output import NORMAL, QUIET, VERBOSE, OutputFile
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -103,7 +104,7 @@ reading_options = group(
     click.option(
         "--no-cache", "cache", flag_value=False, default=True, help="Neither use nor write the cache.", **_READ
     ),
-    click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes that read. [automatic]", **_READ),
+    click.option("--jobs", type=Whole(1), metavar="N", help="Processes that read. [automatic]", **_READ),
 )
 """The options on how a run is read, as one argument *read_options*."""
 
@@ -134,7 +135,7 @@ drawn_output_option = group(click.option("-o", "--output", type=OutputFile(), he
 """The same, for a verb that can also draw its answer."""
 
 
-class _Machines(click.IntRange):
+class _Machines(Whole):
     """A number of machines; torchrun's MIN:MAX is refused with the reason."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -152,7 +153,7 @@ class _Machines(click.IntRange):
 _NNODES = "Machines; start this command on each."
 machine_options = group(
     click.option("--nnodes", type=_Machines(1), default=1, metavar="N", help=_NNODES),
-    click.option("--node-rank", type=click.IntRange(0), metavar="N", help="Number of this machine, from 0."),
+    click.option("--node-rank", type=Whole(0), metavar="N", help="Number of this machine, from 0."),
     click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Address at which machine 0 listens."),
 )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import field_of, group
 from dptrace.commands.shared.output import print_hint
 from dptrace.commands.shared.progress import progress
@@ -116,7 +117,7 @@ _HOST = "Address of this machine to serve at. [127.0.0.1: this machine only]"
 _FIELD = field_of("serve", ServeOptions())
 serve_options = group(
     click.option("--serve", "serve_requested", is_flag=True, help=_SERVE, **_FIELD),
-    click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port to serve at. [a free one]", **_FIELD),
+    click.option("--port", type=Whole(1, 65535), metavar="N", help="Port to serve at. [a free one]", **_FIELD),
     click.option("--host", metavar="ADDRESS", help=_HOST, **_FIELD),
 )
 """--serve, --port and --host, as one argument *serve*."""

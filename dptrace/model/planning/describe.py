@@ -7,9 +7,17 @@ from contextlib import suppress
 
 import msgspec
 
+from dptrace.core.numbers import COUNT, Number
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
-from dptrace.model.training.communication.network import BETWEEN, WITHIN, Link, Network, parse_link
+from dptrace.model.training.communication.network import (
+    BETWEEN,
+    WITHIN,
+    Link,
+    Network,
+    parse_link,
+    within_and_between,
+)
 from dptrace.model.training.hardware import gpu_named
 from dptrace.model.training.layout import STRATEGIES, Layout, strategy_layout
 from dptrace.model.training.memory.activations import RECOMPUTE
@@ -25,6 +33,19 @@ _SAMPLES_EACH = 8
 _ALIKE, _DIFFERENT = 0.01, 0.25
 """Relative difference between the given number of parameters and that of the shape: below the first there is no note,
 above the second they are of different models."""
+
+
+_NUMBERS = {
+    **dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "mlp", "vocab", "seq", "experts", "top_k"), COUNT),
+    **dict.fromkeys(("batch", "micro_batch", "recompute_every", "gpus_per_node", "virtual_stages"), COUNT),
+    **dict.fromkeys(("tp", "pp", "ep", "shards"), COUNT),
+    **dict.fromkeys(("params", "gpu_memory"), Number(1, 1e18)),
+    "gpus": Number(1, 1 << 20, whole=True),
+    "gradient_bytes": Number(1, 8, whole=True),
+    "zero": Number(0, 3, whole=True),
+    "mfu": Number(above=0, most=1),
+}
+"""What the numbers of a description may be."""
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +92,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     measured_between: Link | None = None
 
     def check(self) -> None:
-        """Refuse names that are not known, and a model without a size.
+        """Refuse names that are not known, numbers out of range, and a model without a size.
 
         Raises:
             UsageError: the message names the option.
@@ -88,6 +109,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         for name, choices in known:
             if (value := getattr(self, name)) not in choices:
                 raise UsageError(f"--{name} {value}: choose from {', '.join(filter(None, choices))}.")
+        for name, number in _NUMBERS.items():
+            if (value := getattr(self, name)) is not None:
+                number.check(value, f"--{name.replace('_', '-')}")
         if self.params is None and (self.layers is None or self.hidden is None):
             raise UsageError("Give the size of the model: --params 7e9, or --layers and --hidden.")
         if self.recompute_every > 1 and self.recompute in (None, "none"):
@@ -139,9 +163,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             UsageError: a link is not known.
         """
-        within, _, between = self.link.partition(",")
+        within, between = within_and_between(self.link)
         near = self.measured_within or parse_link(within).derated(WITHIN)
-        far = self.measured_between or parse_link(between or within).derated(BETWEEN)
+        far = self.measured_between or parse_link(between).derated(BETWEEN)
         return Network(near, far, self.gpus_per_node)
 
     def layouts(self) -> Iterator[Layout]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dptrace.core.numbers import Number
 from dptrace.core.units import plural
 from dptrace.model.planning.describe import Description
 from dptrace.model.planning.live import live_figures
@@ -26,6 +27,7 @@ _SHARDED = (
     "speed (arXiv 2104.04473, table 2)."
 )
 _DAY_S = 86_400
+_TOKENS = Number(1, 1e18)
 
 
 def predict_report(description: Description, tokens: float | None = None, live: bool = False) -> dict[str, Any]:
@@ -39,6 +41,8 @@ def predict_report(description: Description, tokens: float | None = None, live: 
         UsageError: the description is incomplete, or its numbers do not divide.
     """
     description.check()
+    if tokens is not None:
+        _TOKENS.check(tokens, "--tokens")
     compared = list(choices(description))
     found = ranked_choices(compared)
     best = found[0]

@@ -77,6 +77,6 @@ def gpu_named(name: str) -> Gpu:
     Raises:
         UsageError: no GPU has this name.
     """
-    if name.lower() not in GPUS:
+    if not isinstance(name, str) or name.lower() not in GPUS:
         raise UsageError(f"--gpu {name}: choose from {', '.join(GPUS)}.")
     return GPUS[name.lower()]

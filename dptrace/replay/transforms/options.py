@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
+from dptrace.core.numbers import Number
+from dptrace.core.patterns import compiled
 from dptrace.errors import UsageError
 from dptrace.model.training.communication.network import Link, parse_link
 from dptrace.replay.simulation.changes import Change
@@ -21,13 +23,31 @@ from dptrace.replay.transforms.links import (
 )
 from dptrace.replay.transforms.schedule import MIB, Reschedule
 
-__all__ = ["NUMBER", "ExtraOptions", "communication_of", "launches_of", "parse_latency", "parse_rate"]
+__all__ = [
+    "LATE_NS",
+    "NUMBER",
+    "SHARE",
+    "SPEEDUP",
+    "ExtraOptions",
+    "communication_of",
+    "launches_of",
+    "parse_latency",
+    "parse_rate",
+]
 
 NUMBER = r"((?:\d{1,12}(?:\.\d{0,9})?|\.\d{1,9})(?:[eE][+-]?\d{1,2})?)"
 """A number without a sign: 2, 0.5, .5 or 1e6."""
 _TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6}
 _RATES = {"MB": 1e6, "GB": 1e9, "TB": 1e12}
-_MOST_RANKS, _MOST_MICRO_STEPS = 1 << 20, 1 << 16
+_RANKS, _MICRO_STEPS = Number(2, 1 << 20, whole=True), Number(1, 1 << 16, whole=True)
+_MIB, _RATE = Number(above=0, most=1e6), Number(1e3, 1e15)
+# A replay counts int64 nanoseconds: what takes longer must leave them room.
+SPEEDUP, SHARE = Number(1e-6), Number(above=0, most=1e6)
+"""Factors by which something is faster, or takes longer."""
+LATE_NS = Number(0, 86_400 * 10**9, whole=True)
+_LATENCY_NS, _SHARE_OF_LATENCY = Number(0, 1e9), Number(0, 1e6)
+
+Value = TypeVar("Value", bound=float)
 
 
 class ExtraOptions(TypedDict, total=False):
@@ -49,7 +69,9 @@ def launches_of(options: ExtraOptions) -> list[Change]:
     """Return the changes of what is launched, in the order in which they apply."""
     changes: list[Change] = [NoRecompute()] if options.get("no_recompute") else []
     fuse = options.get("fuse")
-    changes += [Fuse(fuse)] if fuse else []
+    if fuse is not None:
+        compiled(fuse, "--fuse")
+        changes.append(Fuse(fuse))
     return [*changes, *([CudaGraphs()] if options.get("cuda_graphs") else [])]
 
 
@@ -66,7 +88,7 @@ def communication_of(options: ExtraOptions, rate: str | None) -> list[Change]:
     if link is not None and (latency is not None or rate is not None):
         raise UsageError("--link sets latency and bandwidth: give it alone, or as LATENCY:BANDWIDTH (5us:12.5GB/s).")
     parts: list[LinkChange] = []
-    ranks = _whole(options.get("world_size"), "--world-size", 2, _MOST_RANKS)
+    ranks = _checked(options.get("world_size"), "--world-size", _RANKS)
     parts += [WorldSize(ranks)] if ranks else []
     parts += [_link(link)] if link is not None else []
     parts += [LinkBandwidth(parse_rate(rate))] if rate is not None else []
@@ -75,25 +97,24 @@ def communication_of(options: ExtraOptions, rate: str | None) -> list[Change]:
     parts += [parse_compress(compress)] if compress is not None else []
     changes: list[Change] = [Communication(tuple(parts))] if parts else []
     changes += _schedule(options.get("schedule"), options.get("bucket_cap_mb"))
-    micro = _whole(options.get("accumulate"), "--accumulate", 1, _MOST_MICRO_STEPS)
+    micro = _checked(options.get("accumulate"), "--accumulate", _MICRO_STEPS)
     return [*changes, *([Accumulate(micro)] if micro else [])]
 
 
 def _link(link: str | Link) -> OtherLink:
-    return OtherLink(parse_link(link)) if isinstance(link, str) else OtherLink(link, measured=True)
+    return OtherLink(link, measured=True) if isinstance(link, Link) else OtherLink(parse_link(link))
 
 
-def _whole(value: int | None, option: str, least: int, most: int) -> int | None:
-    if value is not None and not least <= value <= most:
-        raise UsageError(f"{option} {value}: give a whole number from {least} to {most:,}.")
+def _checked(value: Value | None, option: str, number: Number) -> Value | None:
+    if value is not None:
+        number.check(value, option)
     return value
 
 
 def _schedule(schedule: str | None, cap_mb: float | None) -> list[Change]:
+    cap_mb = _checked(cap_mb, "--bucket-cap-mb", _MIB)
     if cap_mb is None:
         return [] if schedule is None else [Reschedule(schedule)]
-    if not 0 < cap_mb < float("inf"):
-        raise UsageError(f"--bucket-cap-mb {cap_mb:g}: a bucket must be above 0 MB.")
     if schedule in ("naive", "interleaved"):
         raise UsageError(
             f"--bucket-cap-mb is for DDP's buckets, and --schedule {schedule} reduces each gradient alone."
@@ -108,9 +129,13 @@ def parse_latency(text: str) -> Latency:
         UsageError: the text is neither.
     """
     if match := re.fullmatch(rf"\s*{NUMBER}\s*[x×]\s*", text):
-        return Latency(factor=float(match[1]))
+        factor = float(match[1])
+        _SHARE_OF_LATENCY.check(factor, f"--latency {text.strip()}: factor")
+        return Latency(factor=factor)
     if match := re.fullmatch(rf"\s*{NUMBER}\s*({'|'.join(_TIMES)})\s*", text):
-        return Latency(link_ns=float(match[1]) * _TIMES[match[2]])
+        link_ns = float(match[1]) * _TIMES[match[2]]
+        _LATENCY_NS.check(link_ns, f"--latency {text.strip()}: nanoseconds")
+        return Latency(link_ns=link_ns)
     raise UsageError(f"--latency {text}: expected a factor or a time, for example 0.5x or 5us.")
 
 
@@ -121,6 +146,8 @@ def parse_rate(text: str) -> float:
         UsageError: the text is not of this form, or 0.
     """
     match = re.fullmatch(rf"\s*{NUMBER}\s*(MB|GB|TB)(?:ps|/s)\s*", text, re.IGNORECASE)
-    if not match or not float(match[1]):
+    if not match:
         raise UsageError(f"--bandwidth {text}: expected a factor or bytes per second, for example 2x or 25GBps.")
-    return float(match[1]) * _RATES[match[2].upper()]
+    rate = float(match[1]) * _RATES[match[2].upper()]
+    _RATE.check(rate, f"--bandwidth {text.strip()}: bytes per second")
+    return rate

@@ -143,8 +143,6 @@ def moe(settings: Settings) -> Outcome:
         raise UsageError(f"--tokens {settings.tokens}: must be from 1 to {_MOST_TOKENS}.")
     if not 1 <= settings.top_k <= ranks:
         raise UsageError(f"--top-k {settings.top_k}: must be from 1 to {ranks}, the number of experts.")
-    if settings.capacity_factor <= 0:
-        raise UsageError(f"--capacity-factor {settings.capacity_factor:g}: must be above 0.")
     experts = _Experts(settings)
     group = experts.group
     last = group.add("other", "R", "the router chooses experts; – marks a choice beyond capacity", experts.show_routes)

@@ -34,7 +34,6 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPT
         (None, {"trigger": "now", "stop": True}, "--stop"),
         (None, {"repeat": 2}, "--every"),
         (None, {"repeat": 2, "every": 1}, "13 steps"),
-        (None, {"duration": float("nan")}, "--duration nan"),
         (None, {"trigger": "SIGUSR1"}, "SIGUSR2"),
         ("ddp", {"use_script_profiler": True}, "--use-script-profiler"),
         (None, {"use_script_profiler": True, "steps": 3}, "--steps"),

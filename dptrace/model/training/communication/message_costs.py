@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dptrace.errors import UsageError
+from dptrace.core.numbers import COUNT, Number
 from dptrace.model.all_reduce_volume import ALL_REDUCES, AllReduceVolume, all_reduce_volume, crossing_bytes
 from dptrace.model.collectives import KINDS, algorithm_of
 from dptrace.model.training.communication.all_reduce import SHARDED
@@ -20,6 +20,7 @@ from dptrace.model.training.layout import ranks_per_node
 __all__ = ["message_costs"]
 
 SCHEMA = 1
+_RANKS, _BYTES, _GAMMA_PS = Number(2, 1 << 20, whole=True), Number(above=0, most=1e18), Number(0, 1e12)
 REGIMES = ("latency-bound", "bandwidth-bound", "compute-bound")
 """By the largest term: messages, bytes, additions."""
 
@@ -35,10 +36,10 @@ def message_costs(network: Network, size: float, ranks: int, gamma_s_per_byte: f
     Raises:
         UsageError: there are fewer than two ranks, or the message is empty.
     """
-    if ranks < 2:
-        raise UsageError(f"--gpus {ranks}: a collective needs two or more.")
-    if not (size > 0 and gamma_s_per_byte >= 0):
-        raise UsageError("A message has one byte or more, and adding a byte takes no less than 0.")
+    _RANKS.check(ranks, "--gpus")
+    COUNT.check(network.gpus_per_node, "--gpus-per-node")
+    _BYTES.check(size, "--bytes")
+    _GAMMA_PS.check(gamma_s_per_byte * 1e12, "--gamma")
     local = ranks_per_node(1, ranks, network.gpus_per_node)
     link = network.within if local == ranks else network.between
     volumes = {

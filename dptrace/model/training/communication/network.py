@@ -13,7 +13,7 @@ import msgspec
 
 from dptrace.errors import UsageError
 from dptrace.model.collectives import ALGORITHMS, Algorithm
-from dptrace.model.interconnects import SHORT_NAMES, interconnect_named
+from dptrace.model.interconnects import BANDWIDTH_GBPS, LATENCY_US, SHORT_NAMES, interconnect_named
 from dptrace.model.training.layout import ranks_per_node
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "parse_link",
     "sent_by_level",
     "sent_bytes",
+    "within_and_between",
 ]
 
 WITHIN, BETWEEN = 0.8, 0.7
@@ -68,15 +69,23 @@ def parse_link(text: str) -> Link:
     Raises:
         UsageError: it is neither.
     """
+    _as_text(text)
     if match := _CUSTOM.fullmatch(text.strip()):
-        if float(match[2]) <= 0:
-            raise UsageError(f"--link {text}: the bandwidth must be above 0.")
-        return Link(text.strip(), float(match[1]) * 1e-6, float(match[2]) * 1e9)
+        latency_us, gb_per_s = float(match[1]), float(match[2])
+        LATENCY_US.check(latency_us, f"--link {text.strip()}: latency in µs")
+        BANDWIDTH_GBPS.check(gb_per_s, f"--link {text.strip()}: bandwidth in GB/s")
+        return Link(text.strip(), latency_us * 1e-6, gb_per_s * 1e9)
     if text.strip().lower() not in SHORT_NAMES:
         names = ", ".join(SHORT_NAMES)
         raise UsageError(f"--link {text}: choose from {names}, or give latency and bandwidth: 5us:12.5GB/s.")
     known = interconnect_named(text)
     return Link(known.name, known.alpha_s, known.bytes_per_s)
+
+
+def _as_text(link: str) -> str:
+    if not isinstance(link, str):
+        raise UsageError(f"--link {link!r}: give a name as text, or latency and bandwidth: 5us:12.5GB/s.")
+    return link
 
 
 def nominal_network(links: str, gpus_per_node: int = 8) -> Network:
@@ -85,8 +94,18 @@ def nominal_network(links: str, gpus_per_node: int = 8) -> Network:
     Raises:
         UsageError: a link is not known.
     """
-    within, _, between = links.partition(",")
-    return Network(parse_link(within), parse_link(between or within), gpus_per_node)
+    within, between = within_and_between(links)
+    return Network(parse_link(within), parse_link(between), gpus_per_node)
+
+
+def within_and_between(links: str) -> tuple[str, str]:
+    """Return the texts of the link within nodes and of the one between them, which is the same where one is given.
+
+    Raises:
+        UsageError: it is no text.
+    """
+    within, _, between = _as_text(links).partition(",")
+    return within, between or within
 
 
 def collective_seconds(network: Network, kind: str, size: float, ranks: int, stride: int = 1) -> float:

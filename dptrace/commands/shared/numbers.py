@@ -1,0 +1,68 @@
+"""The types of options that are numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from dptrace.core.numbers import Number
+
+__all__ = ["Amount", "NumberType", "Whole"]
+
+
+_UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+
+
+class NumberType(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases of click only
+    """A finite number within limits; click's own types let NaN pass, and name limits as ``x>=1``."""
+
+    name = "number"
+    example = ""
+    """How to write it, for messages about what is no number."""
+
+    def __init__(self, *limits: Any, **more: Any) -> None:
+        """Take the arguments of :class:`dptrace.core.numbers.Number`, or one."""
+        self.number = limits[0] if limits and isinstance(limits[0], Number) else Number(*limits, **more)
+
+    def read(self, text: str) -> float:
+        """Return the number that a text stands for.
+
+        Raises:
+            ValueError: it stands for none.
+        """
+        return int(text) if self.number.whole else float(text)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read and check the value of an option."""
+        try:
+            number = self.read(value.strip()) if isinstance(value, str) else value
+        except (ValueError, OverflowError):
+            advice = f"; {self.example}" if self.example else ""
+            self.fail(f"{value!r} is not a {'whole ' * self.number.whole}{self.name}{advice}.", param, ctx)
+        if refusal := self.number.refusal(number):
+            self.fail(f"{value!r} {refusal}.", param, ctx)
+        result: float = number
+        return result
+
+
+class Whole(NumberType):
+    """A whole number within limits."""
+
+    def __init__(self, least: int | None = None, most: int | None = None) -> None:
+        super().__init__(least, most, whole=True)
+
+
+class Amount(NumberType):
+    """A large number: 7e9, 7B or 350M; of bytes, 80GB."""
+
+    example = "write it as 7e9, 7B or 350M"
+
+    def read(self, text: str) -> float:
+        """Read a number with or without a suffix."""
+        plain = text.replace(",", "").replace("_", "")
+        match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBGT]?)B?", plain, re.IGNORECASE)
+        if match is None:
+            raise ValueError(text)
+        return float(match[1]) * _UNITS[match[2].upper()]

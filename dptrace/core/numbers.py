@@ -1,0 +1,72 @@
+"""Which numbers an option takes: the same for its text on the command line and for its value in Python."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dptrace.errors import UsageError
+
+__all__ = ["AMOUNT", "COUNT", "Number"]
+
+
+class Number:
+    """The numbers that an option takes: finite ones, whole or not, within limits."""
+
+    __slots__ = ("above", "least", "most", "whole")
+
+    def __init__(
+        self,
+        least: float | None = None,
+        most: float | None = None,
+        *,
+        above: float | None = None,
+        whole: bool = False,
+    ) -> None:
+        self.least, self.most, self.above, self.whole = least, most, above, whole
+
+    def refusal(self, value: Any) -> str:
+        """Return why a value is refused, as the end of a sentence; empty for one that is not.
+
+        >>> Number(1, whole=True).refusal(0), Number(0).refusal(float("nan")), Number(most=9).refusal(9)
+        ('must be at least 1', 'is not a finite number', '')
+        """
+        # Numbers of NumPy are numbers, too.
+        if isinstance(value, bool) or not hasattr(value, "__index__" if self.whole else "__float__"):
+            return f"is not a {'whole ' * self.whole}number"
+        if not isinstance(value, int) and not math.isfinite(value):
+            return "is not a finite number"
+        beyond = (
+            (self.least is not None and value < self.least)
+            or (self.most is not None and value > self.most)
+            or (self.above is not None and value <= self.above)
+        )
+        return f"must be {self._limits()}" if beyond else ""
+
+    def check(self, value: Any, option: str) -> None:
+        """Refuse a value that the option does not take.
+
+        Args:
+            option: what the user calls it.
+
+        Raises:
+            UsageError: the message says which numbers it takes.
+        """
+        if refusal := self.refusal(value):
+            raise UsageError(f"{option} {value}: {refusal}.")
+
+    def _limits(self) -> str:
+        if self.least is not None and self.most is not None:
+            return f"from {_short(self.least)} to {_short(self.most)}"
+        named = (("above", self.above), ("at least", self.least), ("at most", self.most))
+        return " and ".join(f"{name} {_short(limit)}" for name, limit in named if limit is not None)
+
+
+def _short(limit: float) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
+
+
+COUNT = Number(1, 1 << 31, whole=True)
+"""A number of things."""
+AMOUNT = Number(above=0, most=1e30)
+"""How much there is of something large: parameters, tokens, FLOP/s."""

@@ -1,0 +1,108 @@
+"""Numbers, sizes, times and lists of them on the command line: what is none is wrong use, on every verb."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from dptrace.commands.shared.main import cli
+from dptrace.commands.shared.numbers import Amount, NumberType, Whole
+from tests.support.kineto_files import KinetoFile, training_step
+
+DIGITS = "9" * 5000
+"""More than Python's int() reads."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (Whole(1), " 12 ", 12),
+        (Whole(), "٣", 3),
+        (NumberType(), "-1e3", -1000.0),
+        (Amount(), "350M", 350e6),
+        (Amount(), "80GB", 80e9),
+        (Amount(), "1_000,000", 1e6),
+    ],
+)
+def test_a_number_is_read(kind: NumberType, text: str, value: float) -> None:
+    """As it is usually written, also by those who do not write in ASCII."""
+    assert value == kind.convert(text, None, None)
+
+
+@pytest.mark.parametrize("kind", [Whole(1, 9), NumberType(1, 9), Amount(1, 9)])
+@pytest.mark.parametrize("text", ["", "x", "nan", "inf", "-inf", "1e400", DIGITS, "0", "10", "²", "1 2", "0x1", "--1"])
+def test_what_is_no_number_is_refused(kind: NumberType, text: str) -> None:
+    """Neither NaN nor infinity is one, whatever their spelling."""
+    with pytest.raises(click.BadParameter):
+        kind.convert(text, None, None)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace, an empty folder, and tables for bench --from."""
+    monkeypatch.chdir(tmp_path)
+    training_step(training_step(KinetoFile(rank=0, world_size=1), 4, 0), 5, 100).write(tmp_path / "RUN.json")
+    (tmp_path / "folder").mkdir()
+    for name, row in {"huge": "1,1e400,", "many": "1e400,2,", "params": "1,2,1e400"}.items():
+        (tmp_path / f"{name}.csv").write_text(f"model,mode,gpus,epoch_s,parameters\nm,ddp,{row}\n")
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("line", "code", "fact"),
+    [
+        ("whatif RUN.json --straggler 0=1e30s", 2, "--straggler 0"),
+        ("whatif RUN.json --straggler 0=1ms --straggler 0=2ms", 2, "twice"),
+        ("whatif RUN.json --straggler 0=-1ms", 2, "--straggler"),
+        ("whatif none.json --compute=", 2, "--compute"),
+        ("whatif none.json --compute 1e-99x", 2, "--compute"),
+        ("whatif none.json --compute nan", 2, "--compute"),
+        ("whatif none.json --bandwidth 1e-99GBps", 2, "--bandwidth"),
+        ("whatif none.json --latency 1e30ms", 2, "--latency"),
+        ("whatif none.json --kernel gemm=1e99x", 2, "--kernel gemm"),
+        ("whatif none.json --kernel gemm=1x --kernel gemm=2x", 2, "twice"),
+        ("whatif none.json --bucket-cap-mb nan", 2, "--bucket-cap-mb"),
+        ("whatif none.json --bucket-cap-mb 1,inf", 2, "--bucket-cap-mb"),
+        ("whatif none.json --world-size 2,1", 2, "--world-size"),
+        ("whatif none.json --accumulate 0", 2, "--accumulate"),
+        (f"whatif none.json --link 5us:{DIGITS}GB/s", 2, "--link"),
+        ("whatif none.json --link 5us:0GB/s", 2, "--link"),
+        ("explain moe --capacity-factor nan", 2, "--capacity-factor"),
+        ("explain ring --bytes 1e400", 2, "--bytes"),
+        ("explain ring --bytes 1.2.3", 2, "--bytes"),
+        ("explain ring --alpha inf --bandwidth 1", 2, "--alpha"),
+        ("explain fsdp --layers 0", 2, "--layers"),
+        ("advise --params 7B --mfu nan", 2, "--mfu"),
+        ("predict --params 7B --mfu nan", 2, "--mfu"),
+        ("predict --params 7B --mfu 1e-400", 2, "--mfu"),
+        ("predict --params 7B --gpus 1048577", 2, "--gpus"),
+        ("predict --bytes 1MB --gamma nan", 2, "--gamma"),
+        ("predict --bytes 1MB --gpus 1", 2, "--gpus"),
+        (f"predict --params 7B --link 5us:{DIGITS}GB/s", 2, "--link"),
+        ("memory --params nan", 2, "--params"),
+        ("memory --params 7B --gpu-memory 1e400", 2, "--gpu-memory"),
+        ("analyze RUN.json --params nan", 2, "--params"),
+        ("kernels RUN.json --top nan", 2, "--top"),
+        (f"kernels RUN.json --top {DIGITS}", 2, "--top"),
+        ("hta RUN.json kernel-breakdown --duration-ratio nan", 2, "--duration-ratio"),
+        ("links --budget nan", 2, "--budget"),
+        (f"links --max-bytes {DIGITS}", 2, "--max-bytes"),
+        ("record --mode ddp --lr nan", 2, "--lr"),
+        ("record --duration nan train.py", 2, "--duration"),
+        ("record --timeout inf train.py", 2, "--timeout"),
+        ("bench --timeout inf", 2, "--timeout"),
+        ("bench --from huge.csv -o folder", 1, "huge.csv"),
+        ("bench --from many.csv -o folder", 1, "many.csv"),
+        ("bench --from params.csv -o folder", 1, "params.csv"),
+    ],
+    ids=lambda value: value[:60] if isinstance(value, str) else None,
+)
+def test_a_number_that_can_not_be_meant_is_refused(line: str, code: int, fact: str) -> None:
+    """The option or the file, and the exit code; before a run is read, where it is missing."""
+    result = CliRunner().invoke(cli, line.split())
+
+    assert (code, None) == (result.exit_code, None if isinstance(result.exception, SystemExit) else result.exception)
+    assert fact in result.output
