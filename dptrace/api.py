@@ -47,7 +47,7 @@ __all__ = [
 
 def open(
     *paths: str | PathLike[str],
-    comm_patterns: tuple[str, ...] = (),
+    comm_patterns: str | Sequence[str] = (),
     strict: bool = False,
     cache: bool = True,
     jobs: int | None = None,
@@ -58,8 +58,8 @@ def open(
 
     Args:
         paths: what to read. All paths together are one run, with one file per rank.
-        comm_patterns: regular expressions for further communication kernels, searched in kernel names without regard
-            to case.
+        comm_patterns: regular expressions for further communication kernels, or one, searched in kernel names without
+            regard to case.
         strict: raise an error for data that is truncated, damaged or impossible, instead of adding a note to the run.
         cache: use and write the cache of parsed files.
         jobs: number of processes that read; None chooses.
@@ -75,7 +75,8 @@ def open(
 
     if any(isinstance(path, list | tuple | set) for path in paths):
         raise UsageError("dptrace.open takes each path as its own argument: dptrace.open(*paths).")
-    read_options = ReadOptions(tuple(comm_patterns), strict, cache, jobs, dask, figures_only or dask is not None)
+    patterns = (comm_patterns,) if isinstance(comm_patterns, str) else tuple(comm_patterns)
+    read_options = ReadOptions(patterns, strict, cache, jobs, dask, figures_only or dask is not None)
     return open_run([path_text(path) for path in paths], read_options)
 
 
@@ -175,12 +176,12 @@ def find_gains(run: Run, found: Sequence[Finding], *, stragglers: bool = True) -
     return find_gains(run, found, stragglers=stragglers)
 
 
-def critical_path(run: Run, step: str | None = None) -> CriticalPath:
+def critical_path(run: Run, step: str | int | None = None) -> CriticalPath:
     """Find the chain of kernels, collectives, launches and host gaps that sets the length of a step, across ranks.
 
     Args:
         run: the run, with all its ranks and steps.
-        step: name of the step, such as ``ProfilerStep#4``; by default, the one of median length.
+        step: name of the step, such as ``ProfilerStep#4``, or its number; by default, the one of median length.
 
     Returns:
         The chain, its time by kind, rank and operator, what 10 % less time of each would gain by replay, and the

@@ -14,7 +14,6 @@ from dptrace.commands.shared.options import (
     group,
     json_option,
     output_option,
-    parse_ranks,
     quiet_option,
     strict_option,
 )
@@ -35,6 +34,7 @@ from dptrace.core.patterns import compiled
 from dptrace.core.text import sanitize
 from dptrace.errors import UsageError
 from dptrace.hta.options import ANALYSES, Options
+from dptrace.run.selection import ranks_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +61,7 @@ def _instance(text: str) -> tuple[int, int]:
 
 
 def _ranks(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
-    return tuple(sorted({rank for value in values for rank in parse_ranks(value)}))
+    return tuple(sorted({rank for value in values for rank in ranks_of(value)}))
 
 
 _MANY: dict[str, Any] = {"multiple": True, "type": Whole(), "metavar": "N"}

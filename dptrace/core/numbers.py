@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 from typing import Any
 
 from dptrace.errors import UsageError
@@ -31,8 +32,8 @@ class Number:
         >>> Number(1, whole=True).refusal(0), Number(0).refusal(float("nan")), Number(most=9).refusal(9)
         ('must be at least 1', 'is not a finite number', '')
         """
-        # Numbers of NumPy are numbers, too.
-        if isinstance(value, bool) or not hasattr(value, "__index__" if self.whole else "__float__"):
+        kind: Any = Integral if self.whole else Real  # those of NumPy are registered as such
+        if isinstance(value, bool) or not isinstance(value, kind):
             return f"is not a {'whole ' * self.whole}number"
         if not isinstance(value, int) and not math.isfinite(value):
             return "is not a finite number"
@@ -53,7 +54,8 @@ class Number:
             UsageError: the message says which numbers it takes.
         """
         if refusal := self.refusal(value):
-            raise UsageError(f"{option} {value}: {refusal}.")
+            shown = repr(value) if isinstance(value, str) else value
+            raise UsageError(f"{option} {shown}: {refusal}.")
 
     def _limits(self) -> str:
         if self.least is not None and self.most is not None:

@@ -193,17 +193,19 @@ class CriticalPath:
         }
 
 
-def critical_path(replay: Replay, step: str | None = None) -> CriticalPath:
+def critical_path(replay: Replay, step: str | int | None = None) -> CriticalPath:
     """Find what sets the length of a step.
 
     Args:
-        step: name of the step, such as ``ProfilerStep#4``; by default, the one of median length.
+        step: name of the step, such as ``ProfilerStep#4``, or its number; by default, the one of median length.
 
     Raises:
         UsageError: no step has that name.
     """
     model, times = replay.model, replay.base.times
-    name = step or middle_step(replay.run.devices) or ""
+    name = middle_step(replay.run.devices) or "" if step is None else step
+    if not isinstance(name, str) or name.isdecimal():
+        name = f"ProfilerStep#{name}"
     names = step_order(model)
     if name not in names:
         raise UsageError(f"{model.run.path}: has no step {name!r}. The steps are {', '.join(names[:12])}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -314,27 +314,32 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
         kept = self.selected_from[1] if self.selected_from else ()
         return any(part.steps != slice(None) for part in kept)
 
-    def select(self, ranks: Collection[int] | None = None, steps: tuple[int, int] | None = None) -> Run:
+    def select(
+        self, ranks: str | int | Iterable[int] | None = None, steps: str | int | tuple[int, int] | None = None
+    ) -> Run:
         """Return the part of the run with these ranks and steps.
 
         Args:
-            ranks: numbers of the ranks to keep; None keeps all.
-            steps: first and last number of the steps to keep, as in ``ProfilerStep#4``; None keeps all.
+            ranks: numbers of the ranks to keep, or their text as on the command line, ``"0-3,8"``; None keeps all.
+            steps: first and last number of the steps to keep, as in ``ProfilerStep#4``, ``"4:6"``, or one number;
+                None keeps all.
 
         Raises:
-            DptraceError: no rank or step matches; the message lists those of the run.
+            UsageError: these are no ranks or steps, or none is in the run; the message lists those of the run.
         """
         if ranks is None and steps is None:
             return self
         from dptrace.run.select import all_steps, numbers_of_ranks, selection_note, with_steps
+        from dptrace.run.selection import ranks_of, steps_of
 
         run, notes = self, self.notes
         # Who waits for whom does not depend on what is looked at: the whole run stays the source.
         if steps is not None:
-            notes = (*notes, selection_note(*steps))
-            run = run._part(with_steps(run.path, run.devices, steps), notes)
+            first, last = steps_of(steps)
+            notes = (*notes, selection_note(first, last))
+            run = run._part(with_steps(run.path, run.devices, (first, last)), notes)
         if ranks is not None:
-            numbers = numbers_of_ranks(run.path, run.devices, ranks)
+            numbers = numbers_of_ranks(run.path, run.devices, ranks_of(ranks))
             run = run._part(tuple(all_steps(number, run.devices[number]) for number in numbers), notes)
         return run
 

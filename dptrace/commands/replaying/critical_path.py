@@ -70,7 +70,7 @@ def command(
     _check(output, as_json, as_csv, by, force)
     run = open_with_progress(paths, read_options, verbosity)
     with progress("Replaying", verbosity, measured=False):
-        path = run.critical_path(None if step is None else f"ProfilerStep#{step}")
+        path = run.critical_path(step)
     if output is not None and output.suffix in _PAGES:
         _write_page(run, path, output, verbosity)
         output = None

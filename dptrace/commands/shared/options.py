@@ -13,6 +13,7 @@ from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.output import NORMAL, QUIET, VERBOSE, OutputFile
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
+from dptrace.run.selection import ranks_of, steps_of
 
 __all__ = [
     "RenamedOption",
@@ -29,8 +30,6 @@ __all__ = [
     "machine_options",
     "opening_options",
     "output_option",
-    "parse_ranks",
-    "parse_steps",
     "quiet_option",
     "reading_options",
     "run_argument",
@@ -195,39 +194,11 @@ class Selection:
         return self != Selection()
 
 
-def parse_ranks(text: str) -> frozenset[int]:
-    """Parse ``0,2`` or ``0-3,8``.
-
-    Raises:
-        UsageError: the text is neither.
-    """
-    ranks: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
-        if not match or int(match[2] or match[1]) < int(match[1]):
-            raise UsageError(f"--ranks {text}: expected numbers and ranges, for example 0,1 or 0-3.")
-        first, last = int(match[1]), int(match[2] or match[1])
-        ranks |= set(range(first, last + 1))
-    return frozenset(ranks)
-
-
-def parse_steps(text: str, option: str = "--steps") -> tuple[int, int]:
-    """Parse ``4`` or ``4:6``: the first and the last step, both included, by their numbers in the trace.
-
-    Raises:
-        UsageError: the text is neither.
-    """
-    match = re.fullmatch(r"\s*(\d{1,12})(?::(\d{1,12}))?\s*", text)
-    if not match or int(match[2] or match[1]) < int(match[1]):
-        raise UsageError(f"{option} {text}: expected the first and the last number, for example 4:6, or one, 4.")
-    return int(match[1]), int(match[2] or match[1])
-
-
 _SELECTION = field_of("selection", Selection())
 _STEPS = "Only these steps, by their numbers in the trace: 4:6 or 4."
 selection_options = group(
-    click.option("--ranks", type=parse_ranks, metavar="LIST", help="Only these ranks: 0,1 or 0-3.", **_SELECTION),
-    click.option("--steps", type=parse_steps, metavar="A:B", help=_STEPS, **_SELECTION),
+    click.option("--ranks", type=ranks_of, metavar="LIST", help="Only these ranks: 0,1 or 0-3.", **_SELECTION),
+    click.option("--steps", type=steps_of, metavar="A:B", help=_STEPS, **_SELECTION),
 )
 """--ranks and --steps, as one argument *selection*."""
 

@@ -10,9 +10,10 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from dptrace.commands.shared.options import Selection, group, parse_ranks, parse_steps
+from dptrace.commands.shared.options import Selection, group
 from dptrace.errors import UsageError
 from dptrace.readers.sources.url import is_url
+from dptrace.run.selection import ranks_of, steps_of
 
 __all__ = ["SideOptions", "SidesCommand", "side_options"]
 
@@ -77,9 +78,9 @@ def side_options(function: Decorated) -> Decorated:
             raise UsageError(
                 "--steps chooses the steps of both sides; give either it or --before-steps, --after-steps."
             )
-        kept = None if ranks is None else parse_ranks(ranks)
+        kept = None if ranks is None else ranks_of(ranks)
         chosen = [
-            parse_steps(text, option) if (text := own if own is not None else steps) is not None else None
+            steps_of(text, option) if (text := own if own is not None else steps) is not None else None
             for own, option in ((before_steps, "--before-steps"), (after_steps, "--after-steps"))
         ]
         _check_overlap(*recordings, chosen, bool(before))

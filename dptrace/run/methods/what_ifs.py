@@ -90,7 +90,7 @@ class WhatIfs:
 
         return find_gains(cast(Any, self), found, stragglers=stragglers)
 
-    def critical_path(self, step: str | None = None) -> CriticalPath:
+    def critical_path(self, step: str | int | None = None) -> CriticalPath:
         """Find what sets the length of a step; see :func:`dptrace.critical_path`."""
         from dptrace.api import critical_path
 

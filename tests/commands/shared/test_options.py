@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from dptrace.commands.shared.main import COMMANDS, LazyGroup, cli
-from dptrace.commands.shared.options import RenamedOption, Selection, check_machines, parse_ranks, parse_steps
+from dptrace.commands.shared.options import RenamedOption, Selection, check_machines
 from dptrace.errors import UsageError
 from tests.support.kineto_files import KinetoFile, training_step
 
@@ -152,32 +152,6 @@ def test_one_machine_needs_no_options() -> None:
     """And several need all three."""
     check_machines({"nnodes": 1, "node_rank": None, "rdzv_endpoint": None})
     check_machines({"nnodes": 2, "node_rank": 1, "rdzv_endpoint": "a:1"})
-
-
-@pytest.mark.parametrize(("text", "ranks"), [("0", {0}), ("0,2", {0, 2}), ("0-2, 5", {0, 1, 2, 5})])
-def test_ranks_are_parsed(text: str, ranks: set[int]) -> None:
-    """Numbers and ranges."""
-    assert ranks == parse_ranks(text)
-
-
-@pytest.mark.parametrize(("text", "steps"), [("4", (4, 4)), ("4:6", (4, 6))])
-def test_steps_are_parsed(text: str, steps: tuple[int, int]) -> None:
-    """One, or first and last."""
-    assert steps == parse_steps(text)
-
-
-@pytest.mark.parametrize("text", ["", "a", "1,", "-1", "1:2"])
-def test_other_ranks_are_refused(text: str) -> None:
-    """With an example."""
-    with pytest.raises(UsageError, match="for example 0,1 or 0-3"):
-        parse_ranks(text)
-
-
-@pytest.mark.parametrize("text", ["", "a", "6:4", "4-6", ":"])
-def test_other_steps_are_refused(text: str) -> None:
-    """With an example."""
-    with pytest.raises(UsageError, match="for example 4:6"):
-        parse_steps(text)
 
 
 def test_elastic_machines_are_refused_with_the_number_to_give() -> None:
