@@ -332,6 +332,8 @@ def advise(run: Run | None = None, **description: Any) -> dict[str, Any]:
             raise UsageError(f"{min(description)} describes a training; a recorded run describes itself.")
         from dptrace.replay.advice.recorded_report import recorded_advice
 
+        if isinstance(run, str | PathLike):
+            raise UsageError(f"{run}: is a path; open it first: dptrace.advise(dptrace.open(path)).")
         return recorded_advice(run)
     from dptrace.model.advice.advice_report import advice_report
 
@@ -385,9 +387,10 @@ def predict_message(
     Raises:
         UsageError: fewer than two GPUs, no byte, or an unknown link.
     """
-    from dptrace.model.training.communication.message_costs import message_costs
+    from dptrace.model.training.communication.message_costs import GAMMA_PS, message_costs
     from dptrace.model.training.communication.network import nominal_network
 
+    GAMMA_PS.check(gamma_ps, "--gamma")
     return message_costs(nominal_network(link, gpus_per_node), size_bytes, gpus, gamma_ps * 1e-12)
 
 

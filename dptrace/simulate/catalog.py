@@ -189,12 +189,12 @@ def entry_named(name: str) -> Entry:
     Raises:
         UsageError: there is none; the message names the nearest.
     """
-    plain = name.strip().lower().replace("_", "-")
+    plain = str(name).strip().lower().replace("_", "-")
     if plain in ENTRIES:
         return ENTRIES[plain]
     nearest = get_close_matches(plain, ENTRIES, 1, cutoff=0.5)
     suggestion = f" Did you mean {nearest[0]}?" if nearest else ""
-    raise UsageError(f"{name!r} can't be explained.{suggestion} The names are {', '.join(ENTRIES)}.")
+    raise UsageError(f"{str(name)!r} can't be explained.{suggestion} The names are {', '.join(ENTRIES)}.")
 
 
 def explain(name: str, settings: Settings) -> Explanation:

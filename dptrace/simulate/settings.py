@@ -29,6 +29,7 @@ _NUMBERS = {
     "capacity_factor": Number(above=0, most=1e6),
 }
 """What all explanations take; some take less."""
+_MAY_BE_UNSET = ("node_size", "micro_batches", "layers", "bucket_bytes")
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -63,7 +64,9 @@ def links_of(names: str | None, alpha_us: float | None, bandwidth_gbps: float | 
         return own, own
     if typed:
         raise UsageError("--alpha and --bandwidth describe a link together; give both.")
-    parts = (names or DEFAULT_LINK).split(",")
+    if names is not None and not isinstance(names, str):
+        raise UsageError(f"--link {names!r}: give a name as text, such as {DEFAULT_LINK}.")
+    parts = (DEFAULT_LINK if names is None else names).split(",")
     if len(parts) > 2:
         raise UsageError(f"--link {names}: name one link, or one within nodes and one between nodes.")
     found = [interconnect_named(part) for part in parts]
@@ -101,7 +104,7 @@ class Settings(msgspec.Struct, frozen=True):
             UsageError: a value is out of range.
         """
         for name, number in _NUMBERS.items():
-            if (value := getattr(self, name)) is not None:
+            if (value := getattr(self, name)) is not None or name not in _MAY_BE_UNSET:
                 number.check(value, "--bytes" if name == "size_bytes" else f"--{name.replace('_', '-')}")
         if self.node_size is not None and self.node_size > self.ranks:
             raise UsageError(f"--node-size {self.node_size}: must be from 1 to {self.ranks}, the number of ranks.")

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dptrace.core.numbers import Number
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.page.document import rows_height
 from dptrace.viewers.pages.view import document
@@ -21,6 +22,7 @@ _NAME = "{}: {} of {} ({:.1f} MB); a notebook shows it, save(path) writes it."
 _ABOVE_ROWS, _AROUND = 440, 280
 """Height in pixels of what is above the rows of a Gantt chart, and of title, legend and margins of another picture."""
 _LEAST, _MOST_ROWS, _MOST = 420, 860, 1_600
+_HEIGHTS = Number(1, 100_000, whole=True)
 """Least height of a frame in pixels, and greatest, of a Gantt chart, whose rows scroll, and of another picture."""
 
 
@@ -59,11 +61,14 @@ def show(run: Run, name: str, height: int | None = None, path: CriticalPath | No
         path: a critical path to draw on the Gantt chart.
 
     Raises:
-        UsageError: there is no view of that name, or it draws no critical path.
+        UsageError: there is no view of that name, it draws no critical path, or no frame has such a height.
         DptraceError: there is nothing to draw, or too much for a page.
     """
     view = view_named(name)
-    return NotebookPage(name, run.path, document(view, run, True, path), height or _height(view, run))
+    if height is not None:
+        _HEIGHTS.check(height, "height")
+    drawn = document(view, run, True, path)
+    return NotebookPage(name, run.path, drawn, _height(view, run) if height is None else height)
 
 
 def _height(view: View, run: Run) -> int:

@@ -47,7 +47,7 @@ def training_options(folder: str, epochs: int, steps: int) -> Decorator:
         click.option("--epochs", default=epochs, help="Epochs of each run.", **count),
         click.option("--repeat", default=1, help="How often to run each.", **count),
         click.option("--steps", default=steps, help="Steps to record.", **count),
-        click.option("--timeout", type=NumberType(1), metavar="SECONDS", help="Stop a run that takes longer."),
+        click.option("--timeout", type=NumberType(1, 1e9), metavar="SECONDS", help="Stop a run that takes longer."),
         click.option("-o", "--output", help="Folder to write.", **path),
         click.option("--resume", is_flag=True, help="Continue where the folder's runs stopped."),
         force_option,

@@ -97,7 +97,7 @@ _SIZE = Size(1, 1 << 50)
 @click.option(
     "--max-bytes", type=_SIZE, default="1GB", show_default=True, help="Largest message, if memory and time allow it."
 )
-@click.option("--budget", type=NumberType(1), default=60, metavar="SECONDS", help=_BUDGET)
+@click.option("--budget", type=NumberType(1, 1e9), default=60, metavar="SECONDS", help=_BUDGET)
 @click.option("-o", "--output", type=OutputFile(), help=_OUTPUT)
 @click.option("--html", type=OutputFile(), help="Also write a page with charts.")
 @json_option

@@ -80,7 +80,13 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
         elif option.choices:
             kind = {"type": click.Choice(option.choices)}
         else:
-            plain: Any = Whole() if option.type is int else str if option.type is str else _as_click_type(option.type)
+            plain: Any = (
+                Whole(most=1 << 31)
+                if option.type is int
+                else str
+                if option.type is str
+                else _as_click_type(option.type)
+            )
             kind = {"type": plain, "metavar": option.metavar}
         function = click.option(*names, **kind, **renamed, help=option.help_text)(function)
     return function

@@ -17,10 +17,15 @@ from dptrace.record.run_folder.folder import RunFolder
 __all__ = ["WINDOW_OPTIONS", "attach", "check_windows", "window_options", "window_settings"]
 
 _TIMEOUT_S = 1800
-_POSITIVE = NumberType(above=0)
+_SECONDS = 1e9
 
 _OPTIONS = (
-    click.option("--duration", type=_POSITIVE, metavar="S", help="Record about S seconds instead of --steps."),
+    click.option(
+        "--duration",
+        type=NumberType(above=0, most=_SECONDS),
+        metavar="S",
+        help="Record about S seconds instead of --steps.",
+    ),
     click.option("--stop", is_flag=True, help="End the training after the recording; by default, it continues."),
     click.option("--repeat", type=Whole(1), default=1, metavar="N", help="Record N runs: NAME, NAME-2 ..."),
     click.option(
@@ -46,7 +51,7 @@ _OPTIONS = (
     click.option("--modules", is_flag=True, help="Mark each module's forward, so that dptrace kernels shows layers."),
     click.option(
         "--timeout",
-        type=NumberType(0),
+        type=NumberType(0, _SECONDS),
         default=_TIMEOUT_S,
         show_default=True,
         metavar="S",
@@ -122,7 +127,7 @@ def _check_numbers(options: dict[str, Any]) -> None:
     if options["every"] is not None and options["duration"] is None and options["every"] < warmup + steps:
         raise UsageError(f"--every {options['every']}: one recording takes {warmup + steps} steps with its warm-up.")
     trigger = options["trigger"]
-    if trigger is not None and trigger.startswith("SIG") and trigger != "SIGUSR2":
+    if trigger is not None and (not trigger or (trigger.startswith("SIG") and trigger != "SIGUSR2")):
         raise UsageError(f"--trigger {trigger}: give SIGUSR2, or the name of a file.")
 
 

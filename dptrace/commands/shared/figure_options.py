@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["FigureOptions", "figure_options"]
 
 _KINDS = (".svg", ".pdf", ".png")
-_NARROWEST, _WIDEST = 400, 2000
 _DENSITY = 3
 """Pixels of a PNG for each pixel of the figure."""
 
@@ -55,6 +54,10 @@ class FigureOptions:
                 option = "--annotate" if self.annotate else "--figure-width"
                 raise UsageError(f"{option} changes a figure; add --figure FILE.")
             return
+        if self.figure_width is not None:
+            from dptrace.viewers.gantt.svg.figure import FIGURE_WIDTHS
+
+            FIGURE_WIDTHS.check(self.figure_width, "--figure-width")
         if self.figure.suffix.lower() not in _KINDS:
             raise UsageError(f"--figure {self.figure}: the name must end in .svg, .pdf or .png.")
         if other_output:
@@ -68,7 +71,7 @@ class FigureOptions:
         """Write the figure of a run that was cut to *selection*."""
         from dptrace.viewers.gantt.svg.figure import FIGURE_WIDTH, figure_svg
 
-        path, width = self.figure, self.figure_width or FIGURE_WIDTH
+        path, width = self.figure, FIGURE_WIDTH if self.figure_width is None else self.figure_width
         assert path is not None
         with progress("Drawing", verbosity, measured=False):
             drawn = figure_svg(run, selection.steps is not None, selection.ranks is not None, width, self.annotate)
@@ -92,7 +95,7 @@ _ANNOTATE = "Number the top findings in the figure and write them below."
 _WIDTH = "Width of the figure; a narrow one has larger type. [640]"
 figure_options = group(
     click.option("--figure", type=OutputFile(), help=_FIGURE, **_FIELD),
-    click.option("--figure-width", type=Whole(_NARROWEST, _WIDEST), metavar="PIXELS", help=_WIDTH, **_FIELD),
+    click.option("--figure-width", type=Whole(), metavar="PIXELS", help=_WIDTH, **_FIELD),
     click.option("--annotate", is_flag=True, help=_ANNOTATE, **_FIELD),
 )
 """--figure, --figure-width and --annotate, as one argument *figure*."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -119,6 +120,10 @@ class LazyGroup(click.Group):
         except DptraceError as error:
             kind = _UsageFault if error.exit_code == _UsageFault.exit_code else click.ClickException
             raise kind(sanitize(str(error))) from error
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            raise _UsageFault(f"{sanitize(str(error.filename))[:80]}…: the name is too long for a file.") from error
         except BrokenPipeError:
             # click would make it exit code 1.
             _discard_output()

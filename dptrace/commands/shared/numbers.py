@@ -14,6 +14,9 @@ __all__ = ["Amount", "NumberType", "Whole"]
 
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
+_AMOUNT = re.compile(r"((?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBGT]?)B?", re.IGNORECASE)
+"""A comma stands between thousands only: 1,5 is no 15."""
+
 
 class NumberType(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases of click only
     """A finite number within limits; click's own types let NaN pass, and name limits as ``x>=1``."""
@@ -61,8 +64,7 @@ class Amount(NumberType):
 
     def read(self, text: str) -> float:
         """Read a number with or without a suffix."""
-        plain = text.replace(",", "").replace("_", "")
-        match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBGT]?)B?", plain, re.IGNORECASE)
+        match = _AMOUNT.fullmatch(text)
         if match is None:
             raise ValueError(text)
-        return float(match[1]) * _UNITS[match[2].upper()]
+        return float(re.sub("[,_]", "", match[1])) * _UNITS[match[2].upper()]

@@ -109,8 +109,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         for name, choices in known:
             if (value := getattr(self, name)) not in choices:
                 raise UsageError(f"--{name} {value}: choose from {', '.join(filter(None, choices))}.")
+        unset = Description()
         for name, number in _NUMBERS.items():
-            if (value := getattr(self, name)) is not None:
+            if (value := getattr(self, name)) is not None or getattr(unset, name) is not None:
                 number.check(value, f"--{name.replace('_', '-')}")
         if self.params is None and (self.layers is None or self.hidden is None):
             raise UsageError("Give the size of the model: --params 7e9, or --layers and --hidden.")

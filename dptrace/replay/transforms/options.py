@@ -85,6 +85,9 @@ def communication_of(options: ExtraOptions, rate: str | None) -> list[Change]:
         UsageError: a value is out of range, or two options contradict each other.
     """
     link, latency = options.get("link"), options.get("latency")
+    for option, text in (("--latency", latency), ("--compress", options.get("compress"))):
+        if text is not None and not isinstance(text, str):
+            raise UsageError(f"{option} {text!r}: give text, as on the command line.")
     if link is not None and (latency is not None or rate is not None):
         raise UsageError("--link sets latency and bandwidth: give it alone, or as LATENCY:BANDWIDTH (5us:12.5GB/s).")
     parts: list[LinkChange] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from dptrace.core.numbers import Number
 from dptrace.core.units import duration, share
 from dptrace.run.middle_step import middle_step_of
 from dptrace.run.notable_ranks import notable_ranks
@@ -18,10 +19,11 @@ from dptrace.viewers.gantt.finding_places import MOST, Place, place_of
 from dptrace.viewers.gantt.svg.chart import draw_chart, legend_height
 from dptrace.viewers.gantt.svg.layout import RIGHT, SvgLayout, svg_layout
 
-__all__ = ["FIGURE_WIDTH", "figure_svg"]
+__all__ = ["FIGURE_WIDTH", "FIGURE_WIDTHS", "figure_svg"]
 
 FIGURE_WIDTH = 640
 """Width in pixels: as wide as a page of a paper (178 mm), letters are 2.5 to 3.6 mm high."""
+FIGURE_WIDTHS = Number(400, 2000, whole=True)
 _MOST_RANKS = 8
 """Number of ranks that are drawn where none are chosen."""
 _TEXT, _LINE = 13, 19.0
@@ -42,7 +44,11 @@ def figure_svg(
         every_rank: draw all ranks of *run*; else of more than eight, the most notable.
         width: of the figure in pixels; a narrow one has the larger type once it is scaled to a column.
         annotate: number the most expensive findings in the chart and write them below it.
+
+    Raises:
+        UsageError: no figure has such a width.
     """
+    FIGURE_WIDTHS.check(width, "--figure-width")
     part = run if every_step else middle_step_of(run)
     part = part if every_rank else _some_ranks(part)
     gantt_chart = chart(part)

@@ -17,10 +17,10 @@ from dptrace.model.training.communication.network import Link, Network
 from dptrace.model.training.communication.roofline import crossover_bytes
 from dptrace.model.training.layout import ranks_per_node
 
-__all__ = ["message_costs"]
+__all__ = ["GAMMA_PS", "message_costs"]
 
 SCHEMA = 1
-_RANKS, _BYTES, _GAMMA_PS = Number(2, 1 << 20, whole=True), Number(above=0, most=1e18), Number(0, 1e12)
+_RANKS, _BYTES, GAMMA_PS = Number(2, 1 << 20, whole=True), Number(above=0, most=1e18), Number(0, 1e12)
 REGIMES = ("latency-bound", "bandwidth-bound", "compute-bound")
 """By the largest term: messages, bytes, additions."""
 
@@ -39,7 +39,7 @@ def message_costs(network: Network, size: float, ranks: int, gamma_s_per_byte: f
     _RANKS.check(ranks, "--gpus")
     COUNT.check(network.gpus_per_node, "--gpus-per-node")
     _BYTES.check(size, "--bytes")
-    _GAMMA_PS.check(gamma_s_per_byte * 1e12, "--gamma")
+    GAMMA_PS.check(gamma_s_per_byte * 1e12, "--gamma")
     local = ranks_per_node(1, ranks, network.gpus_per_node)
     link = network.within if local == ranks else network.between
     volumes = {
