@@ -28,6 +28,7 @@ from dptrace.replay.transforms.interference import Factor, Interference, measure
 from dptrace.replay.transforms.replicate import SHARED, Replicate, with_replication
 from dptrace.replay.transforms.schedule import Reschedule
 from dptrace.run.run import Run
+from dptrace.run.select import step_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,7 +186,7 @@ def predicted_run(model: Model, times: Times, changes: Sequence[str], selected: 
     if run is whole:
         return predicted
     names = {name for timeline in run.timelines for name in timeline.windows.names}
-    numbers = sorted(int(name.rpartition("#")[2]) for name in names if name.rpartition("#")[2].isdigit())
+    numbers = sorted(number for name in names if (number := step_number(name)) is not None)
     return predicted.select(run.ranks, (numbers[0], numbers[-1]) if numbers else None)
 
 

@@ -14,7 +14,7 @@ from dptrace.errors import UsageError
 from dptrace.timeline.model import Timeline
 from dptrace.timeline.steps import select_steps_with_mask
 
-__all__ = ["KeptDevice", "all_steps", "cut_to_steps", "numbers_of_ranks", "selection_note", "with_steps"]
+__all__ = ["KeptDevice", "all_steps", "cut_to_steps", "numbers_of_ranks", "selection_note", "step_number", "with_steps"]
 
 
 def numbers_of_ranks(path: str, devices: Sequence[DeviceFigures], ranks: Collection[int]) -> tuple[int, ...]:
@@ -66,8 +66,9 @@ def selection_note(first: int, last: int) -> str:
     return f"Only step {first} is selected." if first == last else f"Only steps {first} to {last} are selected."
 
 
-def _number(name: str) -> int | None:
-    match = re.search(r"(\d+)$", name)
+def step_number(name: str) -> int | None:
+    """Return the number at the end of a step's name; None for a name without one, or with one that no step has."""
+    match = re.search(r"(?<!\d)(\d{1,18})$", name)
     return int(match[1]) if match else None
 
 
@@ -81,7 +82,7 @@ def _known_steps(timeline: Timeline) -> str:
 def _selected_steps(number: int, device: DeviceFigures, first: int, last: int) -> KeptDevice | None:
     """Cut a device to the steps with the selected numbers; None where it has no such step."""
     timeline = device.timeline
-    numbers = [_number(name) for name in timeline.windows.names]
+    numbers = [step_number(name) for name in timeline.windows.names]
     kept = [index for index, own in enumerate(numbers) if own is not None and first <= own <= last]
     if not kept:
         return None

@@ -8,6 +8,7 @@ import pytest
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
+from dptrace.run.select import step_number
 from tests.support.builders import TimelineBuilder
 from tests.support.synthetic import training_run
 
@@ -62,3 +63,18 @@ def test_a_collective_that_runs_into_the_next_step_keeps_its_own_figures() -> No
     columns = ["exposed_ns", "overlapped_ns"]
 
     assert run.collectives()[columns].values.tolist() == run.select(steps=(0, 0)).collectives()[columns].values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("ProfilerStep#4", 4),
+        ("step 12", 12),
+        ("ProfilerStep#²", None),
+        (f"ProfilerStep#{'9' * 5000}", None),
+        ("x", None),
+    ],
+)
+def test_names_of_steps_from_strangers_are_no_error(name: str, number: int | None) -> None:
+    """A sign that only looks like a digit, or more digits than Python reads, is no number."""
+    assert number == step_number(name)
