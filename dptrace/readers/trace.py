@@ -131,6 +131,8 @@ class Trace:
     """What was truncated, repaired, dropped or impossible: a sentence each, starting with the file's name."""
     cut: bool = False
     """Whether the file ends before the recording ends."""
+    host_name: str = ""
+    """Name of the machine that recorded it; empty if the file does not say."""
     detail: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     """Index into ``details``, one per event; empty where they were not read."""
     details: tuple[EventDetails, ...] = ()

@@ -169,6 +169,7 @@ def _timeline(
         collectives=collectives,
         windows=device_windows(steps, start, end, step),
         path=trace.path,
+        host_name=trace.host_name,
         notes=tuple(notes),
         launch_ns=launch,
         data_loading=_host_intervals(trace, "enumerate(DataLoader)"),

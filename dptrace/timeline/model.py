@@ -190,6 +190,8 @@ class Timeline(msgspec.Struct, frozen=True):
     """When the host was in a receive of a pipeline, in ns."""
     gpu: GpuProperties | None = None
     """What the file records of the GPU; None on CPU, and where it records nothing."""
+    host_name: str = ""
+    """Name of the machine, as the file records it; several machines may have one name."""
 
     def __post_init__(self) -> None:
         if len(self.launch_ns) != len(self.start_ns):

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
 
-__all__ = ["Offset", "SharedCollectives", "estimate_drift", "estimate_offset", "estimate_offsets"]
+__all__ = ["READ_NS", "Offset", "SharedCollectives", "estimate_drift", "estimate_offset", "estimate_offsets"]
 
 _FLOOR_NS = 1_000
 """Least uncertainty between two clocks: older traces round to whole microseconds."""
+READ_NS = 10_000
+"""Uncertainty of a shared clock: each process reads it through a counter that it calibrates itself."""
 _FEW, _DRIFTS = 3, 8
 """Fewest points for a scatter, and for a slope."""
 
@@ -30,6 +32,8 @@ class Offset(msgspec.Struct, frozen=True):
     uncertainty_ns: float
     count: int
     """Number of collectives it is the median of."""
+    agrees: bool = False
+    """Whether both clocks, as they are, have no rank leave a collective before all others have arrived."""
 
     def ahead_at(self, times: Int64) -> NDArray[np.float64]:
         """Return how far the clock is ahead at times on this clock, in ns."""
@@ -41,7 +45,8 @@ class Offset(msgspec.Struct, frozen=True):
         count = min(self.count, other.count) if self.count else other.count
         ahead = self.ahead_ns + other.ahead_ns + self.drift * (other.at_ns - self.at_ns)
         uncertainty = self.uncertainty_ns + other.uncertainty_ns
-        return Offset(ahead, self.drift + other.drift, other.at_ns, uncertainty, count)
+        agrees = self.agrees and other.agrees
+        return Offset(ahead, self.drift + other.drift, other.at_ns, uncertainty, count, agrees)
 
 
 class SharedCollectives(msgspec.Struct, frozen=True):
@@ -77,7 +82,9 @@ def estimate_offset(shared: SharedCollectives) -> Offset:
         scatter = max(least, min(scatter, max(high - ahead, ahead - low)))
     elif not np.isfinite(scatter):
         scatter = low - high
-    return Offset(ahead, drift, middle, max(scatter, _FLOOR_NS), len(level))
+    first, last = _causal(shared, np.zeros(len(time)))
+    agrees = first <= READ_NS and last >= -READ_NS
+    return Offset(ahead, drift, middle, max(scatter, _FLOOR_NS), len(level), agrees)
 
 
 def _quiet(shared: SharedCollectives) -> NDArray[np.bool_]:
@@ -152,7 +159,7 @@ def estimate_offsets(
     for start in range(devices):
         if found[start] is not None:
             continue
-        found[start] = Offset(0.0, 0.0, int(end_ns[0]) if len(end_ns) else 0, 0.0, 0)
+        found[start] = Offset(0.0, 0.0, int(end_ns[0]) if len(end_ns) else 0, 0.0, 0, agrees=True)
         level = [start]
         while level:
             level = _next_level(level, rows, table, found)

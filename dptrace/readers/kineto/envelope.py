@@ -37,6 +37,7 @@ class Metadata(msgspec.Struct, frozen=True):
     """What is damaged in the document around its events, a sentence each."""
     gloo_threads: Any = None
     """Ids of gloo's threads in order of creation, as dptrace's recorder lists them."""
+    host_name: Any = None
 
 
 class DocumentEnd(msgspec.Struct, frozen=True):
@@ -55,6 +56,7 @@ class _Document(msgspec.Struct, frozen=True):
     devices: Any = msgspec.field(default=None, name="deviceProperties")
     devices_2021: Any = msgspec.field(default=None, name="computeProperties")
     gloo_threads: Any = None
+    host_name: Any = None
 
 
 def decode_document(head: bytes, tail: bytes) -> Metadata | None:
@@ -72,6 +74,7 @@ def decode_document(head: bytes, tail: bytes) -> Metadata | None:
         document.distributed,
         document.devices or document.devices_2021,
         gloo_threads=document.gloo_threads,
+        host_name=document.host_name,
     )
 
 

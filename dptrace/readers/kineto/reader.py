@@ -157,6 +157,7 @@ def _assemble(
         gpus=gpus,
         damage=(*damage_of(source.name, columns, cut_off), *(f"{source.name}: {sentence}" for sentence in damage)),
         cut=bool(cut_off) and not columns.saw_last_event,
+        host_name=metadata.host_name if isinstance(metadata.host_name, str) else "",
         **columns.more(order),
     )
 

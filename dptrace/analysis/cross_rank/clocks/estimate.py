@@ -71,7 +71,7 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mappi
     A synchronizing collective ends on all ranks at nearly the same time, however late a rank arrived, so the offset is
     the median difference of these ends. Devices that share no such collective are compared through other devices, with
     the uncertainties added; those without any connection, by the messages they sent each other. Ranks on the CPUs of
-    one machine share one clock.
+    one machine share one clock, as ``run.json`` or the traces say.
 
     Args:
         metadata: the contents of ``run.json``, which names the host of each rank.
@@ -84,7 +84,7 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mappi
         matches.end_ns[synchronizing],
         len(devices),
     )
-    shared = shared_clock_devices(devices, metadata or {})
+    shared = shared_clock_devices(devices, metadata or {}, offsets, reference)
     misfits = _misfits(offsets, reference, shared)
     shared = [i if i in misfits else other for i, other in enumerate(shared)]
     unify_shared_clocks(offsets, reference, shared)
@@ -131,7 +131,10 @@ _SHARED_APART_NS = 1e9
 
 
 def _misfits(offsets: Sequence[Offset], reference: Sequence[int], shared: Sequence[int]) -> list[int]:
-    """Return the devices whose collectives cannot be those of their references, whatever their clocks show."""
+    """Return the devices whose collectives cannot be those of their references, whatever their clocks show.
+
+    Ends may scatter, as where cores are busy; where no rank leaves before all others have arrived, they fit.
+    """
     misfits = []
     for i, (other, first) in enumerate(zip(reference, shared, strict=True)):
         if first == i and other != i and _misfit(offsets[i]):
@@ -144,7 +147,7 @@ def _misfits(offsets: Sequence[Offset], reference: Sequence[int], shared: Sequen
 
 def _misfit(offset: Offset) -> bool:
     scattered = offset.uncertainty_ns > _APART_NS and offset.count >= _ENOUGH
-    return abs(offset.drift) > _DRIFT or scattered
+    return not offset.agrees and (abs(offset.drift) > _DRIFT or scattered)
 
 
 def exclude_misfits(matches: Matches, clocks: Clocks) -> Matches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dptrace.analysis.cross_rank.clocks.estimate import UNKNOWN_NS, Clocks, estimate, exclude_misfits
 from dptrace.analysis.cross_rank.delays.stragglers import stragglers
@@ -168,6 +169,46 @@ def test_ranks_on_the_cpus_of_one_machine_have_one_clock() -> None:
     assert "share one clock" in note
     gpus = [plain(0), shifted(plain(1), 5 * MS)]
     assert estimate(match(gpus), gpus, hosts((0, "here"), (0, "here"))).corrected[1]
+
+
+def on_host(number: int, ends_: list[int], host_name: str, length: int = 60 * MS) -> DeviceFigures:
+    device = rank(number, [reduce(0, end, length=length) for end in ends_], on_cpu=True)
+    return replace(device, timeline=replace(device.timeline, host_name=host_name))
+
+
+def scattered(ahead: int = 0) -> list[int]:
+    """Return ends of a rank that leaves its collectives up to 40 ms after the first rank, since its cores are busy."""
+    return [100 * MS * k + ahead + 40 * MS * (k * 7 % 11) // 10 for k in range(20)]
+
+
+EVEN = [100 * MS * k for k in range(20)]
+
+
+@pytest.mark.parametrize("names", [("vm", "vm", "vm"), ("vm", "vm", "other"), ("", "", "")])
+def test_ends_that_scatter_on_busy_cores_are_no_misfit(names: tuple[str, ...]) -> None:
+    """No rank leaves before all have arrived, so the collectives can be the same. The traces name the machine: ranks
+    of one share its clock, so that lateness far below the scatter is known; those of another, or of none, do not.
+    """
+    devices = [on_host(number, scattered() if number else EVEN, name) for number, name in enumerate(names)]
+    matches = match(devices)
+    clocks = estimate(matches, devices)
+    one = [name == "vm" for name in names]
+
+    assert not clocks.misfit.any()
+    assert exclude_misfits(matches, clocks).complete.all()
+    assert one[1:] == [bool(ns < 100_000) for ns in clocks.uncertainty_ns[1:]]
+    assert all(one) == any("All ranks ran on the CPUs of one machine" in note for note in clocks.notes)
+
+
+@pytest.mark.parametrize("ahead", [5 * MS, 3_600_000 * MS])
+def test_machines_with_one_name_and_two_clocks_are_compared(ahead: int) -> None:
+    """Virtual machines often have one name. By the times as they are, a rank left before another arrived."""
+    devices = [on_host(number, [end + ahead * number for end in ends()], "vm", 50_000) for number in (0, 1)]
+    clocks = estimate(match(devices), devices)
+
+    assert ahead == pytest.approx(int(clocks.offset_ns[1]), abs=10_000)
+    assert clocks.corrected[1]
+    assert not clocks.misfit.any()
 
 
 def test_two_recordings_on_one_machine_are_not_one_job() -> None:
