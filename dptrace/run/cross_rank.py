@@ -16,7 +16,7 @@ from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta
 from dptrace.analysis.cross_rank.clocks.estimate import UNKNOWN_NS, Clocks, estimate, exclude_misfits
 from dptrace.analysis.cross_rank.ddp_buckets import Buckets, buckets, instance_names
 from dptrace.analysis.cross_rank.delays.stragglers import Stragglers, stragglers
-from dptrace.analysis.cross_rank.exposed_wait import ExposedWait, exposed_waits, sum_of_waits
+from dptrace.analysis.cross_rank.exposed_wait import ExposedWait, exposed_waits, sum_of_waits, waits_by_rank
 from dptrace.analysis.cross_rank.latency import Latency, latencies
 from dptrace.analysis.cross_rank.transfers import Timing, timing
 from dptrace.analysis.findings.detect import Finding, findings
@@ -26,6 +26,9 @@ from dptrace.core.units import plural
 from dptrace.timeline.model import Phase
 
 __all__ = ["CrossRankAnalysis", "analyze_cross_rank"]
+
+_MOST_NAMED = 3
+"""Most ranks that waiting is said to be for."""
 
 
 class CrossRankAnalysis(msgspec.Struct, frozen=True, dict=True):
@@ -141,35 +144,26 @@ class CrossRankAnalysis(msgspec.Struct, frozen=True, dict=True):
             for device, index, start, end, wait, late, known in columns
         ]
 
-    def waits_for(self) -> int | None:
-        """Return the rank that more than half of the run's exposed waiting is for; None if there is none.
+    def waits_for(self) -> tuple[int, ...]:
+        """Return the ranks that more than half of the run's exposed waiting is for, most first; at most three.
 
-        It is the origin of the delays where that is known, otherwise the rank that arrived last.
+        One rank, if more than half of the waiting is for it alone. Otherwise the fewest, where each moment of waiting
+        counts in equal parts for those that had not arrived; none if these are more than three.
         """
-        whole = sum(int(wait.wait_ns.sum()) for wait in self.exposed_waits)
-        for caused in (self._waits_by_origin(), self._waits_by_last_rank()):
-            rank = max(caused, key=lambda rank: caused[rank], default=-1)
-            if 2 * caused.get(rank, 0) > whole:
-                return rank
-        return None
-
-    def _waits_by_origin(self) -> Counter[int]:
-        """Return the exposed wait of all ranks that each straggler caused, in ns."""
-        late, caused = self.stragglers, Counter[int]()
-        early = np.diff(self.matches.first) - np.bincount(late.instance, minlength=len(self.matches))
-        costs = (late.cost_ns * early[late.instance]).tolist()
-        for device, cost, cause in zip(late.device.tolist(), costs, late.cause, strict=True):
-            if cause != "passed_on":
-                caused[self.matches.device_ids[device][0]] += cost
-        return caused
-
-    def _waits_by_last_rank(self) -> Counter[int]:
-        """Return the exposed wait of all ranks for each rank that arrived last, in ns."""
-        caused = Counter[int]()
+        whole = sum(int(wait.calls.exposed_ns.clip(0).sum()) for wait in self.exposed_waits)
+        alone = Counter[int]()
         for calls in (wait.calls for wait in self.exposed_waits):
             for rank, ns in zip(calls.waits_for.tolist(), calls.exposed_ns.tolist(), strict=True):
-                caused[rank] += ns if rank >= 0 else 0
-        return caused
+                alone[rank] += ns if rank >= 0 else 0
+        for rank, ns in alone.most_common(1):
+            if 2 * ns > whole:
+                return (rank,)
+        caused = waits_by_rank(self.matches, self.exposed_waits)
+        ranks = sorted(caused, key=lambda rank: (-caused[rank], rank))[:_MOST_NAMED]
+        for count in range(2, len(ranks) + 1):
+            if 2 * sum(caused[rank] for rank in ranks[:count]) > whole:
+                return tuple(ranks[:count])
+        return ()
 
     def mean_waits_by_kind(self) -> dict[str, dict[str, float | None]]:
         """Return the mean waits of a GPU and step for each kind of collective, by the names in WAIT_FIGURES, in ns.

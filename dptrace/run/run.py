@@ -373,6 +373,7 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
             align: correct clocks that are off before ranks are compared.
             memory: add the memory of each rank and device, for which its file is read again.
         """
+        from dptrace.run.mean_step import mean_step
         from dptrace.run.memory import memory_dicts, memory_notes
 
         across = self.cross_rank if align else self.analyze_cross_rank(align=False)
@@ -381,6 +382,7 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
             "schema": SCHEMA,
             "run": self.path,
             "world_size": self.world_size,
+            "mean_step": None if (step := mean_step(across)) is None else step.to_dict(),
             "ranks": tables.rank_dicts(self.devices, across.exposed_waits, across.matches.groups, self.metadata),
             "notes": [*self.notes, *across.notes, *(memory_notes(self) if memory else ())],
             **({"pipelines": tables.pipeline_dicts(self._pipelines(across), self.timelines)} if staged else {}),

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from dptrace.analysis.cross_rank.exposed_wait import exposed_parts, sum_of_waits
 from dptrace.analysis.matching.coordinates import coordinates
 from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, PART_LABELS, waiting_label
-from dptrace.analysis.per_gpu.split import FIGURES, Part, overlap_percent
-from dptrace.core.arrays import median
+from dptrace.analysis.per_gpu.split import Part, overlap_percent
+from dptrace.core.text import sanitize
 from dptrace.core.units import byte_size, duration, milliseconds, share
 from dptrace.run.cross_rank import CrossRankAnalysis
+from dptrace.run.mean_step import MeanStep, mean_step
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import plain, rank_label, step_label
 from dptrace.viewers.base.headline import headline
+from dptrace.viewers.base.path_kinds import step_words
 from dptrace.viewers.terminal.run_facts import (
     expert_lines,
     in_flight_lines,
@@ -38,59 +38,61 @@ HINT = "--all prints every table in full: each step, rank and collective."
 
 
 def sentence(run: Run) -> Text:
-    """Return the length of a step, and its exposed communication and idle time, as one sentence."""
-    if not any(len(figures.names) for figures in run.splits):
+    """Return the length of the mean step, and its exposed communication and idle time, as one sentence."""
+    found = mean_step(run.cross_rank)
+    if found is None:
         return Text("There is no step in this run.", style="bold")
-    total = _totals(run)
-    wall = max(total["wall_ns"], 1)
-    step = median(np.concatenate([figures.figures["wall_ns"] for figures in run.splits]))
-    text = Text(f"A step takes {milliseconds(float(step))} ms (median): ", style="bold")
-    text.append(_exposed(run, total), style="bold red")
-    percent = overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])
+    text = Text(f"A step takes {milliseconds(found.wall_ns)} ms{_which(found)}: ", style="bold")
+    text.append(_exposed(found), style="bold red")
+    figures = found.figures_ns
+    percent = overlap_percent(figures["overlapped_comm_ns"], figures["exposed_comm_ns"])
     hidden = "no communication" if percent is None else f"{percent:.1f} % of communication overlapped"
-    text.append(f", {100 * total['idle_ns'] / wall:.1f} % idle; {hidden}.")
+    text.append(f", {100 * figures['idle_ns'] / max(found.wall_ns, 1):.1f} % idle; {hidden}.")
     if (recomputed := run.recompute_percent()) is not None:
         text.append(f" {recomputed:.1f} % of backward recomputes forward (activation checkpointing).")
     return text
 
 
-def _exposed(run: Run, total: Mapping[str, int]) -> str:
-    """Return the shares of waiting and of transfer in exposed communication, with the rank that is waited for."""
-    waits, wall = sum_of_waits(run.cross_rank.exposed_waits), max(total["wall_ns"], 1)
-    if waits["exposed_wait_ns"] is None:
-        why = " (waiting unknown: incomplete collectives)" if waits["exposed_unmatched_ns"] else ""
-        return f"{100 * total['exposed_comm_ns'] / wall:.1f} % exposed communication{why}"
-    parts = exposed_parts(total["exposed_comm_ns"], waits)
-    shares = {label.lower(): 100 * ns / wall for label, ns in _labeled(run, parts)}
-    missing = EXPOSED_LABELS["exposed_unmatched_ns"].lower()
-    return ", ".join(f"{part:.1f} % {label}" for label, part in shares.items() if label != missing or part >= 0.05)
+def _which(found: MeanStep) -> str:
+    """Return that the step is a mean of several, and the longest and the shortest where they stand out."""
+    if found.steps == 1:
+        return ""
+    apart = [
+        f"{word} {milliseconds(found.apart_ns[name])} ms in {sanitize(step_words(name))}"
+        for word, name in (("longest", found.longest), ("shortest", found.shortest))
+        if name in found.apart_ns
+    ]
+    median = f"; median {milliseconds(found.median_ns)} ms, {', '.join(apart)}" if apart else ""
+    return f" (mean of {found.steps}{median})"
 
 
-def _labeled(run: Run, parts: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """Yield the label and ns of each part of exposed communication; that of waiting has the rank."""
-    for name, ns in parts.items():
-        waits = name == "exposed_wait_ns"
-        yield waiting_label(run.cross_rank.waits_for()) if waits else EXPOSED_LABELS[name], ns
+def _exposed(found: MeanStep) -> str:
+    """Return the shares of waiting and of transfer in exposed communication, with the ranks that are waited for."""
+    unknown = found.waits_ns["exposed_wait_ns"] is None and found.waits_ns["exposed_unmatched_ns"]
+    why = " (waiting unknown: incomplete collectives)" if unknown else ""
+    missing = EXPOSED_LABELS["exposed_unmatched_ns"]
+    shares = {label: 100 * ns / max(found.wall_ns, 1) for label, ns in _labeled(found)}
+    kept = {label: part for label, part in shares.items() if label != missing or part >= 0.05}
+    return ", ".join(f"{part:.1f} % {label.lower()}" for label, part in kept.items()) + why
 
 
-def _totals(run: Run) -> dict[str, int]:
-    totals = [figures.total() for figures in run.splits]
-    return {name: sum(total[name] for total in totals) for name in FIGURES}
+def _labeled(found: MeanStep) -> Iterator[tuple[str, float]]:
+    """Yield the label and ns of each part of exposed communication; that of waiting has the ranks."""
+    for name, ns in found.exposed_ns.items():
+        yield waiting_label(found.waits_for) if name == "exposed_wait_ns" else EXPOSED_LABELS[name], ns
 
 
 def _mean_split(run: Run) -> str:
-    """Return the mean of all ranks and steps, by part."""
-    steps, total = sum(len(figures.names) for figures in run.splits), _totals(run)
-    wall = total["wall_ns"]
-    if not wall:
+    """Return the mean step by part."""
+    found = mean_step(run.cross_rank)
+    if found is None or not found.wall_ns:
         return ""
-    exposed = exposed_parts(total["exposed_comm_ns"], sum_of_waits(run.cross_rank.exposed_waits))
     parts = list[tuple[str, float]]()
     for part, label in PART_LABELS.items():
-        one = (label, total[f"{part.name.lower()}_ns"])
-        parts += _labeled(run, exposed) if part is Part.EXPOSED_COMM else [one]
-    listed = (f"{label.lower()} {duration(ns / steps)} ({share(ns / wall)})" for label, ns in parts if ns)
-    return f"Mean step, {duration(wall / steps)}: {', '.join(listed)}."
+        one = (label, found.figures_ns[f"{part.name.lower()}_ns"])
+        parts += _labeled(found) if part is Part.EXPOSED_COMM else [one]
+    listed = (f"{label.lower()} {duration(ns)} ({share(ns / found.wall_ns)})" for label, ns in parts if ns)
+    return f"Mean step, {duration(found.wall_ns)}: {', '.join(listed)}."
 
 
 def _description(run: Run) -> Text:

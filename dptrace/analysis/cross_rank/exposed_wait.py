@@ -19,10 +19,18 @@ from dptrace.analysis.cross_rank.clocks.estimate import Clocks
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, subtract, union
 
-__all__ = ["WAIT_FIGURES", "CallWaits", "ExposedWait", "WaitFigures", "exposed_parts", "exposed_waits", "sum_of_waits"]
+__all__ = [
+    "WAIT_FIGURES",
+    "CallWaits",
+    "ExposedWait",
+    "WaitFigures",
+    "exposed_parts",
+    "exposed_waits",
+    "sum_of_waits",
+    "waits_by_rank",
+]
 
 WAIT_FIGURES = ("exposed_wait_ns", "exposed_unmatched_ns")
 """The figures next to ``exposed_comm_ns`` in every table."""
@@ -43,10 +51,10 @@ class WaitFigures(msgspec.Struct, frozen=True):
         wait = int(self.wait_ns[number]) if self.known[number] else None
         return {"exposed_wait_ns": wait, "exposed_unmatched_ns": int(self.unmatched_ns[number])}
 
-    def median(self) -> dict[str, int | None]:
-        """Return the medians over the steps; the wait is None unless it is known in all of them."""
-        wait = int(median(self.wait_ns)) if self.known.all() and len(self.known) else None
-        return {"exposed_wait_ns": wait, "exposed_unmatched_ns": int(median(self.unmatched_ns))}
+    def mean(self) -> dict[str, float | None]:
+        """Return the means over the steps; the wait is None if it is not known in any step."""
+        steps = max(len(self.known), 1)
+        return {name: None if ns is None else ns / steps for name, ns in self.total().items()}
 
     def cut(self, steps: slice) -> WaitFigures:
         """Keep some steps."""
@@ -203,6 +211,43 @@ def _waits_for(matches: Matches) -> NDArray[np.int32]:
     wait = length - length[last_member]
     rank = np.array([rank for rank, _ in matches.device_ids], np.int32)[matches.device[last_member]]
     return np.where((wait > 0) & (2 * alone_ns[matches.instance] > wait), rank, -1).astype(np.int32)
+
+
+def waits_by_rank(matches: Matches, waits: Sequence[ExposedWait]) -> dict[int, float]:
+    """Return for each rank the exposed waiting of others that was for it, in ns, in collectives with all their ranks.
+
+    Each moment of a wait counts in equal parts for the ranks that had not arrived::
+
+        rank 0   ░░░░░░░░░░░░▒▒▒   waits for 1 and 2 in equal parts, then for 2
+        rank 1           ░░░░▒▒▒   waits for 2
+        rank 2               ▒▒▒
+    """
+    length, (wait_ns, exposed) = matches.end_ns - matches.start_ns, np.zeros((2, len(matches.device)))
+    for number, wait in enumerate(waits):
+        own = matches.device == number
+        wait_ns[own] = wait.calls.wait_ns[matches.index[own]]
+        exposed[own] = wait.calls.exposed_ns[matches.index[own]]
+    order = np.lexsort((-length, matches.instance))
+    instance, ordered = matches.instance[order], length[order].astype(np.float64)
+    rank = np.array([rank for rank, _ in matches.device_ids], np.int64)[matches.device[order]]
+    last = matches.first[1:][instance] - 1
+    place = np.arange(len(order))
+    # What a member that is already there waits for each later one until the next arrives, in equal parts.
+    part = np.append(ordered[:-1] - ordered[1:], 0)[: len(order)] / np.maximum(last - place, 1)
+    until = _sums_before(np.where(place < last, part, 0), matches.first)
+    whole = ordered - ordered[last]
+    known = (whole > 0) & (whole == wait_ns[order])
+    density = np.divide(exposed[order], whole, out=np.zeros(len(order)), where=known)
+    caused = until * _sums_before(density, matches.first) - _sums_before(density * until, matches.first)
+    found = np.bincount(rank, caused, 1)
+    return {one: float(found[one]) for one in np.flatnonzero(found > 0).tolist()}
+
+
+def _sums_before(values: NDArray[np.float64], first: Int64) -> NDArray[np.float64]:
+    """Return for each member the sum over those before it in its instance."""
+    sums = np.concatenate(([0.0], np.cumsum(values)))[:-1]
+    before: NDArray[np.float64] = sums - np.repeat(sums[first[:-1]] if len(values) else sums, np.diff(first))
+    return before
 
 
 class _Members(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dptrace.analysis.per_gpu.split import Part
 
 __all__ = ["CAUSE_LABELS", "EXPOSED_LABELS", "OVERLAPPED_LABEL", "PART_LABELS", "waiting_label"]
@@ -37,6 +39,13 @@ CAUSE_LABELS: dict[str, str] = {
 """By the names in ``idle.CAUSES``."""
 
 
-def waiting_label(rank: int | None) -> str:
-    """Return the label of waiting for a rank; None stands for several or unknown ranks."""
-    return EXPOSED_LABELS["exposed_wait_ns"] if rank is None or rank < 0 else f"Waiting for rank {rank}"
+def waiting_label(rank: int | Sequence[int] | None) -> str:
+    """Return the label of waiting for a rank, or a few; None and no rank stand for many or unknown ranks.
+
+    >>> waiting_label(2), waiting_label((2, 1, 3)), waiting_label(())
+    ('Waiting for rank 2', 'Waiting for ranks 2, 1 and 3', 'Waiting for other ranks')
+    """
+    ranks = () if rank is None else [one for one in ([rank] if isinstance(rank, int) else rank) if one >= 0]
+    if len(ranks) < 2:
+        return f"Waiting for rank {ranks[0]}" if ranks else EXPOSED_LABELS["exposed_wait_ns"]
+    return f"Waiting for ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

@@ -22,7 +22,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, subtract, union, union_all
 from dptrace.timeline.model import Kind, Phase, Timeline
 
@@ -126,9 +125,9 @@ class Split(msgspec.Struct, frozen=True):
         """Return the sum of each figure over the steps."""
         return {name: int(values.sum()) for name, values in self.figures.items()}
 
-    def median(self) -> dict[str, int]:
-        """Return the median of each figure over the steps; the medians need not add up."""
-        return {name: int(median(values)) for name, values in self.figures.items()}
+    def mean(self) -> dict[str, float]:
+        """Return the mean step, whose parts add up to its wall time; zeros without steps."""
+        return {name: ns / max(len(self.names), 1) for name, ns in self.total().items()}
 
 
 def _sets(timeline: Timeline) -> list[IntervalSet]:
@@ -292,7 +291,7 @@ class KindFigures(msgspec.Struct, frozen=True):
     """Of its time in the whole run; None if it took no time."""
 
 
-def overlap_percent(overlapped_ns: int, exposed_ns: int) -> float | None:
+def overlap_percent(overlapped_ns: float, exposed_ns: float) -> float | None:
     """Return the share of communication that compute overlaps, in percent; None without communication."""
     whole = overlapped_ns + exposed_ns
     return 100 * overlapped_ns / whole if whole else None

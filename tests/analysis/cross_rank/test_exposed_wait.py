@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dptrace.analysis.cross_rank.clocks.estimate import Clocks, estimate
-from dptrace.analysis.cross_rank.exposed_wait import ExposedWait, exposed_waits, sum_of_waits
+from dptrace.analysis.cross_rank.exposed_wait import ExposedWait, exposed_waits, sum_of_waits, waits_by_rank
 from dptrace.analysis.cross_rank.transfers import timing
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
@@ -186,7 +186,7 @@ def test_the_wait_ends_when_the_last_rank_arrives() -> None:
     assert [[20 * MS], [70 * MS]] == [part.tolist() for part in waiting.intervals]
     assert [50 * MS, 0] == waiting.wait_ns.tolist()
     assert {"exposed_wait_ns": 50 * MS, "exposed_unmatched_ns": 0} == waiting.step(0) == waiting.total()
-    assert {"exposed_wait_ns": None, "exposed_unmatched_ns": 0} == waiting.median()
+    assert {"exposed_wait_ns": 25 * MS, "exposed_unmatched_ns": 0} == waiting.mean()
     assert {"exposed_wait_ns": None, "exposed_unmatched_ns": 0} == waiting.step(1)
     assert {"exposed_wait_ns": 0, "exposed_unmatched_ns": 0} == last.step(0)
     assert [1, -1] == waiting.waits_for.tolist()
@@ -305,17 +305,39 @@ def test_each_collective_shows_its_wait_and_the_rank_that_caused_it() -> None:
 
 
 def test_the_run_waits_for_the_rank_that_causes_most() -> None:
-    """The origin of more than half of all exposed waiting; nobody without a wait, or when two share it."""
+    """One rank for more than half of all exposed waiting; two that share it; nobody without a wait."""
     two, shared = (
         Run("r", tuple(_late(rank, start, size=3).build() for rank, start in enumerate(starts)))
         for starts in ((20, 30, 70), (20, 68, 70))
     )
     none = Run("r", tuple(_late(rank, 20).build() for rank in range(2)))
 
-    assert 1 == _run().cross_rank.waits_for()
-    assert 2 == two.cross_rank.waits_for()
-    assert none.cross_rank.waits_for() is shared.cross_rank.waits_for() is None
-    assert 1 == _run().select(ranks={0}).cross_rank.waits_for()
+    assert (1,) == _run().cross_rank.waits_for()
+    assert (2,) == two.cross_rank.waits_for()
+    assert (2, 1) == shared.cross_rank.waits_for()
+    assert () == none.cross_rank.waits_for()
+    assert (1,) == _run().select(ranks={0}).cross_rank.waits_for()
+
+
+@given(st.lists(st.lists(st.integers(0, 40), min_size=2, max_size=5), min_size=1, max_size=4), st.data())
+def test_waits_are_divided_among_the_ranks_that_have_not_arrived(calls: list[list[int]], data: st.DataObject) -> None:
+    """Moment by moment, by definition; what is exposed of a wait is divided like the whole."""
+    ranks = max(map(len, calls))
+    groups = [(starts, data.draw(st.permutations(range(ranks)))[: len(starts)]) for starts in calls]
+    builds = [TimelineBuilder(rank, bounds=(0, 1_000 * MS)).compute(0, 0) for rank in range(ranks)]
+    expected = dict.fromkeys(range(ranks), 0.0)
+    for number, (starts, members) in enumerate(groups):
+        comm = Collective("all_reduce", 64, "float", str(number), len(members), ranks=tuple(members))
+        for start, member in zip(starts, members, strict=True):
+            builds[member].collective((100 * number + start) * MS, (100 * number + 50) * MS, comm)
+        for moment in range(40):
+            late = [member for start, member in zip(starts, members, strict=True) if start > moment]
+            for member in late:
+                expected[member] += (len(members) - len(late)) * MS / len(late)
+    across = Run("r", tuple(build.build() for build in builds)).cross_rank
+
+    found = waits_by_rank(across.matches, across.exposed_waits)
+    assert {rank: found.get(rank, 0) for rank in expected} == pytest.approx(expected, abs=MS / 1_000)
 
 
 def test_sums_leave_unknown_waits_out() -> None:

@@ -132,13 +132,11 @@ def test_a_kind_of_collective_is_counted_in_the_step_that_launched_it() -> None:
     assert ([11_000, 11_000], [20_000, 20_000]) == (figures.exposed_ns.tolist(), figures.overlapped_ns.tolist())
 
 
-def test_medians_are_those_of_each_figure_by_itself() -> None:
-    """The middle of three steps, the mean of two, independent of the other figures."""
-    three = TimelineBuilder(bounds=(0, 100, 250, 300)).compute(0, 30).compute(100, 110).compute(250, 270)
-    two = TimelineBuilder(bounds=(0, 100, 300)).compute(0, 30).compute(100, 110)
+def test_the_mean_step_adds_up() -> None:
+    """The means of three steps of different lengths, idle time included."""
+    three = split(TimelineBuilder(bounds=(0, 100, 250, 300)).compute(0, 30).compute(100, 110).compute(250, 270).build())
 
-    assert (20, 100) == tuple(split(three.build()).median()[name] for name in ("forward_ns", "wall_ns"))
-    assert (20, 150) == tuple(split(two.build()).median()[name] for name in ("forward_ns", "wall_ns"))
+    assert (20, 80, 100) == tuple(three.mean()[name] for name in ("forward_ns", "idle_ns", "wall_ns"))
 
 
 def test_figures_come_in_the_documented_order() -> None:

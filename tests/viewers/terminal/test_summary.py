@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import re
 
+import numpy as np
+import pytest
 from rich.console import Console
 
+import dptrace
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective
 from dptrace.viewers.terminal.summary import print_collectives, print_run, sentence
 from tests.support.builders import TimelineBuilder, two_rank_timelines
-from tests.support.jobs import MS, late_run
+from tests.support.jobs import MS, job, late_run
+from tests.support.paths import ROOT
 
 
 def flat(text: str) -> str:
@@ -27,7 +32,7 @@ def test_findings_come_before_tables_and_notes_last() -> None:
     """The headline, the findings, the tables, the notes."""
     lines = printed(Run("runs/x", two_rank_timelines(), notes=("mind this",))).splitlines()
 
-    assert lines[1].startswith("A step takes 0.10 ms (median): ")
+    assert lines[1].startswith("A step takes 0.10 ms (mean of 2): ")
     noted = [line.strip() for line in lines if line.startswith("!")]
     assert "! mind this" == noted[0]
     assert noted[-1] == lines[-1].strip()
@@ -36,9 +41,9 @@ def test_findings_come_before_tables_and_notes_last() -> None:
         for start in (
             "Mean step, ",
             "Findings",
-            "median of the steps",
-            "collectives, per GPU",
-            "idle by cause",
+            "mean step by rank",
+            "mean step by kind",
+            "mean step by cause",
             "--all",
         )
     ]
@@ -88,8 +93,8 @@ def test_the_headline_divides_exposed_communication() -> None:
     assert "exposed communication" not in text[: text.index("Findings")]
 
 
-def test_ranks_that_share_a_wait_are_not_named() -> None:
-    """Two ranks are late, at a collective with another one each."""
+def test_ranks_that_share_a_wait_are_named_together() -> None:
+    """Two ranks are late, at a collective with another one each; more than three are many."""
     comm = [Collective("all_reduce", 4_096, "float", str(pair), 2, ranks=(pair, pair + 1)) for pair in (0, 2)]
     starts = (20, 70, 20, 70)
     builders = [
@@ -97,7 +102,44 @@ def test_ranks_that_share_a_wait_are_not_named() -> None:
         for rank, start in enumerate(starts)
     ]
 
-    assert " waiting for other ranks," in sentence(Run("r", tuple(build.build() for build in builders))).plain
+    assert " waiting for ranks 1 and 3," in sentence(Run("r", tuple(build.build() for build in builders))).plain
+    assert " waiting for other ranks," in sentence(late_run(20, *[70] * 8)).plain
+
+
+def cells(table: str, label: str, column: int) -> list[float]:
+    """Return a column of numbers below a table's title, in the rows that begin with a rank."""
+    rows = table[table.index(label) :].split("\n\n")[0].splitlines()
+    return [float(row.split()[column].replace(",", "")) for row in rows if row[:1].isdigit()]
+
+
+@pytest.mark.parametrize(
+    ("name", "longest"), [("", 1), ("", 3), ("", 50), ("ddp_cpu_2ranks", 1), ("interleaved_cpu_2ranks", 1)]
+)
+def test_every_share_of_the_headline_is_that_of_the_tables(name: str, longest: int) -> None:
+    """Each percentage is the table's figure over the headline's step, and the causes of idle time add up to it; one
+    step of many times the length of the others changes nothing about that, and is named with the median.
+    """
+    run = dptrace.open(ROOT / "traces" / name) if name else job(steps=5, first=longest)
+    text = printed(run)
+    step = float(re.search(r"A step takes ([\d.,]+) ms", text)[1].replace(",", ""))  # type: ignore[index]
+    part = {
+        what: float(share) / 100 * step
+        for share, what in re.findall(r"([\d.]+) % (waiting|exposed transfer|idle)", sentence(run).plain)
+    }
+    figures = {heading: np.mean(cells(text, "mean step by rank", place)) for heading, place in COLUMNS.items()}
+    rounding = 0.0006 * step + 0.006
+
+    assert figures["wall"] == pytest.approx(step, abs=rounding)
+    assert figures["idle"] == pytest.approx(part["idle"], abs=rounding)
+    assert figures["waiting"] == pytest.approx(part["waiting"], abs=rounding)
+    assert figures["exposed"] == pytest.approx(part["waiting"] + part["exposed transfer"], abs=2 * rounding)
+    assert cells(text, "mean step by cause", -1) == pytest.approx(cells(text, "mean step by rank", COLUMNS["idle"]))
+    assert run.to_dict()["mean_step"]["wall_ns"] / 1e6 == pytest.approx(step, abs=rounding)
+    assert (longest > 1) == ("longest" in sentence(run).plain) == ("; median" in sentence(run).plain)
+
+
+COLUMNS = {"exposed": 5, "waiting": 6, "idle": 8, "wall": 9}
+"""Places in the rows of the table by rank."""
 
 
 def test_an_unknown_wait_is_reported_once() -> None:

@@ -40,7 +40,7 @@ HEADINGS = {
 _WAIT_HEADINGS = {"exposed_wait_ns": "of which\nwaiting", "exposed_unmatched_ns": "incom-\nplete"}
 """Parts of exposed communication, which follow it."""
 
-Figures = Mapping[str, int | None]
+Figures = Mapping[str, float | None]
 
 MAX_STEPS = 12
 MAX_RANKS = 16
@@ -101,39 +101,40 @@ def _heading(timeline: Timeline) -> Text:
 
 
 def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, every: bool) -> Table:
-    """Return the table of one rank: a row for each step, the median, and each part's share of the wall time."""
+    """Return the table of one rank: a row for each step, the mean, and each part's share of the wall time."""
     headings = _headings([waits.step(k) for k in range(len(figures.names))])
     table = _table(_heading(timeline), "step", headings)
     shown = range(len(figures.names)) if every or len(figures.names) <= MAX_STEPS else range(MAX_STEPS // 2)
     for k in shown:
         table.add_row(
             plain(step_label(figures.names[k])),
-            *_row({name: int(figures.figures[name][k]) for name in FIGURES} | waits.step(k), headings),
+            *_row({**{name: int(figures.figures[name][k]) for name in FIGURES}, **waits.step(k)}, headings),
         )
     if len(shown) < len(figures.names):
         table.add_row("…", *["…"] * (len(headings) + 1))
     if len(figures.names) > 1:
         table.add_section()
-        table.add_row("med.", *_row(figures.median() | waits.median(), headings), style="bold")
-    total: Figures = figures.total() | waits.total()
+        table.add_row("mean", *_row({**figures.mean(), **waits.mean()}, headings), style="bold")
+    total: Figures = {**figures.total(), **waits.total()}
     wall = max(total["wall_ns"] or 0, 1)
     shares = (_share(total[name], wall) for name in headings)
     table.add_row("share", *shares, _overlap(total), style="dim")
     return table
 
 
-def _share(ns: int | None, wall: int) -> str:
+def _share(ns: float | None, wall: float) -> str:
     return "?" if ns is None else f"{100 * ns / wall:.1f}%".replace("100.0", "100")
 
 
 def _ranks_table(run: Run, every: bool) -> Table:
-    """Return a table with a row for each rank: its medians over the steps."""
-    waits = run.cross_rank.exposed_waits
-    headings = _headings([wait.median() for wait in waits])
-    table = _table("median of the steps, ms", "rank", headings)
+    """Return a table with a row for each rank: its mean step."""
+    both = zip(run.splits, run.cross_rank.exposed_waits, strict=True)
+    means: list[Figures] = [{**figures.mean(), **waits.mean()} for figures, waits in both]
+    headings = _headings(means)
+    table = _table("mean step by rank, ms", "rank", headings)
     shown = len(run.splits) if every else min(len(run.splits), MAX_RANKS)
-    for timeline, figures, wait in list(zip(run.timelines, run.splits, waits, strict=True))[:shown]:
-        table.add_row(rank_label(run, timeline), *_row(figures.median() | wait.median(), headings))
+    for timeline, figures in list(zip(run.timelines, means, strict=True))[:shown]:
+        table.add_row(rank_label(run, timeline), *_row(figures, headings))
     if shown < len(run.splits):
         table.add_row("…", *["…"] * (len(headings) + 1))
     return table
@@ -156,11 +157,11 @@ _KIND_HEADINGS = {"exposed_wait_ns": "waiting ms", "exposed_unmatched_ns": "inco
 
 
 def collective_table(run: Run) -> Table | None:
-    """Return a table with a row for each kind of collective: the average of a GPU and step; None without any."""
+    """Return a table with a row for each kind of collective in the mean step; None without any."""
     kinds = by_kind(run.splits)
     if not kinds:
         return None
-    table = titled_table(f"collectives, per {'rank' if run.on_cpu else 'GPU'} and step, mean")
+    table = titled_table("mean step by kind of collective")
     waits = run.cross_rank.mean_waits_by_kind()
     columns = {name: heading for name, heading in _KIND_HEADINGS.items() if any(one[name] for one in waits.values())}
     table.add_column("kind", no_wrap=True)
@@ -192,7 +193,7 @@ CAUSE_HEADINGS = {
 
 
 def idle_table(run: Run, every: bool = False) -> Table | None:
-    """Return a table with a row for each rank: the mean of its steps by cause; None where no GPU was idle.
+    """Return a table with a row for each rank: its mean step's idle time by cause; None where no GPU was idle.
 
     Args:
         every: leave no rank out.
@@ -200,7 +201,7 @@ def idle_table(run: Run, every: bool = False) -> Table | None:
     devices = [device for device in run.devices if len(device.timeline.windows)]
     if not any(device.split.figures["idle_ns"].any() for device in devices):
         return None
-    table = titled_table("idle by cause, mean of the steps, ms")
+    table = titled_table("mean step by cause of idle time, ms")
     shown_causes = [cause for cause in CAUSES if any(device.idle_causes[cause].any() for device in devices)]
     for heading in ("rank", *(CAUSE_HEADINGS[cause] for cause in shown_causes), "idle"):
         table.add_column(heading, justify="right" if heading != "rank" else "left", no_wrap=True)

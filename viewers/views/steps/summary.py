@@ -43,8 +43,7 @@ def _means(run: Run) -> dict[str, StepFigures]:
     devices = with_steps(run)
     grid = step_grid(devices)
     means = {name: grid.mean(name).tolist() for name in grid.figures}
-    steps = grid.present.sum(axis=1).tolist()
-    waits = [{name: ns and ns / steps[row] for name, ns in w.total().items()} for row, w in enumerate(step_waits(run))]
+    waits = [wait.mean() for wait in step_waits(run)]
     return {
         rank: {name: values[row] for name, values in means.items()} | waits[row]
         for row, rank in enumerate(rank_labels(run, devices))
