@@ -143,7 +143,7 @@ def make_sides(before: Sequence[Run], after: Sequence[Run], every_step: bool = F
     of_steps = iter(kinds.of_steps)
     kept = [[(sample, next(of_steps)) for sample in side] for side in samples]
     a, b = (Side(tuple(sample.keep(kind >= 0) for sample, kind in side)) for side in kept)
-    return Sides(a, b, _steps(kept, a, b, not kinds.unlike), kinds, tuple(shared), matching)
+    return Sides(a, b, _steps(kept, a, b, kinds), kinds, tuple(shared), matching)
 
 
 def _shared(runs: Sequence[Run]) -> list[DeviceId]:
@@ -151,7 +151,7 @@ def _shared(runs: Sequence[Run]) -> list[DeviceId]:
     return [device_id for device_id in ids[0] if all(device_id in other for other in ids[1:])]
 
 
-def _steps(kept: Sequence[Sequence[tuple[RunSample, Int64]]], a: Side, b: Side, alike: bool) -> Steps:
+def _steps(kept: Sequence[Sequence[tuple[RunSample, Int64]]], a: Side, b: Side, kinds: StepKinds) -> Steps:
     """Describe the kept steps; those of sides without a common kind can't support any claim."""
     kind = np.concatenate([one[one >= 0] for side in kept for _, one in side])
     recordings = [*a.samples, *b.samples]
@@ -161,5 +161,6 @@ def _steps(kept: Sequence[Sequence[tuple[RunSample, Int64]]], a: Side, b: Side, 
         recording=np.repeat(np.arange(len(recordings)), counts),
         kind=np.unique(kind, return_inverse=True)[1],
         place=np.concatenate([sample.place for sample in recordings]),
-        enough=has_enough_steps(a.steps, b.steps) and alike,
+        enough=has_enough_steps(a.steps, b.steps) and not kinds.unlike,
+        comparable=kinds.comparable,
     )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.comparison.samples import RunSample, Signature
+from dptrace.comparison.significance import FEWEST_EVIDENT
 from dptrace.comparison.step_noise import Float
 from dptrace.core.units import plural
 
@@ -39,7 +40,9 @@ class StepKinds:
     only: tuple[str, ...]
     """The kinds that cannot be compared, a sentence each."""
     unlike: str = ""
-    """Why the sides have no kind in common; empty where they have. Then all steps are compared as one kind."""
+    """Why no kind has enough steps in both sides; empty where one has. Then all steps are compared as one kind."""
+    comparable: bool = True
+    """Whether some kind is in every recording, if only in few steps."""
 
 
 def step_kinds(before: Sequence[RunSample], after: Sequence[RunSample]) -> StepKinds:
@@ -55,10 +58,23 @@ def step_kinds(before: Sequence[RunSample], after: Sequence[RunSample]) -> StepK
         covered = min(sum(c[k] for k in shared) / c.total() for c in counts)
         regular = len(set().union(*counts)) <= _MOST_KINDS
         if shared and (regular or covered >= _LEAST_COVERED):
-            return _by_signature(samples, len(before), key, shared)
+            found = _by_signature(samples, len(before), key, shared)
+            if not _leaves_too_few(found, before, after):
+                return found
         if regular and any(all(c[k] for c in counts) for k in counts[0]):
             return _one_kind(samples, "too few steps of any kind that every recording has")
-    return _one_kind(samples, "A's and B's steps are of different kinds: " + _sides_in_words(before, after))
+    return replace(
+        _one_kind(samples, "A's and B's steps are of different kinds: " + _sides_in_words(before, after)),
+        comparable=False,
+    )
+
+
+def _leaves_too_few(kinds: StepKinds, before: Sequence[RunSample], after: Sequence[RunSample]) -> bool:
+    """Return whether a side with enough steps for what is evident keeps too few that have a counterpart."""
+    counts = [int((own >= 0).sum()) for own in kinds.of_steps]
+    kept = sum(counts[: len(before)]), sum(counts[len(before) :])
+    whole = (sum(len(sample.steps) for sample in side) for side in (before, after))
+    return any(one < FEWEST_EVIDENT <= every for one, every in zip(kept, whole, strict=True))
 
 
 def _one_kind(samples: Sequence[RunSample], unlike: str = "") -> StepKinds:

@@ -18,7 +18,7 @@ taken below the one that their steps explain, with R_A + R_B − 2 degrees of fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -54,7 +54,9 @@ class Steps:
     place: Int64
     """Number of the step in its recording, also counting steps left out."""
     enough: bool = True
-    """Whether the sides have enough steps for any claim."""
+    """Whether the sides have enough steps of the same kinds to estimate their noise."""
+    comparable: bool = True
+    """Whether the sides have a kind of step in common."""
 
     @property
     def free(self) -> int:
@@ -64,7 +66,9 @@ class Steps:
     def select(self, chosen: NDArray[np.bool_]) -> Steps:
         """Keep some of the steps, and renumber their kinds."""
         kind = np.unique(self.kind[chosen], return_inverse=True)[1]
-        return Steps(self.side[chosen], self.recording[chosen], kind, self.place[chosen], self.enough)
+        return replace(
+            self, side=self.side[chosen], recording=self.recording[chosen], kind=kind, place=self.place[chosen]
+        )
 
     def count(self, side: int) -> int:
         """Return the number of steps of a side."""

@@ -79,14 +79,14 @@ def summarize(comparison: ComparisonFigures) -> str:
     every = [*comparison.changes, *comparison.wait_and_transfer]
     if not any(change.delta for change in every):
         return "No difference beyond noise: every figure is the same to the nanosecond."
-    if comparison.unlike:
-        return f"Cannot tell: {comparison.unlike}."
     moved = _moved(comparison)
     if wall.beyond:
         where = "B is" if comparison.several else "In these two recordings, B is"
         return f"{where} {_faster(wall)} per step{_list(moved)}."
     if moved:
         return f"{_undecided_wall(wall)}, but its parts differ{_list(moved)}."
+    if comparison.unlike:
+        return f"Cannot tell: {comparison.unlike}."
     if wall.verdict == "cannot tell":
         return _cannot_tell(comparison, wall)
     unclear = [change for change in comparison.changes if change.verdict == "cannot tell" and change.name in PARTS]
@@ -197,6 +197,8 @@ def notes_on(sides: Sides, without_kernels: bool, unmatched: bool, identical: bo
     own = [[(*sample.notes, *_left_out(sample)) for sample in side.samples] for side in (sides.a, sides.b)]
     notes = shared_notes(own[0], own[1])
     notes += sides.kinds.only
+    if sides.kinds.unlike and sides.kinds.comparable:
+        notes.append(f"Steps of all kinds are compared together, and only for what is evident: {sides.kinds.unlike}.")
     if len(sides.kinds.labels) > 1:
         kinds = " and ".join(f"“{label}”" for label in sides.kinds.labels)
         notes.append(f"Steps are compared kind by kind, each with the same weight on both sides: {kinds}.")

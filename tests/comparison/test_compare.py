@@ -123,9 +123,14 @@ def test_a_longer_backward_and_nothing_else(seed: int) -> None:
     assert "forward" not in summary
 
 
-def test_three_steps_are_no_claim() -> None:
-    """With three steps, even a backward twice as long is reported as undecided."""
-    found = compare(job(steps=3), job(steps=3, seed=1, factors={"backward": 2}))
+def test_three_steps_claim_only_what_is_evident() -> None:
+    """With three steps, a backward that is a fifth longer is reported as undecided; one twice as long is evident."""
+    twice = compare(job(steps=3), job(steps=3, seed=1, factors={"backward": 2}))
+    found = compare(job(steps=3), job(steps=3, seed=1, factors={"backward": 1.2}))
+
+    assert {"backward_ns", "wall_ns"} == set(named(twice))
+    assert "slower per step: backward +60" in twice.summary()
+    assert twice.check("backward > +5%").failed
 
     assert {} == named(found)
     assert "cannot tell" == found.change("backward_ns").verdict

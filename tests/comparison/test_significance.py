@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -73,14 +76,68 @@ def test_unequal_numbers_of_a_kind_are_no_difference() -> None:
     assert "same" == judge(values, steps, 0.1, 3)[0].verdict
 
 
-def test_too_few_steps_show_nothing() -> None:
-    """However large the difference; none at all is the same."""
-    steps = Steps(np.repeat([0, 1], 3), np.repeat([0, 1], 3), np.zeros(6, np.int64), np.tile(np.arange(3), 2), False)
-    found = judge(np.array([[100.0, 101, 102, 200, 201, 202], [5, 5, 5, 5, 5, 5]]), steps, 0.1, 3)
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),
+    [
+        pytest.param([1162, 1150, 1170], [184, 190, 181], "beyond noise", id="evident"),
+        pytest.param([1162, 1150, 3000], [184, 190, 181], "beyond noise", id="with an odd step away from the others"),
+        pytest.param([1162, 1150, 400], [184, 190, 181], "cannot tell", id="with an odd step towards the others"),
+        pytest.param([200, 201, 202], [180, 181, 182], "cannot tell", id="by a tenth"),
+        pytest.param([200, 250, 300], [80, 120, 150], "cannot tell", id="as far apart as the steps of a side"),
+        pytest.param([200, 201, 190], [100, 101, 195], "cannot tell", id="overlapping"),
+        pytest.param([200, 201], [100, 101, 102], "cannot tell", id="two steps"),
+        pytest.param([5, 5, 5], [5, 5, 5], "same", id="none at all"),
+    ],
+)
+def test_few_steps_show_what_is_evident(a: list[float], b: list[float], verdict: str) -> None:
+    """Each step of a side lies far from each of the other; there is no p-value. Nothing is where steps are unlike."""
+    counts = [len(a), len(b)]
+    place = np.concatenate([np.arange(count) for count in counts])
+    side, values = np.repeat([0, 1], counts), np.array([a + b], float)
+    steps = Steps(side, side, np.zeros(sum(counts), np.int64), place, False)
+    margin = 0.03 * max(np.mean(a), np.mean(b))
 
-    assert ["cannot tell", "same"] == [one.verdict for one in found]
-    assert [None] * 2 == [one.p for one in found]
+    found, back = (judge(values, replace(steps, side=one), 0.1, margin)[0] for one in (side, 1 - side))
+    assert (verdict, None, verdict) == (found.verdict, found.p, back.verdict)
+    (unlike,) = judge(values, replace(steps, comparable=False), 0.1, margin)
+    assert unlike.verdict == ("same" if verdict == "same" else "cannot tell")
     assert not has_enough_steps(3, 30)
+
+
+@pytest.mark.parametrize("count", [3, 4])
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_few_divisions_of_the_same_steps_are_evident(count: int, data: st.DataObject) -> None:
+    """However steps are spread: of all ways to divide them into two sides, at most one falls apart by chance."""
+    lengths = st.sampled_from([100.0, 101, 130, 200, 1000]) | st.floats(10, 1000)
+    steps = np.array([data.draw(st.lists(lengths, min_size=2 * count, max_size=2 * count))])
+    design = steps_of((0, count), (1, count))
+    claims = 0
+    for chosen in combinations(range(1, 2 * count), count - 1):
+        order = [0, *chosen, *(k for k in range(2 * count) if k and k not in chosen)]
+        found = judge(steps[:, order], replace(design, enough=False), 0.001, 0.03 * float(steps.mean()))[0]
+        claims += found.verdict == "beyond noise"
+    assert claims <= 1
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("spread", ["normal", "a third slower at times", "skewed"])
+def test_exchangeable_steps_are_hardly_ever_evident(spread: str) -> None:
+    """Three and three steps of one distribution, however noisy: in at most 3 % of 400 divisions (1 of 32 where lengths
+    are two by nature, 1 of 10 in the worst case).
+    """
+    draw = np.random.default_rng(2)
+    design = replace(steps_of((0, 3), (1, 3)), enough=False)
+    noise = {
+        "normal": lambda: 1 + 0.2 * draw.standard_normal(6),
+        "a third slower at times": lambda: (1 + (draw.random(6) < 0.3) / 3) * (1 + 0.01 * draw.standard_normal(6)),
+        "skewed": lambda: np.exp(0.4 * draw.standard_normal(6)),
+    }[spread]
+    named = 0
+    for _ in range(400):
+        values = 100 * noise()
+        named += judge(values[None], design, 0.1, 0.03 * float(values.mean()))[0].verdict == "beyond noise"
+    assert named <= 12
 
 
 def test_what_is_not_found_is_unchanged_only_where_a_change_would_have_been_found() -> None:

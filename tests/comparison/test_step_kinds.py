@@ -115,6 +115,22 @@ def test_too_few_steps_of_a_kind_cannot_be_compared() -> None:
     assert "too few steps of any kind" in found.summary()
 
 
+def test_a_step_of_three_is_not_left_out() -> None:
+    """One of A's three is of a kind that B lacks. Without it two remain, so that all count, as a note says: what is
+    evident is told, though not what is smaller.
+    """
+    few = alternating(steps=3, start=1)
+    slow, alike = (halves_of(alternating(steps=6, extra=extra), 1) for extra in (1_000_000_000, 40_000_000))
+    found = compare(few, slow)
+
+    assert (3, 3) == (len(found.a.steps), len(found.b.steps))
+    assert "wall_ns" in named(found)
+    assert "slower per step" in found.summary()
+    assert any("too few steps of any kind" in note for note in found.notes)
+    assert [] == named(compare(few, alike))
+    assert "too few steps of any kind" in compare(few, alike).summary()
+
+
 def halves_of(run: Run, odd: int) -> Run:
     return run_of([half(timeline, odd) for timeline in run.timelines])
 

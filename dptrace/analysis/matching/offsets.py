@@ -82,7 +82,8 @@ def estimate_offset(shared: SharedCollectives) -> Offset:
         scatter = max(least, min(scatter, max(high - ahead, ahead - low)))
     elif not np.isfinite(scatter):
         scatter = low - high
-    first, last = _causal(shared, np.zeros(len(time)))
+    # Of enough collectives, one may be matched with another one's.
+    first, last = _causal(shared, np.zeros(len(time)), least_spare=int(len(time) >= _DRIFTS))
     agrees = first <= READ_NS and last >= -READ_NS
     return Offset(ahead, drift, middle, max(scatter, _FLOOR_NS), len(level), agrees)
 
@@ -109,14 +110,14 @@ def _scatter(values: NDArray[np.float64]) -> float:
     return 1.4826 * float(median(np.abs(values - median(values))))
 
 
-def _causal(shared: SharedCollectives, drifted: NDArray[np.float64]) -> tuple[float, float]:
+def _causal(shared: SharedCollectives, drifted: NDArray[np.float64], least_spare: int = 0) -> tuple[float, float]:
     """Return the bounds of the offset beyond which a rank would have left before another arrived.
 
     The tightest one percent of the collectives is ignored: a wrong bound is worse than a loose one.
     """
     upper = np.sort(shared.other_end_ns - shared.start_ns - drifted)
     lower = np.sort(shared.other_start_ns - shared.end_ns - drifted)
-    spare = len(upper) // 100
+    spare = max(least_spare, len(upper) // 100)
     return float(lower[-1 - spare]), float(upper[spare])
 
 
