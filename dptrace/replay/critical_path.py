@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.step_grid import middle_step
 from dptrace.core.intervals import Int64
 from dptrace.errors import UsageError
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.paths.binding_edges import binding_edges, chain_to
 from dptrace.replay.paths.by_module import ModuleTime, module_times, modules_frame
+from dptrace.replay.paths.host_names import HostNames, host_names
 from dptrace.replay.paths.path import LINK_KINDS, Links, StepEnds, last_task, links_of, step_ends, step_order
 from dptrace.replay.paths.recorded import RecordedPath, recorded_path
-from dptrace.replay.paths.shortening import HOST, Shortening
+from dptrace.replay.paths.shortening import HOST, TIMED_TASKS, Shortening
 from dptrace.replay.paths.slack import FREE, slack_of
 from dptrace.replay.simulation.simulate import Times
 from dptrace.timeline.model import Kind, Timeline
@@ -39,7 +38,7 @@ _COLUMNS = ("rank", "device", "name", "kind", "start_ns", "duration_ns", "slack_
 
 
 class PathItem(msgspec.Struct, frozen=True):
-    """What takes time on a critical path: a kernel, a kind of collective, or an operator on the host."""
+    """What takes time on a critical path: a kernel, a kind of collective, or what the host does."""
 
     kind: str
     """One of :data:`LINK_KINDS`."""
@@ -72,6 +71,7 @@ class CriticalPath:
     links: Links
     notes: tuple[str, ...]
     _model: Model = field(repr=False)
+    _names: HostNames = field(repr=False)
     _times: Times = field(repr=False)
     _slack: Int64 = field(repr=False)
     _ends: StepEnds = field(repr=False)
@@ -84,16 +84,19 @@ class CriticalPath:
     def described(self) -> list[dict[str, Any]]:
         """Return ``kind``, ``rank``, ``name`` and ``operator`` of each entry of ``links``."""
         return [
-            {"kind": LINK_KINDS[kind], **_described(self._model, LINK_KINDS[kind], task)}
+            {"kind": LINK_KINDS[kind], **_described(self._model, self._names, LINK_KINDS[kind], task)}
             for kind, task in zip(self.links.kind.tolist(), self.links.task.tolist(), strict=True)
         ]
 
     def pieces(self) -> Iterator[dict[str, Any]]:
-        """Yield the pieces of the chain from first to last; neighbors of one kind, rank and operator are one piece."""
+        """Yield the pieces of the chain from first to last; neighbors of one kind, rank and name are one piece.
+
+        The ``operator`` of a piece is that of its first part.
+        """
         last: dict[str, Any] = {}
         times = zip(self.links.start_ns.tolist(), self.links.end_ns.tolist(), strict=True)
         for (start, end), about in zip(times, self.described(), strict=True):
-            if last and all(last[key] == value for key, value in about.items()):
+            if last and all(last[key] == about[key] for key in ("kind", "rank", "name")):
                 last["end_ns"] = end
                 continue
             if last:
@@ -217,6 +220,7 @@ def critical_path(replay: Replay, step: str | int | None = None) -> CriticalPath
         since = int(times.start_ns[before])
     chain = chain_to(model.graph, binding_edges(model.graph, times), last, times, since)
     links = links_of(model, times, chain, since, until)
+    host = host_names(model)
     return CriticalPath(
         path=model.run.path,
         step=name,
@@ -224,10 +228,11 @@ def critical_path(replay: Replay, step: str | int | None = None) -> CriticalPath
         end_ns=until,
         by_kind=links.by_kind(),
         by_rank=_by_rank(model, links),
-        items=_items(model, links, Shortening(model, ends)),
+        items=_items(model, host, links, Shortening(model, ends)),
         links=links,
         notes=model.notes,
         _model=model,
+        _names=host,
         _times=times,
         _slack=slack_of(model.graph, times, until, ends.task[ends.step <= index]),
         _ends=ends,
@@ -245,7 +250,7 @@ def _by_rank(model: Model, links: Links) -> dict[int | None, int]:
     return {**{rank: ns for rank, ns in found.items() if ns}, **({None: shared} if shared else {})}
 
 
-def _described(model: Model, kind: str, task: int) -> dict[str, Any]:
+def _described(model: Model, host: HostNames, kind: str, task: int) -> dict[str, Any]:
     """Return rank, name and operator of a piece."""
     graph = model.graph
     process, operator = int(graph.process[task]), int(graph.operator[task])
@@ -254,40 +259,23 @@ def _described(model: Model, kind: str, task: int) -> dict[str, Any]:
     operator_name = graph.names[operator] if operator >= 0 else ""
     return {
         "rank": None if number is None else model.run.timelines[number].rank,
-        "name": operator_name or own if kind == HOST else own if kind in ("compute", "memory", "transfer") else "",
+        "name": host.names[host.name[task]] if kind == HOST else own if kind in TIMED_TASKS else "",
         "operator": operator_name,
     }
 
 
-def _items(model: Model, links: Links, shortening: Shortening) -> tuple[PathItem, ...]:
+def _items(model: Model, host: HostNames, links: Links, shortening: Shortening) -> tuple[PathItem, ...]:
     """Return what takes the most time on the path, with what 10 % less time of it gains."""
-    graph = model.graph
-    names = _item_names(model)
-    keys = (
-        links.kind.astype(np.int64) * (len(graph.names) + 1) + np.where(_named(links.kind), names[links.task], -1) + 1
-    )
+    own, texts = model.graph.name, (*model.graph.names, *host.names)
+    of_host = host.name + len(model.graph.names)
+    name = np.where(links.kind == LINK_KINDS.index(HOST), of_host[links.task], own[links.task])
+    named = np.isin(links.kind, [LINK_KINDS.index(kind) for kind in TIMED_TASKS])
+    keys = links.kind.astype(np.int64) * (len(texts) + 1) + np.where(named, name, -1) + 1
     known, which = np.unique(keys, return_inverse=True)
     total = np.bincount(which, links.end_ns - links.start_ns).astype(np.int64)
     items = []
     for number in np.argsort(-total, kind="stable")[:_MOST_ITEMS].tolist():
-        kind, name = divmod(int(known[number]), len(graph.names) + 1)
-        label = graph.names[name - 1] if name else ""
-        gain = shortening.of_name(LINK_KINDS[kind], name - 1, names)
-        items.append(PathItem(LINK_KINDS[kind], label, int(total[number]), gain))
+        kind, one = divmod(int(known[number]), len(texts) + 1)
+        gain = shortening.of_name(LINK_KINDS[kind], one - 1, of_host if LINK_KINDS[kind] == HOST else own)
+        items.append(PathItem(LINK_KINDS[kind], texts[one - 1] if one else "", int(total[number]), gain))
     return tuple(items)
-
-
-def _named(kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return which pieces have a name of their own; others are only of a kind."""
-    named: NDArray[np.bool_] = np.isin(
-        kind, [LINK_KINDS.index(one) for one in ("compute", "memory", "transfer", "host")]
-    )
-    return named
-
-
-def _item_names(model: Model) -> NDArray[np.int32]:
-    """Return the name that each task counts for: the operator of what the host does, else its own."""
-    graph = model.graph
-    host = graph.of(TaskKind.CALL, TaskKind.RETURN, TaskKind.MARK) & (graph.operator >= 0)
-    names: NDArray[np.int32] = np.where(host, graph.operator, graph.name)
-    return names

@@ -95,7 +95,7 @@ def test_few_steps_show_what_is_evident(a: list[float], b: list[float], verdict:
     place = np.concatenate([np.arange(count) for count in counts])
     side, values = np.repeat([0, 1], counts), np.array([a + b], float)
     steps = Steps(side, side, np.zeros(sum(counts), np.int64), place, False)
-    margin = 0.03 * max(np.mean(a), np.mean(b))
+    margin = 0.03 * max(float(np.mean(a)), float(np.mean(b)))
 
     found, back = (judge(values, replace(steps, side=one), 0.1, margin)[0] for one in (side, 1 - side))
     assert (verdict, None, verdict) == (found.verdict, found.p, back.verdict)
@@ -128,14 +128,14 @@ def test_exchangeable_steps_are_hardly_ever_evident(spread: str) -> None:
     """
     draw = np.random.default_rng(2)
     design = replace(steps_of((0, 3), (1, 3)), enough=False)
-    noise = {
-        "normal": lambda: 1 + 0.2 * draw.standard_normal(6),
-        "a third slower at times": lambda: (1 + (draw.random(6) < 0.3) / 3) * (1 + 0.01 * draw.standard_normal(6)),
-        "skewed": lambda: np.exp(0.4 * draw.standard_normal(6)),
+    normal = draw.standard_normal((400, 6))
+    lengths = {
+        "normal": 1 + 0.2 * normal,
+        "a third slower at times": (1 + (draw.random((400, 6)) < 0.3) / 3) * (1 + 0.01 * normal),
+        "skewed": np.exp(0.4 * normal),
     }[spread]
     named = 0
-    for _ in range(400):
-        values = 100 * noise()
+    for values in 100 * lengths:
         named += judge(values[None], design, 0.1, 0.03 * float(values.mean()))[0].verdict == "beyond noise"
     assert named <= 12
 

@@ -10,7 +10,7 @@ const SCENE = {
 
 /** A path: a kernel of GPU 0 from 10 to 30, a pause of its host to 34, and a kernel of GPU 1 to 50. */
 const path = () => new PathData(SCENE, {
-  ...{ step: "ProfilerStep#1", first: -5, start: [15, 35, 39], duration: [20, 4, 16], kind: [0, 3, 0], pause: [0, 1, 0] },
+  ...{ step: "ProfilerStep#1", first: -5, start: [15, 35, 39], duration: [20, 4, 16], kind: [0, 3, 0] },
   ...{ track: [1, 1, 2], role: [1, 0, 1], position: [2, 0, 1], item: [1, 0, 0], gains: [7], packedSlack: [1, 2, 0, 9, 4, 0] },
 });
 

@@ -13,6 +13,7 @@ from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.paths.binding_edges import Chain, binding_edges, chain_to
+from dptrace.replay.paths.host_names import host_names
 from dptrace.replay.simulation.simulate import Times
 from dptrace.timeline.model import BEFORE_FIRST
 
@@ -112,6 +113,7 @@ class PathPiece(msgspec.Struct, frozen=True):
     rank: int | None
     """None for a transfer, which is of all ranks."""
     name: str
+    """Of a piece of the host, what it did for most of it."""
     operator: str
     """The outermost operator that ran or launched it; empty without one."""
 
@@ -126,7 +128,10 @@ def longest_pieces(model: Model, links: Links, count: int) -> tuple[PathPiece, .
     length = links.end_ns - links.start_ns
     ranks = {index: timeline.rank for timeline, (index, _) in zip(model.run.timelines, model.place, strict=True)}
     pieces = []
-    for number in np.argsort(-length, kind="stable")[:count].tolist():
+    longest = np.argsort(-length, kind="stable")[:count]
+    is_host = links.kind == LINK_KINDS.index("host")
+    names = host_names(model, links.task[longest])
+    for number in longest.tolist():
         task = int(links.task[number])
         operator = int(graph.operator[task])
         pieces.append(
@@ -134,7 +139,7 @@ def longest_pieces(model: Model, links: Links, count: int) -> tuple[PathPiece, .
                 length_ns=int(length[number]),
                 kind=LINK_KINDS[links.kind[number]],
                 rank=ranks.get(int(graph.process[task])),
-                name=graph.names[graph.name[task]],
+                name=(names.names[names.name[task]] if is_host[number] else "") or graph.names[graph.name[task]],
                 operator=graph.names[operator] if operator >= 0 else "",
             )
         )

@@ -58,7 +58,6 @@ def path_data(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Any]:
         **places,
         "start": places["start"] - first,
         "kind": path.links.kind.astype(np.int64),
-        "pause": (path.recorded.before & (path.links.kind == LINK_KINDS.index("host"))).astype(np.int64),
         "name": np.array([name for name, _ in texts], np.int64),
         "operator": np.array([operator for _, operator in texts], np.int64),
         "item": np.array([items.get((one["kind"], one["name"]), -1) + 1 for one in described], np.int64),

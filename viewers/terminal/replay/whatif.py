@@ -87,9 +87,10 @@ def _path(answer: WhatIf) -> Text:
 
 
 def _short(piece: PathPiece) -> str:
-    name = piece.name if len(piece.name) <= _LONGEST_NAME else f"{piece.name[: _LONGEST_NAME - 1]}…"
-    inside = f" in {piece.operator[:_LONGEST_NAME]}" if piece.kind == "host" and piece.operator else ""
-    return f"{name}{inside}{'' if piece.rank is None else f' on rank {piece.rank}'}"
+    # What a host did, and what came after it, is one name.
+    most = 2 * _LONGEST_NAME if piece.kind == "host" else _LONGEST_NAME
+    name = piece.name if len(piece.name) <= most else f"{piece.name[: most - 1]}…"
+    return f"{name}{'' if piece.rank is None else f' on rank {piece.rank}'}"
 
 
 def _replayed(answer: WhatIf) -> Text:

@@ -53,6 +53,11 @@ class Clocks(msgspec.Struct, frozen=True):
         aligned: Int64 = times - self.offset_ns[device] - np.rint(drift).astype(np.int64)
         return aligned
 
+    def unalign(self, device: int, times: Int64) -> Int64:
+        """Convert times of a device's reference to its own clock, in ns: to far less than a clock's uncertainty."""
+        own: Int64 = 2 * times - self.align(device, times)
+        return own
+
     def between(self, first: NDArray[np.int32], second: NDArray[np.int32]) -> Int64:
         """Return the uncertainty between pairs of devices in ns; UNKNOWN_NS if their clocks cannot be compared."""
         apart = self.uncertainty_ns[first] + self.uncertainty_ns[second]

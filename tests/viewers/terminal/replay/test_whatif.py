@@ -38,7 +38,7 @@ def answer(ranks: int, *doubts: Doubt) -> WhatIf:
         predicted=after,
         steady=SteadyState(10, 20),
         path_ns={"host": 60_000_000, "compute": 20_000_000},
-        longest=(PathPiece(55_000_000, "host", 1, "cudaMalloc", "aten::cat"),),
+        longest=(PathPiece(55_000_000, "host", 1, "cudaMalloc in aten::cat", "aten::cat"),),
         ranks=tuple(
             RankAnswer(rank, 0, figures(wall_ns=100_000_000 + rank), figures(), after) for rank in range(ranks)
         ),

@@ -86,11 +86,11 @@ export class CriticalPathView {
     return this.data.kinds[this.data.kind[i]].label;
   }
 
-  /** Return what a piece is called: its kernel, collective or operator, a pause by what ends it, else its kind. */
+  /** Return what a piece is called: its kernel or collective, what the host did, else its kind. */
   #title(i) {
     const name = this.data.names[this.data.name[i]];
     if (!name) return this.#kind(i);
-    return `${this.data.pause[i] ? "until " : ""}${visible(shortName(name))}`;
+    return visible(this.data.kinds[this.data.kind[i]].word === "host" ? name : shortName(name));
   }
 
   /** Return the tooltip of a row at { time, pixel } as lines. */
