@@ -144,6 +144,17 @@ def test_three_steps_claim_only_what_is_evident() -> None:
     assert "3 and 2 steps" == compare(job(steps=3), job(steps=2)).too_few_steps
 
 
+@needs_real_traces
+def test_a_second_asleep_in_each_of_three_steps_is_told() -> None:
+    """A recommender whose rank 2 sleeps, against one that does not, and whose steps differ by a factor of three."""
+    found = compare(open_run([real("straggler_v100_4ranks")]), open_run([real("dlrm_v100_4ranks")]))
+
+    assert found.change("wall_ns").beyond
+    assert "faster per step: exposed communication −729 ms" in found.summary()
+    assert "cannot tell" == found.change("allocator_ns").verdict
+    assert (3, 3) == (len(found.a.steps), len(found.b.steps))
+
+
 @pytest.mark.heavy
 def test_a_slow_first_step_is_no_difference() -> None:
     """It is left out, and a note names it with its length."""
