@@ -142,5 +142,6 @@ def _add_all_reduce(group: Group, replicas: _Replicas, bucket: Sequence[int], nu
         share = len(bucket) / len(replicas.weights)
         return group.ring(f"gradient {bucket[0]}", f"bucket {number}", share, turns=2)
 
-    title = f"all-reduce of the gradients of layers {', '.join(map(str, bucket))}"
+    word = "layer" if len(bucket) == 1 else "layers"
+    title = f"all-reduce of the gradients of {word} {', '.join(map(str, bucket))}"
     group.add("communication", f"AR{number}", title, run, [after], 2 * len(bucket))

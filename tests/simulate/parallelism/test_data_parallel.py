@@ -40,11 +40,20 @@ def test_an_all_reduce_begins_when_its_bucket_is_full() -> None:
     explanation = explained("ddp-buckets", 2, 120e6, layers=6, bucket_bytes=40e6)
     work = {one.label: one for one in explanation.work if one.rank == 0}
 
+    titles = [step.title for step in explanation.steps if step.title.startswith("AR0")]
+    assert ["AR0: all-reduce of the gradients of layers 5, 4"] == titles
     assert work["AR0"].start == work["B4"].end
     assert work["AR1"].start == work["B2"].end
     assert work["AR2"].start == work["AR1"].end >= work["B0"].end
     assert work["O"].start == work["AR2"].end
     assert work["AR2"].end - work["B0"].end == explanation.cost.figures["exposed_units"]
+
+
+def test_a_bucket_of_one_layer_is_named_in_the_singular() -> None:
+    """All buckets of a limit below the size of a layer."""
+    steps = explained("ddp-buckets", 2, 120e6, layers=6, bucket_bytes=15e6).steps
+
+    assert "AR0: all-reduce of the gradients of layer 5" in [step.title for step in steps]
 
 
 def test_wrong_averages_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
