@@ -52,9 +52,12 @@ FEWEST_STEPS = 4
 """Steps that each side needs to estimate noise."""
 FEWEST_EVIDENT = 3
 """Steps that each side needs for what is evident."""
-_EVIDENT_MARGINS, _EVIDENT_SPREADS = 7, 3
-"""A difference is evident if the sides lie apart by this many margins (21 % of a step), and by this many times as far
-as a step lies from the median of its side towards the other side."""
+_MANY = 6
+_EVIDENT_MARGINS, _EVIDENT_MARGINS_OF_MANY = 14, 7
+"""A difference is evident only if the sides' medians lie apart by this many margins (42 % of a step; 21 % where each
+side has six steps or more), and the sides themselves by"""
+_EVIDENT_SPREADS, _EVIDENT_SPREADS_OF_MANY = 3, 1.5
+"""this many times as far as a step of either lies from its median towards the other side."""
 FIGURES_ALPHA, TRANSFERS_ALPHA, WAITS_ALPHA = 0.03, 0.015, 0.005
 """The parts of ALPHA for the figures of a step, for the transfers of collectives and for waiting, each on its own."""
 _ROUNDING = 1e-12
@@ -182,11 +185,15 @@ def _evident(values: Float, steps: Steps, contrast: Float, margin: float) -> NDA
     a, b = (values[:, (steps.side == side) & (contrast != 0)] for side in (0, 1))
     if not steps.comparable or min(a.shape[1], b.shape[1]) < FEWEST_EVIDENT:
         return np.zeros(len(values), np.bool_)
+    many = min(a.shape[1], b.shape[1]) >= _MANY
+    margins = margin * (_EVIDENT_MARGINS_OF_MANY if many else _EVIDENT_MARGINS)
+    spreads = _EVIDENT_SPREADS_OF_MANY if many else _EVIDENT_SPREADS
     clear = np.zeros(len(values), np.bool_)
     for low, high in ((a, b), (b, a)):
+        middle = np.median(low, axis=1), np.median(high, axis=1)
+        spread = np.maximum(low.max(axis=1) - middle[0], middle[1] - high.min(axis=1))
         apart = high.min(axis=1) - low.max(axis=1)
-        spread = np.maximum(low.max(axis=1) - np.median(low, axis=1), np.median(high, axis=1) - high.min(axis=1))
-        clear |= apart > np.maximum(_EVIDENT_MARGINS * margin, _EVIDENT_SPREADS * spread)
+        clear |= (apart > spreads * spread) & (middle[1] - middle[0] > margins)
     return clear
 
 

@@ -82,7 +82,7 @@ def test_unequal_numbers_of_a_kind_are_no_difference() -> None:
         pytest.param([1162, 1150, 1170], [184, 190, 181], "beyond noise", id="evident"),
         pytest.param([1162, 1150, 3000], [184, 190, 181], "beyond noise", id="with an odd step away from the others"),
         pytest.param([1162, 1150, 400], [184, 190, 181], "cannot tell", id="with an odd step towards the others"),
-        pytest.param([200, 201, 202], [180, 181, 182], "cannot tell", id="by a tenth"),
+        pytest.param([200, 201, 202], [140, 141, 142], "cannot tell", id="by less than half"),
         pytest.param([200, 250, 300], [80, 120, 150], "cannot tell", id="as far apart as the steps of a side"),
         pytest.param([200, 201, 190], [100, 101, 195], "cannot tell", id="overlapping"),
         pytest.param([200, 201], [100, 101, 102], "cannot tell", id="two steps"),
