@@ -70,11 +70,11 @@ def step_kinds(before: Sequence[RunSample], after: Sequence[RunSample]) -> StepK
 
 
 def _leaves_too_few(kinds: StepKinds, before: Sequence[RunSample], after: Sequence[RunSample]) -> bool:
-    """Return whether a side with enough steps for what is evident keeps too few that have a counterpart."""
+    """Return whether both sides have enough steps for what is evident, but one keeps too few with a counterpart."""
     counts = [int((own >= 0).sum()) for own in kinds.of_steps]
-    kept = sum(counts[: len(before)]), sum(counts[len(before) :])
-    whole = (sum(len(sample.steps) for sample in side) for side in (before, after))
-    return any(one < FEWEST_EVIDENT <= every for one, every in zip(kept, whole, strict=True))
+    kept = min(sum(counts[: len(before)]), sum(counts[len(before) :]))
+    whole = min(sum(len(sample.steps) for sample in side) for side in (before, after))
+    return kept < FEWEST_EVIDENT <= whole
 
 
 def _one_kind(samples: Sequence[RunSample], unlike: str = "") -> StepKinds:
