@@ -43,6 +43,9 @@ def open_output(out: str | os.PathLike[str] | None, force: bool) -> RecordingOut
     rank_store = RankStore(str(_opened))
     settings = messages.LauncherSettings.from_environment()
     if settings is None:
+        own = messages.LauncherSettings.own()
+        if own is not None:
+            return StandaloneOutput(Path(own.display_path), own.force, rank_store)
         stem = Path(sys.argv[0]).stem or "python"
         return StandaloneOutput(Path(out) if out is not None else Path("runs", stem), force, rank_store)
     if out is not None and rank_store.rank == 0:

@@ -22,15 +22,11 @@ from dptrace.record.ranks.environment import device_name, versions
 from dptrace.record.run_folder import messages
 from dptrace.record.windows.plan import Window
 
-LOCAL_RANK_ENV = "DPTRACE_LOCAL_RANK"
-"""Environment variable with the rank's number on its machine, where LOCAL_RANK is the number of its GPU in its task."""
-
 ADDED = ("coordinates", "pipeline", "experts")
 """What a trainer can add to its rank's entry: where it stands in a mesh, its part of a pipeline, its experts."""
 
 __all__ = [
     "ADDED",
-    "LOCAL_RANK_ENV",
     "ddp_logging",
     "describe",
     "foreign_metadata",
@@ -170,8 +166,6 @@ def node_rank() -> int:
 
 def local_rank(device: torch.device, rank: int) -> int:
     """Return the rank's number on its machine, from 0."""
-    if LOCAL_RANK_ENV in os.environ:
-        return int(os.environ[LOCAL_RANK_ENV])
     if "LOCAL_RANK" in os.environ or "SLURM_LOCALID" in os.environ:
         return messages.local_rank()
     # Ranks that a script has spawned differ in their GPU or, on CPU, in their rank.

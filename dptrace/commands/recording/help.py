@@ -50,7 +50,7 @@ _TRAINER_GROUPS = {option.field: option.group for option in OPTIONS if option.fi
 _PROGRAMS = (
     "[OPTIONS] SCRIPT [ARGUMENTS]...",
     "[OPTIONS] -m MODULE [ARGUMENTS]...",
-    "[OPTIONS] python|torchrun ... SCRIPT [ARGUMENTS]...",
+    "[OPTIONS] python|torchrun|accelerate launch ... SCRIPT [ARGUMENTS]...",
     "[OPTIONS] --mode MODE [TRAINER OPTIONS]",
 )
 _TRAINERS = _PROGRAMS[-1]

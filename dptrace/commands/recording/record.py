@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,6 @@ import click
 
 from dptrace.commands.recording.help import SCRIPT_OPTIONS, RecordCommand, trainers_help_option
 from dptrace.commands.recording.report import RunReporter, interruption_text
-from dptrace.commands.recording.slurm import check_gpus_of_task, task_of_srun
 from dptrace.commands.recording.window_options import (
     attach,
     check_windows,
@@ -32,13 +33,7 @@ from dptrace.record.checkpoints.folder import (
 )
 from dptrace.record.launch.signals import Signals, catch_signals
 from dptrace.record.options.catalog import OPTIONS, TrainerOptions
-from dptrace.record.options.command_line import (
-    Program,
-    check_program,
-    merge_settings,
-    parse_program,
-    process_count,
-)
+from dptrace.record.options.command_line import Program, check_program, merge_settings, parse_program
 from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import MODES, complete_mode, trainer
 from dptrace.record.options.parse import (
@@ -51,8 +46,10 @@ from dptrace.record.options.validation import check_ranks
 from dptrace.record.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
-    from dptrace.record.launch.slurm import SlurmTask
     from dptrace.record.launch.torchrun import Launch
+
+_FIRST_SPECIAL_STEP = 0xFFFF_FF00
+"""Steps of Slurm from this number on are its own: the batch script, the shell of ``salloc``."""
 
 
 def _as_click_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -125,12 +122,12 @@ def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **optio
     program = parse_program(script) if script else None
     if program is not None:
         options = merge_settings(options, program.settings, {"nnodes": 1, "max_restarts": 0})
-    task = task_of_srun(mode, gpus, program.name if program else None, options)
+    _check_slurm(script, options)
     _check(mode, program, options)
     if options["resume"] and not options["quiet"]:
         _print_fresh_start(_checkpoints(mode, options))
     with catch_signals() as signals:  # before torch is imported, which takes long and may swallow Ctrl-C
-        _record(_job(mode, gpus, program, options, task), options["quiet"], signals)
+        _record(_job(mode, gpus, program, options), options["quiet"], signals)
 
 
 def _check(mode: str | None, program: Program | None, options: dict[str, Any]) -> None:
@@ -155,12 +152,26 @@ def _check(mode: str | None, program: Program | None, options: dict[str, Any]) -
     _check_machines(options)
 
 
+def _check_slurm(script: Sequence[str], options: dict[str, Any]) -> None:
+    """Refuse several tasks of ``srun`` that would each record a job of its own, into the same folder."""
+    tasks, step = (os.environ.get(f"SLURM_STEP_{name}", "") for name in ("NUM_TASKS", "ID"))
+    if options["nnodes"] > 1 or "SLURM_PTY_PORT" in os.environ or not (tasks.isdecimal() and step.isdecimal()):
+        return
+    if int(tasks) < 2 or int(step) >= _FIRST_SPECIAL_STEP:
+        return
+    raise UsageError(
+        f"srun started {tasks} tasks, and each would record a job of its own. With a task per rank, let each record "
+        f"itself: srun … python -m dptrace.record {shlex.join(script) or 'train.py'}. With a task per machine, add "
+        "--nnodes, --node-rank and --rdzv-endpoint, or start torchrun: srun … torchrun … -m dptrace.record …"
+    )
+
+
 def _check_machines(options: dict[str, Any]) -> None:
     check_machines(options)
     if options["nnodes"] > 1 and options["max_restarts"]:
         raise UsageError(
-            "--max-restarts is for one machine, and under srun for one task: else torchrun restarts the ranks of one "
-            "machine or task while the others wait. Start the command again on all of them, with --resume."
+            "--max-restarts is for one machine: else torchrun restarts the ranks of one machine while the others wait. "
+            "Start the command again on all of them, with --resume."
         )
     if options["rdzv_endpoint"] is not None:
         from dptrace.bench.links.launch import check_address
@@ -207,25 +218,20 @@ def _out(mode: str | None, program: Program | None, options: dict[str, Any]) -> 
     return Path(options["out"] or f"runs/{mode if program is None else program.name}")
 
 
-def _processes(mode: str | None, gpus: int | None, asked: str | None, quiet: bool, task: SlurmTask | None) -> int:
+def _processes(mode: str | None, gpus: int | None, asked: int | None, quiet: bool) -> int:
     """Return the number of processes; print it when they do not run on GPUs.
 
     Args:
         gpus: what ``--gpus`` says.
         asked: what the script's own command line says.
-        task: the task of srun that this process is; None without one.
     """
     from dptrace.record.launch.launcher import local_gpu_count
 
     local_gpus = local_gpu_count()
-    if task is not None and task.starts_one_rank:
-        check_gpus_of_task(task, local_gpus)
-        return 1
     if asked is not None:
-        count = process_count(asked, local_gpus)
-        if gpus is not None and gpus != count:
-            raise UsageError(f"--gpus {gpus}, and the script's own command line asks for {count}: keep one of the two.")
-        gpus = count
+        if gpus is not None and gpus != asked:
+            raise UsageError(f"--gpus {gpus}, and the script's own command line asks for {asked}: keep one of the two.")
+        gpus = asked
     alone = mode is not None and MODES[mode].single_gpu
     if alone and (gpus or 1) > 1 and not quiet:
         click.echo(f"Mode {mode} trains on one GPU: recording 1 process instead of {gpus}.", err=True)
@@ -235,25 +241,28 @@ def _processes(mode: str | None, gpus: int | None, asked: str | None, quiet: boo
         return 1 if alone else gpus or local_gpus
     count = 1 if alone else gpus or 2
     if not quiet:
-        how = "with gloo on CPU." if mode else "on CPU; the script must use gloo."
+        how = "with gloo on CPU." if mode else "on CPU." if count == 1 else "on CPU; the script must use gloo."
         click.echo(f"No GPU found: recording {plural(count, 'process', 'processes')} {how}", err=True)
     return count
 
 
-def _job(
-    mode: str | None, gpus: int | None, program: Program | None, options: dict[str, Any], task: SlurmTask | None
-) -> Launch:
+def _job(mode: str | None, gpus: int | None, program: Program | None, options: dict[str, Any]) -> Launch:
     from dptrace.bench.links.launch import links_summary, read_links
     from dptrace.record.launch.torchrun import Launch
 
-    processes = _processes(mode, gpus, program.processes if program else None, options["quiet"], task)
+    if program is not None and program.launcher:
+        if gpus is not None:
+            raise UsageError(
+                f"--gpus {gpus}: {program.launcher[0]} decides how many processes start; leave --gpus out."
+            )
+        processes = 1
+    else:
+        processes = _processes(mode, gpus, program.processes if program else None, options["quiet"])
     if mode is not None:
         _check_ranks(mode, options, processes)
     if program is None:
         assert mode is not None
         program = Program(str(trainer(mode)), arguments=_trainer_arguments(options))
-    for note in () if options["quiet"] else program.notes:
-        click.echo(note, err=True)
     return Launch(
         out=_out(mode, None if mode else program, options),
         force=options["force"],
@@ -264,17 +273,17 @@ def _job(
         **window_settings(options),
         nnodes=options["nnodes"],
         node_rank=options["node_rank"] or 0,
-        task=task if task is not None and task.starts_one_rank else None,
         endpoint=options["rdzv_endpoint"],
         max_restarts=options["max_restarts"],
         checkpoints=_checkpoints(mode, options),
-        show_output=(options["verbose"] or (mode is None and not options["quiet"])) and not (task and task.launcher),
+        show_output=options["verbose"] or (mode is None and not options["quiet"]),
         verbose=options["verbose"],
         command=["dptrace", *sys.argv[1:]],
         links=links_summary(read_links(Path(options["links"]))) if options["links"] else None,
         is_module=program.is_module,
-        environment=program.environment,
-        agent_options=program.agent_options,
+        python_options=program.python_options,
+        torchrun_options=program.torchrun,
+        launcher=program.launcher,
     )
 
 

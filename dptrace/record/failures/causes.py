@@ -69,6 +69,13 @@ _CAUSES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^ModuleNotFoundError: No module named '(?P<name>[^']+)'", _missing_module),
     (r"^FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'", _missing_file),
     (
+        r"environment variable (?:RANK|WORLD_SIZE|MASTER_\w+) expected|^KeyError: '(?:LOCAL_)?(?:RANK|WORLD_SIZE)'$",
+        (
+            "the script expects a launcher, and dptrace starts a single process without one: dptrace record torchrun "
+            "--nproc-per-node 1 train.py …"
+        ),
+    ),
+    (
         r"^exit code 2$",
         "the script refused its arguments, which are the words after its name",
     ),

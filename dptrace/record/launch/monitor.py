@@ -98,7 +98,7 @@ class Monitor:
         """Do what is due; return whether the job is to be ended because all of it is recorded.
 
         Args:
-            agent: process id of torchrun, whose descendants the ranks are.
+            agent: process id of torchrun, whose descendants the ranks are, or of the only rank.
 
         Raises:
             Stalled: a rank has made no step for too long.
@@ -152,7 +152,7 @@ class Monitor:
     def _describe_stall(self, agent: int, seconds: float) -> str:
         """Ask the ranks where they are, and return a sentence about it."""
         staging = self.run.staging
-        ask_ranks(staging, descendants(agent))
+        ask_ranks(staging, [agent, *descendants(agent)])
         started = {int(path.stem.removeprefix("rank")) for path in staging.glob("rank*.stacks")}
         steps: dict[int, int | None] = dict.fromkeys(started)
         steps |= {rank: done for rank, (done, _) in self._progress.items()}

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.record.launch.machines import EndedElsewhere
 from dptrace.record.launch.signals import Signals
-from dptrace.record.launch.slurm import SlurmTask
-from dptrace.record.ranks.process_tree import LAUNCHER_PID_ENV, descendants
-from dptrace.record.run_folder.messages import LauncherSettings
+from dptrace.record.ranks.process_tree import AGENT_PID_ENV, LAUNCHER_PID_ENV, descendants
+from dptrace.record.run_folder.messages import LauncherSettings, write_json
 
 __all__ = ["Launch", "run_torchrun", "stop_agent", "thread_environment"]
 
@@ -54,10 +54,8 @@ class Launch:
     trigger: str | None = None
     """A file, or ``SIGUSR2``, by which the user asks for a recording; None to record without being asked."""
     nnodes: int = 1
-    """Number of launchers, one per machine, or one per rank in tasks of ``srun``."""
+    """Number of machines, each with a launcher."""
     node_rank: int = 0
-    task: SlurmTask | None = None
-    """The task of ``srun`` that this launcher is, if it starts one rank of several on its machine."""
     endpoint: str | None = None
     max_restarts: int = 0
     """How often all ranks are restarted when one fails."""
@@ -73,15 +71,23 @@ class Launch:
     """Measurements of the links, for run.json."""
     is_module: bool = False
     """Whether *script* is the dotted name of a module, as after ``python -m``."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that stand for options of the user's command line, such as ``python -O``."""
-    agent_options: Sequence[str] = ()
-    """Further options of the user's torchrun."""
+    python_options: Sequence[str] = ()
+    """Options of Python in the ranks, such as ``-O``."""
+    torchrun_options: Sequence[str] | None = None
+    """Options of the user's own torchrun; None if the user did not ask for torchrun."""
+    launcher: Sequence[str] = ()
+    """Another launcher and its options, in place of torchrun."""
 
     @property
     def machines(self) -> int:
         """Number of machines."""
-        return self.nnodes if self.task is None else self.task.machines
+        return self.nnodes
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the script is one process, which must not take itself for a rank of several."""
+        asked = self.mode or self.launcher or self.torchrun_options is not None or self.max_restarts
+        return self.processes * self.nnodes == 1 and not asked
 
 
 def run_torchrun(
@@ -101,13 +107,14 @@ def run_torchrun(
     Raises:
         Interrupted: a signal arrived.
     """
-    command = _torchrun_command(job, staging)
+    command = _command(job, staging)
     if job.verbose:
-        print(" ".join(command), file=sys.stderr)
+        print(shlex.join(command), file=sys.stderr)
     # A separate session: the terminal's Ctrl-C reaches only the launcher, which ends the ranks in order.
-    agent = subprocess.Popen(
-        command, env=_environment(job, staging) | {LAUNCHER_PID_ENV: str(os.getpid())}, start_new_session=True
-    )
+    with _output_of_one(job, staging) as output:
+        agent = subprocess.Popen(
+            command, env=_environment(job, staging), start_new_session=True, stdout=output, stderr=output
+        )
     ended_elsewhere = EndedElsewhere(staging, job.node_rank)
     try:
         while agent.poll() is None:
@@ -120,9 +127,23 @@ def run_torchrun(
             if job.nnodes > 1 and ended_elsewhere:
                 stop_agent(agent)
                 break
+        if job.is_alone and agent.returncode:
+            write_json(staging / "agent0.json", [{"rank": 0, "exit_code": agent.returncode}])
         return agent.returncode
     finally:
         stop_agent(agent)
+
+
+@contextmanager
+def _output_of_one(job: Launch, staging: Path) -> Iterator[IO[bytes] | None]:
+    """Open the file for the output of a script without torchrun, where torchrun would put it; None shows the output."""
+    if not job.is_alone or job.show_output:
+        yield None
+        return
+    log = staging / "logs0" / "one" / "attempt_0" / "0" / "stdout.log"
+    log.parent.mkdir(parents=True)
+    with log.open("wb") as file:
+        yield file
 
 
 def stop_agent(agent: subprocess.Popen[bytes]) -> None:
@@ -145,7 +166,16 @@ def stop_agent(agent: subprocess.Popen[bytes]) -> None:
         agent.wait()
 
 
-def _torchrun_command(job: Launch, staging: Path) -> list[str]:
+def _command(job: Launch, staging: Path) -> list[str]:
+    """Return the command that starts the ranks."""
+    python = [sys.executable, "-u", *job.python_options]
+    module = ["-m"] if job.is_module else []
+    runner = ["-m", "dptrace.record.script.runner", *module, str(job.script), *job.arguments]
+    if job.launcher:
+        # With -m of its own, a second one changes nothing.
+        return [*job.launcher, *runner]
+    if job.is_alone:
+        return [*python, *runner]
     rendezvous = ["--standalone", "--local-addr=127.0.0.1"]
     if job.nnodes > 1:
         rendezvous = [f"--nnodes={job.nnodes}", f"--node-rank={job.node_rank}", f"--rdzv-endpoint={job.endpoint}"]
@@ -153,20 +183,17 @@ def _torchrun_command(job: Launch, staging: Path) -> list[str]:
     # progress bar rewrites.
     redirected = ",".join(f"{local}:3" for local in range(job.show_output, job.processes))
     output = [f"--log-dir={staging}/logs{job.node_rank}", f"--redirects={redirected or 0}"]
-    module = ["-m"] if job.is_module else []
-    script = [str(job.script)] if job.mode else ["-m", "dptrace.record.script.runner", *module, str(job.script)]
-    if job.task is not None:
-        script = ["-m", "dptrace.record.launch.slurm_rank", *script]
-    agent = [sys.executable, "-m", "dptrace.record.launch.torchrun_agent", f"{staging}/agent{job.node_rank}.json"]
+    script = [str(job.script), *job.arguments] if job.mode else runner
+    if job.python_options:
+        script = ["--no-python", *python, *script]
     return [
-        *agent,
+        *[sys.executable, "-m", "dptrace.record.launch.torchrun_agent", f"{staging}/agent{job.node_rank}.json"],
         *rendezvous,
         f"--nproc-per-node={job.processes}",
         f"--max-restarts={job.max_restarts}",
         *output,
-        *job.agent_options,
+        *(job.torchrun_options or ()),  # the last of two values counts
         *script,
-        *job.arguments,
     ]
 
 
@@ -180,11 +207,14 @@ def _environment(job: Launch, staging: Path) -> dict[str, str]:
         use_script_profiler=job.use_script_profiler,
         **job.schedule,
     )
+    parents = {LAUNCHER_PID_ENV: str(os.getpid())}
+    if job.launcher:
+        return {**os.environ, **parents, **assignment.environment()}
     # Restarted ranks must not find the addresses that the previous ones left in torchrun's own store.
     fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if job.max_restarts else {}
-    local = loopback_environment() if job.machines == 1 else {}
-    tasks = 1 if job.task is None else job.task.local_tasks
-    return fresh | local | thread_environment(job.processes, tasks) | dict(job.environment) | assignment.environment()
+    local = loopback_environment() if job.nnodes == 1 else {}
+    parents |= {AGENT_PID_ENV: str(os.getpid())} if job.is_alone else {}
+    return fresh | local | thread_environment(job.processes) | parents | assignment.environment()
 
 
 def loopback_environment() -> dict[str, str]:
@@ -197,16 +227,11 @@ def loopback_environment() -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": names[0]} if names and "GLOO_SOCKET_IFNAME" not in os.environ else {}
 
 
-def thread_environment(processes: int, tasks: int = 1) -> dict[str, str]:
-    """Return an environment in which this many ranks share the machine's cores; the user's settings take precedence.
-
-    Args:
-        tasks: launchers with this many ranks on the machine. Slurm may have given each its own cores.
-    """
-    cores = min(available_cores(), max(1, (os.cpu_count() or 1) // tasks))
+def thread_environment(processes: int) -> dict[str, str]:
+    """Return an environment in which this many ranks share the machine's cores; the user's settings take precedence."""
     defaults = {
         # If each rank used all cores, ranks would wait for each other's threads.
-        "OMP_NUM_THREADS": str(max(1, cores // processes)),
+        "OMP_NUM_THREADS": str(max(1, available_cores() // processes)),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SHUTDOWN_S),
     }
     return defaults | os.environ

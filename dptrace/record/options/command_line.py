@@ -5,36 +5,30 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from dptrace.errors import UsageError
-from dptrace.record.options.accelerate_command import parse_accelerate
-from dptrace.record.options.torchrun_command import Torchrun, parse_torchrun
+from dptrace.errors import MissingExtraError, UsageError
 
-__all__ = ["Program", "check_program", "merge_settings", "parse_program", "process_count"]
+__all__ = ["Program", "check_program", "merge_settings", "parse_program"]
 
 _PYTHON = re.compile(r"(?:python|pypy)(?P<version>\d(?:\.\d+)?)?t?(?:\.exe)?")
-_PYTHON_FLAGS = {
-    "u": ("PYTHONUNBUFFERED", "1"),
-    "B": ("PYTHONDONTWRITEBYTECODE", "1"),
-    "O": ("PYTHONOPTIMIZE", "1"),
-    "s": ("PYTHONNOUSERSITE", "1"),
-}
-_PYTHON_X = {"dev": "PYTHONDEVMODE", "faulthandler": "PYTHONFAULTHANDLER", "utf8": "PYTHONUTF8"}
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-_ACCELERATE_MODULES = ("accelerate.commands.launch", "accelerate.commands.accelerate_cli")
+_ACCELERATE_MODULES = {"accelerate.commands.launch": 0, "accelerate.commands.accelerate_cli": 1}
+"""What starts ``accelerate launch`` with ``python -m``, and how many words follow before its options."""
+_RANK_LAUNCHERS = ("srun", "mpirun", "mpiexec", "horovodrun", "deepspeed")
+"""Launchers whose options dptrace does not know; each rank can record itself."""
 _OUTER = {
     *("uv", "poetry", "pipenv", "pdm", "conda", "mamba", "micromamba"),
-    *("srun", "mpirun", "mpiexec", "horovodrun"),
     *("nohup", "env", "time", "nice", "taskset", "numactl", "stdbuf", "sudo", "nsys", "ncu"),
 }
 """Commands that start another command: dptrace can be that one."""
@@ -48,16 +42,16 @@ class Program:
     """A path, or the dotted name of a module."""
     is_module: bool = False
     arguments: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
-    """Variables that stand for the options of Python and of accelerate."""
-    processes: str | None = None
-    """Processes per machine: a number, ``gpu``, ``auto`` or ``cpu``; None if the command line does not say."""
+    python_options: tuple[str, ...] = ()
+    """Options of Python, such as ``-O``."""
+    torchrun: tuple[str, ...] | None = None
+    """The options of torchrun; None if the command line does not start it."""
+    launcher: tuple[str, ...] = ()
+    """Another launcher with its options, which starts the ranks in place of torchrun."""
+    processes: int | None = None
+    """Processes per machine; None if the command line does not say."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Options of ``dptrace record`` that it sets, by attribute name."""
-    agent_options: tuple[str, ...] = ()
-    """Options for torchrun itself."""
-    notes: tuple[str, ...] = ()
-    """Sentences for the user."""
 
     @property
     def name(self) -> str:
@@ -71,68 +65,69 @@ def parse_program(words: Sequence[str]) -> Program:
     """Read the words that follow dptrace's options; there is at least one.
 
     Raises:
-        UsageError: they name nothing that dptrace can start, or contain an option that would have to be ignored.
+        UsageError: they name nothing that dptrace can start.
     """
-    first, rest = words[0], words[1:]
+    first, rest = words[0], list(words[1:])
     name = os.path.basename(first)
     if first.startswith("-m"):
         return _parse_python("-m", words)
     if _PYTHON.fullmatch(name):
         return _parse_python(first, rest)
     if name == "torchrun":
-        return _from_torchrun(parse_torchrun(name, rest))
-    if name == "accelerate-launch" or (name == "accelerate" and rest[:1] == ["launch"]):
-        return _from_accelerate(rest if name == "accelerate-launch" else rest[1:])
-    if name == "deepspeed":
-        raise UsageError(
-            "dptrace does not start scripts with deepspeed. Record the script itself, with the number of GPUs: "
-            "dptrace record --gpus N train.py …; DeepSpeed reads the ranks from torchrun's variables."
-        )
-    if name in _OUTER and not Path(first).is_file():
-        raise UsageError(f"Put {name} before dptrace, not after it: {name} … dptrace record train.py …")
+        return _from_torchrun(name, rest)
+    if name == "accelerate-launch":
+        return _from_accelerate([first], rest)
+    if name == "accelerate" and rest[:1] == ["launch"]:
+        return _from_accelerate([first, "launch"], rest[1:])
+    if not Path(first).is_file():
+        if name in _RANK_LAUNCHERS:
+            raise UsageError(_advise_ranks(name, words))
+        if name in _OUTER:
+            raise UsageError(f"Put {name} before dptrace, not after it: {name} … dptrace record train.py …")
     return Program(first, arguments=tuple(rest))
+
+
+def _advise_ranks(name: str, words: Sequence[str]) -> str:
+    """Return how each rank of another launcher records itself."""
+    script = next((n for n, word in enumerate(words) if n and (word.endswith(".py") or word == "-m")), len(words))
+    has_python = any(_PYTHON.fullmatch(os.path.basename(word)) for word in words[:script])
+    flag = "--module" if name == "deepspeed" else "-m" if has_python else "python -m"
+    line = " ".join([*words[:script], flag, "dptrace.record", *(words[script:] or ["train.py"])])
+    return (
+        f"dptrace does not start {name}. Let {name} start the ranks, and each rank record itself: {line} "
+        "(options such as --steps 5 or -o runs/x go after dptrace.record)."
+    )
 
 
 def _parse_python(interpreter: str, words: Sequence[str]) -> Program:
     """Read what follows ``python``; *words* starts with ``-m`` where there is none."""
     if interpreter != "-m":
         _check_interpreter(interpreter)
-    environment: dict[str, str] = {}
+    options: list[str] = []
     left = list(words)
     while left and left[0].startswith("-") and left[0] != "-":
-        flags = left.pop(0)[1:]
-        while flags:
-            flag, flags = flags[0], flags[1:]
-            if flag in _PYTHON_FLAGS:
-                name, value = _PYTHON_FLAGS[flag]
-                environment[name] = str(int(environment.get(name, "0")) + 1) if flag == "O" else value
-                continue
-            if flag not in "mWX":
-                _refuse_python_flag(flag)
-            value, flags = flags or (left.pop(0) if left else ""), ""
-            if not value:
-                raise UsageError(f"-{flag} needs a value, such as {'-m pkg.train' if flag == 'm' else '-W ignore'}.")
-            if flag == "m":
-                return _from_module(value, left, environment)
-            environment |= _python_setting(flag, value, environment)
+        word = left.pop(0)
+        # One word may hold several options, of which only the last one has a value: -um pkg, -Werror.
+        flags, valued, value = re.fullmatch(r"-([^mWXc]*)([mWXc]?)(.*)", word, re.DOTALL).groups()  # type: ignore[union-attr]
+        if word.startswith("--"):
+            options.append(word)
+            continue
+        if valued == "c" or "i" in flags:
+            raise UsageError(f"python {word}: write the code to a file, and record that, without -c or -i.")
+        if valued and not value:
+            if not left:
+                raise UsageError(f"-{valued} needs a value, such as -{valued} {_EXAMPLES[valued]}.")
+            value = left.pop(0)
+        options += [f"-{flags}"] if flags else []
+        if valued == "m":
+            return _from_module(value, left, options)
+        options += [f"-{valued}", value] if valued else []
     if not left or left[0] == "-":
         raise UsageError(f"Name the script after {os.path.basename(interpreter)}: dptrace reads none from its input.")
-    return Program(left[0], arguments=tuple(left[1:]), environment=environment)
+    return Program(left[0], arguments=tuple(left[1:]), python_options=tuple(options))
 
 
-def _python_setting(flag: str, value: str, environment: dict[str, str]) -> dict[str, str]:
-    if flag == "W":
-        before = environment.get("PYTHONWARNINGS", os.environ.get("PYTHONWARNINGS", ""))
-        return {"PYTHONWARNINGS": f"{before},{value}" if before else value}
-    if value not in _PYTHON_X:
-        raise UsageError(f"python -X {value}: dptrace honors -X {', -X '.join(_PYTHON_X)}; leave it out.")
-    return {_PYTHON_X[value]: "1"}
-
-
-def _refuse_python_flag(flag: str) -> None:
-    if flag == "c":
-        raise UsageError("python -c: write the code to a file, and record that.")
-    raise UsageError(f"python -{flag}: dptrace honors -m, -u, -B, -O, -s, -W and -X; leave -{flag} out.")
+_EXAMPLES = {"m": "pkg.train", "W": "ignore", "X": "dev"}
 
 
 def _check_interpreter(interpreter: str) -> None:
@@ -153,70 +148,100 @@ def _check_interpreter(interpreter: str) -> None:
         )
 
 
-def _from_module(module: str, words: Sequence[str], environment: dict[str, str]) -> Program:
+def _from_module(module: str, words: Sequence[str], options: Sequence[str]) -> Program:
     if module in _TORCHRUN_MODULES:
-        return _from_torchrun(parse_torchrun(module, words), environment)
+        return _from_torchrun(module, words)  # the ranks get none of Python's options
     if module in _ACCELERATE_MODULES:
-        program = _from_accelerate(words[1:] if module.endswith("cli") else words)
-        return replace(program, environment=environment | program.environment)
-    return Program(module, True, tuple(words), environment)
+        count = _ACCELERATE_MODULES[module]
+        return _from_accelerate([sys.executable, *options, "-m", module, *words[:count]], words[count:])
+    return Program(module, True, tuple(words), tuple(options))
 
 
-def _from_torchrun(command: Torchrun, environment: dict[str, str] | None = None) -> Program:
-    notes: tuple[str, ...] = ()
-    if command.needless:
-        what = ", ".join(command.needless)
-        notes = (f"dptrace arranges itself how the ranks meet: {what} {_is_are(command.needless)} not needed.",)
-    return Program(
-        command.script,
-        command.is_module,
-        command.arguments,
-        environment or {},
-        command.processes,
-        command.settings,
-        command.agent_options,
-        notes,
-    )
+class _Refusing:
+    """Makes an argument parser raise UsageError where it would end the process."""
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+
+    def __call__(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.program}: {message}.")
 
 
-def _is_are(things: Sequence[str]) -> str:
-    return "is" if len(things) == 1 else "are"
-
-
-def _from_accelerate(words: Sequence[str]) -> Program:
-    command = parse_accelerate(words)
-    return Program(
-        command.script,
-        command.is_module,
-        command.arguments,
-        command.environment,
-        command.processes,
-        notes=command.notes,
-    )
-
-
-def process_count(text: str, gpus: int) -> int:
-    """Return the number of processes that torchrun's ``--nproc-per-node`` stands for.
-
-    Args:
-        gpus: the number of this machine's GPUs.
+def _split(
+    program: str, parser: argparse.ArgumentParser, words: Sequence[str]
+) -> tuple[argparse.Namespace, tuple[str, ...]]:
+    """Read a launcher's command line with its own parser; also return the words before the script.
 
     Raises:
-        UsageError: it is no number and no word that torchrun knows, or there is no GPU.
+        UsageError: the launcher would refuse it, or it starts something else than a Python program.
     """
-    if text == "cpu" or (text == "auto" and not gpus):
-        return os.cpu_count() or 1
-    if text in ("gpu", "xpu", "auto"):
-        if not gpus:
-            raise UsageError(f"--nproc-per-node {text}: this machine has no GPU; give a number.")
-        return gpus
+    parser.error = _Refusing(program)  # type: ignore[method-assign]
+    given = parser.parse_args(words)
+    script = len(words) - len(given.training_script_args) - 1
+    if list(words[script:]) != [given.training_script, *given.training_script_args]:
+        raise UsageError(f"{program}: leave -- out, so that the words after the script's name are the script's.")
+    if given.no_python or getattr(given, "run_path", False):
+        raise UsageError(f"{program} --no-python: dptrace records Python programs; name the script, or -m its module.")
+    return given, tuple(words[:script])
+
+
+def _from_torchrun(program: str, words: Sequence[str]) -> Program:
+    """Read the words after ``torchrun``, or after one of the modules that are like it."""
     try:
-        number = int(text)
-    except ValueError:
-        raise UsageError(f"--nproc-per-node {text}: give a number, gpu, cpu or auto.") from None
-    if number < 1:
-        raise UsageError(f"--nproc-per-node {text}: must be 1 or more.")
-    return number
+        from torch.distributed import run
+    except ModuleNotFoundError:
+        raise MissingExtraError("Recording needs torch", "record") from None
+    parser = run.get_args_parser()
+    # None if it is not given, which matters on several machines.
+    parser.set_defaults(node_rank=os.environ.get("PET_NODE_RANK"), master_addr=os.environ.get("PET_MASTER_ADDR"))
+    passes_rank = program == "torch.distributed.launch"
+    if passes_rank:
+        parser.add_argument("--use-env", "--use_env", action="store_true")
+    given, options = _split(program, parser, words)
+    try:
+        fewest, most = run.parse_min_max_nnodes(given.nnodes)
+        processes = run.determine_local_world_size(given.nproc_per_node)
+    except (ValueError, RuntimeError) as error:
+        what = f"--nnodes {given.nnodes} --nproc-per-node {given.nproc_per_node}"
+        raise UsageError(f"{program} {what}: {str(error).rstrip('.')}; give a number.") from None
+    if processes < 1:
+        raise UsageError(f"{program} --nproc-per-node {given.nproc_per_node}: must be 1 or more.")
+    if fewest != most:
+        raise UsageError(
+            f"{program} --nnodes {given.nnodes}: dptrace records a fixed number of machines; give one number."
+        )
+    if given.rdzv_backend not in ("static", "c10d"):
+        raise UsageError(
+            f"{program} --rdzv-backend {given.rdzv_backend}: dptrace meets the ranks through c10d; leave it out, and "
+            "give --rdzv-endpoint HOST:PORT for several machines."
+        )
+    settings = {"nnodes": most, "max_restarts": given.max_restarts}
+    if most > 1:
+        address = given.rdzv_endpoint or (given.master_addr and f"{given.master_addr}:{given.master_port or 29500}")
+        settings |= {"node_rank": given.node_rank, "rdzv_endpoint": address or None}
+    arguments = tuple(given.training_script_args)
+    if passes_rank:
+        options = tuple(word for word in options if word not in ("--use-env", "--use_env"))
+        # torchrun fills in the number for each rank.
+        arguments = arguments if given.use_env else ("--local-rank=${local_rank}", *arguments)
+    return Program(
+        given.training_script, given.module, arguments, torchrun=options, processes=processes, settings=settings
+    )
+
+
+def _from_accelerate(launcher: Sequence[str], words: Sequence[str]) -> Program:
+    """Read the words after ``accelerate launch``, which starts the ranks itself."""
+    try:
+        from accelerate.commands.launch import launch_command_parser
+    except ImportError:
+        raise UsageError(
+            f"accelerate is not installed in the Python that runs dptrace, {sys.executable}. Where it is, each rank "
+            "can record itself: accelerate launch … -m dptrace.record train.py …"
+        ) from None
+    given, options = _split("accelerate launch", launch_command_parser(), words)
+    return Program(
+        given.training_script, given.module, tuple(given.training_script_args), launcher=(*launcher, *options)
+    )
 
 
 def merge_settings(options: dict[str, Any], settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -225,11 +250,11 @@ def merge_settings(options: dict[str, Any], settings: dict[str, Any], defaults: 
     Raises:
         UsageError: both give one, and differ.
     """
-    for name, value in settings.items():
-        if options[name] not in (defaults[name], value) and value != defaults[name]:
+    kept = {name: value for name, value in settings.items() if value != defaults.get(name)}
+    for name, value in kept.items():
+        if options[name] not in (defaults.get(name), value):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} {options[name]} before the program and {option} {value} in it: keep one.")
-    kept = {name: value for name, value in settings.items() if value != defaults[name]}
     return options | kept
 
 

@@ -42,6 +42,8 @@ __all__ = [
 ]
 
 _ENV_VARIABLE = "DPTRACE_RECORDING"
+_OWN_ENV = "DPTRACE_OPTIONS"
+"""The settings of a rank that records itself, without a launcher of dptrace, and of the processes that it starts."""
 SPAWNED_FILE = "spawned"
 """Name of a file in the run's folder that is there once the script has started ranks itself."""
 _SPAWNED_ENV = "DPTRACE_SPAWNED"
@@ -86,6 +88,8 @@ class LauncherSettings:
     """Whether the traces of the script's own profiler are the recording."""
     script: bool = False
     """Whether the loop belongs to the user, so that its number of steps is unknown and it goes on when recorded."""
+    force: bool = False
+    """Whether to replace an existing run, without a launcher, which replaces it itself."""
 
     def environment(self) -> dict[str, str]:
         """Return the environment variable that :meth:`from_environment` reads."""
@@ -105,10 +109,20 @@ class LauncherSettings:
         text = os.environ.get(_ENV_VARIABLE)
         return cls(**json.loads(text)) if text else None
 
+    def set_own(self) -> None:
+        """Make these the settings of this process and those that it starts, which have no launcher of dptrace."""
+        os.environ[_OWN_ENV] = json.dumps(asdict(self))
+
+    @classmethod
+    def own(cls) -> LauncherSettings | None:
+        """Return the settings of a rank that records itself; None if ``python -m dptrace.record`` did not start it."""
+        text = os.environ.get(_OWN_ENV)
+        return cls(**json.loads(text)) if text else None
+
     @classmethod
     def or_default(cls, memory: bool, modules: bool, shapes: bool) -> LauncherSettings:
         """Return this process's settings, or the defaults; what the script asks for is recorded too."""
-        settings = cls.from_environment() or cls("", "")
+        settings = cls.from_environment() or cls.own() or cls("", "")
         return replace(
             settings,
             memory=settings.memory or memory,

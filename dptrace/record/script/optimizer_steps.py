@@ -17,6 +17,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from dptrace.errors import DptraceError
 from dptrace.record.recording import Recording, latest, record
 from dptrace.record.run_folder import messages
 from dptrace.record.script.closures import mark_closure
@@ -47,6 +48,8 @@ class OptimizerSteps:
         self._recording: Recording | None = None
         self._counted: CountedOptimizer | None = None
         self._first: weakref.ref[Optimizer] | None = None
+        self._given_up = False
+        """Whether nothing is recorded because the recording could not begin."""
         self._explicit = False
         """Whether the script says itself where its steps end."""
         self._evaluation = EvaluationMarks()
@@ -60,7 +63,7 @@ class OptimizerSteps:
 
     def __call__(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         """Count a step of an optimizer, as a hook."""
-        if self.forked:
+        if self.forked or self._given_up:
             return
         self.seen = True
         if latest() is not None and latest() is not self._recording:
@@ -79,7 +82,7 @@ class OptimizerSteps:
 
     def end_step(self, loss: torch.Tensor | float | None = None) -> None:
         """End a step because the script says so; from now on, optimizers do not count."""
-        if self.forked:
+        if self.forked or self._given_up:
             return
         self.seen = self._explicit = True
         recording = latest()
@@ -89,11 +92,16 @@ class OptimizerSteps:
             self._begin()
 
     def _begin(self) -> None:
-        self._recording = record()
-        optimizer = None if self._first is None else self._first()
-        if optimizer is not None:
-            self._recording.set_parameters(p for group in optimizer.param_groups for p in group["params"])
-        self._recording.__enter__()
+        try:
+            self._recording = record()
+            optimizer = None if self._first is None else self._first()
+            if optimizer is not None:
+                self._recording.set_parameters(p for group in optimizer.param_groups for p in group["params"])
+            self._recording.__enter__()
+        except DptraceError as error:  # such as a folder that is in use: the training must go on
+            print(f"dptrace: {error}", file=sys.stderr)
+            self._given_up = True
+            return
         self._evaluation.start()
 
     @staticmethod

@@ -22,7 +22,7 @@ from dptrace.record.script import spawn
 from dptrace.record.script.execute import execute, program_frames
 from dptrace.record.script.watch import Steps, watch_steps
 
-__all__ = ["main"]
+__all__ = ["main", "run_program"]
 
 
 def main() -> None:
@@ -30,9 +30,14 @@ def main() -> None:
     end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
     is_module = sys.argv[1] == "-m"
     sys.argv = sys.argv[1 + is_module :]
+    run_program(sys.argv[0], is_module)
+
+
+def run_program(program: str, is_module: bool) -> None:
+    """Run a program in this rank, record it, and end the process; ``sys.argv`` holds it and its arguments."""
     _exit_when_terminated()
     steps = watch_steps()
-    code = _run(sys.argv[0], is_module, steps, spawn.install(sys.argv[0]))
+    code = _run(program, is_module, steps, spawn.install(program))
     if code:
         exit_now(code)
     gc.collect()  # see process_group: DDP models that live until the interpreter exits
@@ -74,6 +79,9 @@ def _run(program: str, is_module: bool, steps: Steps, ranks: spawn.OwnRanks) -> 
         exit_now(0)
     steps.close(None)
     if not steps.seen and latest() is None and not ranks.are_started:
+        if messages.LauncherSettings.own() is not None:
+            print(f"dptrace: {ranks.no_steps_message()}", file=sys.stderr)
+            return 0  # the training itself has succeeded
         messages.report_failure(RecordingError(ranks.no_steps_message()))
         return 1
     return 0

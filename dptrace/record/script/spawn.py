@@ -195,7 +195,8 @@ def _watch_joining(start: _Start) -> None:
 
 def _joins_own_group(start: _Start, args: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
     """Return whether a group has its own numbers of ranks, and not those of the launcher."""
-    if messages.is_spawned() or messages.LauncherSettings.from_environment() is None:
+    settings = messages.LauncherSettings.from_environment() or messages.LauncherSettings.own()
+    if messages.is_spawned() or settings is None:
         return False
     names = ("backend", "init_method", "timeout", "world_size", "rank", "store")
     given = dict(zip(names, args, strict=False)) | dict(keywords)

@@ -152,7 +152,7 @@ class Plan:
         """
         settings = settings or LauncherSettings("", "")
         settings = replace(settings, memory=settings.memory or memory)
-        if not settings.script:
+        if not settings.script or not settings.folder:  # no launcher asks for the overhead
             (recorded,) = recorded_windows(schedule)
             if schedule.wait:
                 before = overhead_windows(schedule.warmup, schedule.wait - schedule.warmup)

@@ -21,6 +21,7 @@ from dptrace.record.launch.torchrun import Launch
 from dptrace.record.options.parse import parse_options
 from dptrace.record.run_folder.manifest import overhead
 from tests.support.forking import run_python
+from tests.support.launchers import fake_accelerate
 from tests.support.recordings import dptrace, environment, recorded
 
 SCRIPT = """
@@ -80,7 +81,7 @@ def _refused(*arguments: str) -> DptraceError:
         ("nothere.py", "nothere.py: script not found."),
         ("-m nothere.train", "no module nothere here"),
         ("--gpus 2 torchrun --nproc-per-node 3 train.py", "--gpus 2, and the script's own command line asks for 3"),
-        ("torchrun --nproc-per-node gpu train.py", "--nproc-per-node gpu: this machine has no GPU"),
+        ("torchrun --nproc-per-node gpu train.py", "--nproc-per-node gpu: Cuda is not available"),
         ("torchrun --nnodes 2 train.py", "--nnodes needs --node-rank"),
         ("--max-restarts 1 torchrun --max-restarts 2 train.py", "keep one"),
     ],
@@ -145,7 +146,7 @@ def test_after_ctrl_c_the_checkpoints_that_stay_are_named(
     """The recording is gone, what was learned is not."""
     monkeypatch.setattr("dptrace.record.launch.launcher.launch", _interrupted)
     (tmp_path / "kept").mkdir()
-    for name, says in (("none", "and nothing is kept."), ("step-00000005.pt", "stay, the last of step 5: --resume")):
+    for name, says in (("none", "and nothing is kept."), ("step-00000005", "stay, the last of step 5: --resume")):
         (tmp_path / "kept" / name).write_text("")
         with pytest.raises(SystemExit) as stopped:
             _record(_job(checkpoints=Path("kept")), quiet=True, signals=Signals())
@@ -278,6 +279,48 @@ def test_an_overhead_below_nothing_is_called_none(profiled: int, says: str) -> N
     assert summary({"ranks": ranks, "profiler_overhead": overhead(ranks), "folder": "x"}).endswith(says)
 
 
+@pytest.mark.parametrize(
+    ("variables", "refused"),
+    [
+        ({}, True),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, False),
+        ({"SLURM_STEP_ID": str(0xFFFF_FFFB)}, False),
+        ({"SLURM_PTY_PORT": "1"}, False),
+    ],
+)
+def test_tasks_of_srun_would_each_record_the_same(
+    variables: dict[str, str], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are told the line that lets each be a rank; one task, Slurm's own steps and a shell are no such tasks."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.setattr("dptrace.commands.recording.record._record", lambda *arguments: None)
+    for name, value in {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0", **variables}.items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(command, ["train.py", "--x", "1"])
+
+    assert refused == ("python -m dptrace.record train.py --x 1" in str(done.exception)), done.exception
+    assert refused == isinstance(done.exception, UsageError)
+    assert (
+        0
+        == CliRunner()
+        .invoke(command, ["--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "127.0.0.1:1", "train.py"])
+        .exit_code
+    )
+
+
+def test_accelerate_decides_how_many_processes_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options go to accelerate itself, and the ranks run under the recorder; --gpus would contradict them."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.syspath_prepend(str(fake_accelerate(tmp_path)))
+    jobs: list[Launch] = []
+    monkeypatch.setattr("dptrace.commands.recording.record._record", lambda job, *_: jobs.append(job))
+    line = ["accelerate", "launch", "--num_processes", "2", "train.py", "--x"]
+
+    assert 0 == CliRunner().invoke(command, line).exit_code
+    assert ["accelerate", "launch", "--num_processes", "2"] == list(jobs[0].launcher)
+    assert isinstance(CliRunner().invoke(command, ["--gpus", "2", *line]).exception, UsageError)
+
+
 def test_measurements_of_the_links_must_be_there(tmp_path: Path) -> None:
     """--links with a file that is none is refused before any process starts."""
     (tmp_path / "other.json").write_text("{}")
@@ -297,7 +340,7 @@ def test_resuming_without_a_checkpoint_is_no_secret(tmp_path: Path, monkeypatch:
 
     fresh = CliRunner().invoke(command, line)
     (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "step-00000005.pt").touch()
+    (tmp_path / "kept" / "step-00000005").touch()
     continued = CliRunner().invoke(command, line)
 
     assert (0, 0) == (fresh.exit_code, continued.exit_code), fresh.output

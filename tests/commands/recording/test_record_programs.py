@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.launchers import fake_accelerate
 from tests.support.recordings import dptrace
 
 SCRIPT = """
@@ -15,16 +17,19 @@ import os, sys
 import torch, torch.distributed as dist
 {inner}
 
-dist.init_process_group("gloo")
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(8):
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
-if dist.get_rank() == 0:
+if os.environ.get("RANK", "0") == "0":
     spec = __spec__ and __spec__.name
-    print(__name__, spec, os.path.basename(sys.argv[0]), sys.argv[1:], os.environ["WORLD_SIZE"], sys.flags.optimize)
-dist.destroy_process_group()
+    ranks = os.environ.get("WORLD_SIZE", "no")
+    print(__name__, spec, os.path.basename(sys.argv[0]), sys.argv[1:], ranks, sys.flags.optimize)
+if dist.is_initialized():
+    dist.destroy_process_group()
 """
 SCHEDULE = ["--steps", "2", "--warmup", "2", "--wait", "0"]
 
@@ -45,7 +50,8 @@ def folder(tmp_path: Path) -> Path:
     ("command", "script", "ranks", "printed"),
     [
         (["--gpus", "2", "-m", "pkg.train", "--gpus"], "pkg.train", 2, "pkg.train train.py ['--gpus'] 2 0"),
-        (["--gpus", "1", "python", "-O", "train.py", "-m"], "train.py", 1, "None train.py ['-m'] 1 1"),
+        (["--gpus", "1", "python", "-O", "train.py", "-m"], "train.py", 1, "None train.py ['-m'] no 1"),
+        (["--gpus", "2", "python", "-O", "train.py"], "train.py", 2, "None train.py [] 2 1"),
         (["torchrun", "--nproc-per-node", "2", "train.py", "a"], "train.py", 2, "None train.py ['a'] 2 0"),
         (
             ["python", "-m", "torch.distributed.launch", "--role", "r", "-m", "pkg.train"],
@@ -53,12 +59,20 @@ def folder(tmp_path: Path) -> Path:
             1,
             "pkg.train train.py ['--local-rank=0'] 1 0",
         ),
+        (["accelerate", "launch", "--num_processes", "2", "train.py", "a"], "train.py", 2, "None train.py ['a'] 2 0"),
+        (["accelerate", "launch", "--num_processes=2", "-m", "pkg.train"], "pkg.train", 2, "pkg.train train.py [] 2 0"),
     ],
 )
 def test_a_command_line_does_what_it_looks_like(
-    command: list[str], script: str, ranks: int, printed: str, folder: Path
+    command: list[str], script: str, ranks: int, printed: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many ranks as it says, the program's own arguments and options of Python; the run is named after it."""
+    """As many ranks as it says, the program's own arguments and options of Python; the run is named after it.
+
+    A script without a launcher is one process, which finds no variable of a launcher.
+    """
+    accelerate = fake_accelerate(folder)
+    monkeypatch.setenv("PATH", f"{accelerate / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", f"{accelerate}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     done = dptrace("record", *SCHEDULE, *command, cwd=folder)
 
     assert f"__main__ {printed}\n" == done.stdout

@@ -46,6 +46,8 @@ def test_a_script_that_wants_a_gpu_learns_that_there_is_none(message: str) -> No
             "GPU that this machine does",
         ),
         ("DistNetworkError: … port: 12355, … EADDRINUSE", "12355"),
+        (error_text(KeyError("LOCAL_RANK")), "dptrace record torchrun --nproc-per-node 1"),
+        ("ValueError: … environment variable RANK expected, but not set", "dptrace record torchrun --nproc-per-node 1"),
         (error_text(SystemExit(2)), "refused its arguments"),
     ],
 )

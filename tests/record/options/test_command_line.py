@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.options.command_line import (
-    Program,
-    check_program,
-    merge_settings,
-    parse_program,
-    process_count,
-)
+from dptrace.record.options.command_line import Program, check_program, merge_settings, parse_program
+from tests.support.launchers import fake_accelerate
+
+pytest.importorskip("torch")  # whose launcher's parser is used
+
+
+@pytest.fixture(autouse=True)
+def _accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a stand-in of accelerate in the place of whichever is installed."""
+    monkeypatch.syspath_prepend(str(fake_accelerate(tmp_path)))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "accelerate"]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +41,7 @@ from dptrace.record.options.command_line import (
         ("accelerate launch --num_processes 2 train.py --cpu", "train.py", False, ("--cpu",)),
         ("accelerate-launch -m pkg.train", "pkg.train", True, ()),
         ("python -m accelerate.commands.launch train.py", "train.py", False, ()),
+        ("python -m accelerate.commands.accelerate_cli launch train.py", "train.py", False, ()),
     ],
 )
 def test_a_command_line_names_the_program(words: str, target: str, is_module: bool, arguments: tuple[str, ...]) -> None:
@@ -50,37 +57,88 @@ def test_a_command_line_names_the_program(words: str, target: str, is_module: bo
         ("python", "Name the script after python"),
         ("python -", "reads none from its input"),
         ("python -c print()", "write the code to a file"),
-        ("python -i train.py", "leave -i out"),
-        ("python -X tracemalloc train.py", "-X dev"),
+        ("python -i train.py", "-i"),
         ("-m", "-m needs a value"),
         ("python2 train.py", "is not the Python that runs dptrace"),
         ("/usr/nowhere/python train.py", "is not the Python that runs dptrace"),
-        ("deepspeed train.py", "dptrace record --gpus N train.py"),
-        ("srun train.py", "Put srun before dptrace"),
         ("uv run train.py", "Put uv before dptrace"),
+        ("torchrun --no-python ./train", "--no-python"),
+        ("torchrun --rdzv-backend etcd train.py", "--rdzv-backend etcd"),
+        ("torchrun --nnodes 1:2 train.py", "--nnodes 1:2"),
+        ("torchrun --max-restarts few train.py", "--max-restarts"),
+        ("torchrun --no-such-option train.py", "--no-such-option"),
+        ("torchrun --nproc-per-node 2", "script"),
+        ("torchrun --nproc-per-node 0 train.py", "1 or more"),
+        ("torchrun --nproc-per-node many train.py", "many"),
+        ("accelerate launch --no_python train", "--no-python"),
+        ("accelerate launch --no_such_option train.py", "--no_such_option"),
+        ("srun -n 4 python -u train.py --x 1", "srun -n 4 python -u -m dptrace.record train.py --x 1 "),
+        ("mpirun -np 2 ./train.py", "mpirun -np 2 python -m dptrace.record ./train.py "),
+        ("deepspeed --num_gpus 2 train.py", "deepspeed --num_gpus 2 --module dptrace.record train.py "),
+        ("srun run.sh", "srun run.sh python -m dptrace.record train.py "),
     ],
 )
 def test_what_would_have_to_be_ignored_is_refused(words: str, says: str) -> None:
-    """With what to do instead."""
+    """With what to do instead; for other launchers, with the line that lets each rank record itself."""
     with pytest.raises(UsageError) as refused:
         parse_program(words.split())
 
     assert says in str(refused.value)
 
 
-def test_options_of_python_become_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks read them as Python does."""
-    monkeypatch.setenv("PYTHONWARNINGS", "default")
-    words = ["python", "-uBOO", "-W", "ignore", "-Werror", "-X", "dev", "-m", "torch.distributed.run", "train.py"]
-    expected = {
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONOPTIMIZE": "2",
-        "PYTHONWARNINGS": "default,ignore,error",
-        "PYTHONDEVMODE": "1",
-    }
+def test_options_of_python_reach_the_ranks() -> None:
+    """As they are, whether alone or several in one word; torchrun's own Python does not pass them on."""
+    options = ["-uBOO", "-W", "ignore", "-Werror", "-X", "dev"]
 
-    assert expected == parse_program(words).environment
+    assert ("-uBOO", "-W", "ignore", "-W", "error", "-X", "dev", "-s") == parse_program(
+        ["python", *options, "-sm", "pkg.train"]
+    ).python_options
+    assert () == parse_program(["python", *options, "-m", "torch.distributed.run", "train.py"]).python_options
+
+
+@pytest.mark.parametrize(
+    ("words", "processes", "settings"),
+    [
+        ("train.py", 1, {"nnodes": 1, "max_restarts": 0}),
+        ("--nproc-per-node 3 --max-restarts 2 train.py", 3, {"nnodes": 1, "max_restarts": 2}),
+        (
+            "--nnodes 2 --node_rank 1 --rdzv-endpoint h:1 --rdzv-backend c10d train.py",
+            1,
+            {"nnodes": 2, "node_rank": 1, "rdzv_endpoint": "h:1", "max_restarts": 0},
+        ),
+        (
+            "--nnodes 2:2 --node-rank 0 --master-addr h --master-port 7 train.py",
+            1,
+            {"nnodes": 2, "node_rank": 0, "rdzv_endpoint": "h:7", "max_restarts": 0},
+        ),
+        (
+            "--nnodes 2 train.py",
+            1,
+            {"nnodes": 2, "node_rank": None, "rdzv_endpoint": None, "max_restarts": 0},
+        ),
+    ],
+)
+def test_options_of_torchrun_become_those_of_dptrace(words: str, processes: int, settings: dict[str, Any]) -> None:
+    """torchrun gets all of them as well, up to the script."""
+    found = parse_program(["torchrun", *words.split()])
+
+    assert (processes, settings) == (found.processes, found.settings)
+    assert tuple(words.split()[:-1]) == found.torchrun
+
+
+def test_defaults_come_from_torchruns_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun reads PET_NPROC_PER_NODE; an option takes precedence."""
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "3")
+
+    assert 3 == parse_program(["torchrun", "train.py"]).processes
+    assert 2 == parse_program(["torchrun", "--nproc-per-node", "2", "train.py"]).processes
+
+
+def test_accelerate_starts_the_ranks_itself() -> None:
+    """With all its options, so that they mean what they mean without dptrace."""
+    words = ["accelerate", "launch", "--num_processes", "2", "--config_file", "a.yaml", "train.py"]
+
+    assert tuple(words[:-1]) == parse_program(words).launcher
 
 
 @pytest.mark.parametrize(
@@ -97,33 +155,15 @@ def test_a_run_is_named_after_its_program(program: Program, name: str) -> None:
     assert name == program.name
 
 
-@pytest.mark.parametrize(
-    ("text", "gpus", "count"), [("3", 8, 3), ("gpu", 4, 4), ("auto", 4, 4), ("auto", 0, None), ("cpu", 4, None)]
-)
-def test_words_for_a_number_of_processes_are_resolved(
-    text: str, gpus: int, count: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As torchrun resolves them: all GPUs, or all cores."""
-    monkeypatch.setattr("os.cpu_count", lambda: 6)
-
-    assert (count or 6) == process_count(text, gpus)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"), [("gpu", "has no GPU"), ("0", "1 or more"), ("many", "give a number, gpu, cpu or auto")]
-)
-def test_a_number_of_processes_that_makes_no_sense_is_refused(text: str, says: str) -> None:
-    """Before anything starts."""
-    with pytest.raises(UsageError, match=says):
-        process_count(text, 0)
-
-
 def test_a_setting_given_twice_must_be_the_same() -> None:
     """The script's command line sets what dptrace's options leave open."""
     defaults = {"nnodes": 1, "max_restarts": 0}
 
     assert {"nnodes": 2, "max_restarts": 3} == merge_settings(
         {"nnodes": 2, "max_restarts": 0}, {"nnodes": 2, "max_restarts": 3}, defaults
+    )
+    assert {"nnodes": 2, "node_rank": 1} == merge_settings(
+        {"nnodes": 1, "node_rank": None}, {"nnodes": 2, "node_rank": 1}, defaults
     )
     with pytest.raises(UsageError, match="--max-restarts 1 before the program and --max-restarts 3 in it"):
         merge_settings({"nnodes": 1, "max_restarts": 1}, {"max_restarts": 3}, defaults)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,8 @@ def _threads_in_order(count: int) -> tuple[list[int], list[int]]:
 def test_threads_come_in_the_order_of_their_creation() -> None:
     """Threads of one hundredth of a second stay in order, also when their ids begin again at the smallest."""
     for _ in range(20):
-        try:
+        with suppress(OSError):  # only root may choose the next id
             LAST_ID.write_text(str(int(LARGEST_ID.read_text()) - 4))
-        except OSError:  # only root may choose the next id
-            pass
         ids, found = _threads_in_order(8)
         assert ids == found
         if ids != sorted(ids):

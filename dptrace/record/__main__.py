@@ -1,0 +1,102 @@
+"""Record a script in the ranks that any launcher starts: ``torchrun … -m dptrace.record [OPTIONS] train.py …``.
+
+No process of dptrace stands above the ranks: they agree through their own key-value store, and rank 0 completes the
+run. So what a launcher of dptrace does from outside is not there: ending the training, recording again, time limits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from dptrace.errors import DptraceError
+from dptrace.record.options.command_line import Program, check_program
+from dptrace.record.options.parse import Schedule
+from dptrace.record.run_folder.folder import RunFolder
+from dptrace.record.run_folder.messages import LauncherSettings, restart_count
+
+_LOCAL_RANK = ("--local_rank=", "--local-rank=")
+"""What deepspeed and torch.distributed.launch put before all other words, for the script."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="LAUNCHER … -m dptrace.record",
+        description="Record a script in each rank; the launcher is torchrun, accelerate launch, srun, mpirun …",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--steps", type=int, metavar="N", help="steps to record [default: 10]")
+    parser.add_argument("--duration", type=float, metavar="S", help="record about S seconds instead of --steps")
+    parser.add_argument("--warmup", type=int, default=3, metavar="N", help="steps before them [default: 3]")
+    parser.add_argument("--wait", type=int, default=0, metavar="N", help="steps before the warm-up [default: 0]")
+    parser.add_argument("-o", "--output", metavar="RUN", help="folder of the run [default: runs/SCRIPT]")
+    parser.add_argument("--force", action="store_true", help="replace an existing run")
+    parser.add_argument("--light", action="store_true", help="record kernels and communication only")
+    parser.add_argument("--shapes", action="store_true", help="record shapes on GPUs, too")
+    parser.add_argument("--memory", action="store_true", help="also record each allocation and free")
+    parser.add_argument("--modules", action="store_true", help="mark each module's forward")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="the script is the name of a module")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
+    return parser
+
+
+def main() -> None:
+    """Read the options before the script, and run it as one rank."""
+    words = sys.argv[1:]
+    ranks = [word for word in words[:1] if word.startswith(_LOCAL_RANK)]
+    parser = _parser()
+    given = parser.parse_args(words[len(ranks) :])
+    if given.light and (given.modules or given.shapes):
+        parser.error("--light leaves out the operators that --modules and --shapes need; choose one")
+    if given.duration is not None and (given.steps is not None or not 0 < given.duration < float("inf")):
+        parser.error("--duration is a number of seconds above 0, instead of --steps")
+    steps = 10 if given.steps is None else given.steps
+    program = Program(given.script, given.is_module)
+    out = Path(given.output or f"runs/{program.name}")
+    records = True
+    try:
+        Schedule.of(steps, given.warmup, given.wait)
+        check_program(program)
+        run = RunFolder(out)
+        # A launcher has restarted the ranks after the run was complete: the training goes on.
+        records = not (restart_count() and (run.path / "run.json").exists())
+        if records:
+            run.check(given.force)
+    except DptraceError as error:
+        parser.exit(error.exit_code, f"Error: {error}\n" if _is_first() else "")
+    sys.argv = [given.script, *ranks, *given.arguments]
+    if not records:
+        from dptrace.record.script.execute import execute
+
+        execute(given.script, given.is_module)
+        return
+    LauncherSettings(
+        "",
+        os.path.abspath(out),  # a script may change its working directory
+        steps,
+        given.warmup,
+        given.wait,
+        given.duration,
+        light=given.light,
+        memory=given.memory,
+        modules=given.modules,
+        shapes=given.shapes,
+        force=given.force,
+        script=True,
+    ).set_own()
+    from dptrace.record.script.runner import run_program
+
+    run_program(given.script, given.is_module)
+
+
+def _is_first() -> bool:
+    """Return whether this is rank 0, as far as the launcher's variables say, so that a message appears once."""
+    names = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    return next((os.environ[name] for name in names if name in os.environ), "0") == "0"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""``python -m dptrace.record`` in the ranks that any launcher starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.forking import run_python
+from tests.support.launchers import launched
+from tests.support.recordings import environment
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.spawn
+
+SCRIPT = """
+import os, sys
+import torch, torch.distributed as dist
+
+number, ranks = (int(os.environ[name]) for name in sys.argv.pop().split(","))
+dist.init_process_group("gloo", init_method="file://" + os.path.abspath("meet"), rank=number, world_size=ranks)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(8):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print(__name__, sys.argv)
+dist.destroy_process_group()
+"""
+ALONE = """
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(12):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print("trained")
+"""
+SCHEDULE = ("--steps", "2", "--warmup", "2")
+
+
+def _info(run: Path) -> dict[str, Any]:
+    info: dict[str, Any] = json.loads((run / "run.json").read_text())
+    return info
+
+
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        (("SLURM_PROCID", "SLURM_NTASKS"), ()),
+        (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ()),
+        (("RANK", "WORLD_SIZE"), ("--local_rank={}",)),
+    ],
+)
+def test_each_rank_records_itself_whatever_starts_it(
+    names: tuple[str, str], first: Sequence[str], tmp_path: Path
+) -> None:
+    """srun, mpirun and deepspeed, which puts a word for the script before all others: one run with all ranks."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    ranks = [{names[0]: str(rank), names[1]: "2"} for rank in range(2)]
+    words = ["-m", "dptrace.record", *(word.format(0) for word in first), *SCHEDULE, "-o", "run", "train.py", "a"]
+    ends = launched([*words, ",".join(names)], ranks, tmp_path)
+
+    assert [0, 0] == [end.returncode for end in ends], ends[0].stderr + ends[1].stderr
+    expected = f"__main__ {['train.py', *(word.format(0) for word in first), 'a']}\n"
+    assert [expected, expected] == [end.stdout for end in ends]
+    info = _info(tmp_path / "run")
+    assert ("complete", 2, [2, 2]) == (
+        info["status"],
+        info["world_size"],
+        [rank["recorded_steps"] for rank in info["ranks"]],
+    )
+    assert ["run"] == [path.name for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def _alone(folder: Path, *words: str, script: str = ALONE, more: Mapping[str, str] | None = None) -> Any:
+    (folder / "train.py").write_text(script)
+    return run_python("-m", "dptrace.record", *words, "train.py", cwd=folder, env=environment() | dict(more or {}))
+
+
+def test_a_run_is_replaced_only_on_request_and_before_training(tmp_path: Path) -> None:
+    """Exit code 2 before the training starts; ranks that a launcher has restarted train on without recording."""
+    assert 0 == _alone(tmp_path, *SCHEDULE).returncode
+    created = _info(tmp_path / "runs" / "train")["created"]
+    again = _alone(tmp_path, *SCHEDULE)
+    other = _alone(tmp_path, *SCHEDULE, more={"RANK": "1"})
+    restarted = _alone(tmp_path, *SCHEDULE, more={"TORCHELASTIC_RESTART_COUNT": "1"})
+
+    assert (2, "", True) == (again.returncode, again.stdout, "runs/train" in again.stderr)
+    assert (2, "") == (other.returncode, other.stderr)
+    assert (0, "trained\n") == (restarted.returncode, restarted.stdout)
+    assert created == _info(tmp_path / "runs" / "train")["created"]
+    (tmp_path / "runs" / "train" / "run.json").write_text('{"schema": 1, "status": "", "world_size": 1}')
+    assert 0 == _alone(tmp_path, *SCHEDULE, "--force").returncode
+    assert "complete" == _info(tmp_path / "runs" / "train")["status"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--warmup", "1"], 2, "--warmup 1"),
+        (["--light", "--modules"], 2, "--modules"),
+        (["--duration", "3", "--steps", "3"], 2, "--duration"),
+        (["-m"], 2, "train.py"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_the_rank(words: list[str], code: int, says: str, tmp_path: Path) -> None:
+    """Before the script runs, with the option that is wrong."""
+    done = _alone(tmp_path, *words)
+
+    assert (code, "", True) == (done.returncode, done.stdout, says in done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(("script", "says"), [("print('trained')", "train.py"), (ALONE.replace("12", "3"), "3 steps")])
+def test_a_training_that_cannot_be_recorded_is_no_failure(script: str, says: str, tmp_path: Path) -> None:
+    """It has succeeded: the reason is printed, and the launcher gets no exit code that would end its other ranks."""
+    done = _alone(tmp_path, "--steps", "2", "--warmup", "2", script=script)
+
+    assert (0, "trained\n", True) == (done.returncode, done.stdout, says in done.stderr), done.stderr
+    assert not (tmp_path / "runs" / "train").exists()
+
+
+def test_a_folder_that_is_taken_meanwhile_does_not_end_the_training(tmp_path: Path) -> None:
+    """Another process's files there are told at the first step; the training goes on."""
+    script = "from pathlib import Path\nPath('runs/train').mkdir(parents=True)\nPath('runs/train/mine').touch()\n"
+    done = _alone(tmp_path, *SCHEDULE, script=script + ALONE)
+
+    assert (0, "trained\n", True) == (done.returncode, done.stdout, "more than a recorded run" in done.stderr)
