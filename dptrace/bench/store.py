@@ -11,6 +11,7 @@ import msgspec
 from dptrace.core.files import atomic_write
 from dptrace.core.inputs import note_output
 from dptrace.errors import DptraceError, UsageError
+from dptrace.record.checkpoints.folder import delete_checkpoint
 
 __all__ = ["PLAN", "Store"]
 
@@ -48,8 +49,10 @@ class Store:
                     f"{self.folder}: already contains a benchmark. Use --resume to continue it, --force to overwrite "
                     "it, or -o to choose another folder."
                 )
-            for result in (*self.folder.glob("results/*.json"), *self.folder.glob("checkpoints/*/step-*.pt")):
+            for result in self.folder.glob("results/*.json"):
                 result.unlink()
+            for checkpoint in self.folder.glob("checkpoints/*/step-*"):
+                delete_checkpoint(checkpoint)
         elif resume:
             raise UsageError(f"{self.folder}: no benchmark to resume; leave --resume out.")
         elif self.folder.exists() and not self.folder.is_dir():

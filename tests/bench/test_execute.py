@@ -34,7 +34,7 @@ def test_a_run_keeps_a_checkpoint_of_each_epoch_and_continues_from_it(
     settings = Settings(checkpoints=tmp_path, inference="1,8", seed=7)
     first = started(monkeypatch, config, settings)
     (tmp_path / config.name).mkdir()
-    (tmp_path / config.name / "step-00000259.pt").touch()
+    (tmp_path / config.name / "step-00000259").touch()
     again = started(monkeypatch, config, settings)
     stateful = started(monkeypatch, BenchConfig("small", "ddp", 2, (("compress", "topk"),)), settings)
 

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from dptrace.record import Options, phase
 from dptrace.record.checkpoints.checkpoints import Checkpoints, checkpoints_of
-from dptrace.record.options.modes import REPLICATED
 from dptrace.record.ranks.distributed import at_least_float32
-from dptrace.record.run_folder.messages import rank
 from dptrace.trainers.parts.training_state import TrainingState
 
 __all__ = ["OptimizerWrapper", "build_optimizer"]
@@ -108,9 +106,8 @@ class OptimizerWrapper:
         gradients[0].masked_fill_(finite == 0, torch.inf)
 
     def _save(self, checkpoints: Checkpoints, epochs: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Write a checkpoint, with the results of timed epochs; one rank is enough where all hold the same."""
-        if rank() == 0 or self.options.mode not in REPLICATED:
-            checkpoints.save(self.steps_done, self._state.to_dict() | ({"epochs": list(epochs)} if epochs else {}))
+        """Write a checkpoint, with the results of timed epochs."""
+        checkpoints.save(self.steps_done, self._state.to_dict() | ({"epochs": list(epochs)} if epochs else {}))
 
     def _resume(self, checkpoints: Checkpoints) -> None:
         """Continue from the newest checkpoint, after a restart or with --resume."""

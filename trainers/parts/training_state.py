@@ -53,62 +53,43 @@ class TrainingState:
             source: where the content is from, for messages.
 
         Raises:
-            DptraceError: it is of another model or optimizer; nothing was changed.
+            DptraceError: it is of another model or optimizer.
         """
         model = _local(self.model.state_dict())
         try:
-            _check_tensors("model", content.get("model"), model)
-            _check_tensors("counters", content.get("counters", {}), dict(self.counters))
-            scaler, now = content.get("scaler"), self.scaler.state_dict()
-            if not isinstance(scaler, dict) or {k: type(v) for k, v in scaler.items()} != {
-                k: type(v) for k, v in now.items()
-            }:
-                raise ValueError("it scales its gradients in another way")
-            optimizer = self._optimizer_state(content.get("optimizer"))
-            # Checkpoints of older versions have no random numbers, which none of dptrace's models draws.
-            own = {name: module.get_rng_state() for name, module in self._random_modules()}
-            random = content.get("random", own)
-            _check_tensors("random numbers", random, own)
-        except ValueError as error:
+            with torch.no_grad():
+                _copy(model, content["model"])
+                _copy(self.counters, content.get("counters", {}))
+            for name, module in self._random_modules():
+                module.set_rng_state(content["random"][name])
+            self.scaler.load_state_dict(content["scaler"])
+            self.optimizer.load_state_dict(self._optimizer_state(content["optimizer"]["state"]))
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
             raise DptraceError(
-                f"{source} does not fit this training: {error}. To train from the start, choose another folder with "
+                f"{source} does not fit this training: {reason}. To train from the start, choose another folder with "
                 "--checkpoints and leave --resume out."
             ) from None
-        with torch.no_grad():
-            for tensors, saved in ((model, content["model"]), (self.counters, content.get("counters", {}))):
-                for name, tensor in tensors.items():
-                    tensor.copy_(saved[name])
-        for name, module in self._random_modules():
-            module.set_rng_state(random[name])
-        self.scaler.load_state_dict(content["scaler"])
-        self.optimizer.load_state_dict(optimizer)
 
     def _random_modules(self) -> list[tuple[str, Any]]:
         """Return what draws random numbers on this rank: torch itself, for the CPU, and the module of its device."""
         accelerator = accelerator_of(next(self.model.parameters()).device)
         return [("cpu", torch), *([] if accelerator is None else [("device", accelerator.module)])]
 
-    def _optimizer_state(self, saved: Any) -> dict[str, Any]:
-        """Return saved state of the optimizer, whose tensors are distributed as the parameters are.
-
-        Raises:
-            ValueError: it does not fit the parameters.
-        """
+    def _optimizer_state(self, saved: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+        """Return saved state of the optimizer, whose tensors are distributed as the parameters are."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        states = saved.get("state") if isinstance(saved, dict) else None
-        if not isinstance(states, dict) or not states.keys() <= set(range(len(parameters))):
-            raise ValueError("its optimizer has other parameters")
-        distributed = {}
-        for number, values in states.items():
+        state = {}
+        for number, values in saved.items():
+            if not 0 <= number < len(parameters):
+                raise ValueError("its optimizer has other parameters")
             parameter = parameters[number]
-            if not isinstance(values, dict):
-                raise ValueError("the state of its optimizer is not a table")
             for name, value in values.items():
                 if isinstance(value, Tensor) and value.dim() and value.shape != _local(parameter).shape:
-                    raise ValueError(f"the optimizer's {name} has another shape than the parameter {number}")
-            distributed[number] = {name: _like(parameter, value) for name, value in values.items()}
+                    raise ValueError(f"the optimizer's {name} has another shape than parameter {number}")
+            state[number] = {name: _like(parameter, value) for name, value in values.items()}
         # Learning rate and the like are those of the options, which are the same.
-        return {"state": distributed, "param_groups": self.optimizer.state_dict()["param_groups"]}
+        return {"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]}
 
 
 def _local(value: Any) -> Any:
@@ -131,11 +112,11 @@ def _like(parameter: Tensor, value: Any) -> Any:
     )
 
 
-def _check_tensors(what: str, saved: Any, own: Mapping[str, Tensor]) -> None:
-    if not isinstance(saved, dict) or saved.keys() != own.keys():
-        names = sorted(saved.keys() ^ own.keys(), key=str)[:3] if isinstance(saved, dict) else []
-        raise ValueError(f"its {what} has other tensors" + (f", such as {names[0]}" if names else ""))
+def _copy(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Copy tensors of the same names, shapes and number types."""
+    if names := sorted(own.keys() ^ saved.keys()):
+        raise ValueError(f"it has other tensors, such as {names[0]}")
     for name, tensor in own.items():
-        other = saved[name]
-        if not isinstance(other, Tensor) or (other.shape, other.dtype) != (tensor.shape, tensor.dtype):
+        if (saved[name].shape, saved[name].dtype) != (tensor.shape, tensor.dtype):
             raise ValueError(f"{name} has another shape or number type")
+        tensor.copy_(saved[name])

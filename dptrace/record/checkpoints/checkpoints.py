@@ -1,20 +1,19 @@
 """The checkpoints of a training: the last two are kept, and a training continues from the newest that is intact.
 
-Where every rank holds the whole model, one rank writes a file. Otherwise each rank writes a file with what it holds,
-and the folder of these files gets its name when all have been written. torch.distributed.checkpoint is not used: it
-reads its index with pickle.load and its objects with weights_only=False, so that a stranger's checkpoint could run any
-code.
+A checkpoint is a folder with a file of each rank, or of rank 0 alone where every rank holds the whole model. It gets
+its name when all files are written. torch.distributed.checkpoint is not used: it reads its index with pickle.load and
+its objects with weights_only=False, so that a stranger's checkpoint could run any code.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
+import pickle
 import textwrap
 import time
+import warnings
+import zipfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -25,61 +24,115 @@ import torch.distributed as dist
 
 from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError, UsageError
-from dptrace.record.checkpoints.file import read_checkpoint, write_checkpoint
-from dptrace.record.checkpoints.folder import check_writable, checkpoint_folder, checkpoint_steps
+from dptrace.record.checkpoints.folder import check_writable, checkpoint_folder, checkpoint_steps, delete_checkpoint
 from dptrace.record.options.modes import REPLICATED
 from dptrace.record.options.parse import Options
 from dptrace.record.ranks.distributed import RankStore
 from dptrace.record.run_folder.messages import rank, restart_count
 
-__all__ = ["Checkpoints", "Peers", "ShardedCheckpoints", "checkpoints_of"]
+__all__ = ["Checkpoints", "Peers", "checkpoints_of"]
 
+_SCHEMA = 2
 _KEEP_NEWEST = 2
 """Two, so that there is an older one if the newest is damaged."""
 _LONGEST_WRITE = timedelta(hours=1)
 _VISIBLE_AFTER_S = 30
 """A network file system may show other machines' files late."""
+_SETTING = (str, int, float, bool, type(None))
+"""Types of a training's settings; tensors, for example, can't be compared as these are."""
+
+
+class Store(Protocol):
+    """What the ranks need to agree without a collective, which would show in the trace; see RankStore."""
+
+    def barrier(self, barrier_name: str, timeout: timedelta) -> bool: ...
+
+    def publish(self, what: str, text: str) -> None: ...
+
+    def receive(self, what: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The ranks that train together."""
+
+    rank: int
+    size: int
+    store: Store
+    all_true: Callable[[bool], bool]
+    """Return on every rank whether all ranks pass True; called before the recording."""
 
 
 class Checkpoints:
-    """The checkpoints in one folder, each a file that one rank writes.
+    """The checkpoints in one folder.
 
     Args:
         folder: the folder of the checkpoints, created with the first one.
         settings: what must be the same in a training that continues: model, seed, batch size …
+        each_rank: whether each rank writes a file with what it holds; then a training continues with the same number
+            of ranks. Otherwise rank 0 writes one, and all ranks read it.
     """
 
-    ending = ".pt"
-
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        self.folder, self.settings = folder, settings
+    def __init__(self, folder: Path, settings: dict[str, Any], peers: Peers, each_rank: bool = False) -> None:
+        self.folder, self.settings, self.peers = folder, settings, peers
+        self.writers = peers.size if each_rank else 1
+        if each_rank:
+            self.settings = settings | {"ranks": peers.size}
         self.damaged: list[str] = []
         """The checkpoints that :meth:`load_newest` could not read, with the reason."""
 
-    def steps(self) -> list[int]:
-        """Return the steps that have a checkpoint, in order."""
-        return checkpoint_steps(self.folder, self.ending)
-
     def path(self, step: int) -> Path:
         """Return the path of the checkpoint of a step."""
-        return self.folder / f"step-{step:08}{self.ending}"
+        return self.folder / f"step-{step:08}"
+
+    def file(self, step: int) -> Path:
+        """Return the file that this rank reads."""
+        return self.path(step) / _file_name(self.peers.rank if self.writers > 1 else 0)
 
     def save(self, step: int, content: dict[str, Any]) -> None:
-        """Write a checkpoint; then delete old ones.
+        """Write this rank's file, if it writes one; when all are written, rank 0 names the folder and deletes old ones.
 
         Raises:
-            DptraceError: it cannot be written.
+            DptraceError: it cannot be written, or another rank could not, or the ranks share no folder.
         """
-        for stale in self.folder.glob(".step-*.pt.*.part"):
-            with suppress(OSError):
-                stale.unlink()  # from a rank that died while writing
-        write_checkpoint(self.path(step), step, self.settings, content)
-        for old in self.steps()[:-_KEEP_NEWEST]:
-            with suppress(OSError):  # what has such a name and is no file stays
-                self.path(old).unlink()
+        if self.peers.rank >= self.writers:
+            return
+        unfinished = self.folder / f".{self.path(step).name}.part"
+        try:
+            unfinished.mkdir(parents=True, exist_ok=True)
+            with (unfinished / _file_name(self.peers.rank)).open("wb") as file:
+                torch.save({"schema": _SCHEMA, "step": step, "facts": self.settings, **content}, file)
+                file.flush()
+                os.fsync(file.fileno())  # a crash of the machine must not leave a name without its content
+            if self.writers > 1 and not self.peers.store.barrier(f"step {step}", _LONGEST_WRITE):
+                raise DptraceError(f"{self.path(step)}: not all ranks have written their part of the checkpoint.")
+            if self.peers.rank == 0:
+                self._finish(step, unfinished)
+        except (OSError, RuntimeError) as error:
+            raise DptraceError(f"{self.path(step)}: the checkpoint cannot be written: {error}.") from None
+
+    def _finish(self, step: int, unfinished: Path) -> None:
+        until = time.monotonic() + _VISIBLE_AFTER_S
+        while missing := {_file_name(number) for number in range(self.writers)} - set(os.listdir(unfinished)):
+            if time.monotonic() > until:
+                raise DptraceError(
+                    f"{self.folder} lacks the files of {len(missing)} ranks: in this mode the machines must share the "
+                    "folder of the checkpoints. Choose such a folder with --checkpoints."
+                )
+            time.sleep(0.1)
+        path = self.path(step)
+        if path.exists():  # a damaged one, from which this training could not continue
+            delete_checkpoint(path)
+        unfinished.rename(path)
+        # Also what attempts before this step have left unfinished.
+        for old in (
+            *map(self.path, checkpoint_steps(self.folder)[:-_KEEP_NEWEST]),
+            *(part for part in self.folder.glob(".step-*.part") if part.name < f".{path.name}"),
+        ):
+            delete_checkpoint(old)
 
     def load_newest(self, before: int, device: torch.device) -> dict[str, Any] | None:
-        """Read the newest intact checkpoint of a step less than *before*; None if there is no checkpoint.
+        """Read the newest checkpoint of a step less than *before* that is intact on all ranks; None if there is none.
 
         Raises:
             UsageError: it belongs to another training; the message says what differs.
@@ -89,7 +142,7 @@ class Checkpoints:
         steps = [step for step in self._common_steps() if step < before]
         for step in reversed(steps):
             content = self._read(step, device)
-            if self._all_can_read(content is not None) and content is not None:
+            if self.peers.all_true(content is not None) and content is not None:
                 self._check_same_training(content["facts"], self.path(step))
                 return content
         if steps:
@@ -100,20 +153,18 @@ class Checkpoints:
             )
         return None
 
-    def file(self, step: int) -> Path:
-        """Return the file that this rank reads."""
-        return self.path(step)
-
     def _common_steps(self) -> list[int]:
-        return self.steps()
-
-    def _all_can_read(self, can_read: bool) -> bool:
-        return can_read
+        """Return the steps that rank 0 finds, so that all ranks try the same ones."""
+        if self.peers.rank == 0:
+            steps = checkpoint_steps(self.folder)
+            self.peers.store.publish("steps", ",".join(map(str, steps)))
+            return steps
+        return [int(step) for step in self.peers.store.receive("steps").split(",") if step]
 
     def _read(self, step: int, device: torch.device) -> dict[str, Any] | None:
         path = self.file(step)
         try:
-            return read_checkpoint(path, step, device)
+            return _read_file(path, step, device)
         except Exception as error:  # foreign and damaged files fail in many ways
             reason = str(error).splitlines()[0] if str(error) else ""
             self.damaged.append(f"{path} ({type(error).__name__}: {reason})")
@@ -131,99 +182,34 @@ class Checkpoints:
                 )
 
 
-class Store(Protocol):
-    """What the ranks need to agree without a collective, which would show in the trace; see RankStore."""
+def _read_file(path: Path, step: int, device: torch.device) -> dict[str, Any]:
+    """Return what a rank has written for a step; executes nothing that is in the file.
 
-    def barrier(self, barrier_name: str, timeout: timedelta) -> bool: ...
-
-    def publish(self, what: str, text: str) -> None: ...
-
-    def receive(self, what: str) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """The ranks that write a checkpoint together."""
-
-    rank: int
-    size: int
-    store: Store
-    all_true: Callable[[bool], bool]
-    """Return on every rank whether all ranks pass True; called before the recording."""
-
-
-class ShardedCheckpoints(Checkpoints):
-    """Checkpoints of ranks that hold different things: a folder for each, with a file of each rank.
-
-    A training continues with the same number of ranks, and each gets back bit for bit what it had.
+    Raises:
+        Exception: it is damaged or from elsewhere.
     """
-
-    ending = ""
-
-    def __init__(self, folder: Path, settings: dict[str, Any], peers: Peers) -> None:
-        super().__init__(folder, settings)
-        self.peers = peers
-
-    def file(self, step: int) -> Path:
-        """Return this rank's file."""
-        return self.path(step) / _file_name(self.peers.rank)
-
-    def save(self, step: int, content: dict[str, Any]) -> None:
-        """Write this rank's file; when all ranks have, rank 0 names the folder and deletes old ones.
-
-        Raises:
-            DptraceError: it cannot be written, or another rank could not, or the ranks share no folder.
-        """
-        unfinished = self.folder / f".{self.path(step).name}.part"
-        write_checkpoint(unfinished / _file_name(self.peers.rank), step, self.settings, content)
-        if not self.peers.store.barrier(f"step {step}", _LONGEST_WRITE):
-            raise DptraceError(f"{self.path(step)}: not all ranks have written their part of the checkpoint.")
-        if self.peers.rank == 0:
-            self._check_shared(unfinished)
-            try:
-                self._rename(unfinished, self.path(step))
-            except OSError as error:
-                raise DptraceError(f"{self.path(step)}: the checkpoint cannot be written: {error}.") from None
-            self._delete_old(step)
-
-    def _check_shared(self, unfinished: Path) -> None:
-        names = {_file_name(number) for number in range(self.peers.size)}
-        until = time.monotonic() + _VISIBLE_AFTER_S
-        while missing := names - set(os.listdir(unfinished)):
-            if time.monotonic() > until:
-                raise DptraceError(
-                    f"{self.folder} lacks the files of {len(missing)} ranks: in this mode the machines must share the "
-                    "folder of the checkpoints. Choose such a folder with --checkpoints."
-                )
-            time.sleep(0.1)
-
-    def _rename(self, unfinished: Path, path: Path) -> None:
-        if path.exists():  # a damaged one, from which this training could not continue
-            path.rename(replaced := path.with_name(f".{path.name}.replaced"))
-            shutil.rmtree(replaced, ignore_errors=True)
-        unfinished.rename(path)
-
-    def _delete_old(self, step: int) -> None:
-        """Delete all but the newest checkpoints, and what attempts before this step have left unfinished."""
-        stale = [path for path in self.folder.glob(".step-*.part") if _is_before(path, step)]
-        for path in (*(self.path(old) for old in self.steps()[:-_KEEP_NEWEST]), *stale):
-            for file in path.glob("*rank*.pt*"):
-                with suppress(OSError):
-                    file.unlink()
-            with suppress(OSError):  # what holds other files stays
-                path.rmdir()
-
-    def _common_steps(self) -> list[int]:
-        """Return the steps that rank 0 finds, so that all ranks try the same ones."""
-        if self.peers.rank == 0:
-            steps = self.steps()
-            self.peers.store.publish("steps", ",".join(map(str, steps)))
-            return steps
-        text = self.peers.store.receive("steps")
-        return [int(step) for step in text.split(",") if step]
-
-    def _all_can_read(self, can_read: bool) -> bool:
-        return self.peers.all_true(can_read)
+    if not path.is_file():  # opening a pipe would wait for a writer forever
+        raise ValueError("it is not a file")
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            # torch.save compresses nothing; torch before 2.6 runs TorchScript even with weights_only.
+            if entry.compress_type != zipfile.ZIP_STORED or entry.filename.endswith("constants.pkl"):
+                raise ValueError("torch.save did not write it")
+        if broken := archive.testzip():  # torch reads changed numbers without an error
+            raise ValueError(f"{broken} is damaged")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on odd files, which are then refused
+            content = torch.load(path, map_location=device, weights_only=True)
+    except pickle.UnpicklingError:
+        # torch's own message recommends to read the file in the way that runs what is in it.
+        raise ValueError("it holds other things than tensors, numbers and texts, which might run code") from None
+    if not isinstance(content, dict) or content.get("schema") != _SCHEMA or content.get("step") != step:
+        raise ValueError(f"it is not a checkpoint of step {step} of dptrace")
+    settings = content.get("facts")
+    if not isinstance(settings, dict) or not all(isinstance(value, _SETTING) for value in settings.values()):
+        raise ValueError("it does not say which training it belongs to")
+    return content
 
 
 def _in_a_line(value: object) -> str:
@@ -235,11 +221,6 @@ def _file_name(number: int) -> str:
     return f"rank{number:05}.pt"
 
 
-def _is_before(unfinished: Path, step: int) -> bool:
-    match = re.fullmatch(r"\.step-(\d{8})\.part", unfinished.name)
-    return match is not None and int(match[1]) < step
-
-
 def checkpoints_of(options: Options, device: torch.device) -> Checkpoints | None:
     """Return the checkpoints that a training writes or continues from; None if it does neither.
 
@@ -249,23 +230,20 @@ def checkpoints_of(options: Options, device: torch.device) -> Checkpoints | None
     """
     if options.checkpoint_every is None and not options.resume:
         return None
-    folder, settings = checkpoint_folder(options.mode, options.checkpoints), options.checkpoint_settings
-    checkpoints = Checkpoints(folder, settings)
-    if options.mode not in REPLICATED:
-        peers = _peers(device)
-        checkpoints = ShardedCheckpoints(folder, settings | {"ranks": peers.size}, peers)
-    steps = checkpoints.steps()
+    folder = checkpoint_folder(options.mode, options.checkpoints)
+    steps = checkpoint_steps(folder)
     begins = restart_count() == 0
     if begins and not options.resume and steps:
         raise UsageError(
-            f"{checkpoints.folder} holds checkpoints up to step {steps[-1]}. Continue from the last one with --resume; "
+            f"{folder} holds checkpoints up to step {steps[-1]}. Continue from the last one with --resume; "
             "to train from the start, remove the folder or choose another with --checkpoints."
         )
     if begins and options.resume and not steps:
-        raise UsageError(f"{checkpoints.folder} holds no checkpoint to continue from: leave --resume out.")
+        raise UsageError(f"{folder} holds no checkpoint to continue from: leave --resume out.")
     if options.checkpoint_every is not None and rank() == 0:
-        check_writable(checkpoints.folder)
-    return checkpoints
+        check_writable(folder)
+    each_rank = options.mode not in REPLICATED
+    return Checkpoints(folder, options.checkpoint_settings, _peers(device), each_rank)
 
 
 def _peers(device: torch.device) -> Peers:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from dptrace.errors import DptraceError, UsageError
 
-__all__ = ["check_writable", "checkpoint_folder", "checkpoint_steps", "kept_checkpoints_message"]
+__all__ = ["check_writable", "checkpoint_folder", "checkpoint_steps", "delete_checkpoint", "kept_checkpoints_message"]
 
-_NAME = re.compile(r"step-(\d{8})(\.pt)?")
+_NAME = re.compile(r"step-(\d{8})")
 
 
 def checkpoint_folder(mode: str, chosen: str | None) -> Path:
@@ -20,12 +20,8 @@ def checkpoint_folder(mode: str, chosen: str | None) -> Path:
     return Path(chosen or f"checkpoints/{mode}")
 
 
-def checkpoint_steps(folder: Path, ending: str | None = None) -> list[int]:
+def checkpoint_steps(folder: Path) -> list[int]:
     """Return the steps that have a checkpoint in a folder, in order; empty if the folder does not exist.
-
-    Args:
-        ending: ".pt" for files, which modes write whose ranks all hold the whole model; "" for folders, which the
-            others write; None for both.
 
     Raises:
         DptraceError: the folder cannot be read.
@@ -34,8 +30,15 @@ def checkpoint_steps(folder: Path, ending: str | None = None) -> list[int]:
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise DptraceError(f"{folder}: the checkpoints cannot be read: {error.strerror or error}.") from None
-    matches = [match for match in map(_NAME.fullmatch, names) if match]
-    return sorted({int(match[1]) for match in matches if ending is None or (match[2] or "") == ending})
+    return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
+
+
+def delete_checkpoint(checkpoint: Path) -> None:
+    """Delete a checkpoint; what holds other files, or is no folder, stays."""
+    with suppress(OSError):
+        for file in checkpoint.glob("rank*.pt"):
+            file.unlink()
+        checkpoint.rmdir()
 
 
 def check_writable(folder: Path) -> None:

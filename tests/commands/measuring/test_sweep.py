@@ -178,9 +178,9 @@ def test_quiet_prints_no_epoch_and_none_measures_no_inference(here: Path, ran: l
 def test_force_begins_again_without_the_old_checkpoints(here: Path, ran: list[str]) -> None:
     """With --resume they stay: a run without a result continues from them."""
     run("--bucket-cap-mb", "1,4")
-    old = here / "sweep" / "checkpoints" / "resnet18_ddp_2_bucket-cap-mb=1" / "step-00000005.pt"
-    old.parent.mkdir()
-    old.touch()
+    old = here / "sweep" / "checkpoints" / "resnet18_ddp_2_bucket-cap-mb=1" / "step-00000005"
+    old.mkdir(parents=True)
+    (old / "rank00000.pt").touch()
     run("--bucket-cap-mb", "1,4", "--resume")
     kept = old.exists()
     run("--bucket-cap-mb", "1,4", "--force")

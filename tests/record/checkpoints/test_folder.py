@@ -24,7 +24,7 @@ def test_a_mode_has_a_folder_of_its_own_unless_you_name_another() -> None:
 def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
     """They are listed in the order of steps; partial and other files do not count."""
     assert [] == checkpoint_steps(tmp_path / "none")
-    for name in ("step-00000010.pt", "step-00000005.pt", ".step-00000015.pt.7.part", "notes.txt"):
+    for name in ("step-00000010", "step-00000005", ".step-00000015.part", "notes.txt"):
         (tmp_path / name).write_text("")
 
     assert [5, 10] == checkpoint_steps(tmp_path)
@@ -35,7 +35,7 @@ def test_what_stays_is_said_with_the_way_to_go_on(tmp_path: Path) -> None:
     assert "" == kept_checkpoints_message(None) == kept_checkpoints_message(tmp_path)
     folder = tmp_path / "my own"
     folder.mkdir()
-    (folder / "step-00000005.pt").write_text("")
+    (folder / "step-00000005").write_text("")
 
     message = kept_checkpoints_message(folder)
     assert all(fact in message for fact in (f"'{folder}'", "step 5", "--resume"))

@@ -206,7 +206,7 @@ def test_a_failure_after_a_restart_names_it_and_the_checkpoints(tmp_path: Path) 
     (run.staging / "agent0.json").write_text(json.dumps(killed))
     (run.staging / "restarts.agent0.json").write_text(json.dumps([{"attempt": 0, "time_ns": 5, "exits": killed}]))
     (run.staging / "rank1.log").write_text("said\n")
-    (tmp_path / "step-00000005.pt").write_text("")
+    (tmp_path / "step-00000005").write_text("")
     job = Launch(tmp_path / "r", False, Path("ddp.py"), (), 2, "ddp", checkpoints=tmp_path)
     with pytest.raises(RecordingError) as error:
         launch._finish_job(Monitor(job, run, SilentReporter()), 1)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from dptrace.errors import RecordingError
 from dptrace.record.launch import machines
 from dptrace.record.launch.machines import EndedElsewhere, wait_for_first_machine
+from tests.support.recordings import environment
 
 
 def test_a_machine_waits_until_the_first_one_listens() -> None:
@@ -49,3 +53,40 @@ def test_the_end_of_another_machine_is_noticed_after_a_grace(
     assert not ended
     now[0] += machines._GRACE_S + 1
     assert ended
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.spawn
+def test_two_machines_record_one_run(tmp_path: Path) -> None:
+    """Two launchers with two ranks each, as on two machines that share a folder, write one run with nodes and ranks."""
+    where = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{_free_port()}"]
+    what = ["record", "--mode", "hierarchical", "--gpus", "2", "--model", "small", "--batch-size", "64", "-o", "both"]
+    less = ["--steps", "2", "--warmup", "2", "--wait", "2"]
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "dptrace", *what, *less, *where, "--node-rank", str(node)],
+            cwd=tmp_path,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    errors = [node.communicate(timeout=180)[1] for node in nodes]
+    assert [0, 0] == [node.returncode for node in nodes], errors
+    run = json.loads((tmp_path / "both" / "run.json").read_text())
+
+    assert [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)] == [
+        (r["rank"], r["node"], r["local_rank"]) for r in run["ranks"]
+    ]
+    assert (4, 2) == (run["world_size"], run["nnodes"])
+    assert "machine 0" in errors[1]
+    # One folder holds the traces of all ranks.
+    names = {path.name for path in (tmp_path / "both").iterdir() if path.suffix != ".log"}
+    assert {"run.json", *(f"rank{rank}.pt.trace.json.gz" for rank in range(4))} == names

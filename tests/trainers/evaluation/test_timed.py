@@ -73,7 +73,7 @@ def test_it_continues_bit_for_bit_after_an_epoch(alone: Path, capsys: pytest.Cap
     assert not all(np.array_equal(one[name], first[name]) for name in one.files)
     for name in ("losses", "validation_loss", "accuracy", "training_accuracy"):
         assert whole[name] == later[name]
-    assert ["step-00000007.pt", "step-00000012.pt"] == sorted(path.name for path in (alone / "two").iterdir())
+    assert ["step-00000007", "step-00000012"] == sorted(path.name for path in (alone / "two").iterdir())
 
 
 def test_what_does_not_fit_the_checkpoint_is_refused(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:

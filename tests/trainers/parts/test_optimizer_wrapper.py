@@ -48,7 +48,7 @@ def test_a_checkpoint_is_read_to_the_cpu(tmp_path: Path, monkeypatch: pytest.Mon
 
     devices: list[Any] = []
     monkeypatch.setattr(Checkpoints, "load_newest", lambda _, before, device: devices.append(device))
-    (tmp_path / "step-00000005.pt").write_text("")
+    (tmp_path / "step-00000005").write_text("")
     OptimizerWrapper(model().to("meta"), options("--resume", "--checkpoints", str(tmp_path)))
 
     assert [torch.device("cpu")] == devices
@@ -58,7 +58,7 @@ def test_what_cannot_begin_as_asked_says_what_can(tmp_path: Path) -> None:
     """Existing checkpoints without --resume, --resume without checkpoints, and a folder that cannot be written to."""
     from dptrace.record.checkpoints.checkpoints import checkpoints_of
 
-    (tmp_path / "step-00000005.pt").write_text("")
+    (tmp_path / "step-00000005").write_text("")
     (tmp_path / "file").write_text("")
     for arguments, folder, says in (
         (["--checkpoint-every", "2"], tmp_path, "with --resume; to train from the start, remove the folder"),
