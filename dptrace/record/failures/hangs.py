@@ -1,216 +1,200 @@
-"""Find out where ranks are that make no progress, and say which one the others wait for.
+"""Find out where ranks are that make no progress: each one's line, and who has begun fewer collectives than others.
 
-The launcher's part; ``stack_dump`` is the ranks'.
+A rank answers in two ways, also while it is stuck inside C++ code: at a signal, faulthandler writes its stacks without
+Python; a thread writes torch's latest collectives, as code that waits for peers or a GPU lets other threads run.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import linecache
 import os
+import pickle
 import re
 import signal
+import sysconfig
+import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from dptrace.core.text import sanitize
 from dptrace.core.units import duration
-from dptrace.record.failures.stack_text import Place, main_thread, place_of
+from dptrace.record.run_folder.messages import LauncherSettings, rank, write_json
 
-__all__ = [
-    "STACKS_SIGNAL",
-    "ask_ranks",
-    "describe_hang",
-    "flight_name",
-    "flight_request",
-    "stacks_header",
-    "stacks_name",
-]
+__all__ = ["STACKS_SIGNAL", "ask_ranks", "describe_hang", "install", "install_stack_dump", "latest_collectives"]
 
 STACKS_SIGNAL: int | None = int(signal.SIGRTMIN) + 7 if hasattr(signal, "SIGRTMIN") else None
-"""The signal at which a rank writes its stacks; None where the system has no realtime signals.
-
-SIGUSR1 and SIGUSR2 belong to scripts (Slurm sends them before it ends a job; Lightning and submitit handle them),
-SIGTERM and SIGINT to torchrun. glibc keeps the first realtime signals and libraries count from either end; seven is in
-between.
+"""The signal at which a rank writes its stacks; None where the system has no realtime signals. SIGUSR1 and SIGUSR2 are
+the scripts' (Slurm, Lightning), SIGTERM and SIGINT torchrun's; glibc and libraries count realtime ones from either end.
 """
-_HEADER = re.compile(r"# process (\d+)(, flight recorder)?\n")
-_POLL_S, _SETTLED_S, _LONGEST_S = 0.05, 0.3, 5.0
-_FLIGHT_S = 10.0
-"""The ranks look for a request once a second, on a machine that may be busy."""
+_POLL_S = 1.0
+_LONGEST_S = 10.0
+"""How long the ranks may take to answer, on a machine that may be busy."""
+_REQUEST = "stacks.request"
+_HEADER = re.compile(r"# process (\d+)\n")
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[.*\])? \(most recent call first\):")
+"""The start of a thread's stack; Python 3.14 adds its name."""
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+_OWN = Path(__file__).resolve().parents[2]
+_BETWEEN = ("wrapper", "decorate_context", "_wrapped_call_impl", "_call_impl")  # the user's line and what it calls
+_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json", "_dump_nccl_trace", "_dump_fr_trace")
+"""torch's functions, in order: NCCL's own in 2.4 (pickled) and from 2.5 on, those of all backends from 2.8 on."""
+
+_file: TextIO | None = None
+"""Stays open: the handler writes to its descriptor."""
 
 
-def stacks_name(rank: int) -> str:
-    """Return the name of the file with a rank's stacks."""
-    return f"rank{rank}.stacks"
+def install_stack_dump() -> None:
+    """Let a rank that ``dptrace record`` started answer; without it, a hang is described by the steps alone."""
+    settings = LauncherSettings.from_environment()
+    if settings is not None:
+        with suppress(OSError):
+            install(Path(settings.folder), rank())
 
 
-def flight_name(rank: int) -> str:
-    """Return the name of the file with a rank's latest collectives."""
-    return f"rank{rank}.flight.json"
+def install(folder: Path, number: int) -> bool:
+    """Make this process, of this rank, answer the launcher in a folder.
 
-
-def flight_request() -> str:
-    """Return the name of the file whose change asks the ranks for their latest collectives."""
-    return "flight.request"
-
-
-def stacks_header(process: int, flight_recorder: bool = False) -> str:
-    """Return the first line of a file of stacks: which process writes its stacks there when it is signaled.
-
-    Args:
-        flight_recorder: whether it also answers :func:`flight_request`.
+    Return whether that works: not where the system has no such signal, or the script itself handles it.
     """
-    return f"# process {process}{', flight recorder' if flight_recorder else ''}\n"
+    global _file
+    if STACKS_SIGNAL is None or signal.getsignal(STACKS_SIGNAL) is not signal.SIG_DFL:
+        return False
+    previous, _file = _file, (folder / f"rank{number}.stacks").open("w", encoding="utf-8")
+    # First the handler, then the header that invites a signal, whose default action is to end the process.
+    faulthandler.register(STACKS_SIGNAL, file=_file, all_threads=True, chain=False)
+    _file.write(f"# process {os.getpid()}\n")
+    _file.flush()
+    if previous is not None:
+        previous.close()
+    threading.Thread(target=_answer, args=(folder, number), name="dptrace_stacks", daemon=True).start()
+    return True
+
+
+def _answer(folder: Path, number: int) -> None:
+    """Write this rank's latest collectives each time that the launcher asks."""
+    answered = 0
+    while True:
+        time.sleep(_POLL_S)
+        with suppress(OSError):
+            asked = (folder / _REQUEST).stat().st_mtime_ns
+            if asked != answered:
+                answered = asked
+                write_json(folder / f"rank{number}.collectives.json", latest_collectives())
+
+
+def latest_collectives() -> dict[str, tuple[int, str]]:
+    """Return number and name of the last collective that this process has begun in each group, as torch recorded it.
+
+    A torch before 2.8 does not record gloo's at all, and one before 2.5 NCCL's only if TORCH_NCCL_TRACE_BUFFER_SIZE was
+    set before the process group was made.
+    """
+    import torch
+
+    library = getattr(torch._C, "_distributed_c10d", None)
+    for dump in filter(None, (getattr(library, name, None) for name in _DUMPS)):
+        with suppress(Exception):  # private functions of torch, in a process that is stuck
+            content = dump()
+            # A pickle of plain values, made a moment ago by torch in this very process.
+            found = json.loads(content) if content[:1] == b"{" else pickle.loads(content)
+            if found.get("entries"):
+                return _lasts(found["entries"])
+    return {}
+
+
+def _lasts(entries: list[dict[str, Any]]) -> dict[str, tuple[int, str]]:
+    lasts: dict[str, tuple[int, str]] = {}
+    for entry in entries:
+        named = entry.get("process_group") or [entry.get("pg_id")]
+        group, number = " ".join(map(str, dict.fromkeys(named))), entry.get("collective_seq_id")
+        # Sends and receives have numbers of their own, which differ between ranks.
+        if isinstance(number, int) and not entry.get("is_p2p") and number >= lasts.get(group, (0, ""))[0]:
+            lasts[group] = number, str(entry.get("profiling_name", "")).rpartition(":")[2]
+    return lasts
 
 
 def ask_ranks(folder: Path, processes: Collection[int]) -> None:
-    """Make the ranks of this machine write their stacks and latest collectives; return then, or after 15 s.
+    """Make the ranks of this machine write their stacks and latest collectives; return then, or after 10 s.
 
     Args:
-        folder: the run's folder while it is recorded.
         processes: ids of the processes that may be signaled, the descendants of torchrun: a number in a file may by now
             be another program's, which the signal would end.
     """
-    flights = {path for path in folder.glob("rank*.stacks") if _answers_requests(path, processes)}
-    flights = {path.with_suffix(".flight.json") for path in flights}
-    for path in flights:
-        path.unlink(missing_ok=True)
-    (folder / flight_request()).write_text(str(time.time_ns()), encoding="utf-8")
-    sizes = {path: path.stat().st_size for path in folder.glob("rank*.stacks")}  # before any rank answers
-    _wait_for_stacks({path: size for path, size in sizes.items() if _signal(path, processes)})
-    deadline = time.monotonic() + _FLIGHT_S
-    while not all(path.exists() for path in flights) and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-
-
-def _wait_for_stacks(asked: Mapping[Path, int]) -> None:
-    """Wait until all files have grown beyond these sizes and grow no more."""
+    answers = []
+    for path in folder.glob("rank*.stacks"):
+        header = _HEADER.match(path.read_text(encoding="utf-8", errors="replace"))
+        if header is not None and int(header[1]) in processes and STACKS_SIGNAL is not None:
+            answers.append(path.with_suffix(".collectives.json"))
+            answers[-1].unlink(missing_ok=True)
+            with suppress(OSError):
+                os.kill(int(header[1]), STACKS_SIGNAL)
+    (folder / _REQUEST).write_text(str(time.time_ns()), encoding="utf-8")
     deadline = time.monotonic() + _LONGEST_S
-    sizes, settled = dict(asked), time.monotonic() + _SETTLED_S
-    while asked and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-        now = {path: path.stat().st_size for path in asked}
-        if now != sizes:
-            sizes, settled = now, time.monotonic() + _SETTLED_S
-        if all(now[path] > before for path, before in asked.items()) and time.monotonic() > settled:
-            return
-
-
-def _header(path: Path, processes: Collection[int]) -> re.Match[str] | None:
-    """Return the first line of a file of stacks, if it names one of these processes."""
-    header = _HEADER.match(path.read_text(encoding="utf-8", errors="replace"))
-    return header if header is not None and int(header[1]) in processes else None
-
-
-def _answers_requests(path: Path, processes: Collection[int]) -> bool:
-    header = _header(path, processes)
-    return header is not None and header[2] is not None
-
-
-def _signal(path: Path, processes: Collection[int]) -> bool:
-    """Signal the process that a file of stacks names; return whether that was possible."""
-    header = _header(path, processes)
-    if header is None or STACKS_SIGNAL is None:
-        return False
-    with suppress(OSError):
-        os.kill(int(header[1]), STACKS_SIGNAL)
-        return True
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """Where a rank is: the same for ranks that wait together."""
-
-    place: Place | None
-    step: int | None
-
-    def text(self) -> str:
-        step = "" if self.step is None else f"after step {self.step}"
-        if self.place is None:
-            return f"left no stack ({', '.join(filter(None, ('ended, or stuck in the system', step)))})"
-        where = ", ".join(filter(None, (self.place.location, step)))
-        return f"{self.place.doing} ({where})"
+    while not all(path.exists() for path in answers) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def describe_hang(folder: Path, last_steps: Mapping[int, int | None], seconds: float) -> str:
     """Describe where the ranks are, from what :func:`ask_ranks` made them write, and which one has fewer collectives.
 
     Args:
-        folder: the run's folder while it is recorded.
         last_steps: the last step that each rank has ended, by rank; None if it has ended none.
         seconds: how long no rank has made progress.
     """
-    groups: dict[_State, list[int]] = {}
-    for rank, step in sorted(last_steps.items()):
-        groups.setdefault(_State(_place(folder / stacks_name(rank)), step), []).append(rank)
-    # Ranks that wait for others first, whom they wait for last.
-    ordered = sorted(groups.items(), key=lambda item: (item[0].place is None, not _waits(item[0].place), item[1]))
-    clauses = [f"{_ranks(ranks)} {_verb(state.text(), len(ranks))}" for state, ranks in ordered]
-    text = f"No progress for {duration(seconds * 1e9)}: {'; '.join(clauses)}."
-    behind = _behind(folder, last_steps)
-    return sanitize(f"{text} {behind}".strip())
-
-
-def _place(path: Path) -> Place | None:
-    try:
-        return place_of(main_thread(path.read_text(encoding="utf-8", errors="replace")))
-    except OSError:
-        return None
-
-
-def _waits(place: Place | None) -> bool:
-    return place is not None and place.waits
-
-
-_PLURAL = {"waits": "wait", "is": "are", "writes": "write"}
-
-
-def _verb(text: str, ranks: int) -> str:
-    """Turn ``waits in …`` into ``wait in …`` for several ranks."""
-    first, _, rest = text.partition(" ")
-    return text if ranks == 1 else f"{_PLURAL.get(first, first)} {rest}"
-
-
-def _behind(folder: Path, ranks: Iterable[int]) -> str:
-    """Describe which ranks have begun fewer collectives of a group than others; empty if unknown."""
+    places: dict[str, list[int]] = {}
     counts: dict[str, dict[int, tuple[int, str]]] = {}
-    for rank in ranks:
-        for group, last in _last_collectives(folder / flight_name(rank)).items():
-            counts.setdefault(group, {})[rank] = last
-    for group, lasts in sorted(counts.items()):
-        most = max(lasts.values())
-        fewer = sorted(rank for rank, last in lasts.items() if last[0] < most[0])
-        ahead = sorted(rank for rank, last in lasts.items() if last[0] == most[0])
-        if fewer:
-            return (
-                f"In group {group}, {_ranks(ahead)} began collective {most[0]} ({most[1]}), {_ranks(fewer)} only "
-                f"{min(lasts[rank][0] for rank in fewer)}."
-            )
-    return ""
+    for number, step in sorted(last_steps.items()):
+        place = _place(folder / f"rank{number}.stacks") + ("" if step is None else f", after step {step}")
+        places.setdefault(place, []).append(number)
+        with suppress(OSError, ValueError):
+            found = json.loads((folder / f"rank{number}.collectives.json").read_text(encoding="utf-8"))
+            for group, last in found.items():
+                counts.setdefault(group, {})[number] = tuple(last)
+    clauses = "; ".join(f"{_ranks(ranks)} at {place}" for place, ranks in places.items())
+    behind = "".join(_behind(group, lasts) for group, lasts in sorted(counts.items()))
+    return sanitize(f"No progress for {duration(seconds * 1e9)}: {clauses}.{behind}")
 
 
-def _last_collectives(path: Path) -> dict[str, tuple[int, str]]:
-    """Return the number and the name of the last collective of each process group, from a rank's flight recorder."""
-    lasts: dict[str, tuple[int, str]] = {}
-    with suppress(OSError, ValueError):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        for entry in content.get("entries", []) if isinstance(content, dict) else []:
-            group, number = _group(entry), entry.get("collective_seq_id")
-            # Sends and receives have numbers of their own, which differ between ranks.
-            if isinstance(number, int) and not entry.get("is_p2p") and number >= lasts.get(group, (0, ""))[0]:
-                lasts[group] = number, str(entry.get("profiling_name", "")).rpartition(":")[2]
-    return lasts
-
-
-def _group(entry: dict[str, Any]) -> str:
-    named = entry.get("process_group")
-    return " ".join(map(str, dict.fromkeys(named))) if isinstance(named, list | tuple) else str(entry.get("pg_id"))
+def _behind(group: str, lasts: Mapping[int, tuple[int, str]]) -> str:
+    """Return which ranks have begun fewer collectives of a group than others; empty if none."""
+    most = max(lasts.values())
+    fewer = [number for number, last in lasts.items() if last[0] < most[0]]
+    if not fewer:
+        return ""
+    ahead = [number for number, last in lasts.items() if last[0] == most[0]]
+    least = min(lasts.values())[0]
+    return f" In group {group}, {_ranks(ahead)} began collective {most[0]} ({most[1]}), {_ranks(fewer)} only {least}."
 
 
 def _ranks(numbers: list[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}"
+
+
+def _place(path: Path) -> str:
+    """Return the user's line in the main thread's latest stack, and what it calls; a dump lists that thread last."""
+    stack: list[tuple[str, int, str]] = []
+    with suppress(OSError):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            if _THREAD.match(line):
+                stack = []
+            elif found := _FRAME.match(line):
+                stack.append((found[1], int(found[2]), found[3]))
+    if not stack:
+        return "an unknown line (no stack: ended, or stuck in the system)"
+    index = min(range(len(stack)), key=lambda number: (_distance(stack[number][0]), number))
+    file, number, function = stack[index]
+    calls = [name for _, _, name in reversed(stack[:index]) if name not in _BETWEEN]
+    what = f"in {calls[0]}" if calls else f"{function}: {linecache.getline(file, number).strip()[:60]}"
+    return f"{Path(file).name}:{number} ({what})"
+
+
+def _distance(file: str) -> int:
+    """Return how far a file is from the user's code: 0 for a script or trainer, 1 for a package, else 2."""
+    if re.search(r"[/\\](?:site|dist)-packages[/\\]", file):
+        return 2 if "-packages/torch/" in file.replace("\\", "/") else 1
+    is_own = Path(file).is_relative_to(_OWN) and not Path(file).is_relative_to(_OWN / "trainers")
+    return 2 if is_own or file.startswith(("<", sysconfig.get_path("stdlib"))) else 0

@@ -22,7 +22,7 @@ from torch import nn
 
 from dptrace.core.files import atomic_write
 from dptrace.errors import DptraceError, RecordingError, UsageError
-from dptrace.record.failures.stack_dump import install_stack_dump
+from dptrace.record.failures.hangs import install_stack_dump
 from dptrace.record.ranks.accelerator import accelerator_of, available_accelerator, backend_of
 from dptrace.record.ranks.process_tree import AGENT_PID_ENV, end_with_parent
 from dptrace.record.run_folder import messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from dptrace.record.failures.stack_dump import install_stack_dump
+from dptrace.record.failures.hangs import install_stack_dump
 from dptrace.record.run_folder.messages import LauncherSettings
 from dptrace.record.script.closures import mark_closure
 from dptrace.record.script.optimizer_steps import OptimizerSteps

@@ -1,24 +1,21 @@
-"""Ranks that make no progress: where they are, and which one the others wait for."""
+"""Ranks that make no progress: where they are, and which one has begun fewer collectives."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dptrace.record.failures.hangs import (
-    STACKS_SIGNAL,
-    ask_ranks,
-    describe_hang,
-    flight_name,
-    stacks_header,
-    stacks_name,
-)
+from dptrace.record.failures import hangs
+from dptrace.record.failures.hangs import STACKS_SIGNAL, ask_ranks, describe_hang, install, latest_collectives
 from tests.support.recordings import environment
 
 needs_signal = pytest.mark.skipif(STACKS_SIGNAL is None, reason="this system has no realtime signals")
@@ -27,7 +24,7 @@ TRAIN = """
 import sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
-from dptrace.record.failures.stack_dump import install
+from dptrace.record.failures.hangs import install
 
 folder, rank = Path(sys.argv[1]), int(sys.argv[2])
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
@@ -37,54 +34,138 @@ def load_batch():
 
 gradients = torch.ones(4)
 dist.all_reduce(gradients)
-assert install(folder, rank, flight_recorder=True)
+assert install(folder, rank)
 if rank == 1:
     load_batch()
 dist.all_reduce(gradients)
 """
 
 
-def test_the_culprit_is_named_last(tmp_path: Path) -> None:
-    """Ranks that wait in one collective are one clause; the one that keeps them waiting ends the sentence."""
-    c10d = '  File "/opt/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", line 1 in all_reduce\n'
-    for rank in (0, 1, 2):
-        line = 20 if rank == 1 else 33
-        calls = "" if rank == 1 else c10d
-        (tmp_path / stacks_name(rank)).write_text(
-            f"{stacks_header(7)}Thread 0x00007fc1 (most recent call first):\n"
-            f'{calls}  File "/x/train.py", line {line} in go\n'
-        )
+TORCH = "/opt/venv/lib/python3.12/site-packages/torch"
+OWN = Path(hangs.__file__).parents[2]
+HEAD = "Thread 0x00007fc14cdd8b80 (most recent call first):\n"
+SCRIPT = '  File "/home/me/train.py", line 33 in step\n  File "/home/me/train.py", line 90 in <module>\n'
+RUNNER = (
+    '  File "<frozen runpy>", line 88 in _run_code\n' + f'  File "{OWN}/record/script/runner.py", line 60 in _run\n'
+)
+
+
+def _stacks(folder: Path, rank: int, *calls: str, head: str = HEAD, script: str = SCRIPT) -> None:
+    """Write where a rank is that runs the script, which makes *calls*, the most recent first."""
+    lines = "".join(f'  File "{call}\n' for call in calls)
+    other = HEAD + '  File "/home/me/train.py", line 1 in other\n\n'
+    (folder / f"rank{rank}.stacks").write_text(f"# process 7\n{other}{other}{head}{lines}{script}{RUNNER}")
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        (
+            (
+                f'{TORCH}/distributed/distributed_c10d.py", line 3252 in all_reduce',
+                f'{TORCH}/distributed/c10d_logger.py", line 83 in wrapper',
+            ),
+            "train.py:33 (in all_reduce)",
+        ),
+        ((f'{TORCH}/cuda/__init__.py", line 1040 in synchronize',), "train.py:33 (in synchronize)"),
+        (
+            (
+                f'{TORCH}/autograd/graph.py", line 825 in _engine_run_backward',
+                f'{TORCH}/_tensor.py", line 581 in backward',
+            ),
+            "train.py:33 (in backward)",
+        ),
+        ((f'{OWN}/record/ranks/distributed.py", line 276 in barrier',), "train.py:33 (in barrier)"),
+        ((), "train.py:33 (step: )"),
+    ],
+)
+@pytest.mark.parametrize(
+    "head", [HEAD, HEAD.replace("80 (", "80 [python] ("), HEAD.replace("Thread", "Current thread")]
+)
+def test_each_ranks_line_is_the_users(head: str, calls: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    """Whatever lies above and below it, in the last stack, in the formats of Python 3.10 to 3.14; and what it calls."""
+    _stacks(tmp_path, 0, *calls, head=head)
+
+    assert f"rank 0 at {expected}, after step 4" in describe_hang(tmp_path, {0: 4}, 60)
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (f'  File "{TORCH}/a.py", line 9 in sync\n  File "{TORCH[:-5]}axolotl/train.py", line 7 in go\n', "train.py:7"),
+        (f'  File "{TORCH}/a.py", line 9 in sync\n  File "{OWN}/trainers/ddp.py", line 8 in train\n', "ddp.py:8"),
+        ("", "runpy"),
+    ],
+)
+def test_without_a_script_the_nearest_line_is_named(script: str, expected: str, tmp_path: Path) -> None:
+    """That of a package whose command runs the training, or of a trainer, before torch's and dptrace's own."""
+    _stacks(tmp_path, 0, script=script)
+
+    assert expected in describe_hang(tmp_path, {0: None}, 60)
+
+
+def test_ranks_at_one_line_are_one_clause(tmp_path: Path) -> None:
+    """A rank in another line, and one that could not answer, have their own."""
+    for rank in (0, 2):
+        _stacks(tmp_path, rank, f'{TORCH}/distributed/distributed_c10d.py", line 1 in all_reduce')
+    code = tmp_path / "load.py"
+    code.write_text("def load():\n    time.sleep(600)  # a slow disk\n")
+    _stacks(tmp_path, 1, f'{code}", line 2 in load')
+    (tmp_path / "rank3.stacks").write_text("# process 12\n")
 
     text = describe_hang(tmp_path, {0: 12, 1: 12, 2: 12, 3: None}, 600)
+    assert "ranks 0, 2 at train.py:33 (in all_reduce), after step 12" in text
+    assert "rank 1 at load.py:2 (load: time.sleep(600)  # a slow disk), after step 12" in text
+    assert "rank 3 at an unknown line" in text
 
-    assert "ranks 0, 2 wait in all_reduce (train.py:33, after step 12)" in text
-    assert "rank 1 is in go (train.py:20, after step 12)" in text
-    assert "rank 3 left no stack" in text
-    assert text.index("ranks 0, 2") < text.index("rank 1 ") < text.index("rank 3 ")
+
+ENTRIES = {
+    "entries": [
+        *(
+            {"process_group": ["0", "default_pg"], "collective_seq_id": n, "profiling_name": "x:all_reduce"}
+            for n in (5, 6)
+        ),
+        {"process_group": ["0", "default_pg"], "collective_seq_id": 99, "is_p2p": True},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("dumps", "expected"),
+    [
+        ({"_dump_nccl_trace": pickle.dumps(ENTRIES)}, {"0 default_pg": (6, "all_reduce")}),
+        ({"_dump_nccl_trace_json": json.dumps(ENTRIES).encode()}, {"0 default_pg": (6, "all_reduce")}),
+        (
+            {
+                "_dump_nccl_trace_json": b"{}",
+                "_dump_fr_trace_json": b'{"entries": [{"pg_id": 0, "collective_seq_id": 5}]}',
+            },
+            {"0": (5, "")},
+        ),
+        ({"_dump_fr_trace_json": b'{"entries": []}', "_dump_fr_trace": b"not a pickle"}, {}),
+    ],
+)
+def test_the_latest_collective_of_each_group_is_known(
+    monkeypatch: pytest.MonkeyPatch, dumps: dict[str, bytes], expected: dict[str, tuple[int, str]]
+) -> None:
+    """Whatever this torch offers: NCCL's recorder of 2.4 and from 2.5 on, or that of all backends, or nothing."""
+    torch = pytest.importorskip("torch")
+    functions = {name: staticmethod(lambda content=content: content) for name, content in dumps.items()}
+    monkeypatch.setattr(torch._C, "_distributed_c10d", type("library", (), functions))
+
+    assert expected == latest_collectives()
 
 
 def test_numbers_of_collectives_name_who_is_behind(tmp_path: Path) -> None:
-    """The rank with fewer collectives of a group is named; messages between two ranks do not count."""
+    """The rank with fewer collectives of a group is named; nothing is said where all have begun the same."""
     for rank, count in ((0, 57), (1, 56), (2, 57)):
-        entries = [
-            {"process_group": ["0", "default_pg"], "collective_seq_id": n, "profiling_name": "nccl:all_reduce"}
-            for n in range(count - 2, count + 1)
-        ]
-        entries.append({"process_group": ["0", "default_pg"], "collective_seq_id": 99, "is_p2p": True})
-        (tmp_path / flight_name(rank)).write_text(json.dumps({"entries": entries}))
-    (tmp_path / flight_name(3)).write_text("{broken")
+        lasts: dict[str, Any] = {"0 default_pg": (count, "all_reduce"), "1": (5, "")}
+        (tmp_path / f"rank{rank}.collectives.json").write_text(json.dumps(lasts))
+    (tmp_path / "rank3.collectives.json").write_text("{broken")
 
     text = describe_hang(tmp_path, {0: 1, 1: 1, 2: 1, 3: 1}, 60)
-
     assert "In group 0 default_pg, ranks 0, 2 began collective 57 (all_reduce), rank 1 only 56." in text
-
-
-def test_equal_numbers_name_nobody(tmp_path: Path) -> None:
-    """Where all ranks have begun the same collectives, nothing is said about them."""
-    for rank in (0, 1):
-        (tmp_path / flight_name(rank)).write_text('{"entries": [{"pg_id": 0, "collective_seq_id": 5}]}')
-
-    assert "collective" not in describe_hang(tmp_path, {0: 1, 1: 1}, 60)
+    assert "group 1" not in text
 
 
 @needs_signal
@@ -92,13 +173,49 @@ def test_equal_numbers_name_nobody(tmp_path: Path) -> None:
 def test_a_foreign_process_is_never_signaled(tmp_path: Path) -> None:
     """The number in a file may be another program's by now, which the signal would end."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        (tmp_path / stacks_name(0)).write_text(stacks_header(other.pid))
-        (tmp_path / stacks_name(1)).write_text("no header yet")
+        (tmp_path / "rank0.stacks").write_text(f"# process {other.pid}\n")
+        (tmp_path / "rank1.stacks").write_text("no header yet")
         ask_ranks(tmp_path, [os.getpid()])
 
         assert other.poll() is None
         other.communicate(b"\n")
         assert 0 == other.returncode
+
+
+@needs_signal
+@pytest.mark.spawn
+def test_a_rank_answers_more_than_once_and_goes_on(tmp_path: Path) -> None:
+    """Each signal adds the stacks of all threads to the file; the process itself is not disturbed."""
+    code = (
+        "import sys, threading\nfrom pathlib import Path\nfrom dptrace.record.failures.hangs import install\n"
+        "def other(): threading.Event().wait()\nthreading.Thread(target=other, daemon=True).start()\n"
+        "install(Path(sys.argv[1]), 3)\nprint('ready', flush=True)\ninput()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+    ) as process:
+        assert process.stdout is not None
+        assert b"ready\n" == process.stdout.readline()
+        ask_ranks(tmp_path, [process.pid])
+        ask_ranks(tmp_path, [process.pid])
+        process.communicate(b"\n")
+
+        assert 0 == process.returncode
+    text = (tmp_path / "rank3.stacks").read_text()
+    assert 1 == text.count("# process")
+    assert 2 == text.count(" in other\n")
+
+
+@needs_signal
+def test_a_script_keeps_its_own_handler(tmp_path: Path) -> None:
+    """If the script handles the signal, dptrace leaves it alone and no launcher will send it."""
+    assert STACKS_SIGNAL is not None
+    before = signal.signal(STACKS_SIGNAL, lambda number, frame: None)
+    try:
+        assert not install(tmp_path, 0)
+        assert [] == os.listdir(tmp_path)
+    finally:
+        signal.signal(STACKS_SIGNAL, before)
 
 
 @needs_signal
@@ -112,7 +229,7 @@ def test_two_stuck_ranks_say_where_they_are(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, str(script), str(tmp_path), str(rank)], env=environment()) for rank in (0, 1)
     ]
     try:
-        parts = ["all_reduce (train.py", "load_batch"]
+        parts = ["in all_reduce", "load_batch"]
         if hasattr(torch._C._distributed_c10d, "_dump_fr_trace_json"):
             parts.append("rank 0 began collective 2 (all_reduce), rank 1 only 1.")
         deadline, text = time.monotonic() + 90, ""
@@ -127,6 +244,6 @@ def test_two_stuck_ranks_say_where_they_are(tmp_path: Path) -> None:
             process.kill()
             process.wait()
 
-    assert "rank 0 waits in all_reduce (train.py:18, after step 12)" in text
-    assert "rank 1 is in load_batch (train.py:11: time.sleep(600), after step 12)" in text
+    assert "rank 0 at train.py:18 (in all_reduce), after step 12" in text
+    assert "rank 1 at train.py:11 (load_batch: time.sleep(600)), after step 12" in text
     assert all(part in text for part in parts)

@@ -166,10 +166,10 @@ def test_seconds_are_recorded_instead_of_steps(start: Callable[..., Job]) -> Non
 
 
 def test_a_hang_is_described_and_ended(start: Callable[..., Job]) -> None:
-    """The message names the rank that the other waits for, and where both are; what was recorded is kept."""
+    """The message says at which line each rank is, and what it calls; what was recorded is kept."""
     job = start("--steps", "1000", "--timeout", "15", argument="hang")
 
     assert 1 == job.ended()
-    assert "rank 0 waits in all_reduce (train.py:" in job.said
-    assert "rank 1 is in" in job.said
+    assert "rank 0 at train.py:" in job.said
+    assert "(in all_reduce)" in job.said
     assert "time.sleep(600)" in job.said
