@@ -123,7 +123,7 @@ def _cells(options: dict[str, Any]) -> tuple[list[BenchConfig], dict[str, tuple[
 
 def _training_samples(options: dict[str, Any]) -> int:
     """Return how many samples the runs train on; read CIFAR-10's files before any run does."""
-    from dptrace.record.cifar10.folder import read_images
+    from dptrace.record.cifar10 import read_images
     from dptrace.record.options.validation import SAMPLES
 
     if options["data"] is None:

@@ -265,7 +265,7 @@ class TrainerOptions(argparse.Namespace):
     compile: bool = flag("training", "Compile each block with torch.compile.")
     data: str | None = option(
         "training",
-        "Folder of CIFAR-10 in its Python or binary form, for resnet18 [default: synthetic images].",
+        "Folder of CIFAR-10 in its binary form, for resnet18 [default: synthetic images].",
         metavar="FOLDER",
     )
     samples: int | None = option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dptrace.bench.sweep.points import BUCKET_CAP
 from dptrace.commands.measuring import sweep as verb
 from dptrace.commands.shared.main import cli
 from dptrace.model.link_report import link_report
-from tests.support.cifar10_files import write_python
+from tests.support.cifar10_files import write_binary
 from tests.support.links_samples import measured
 from tests.support.recordings import dptrace
 from tests.support.sweeps import read, result
@@ -86,18 +87,22 @@ def run(*arguments: str) -> Result:
         (["--bucket-cap-mb", "1,4", "--links", "links4.json"], "among 4 ranks"),
         (["--bucket-cap-mb", "1,4", "--resume"], "no benchmark to resume"),
         (["--bucket-cap-mb", "1,4", "--data", "."], "no files of CIFAR-10"),
-        (["--bucket-cap-mb", "1,4", "--data", "foreign"], "data_batch_3 is not a file of CIFAR-10"),
+        (["--bucket-cap-mb", "1,4", "--data", "foreign"], "only torchvision reads it"),
         (["--bucket-cap-mb", "1,4", "--data", "tiny"], "more than the 20 to train on"),
         (["--bucket-cap-mb", "1,4", "--samples", "100"], "more than the 100 to train on"),
         (["--bucket-cap-mb", "1,4", "--inference", "1,x"], "--inference: "),
         (["--bucket-cap-mb", "1,4", "--inference", "0"], "not from 1 to 4,096"),
     ],
 )
-def test_what_can_not_be_swept_is_refused(here: Path, ran: list[str], arguments: list[str], says: str) -> None:
+def test_what_can_not_be_swept_is_refused(
+    here: Path, ran: list[str], arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In one line, before any process and any file."""
     (here / "links4.json").write_text(json.dumps(link_report(measured(ranks=4))))
-    write_python(here / "tiny")
-    (write_python(here / "foreign") / "data_batch_3").write_bytes(b"cos\nsystem\n(S'touch made'\ntR.")
+    write_binary(here / "tiny")
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    (here / "foreign").mkdir()
+    (here / "foreign" / "data_batch_1").write_bytes(b"cos\nsystem\n(S'touch made'\ntR.")
     done = run(*arguments)
 
     assert done.exit_code in (1, 2)

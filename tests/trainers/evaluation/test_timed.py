@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dptrace.errors import DptraceError, UsageError
-from tests.support.cifar10_files import write_python
+from tests.support.cifar10_files import write_binary
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.heavy
@@ -28,7 +28,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(resnet, "build", small)
-    write_python(tmp_path / "cifar")
+    write_binary(tmp_path / "cifar")
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield tmp_path
     torch.distributed.destroy_process_group()
@@ -88,8 +88,8 @@ def test_what_does_not_fit_the_checkpoint_is_refused(alone: Path, capsys: pytest
         trained(capsys, "--steps", "9", *kept, "--resume")
     with pytest.raises(UsageError, match="only 20 samples"):
         trained(capsys, "--epochs", "1", "--batch-size", "32")
-    (alone / "cifar" / "data_batch_4").write_bytes(b"")
-    with pytest.raises(DptraceError, match="data_batch_4 is not a file"):
+    (alone / "cifar" / "data_batch_4.bin").write_bytes(b"")
+    with pytest.raises(DptraceError, match=r"data_batch_4\.bin is not a binary file"):
         trained(capsys, "--epochs", "1")
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from dptrace.record.cifar10.folder import CLASSES, read_images
+from dptrace.record.cifar10 import CLASSES, read_images
 from dptrace.record.options.validation import SAMPLES
 from dptrace.trainers.data.order import Rows
 

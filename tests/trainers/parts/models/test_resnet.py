@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.cifar10_files import write_binary, write_python
+from tests.support.cifar10_files import write_binary
 
 torch = pytest.importorskip("torch")
 
@@ -23,12 +22,11 @@ def test_the_model_is_resnet18() -> None:
     assert (2, 10) == model(torch.zeros(2, 3, 32, 32)).shape
 
 
-@pytest.mark.parametrize("form", [write_binary, write_python])
-def test_files_are_read_as_images_from_0_to_1(tmp_path: Path, form: Any) -> None:
+def test_files_are_read_as_images_from_0_to_1(tmp_path: Path) -> None:
     """The five training files are concatenated; validation uses the test file; rows may be in any order."""
     from dptrace.trainers.parts.models.resnet import Cifar10
 
-    training, validation = Cifar10(str(form(tmp_path))), Cifar10(str(tmp_path), validation=True)
+    training, validation = Cifar10(str(write_binary(tmp_path))), Cifar10(str(tmp_path), validation=True)
     x, y = training[3:5]
 
     assert (20, 4) == (len(training), len(validation))
