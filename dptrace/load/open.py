@@ -27,7 +27,7 @@ from dptrace.timeline.operator_calls import OPERATOR_CALLS
 __all__ = ["open_run"]
 
 Progress = Callable[[int, int, str], None]
-_ELSEWHERE = re.compile(r"\d+ of \d+ ranks are here; add those of other machines with: .*")
+_ELSEWHERE = re.compile(r"\d+ of \d+ ranks are here; (?:add|read) those of other machines .*")
 """The recorder's note on a machine that shares no folder with the others; see dptrace.record.run_folder.manifest."""
 
 

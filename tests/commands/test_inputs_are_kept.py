@@ -20,7 +20,6 @@ from dptrace.model.link_report import link_report
 from tests.support.bench_tables import CSV
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.links_samples import measured
-from tests.support.run_parts import write_part
 
 CASES = [
     "analyze runs/a --json -o runs/a/rank0.json",
@@ -58,8 +57,6 @@ CASES = [
     "links --from links.json --html hard_links.html",
     "bench --from table.csv -o made --csv table.csv",
     "bench --from made/table.csv -o made",
-    "collect parts/one parts/one parts/two",
-    "collect parts/one parts",
     "cp naive own.py",
 ]
 
@@ -70,7 +67,7 @@ def run(*arguments: str, **options: object) -> Result:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with runs, an archive of one, links to its files, results of other verbs and parts of a run."""
+    """A folder with runs, an archive of one, links to its files, and results of other verbs."""
     tree = tmp_path_factory.mktemp("tree")
     for name in ("a", "b"):
         (tree / "runs" / name).mkdir(parents=True)
@@ -90,8 +87,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for links in ("links.json", "made/links.json"):
         (tree / links).write_text(json.dumps(link_report(measured(ranks=2))))
     os.link(tree / "links.json", tree / "hard_links.html")
-    write_part(tree / "parts" / "one", range(2))
-    write_part(tree / "parts" / "two", range(2, 4))
     return tree
 
 

@@ -21,7 +21,6 @@ __all__ = ["COMMANDS", "ENVIRONMENT", "EXIT_CODES", "cli", "main"]
 
 COMMANDS = {
     "record": "Record a training run: one Kineto trace per rank.",
-    "collect": "Gather a run's parts from machines that share no folder.",
     "analyze": "Split each step: forward, backward, exposed and overlapped communication, idle.",
     "kernels": "List what the GPUs compute: kernels, operators, shapes, modules.",
     "view": "Draw the per-GPU Gantt chart, in the browser or in the terminal.",
@@ -46,7 +45,7 @@ COMMANDS = {
 """Verbs with their one-line help, listed here so that ``--help`` imports none of them."""
 
 _FOLDERS = {
-    **dict.fromkeys(("record", "collect"), "recording"),
+    "record": "recording",
     **dict.fromkeys(("bench", "sweep", "links"), "measuring"),
     **dict.fromkeys(("advise", "explain", "memory", "predict"), "planning"),
     **dict.fromkeys(("critical-path", "whatif"), "replaying"),

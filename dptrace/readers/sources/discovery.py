@@ -85,7 +85,7 @@ def find(paths: Sequence[str]) -> Sources:
     files: list[Source] = []
     named: set[Source] = set()
     notes: list[str] = []
-    metadata: dict[str, Any] = {}
+    infos: list[dict[str, Any]] = []
     run_file: Source | None = None
     for text in paths:
         try:
@@ -95,11 +95,12 @@ def find(paths: Sequence[str]) -> Sources:
         files += found.files
         named |= {*found.files} if found.named_individually else set()
         notes += found.notes
-        if not metadata and found.run_file is not None:
-            run_file = found.run_file
-            metadata, remarks = read_run_file(run_file)
+        if found.run_file is not None:
+            run_file = run_file or found.run_file
+            metadata, remarks = read_run_file(found.run_file)
+            infos.append(metadata)
             notes += remarks
-    sources = Sources(tuple(dict.fromkeys(files)), frozenset(named), metadata, tuple(notes), run_file)
+    sources = Sources(tuple(dict.fromkeys(files)), frozenset(named), _joined(infos), tuple(notes), run_file)
     note_inputs(sources.local_files())
     return sources
 
@@ -109,6 +110,37 @@ def path_text(path: str | os.PathLike[str]) -> str:
     text = str(path)
     is_a_name = not isinstance(path, str) and text.startswith("~") and os.path.lexists(PurePath(text).parts[0])
     return os.path.join(os.curdir, text) if is_a_name else text
+
+
+def _joined(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the first run.json, with the ranks that the job's other machines kept because they share no folder."""
+    joined, *others = infos or [{}]
+    for other in others:
+        known, more = _ranks_of(joined), _ranks_of(other)
+        same = all(joined.get(key) == other.get(key) for key in ("world_size", "nnodes", "mode", "model", "schedule"))
+        if not same or not more or known.keys() & more.keys():
+            continue
+        joined = joined | {
+            "ranks": [entry for _, entry in sorted((known | more).items())],
+            "notes": [
+                *dict.fromkeys(
+                    note for info in (joined, other) for note in info.get("notes") or () if isinstance(note, str)
+                )
+            ],
+            "losses": [],  # the means over the ranks of one machine
+        }
+        if other.get("status") == "failed":
+            joined |= {"status": "failed", "failure": other.get("failure")}
+    return joined
+
+
+def _ranks_of(info: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    entries = info.get("ranks")
+    return {
+        entry["rank"]: entry
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict) and type(entry.get("rank")) is int
+    }
 
 
 def _files_of_argument(text: str) -> _ArgumentFiles:

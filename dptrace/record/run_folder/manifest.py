@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -19,7 +18,6 @@ from dptrace.record.run_folder.messages import read_messages, write_json
 
 __all__ = [
     "add_overhead",
-    "is_missing_ranks_note",
     "launch_metadata",
     "manifest",
     "mean_losses",
@@ -29,7 +27,6 @@ __all__ = [
     "write_manifest",
 ]
 
-_MISSING_RANKS = re.compile(r"\d+ of \d+ ranks are here; ")
 _RUN_FIELDS = ("model", "parameters", "options", "schedule", "world_size", "backend", "versions", "ddp")
 _RANK_FIELDS = (
     "rank",
@@ -130,12 +127,9 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
 
 def missing_ranks_note(here: int, ranks: int) -> str:
     """Return the note that other machines hold the remaining ranks; dptrace.load replaces it by its own check."""
-    return f"{here} of {ranks} ranks are here; add those of other machines with: dptrace collect DEST SRC..."
-
-
-def is_missing_ranks_note(note: object) -> bool:
-    """Return whether a note of run.json is that of :func:`missing_ranks_note`."""
-    return isinstance(note, str) and _MISSING_RANKS.match(note) is not None
+    return (
+        f"{here} of {ranks} ranks are here; read those of other machines together with them: dptrace analyze HERE THERE"
+    )
 
 
 def profiled_ranks_note(profiled: Sequence[int], ranks: int) -> str:

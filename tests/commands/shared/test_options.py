@@ -24,9 +24,9 @@ SHARED = {
     "--verbose": (*READING, "critical-path"),
     "--strict": (*READING, "critical-path", "hta"),
     "--json": tuple(
-        verb for verb in COMMANDS if verb not in ("record", "collect", "view", "report", "export", "cp", "completion")
+        verb for verb in COMMANDS if verb not in ("record", "view", "report", "export", "cp", "completion")
     ),
-    "--output": tuple(verb for verb in COMMANDS if verb not in ("collect", "cache", "cp", "completion")),
+    "--output": tuple(verb for verb in COMMANDS if verb not in ("cache", "cp", "completion")),
     "--quiet": tuple(verb for verb in COMMANDS if verb != "completion"),
     "--force": tuple(verb for verb in COMMANDS if verb not in ("cache", "completion")),
     "--gains": ("analyze", "kernels", "view", "report"),

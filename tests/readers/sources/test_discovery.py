@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.discovery import assign_ranks, find, path_text
 from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import Trace
+from dptrace.record.run_folder.manifest import missing_ranks_note
 from tests.support.kineto_files import KinetoFile
 
 
@@ -334,3 +337,34 @@ def test_a_rank_in_an_archive_or_url_comes_from_the_last_name(tmp_path: Path) ->
     given[0] = dataclasses.replace(given[0], path="s3://b/rank9.zip!run/worker_4.json")
 
     assert [4, 0] == assign_ranks(given)[0]
+
+
+def test_the_parts_of_a_job_on_machines_without_a_shared_folder_are_one_run(tmp_path: Path) -> None:
+    """Named together, their ranks, notes and failures are joined; a part of another job adds nothing."""
+    here = missing_ranks_note(2, 4)
+    shared = {"world_size": 4, "nnodes": 2, "mode": "ddp", "model": "small", "status": "complete"}
+    parts = {
+        "one": shared | {"ranks": [{"rank": 0}, {"rank": 1}], "notes": ["a", here], "losses": [1.0]},
+        "two": shared | {"ranks": [{"rank": 3}, {"rank": 2}], "notes": ["a", "b"], "losses": [2.0]},
+        "died": shared | {"ranks": [{"rank": 2}], "status": "failed", "failure": {"rank": 3}},
+        "other": shared | {"ranks": [{"rank": 2}], "world_size": 8},
+        "odd": shared | {"ranks": [{"rank": "2"}, 7], "notes": 3},
+    }
+    for name, info in parts.items():
+        (tmp_path / name).mkdir()
+        rank = {"one": 0, "two": 2}.get(name, 3)
+        KinetoFile(rank=rank, world_size=4).op("a", 1, 2).write(tmp_path / name / f"rank{rank}.json")
+        (tmp_path / name / "run.json").write_text(json.dumps(info))
+
+    def joined(*names: str) -> dict[str, Any]:
+        return find([str(tmp_path / name) for name in names]).metadata
+
+    both = joined("one", "two")
+    assert ([0, 1, 2, 3], ["a", here, "b"], []) == ([r["rank"] for r in both["ranks"]], both["notes"], both["losses"])
+    assert "complete" == both["status"]
+    assert ("failed", {"rank": 3}) == tuple(joined("one", "died")[key] for key in ("status", "failure"))
+    assert all(parts["one"] == joined("one", name) for name in ("other", "odd", "one"))
+    run = dptrace.open(tmp_path / "one", tmp_path / "two")
+    assert [0, 2] == [timeline.rank for timeline in run.timelines]
+    assert here not in run.notes  # it holds on one machine; what is missing here is a note of its own
+    assert any("ranks 1, 3" in note for note in run.notes)
