@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -154,7 +155,11 @@ class Recording:
         launched = messages.LauncherSettings.from_environment() is not None
         if _latest is not None and (_latest._running or launched):
             # A process has one profiler, and a launcher's folder holds one recording.
-            _latest.notes.append("The script started another recording; only the first was kept.")
+            note = "The script started another recording; only the first was kept."
+            if _latest._running:
+                _latest.notes.append(note)
+            elif self.rank_store.rank == 0:  # run.json is written
+                print(f"dptrace: {note}", file=sys.stderr)
             return self
         self.output.begin()
         _latest, self._running = self, True

@@ -129,3 +129,14 @@ def test_a_folder_that_is_taken_meanwhile_does_not_end_the_training(tmp_path: Pa
     done = _alone(tmp_path, *SCHEDULE, script=script + ALONE)
 
     assert (0, "trained\n", True) == (done.returncode, done.stdout, "more than a recorded run" in done.stderr)
+
+
+def test_a_pool_of_threads_that_is_left_open_does_not_keep_the_rank(tmp_path: Path) -> None:
+    """As torch.compile leaves one: the interpreter ends idle pools, and so does the recorder."""
+    pool = (
+        "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)\npool.submit(int).result()\n"
+    )
+    done = _alone(tmp_path, *SCHEDULE, script=pool + ALONE)
+
+    assert (0, "trained\n") == (done.returncode, done.stdout)
+    assert "complete" == _info(tmp_path / "runs" / "train")["status"]
