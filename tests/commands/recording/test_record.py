@@ -254,6 +254,25 @@ def test_a_script_with_nothing_to_record_is_reported(tmp_path: Path, script: str
 
 
 @pytest.mark.spawn
+@pytest.mark.parametrize(
+    ("last", "options", "says"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", [], "killed by SIGKILL"),
+        ("print('last words'); raise SystemExit(7)", [], "exit code 7"),
+        ("import time; time.sleep(600)", ["--timeout", "5"], "time.sleep(600)"),
+    ],
+)
+def test_one_process_that_fails_is_reported_as_a_rank(tmp_path: Path, last: str, options: list[str], says: str) -> None:
+    """Although no torchrun stands above it: why it ended or where it hangs, and its last lines."""
+    (tmp_path / "train.py").write_text(SCRIPT.replace('print("ended"', last + '\nprint("ended"'))
+    arguments = ["-q", "--gpus", "1", "--steps", "9", *options, "train.py", "6"]
+    done = dptrace("record", *arguments, cwd=tmp_path, ok=False, forked=False)
+
+    assert (1, True) == (done.returncode, says in done.stderr), done.stderr
+    assert ("last words" in last) == ("last words" in done.stderr)
+
+
+@pytest.mark.spawn
 def test_a_trainer_runs_by_itself(tmp_path: Path) -> None:
     """Started by torchrun, not by dptrace record, the ranks name and write their run together."""
     from dptrace.record.options.modes import trainer
