@@ -18,7 +18,7 @@ from typing import Any
 
 from dptrace.bench.epoch_lines import EpochLines
 from dptrace.bench.matrix import BenchConfig
-from dptrace.errors import DptraceError
+from dptrace.errors import DptraceError, RecordingError
 from dptrace.record.checkpoints.folder import checkpoint_steps
 from dptrace.record.epochs.results import QUALITY
 from dptrace.record.launch.launcher import launch
@@ -222,8 +222,10 @@ def run_profiled(config: BenchConfig, settings: Settings, out: Path) -> dict[str
         command=["dptrace", settings.verb],
     )
     try:
-        (run,) = launch(job, _Silent())
-        return _figures(Path(run["folder"]))
+        runs = launch(job, _Silent())
+        if not runs:
+            raise RecordingError("an error of the recorder, such as a full disk")
+        return _figures(Path(runs[0]["folder"]))
     except DptraceError as error:
         raise BenchRunError(f"recording failed: {error}") from None
 
@@ -233,11 +235,15 @@ class _Silent:
 
     def progress(self, done: int, total: int) -> None: ...
 
+    def state(self, text: str) -> None: ...
+
     def recorded(self, info: dict[str, Any], goes_on: bool) -> None: ...
 
     def measured(self, info: dict[str, Any]) -> None: ...
 
     def message(self, text: str) -> None: ...
+
+    def error(self, text: str) -> None: ...
 
 
 def _figures(run_folder: Path) -> dict[str, Any]:

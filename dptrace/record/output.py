@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -50,7 +52,8 @@ def open_output(out: str | os.PathLike[str] | None, force: bool) -> RecordingOut
         return StandaloneOutput(Path(out) if out is not None else Path("runs", stem), force, rank_store)
     if out is not None and rank_store.rank == 0:
         print(f"dptrace record keeps this recording in {settings.display_path}, not in {out}.", file=sys.stderr)
-    end_with_parent(signal.SIGKILL)
+    if not settings.script:  # a script's ranks are tied already, so that they can write
+        end_with_parent(signal.SIGKILL)
     return LauncherOutput(settings, rank_store)
 
 
@@ -68,13 +71,28 @@ def write_rank(folder: Path, export: Callable[[str], Any], metadata: dict[str, A
     plain = path.with_name(f".{path.name}.json")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        export(str(plain))
+        began = time.perf_counter_ns()
+        export(str(plain))  # which keeps Python's other threads, and so the training, waiting
+        metadata = metadata | {"held_up_ns": metadata.get("held_up_ns", 0) + time.perf_counter_ns() - began}
+        _check_whole(plain)
         compress(plain, path)
         messages.write_json(folder / f"rank{metadata['rank']}.piece.json", metadata | {"file": path.name})
     except Exception as error:
         raise RecordingError(f"{path} cannot be written: {error}.") from None
     finally:
         plain.unlink(missing_ok=True)
+
+
+def _check_whole(trace: Path) -> None:
+    """Check the end of a trace, since Kineto reports no full disk.
+
+    Raises:
+        OSError: the end is missing.
+    """
+    with trace.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 16))
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(trace))
 
 
 def compress(plain: Path, target: Path) -> None:
@@ -108,25 +126,38 @@ class LauncherOutput:
         """What torch prints when the profiler starts and stops."""
         self._requests = WindowRequests(self.folder, rank_store) if settings.script else None
         self._heartbeat: int | None = None
+        self.writing = messages.Writing(self.folder, rank_store.rank)
 
     def begin(self) -> None:
         """Create the folder if the launcher of another machine could not, and begin to count steps there."""
+        with suppress(OSError):  # what cannot be written is reported when the trace cannot
+            self._begin()
+
+    def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._requests is not None and self.rank_store.rank == 0 and messages.restart_count():
             self._requests.forget_older()
         path = messages.heartbeat_path(self.folder, self.rank_store.rank)
         self._heartbeat = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.heartbeat(0, 0, 0)
+        self.heartbeat(0, 0, 0, 0)
 
     def already_recorded(self, number: int) -> bool:
         """Return whether a window was recorded before the ranks were restarted."""
-        return messages.recorded_marker(self.folder, number).exists()
+        return os.path.exists(messages.recorded_marker(self.folder, number))
 
-    def heartbeat(self, done: int, total: int, recorded: int) -> None:
-        """Write the steps for the launcher: done, in all (0: unknown), recorded in this window (-1: training ended)."""
+    def heartbeat(self, done: int, total: int, recorded: int, asked: int) -> None:
+        """Write the steps for the launcher.
+
+        Args:
+            done: steps done.
+            total: steps in all; 0 if unknown.
+            recorded: steps recorded in the open window; -1 if the training has ended.
+            asked: steps to record in it.
+        """
         if self._heartbeat is not None:
             # In place, of constant length: some microseconds, so that it can be done in every step.
-            os.pwrite(self._heartbeat, b"%12d %12d %12d\n" % (done, total, recorded), 0)
+            with suppress(OSError):
+                os.pwrite(self._heartbeat, b"%12d %12d %12d %12d\n" % (done, total, recorded, asked), 0)
 
     def poll_requests(self, step: int) -> Request | None:
         """Return the windows that the launcher asks for, if it does."""
@@ -134,7 +165,7 @@ class LauncherOutput:
 
     def finish_asked(self) -> bool:
         """Return whether the launcher asks to end the window after this step."""
-        return messages.finish_path(self.folder).exists()
+        return os.path.exists(messages.finish_path(self.folder))
 
     def write(self, number: int, profiler: profile, metadata: dict[str, Any]) -> None:
         """Write the files of a recorded window."""
@@ -145,17 +176,25 @@ class LauncherOutput:
                 os.replace(self.log, folder / f"rank{self.rank_store.rank}.log")
             write_rank(folder, profiler.export_chrome_trace, metadata)
         except (RecordingError, OSError) as error:
-            print(f"dptrace: rank {self.rank_store.rank}: {error}", file=sys.stderr)
-            with suppress(OSError):  # the disk is full, or the folder is gone
-                messages.report_failure(error)
+            self.report_error(str(error))
+        finally:
+            self.writing.end()
 
     def report_overhead(self, overhead: dict[str, Any]) -> None:
         """Write the step times that were measured after the run had been written."""
-        messages.write_json(self.folder / f"rank{self.rank_store.rank}.overhead.json", overhead)
+        with suppress(OSError):
+            messages.write_json(self.folder / f"rank{self.rank_store.rank}.overhead.json", overhead)
 
-    def report_error(self, message: str) -> None:
-        """Pass the message to the launcher."""
-        messages.report_failure(RecordingError(message))
+    def report_error(self, message: str, too_short: bool = False) -> None:
+        """Pass the message to the launcher, and print what it may not learn because the disk is full.
+
+        Args:
+            too_short: whether the training was, so that nothing has gone wrong.
+        """
+        if not too_short:
+            with suppress(OSError):
+                print(f"dptrace: rank {self.rank_store.rank}: {message}", file=sys.stderr, flush=True)
+        messages.report_failure(RecordingError(message), of_recorder=not too_short)
 
     def fail(self, error: BaseException) -> None:
         """Report to the launcher that training has failed on this rank."""
@@ -180,6 +219,7 @@ class StandaloneOutput:
         self._failure: dict[str, Any] | None = None
         self._complete: Path | None = None
         self._overhead: dict[str, Any] | None = None
+        self.writing = messages.Writing(self._run.staging, rank_store.rank)
 
     def begin(self) -> None:
         """Prepare the folder on rank 0; raise its error on all ranks."""
@@ -200,7 +240,7 @@ class StandaloneOutput:
         """Return False: no launcher has restarted the ranks."""
         return False
 
-    def heartbeat(self, done: int, total: int, recorded: int) -> None:
+    def heartbeat(self, done: int, total: int, recorded: int, asked: int) -> None:
         """Do nothing: the script has its own output."""
 
     def poll_requests(self, step: int) -> Request | None:
@@ -222,6 +262,8 @@ class StandaloneOutput:
             self.report_error(str(error))
             self.fail(error)
             return
+        finally:
+            self.writing.end()
         if self._failure is not None:
             return
         if self.rank_store.rank != 0:
@@ -234,7 +276,7 @@ class StandaloneOutput:
         self._overhead = overhead
         self.rank_store.publish(f"overhead/{self.rank_store.rank}", json.dumps(overhead))
 
-    def report_error(self, message: str) -> None:
+    def report_error(self, message: str, too_short: bool = False) -> None:
         """Print the message; a failed recording must not end the training."""
         print(f"dptrace: rank {self.rank_store.rank}: {message}", file=sys.stderr)
 

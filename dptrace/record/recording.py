@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from dptrace.core.termination import signals_held
 from dptrace.core.units import plural
 from dptrace.record.flops.step_flops import StepFlops
 from dptrace.record.memory import MemoryTracker
@@ -93,6 +95,20 @@ def record(
     return recording
 
 
+class AdoptedTrace(Protocol):
+    """A trace of the script's own profiler."""
+
+    wanted: bool
+    """Whether the next one is kept."""
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether one is kept."""
+
+    def write(self, note: str) -> None:
+        """Write it as this rank's part of the run, with a note why."""
+
+
 class Recording:
     """A recording of this rank's steps; see :func:`record`.
 
@@ -135,7 +151,11 @@ class Recording:
         self._spare: tuple[Window, AlignedProfile] | None = None
         self._writer: threading.Thread | None = None
         self._postponed = self._running = False
+        self._held_up_ns = 0
+        """How long the training waited for the profiler to end the last window."""
         self._error: str | None = None
+        self.adopted: AdoptedTrace | None = None
+        """A trace of the script's own profiler, which is the run if that leaves no room for this one."""
 
     def set_parameters(self, parameters: Iterable[torch.Tensor]) -> None:
         """Set the trained parameters before the first step: they determine the parameter count and the device."""
@@ -196,7 +216,9 @@ class Recording:
 
     def _beat(self, recorded: int) -> None:
         total = 0 if self.plan.settings.script else self.plan.last_step
-        self.output.heartbeat(self.steps_done, total, recorded)
+        window = self._window if recorded >= 0 else None
+        asked = window.steps if window and window.purpose is Purpose.RECORDED and self.steps_done >= window.start else 0
+        self.output.heartbeat(self.steps_done, total, recorded, asked)
 
     def _keeps_losses(self) -> bool:
         """Return whether a loss is kept: up to the end of the first recording, later only inside of one."""
@@ -270,6 +292,8 @@ class Recording:
 
     def _postpone(self, steps: int) -> None:
         self._postponed = True
+        if self.adopted is not None and not self._recorded:
+            self.adopted.wanted = True
         self._windows = deque(window.later(steps) for window in self._windows)
 
     def _make_way(self) -> None:
@@ -303,14 +327,24 @@ class Recording:
         Args:
             interruption: why the window ends early, as the end of a sentence; empty if it does not.
         """
+        with signals_held():  # a SIGTERM, which ends the script, would lose the steps here
+            self._end_window(interruption)
+
+    def _end_window(self, interruption: str) -> None:
         window, self._window = self._window, None
         assert window is not None
-        profile = self.profiler.finish()
         steps = window.whole_steps(self.steps_done)
         if window.purpose is Purpose.RECORDED:
-            if steps and profile is not None:
-                self._keep(window, profile, interruption)
+            with self.output.writing.ended_elsewhere():
+                began = time.perf_counter_ns()
+                profile = self.profiler.finish()
+                self._held_up_ns = time.perf_counter_ns() - began
+                if steps and profile is not None:
+                    self._keep(window, profile, interruption)
+                else:
+                    self.output.writing.end()
             return
+        profile = self.profiler.finish()
         if not interruption and window.purpose is not Purpose.SPARE:
             self.measured.append(window)
             if not self._measuring:
@@ -340,11 +374,11 @@ class Recording:
         if recorded < window.steps:
             notes.append(f"Recorded {recorded} of {plural(window.steps, 'step')} asked for: {interruption}.")
         measured = [] if self._measuring else self.measured
-        metadata = describe(self, window, measured, recorded, notes)
+        metadata = describe(self, window, measured, recorded, notes) | {"held_up_ns": self._held_up_ns}
         measured.clear()
         self.model = None  # so that the model, and with it DDP's process group, can be freed
         self.losses.clear()
-        self._join_writer()
+        self.join_writer()
         self._writer = start_thread(partial(self.output.write, window.number, profile, metadata))
 
     @contextmanager
@@ -357,6 +391,8 @@ class Recording:
         try:
             yield
         except Exception as error:
+            with suppress(Exception):
+                self.profiler.finish()
             self._running, self._window, self._spare = False, None, None
             self._error = self._error or f"The recording failed: {messages.error_text(error)}"
 
@@ -375,7 +411,7 @@ class Recording:
             if not self._recorded:
                 self._keep_spare()
             self._report_overhead()
-            self._join_writer()
+            self.join_writer()
         self._running = False
         with self._contain_errors():
             self.output.end()
@@ -385,16 +421,21 @@ class Recording:
 
     def _keep_spare(self) -> None:
         """Write the spare trace of a training that ended before recording began; without one, report why."""
+        if self._spare is None and self.adopted is not None and self.adopted.has_trace:
+            self.adopted.write(self.plan.adopted_note(self.steps_done))
+            return
         if self._spare is None:
             if self._error is None and not self.plan.settings.on_demand:
-                self.output.report_error(self.plan.too_short_message(self.steps_done, self._postponed))
+                self.output.report_error(self.plan.too_short_message(self.steps_done, self._postponed), too_short=True)
             return
         window, profile = self._spare
         window.number = 1
         self.notes.append(self.plan.spare_note(window, self.steps_done))
-        self._keep(window, profile)
+        with self.output.writing.ended_elsewhere():
+            self._keep(window, profile)
 
-    def _join_writer(self) -> None:
+    def join_writer(self) -> None:
+        """Wait for the trace that a thread writes."""
         if self._writer is not None:
             self._writer.join()
 

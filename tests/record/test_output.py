@@ -55,11 +55,11 @@ def test_under_the_launcher_its_folder_is_used(
 
     output = open_output("elsewhere", force=False)
     output.begin()
-    output.heartbeat(3, 9, 0)
+    output.heartbeat(3, 9, 0, 0)
 
     assert isinstance(output, LauncherOutput)
     assert "runs/x, not in elsewhere" in capsys.readouterr().err
-    assert ["3", "9", "0"] == (tmp_path / "stage" / "rank0.steps").read_text().split()
+    assert ["3", "9", "0", "0"] == (tmp_path / "stage" / "rank0.steps").read_text().split()
 
 
 def test_rank_0_waits_no_longer_than_until_another_fails(

@@ -14,6 +14,7 @@ class SilentReporter:
         self.runs: list[tuple[str, bool]] = []
         self.overheads: list[float | None] = []
         self.messages: list[str] = []
+        self.states: list[str] = []
 
     def progress(self, done: int, total: int) -> None:
         """Ignore the progress."""
@@ -29,3 +30,11 @@ class SilentReporter:
     def message(self, text: str) -> None:
         """Keep a sentence."""
         self.messages.append(text)
+
+    def error(self, text: str) -> None:
+        """Keep an error."""
+        self.messages.append(text)
+
+    def state(self, text: str) -> None:
+        """Keep what the job does."""
+        self.states.append(text)

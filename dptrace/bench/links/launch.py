@@ -17,7 +17,7 @@ from dptrace.bench.links.schema import check_links
 from dptrace.bench.store import read_json
 from dptrace.core.inputs import note_inputs
 from dptrace.errors import DptraceError, RecordingError, UsageError
-from dptrace.record.failures.failure import collect_logs, find_failure, last_lines
+from dptrace.record.failures.failure import find_failure, last_lines
 from dptrace.record.launch.signals import catch_signals
 from dptrace.record.launch.torchrun import Launch, run_torchrun
 
@@ -89,7 +89,7 @@ def measure_links(request: LinksRequest, progress: Callable[[int, int], None]) -
 
         with catch_signals() as signals:
             code = run_torchrun(job, folder, signals, show_progress)
-        _raise_failure(folder, code or 0, request)
+        _raise_failure(folder, code or 0)
         if request.node_rank:
             return None
         with suppress(OSError, ValueError):
@@ -108,7 +108,7 @@ def _busy_machine_notes() -> list[str]:
     ]
 
 
-def _raise_failure(folder: Path, code: int, request: LinksRequest) -> None:
+def _raise_failure(folder: Path, code: int) -> None:
     failure = find_failure(folder)
     if failure is None:
         if code:
@@ -116,7 +116,6 @@ def _raise_failure(folder: Path, code: int, request: LinksRequest) -> None:
         return
     if failure.is_user_error:
         raise UsageError(failure.message) if failure.exit_code == _USAGE_EXIT_CODE else RecordingError(failure.message)
-    collect_logs(folder, request.processes)
     lines = last_lines(folder / f"rank{failure.rank}.log")
     raise RecordingError(f"rank {failure.rank} died: {failure.message}. Nothing was measured.{lines}")
 

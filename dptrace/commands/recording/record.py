@@ -105,7 +105,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="N",
     help="Restart all ranks when one fails, up to N times, from the last checkpoint.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors, and what the script prints.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the torchrun command and the output of a trainer's rank 0.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT [ARGUMENTS]...]")
 def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **options: Any) -> None:
@@ -276,7 +276,7 @@ def _job(mode: str | None, gpus: int | None, program: Program | None, options: d
         endpoint=options["rdzv_endpoint"],
         max_restarts=options["max_restarts"],
         checkpoints=_checkpoints(mode, options),
-        show_output=options["verbose"] or (mode is None and not options["quiet"]),
+        show_output=options["verbose"] or mode is None,
         verbose=options["verbose"],
         command=["dptrace", *sys.argv[1:]],
         links=links_summary(read_links(Path(options["links"]))) if options["links"] else None,
@@ -322,5 +322,5 @@ def _record(job: Launch, quiet: bool, signals: Signals) -> None:
         sys.exit(stopped.exit_code)
     if not runs and job.trigger is not None and not job.node_rank:
         click.echo("Nothing was recorded: no recording was requested while the training ran.", err=True)
-    elif not runs and not quiet:
+    elif not runs and job.node_rank and not quiet:
         click.echo(f"This machine's ranks are done; machine 0 writes {job.out}.", err=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +38,19 @@ class RunReporter:
         """Show how many steps are done, of how many."""
         self._show(done / total, f"{done}/{total} steps")
 
+    def state(self, text: str) -> None:
+        """Print what the job does, for somebody who waits in front of a terminal."""
+        if sys.stderr.isatty():
+            self.message(text)
+
     def message(self, text: str) -> None:
         """Print a sentence."""
         if not self._quiet:
+            self.error(text)
+
+    def error(self, text: str) -> None:
+        """Print a sentence, even with --quiet."""
+        with suppress(OSError):  # the terminal is gone, or standard error is a file on a full disk
             click.echo(text, err=True)
 
     def recorded(self, info: dict[str, Any], goes_on: bool) -> None:
@@ -78,9 +90,12 @@ def interruption_text(stopped: Interrupted, checkpoints: str) -> str:
         lines += [f"Recorded, and kept: {kept}.", f"Next: dptrace analyze {shlex.quote(stopped.runs[0])}"]
     if stopped.kept_failed is not None:
         failed = shlex.quote(str(stopped.kept_failed))
-        lines += [f"The traces of some ranks are in {failed}.", f"Next: dptrace analyze {failed}"]
+        ranks = ", ".join(str(rank) for rank in stopped.kept_ranks)
+        lines += [f"Of these ranks only, traces were written: {ranks}. They are in {failed}."]
+        lines += [f"Next: dptrace analyze {failed}"]
     if not stopped.runs and stopped.kept_failed is None:
-        lines[0] = "Interrupted: all ranks are stopped; nothing was recorded yet, and nothing is kept."
+        why = stopped.lost or "no step was recorded yet, and nothing is kept"
+        lines[0] = f"Interrupted: all ranks are stopped; {why}."
     return "\n".join([*lines, *filter(None, [checkpoints])])
 
 

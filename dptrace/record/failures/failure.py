@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dptrace.core.units import plural
 from dptrace.record.failures.causes import explain
 from dptrace.record.run_folder.messages import read_messages
 
 __all__ = [
     "Failure",
-    "collect_logs",
     "find_failure",
     "find_restarts",
     "has_failures",
     "last_lines",
+    "recorder_failures",
 ]
 
 _LAST_LINES = 12
@@ -51,16 +52,49 @@ def find_failure(folder: Path) -> Failure | None:
     """
     agents = sorted(folder.glob("agent*.json"))
     exits = [entry for agent in agents for entry in json.loads(agent.read_text(encoding="utf-8"))]
-    restarts = len(_restarts(folder))
-    return _first_failure(
-        exits, [message for message in read_messages(folder, "failure") if message.get("attempt", 0) >= restarts]
-    )
+    messages = _messages(folder)
+    failure = _first_failure(exits, messages)
+    return failure if failure is None else _blame_who_left(folder, failure, messages)
 
 
-def has_failures(folder: Path) -> bool:
-    """Return whether a rank has reported a failure since the last restart."""
+def has_failures(folder: Path, before_ns: int | None = None) -> bool:
+    """Return whether a rank has reported a failure since the last restart.
+
+    Args:
+        before_ns: leave out what comes later, in ns since 1970.
+    """
+    return any(before_ns is None or int(message["time_ns"]) < before_ns for message in _messages(folder))
+
+
+def recorder_failures(folder: Path) -> dict[int, str]:
+    """Return why ranks could not be recorded although their training went on, by rank."""
+    failed = [found for found in read_messages(folder, "failure") if found.get("of_recorder")]
+    return {found["rank"]: found["message"] for found in failed}
+
+
+def _messages(folder: Path) -> list[dict[str, Any]]:
+    """Return the failures of ranks since the last restart."""
     restarts = len(_restarts(folder))
-    return any(message.get("attempt", 0) >= restarts for message in read_messages(folder, "failure"))
+    found = [message for message in read_messages(folder, "failure") if message.get("attempt", 0) >= restarts]
+    return [message for message in found if not message.get("of_recorder")]
+
+
+def _blame_who_left(folder: Path, failure: Failure, messages: Sequence[dict[str, Any]]) -> Failure:
+    """Name a rank that ended without an error before its peer failed for want of it."""
+    failed = {int(message["rank"]): int(message["time_ns"]) for message in messages}
+    if failure.rank not in failed or not _FOLLOW_UP_ERROR.search(failure.message):
+        return failure
+    left = {}
+    for path in folder.glob("rank*.steps"):
+        rank, (done, _, recorded, *_) = int(path.stem.removeprefix("rank")), map(int, path.read_text().split())
+        ended_ns = path.stat().st_mtime_ns
+        if recorded < 0 and rank not in failed and ended_ns < failed[failure.rank]:
+            left[ended_ns] = rank, done
+    if not left:
+        return failure
+    first, done = left[min(left)]
+    text = f"rank {first} ended without an error first, after {plural(done, 'step')}; rank {failure.rank} then failed"
+    return Failure(None, f"{text}: {failure.message}", failure.exit_code)
 
 
 def _first_failure(exits: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]]) -> Failure | None:
@@ -113,18 +147,6 @@ def find_restarts(folder: Path) -> list[dict[str, Any]]:
         failure = _first_failure(restart["exits"], messages) or Failure(None, "unknown")
         entries.append({"attempt": attempt, "time_s": restart["time_ns"] / 1e9, **failure.to_dict()})
     return entries
-
-
-def collect_logs(folder: Path, ranks_per_node: int) -> None:
-    """Join torchrun's output files (``logs0`` for node 0) into a ``rank0.log`` for each rank with any output."""
-    for local in sorted(folder.glob("logs*/*/attempt_*/*")):
-        node = int(local.relative_to(folder).parts[0].removeprefix("logs"))
-        parts = [local / name for name in ("stdout.log", "stderr.log")]
-        text = "".join(part.read_text(encoding="utf-8", errors="replace") for part in parts if part.exists())
-        if text.strip():
-            target = folder / f"rank{node * ranks_per_node + int(local.name)}.log"
-            with target.open("a", encoding="utf-8") as file:
-                file.write(text)
 
 
 def last_lines(log: Path) -> str:

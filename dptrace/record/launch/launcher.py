@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ from typing import Any
 from dptrace.core.units import plural
 from dptrace.errors import MissingExtraError, RecordingError, UsageError
 from dptrace.record.checkpoints.folder import kept_checkpoints_message
-from dptrace.record.failures.failure import Failure, collect_logs, find_failure, last_lines
+from dptrace.record.failures.failure import Failure, find_failure, last_lines, recorder_failures
 from dptrace.record.launch.machines import wait_for_first_machine
 from dptrace.record.launch.monitor import Monitor, Reporter, Stalled
 from dptrace.record.launch.signals import Interrupted, Signals, catch_signals
 from dptrace.record.launch.torchrun import Launch, run_torchrun
 from dptrace.record.ranks.accelerator import ACCELERATORS, available_accelerator
 from dptrace.record.run_folder.folder import RUN_FILE, RunFolder
-from dptrace.record.run_folder.manifest import write_manifest
+from dptrace.record.run_folder.incomplete import keep_incomplete
 from dptrace.record.run_folder.messages import read_messages, window_folder
 
 __all__ = ["launch", "local_gpu_count"]
@@ -56,7 +57,8 @@ def _may_have_gpu(devices: Path = Path("/dev")) -> bool:
 def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
     """Record a job, and return the contents of each run.json with ``folder``, the path of the run.
 
-    Return an empty list on a machine whose files another machine collects.
+    Return an empty list on a machine whose files another machine collects, and if an error of the recorder, which the
+    reporter has shown, has kept a script from being recorded.
 
     Args:
         reporter: learns of runs as soon as they are written, while training goes on.
@@ -70,6 +72,8 @@ def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
     with catch_signals() as signals:
         if job.node_rank == 0:
             run.begin(job.force)
+            for path in run.recovered:
+                reporter.message(f"A recording to {job.out} was killed earlier; its traces are now in {path}.")
         else:
             wait_for_first_machine(str(job.endpoint), check=signals.check)
             run.staging.mkdir(parents=True, exist_ok=True)
@@ -80,9 +84,11 @@ def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
             _keep_interrupted(monitor, stopped)
             raise
         except Stalled as stalled:
-            collect_logs(run.staging, job.processes)
             failure = Failure(None, f"{stalled} All ranks are ended; raise --timeout if steps take that long", 1)
-            raise _failure_error(failure, monitor) from None
+            try:
+                raise _failure_error(failure, monitor) from None
+            finally:
+                run.discard()
         return _finish_job(monitor, code)
 
 
@@ -100,32 +106,61 @@ def _keep_interrupted(monitor: Monitor, stopped: Interrupted) -> None:
     if monitor.is_for_another_machine:
         return
     before = len(monitor.runs)
-    monitor.complete_runs(goes_on=False)
-    stopped.runs = [info["folder"] for info in monitor.runs]
-    if len(monitor.runs) == before:
-        failure = Failure(None, "interrupted").to_dict()
-        stopped.kept_failed = _keep_failed(monitor.run, monitor.run_metadata(failure), len(monitor.runs) + 1)
+    with monitor.contain_errors():
+        monitor.complete_runs(goes_on=False)
+        stopped.runs = [info["folder"] for info in monitor.runs]
+        if len(monitor.runs) == before:
+            metadata = monitor.run_metadata(Failure(None, "interrupted").to_dict())
+            stopped.kept_failed = kept = keep_incomplete(monitor.run, metadata, len(monitor.runs) + 1)
+            if kept is not None:
+                stopped.kept_ranks = sorted(int(path.name[4:].partition(".")[0]) for path in kept.glob("rank*.gz"))
+            elif monitor.unwritten_steps:
+                stopped.lost = f"{plural(monitor.unwritten_steps, 'recorded step')} were not written, and are lost"
     monitor.run.discard()
 
 
 def _finish_job(monitor: Monitor, code: int | None) -> list[dict[str, Any]]:
     """Complete or keep what is not complete yet, and report a failure."""
-    job, run = monitor.job, monitor.run
     if monitor.is_for_another_machine:
         if code:
             raise RecordingError("A rank died; machine 0 reports which one and keeps the files.")
         return []
-    failure = None if code is None else _failure(monitor, code)
-    if failure is None:
+    try:
         monitor.complete_runs(goes_on=False)
-        run.discard()
-        return monitor.runs
-    collect_logs(run.staging, job.processes)
-    raise _failure_error(failure, monitor)
+        failure = None if code is None else _failure(monitor, code)
+        if failure is not None:
+            raise _failure_error(failure, monitor)
+        _report_unrecorded(monitor)
+    except OSError as error:
+        if code or monitor.job.mode is not None:
+            what = f"The training ended with exit code {code}" if code else "Nothing was recorded"
+            raise RecordingError(f"{what}. The recording cannot be kept: {error}.") from None
+        with monitor.contain_errors():
+            raise
+    finally:
+        monitor.run.discard()
+    return monitor.runs
+
+
+def _report_unrecorded(monitor: Monitor) -> None:
+    """Say which ranks could not be recorded although their training went on, and keep the others' traces."""
+    unrecorded = recorder_failures(monitor.run.staging)
+    if not unrecorded:
+        return
+    why = "".join(f"\nRank {rank}: {message}" for rank, message in sorted(unrecorded.items()))
+    text = f"The training has ended without an error, but its recording failed.{why}"
+    failure = {"rank": min(unrecorded), "message": unrecorded[min(unrecorded)]}
+    kept = keep_incomplete(monitor.run, monitor.run_metadata(failure), len(monitor.runs) + 1)
+    monitor.reporter.error(text + (f"\nThe rest is kept in {kept}." if kept is not None else ""))
+    if monitor.job.mode is not None:
+        raise RecordingError("Nothing was recorded.")
 
 
 def _failure(monitor: Monitor, code: int) -> Failure | None:
     job, folder = monitor.job, monitor.run.staging
+    if code < 0:
+        name = signal.Signals(-code).name
+        return Failure(None, f"torchrun's own process, which starts the ranks and ends them, was killed by {name}")
     failure = find_failure(folder)
     if failure is not None:
         return failure
@@ -139,7 +174,7 @@ def _failure(monitor: Monitor, code: int) -> Failure | None:
     missing = [rank for rank in range(first, first + processes) if rank not in finished]
     if job.trigger is not None and code == 0 and not pieces:
         return None  # nothing was asked for since the last run
-    if missing and code == 0 and not monitor.runs:
+    if missing and code == 0 and not monitor.runs and not monitor.broken and not recorder_failures(folder):
         return Failure(None, f"rank {missing[0]} ended without an error but wrote no trace")
     return None if code == 0 else Failure(None, f"torchrun ended with exit code {code}")
 
@@ -149,7 +184,6 @@ def _failure_error(failure: Failure, monitor: Monitor) -> RecordingError | Usage
     run, metadata = monitor.run, monitor.run_metadata(failure.to_dict())
     traces = any(run.staging.glob("window*/rank*.gz"))
     if failure.is_user_error and not traces and not monitor.runs:
-        run.discard()
         return UsageError(failure.message) if failure.exit_code == 2 else RecordingError(failure.message)
     what = "The recording failed" if failure.rank is None else f"Rank {failure.rank} died"
     restarts = len(metadata["restarts"])
@@ -160,14 +194,13 @@ def _failure_error(failure: Failure, monitor: Monitor) -> RecordingError | Usage
     text += _kept_text(monitor, metadata)
     if kept := kept_checkpoints_message(monitor.job.checkpoints):
         text += f"\n{kept}"
-    run.discard()
     return RecordingError(text)
 
 
 def _kept_text(monitor: Monitor, run_metadata: dict[str, Any]) -> str:
     """Keep the files of the window that was not complete, and return what is kept, each on a line."""
     text = "".join(f"\nRecorded before that, and complete: {info['folder']}." for info in monitor.runs)
-    kept = _keep_failed(monitor.run, run_metadata, len(monitor.runs) + 1)
+    kept = keep_incomplete(monitor.run, run_metadata, len(monitor.runs) + 1, logs_suffice=True)
     if kept is not None:
         names = sorted(path.name for path in kept.iterdir() if path.name != RUN_FILE)
         if not any(name.endswith(".gz") for name in names):
@@ -175,16 +208,3 @@ def _kept_text(monitor: Monitor, run_metadata: dict[str, Any]) -> str:
         text += f"\nKept in {kept}: {', '.join(names)}; the run is incomplete."
         return f"{text}\nNext: dptrace analyze {shlex.quote(str(kept))}"
     return text or "\nNothing was recorded."
-
-
-def _keep_failed(run: RunFolder, run_metadata: dict[str, Any], number: int) -> Path | None:
-    """Rename the traces and logs of an incomplete window to ``NAME.failed``; return None if there are none."""
-    folder = window_folder(run.staging, number)
-    logs = list(run.staging.glob("rank*.log"))
-    if not logs and not any(folder.glob("rank*.gz")):
-        return None
-    folder.mkdir(exist_ok=True)
-    for log in logs:
-        log.replace(folder / log.name)
-    write_manifest(folder, run_metadata)
-    return run.keep_failed(folder)

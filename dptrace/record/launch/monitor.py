@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
+from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.record.failures.failure import find_restarts, has_failures
 from dptrace.record.failures.hangs import ask_ranks, describe_hang
@@ -19,6 +20,7 @@ from dptrace.record.launch.signals import Signals
 from dptrace.record.launch.torchrun import Launch
 from dptrace.record.ranks.process_tree import descendants
 from dptrace.record.run_folder.folder import RunFolder
+from dptrace.record.run_folder.incomplete import note_launch
 from dptrace.record.run_folder.manifest import add_overhead, launch_metadata, write_manifest
 from dptrace.record.run_folder.messages import (
     finish_path,
@@ -27,6 +29,7 @@ from dptrace.record.run_folder.messages import (
     request_path,
     window_folder,
     write_json,
+    writers,
 )
 
 __all__ = ["Monitor", "RankSteps", "Reporter", "Stalled", "request_window"]
@@ -43,8 +46,10 @@ _LOOK_S = 0.2
 """Seconds between two looks at the ranks' files."""
 _START_S = 600.0
 """How long a job may take before its first step, at least: to load data, compile or wait for a file system."""
-_FINISH_S = 15
-"""How long an interrupted launch waits for a step to end, and for files that do not grow."""
+_FINISH_S = 15.0
+"""How long an interrupted launch waits for a step to end, at least, and for the files of ranks that do not write."""
+_SAY_AGAIN_S = 30.0
+"""How often the same kind of progress is reported."""
 
 
 class RankSteps(NamedTuple):
@@ -55,6 +60,8 @@ class RankSteps(NamedTuple):
     """0 if unknown."""
     recorded: int
     """Steps recorded in the open window; 0 if none is open, -1 if training has ended."""
+    asked: int = 0
+    """Steps to record in the open window; 0 if none is open."""
 
 
 class Stalled(Exception):
@@ -67,6 +74,9 @@ class Reporter(Protocol):
     def progress(self, done: int, total: int) -> None:
         """Show how many steps are done, of how many."""
 
+    def state(self, text: str) -> None:
+        """Show what the job does at the moment."""
+
     def recorded(self, info: dict[str, Any], goes_on: bool) -> None:
         """Show that a run has been written: the contents of its run.json with ``folder``; whether training goes on."""
 
@@ -75,6 +85,9 @@ class Reporter(Protocol):
 
     def message(self, text: str) -> None:
         """Show a sentence."""
+
+    def error(self, text: str) -> None:
+        """Show an error of the recorder, which does not end the training."""
 
 
 class Monitor:
@@ -87,12 +100,22 @@ class Monitor:
         self._requests = 0
         self._asked_for_window = False
         self._overhead_known = job.mode is not None or job.use_script_profiler
-        if job.mode is None and not job.node_rank:
-            (run.staging / _ATTACHABLE).touch()
+        if not job.node_rank:
+            note_launch(run, self.run_metadata())
+            if job.mode is None:
+                with suppress(OSError):
+                    (run.staging / _ATTACHABLE).touch()
+        self.broken: str | None = None
+        """Why nothing more is recorded although training goes on: an error of the recorder."""
         self._looked = 0.0
         self._began = time.monotonic()
         self._progress: dict[int, tuple[int, float]] = {}
         """The steps of each rank, and since when it has made no other."""
+        self._longest_step = 0.0
+        self._state: tuple[str, float] = "", 0.0
+        self._interrupted_ns: int | None = None
+        self.unwritten_steps = 0
+        """Steps that a rank had recorded, but not written, when the job was interrupted."""
 
     def poll(self, agent: int) -> bool:
         """Do what is due; return whether the job is to be ended because all of it is recorded.
@@ -103,9 +126,23 @@ class Monitor:
         Raises:
             Stalled: a rank has made no step for too long.
         """
-        if time.monotonic() - self._looked < _LOOK_S:
+        if time.monotonic() - self._looked < _LOOK_S or self.broken:
             return False
         self._looked = time.monotonic()
+        with self.contain_errors():
+            return self._poll(agent)
+        return False
+
+    @contextmanager
+    def contain_errors(self) -> Iterator[None]:
+        """End the recording, but not the training, on an error of the file system."""
+        try:
+            yield
+        except OSError as error:
+            self.broken = f"{error.filename or self.run.path}: {error.strerror or error}"
+            self.reporter.error(f"The recording has ended, the training goes on: {self.broken}.")
+
+    def _poll(self, agent: int) -> bool:
         self._report_progress()
         if self.is_for_another_machine:
             return (self.run.staging / _STOPPED).exists()
@@ -132,15 +169,38 @@ class Monitor:
         return bool(self.job.node_rank) and (not staging.exists() or (staging / "owner").exists())
 
     def _report_progress(self) -> None:
-        steps = self.rank_steps().get(0)
-        if steps is not None and steps.total:
-            self.reporter.progress(steps.done, steps.total)
+        steps = self.rank_steps()
+        first = steps.get(0)
+        if first is not None and first.total:
+            self.reporter.progress(first.done, first.total)
+        elif not (self.job.mode or self.job.node_rank):
+            self._report_state(steps)
+
+    def _report_state(self, steps: dict[int, RankSteps]) -> None:
+        """Report at each change, and now and then, what a script's job does until its first run is written."""
+        if (self.runs or self.job.trigger) and not any(rank.asked for rank in steps.values()):
+            return
+        kind, text = "first", "Waiting for the first step."
+        if writing := writers(self.run.staging):
+            kind, text = "writing", f"Writing the traces of {plural(len(writing), 'rank')}."
+        elif recording := [rank for rank in steps.values() if rank.asked]:
+            least = min(recording)
+            kind, text = "recording", f"Recording: {least.recorded} of {plural(least.asked, 'step')}."
+        elif done := min((rank.done for rank in steps.values()), default=0):
+            kind, text = "waiting", f"{plural(done, 'step')} done; the recording has not begun."
+        now = time.monotonic()
+        if kind != self._state[0] or now > self._state[1] + _SAY_AGAIN_S:
+            self._state = kind, now
+            self.reporter.state(text)
 
     def _check_progress(self, agent: int) -> None:
         """Raise Stalled if a rank has made no step for too long, and nothing is recorded yet."""
         now = time.monotonic()
         for rank, steps in self.rank_steps().items():
-            if steps.done != self._progress.get(rank, (-1, 0.0))[0]:
+            done, since = self._progress.get(rank, (-1, 0.0))
+            if steps.done != done:
+                if done > 0:
+                    self._longest_step = max(self._longest_step, (now - since) / (steps.done - done))
                 self._progress[rank] = steps.done, now
         if self.job.timeout_s is None or self.runs or self.job.trigger is not None:
             return
@@ -209,8 +269,8 @@ class Monitor:
         while (folder := window_folder(self.run.staging, len(self.runs) + 1)).is_dir():
             pieces = read_messages(folder, "piece")
             # A script may profile only some of its ranks, which is known when it has ended.
-            some_suffice = self.job.use_script_profiler and not goes_on
-            if not (self._all_ranks_in(pieces) or (pieces and some_suffice)) or not self._is_whole(pieces):
+            of_script = any(piece["schedule"] is None for piece in pieces)
+            if not (self._all_ranks_in(pieces) or (of_script and not goes_on)) or not self._is_whole(pieces):
                 return
             self._complete(folder, goes_on)
 
@@ -225,7 +285,7 @@ class Monitor:
     def _is_whole(self, pieces: list[dict[str, Any]]) -> bool:
         """Return whether a run is not what a failure has left of it."""
         whole = all(piece["schedule"] and piece["recorded_steps"] >= piece["schedule"]["steps"] for piece in pieces)
-        return whole or not has_failures(self.run.staging)
+        return whole or not has_failures(self.run.staging, self._interrupted_ns)
 
     def _complete(self, folder: Path, goes_on: bool) -> None:
         number = len(self.runs) + 1
@@ -262,23 +322,35 @@ class Monitor:
         self.reporter.measured(self.runs[0])
 
     def finish_window(self, signals: Signals) -> None:
-        """Ask the ranks to end the window that they record, and wait for their files as long as these grow.
+        """Ask the ranks to end the window that they record; wait for the step to end, and as long as a rank writes.
 
         Args:
             signals: a second one ends the wait.
         """
-        folder = window_folder(self.run.staging, len(self.runs) + 1)
-        if not folder.exists() and not any(steps.recorded > 0 for steps in self.rank_steps().values()):
+        self._interrupted_ns = time.time_ns()  # what fails from now on fails for that
+        with self.contain_errors():
+            self._finish_window(signals)
+
+    def _finish_window(self, signals: Signals) -> None:
+        staging, number = self.run.staging, len(self.runs) + 1
+        self.unwritten_steps = max((steps.recorded for steps in self.rank_steps().values()), default=0)
+        if not (self.unwritten_steps > 0 or writers(staging) or window_folder(staging, number).exists()):
             return
-        finish_path(self.run.staging).touch()
-        size, deadline = -1, time.monotonic() + _FINISH_S
+        finish_path(staging).touch()
+        said, deadline = "", time.monotonic() + max(_FINISH_S, 2 * self._longest_step)
         while time.monotonic() < deadline and not signals.again:
-            if self._all_ranks_in(read_messages(folder, "piece")):
+            writing = writers(staging)
+            if not writing and self._all_ranks_in(read_messages(window_folder(staging, number), "piece")):
                 break
+            doing = "waiting for the step to end"
+            if writing:
+                doing = f"writing the traces of {plural(len(writing), 'rank')}"
+            if said[:7] != doing[:7]:
+                said = doing
+                self.reporter.message(f"Interrupted: {doing} … (Ctrl-C again gives up)")
+            if writing:
+                deadline = max(deadline, time.monotonic() + _FINISH_S)
             time.sleep(_LOOK_S / 4)
-            grown = sum(path.stat().st_size for path in folder.glob("*") if path.exists())
-            if grown != size:
-                size, deadline = grown, time.monotonic() + _FINISH_S
         if not self.is_for_another_machine:
             self.complete_runs(goes_on=False)  # before the ranks are ended, which counts as a failure of each
 

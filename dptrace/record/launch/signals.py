@@ -25,6 +25,10 @@ class Interrupted(BaseException):
         """The complete runs that are kept."""
         self.kept_failed: Path | None = None
         """An incomplete run that is kept."""
+        self.kept_ranks: list[int] = []
+        """The ranks whose traces it has."""
+        self.lost = ""
+        """What is not kept although steps were recorded, and why."""
 
 
 class Signals:

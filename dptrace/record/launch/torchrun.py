@@ -20,7 +20,7 @@ from dptrace.core.subprocess_pool import available_cores
 from dptrace.record.launch.machines import EndedElsewhere
 from dptrace.record.launch.signals import Signals
 from dptrace.record.ranks.process_tree import AGENT_PID_ENV, LAUNCHER_PID_ENV, descendants
-from dptrace.record.run_folder.messages import LauncherSettings, write_json
+from dptrace.record.run_folder.messages import LauncherSettings, rank_log, write_json, writers
 
 __all__ = ["Launch", "run_torchrun", "stop_agent", "thread_environment"]
 
@@ -116,6 +116,10 @@ def run_torchrun(
             command, env=_environment(job, staging), start_new_session=True, stdout=output, stderr=output
         )
     ended_elsewhere = EndedElsewhere(staging, job.node_rank)
+
+    def busy() -> bool:
+        return bool(writers(staging)) and not signals.again
+
     try:
         while agent.poll() is None:
             time.sleep(_POLL_S)
@@ -125,45 +129,56 @@ def run_torchrun(
             if watch(agent.pid):
                 return None
             if job.nnodes > 1 and ended_elsewhere:
-                stop_agent(agent)
+                stop_agent(agent, busy)
                 break
         if job.is_alone and agent.returncode:
             write_json(staging / "agent0.json", [{"rank": 0, "exit_code": agent.returncode}])
+        if agent.returncode < 0:
+            _wait_for_orphans(busy)
         return agent.returncode
     finally:
-        stop_agent(agent)
+        stop_agent(agent, busy)
 
 
 @contextmanager
 def _output_of_one(job: Launch, staging: Path) -> Iterator[IO[bytes] | None]:
-    """Open the file for the output of a script without torchrun, where torchrun would put it; None shows the output."""
+    """Open the file for the output of a script without torchrun, where a rank's would be; None shows the output."""
     if not job.is_alone or job.show_output:
         yield None
         return
-    log = staging / "logs0" / "one" / "attempt_0" / "0" / "stdout.log"
-    log.parent.mkdir(parents=True)
-    with log.open("wb") as file:
+    with rank_log(staging, 0).open("wb") as file:
         yield file
 
 
-def stop_agent(agent: subprocess.Popen[bytes]) -> None:
+def stop_agent(agent: subprocess.Popen[bytes], busy: Callable[[], bool] = lambda: False) -> None:
     """End torchrun, which ends the ranks; kill those that are still running after some seconds.
 
     Each rank has its own session, so that a signal to torchrun's process group does not reach it; and some versions of
     torchrun wait half a minute for a rank that ignores SIGTERM.
+
+    Args:
+        busy: whether a rank writes a trace, which is waited for.
     """
     if agent.poll() is not None:
         return
     ranks = descendants(agent.pid)  # before torchrun ends: afterwards they have another parent
     agent.terminate()
-    try:
-        agent.wait(_SHUTDOWN_S + _GRACE_S)
-    except subprocess.TimeoutExpired:
-        for process in {*ranks, *descendants(agent.pid)}:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        agent.kill()
-        agent.wait()
+    deadline = time.monotonic() + _SHUTDOWN_S + _GRACE_S
+    while agent.poll() is None:
+        if time.monotonic() > deadline and not busy():
+            for process in {*ranks, *descendants(agent.pid)}:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            agent.kill()
+            agent.wait()
+        time.sleep(_POLL_S)
+
+
+def _wait_for_orphans(busy: Callable[[], bool]) -> None:
+    """Wait for ranks whose torchrun was killed: they write what they have recorded, and end within seconds."""
+    deadline = time.monotonic() + _SHUTDOWN_S + _GRACE_S
+    while time.monotonic() < deadline or busy():
+        time.sleep(_POLL_S)
 
 
 def _command(job: Launch, staging: Path) -> list[str]:
@@ -179,19 +194,16 @@ def _command(job: Launch, staging: Path) -> list[str]:
     rendezvous = ["--standalone", "--local-addr=127.0.0.1"]
     if job.nnodes > 1:
         rendezvous = [f"--nnodes={job.nnodes}", f"--node-rank={job.node_rank}", f"--rdzv-endpoint={job.endpoint}"]
-    # Rank 0's output goes directly to the terminal, not through torchrun's tee, which would hold back the lines that a
-    # progress bar rewrites.
-    redirected = ",".join(f"{local}:3" for local in range(job.show_output, job.processes))
-    output = [f"--log-dir={staging}/logs{job.node_rank}", f"--redirects={redirected or 0}"]
     script = [str(job.script), *job.arguments] if job.mode else runner
     if job.python_options:
         script = ["--no-python", *python, *script]
     return [
-        *[sys.executable, "-m", "dptrace.record.launch.torchrun_agent", f"{staging}/agent{job.node_rank}.json"],
+        *(sys.executable, "-m", "dptrace.record.launch.torchrun_agent"),
+        *(f"{staging}/agent{job.node_rank}.json", str(int(job.show_output))),
         *rendezvous,
         f"--nproc-per-node={job.processes}",
         f"--max-restarts={job.max_restarts}",
-        *output,
+        f"--log-dir={os.devnull}",
         *(job.torchrun_options or ()),  # the last of two values counts
         *script,
     ]

@@ -42,6 +42,8 @@ __all__ = [
 ]
 
 _POLL_S = 0.05
+_exit = os._exit
+"""As Python has it; a script's own calls are replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,10 @@ def _check_same_command(world: World) -> None:
 
 def exit_now(code: int) -> NoReturn:
     """End this process without its exit handlers: NCCL's would wait for peers that wait for this rank."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    with suppress(OSError):  # a file on a full disk, or a terminal that is gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    _exit(code)
 
 
 def _init_process_group(cpu_tensors: bool = False) -> World:

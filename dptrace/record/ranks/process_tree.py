@@ -7,13 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 
-__all__ = ["AGENT_PID_ENV", "LAUNCHER_PID_ENV", "descendants", "end_with_parent"]
+__all__ = ["AGENT_PID_ENV", "LAUNCHER_PID_ENV", "descendants", "end_with_parent", "is_running", "tie_to_parent"]
 
 LAUNCHER_PID_ENV, AGENT_PID_ENV = "DPTRACE_LAUNCHER", "DPTRACE_AGENT"
 """Environment variables that hold the process id of the launcher, for its agent, and of the agent, for its ranks."""
 
 _PR_SET_PDEATHSIG = 1
+_LOOK_S, _GRACE_S = 1.0, 5.0
+"""How often a process looks whether its parent lives, and how long it may take to end by itself then."""
 
 
 def end_with_parent(with_signal: signal.Signals, parent: str | None = None) -> None:
@@ -26,19 +31,42 @@ def end_with_parent(with_signal: signal.Signals, parent: str | None = None) -> N
         return
     before = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(with_signal))
-    if os.getppid() != before or (parent and not _is_running(int(parent))):
+    if os.getppid() != before or (parent and not is_running(int(parent))):
         # It died before the call above, so no signal will come.
         os.kill(os.getpid(), with_signal)
 
 
-def _is_running(process: int) -> bool:
+def is_running(process: int) -> bool:
+    """Return whether a process of this machine has not ended."""
     try:
         os.kill(process, 0)
+        with open(f"/proc/{process}/stat", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"  # ended, but not yet collected by its parent
     except ProcessLookupError:
         return False
-    except PermissionError:
-        pass
-    return True
+    except OSError:  # another user's process, or a system without /proc
+        return True
+
+
+def tie_to_parent(parent: str | None, busy: Callable[[], bool]) -> None:
+    """Let this process end when its parent dies: by SIGTERM first, so that it can write, and by SIGKILL in the end.
+
+    Args:
+        parent: as in :func:`end_with_parent`.
+        busy: whether this process writes what must not be lost.
+    """
+    end_with_parent(signal.SIGTERM, parent)
+    before = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == before:
+            time.sleep(_LOOK_S)
+        time.sleep(_GRACE_S)
+        while busy():
+            time.sleep(_LOOK_S)
+        os.kill(os.getpid(), signal.SIGKILL)  # the main thread may wait in C++ code, which heeds no SIGTERM
+
+    threading.Thread(target=watch, name="dptrace_parent", daemon=True).start()
 
 
 def descendants(process: int) -> list[int]:

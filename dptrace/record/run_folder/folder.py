@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dptrace.core.termination import signals_held
 from dptrace.errors import DptraceError, UsageError
+from dptrace.record.ranks.process_tree import is_running
 
 __all__ = ["RUN_FILE", "SCHEMA", "RunFolder", "is_run_folder", "trace_name"]
 
@@ -54,6 +55,14 @@ class RunFolder:
         self.staging = self._target.with_name(f".{self._target.name}.recording")
         self._owner = self.staging / "owner"
         self._force = False
+        self.recovered: list[Path] = []
+        """What an earlier recording to this path, whose launcher was killed, has left."""
+
+    @classmethod
+    def of_staging(cls, staging: Path) -> RunFolder | None:
+        """Return the run that belongs to a staging folder; None if it is none."""
+        name = re.fullmatch(r"\.(.+)\.recording", staging.name)
+        return None if name is None else cls(staging.with_name(name[1]))
 
     def begin(self, force: bool) -> None:
         """Check that the run may be written to its path, and create the staging folder.
@@ -62,9 +71,11 @@ class RunFolder:
             UsageError: see :meth:`check`.
             DptraceError: another recording to the same path is running, or the folder cannot be created.
         """
+        from dptrace.record.run_folder.incomplete import recover  # imports this module
+
         self.check(force)
         self._force = force
-        machine = self._other_owner()
+        machine = next(filter(None, map(self._other_owner, (self._owner, self.staging / "owner.agent"))), None)
         if machine is not None:
             raise DptraceError(
                 f"{self.path}: another recording to this folder is in progress on {machine}. Choose another -o; "
@@ -73,6 +84,7 @@ class RunFolder:
         try:
             if self.staging.exists() and any(self.staging.iterdir()) and not self._owner.exists():
                 raise DptraceError(f"{self.staging} exists and is not from a recording; move it elsewhere.")
+            self.recovered = recover(self) if self.staging.exists() else []
             shutil.rmtree(self.staging, ignore_errors=True)
             self.staging.mkdir(parents=True)
             self._owner.write_text(f"{os.getpid()} {platform.node()}")
@@ -106,22 +118,18 @@ class RunFolder:
                 "another -o."
             )
 
-    def _other_owner(self) -> str | None:
-        """Return the machine on which another process writes to the folder; None if no process does."""
+    def _other_owner(self, note: Path) -> str | None:
+        """Return the machine on which the process that a file names runs; None if it has ended, or is this one."""
         try:
-            owner, _, host = self._owner.read_text().partition(" ")
+            owner, _, host = note.read_text().partition(" ")
             if host and host != platform.node():
                 # Its process ids mean nothing here; a folder that it left long ago may be reused.
                 newest = max(file.stat().st_mtime for file in self.staging.iterdir())
                 return host if time.time() - newest < _OWNER_TIMEOUT_S else None
-            if int(owner) == os.getpid():
-                return None
-            os.kill(int(owner), 0)
-        except PermissionError:  # another user's process: it is running
-            pass
+            running = int(owner) != os.getpid() and is_running(int(owner))
         except (OSError, ValueError, OverflowError):
             return None
-        return "this machine"
+        return "this machine" if running else None
 
     def complete(self, files: Path, number: int = 1) -> Path:
         """Move the files of a finished run to its path and return the path; an old run is removed only now.

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from dptrace.core.units import plural
+from dptrace.core.units import duration, plural
 from dptrace.record.run_folder.folder import RUN_FILE, SCHEMA
 from dptrace.record.run_folder.messages import read_messages, write_json
 
@@ -42,6 +42,7 @@ _RANK_FIELDS = (
     "overhead_windows",
     "memory",
 )
+_LONG_HELD_UP_NS = 2_000_000_000
 _LATER_RANK_FIELDS = ("flops", "coordinates", "pipeline", "experts")
 """Fields that a rank of another machine may lack, since an older dptrace wrote it."""
 
@@ -105,6 +106,12 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
     run_metadata: dict[str, Any] = {key: ranks_metadata[0][key] if ranks_metadata else None for key in _RUN_FIELDS}
     notes = restart_notes(launch_metadata.get("restarts", ()))
     notes += [note for rank_metadata in ranks_metadata for note in rank_metadata["notes"]]
+    held_up = max((rank_metadata.get("held_up_ns", 0) for rank_metadata in ranks_metadata), default=0)
+    if held_up > _LONG_HELD_UP_NS:
+        notes.append(
+            f"After the recorded steps, the training waited {duration(held_up)} for the profiler to make a trace of "
+            "its events. Record fewer steps to shorten that."
+        )
     world_size = run_metadata["world_size"]
     if ranks and len(ranks) < world_size and launch_metadata["status"] == "complete":
         if launch_metadata.get("use_script_profiler"):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dptrace.errors import DptraceError
+from dptrace.record.ranks.process_tree import is_running
 
 __all__ = [
     "EPOCH",
     "RESULTS",
     "SPAWNED_FILE",
     "LauncherSettings",
+    "Writing",
     "error_text",
     "finish_path",
     "has_spawned",
@@ -29,6 +34,7 @@ __all__ = [
     "mark_spawned",
     "no_steps_message",
     "rank",
+    "rank_log",
     "read_messages",
     "recorded_marker",
     "report_exit",
@@ -39,6 +45,7 @@ __all__ = [
     "window_folder",
     "world_size",
     "write_json",
+    "writers",
 ]
 
 _ENV_VARIABLE = "DPTRACE_RECORDING"
@@ -151,6 +158,52 @@ def finish_path(staging: Path) -> Path:
     return staging / "finish"
 
 
+def rank_log(staging: Path, rank: int) -> Path:
+    """Return the file with the output of a rank that is not shown."""
+    return staging / f"rank{rank}.log"
+
+
+class Writing:
+    """Shows the launcher, by a file, that this process turns events into a trace and writes it; several may overlap."""
+
+    def __init__(self, staging: Path, rank: int) -> None:
+        self._path, self._count, self._lock = staging / f"rank{rank}.writing", 0, threading.Lock()
+
+    @contextmanager
+    def ended_elsewhere(self) -> Iterator[None]:
+        """Begin to write; a thread calls :meth:`end`, unless the block raises an error."""
+        with self._lock, suppress(OSError):  # the disk may be full, or the folder gone
+            self._count += 1
+            self._path.write_text(f"{os.getpid()} {platform.node()}")
+        try:
+            yield
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """End to write."""
+        with self._lock, suppress(OSError):
+            self._count -= 1
+            if not self._count:
+                self._path.unlink(missing_ok=True)
+
+    def __bool__(self) -> bool:
+        """Return whether this process writes."""
+        return self._count > 0
+
+
+def writers(staging: Path) -> set[int]:
+    """Return the ranks of this machine that are writing a trace at the moment."""
+    found = set()
+    for path in staging.glob("rank*.writing"):
+        with suppress(OSError, ValueError):  # it has just ended
+            process, _, host = path.read_text().partition(" ")
+            if host == platform.node() and is_running(int(process)):
+                found.add(int(path.stem.removeprefix("rank")))
+    return found
+
+
 def heartbeat_path(staging: Path, rank: int) -> Path:
     """Return the file in which a rank counts its steps: those done, and in all (0 if unknown)."""
     return staging / f"rank{rank}.steps"
@@ -243,19 +296,24 @@ def read_messages(folder: Path, kind: str) -> list[dict[str, Any]]:
     return sorted(messages, key=lambda message: int(message["rank"]))
 
 
-def report_failure(error: BaseException) -> None:
+def report_failure(error: BaseException, of_recorder: bool = False) -> None:
     """Write this rank's failure for the launcher at once, so that it can report the first of several failures.
 
     The peers of a dead rank fail a moment later, often within one polling interval of torchrun; only timestamps taken
     in the ranks separate cause from consequence.
+
+    Args:
+        of_recorder: only the recording has failed; the training goes on.
     """
     assignment = LauncherSettings.from_environment()
     if assignment is None:
+        if of_recorder and LauncherSettings.own() is not None:
+            print(f"dptrace: {error_text(error)}", file=sys.stderr)
         return
     attempt = restart_count()
-    suffix = f".again{attempt}" if attempt else ""
+    suffix = (f".again{attempt}" if attempt else "") + (".recorder" if of_recorder else "")
     path = Path(assignment.folder) / f"rank{rank()}{suffix}.failure.json"
-    if path.exists():
+    if os.path.exists(path):
         return
     message = {
         "rank": rank(),
@@ -264,8 +322,10 @@ def report_failure(error: BaseException) -> None:
         "advice": isinstance(error, DptraceError),
         "exit_code": error.exit_code if isinstance(error, DptraceError) else 1,
         "attempt": attempt,
+        "of_recorder": of_recorder,
     }
-    write_json(path, message)
+    with suppress(OSError):  # the disk is full: the exit code must do
+        write_json(path, message)
 
 
 def report_exit(rank: int, exit_code: int) -> None:
@@ -274,7 +334,8 @@ def report_exit(rank: int, exit_code: int) -> None:
     path = Path(settings.folder) / f"rank{rank}.failure.json" if settings is not None else None
     if path is not None and not path.exists():
         message = {"rank": rank, "time_ns": time.time_ns(), "message": "", "advice": False, "exit_code": exit_code}
-        write_json(path, message | {"attempt": restart_count()})
+        with suppress(OSError):
+            write_json(path, message | {"attempt": restart_count()})
 
 
 def no_steps_message(program: str) -> str:

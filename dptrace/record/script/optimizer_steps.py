@@ -17,12 +17,13 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from dptrace.errors import DptraceError
+from dptrace.errors import RecordingError
 from dptrace.record.recording import Recording, latest, record
 from dptrace.record.run_folder import messages
 from dptrace.record.script.closures import mark_closure
 from dptrace.record.script.counted_optimizer import CountedOptimizer
 from dptrace.record.script.evaluation import EvaluationMarks
+from dptrace.record.script.profiler_steps import ScriptProfilerSteps
 
 __all__ = ["STEP_ADVICE", "OptimizerSteps", "current_counter"]
 
@@ -39,17 +40,20 @@ def current_counter() -> OptimizerSteps | None:
 
 
 class OptimizerSteps:
-    """Starts a recording at the first optimizer step and ends one of its steps at each further one."""
+    """Starts a recording at the first optimizer step and ends one of its steps at each further one.
 
-    def __init__(self) -> None:
-        self.seen = False
+    Args:
+        adopted: keeps a trace of the script's own profiler, for a script that leaves no room for dptrace's.
+    """
+
+    def __init__(self, adopted: ScriptProfilerSteps | None = None) -> None:
+        self.seen = self._refused = False
         self.process = os.getpid()
         """The id of this process: a child that the script forks inherits the hook but must not touch the recording."""
         self._recording: Recording | None = None
         self._counted: CountedOptimizer | None = None
         self._first: weakref.ref[Optimizer] | None = None
-        self._given_up = False
-        """Whether nothing is recorded because the recording could not begin."""
+        self._adopted = adopted
         self._explicit = False
         """Whether the script says itself where its steps end."""
         self._evaluation = EvaluationMarks()
@@ -63,7 +67,7 @@ class OptimizerSteps:
 
     def __call__(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         """Count a step of an optimizer, as a hook."""
-        if self.forked or self._given_up:
+        if self.forked or self._refused:
             return
         self.seen = True
         if latest() is not None and latest() is not self._recording:
@@ -82,7 +86,7 @@ class OptimizerSteps:
 
     def end_step(self, loss: torch.Tensor | float | None = None) -> None:
         """End a step because the script says so; from now on, optimizers do not count."""
-        if self.forked or self._given_up:
+        if self.forked or self._refused:
             return
         self.seen = self._explicit = True
         recording = latest()
@@ -92,16 +96,22 @@ class OptimizerSteps:
             self._begin()
 
     def _begin(self) -> None:
-        try:
-            self._recording = record()
-            optimizer = None if self._first is None else self._first()
-            if optimizer is not None:
-                self._recording.set_parameters(p for group in optimizer.param_groups for p in group["params"])
-            self._recording.__enter__()
-        except DptraceError as error:  # such as a folder that is in use: the training must go on
-            print(f"dptrace: {error}", file=sys.stderr)
-            self._given_up = True
+        if self._refused:
             return
+        try:
+            self._start()
+        except Exception as error:  # must not end the training
+            self._refused = True
+            text = f"The recording could not begin: {messages.error_text(error)}"
+            messages.report_failure(RecordingError(text), of_recorder=True)
+
+    def _start(self) -> None:
+        self._recording = record()
+        self._recording.adopted = self._adopted
+        optimizer = None if self._first is None else self._first()
+        if optimizer is not None:
+            self._recording.set_parameters(p for group in optimizer.param_groups for p in group["params"])
+        self._recording.__enter__()
         self._evaluation.start()
 
     @staticmethod
@@ -126,3 +136,10 @@ class OptimizerSteps:
         self._evaluation.stop()
         if self._recording is not None:
             self._recording.close(error)
+        if self._adopted is not None:
+            self._adopted.forget()
+
+    @property
+    def writing(self) -> bool:
+        """Whether this process writes a trace."""
+        return self._recording is not None and bool(self._recording.output.writing)

@@ -10,24 +10,22 @@ import os
 import signal
 import sys
 import traceback
-from types import FrameType
 from typing import NoReturn
 
 from dptrace.errors import RecordingError
 from dptrace.record.ranks.distributed import exit_now
-from dptrace.record.ranks.process_tree import AGENT_PID_ENV, end_with_parent
+from dptrace.record.ranks.process_tree import AGENT_PID_ENV
 from dptrace.record.recording import is_failure, latest
 from dptrace.record.run_folder import messages
 from dptrace.record.script import spawn
 from dptrace.record.script.execute import execute, program_frames
-from dptrace.record.script.watch import Steps, watch_steps
+from dptrace.record.script.watch import Steps, watch_steps, write_when_terminated
 
 __all__ = ["main", "run_program"]
 
 
 def main() -> None:
     """Run the program that ``sys.argv[1:]`` names as Python would."""
-    end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
     is_module = sys.argv[1] == "-m"
     sys.argv = sys.argv[1 + is_module :]
     run_program(sys.argv[0], is_module)
@@ -35,26 +33,13 @@ def main() -> None:
 
 def run_program(program: str, is_module: bool) -> None:
     """Run a program in this rank, record it, and end the process; ``sys.argv`` holds it and its arguments."""
-    _exit_when_terminated()
     steps = watch_steps()
+    write_when_terminated(steps, os.environ.get(AGENT_PID_ENV))
     code = _run(program, is_module, steps, spawn.install(program))
     if code:
         exit_now(code)
     gc.collect()  # see process_group: DDP models that live until the interpreter exits
     spawn.exit_after_threads()
-
-
-def _exit_when_terminated() -> None:
-    """Take SIGTERM as an exit, so that a rank whose peer has died writes the steps that it has recorded.
-
-    torchrun sends it to the peers of a dead rank, and kills those that stay some seconds later.
-    """
-
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(number, signal.SIG_IGN)
-        sys.exit(128 + number)
-
-    signal.signal(signal.SIGTERM, leave)
 
 
 def _run(program: str, is_module: bool, steps: Steps, ranks: spawn.OwnRanks) -> int:
@@ -67,6 +52,9 @@ def _run(program: str, is_module: bool, steps: Steps, ranks: spawn.OwnRanks) -> 
             if isinstance(stop.code, str):
                 print(stop.code, file=sys.stderr)
             _fail(steps, stop, stop.code if isinstance(stop.code, int) else 1)
+    except KeyboardInterrupt:
+        steps.close(None)
+        raise
     except Exception as error:
         if steps.forked:
             traceback.print_exc()
@@ -78,13 +66,15 @@ def _run(program: str, is_module: bool, steps: Steps, ranks: spawn.OwnRanks) -> 
         # At once: a forked child lacks the profiler's threads, and the interpreter would wait for them at exit.
         exit_now(0)
     steps.close(None)
-    if not steps.seen and latest() is None and not ranks.are_started:
-        if messages.LauncherSettings.own() is not None:
-            print(f"dptrace: {ranks.no_steps_message()}", file=sys.stderr)
-            return 0  # the training itself has succeeded
-        messages.report_failure(RecordingError(ranks.no_steps_message()))
-        return 1
-    return 0
+    return 0 if steps.seen or latest() is not None or ranks.are_started else _report_no_steps(ranks)
+
+
+def _report_no_steps(ranks: spawn.OwnRanks) -> int:
+    if messages.LauncherSettings.own() is not None:
+        print(f"dptrace: {ranks.no_steps_message()}", file=sys.stderr)
+        return 0  # the training itself has succeeded
+    messages.report_failure(RecordingError(ranks.no_steps_message()))
+    return 1
 
 
 def _fail(steps: Steps, error: BaseException, code: int) -> NoReturn:

@@ -25,6 +25,8 @@ _SHORTEST = 3
 """Steps of an overhead window, at least: its first step is not timed."""
 _WRITING_STEPS = 10
 """Steps after a recording that are not timed, because a thread of the rank writes the trace meanwhile."""
+_LEAST_WARMUP = 2
+"""What --warmup accepts, at least."""
 _FIRST_TYPICAL_STEP = 2
 """DDP rebuilds its buckets after its first step, so its second one may be untypical too."""
 
@@ -206,19 +208,29 @@ class Plan:
         wait, start = self.recorded.first, self.recorded.start
         if postponed:
             return (
-                f"Nothing was recorded: the training made {plural(steps_done, 'step')}, and the script's own "
-                "profiler was active "
-                f"when recording was to begin, after {start}. Train for more steps, or take the script's own traces as "
-                "the run: --use-script-profiler."
+                f"Nothing was recorded: the training made {plural(steps_done, 'step')}, the script's own profiler was "
+                f"active when recording was to begin, after {start}. Train for more steps, or take the script's own "
+                "traces as the run: --use-script-profiler."
             )
         # The steps of a script are counted from its first one on, in which it becomes known that there are steps.
         first, before = (1, "the first, ") if self.settings.script else (0, "")
-        warmup = start - wait
-        shorter = [*(["--wait 0"] if wait else []), *(["--warmup 2"] if warmup > 2 else [])]
-        return (
-            f"Nothing was recorded: the training made {plural(steps_done + first, 'step')}, and recording begins after "
+        made, warmup = steps_done + first, start - wait
+        text = (
+            f"Nothing was recorded: the training made {plural(made, 'step')}, and recording begins after "
             f"{start + first} ({before}wait {wait}, warmup {warmup}). "
-            f"Train for more steps{' or use ' + ' '.join(shorter) if shorter else ''}."
+        )
+        least = first + _LEAST_WARMUP + 1
+        if made < least:
+            return f"{text}Train for at least {least} steps, with --warmup {_LEAST_WARMUP}."
+        shorter = [*(["--wait 0"] if wait else []), *([f"--warmup {_LEAST_WARMUP}"] if warmup > _LEAST_WARMUP else [])]
+        return f"{text}Train for more steps{' or use ' + ' '.join(shorter) if shorter else ''}."
+
+    def adopted_note(self, steps_done: int) -> str:
+        """Return the note that the script's own profiler left no room, and that its trace is the run."""
+        begin = f"after {plural(self.recorded.start, 'step')}" if self.recorded is not None else "on demand"
+        return (
+            f"The script's own profiler was active whenever dptrace's was to begin, {begin} of {steps_done:,}; so its "
+            "trace is the run, as with --use-script-profiler."
         )
 
     def spare_note(self, spare: Window, steps_done: int) -> str:

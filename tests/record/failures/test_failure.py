@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.record.failures.failure import Failure, collect_logs, find_failure, last_lines
+from dptrace.record.failures.failure import Failure, find_failure, last_lines
 
 
 def _write_message(
@@ -54,18 +54,27 @@ def test_advice_of_a_rank_keeps_its_exit_code(tmp_path: Path) -> None:
     assert Failure(0, "use another batch size", 2, True) == find_failure(tmp_path)
 
 
-def test_outputs_become_one_log_for_each_rank(tmp_path: Path) -> None:
-    """Logs are named by rank in the whole job; the last lines leave out Kineto's own output."""
-    for node, local, out, err in ((0, 0, "", "first\n"), (1, 1, "said\n", "USDT: noise\ncried\n"), (1, 0, "", " \n")):
-        place = tmp_path / f"logs{node}" / "none_x" / "attempt_0" / str(local)
-        place.mkdir(parents=True)
-        (place / "stdout.log").write_text(out)
-        (place / "stderr.log").write_text(err)
-    collect_logs(tmp_path, ranks_per_node=2)
+def test_the_last_lines_leave_out_kinetos_own_output(tmp_path: Path) -> None:
+    """A rank without output has none."""
+    (tmp_path / "rank3.log").write_text("said\nUSDT: noise\ncried\n")
 
-    assert {"rank0.log", "rank3.log"} == {path.name for path in tmp_path.glob("rank*")}
     assert ["said", "cried"] == last_lines(tmp_path / "rank3.log").split()[-2:]
     assert "" == last_lines(tmp_path / "rank2.log")
+
+
+def test_a_rank_that_left_silently_is_the_cause_of_its_peers_error(tmp_path: Path) -> None:
+    """Its heartbeat says that it has ended, before the other failed for want of it; an error of its own goes first."""
+    _exits(tmp_path, (0, 1))
+    (tmp_path / "rank1.steps").write_text("5 0 -1 0")
+    (tmp_path / "rank0.steps").write_text("5 0 2 9")
+    later = (tmp_path / "rank1.steps").stat().st_mtime_ns + 1
+    _write_message(tmp_path, 0, later, "RuntimeError: Connection closed by peer")
+    failure = find_failure(tmp_path)
+    assert failure is not None
+    assert failure.message.startswith("rank 1 ended without an error first, after 5 steps")
+
+    _write_message(tmp_path, 0, later, "ValueError: boom")
+    assert Failure(0, "ValueError: boom") == find_failure(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_the_run_is_there_before_a_long_training_ends() -> None:
     """After the last recorded step it is written on a thread; further steps and the end lose nothing."""
     recording = _recording("x")
     _train(recording, 3)
-    recording._recording._join_writer()
+    recording._recording.join_writer()
     run = json.loads(Path("x/run.json").read_text())
     recording.step()
     recording.close(None)

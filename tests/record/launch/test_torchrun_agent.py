@@ -24,23 +24,10 @@ def test_failures_are_noted_with_their_exit_codes(body: str, code: int, failures
     arguments = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=1", str(script)]
 
     ended = subprocess.run(
-        [sys.executable, "-m", "dptrace.record.launch.torchrun_agent", str(path), *arguments],
+        [sys.executable, "-m", "dptrace.record.launch.torchrun_agent", str(path), "1", *arguments],
         capture_output=True,
         timeout=600,
     )
 
     assert code == ended.returncode
     assert failures == (json.loads(path.read_text()) if path.exists() else None)
-
-
-def test_the_output_of_more_than_ten_ranks_is_redirected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun itself refuses to name rank 10."""
-    from torch.distributed.elastic.multiprocessing import api
-
-    from dptrace.record.launch.torchrun_agent import allow_ranks_of_two_digits
-
-    monkeypatch.setattr(api, "_MAPPING_REGEX", api._MAPPING_REGEX)
-    allow_ranks_of_two_digits()
-
-    expected = dict.fromkeys(range(1, 17), api.Std.ALL)
-    assert expected == api.Std.from_str(",".join(f"{rank}:3" for rank in range(1, 17)))
