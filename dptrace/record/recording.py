@@ -30,6 +30,8 @@ from dptrace.record.windows.plan import Plan, Purpose, Window
 
 __all__ = ["Recording", "is_failure", "latest", "record"]
 
+_ADOPTED = "adopted"
+"""What a rank publishes that keeps a trace of the script's own profiler."""
 _latest: Recording | None = None
 """The latest recording of this process; it may be closed."""
 
@@ -293,6 +295,8 @@ class Recording:
     def _postpone(self, steps: int) -> None:
         self._postponed = True
         if self.adopted is not None and not self._recorded:
+            if self.adopted.has_trace:
+                self.rank_store.publish(_ADOPTED, "1")
             self.adopted.wanted = True
         self._windows = deque(window.later(steps) for window in self._windows)
 
@@ -425,6 +429,8 @@ class Recording:
             self.adopted.write(self.plan.adopted_note(self.steps_done))
             return
         if self._spare is None:
+            if self._postponed and self.rank_store.is_published(_ADOPTED):
+                return  # only other ranks profile themselves
             if self._error is None and not self.plan.settings.on_demand:
                 self.output.report_error(self.plan.too_short_message(self.steps_done, self._postponed), too_short=True)
             return

@@ -114,7 +114,7 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
         )
     world_size = run_metadata["world_size"]
     if ranks and len(ranks) < world_size and launch_metadata["status"] == "complete":
-        if launch_metadata.get("use_script_profiler"):
+        if any(rank_metadata["schedule"] is None for rank_metadata in ranks_metadata):
             notes.append(profiled_ranks_note([rank["rank"] for rank in ranks], world_size))
         else:  # machines without a shared folder each keep their own ranks
             notes.append(missing_ranks_note(len(ranks), world_size))

@@ -110,6 +110,8 @@ class OptimizerSteps:
         self._recording.adopted = self._adopted
         optimizer = None if self._first is None else self._first()
         if optimizer is not None:
+            if self._adopted is not None:
+                self._adopted(optimizer, (), {})
             self._recording.set_parameters(p for group in optimizer.param_groups for p in group["params"])
         self._recording.__enter__()
         self._evaluation.start()

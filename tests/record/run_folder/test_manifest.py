@@ -73,7 +73,7 @@ def test_an_overhead_measured_later_is_added(tmp_path: Path) -> None:
 
 def test_ranks_that_lie_on_other_machines_are_reported() -> None:
     """A folder with some of the ranks has a note; a failed run needs none."""
-    (note,) = manifest([_piece(0)], COMPLETE)["notes"]
+    (note,) = manifest([_piece(0) | {"schedule": {"steps": 1}}], COMPLETE)["notes"]
     assert "1 of 2 ranks are here; " in note
     assert "dptrace analyze" in note
     failed = launch_metadata(["dptrace"], "naive", None, {"rank": 1, "message": "killed"})
@@ -84,7 +84,7 @@ def test_ranks_that_lie_on_other_machines_are_reported() -> None:
 
 def test_ranks_that_the_script_did_not_profile_are_reported() -> None:
     """Their traces do not exist, so the note does not ask for them."""
-    (note,) = manifest([_piece(1)], COMPLETE | {"use_script_profiler": True})["notes"]
+    (note,) = manifest([_piece(1) | {"schedule": None}], COMPLETE)["notes"]
 
     assert "1 rank of 2 (1)" in note
     assert "copy" not in note

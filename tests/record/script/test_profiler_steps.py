@@ -153,13 +153,13 @@ weight = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
 profiler = torch.profiler.profile(
     activities=[torch.profiler.ProfilerActivity.CPU],
-    schedule=torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=1),
+    schedule=torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=int(sys.argv[2])),
     record_shapes=True,
 )
 who = sys.argv[1]
 profiled = who == "all" or who == "first" and dist.get_rank() == 0
 profiled and profiler.start()
-for _ in range(6):
+for _ in range(6 if sys.argv[2] == "1" else 20):
     weight(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -175,7 +175,7 @@ dist.destroy_process_group()
 def test_a_job_is_recorded_with_its_own_profiler(tmp_path: Path, who: str, ranks: list[int]) -> None:
     """Ranks that profile themselves are the run; a job without any is an error that says what to do."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    options = ["--gpus", "2", "--use-script-profiler", "--out", "run", "train.py", who]
+    options = ["--gpus", "2", "--use-script-profiler", "--out", "run", "train.py", who, "1"]
     ended = dptrace("record", *options, cwd=tmp_path, ok=False)
 
     if not ranks:
@@ -189,3 +189,17 @@ def test_a_job_is_recorded_with_its_own_profiler(tmp_path: Path, who: str, ranks
     assert (ranks, 2) == ([rank["rank"] for rank in info["ranks"]], info["world_size"])
     assert {2} == {rank["recorded_steps"] for rank in info["ranks"]}
     assert len(ranks) == 2 or any("1 rank of 2 (0)" in note for note in info["notes"])
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize(("who", "ranks"), [("all", [0, 1]), ("first", [0])])
+def test_a_script_whose_profiler_leaves_no_room_is_recorded_by_it(tmp_path: Path, who: str, ranks: list[int]) -> None:
+    """Without being asked: it cycles, so that there is never time for a warm-up and a recorded step."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    dptrace("record", "--gpus", "2", "--steps", "4", "--out", "run", "train.py", who, "0", cwd=tmp_path)
+
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert ("complete", ranks) == (info["status"], [rank["rank"] for rank in info["ranks"]])
+    assert {2} == {rank["recorded_steps"] for rank in info["ranks"]}
+    assert any("its trace is the run" in note for note in info["notes"])
+    assert all((tmp_path / "run" / rank["file"]).exists() for rank in info["ranks"])
