@@ -193,7 +193,8 @@ class LauncherOutput:
         """
         if not too_short:
             with suppress(OSError):
-                print(f"dptrace: rank {self.rank_store.rank}: {message}", file=sys.stderr, flush=True)
+                where = f"dptrace: rank {self.rank_store.rank}"
+                print(f"{where}: the recording has ended, the training goes on: {message}", file=sys.stderr, flush=True)
         messages.report_failure(RecordingError(message), of_recorder=not too_short)
 
     def fail(self, error: BaseException) -> None:

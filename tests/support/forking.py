@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dptrace.record.ranks.process_tree import descendants, end_with_parent
+from tests.support import faults
 
 __all__ = ["run_python"]
 
@@ -258,6 +259,7 @@ def _exit_code(arguments: list[str]) -> int:
         del arguments[0]
     is_module = arguments[0] == "-m"
     program, *rest = arguments[is_module:]
+    faults.install(program)
     sys.argv = [program, *rest]
     sys.orig_argv = [sys.executable, *arguments]
     first = os.getcwd() if is_module else os.path.dirname(os.path.abspath(program))

@@ -88,7 +88,7 @@ def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
             try:
                 raise _failure_error(failure, monitor) from None
             finally:
-                run.discard()
+                _clear(monitor)
         return _finish_job(monitor, code)
 
 
@@ -116,7 +116,16 @@ def _keep_interrupted(monitor: Monitor, stopped: Interrupted) -> None:
                 stopped.kept_ranks = sorted(int(path.name[4:].partition(".")[0]) for path in kept.glob("rank*.gz"))
             elif monitor.unwritten_steps:
                 stopped.lost = f"{plural(monitor.unwritten_steps, 'recorded step')} were not written, and are lost"
-    monitor.run.discard()
+    _clear(monitor)
+
+
+def _clear(monitor: Monitor) -> None:
+    """Remove the staging folder, unless it holds traces that could not be moved from there."""
+    if any(monitor.run.staging.glob("window*/rank*.gz")):
+        where = f"{monitor.run.staging}; the next recording to {monitor.job.out} keeps them"
+        monitor.reporter.error(f"Traces that could not be moved are in {where}.")
+    else:
+        monitor.run.discard()
 
 
 def _finish_job(monitor: Monitor, code: int | None) -> list[dict[str, Any]]:
@@ -136,24 +145,39 @@ def _finish_job(monitor: Monitor, code: int | None) -> list[dict[str, Any]]:
             what = f"The training ended with exit code {code}" if code else "Nothing was recorded"
             raise RecordingError(f"{what}. The recording cannot be kept: {error}.") from None
         with monitor.contain_errors():
+            keep_incomplete(monitor.run, monitor.run_metadata(), len(monitor.runs) + 1)
             raise
     finally:
-        monitor.run.discard()
+        _clear(monitor)
     return monitor.runs
 
 
 def _report_unrecorded(monitor: Monitor) -> None:
     """Say which ranks could not be recorded although their training went on, and keep the others' traces."""
     unrecorded = recorder_failures(monitor.run.staging)
+    if not monitor.runs and not monitor.job.trigger:  # else nothing may have been asked for
+        unrecorded = dict.fromkeys(_ranks_without_trace(monitor), "it wrote no trace") | unrecorded
     if not unrecorded:
         return
     why = "".join(f"\nRank {rank}: {message}" for rank, message in sorted(unrecorded.items()))
-    text = f"The training has ended without an error, but its recording failed.{why}"
-    failure = {"rank": min(unrecorded), "message": unrecorded[min(unrecorded)]}
+    first = min(unrecorded)
+    failure = {"rank": first, "message": unrecorded[first]}
     kept = keep_incomplete(monitor.run, monitor.run_metadata(failure), len(monitor.runs) + 1)
-    monitor.reporter.error(text + (f"\nThe rest is kept in {kept}." if kept is not None else ""))
+    rest = f"\nThe traces of the other ranks are in {kept}." if kept is not None else ""
+    text = f"The training has ended without an error, but its recording failed.{why}{rest}"
     if monitor.job.mode is not None:
-        raise RecordingError("Nothing was recorded.")
+        raise RecordingError(text)
+    monitor.reporter.error(text)
+
+
+def _ranks_without_trace(monitor: Monitor) -> list[int]:
+    """Return the ranks of this machine that have not written their files of the next run."""
+    job = monitor.job
+    pieces = read_messages(window_folder(monitor.run.staging, len(monitor.runs) + 1), "piece")
+    # A script that starts its own ranks decides how many there are.
+    processes = int(pieces[0]["world_size"]) // job.nnodes if pieces else job.processes
+    first = job.node_rank * processes
+    return sorted({*range(first, first + processes)} - {int(piece["rank"]) for piece in pieces})
 
 
 def _failure(monitor: Monitor, code: int) -> Failure | None:
@@ -164,18 +188,8 @@ def _failure(monitor: Monitor, code: int) -> Failure | None:
     failure = find_failure(folder)
     if failure is not None:
         return failure
-    pieces = read_messages(window_folder(folder, len(monitor.runs) + 1), "piece")
-    finished = {int(rank_metadata["rank"]) for rank_metadata in pieces}
-    if job.use_script_profiler and code == 0:
-        return None if finished or monitor.runs else Failure(None, NEVER_PROFILED, is_user_error=True)
-    # A script that starts its own ranks decides how many there are.
-    processes = int(pieces[0]["world_size"]) // job.nnodes if pieces else job.processes
-    first = job.node_rank * processes
-    missing = [rank for rank in range(first, first + processes) if rank not in finished]
-    if job.trigger is not None and code == 0 and not pieces:
-        return None  # nothing was asked for since the last run
-    if missing and code == 0 and not monitor.runs and not monitor.broken and not recorder_failures(folder):
-        return Failure(None, f"rank {missing[0]} ended without an error but wrote no trace")
+    if job.use_script_profiler and code == 0 and not monitor.runs:
+        return Failure(None, NEVER_PROFILED, is_user_error=True)
     return None if code == 0 else Failure(None, f"torchrun ended with exit code {code}")
 
 

@@ -139,8 +139,9 @@ class Monitor:
         try:
             yield
         except OSError as error:
-            self.broken = f"{error.filename or self.run.path}: {error.strerror or error}"
-            self.reporter.error(f"The recording has ended, the training goes on: {self.broken}.")
+            if not self.broken:
+                self.broken = f"{error.filename or self.run.path}: {error.strerror or error}"
+                self.reporter.error(f"The recording has ended, the training goes on: {self.broken}.")
 
     def _poll(self, agent: int) -> bool:
         self._report_progress()
@@ -292,9 +293,9 @@ class Monitor:
         goes_on = goes_on and any(steps.recorded >= 0 for steps in self.rank_steps().values())
         content = write_manifest(folder, self.run_metadata())
         path = self.run.complete(folder, number)
-        recorded_marker(self.run.staging, number).touch()
         content["folder"] = str(path)
         self.runs.append(content)
+        recorded_marker(self.run.staging, number).touch()
         self.reporter.recorded(content, goes_on)
         if goes_on and number == 1 and not self._overhead_known:
             self._ask("overhead")

@@ -42,7 +42,8 @@ def keep_incomplete(
     folder.mkdir(exist_ok=True)
     for log in logs:
         log.replace(folder / log.name)
-    write_manifest(folder, run_metadata)
+    with suppress(OSError):  # on a full disk, traces can be renamed, and read without run.json
+        write_manifest(folder, run_metadata)
     return run.keep_failed(folder)
 
 

@@ -74,16 +74,3 @@ def test_what_a_killed_recorder_has_left_is_kept_by_the_next(tmp_path: Path) -> 
     assert "t.failed" in again.said
     assert {"t", "t.failed", "first"} == set(again.runs)
     assert 2 == len(list((tmp_path / "t.failed").glob("rank*.gz")))
-
-
-def test_recording_does_not_change_the_training(tmp_path: Path) -> None:
-    """The parameters after the last step are those of the same script without dptrace."""
-    from tests.support.forking import run_python
-    from tests.support.recordings import environment
-
-    left = interrupt(tmp_path, "nothing")
-    words = ["--standalone", "--nproc-per-node", "2", "train.py", "nothing", "in", "all", "10"]
-    plain = run_python("-m", "torch.distributed.run", *words, cwd=tmp_path, env=environment())
-
-    assert 0 == plain.returncode
-    assert left.printed.splitlines()[-1] == plain.stdout.splitlines()[-1]
