@@ -131,7 +131,8 @@ def overhead_metadata(
     """Return the step times of the windows that measure the overhead, in ns."""
     times = _durations(recording, windows, [] if notes is None else notes)
     by_window: list[dict[str, Any]] = [
-        {"profiled": window.profiled, "step_ns": ns} for window, ns in zip(windows, times, strict=True)
+        {"profiled": window.profiled, "step_ns": ns, "cpu_ns": window.cpu_ns}
+        for window, ns in zip(windows, times, strict=True)
     ]
     unprofiled = [step for entry in by_window if not entry["profiled"] for step in entry["step_ns"]]
     return {"rank": recording.rank_store.rank, "unprofiled_ns": unprofiled, "overhead_windows": by_window}

@@ -153,7 +153,7 @@ class Recording:
         self._spare: tuple[Window, AlignedProfile] | None = None
         self._writer: threading.Thread | None = None
         self._postponed = self._running = False
-        self._held_up_ns = 0
+        self._held_up_ns = self._cpu_began_ns = 0
         """How long the training waited for the profiler to end the last window."""
         self._error: str | None = None
         self.adopted: AdoptedTrace | None = None
@@ -209,6 +209,7 @@ class Recording:
         window = self._window
         if window is not None and self.steps_done >= window.start:
             window.laps.append(self.stopwatch.end())
+            window.cpu_ns.append(time.process_time_ns() - self._cpu_began_ns)
         if loss is not None and self._keeps_losses():
             self.losses.append(torch.as_tensor(loss).detach())
         self.memory.end_step()
@@ -244,6 +245,7 @@ class Recording:
         self._update_memory()
         self.flops.begin_step(self._window is None or self.steps_done < self._window.start)
         if self._window is not None:
+            self._cpu_began_ns = time.process_time_ns()
             self.stopwatch.begin()
 
     @property

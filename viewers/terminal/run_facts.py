@@ -57,7 +57,8 @@ def profiler_sentence(info: Mapping[str, Any]) -> str:
         info: the contents of run.json.
     """
     overhead, ranks = info.get("profiler_overhead"), info.get("ranks")
-    if not isinstance(overhead, float | int) or not isinstance(ranks, list):
+    limits, cpu = info.get("profiler_overhead_range"), info.get("profiler_cpu_overhead")
+    if not isinstance(ranks, list) or (not isinstance(overhead, float | int) and not isinstance(limits, list)):
         return ""
     from statistics import fmean, median  # only for runs that dptrace recorded
 
@@ -65,12 +66,22 @@ def profiler_sentence(info: Mapping[str, Any]) -> str:
         plain = fmean(
             median(rank["unprofiled_ns"]) for rank in ranks if isinstance(rank, dict) and rank["unprofiled_ns"]
         )
-    except (KeyError, TypeError, ValueError):  # not measured, or edited by hand
+        windows = f"{_signed(limits[0])} to {_signed(limits[1])} by window" if isinstance(limits, list) else ""
+        processor = f"processor time {_signed(cpu)}" if isinstance(cpu, float | int) else ""
+    except (KeyError, IndexError, TypeError, ValueError):  # not measured, or edited by hand
         return ""
+    text = f"Steps timed apart from these take {duration(plain)} without the profiler"
+    if not isinstance(overhead, float | int):
+        seen = "; ".join(filter(None, (windows, processor)))
+        return f"{text}. What it costs cannot be told on a machine as busy as this ({seen})."
     # Steps that are faster with the profiler show how much steps vary, not what the profiler costs.
-    cost = f"+{share(overhead)}" if overhead > 0 else "no overhead seen"
     profiled = f" and {duration(plain * (1 + overhead))} with it" if overhead > 0 else ""
-    return f"Steps timed apart from these take {duration(plain)} without the profiler{profiled} ({cost})."
+    cost = _signed(overhead) if overhead > 0 else "no overhead seen"
+    return f"{text}{profiled} ({'; '.join(filter(None, (cost, windows, processor)))})."
+
+
+def _signed(fraction: float) -> str:
+    return f"+{share(fraction)}" if fraction >= 0 else f"-{share(-fraction)}"
 
 
 def utilization_sentence(found: Utilization) -> str:

@@ -18,11 +18,14 @@ from dptrace.record.run_folder.messages import read_messages, write_json
 
 __all__ = [
     "add_overhead",
+    "cpu_overhead",
     "launch_metadata",
     "manifest",
     "mean_losses",
     "missing_ranks_note",
     "overhead",
+    "overhead_figures",
+    "overhead_range",
     "restart_notes",
     "write_manifest",
 ]
@@ -42,6 +45,8 @@ _RANK_FIELDS = (
     "overhead_windows",
     "memory",
 )
+_STEADY = 0.1
+"""A range of overheads that is no wider is that of a machine that does nothing else."""
 _LONG_HELD_UP_NS = 2_000_000_000
 _LATER_RANK_FIELDS = ("flops", "coordinates", "pipeline", "experts")
 """Fields that a rank of another machine may lack, since an older dptrace wrote it."""
@@ -68,28 +73,75 @@ def overhead(ranks: Sequence[dict[str, Any]]) -> float | None:
 
     It is the mean of the windows with the profiler over that of the windows without it, a window being the median of
     its steps, averaged over ranks. Without such windows, all steps that were timed without the profiler, and the
-    recorded ones, take their place.
+    recorded ones, take their place. It is unknown, too, where :func:`overhead_range` is wider than 10 % and than the
+    overhead itself: other programs keep the machine busy.
 
     Args:
         ranks: ``overhead_windows`` and ``profiled_ns`` of each rank, as in run.json.
     """
-    pairs = [pair for rank in ranks if (pair := _profiled_and_unprofiled(rank)) is not None]
-    if not pairs:
+    found, limits = _ratio(ranks, "step_ns"), overhead_range(ranks)
+    if found is None or (limits is not None and limits[1] - limits[0] > max(_STEADY, abs(found))):
         return None
-    profiled, unprofiled = (fmean(times) for times in zip(*pairs, strict=True))
-    return round(profiled / unprofiled - 1, 4)
+    return found
 
 
-def _profiled_and_unprofiled(rank: dict[str, Any]) -> tuple[float, float] | None:
-    """Return the mean time of a rank's step with and without the profiler, in ns."""
+def overhead_range(ranks: Sequence[dict[str, Any]]) -> list[float] | None:
+    """Return the least and the greatest overhead that the windows of any rank show; None without windows.
+
+    Each window with the profiler is compared with those next to it. What windows without it differ from those next to
+    them widens the range, since that is what a comparison shows where there is nothing to see.
+    """
+    seen: list[float] = []
+    nothing = 0.0
+    for rank in ranks:
+        steps = [(window["profiled"], median(window["step_ns"])) for window in _windows(rank, "step_ns")]
+        plain = [step for profiled, step in steps if not profiled]
+        for number, (profiled, step) in enumerate(steps):
+            beside = [other for kind, other in steps[max(number - 1, 0) : number + 2] if not kind]
+            seen += [step / fmean(beside) - 1] if profiled and beside and min(beside) else []
+        for before, step, after in zip(plain, plain[1:], plain[2:], strict=False):
+            nothing = max(nothing, abs(step / fmean((before, after)) - 1) if before and after else 0.0)
+    return [round(min(seen) - nothing, 4), round(max(seen) + nothing, 4)] if seen else None
+
+
+def cpu_overhead(ranks: Sequence[dict[str, Any]]) -> float | None:
+    """Return how much more processor time a step takes with the profiler, as a fraction; None if that is unknown."""
+    return _ratio(ranks, "cpu_ns")
+
+
+def overhead_figures(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what run.json says about the profiler's overhead."""
+    return {
+        "profiler_overhead": overhead(ranks),
+        "profiler_cpu_overhead": cpu_overhead(ranks),
+        "profiler_overhead_range": overhead_range(ranks),
+    }
+
+
+def _ratio(ranks: Sequence[dict[str, Any]], key: str) -> float | None:
+    """Return by which fraction windows with the profiler exceed those without."""
+    pairs = []
+    for rank in ranks:
+        medians = _medians(rank, key)
+        if key == "step_ns":
+            for kind, steps in ((True, rank["profiled_ns"]), (False, rank["unprofiled_ns"])):
+                medians[kind] = medians[kind] or ([median(steps)] if steps else [])
+        if all(medians.values()):
+            pairs.append((fmean(medians[True]), fmean(medians[False])))
+    profiled, plain = (sum(times) for times in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    return round(profiled / plain - 1, 4) if plain else None
+
+
+def _medians(rank: dict[str, Any], key: str) -> dict[bool, list[float]]:
+    """Return the median of each window of a rank, with and without the profiler."""
     medians: dict[bool, list[float]] = {True: [], False: []}
-    for window in rank.get("overhead_windows", ()):
-        if window["step_ns"]:
-            medians[window["profiled"]].append(median(window["step_ns"]))
-    for kind, key in ((True, "profiled_ns"), (False, "unprofiled_ns")):
-        if not medians[kind] and rank[key]:
-            medians[kind] = [median(rank[key])]
-    return (fmean(medians[True]), fmean(medians[False])) if medians[True] and medians[False] else None
+    for window in _windows(rank, key):
+        medians[window["profiled"]].append(median(window[key]))
+    return medians
+
+
+def _windows(rank: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    return [window for window in rank.get("overhead_windows", ()) if window.get(key)]
 
 
 def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +178,7 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
         **run_metadata,
         **launch_metadata,
         "losses": mean_losses([rank_metadata["losses"] for rank_metadata in ranks_metadata]),
-        "profiler_overhead": overhead(ranks),
+        **overhead_figures(ranks),
         "notes": list(dict.fromkeys(notes)),
         "ranks": ranks,
     }
@@ -193,6 +245,6 @@ def add_overhead(run: Path, measured: Sequence[dict[str, Any]]) -> dict[str, Any
         entry = by_rank.get(rank["rank"])
         if entry is not None:
             rank |= {key: entry[key] for key in ("unprofiled_ns", "overhead_windows")}
-    content["profiler_overhead"] = overhead(content["ranks"])
+    content |= overhead_figures(content["ranks"])
     write_json(run / RUN_FILE, content)
     return content

@@ -258,6 +258,7 @@ def exit_after_threads() -> NoReturn:
     If threads of gloo or the profiler are still ending, the teardown sometimes aborts a rank whose recording is
     complete (``terminate called without an active exception``).
     """
-    threading._shutdown()  # type: ignore[attr-defined]  # ends idle pools of threads, as torch.compile leaves one, and waits for all other threads
+    # Ends idle pools of threads, as torch.compile leaves one, and waits for all other threads.
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     exit_now(0)

@@ -57,6 +57,8 @@ class Window:
     """Of recorded windows: 1 for the first of the job."""
     laps: list[Any] = field(default_factory=list)
     """The times of its steps, as the stopwatch returns them."""
+    cpu_ns: list[int] = field(default_factory=list)
+    """The processor time of all threads of this process in its steps."""
 
     @property
     def steps(self) -> int:

@@ -107,7 +107,7 @@ def test_a_run_is_there_while_training_goes_on(start: Callable[..., Job]) -> Non
     job = start("--steps", "3")
     job.wait_for((job.folder / "run" / "run.json").exists)
     assert [3, 3] == _steps(job.info())
-    job.wait_for(lambda: job.info()["profiler_overhead"] is not None)
+    job.wait_for(lambda: job.info()["profiler_overhead_range"] is not None)
     assert all(5 == len(rank["overhead_windows"]) for rank in job.info()["ranks"])
 
     job.process.send_signal(signal.SIGINT)

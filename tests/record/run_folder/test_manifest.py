@@ -14,6 +14,7 @@ from dptrace.record.run_folder.manifest import (
     launch_metadata,
     manifest,
     overhead,
+    overhead_figures,
     write_manifest,
 )
 from tests.support.recordings import recorded
@@ -55,6 +56,29 @@ def test_the_overhead_is_that_of_alternating_windows() -> None:
     windows = [{"profiled": profiled, "step_ns": ns} for profiled, ns in times]
 
     assert 0.1 == overhead([{"overhead_windows": windows, "unprofiled_ns": [1], "profiled_ns": [500]}])
+
+
+@pytest.mark.parametrize(
+    ("steps_ns", "told"),
+    [
+        ((4, 9, 4, 5, 4), None),
+        ((4, 6, 9, 6, 4), None),
+        ((40, 43, 40, 42, 41), 0.0537),
+        ((4, 9, 4, 8, 4), 1.125),
+    ],
+    ids=["apart", "without it", "steady", "large"],
+)
+def test_an_overhead_is_told_only_where_windows_agree(steps_ns: tuple[int, ...], told: float | None) -> None:
+    """On a busy machine wall times tell nothing, and the processor time still does."""
+    windows = [
+        {"profiled": bool(number % 2), "step_ns": [ns], "cpu_ns": [209 if number % 2 else 200]}
+        for number, ns in enumerate(steps_ns)
+    ]
+    figures = overhead_figures([{"overhead_windows": windows, "unprofiled_ns": [1], "profiled_ns": []}])
+
+    assert (told, 0.045) == (figures["profiler_overhead"], figures["profiler_cpu_overhead"])
+    low, high = figures["profiler_overhead_range"]
+    assert (told is None) == (high - low > max(0.1, told or 0.0))
 
 
 def test_an_overhead_measured_later_is_added(tmp_path: Path) -> None:

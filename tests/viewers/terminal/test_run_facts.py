@@ -64,6 +64,21 @@ def test_the_profilers_overhead_is_a_sentence(profiled: float, cost: str) -> Non
     assert text.endswith(cost)
 
 
+def test_what_a_busy_machine_hides_is_said() -> None:
+    """No overhead, but the range by window and the processor time; with an overhead, both stand beside it."""
+    info = {
+        "ranks": [{"unprofiled_ns": [4e6]}],
+        "profiler_overhead": None,
+        "profiler_overhead_range": [-0.1, 0.95],
+        "profiler_cpu_overhead": 0.045,
+    }
+    hidden, told = profiler_sentence(info), profiler_sentence(info | {"profiler_overhead": 0.5})
+
+    assert "cannot be told" in hidden
+    assert "6.00 ms with it" in told
+    assert all("-10 % to +95 %" in text and "+4.5 %" in text for text in (hidden, told))
+
+
 @pytest.mark.parametrize(
     "info",
     [
