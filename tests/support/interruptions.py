@@ -97,7 +97,7 @@ class Outcome:
 
 
 def interrupt(
-    folder: Path, how: str, when: str = "in", who: str = "all", operators: int = 10, **variables: str
+    folder: Path, how: str, when: str = "in", who: str = "all", operators: int = 10, fault: dict[str, str] | None = None
 ) -> Outcome:
     """Record a training to ``t`` that does *how* to itself, to its recorder or to torchrun.
 
@@ -105,13 +105,13 @@ def interrupt(
         when: ``before``, ``in`` or ``after`` the window, or ``writing``.
         who: the rank that does it; ``all`` for both.
         operators: further operators of each step, which make writing take longer.
-        variables: for the environment.
+        fault: what ``faults.setting`` returns.
     """
     (folder / "train.py").write_text(_TRAINING)
     began = time.monotonic()
     options = ["--gpus", "2", "--warmup", "2", "--steps", str(STEPS), "-o", "t"]
     words = ["-m", "dptrace", "record", *options, "train.py", how, when, who, str(operators)]
-    ended: subprocess.CompletedProcess[str] = run_python(*words, cwd=folder, env={**environment(), **variables})
+    ended: subprocess.CompletedProcess[str] = run_python(*words, cwd=folder, env=environment() | (fault or {}))
     seconds = time.monotonic() - began
     until = time.monotonic() + 30
     while processes_in(folder) and time.monotonic() < until:

@@ -56,7 +56,7 @@ def test_recording_does_not_change_the_training(tmp_path: Path) -> None:
 )
 def test_the_training_goes_on_where_nothing_can_be_written(tmp_path: Path, role: str, error: str, since: str) -> None:
     """Every write to the run's folder fails, in one kind of process or in all; a rank's output fills no pipe."""
-    left = interrupt(tmp_path, "nothing", **setting(role, error, since))
+    left = interrupt(tmp_path, "nothing", fault=setting(role, error, since))
 
     assert (0, _plain()) == (left.code, left.printed.splitlines()[-1])
     assert "Traceback" not in left.said
@@ -70,7 +70,7 @@ def test_the_training_goes_on_where_nothing_can_be_written(tmp_path: Path, role:
 
 def test_a_failure_of_the_training_is_still_reported(tmp_path: Path) -> None:
     """Its exit code is not hidden by that of the recorder."""
-    left = interrupt(tmp_path, "raise", "in", "0", **setting("all", "ENOSPC", BEGUN))
+    left = interrupt(tmp_path, "raise", "in", "0", fault=setting("all", "ENOSPC", BEGUN))
 
     assert 1 == left.code
     assert "ValueError: boom" in left.said
