@@ -100,8 +100,9 @@ def test_a_rank_that_dies_ends_the_run_within_seconds(script: Path, how: str, sa
     assert time.monotonic() - died < 25
     errors = (script.parent / "errors").read_text()
     assert f"Error: Rank 1 died: {says}" in errors
-    assert "Traceback (most recent call last)" not in errors.split("Its last lines:")[0]
-    assert (how == "raise") == ('    raise ValueError("boom in step 8")' in errors)
+    report = errors[errors.index("Error: Rank 1") :]  # before that, rank 0 says what it saw, as without dptrace
+    assert "Traceback (most recent call last)" not in report.split("Its last lines:")[0]
+    assert (how == "raise") == ('    raise ValueError("boom in step 8")' in report)
     kept = script.parent / "runs" / "train.failed"
     info = json.loads((kept / "run.json").read_text())
     assert ("failed", 1) == (info["status"], info["failure"]["rank"])
@@ -147,7 +148,7 @@ def test_the_devices_of_every_accelerator_are_looked_for(monkeypatch: pytest.Mon
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM leave neither processes nor files; even after SIGKILL no process stays."""
+    """Nor a hidden folder; even after SIGKILL no process stays."""
     launcher = _start(script, "hang")
     _wait_for(script.parent / "dying", launcher)
     assert 4 == len(processes_in(script.parent))
@@ -165,7 +166,8 @@ def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signa
         assert 128 + number == code
         assert "Interrupted" in (script.parent / "errors").read_text()
         # Ranks that hang in a recorded step may write the steps before it when they are ended.
-        assert set(os.listdir(script.parent / "runs")) <= {"train.failed"}
+        assert 1 >= len(os.listdir(script.parent / "runs"))
+        assert set(os.listdir(script.parent / "runs")) <= {"train", "train.failed"}
 
 
 @pytest.mark.slow
