@@ -245,8 +245,11 @@ def _reset(env: dict[str, str], cwd: str) -> None:
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # The streams of the server remember whether its own outputs could seek.
+    for file, name in ((1, "stdout"), (2, "stderr")):
+        stream = open(file, "w", buffering=1, closefd=False)  # noqa: SIM115  # as long as the process
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     import torch
 
     if "OMP_NUM_THREADS" in env:

@@ -1,1 +1,1 @@
-"""The launcher: torchrun and Slurm, signals, and the supervision of a job; imports torch only in ``torchrun_agent``."""
+"""The launcher: torchrun or another, signals, and the supervision of a job; only ``torchrun_agent`` imports torch."""

@@ -259,6 +259,6 @@ def exit_after_threads() -> NoReturn:
     complete (``terminate called without an active exception``).
     """
     # Ends idle pools of threads, as torch.compile leaves one, and waits for all other threads.
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading._shutdown()  # type: ignore[attr-defined]  # not in its stub
     atexit._run_exitfuncs()
     exit_now(0)
