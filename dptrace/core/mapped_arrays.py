@@ -22,6 +22,7 @@ from numpy.lib import format as numpy_format
 from numpy.typing import NDArray
 
 from dptrace.core.array_file import CorruptArrayFile
+from dptrace.core.files import open_part
 
 __all__ = ["ArrayWriter", "MappedArrays", "open_arrays"]
 
@@ -49,8 +50,7 @@ class ArrayWriter:
 
     def __init__(self, path: Path) -> None:
         self._path, self._arrays = path, list[tuple[Any, list[int], int]]()
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-        self._file = self._temporary.open("w+b")
+        self._temporary, self._file = open_part(path.parent)
         self._size = 0
 
     def allocate(self, kind: Any, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -78,7 +78,7 @@ class ArrayWriter:
         head = msgspec.json.encode(_Head(self._arrays, base64.b64encode(about).decode("ascii")))
         self._file.seek(self._size)
         self._file.write(head + _END.pack(len(head), zlib.crc32(head), _MAGIC))
-        self._file.close()
+        self._file.flush()
         self._temporary.replace(self._path)
 
     def __enter__(self) -> ArrayWriter:

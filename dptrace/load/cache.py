@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -19,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from dptrace.core.array_file import CorruptArrayFile, dumps, load
+from dptrace.core.files import open_part, stale_parts
 from dptrace.core.home import cache_folder
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
@@ -33,12 +33,9 @@ _FIGURE_ROOMS = ("core", "readers", "timeline", "model", "analysis", "load")
 """The packages whose code determines the contents of an entry."""
 _CHART_ROOMS = (*_FIGURE_ROOMS, "run", "viewers")
 """The same for the index of a chart."""
-_ABANDONED = 3600
-"""Seconds after which a partly written file counts as abandoned."""
 
 # The folder may hold other files, so that only files with dptrace's own names are counted and removed.
 _ENTRY = re.compile(r"[0-9a-f]{32}\.(rank|tiles)")
-_PART = re.compile(r"\.(dptrace|[0-9a-f]{32}\.(rank|tiles))\.\d+\.part")
 _PAGE = re.compile(r".+-[0-9a-f]{8}\.html")
 
 
@@ -87,15 +84,8 @@ def _own_files(folder: Path) -> Iterator[Path]:
             files = sorted(path for path in place.iterdir() if path.is_file() and not path.is_symlink())
         except OSError:  # no such folder, or no permission
             continue
-        yield from (path for path in files if kind.fullmatch(path.name) or _is_abandoned(path))
-
-
-def _is_abandoned(path: Path) -> bool:
-    """Return whether a file was left half-written by a process that was killed."""
-    try:
-        return _PART.fullmatch(path.name) is not None and path.stat().st_mtime < time.time() - _ABANDONED
-    except OSError:
-        return False
+        yield from (path for path in files if kind.fullmatch(path.name))
+        yield from stale_parts(place)
 
 
 def fetch(source: Source, key: Sequence[object], type: type[Value]) -> tuple[Value | None, Path | None]:
@@ -147,13 +137,14 @@ def read(entry: Path, type: type[Value]) -> Value:
 
 def write(value: object, path: Path) -> None:
     """Write *value* to *path* atomically, with the file's name, so that a renamed or copied entry is not read."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
+    temporary, file = open_part(path.parent)
+    with file:
+        try:
             file.writelines(dumps((path.name, value)))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            file.flush()
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def _entry(source: Source, key: Sequence[object]) -> Path | None:
@@ -201,13 +192,11 @@ def _code(rooms: tuple[str, ...] = _FIGURE_ROOMS) -> str:
 
 
 def _evict(newest: Path) -> None:
-    """Remove abandoned partial files, and the least recently used entries beyond the limit."""
+    """Remove the least recently used entries beyond the limit."""
     entries = []
     for path in newest.parent.iterdir():
         with suppress(OSError):
-            if _is_abandoned(path):
-                path.unlink()
-            elif _ENTRY.fullmatch(path.name):
+            if _ENTRY.fullmatch(path.name):
                 status = path.stat()
                 entries.append((status.st_mtime, status.st_size, path))
     room = _LIMIT - sum(size for _, size, _ in entries)

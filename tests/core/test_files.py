@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
-from dptrace.core.files import atomic_write, check_output
+from dptrace.core.files import atomic_write, check_output, open_part
 from dptrace.errors import DptraceError, UsageError
 
 
@@ -70,3 +72,64 @@ def test_a_name_as_long_as_a_name_may_be_is_written(tmp_path: Path) -> None:
         temporary.write_text("x")
 
     assert [path] == list(tmp_path.iterdir())
+
+
+def test_two_writers_into_one_folder_keep_apart(tmp_path: Path) -> None:
+    """Each has a file of its own, which a link that somebody else puts there does not lead elsewhere."""
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / f".dptrace.{os.getpid()}.part").symlink_to("mine")
+    with atomic_write(tmp_path / "a") as first, atomic_write(tmp_path / "b") as second:
+        first.write_text("a")
+        second.write_text("b")
+
+    assert ["mine", "a", "b"] == [(tmp_path / name).read_text() for name in ("mine", "a", "b")]
+
+
+def test_a_file_has_the_mode_of_any_new_file(tmp_path: Path) -> None:
+    """The umask alone decides who may read it."""
+    before = os.umask(0o027)
+    try:
+        with atomic_write(tmp_path / "a") as temporary:
+            temporary.write_text("a")
+    finally:
+        os.umask(before)
+
+    assert 0o640 == (tmp_path / "a").stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_what_a_killed_process_left_is_removed(locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock, which ends with a process, says whether it lives; where there are no locks, the age of the file."""
+
+    def no_locks(file: int, kind: int) -> None:
+        raise OSError(37, "No locks available")
+
+    if not locks:
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+    left, file = open_part(tmp_path)
+    file.close()
+    os.utime(left, None if locks else (1, 1))
+    (tmp_path / ".dptrace.notes.part").write_text("mine")
+    with atomic_write(tmp_path / "a") as first, atomic_write(tmp_path / "b") as second:
+        assert first.exists()
+        second.write_text("b")
+
+    assert {"a", "b", ".dptrace.notes.part"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_part_that_is_removed_before_it_is_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that starts at the same moment takes it for one that was left."""
+    lock = fcntl.flock
+
+    def late(file: int, kind: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        open_part(tmp_path)[1].close()
+        lock(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with atomic_write(tmp_path / "a") as temporary:
+        temporary.write_text("a")
+
+    assert "a" == (tmp_path / "a").read_text()

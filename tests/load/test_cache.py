@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dptrace.core.files import open_part
 from dptrace.core.home import cache_folder
 from dptrace.core.intervals import Int64
 from dptrace.load import cache
@@ -92,9 +93,7 @@ def test_the_oldest_go_when_there_is_no_room(source: Source, folder: Path, monke
     assert second is not None
     os.utime(first, (time.time() - 100,) * 2)
     os.utime(second, (time.time() - 50,) * 2)
-    abandoned = folder / f".{first.name}.123.part"
-    abandoned.write_text("")
-    os.utime(abandoned, (1, 1))
+    (folder / f".dptrace.{'0' * 16}.part").write_text("")
     cache.fetch(source, (1,), Kind)
     monkeypatch.setattr(cache, "_LIMIT", 2 * first.stat().st_size)
 
@@ -124,20 +123,20 @@ def test_clearing_removes_only_dptraces_files(source: Source, folder: Path) -> N
     assert entry is not None
     (folder / "pages").mkdir()
     page = folder / "pages" / "ddp-0123abcd.html"
-    parts = [folder / f".{entry.name}.123.part", folder / "pages" / ".dptrace.123.part"]
+    parts = [place / f".dptrace.{'0' * 16}.part" for place in (folder, folder / "pages")]
     for path in (page, *parts):
         path.write_text("x")
-    for path in parts:
-        os.utime(path, (1, 1))
-    mine = ("notes.txt", "a.rank", "report.html", ".mine.part", "pages/index.html", f".{entry.name}.9.part")
+    mine = ("notes.txt", "a.rank", "report.html", ".mine.part", "pages/index.html", ".dptrace.9.part")
     for name in mine:
         (folder / name).write_text("mine")
-    os.utime(folder / ".mine.part", (1, 1))
     (folder / "folder").mkdir()
     link = folder / ("0" * 32 + ".rank")
     link.symlink_to(folder / "notes.txt")
 
-    removed = cache.cache_summary(remove=True)
+    with open_part(folder)[1] as written:
+        removed = cache.cache_summary(remove=True)
+        assert Path(written.name).exists()
+    Path(written.name).unlink()
 
     assert (1, 1, folder) == (removed.traces, removed.pages, removed.folder)
     assert not any(path.exists() for path in (entry, page, *parts))
