@@ -12,6 +12,7 @@ import numpy as np
 from dptrace.bench.matrix import BenchConfig
 from dptrace.core.inputs import note_inputs
 from dptrace.core.numbers import Number
+from dptrace.core.text import from_cell
 from dptrace.errors import DptraceError
 from dptrace.model import scaling
 
@@ -191,7 +192,9 @@ def rows_from_csv(path: Path) -> list[Row]:
     if missing:
         raise DptraceError(f"{path}: missing column {', '.join(missing)}. Its columns: {', '.join(table.columns)}.")
     try:
-        bench_rows = _merge_repetitions([_row_from_csv(line) for line in table.to_dict("records")])
+        texts = table.select_dtypes(exclude="number")
+        plain = {str(name): column.map(_plain) for name, column in texts.items()}
+        bench_rows = _merge_repetitions([_row_from_csv(line) for line in table.assign(**plain).to_dict("records")])
     except (TypeError, ValueError) as error:
         raise DptraceError(f"{path}: {error}.") from None
     if not bench_rows:
@@ -219,6 +222,11 @@ def _median_row(repetitions: Sequence[Row]) -> Row:
         **timing,
         samples_per_s=samples * (nearest.epoch_s or 0.0) / timing["epoch_s"] if samples else None,
     )
+
+
+def _plain(value: object) -> object:
+    """Return a cell without the mark that keeps a spreadsheet from computing it."""
+    return from_cell(value) if isinstance(value, str) else value
 
 
 def _row_from_csv(line: dict[Any, Any]) -> Row:

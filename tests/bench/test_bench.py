@@ -13,6 +13,7 @@ from dptrace.bench.matrix import BenchConfig, matrix
 from dptrace.bench.schedule import Job, jobs, results, run_all
 from dptrace.bench.store import Store
 from dptrace.bench.table import Row, frame, rows, rows_from_csv
+from dptrace.commands.shared.output import csv_text
 from dptrace.errors import DptraceError, UsageError
 from dptrace.record.options.models import MLPS
 
@@ -199,12 +200,14 @@ def test_the_workshops_table_is_read(tmp_path: Path) -> None:
 
 def test_what_dptrace_wrote_is_read_again(tmp_path: Path) -> None:
     """table.csv of a benchmark can be read again, with its failed rows."""
-    made = [Row("small", "single", 1, 7, 1.0, 0.1, 5, samples_per_s=3.0), Row("small", "ddp", 2, failed="broke")]
+    made = [Row("=small", "single", 1, 7, 1.0, 0.1, 5, samples_per_s=3.0), Row("=small", "ddp", 2, failed="-broke")]
     path = tmp_path / "table.csv"
-    frame(made).to_csv(path, index=False)
+    path.write_text(csv_text(frame(made)))
     again = rows_from_csv(path)
 
-    assert ("broke", 1.0, 7) == (again[1].failed, again[0].epoch_s, again[0].parameters)
+    assert ("-broke", 1.0, 7) == (again[1].failed, again[0].epoch_s, again[0].parameters)
+    assert "=small" == again[0].model
+    assert 2 == path.read_text().count("\n'=small,")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dptrace.commands.shared.options import (
     json_option,
     quiet_option,
 )
-from dptrace.commands.shared.output import NORMAL, console, emit, json_text, print_hint, print_notes, write_text
+from dptrace.commands.shared.output import NORMAL, console, csv_text, emit, json_text, print_hint, print_notes
 from dptrace.commands.shared.progress import progress
 from dptrace.core.files import check_output
 from dptrace.core.inputs import note_inputs, note_output
@@ -290,10 +290,8 @@ def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
     charts = draw_charts(result, options["local_loss"])
     written = write(folder, result, charts, options["png"])
     to_stdout = str(options["csv"]) == "-"
-    if to_stdout:
-        click.echo(frame(result.rows).to_csv(index=False), nl=False)
-    elif options["csv"] is not None:
-        write_text(options["csv"], frame(result.rows).to_csv(index=False))
+    if options["csv"] is not None:
+        emit(csv_text(frame(result.rows)), None if to_stdout else options["csv"])
     if options["as_json"]:
         rows = [asdict(row) for row in result.rows]
         emit(json_text({"schema": 1, "rows": rows, "notes": result.notes}), None)

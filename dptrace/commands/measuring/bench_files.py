@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dptrace.commands.shared.output import write_text
+from dptrace.commands.shared.output import csv_text, write_text
 from dptrace.commands.shared.pages import write_picture
 from dptrace.core.units import plural
 
@@ -68,7 +68,7 @@ def write(folder: Path, result: BenchResult, charts: Sequence[tuple[ChartText, D
     from dptrace.viewers.benchmarks import bench_page, bench_table
 
     sentences = [sentence for chart, _ in charts for sentence in chart.sentences]
-    write_text(folder / "table.csv", frame(result.rows).to_csv(index=False))
+    write_text(folder / "table.csv", csv_text(frame(result.rows)))
     write_text(folder / "table.md", bench_table.markdown(result.rows, result.title, [*result.notes, *sentences]))
     page = bench_page.Content(result.title, page_facts(result), result.notes, result.rows, charts)
     write_text(folder / "charts.html", bench_page.document(page))

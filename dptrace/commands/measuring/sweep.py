@@ -13,7 +13,16 @@ from dptrace.bench.sweep.points import SWEPT_MODES, check_samples, configs
 from dptrace.commands.measuring.bench import local_device_count, run_jobs, training_options
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import Toggle, json_option, quiet_option
-from dptrace.commands.shared.output import QUIET, console, emit, json_text, print_hint, print_notes, write_text
+from dptrace.commands.shared.output import (
+    QUIET,
+    console,
+    csv_text,
+    emit,
+    json_text,
+    print_hint,
+    print_notes,
+    write_text,
+)
 from dptrace.core.text import sanitize
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MODELS
@@ -211,9 +220,9 @@ def _write(folder: Path, result: SweepResult) -> None:
         "exposed.svg": svg(sweep_page.exposed(content)),
         "loss.svg": svg(sweep_loss.loss(content)),
         "table.md": sweep_table.markdown(content),
-        "table.csv": pd.DataFrame(table).to_csv(index=False),
-        "epochs.csv": pd.DataFrame(result.epochs).to_csv(index=False),
-        "buckets.csv": pd.DataFrame(result.buckets).to_csv(index=False),
+        "table.csv": csv_text(pd.DataFrame(table)),
+        "epochs.csv": csv_text(pd.DataFrame(result.epochs)),
+        "buckets.csv": csv_text(pd.DataFrame(result.buckets)),
     }
     for name, text in texts.items():
         write_text(folder / name, text)

@@ -7,13 +7,14 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from dptrace.core.files import atomic_write, check_output
-from dptrace.core.text import sanitize
+from dptrace.core.text import sanitize, to_cell
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -177,10 +178,15 @@ def _plain(value: Any) -> object:
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """Return a frame as CSV, with names from a trace made harmless."""
+    """Return a frame as CSV, with names from a trace made harmless: for a terminal, and for a spreadsheet."""
     texts = frame.select_dtypes(exclude="number")
-    safe = {name: column.map(lambda value: sanitize(str(value)), na_action="ignore") for name, column in texts.items()}
-    return str(frame.assign(**{str(name): column for name, column in safe.items()}).to_csv(index=False))
+    safe = {str(name): column.map(_csv_cell, na_action="ignore") for name, column in texts.items()}
+    return str(frame.assign(**safe).to_csv(index=False))
+
+
+def _csv_cell(value: object) -> object:
+    """Return a cell in a column that is not of numbers alone."""
+    return value if isinstance(value, Number) else to_cell(sanitize(str(value)))
 
 
 def print_hint(text: str, verbosity: str) -> None:

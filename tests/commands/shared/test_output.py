@@ -58,10 +58,12 @@ def test_lines_end_where_their_text_does(command: str, tmp_path: Path) -> None:
 
 
 def test_csv_keeps_numbers_and_makes_names_harmless() -> None:
-    """Escapes are spelled out; missing names stay empty."""
-    frame = pd.DataFrame({"name": ["a\x1b[2J", None], "ns": [1, 2]})
+    """Escapes are spelled out, and a spreadsheet computes nothing; missing names stay empty."""
+    names = ["a\x1b[2J", None, "=1+1", "+1", "-1", "@A1", "\ta"]
+    frame = pd.DataFrame({"name": names, "ns": range(-2, 5), "mixed": [None, -1, 0.5, "-", 1, 2, 3]})
 
-    assert ["name,ns", "a\\x1b[2J,1", ",2"] == csv_text(frame).splitlines()
+    lines = ["a\\x1b[2J,-2,", ",-1,-1", "'=1+1,0,0.5", "'+1,1,'-", "'-1,2,1", "'@A1,3,2", "'\ta,4,3"]
+    assert ["name,ns,mixed", *lines] == csv_text(frame).splitlines()
 
 
 def test_json_escapes_all_but_printable_ascii() -> None:
