@@ -1,7 +1,8 @@
 """A page in one file: scripts, styles and data inlined, and a policy that lets nothing else run.
 
 Names in traces are untrusted. They enter a page in two ways only: through Jinja's autoescape, and in JSON islands,
-which no browser executes; the scripts put them on the screen with textContent and fillText.
+which no browser executes; the scripts put them on the screen with textContent and fillText. What Python puts into HTML
+is a :class:`Markup`.
 """
 
 from __future__ import annotations
@@ -16,18 +17,36 @@ from typing import Any
 
 from bokeh.resources import Resources
 from jinja2 import Environment, FunctionLoader
-from markupsafe import Markup
+from markupsafe import Markup as EscapedMarkup
 
 from dptrace.core.text import sanitize
 from dptrace.version import __version__
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.theme import css
 
-__all__ = ["bokeh_scripts", "bundle", "environment", "page", "policy", "static"]
+__all__ = ["Markup", "bokeh_scripts", "bundle", "environment", "page", "policy", "static"]
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.[\w./]*)";\n', re.MULTILINE)
 _EXPORT_WORD = re.compile(r"^export (?=(?:async )?(?:function\*?|class|const)\b)", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?:async )?(?:function\*?|class|const) (\w+)", re.MULTILINE)
+
+
+class Markup(EscapedMarkup):
+    r"""HTML; texts that are put into it are escaped, and characters that reverse the direction of text are spelled out.
+
+    >>> Markup("<b>{}</b>").format("<\u202e")
+    Markup('<b>&lt;\\u202e</b>')
+    """
+
+    @classmethod
+    def escape(cls, s: Any, /) -> Markup:
+        """Return a text as HTML, and HTML as it is."""
+        return super().escape(_legible(s))
+
+
+def _legible(value: Any) -> Any:
+    """Spell out in a text, but not in HTML, what reverses the direction of text."""
+    return sanitize(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def static(room: str, name: str) -> str:
@@ -105,7 +124,7 @@ def environment() -> Environment:
         autoescape=True,
         loader=FunctionLoader(lambda name: static(*name.split("/", 1))),
         # Characters that reverse the direction of text are spelled out; islands and HTML are left as they are.
-        finalize=lambda value: sanitize(value) if type(value) is str else value,
+        finalize=_legible,
     )
     # Bokeh's document defines a model at its first use and refers to it later: the order of keys matters.
     made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}

@@ -9,12 +9,11 @@ from typing import Any
 from bokeh.core.types import ID
 from bokeh.embed import json_item
 from bokeh.layouts import column
-from markupsafe import Markup
 
 from dptrace.viewers.base.bokeh_renderer import bokeh_figure
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Drawing, without_tips
-from dptrace.viewers.base.page import bokeh_scripts, bundle, environment, page, static
+from dptrace.viewers.base.page import Markup, bokeh_scripts, bundle, environment, page, static
 from dptrace.viewers.base.svg_renderer import legend_svg, svg
 from dptrace.viewers.base.table import TextTable
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 from bokeh.models import BoxZoomTool, NoOverlap, ResetTool
 from bokeh.plotting import figure
-from markupsafe import Markup
 
 from dptrace.bench.conclusions import CHARTS, ChartText
 from dptrace.bench.table import Row
-from dptrace.core.text import sanitize
 from dptrace.viewers.base.bokeh_renderer import bokeh_figure
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Drawing
+from dptrace.viewers.base.page import Markup
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.benchmarks import bench_table
 
@@ -82,7 +81,7 @@ def document(content: Content) -> str:
     """
     parts, places = [], {}
     for chart, drawing in content.charts:
-        text = Markup("").join(Markup("<li>{}</li>").format(sanitize(sentence)) for sentence in chart.sentences)
+        text = Markup("").join(Markup("<li>{}</li>").format(sentence) for sentence in chart.sentences)
         sentences = Markup('<ul class="sentences">{}</ul>').format(text) if chart.sentences else Markup("")
         place = f"chart-{chart.name}"
         parts.append(Section(chart.name, chart.title, sentences + live_charts(drawing, place), None, chart.missing))
@@ -90,7 +89,7 @@ def document(content: Content) -> str:
     parts.append(Section("table", "All runs", cells=bench_table.text_table(content.rows, _TABLE_NOTE), open=True))
     answer = next((chart.sentences[0] for chart, _ in content.charts if chart.sentences), "")
     head = Headline(content.title, "", tuple(content.facts), (*content.notes, *bench_table.failures(content.rows)))
-    above = Markup('<p class="answer">{}</p>').format(sanitize(answer)) if answer else Markup("")
+    above = Markup('<p class="answer">{}</p>').format(answer) if answer else Markup("")
     return section_page(head, above + sections(parts), chart_plots(places, _figure), _THIN_LABELS)
 
 

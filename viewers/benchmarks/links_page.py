@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
-from dptrace.core.text import sanitize
 from dptrace.core.units import duration
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, log_axis, message
+from dptrace.viewers.base.page import Markup
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.benchmarks.algorithms_chart import algorithms_chart, size_axis
@@ -148,9 +146,7 @@ def document(content: Mapping[str, Any]) -> str:
         Section("machines", "Machines", about=" ".join(topology(content))),
     ]
     head = Headline("Measured links", "links", tuple(facts(content)), tuple(content["notes"]))
-    answer = Markup('<section class="part"><p><strong>{}</strong></p></section>').format(
-        sanitize(nearest_link_sentence(content))
-    )
+    answer = Markup('<section class="part"><p><strong>{}</strong></p></section>').format(nearest_link_sentence(content))
     return section_page(head, answer + sections(parts), chart_plots(charts))
 
 

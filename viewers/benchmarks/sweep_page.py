@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
 from dptrace.core.units import plural
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, message
+from dptrace.viewers.base.page import Markup
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.benchmarks.sweep_loss import accuracy, has_quality, loss
 from dptrace.viewers.benchmarks.sweep_table import best_label, cells, headline, latency_cells

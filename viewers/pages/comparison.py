@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment
-from markupsafe import Markup
 
 from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.idle import CAUSES
@@ -28,7 +26,7 @@ from dptrace.core.text import sanitize
 from dptrace.core.units import byte_size, milliseconds
 from dptrace.errors import DptraceError
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.page import static
+from dptrace.viewers.base.page import Markup, environment, static
 from dptrace.viewers.gantt.pair.page import picture
 from dptrace.viewers.terminal.comparison import (
     change_cells,
@@ -121,7 +119,7 @@ def _step(one: RunSample, number: int | None) -> str:
 
 def _above(found: Comparison) -> Markup:
     lines = [Markup('<p class="runs"><b>{}</b> {}</p>').format(name, line) for name, line in side_lines(found)]
-    differs = Markup("").join(Markup("<li>{}</li>").format(sanitize(text)) for text in found.differences)
+    differs = Markup("").join(Markup("<li>{}</li>").format(text) for text in found.differences)
     listed = Markup('<ul class="differs">{}</ul>').format(differs) if differs else Markup("")
     answer = Markup('<p class="answer">{}</p>').format(found.summary())
     styles = Markup("<style>{}</style>\n").format(Markup(static("base", "compare.css")))
@@ -136,7 +134,7 @@ def _below(found: Comparison) -> Markup:
         _collective_table(found),
         _kernel_table(found),
     ]
-    template = Environment(autoescape=True).from_string(static("pages", "compare.html"))
+    template = environment().get_template("pages/compare.html")
     return Markup(template.render(tables=[table for table in tables if table["rows"]]))
 
 

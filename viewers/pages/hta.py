@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 import pandas as pd
-from markupsafe import Markup, escape
+from markupsafe import escape
 
+from dptrace.core.text import sanitize
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.page import environment, page
+from dptrace.viewers.base.page import Markup, environment, page
 from dptrace.viewers.terminal.tables.data_frame import cell
 
 __all__ = ["plotly_page"]
@@ -123,7 +124,7 @@ def _distinct(values: list[Any], given: dict[str, str]) -> list[Any]:
 def _inert(value: Any) -> Any:
     """Escape all texts for plotly, which reads them as markup."""
     if isinstance(value, str):
-        return _OWN_TAG.sub(r"<\1>", str(escape(value)).replace("&#39;", "'").replace("&#34;", '"'))
+        return _OWN_TAG.sub(r"<\1>", str(escape(sanitize(value))).replace("&#39;", "'").replace("&#34;", '"'))
     if isinstance(value, list):
         return [_inert(item) for item in value]
     return {key: _inert(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from markupsafe import Markup
-
 from dptrace.analysis.findings.finding import by_gain
 from dptrace.core.text import sanitize
 from dptrace.core.units import milliseconds
@@ -17,7 +15,7 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.format import gain_sentence
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import split_by_height
-from dptrace.viewers.base.page import environment, static
+from dptrace.viewers.base.page import Markup, environment, static
 from dptrace.viewers.base.section_page import Section, section_page, sections
 from dptrace.viewers.base.svg_renderer import svg
 from dptrace.viewers.base.table import MAX_ROWS

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from markupsafe import Markup
-
 from dptrace.viewers.base.headline import Headline
+from dptrace.viewers.base.page import Markup
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.planning.advise_charts import memory_chart, steps_chart
 from dptrace.viewers.planning.advise_table import advise_facts, advise_tables, recommendation

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from markupsafe import Markup
-
-from dptrace.core.text import sanitize
 from dptrace.viewers.base.headline import Headline
+from dptrace.viewers.base.page import Markup
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.planning.message_chart import message_chart
 from dptrace.viewers.planning.message_table import message_facts, message_tables
@@ -24,7 +22,7 @@ def document(content: Mapping[str, Any]) -> str:
     parts += [Section(f"message-{number}", title, cells=cells, open=True) for number, (title, cells) in tables]
     facts = message_facts(content)
     answer = Markup('<section class="part">{}</section>').format(
-        Markup("").join(Markup("<p>{}</p>").format(sanitize(fact)) for fact in facts[1:])
+        Markup("").join(Markup("<p>{}</p>").format(fact) for fact in facts[1:])
     )
     head = Headline("Cost of a message", "prediction", (facts[0],), ())
     return section_page(head, answer + sections(parts), chart_plots({"message": chart}))

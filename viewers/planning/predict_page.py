@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup
 
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.page import bundle, static
+from dptrace.viewers.base.page import Markup, bundle, static
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.planning.predict_charts import scaling_chart, strategies_chart
 from dptrace.viewers.planning.predict_table import predict_facts, predict_tables

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from markupsafe import Markup
-
-from dptrace.core.text import sanitize
 from dptrace.viewers.base.headline import Headline
+from dptrace.viewers.base.page import Markup
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.planning.predict_table import (
     recorded_roofline_sentence,
@@ -32,7 +30,7 @@ def document(content: Mapping[str, Any]) -> str:
     parts.append(Section("scaling", "On other numbers of ranks", cells=recorded_scaling_table(content), open=True))
     sentences = filter(None, (recorded_step_sentence(content), recorded_roofline_sentence(content)))
     answer = Markup('<section class="part">{}</section>').format(
-        Markup("").join(Markup("<p>{}</p>").format(sanitize(sentence)) for sentence in sentences)
+        Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in sentences)
     )
     head = Headline("Predicted from a recording", "prediction", (content["recorded"],), tuple(content["assumptions"]))
     return section_page(head, answer + sections(parts), chart_plots({"roofline": chart}))

@@ -26,7 +26,7 @@ from tests.support.jobs import job, run_of
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-PAYLOAD = "</script><script>PWN(1)</script><img src=x onerror=PWN(2)>\"'{{7*7}}\u202e"
+PAYLOAD = "</script><script>PWN(1)</script><img src=x onerror=PWN(2)>\"'{{7*7}}\x1b\x07\u202e\u2066"
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +112,8 @@ def test_the_colors_of_the_tables_are_those_of_the_page(browser: Browser, file: 
         assert [color, theme.dark_color(color)] == seen
 
 
-@browser_test
-def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
-    """In kernels, steps, run.json and paths: nothing runs, nothing is added to the page."""
+def hostile() -> str:
+    """Return the page of runs whose kernels, steps, groups, GPUs, run.json and paths have hostile names."""
 
     def named(timeline: Timeline) -> Timeline:
         windows = replace(timeline.windows, names=tuple(f"{PAYLOAD}{k}" for k in range(len(timeline.windows))))
@@ -131,8 +130,19 @@ def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
         )
         for seed in (0, 1)
     ]
+    return comparison.document(compare(runs[0], runs[1]))
+
+
+def test_what_reverses_text_or_controls_a_terminal_is_spelled_out() -> None:
+    """Also in the line on each run, which names its GPUs."""
+    assert not set("\x1b\x07\u202e\u2066") & set(hostile())
+
+
+@browser_test
+def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
+    """Nothing runs, nothing is added to the page."""
     path = tmp_path / "hostile.html"
-    path.write_text(comparison.document(compare(runs[0], runs[1])), encoding="utf-8")
+    path.write_text(hostile(), encoding="utf-8")
     before = "globalThis.PWN = (what) => console.error('ran: ' + what);"
     with open_page(browser, path, before=before) as (page, errors):
         settle(page)

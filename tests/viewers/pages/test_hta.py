@@ -14,6 +14,7 @@ from dptrace.viewers.pages.hta import MAX_ROWS, plotly_page
 from tests.support.browser import PATIENCE_S, browser_test, chromium, open_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)><a href='javascript:alert(1)'>gemm<int></a>"
+CONTROLS = "\x1b\x07\u202e\u2066"
 
 
 class Figure:
@@ -56,7 +57,7 @@ def test_long_tables_are_cut(small_plotly: None) -> None:
 def test_texts_from_traces_are_inert(small_plotly: None) -> None:
     """No name ends an island or becomes a tag; plotly's and HTA's own line breaks stay."""
     figure = Figure(
-        data=[{"type": "pie", "labels": [HOSTILE], "hovertemplate": "%{x}<br>%{y}<extra></extra>"}],
+        data=[{"type": "pie", "labels": [HOSTILE, CONTROLS], "hovertemplate": "%{x}<br>%{y}<extra></extra>"}],
         layout={"title": {"text": HOSTILE}},
     )
 
@@ -64,7 +65,8 @@ def test_texts_from_traces_are_inert(small_plotly: None) -> None:
 
     (plot,) = islands(page)
     assert "%{x}<br>%{y}<extra></extra>" == plot["data"][0]["hovertemplate"]
-    assert "<" not in plot["data"][0]["labels"][0]
+    assert not {"<", *CONTROLS} & set("".join(plot["data"][0]["labels"]))
+    assert not set(CONTROLS) & set(page)
     assert "title" not in plot["layout"]
     assert "<img" not in page
     assert "&lt;img src=x" in page  # the title is a heading of the page

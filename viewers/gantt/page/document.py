@@ -27,13 +27,12 @@ from bokeh.models import (
     WheelZoomTool,
 )
 from bokeh.plotting import figure
-from markupsafe import Markup
 
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, headline
-from dptrace.viewers.base.page import bokeh_scripts, bundle, page, static
+from dptrace.viewers.base.page import Markup, bokeh_scripts, bundle, page, static
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.host.host_data import host_data, host_notes

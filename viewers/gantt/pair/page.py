@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from markupsafe import Markup
-
 from dptrace.comparison.compare import compare
 from dptrace.comparison.differences import drawn_differences, incomparable
 from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
@@ -19,7 +17,7 @@ from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, headline
-from dptrace.viewers.base.page import static
+from dptrace.viewers.base.page import Markup, static
 from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence, titles
 from dptrace.viewers.gantt.page.data import layout
 from dptrace.viewers.gantt.page.document import MAX_INTERVALS, gantt_page
@@ -79,7 +77,7 @@ def _above(aligned: AlignedSteps, verdict: Sequence[str]) -> Markup:
         for text, quiet in _answers(aligned, verdict)
     )
     differences = drawn_differences(aligned.a.run, aligned.b.run)
-    items = Markup("").join(Markup("<li>{}</li>").format(sanitize(text)) for text in differences)
+    items = Markup("").join(Markup("<li>{}</li>").format(text) for text in differences)
     listed = Markup('<ul class="differs">{}</ul>').format(items) if items else Markup("")
     return Markup("\n").join([*lines, listed, answer, Markup("")])
 
