@@ -4,42 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.shared.options import (
-    RenamedOption,
-    json_option,
-    output_option,
-    reading_options,
-    verbosity_options,
-)
-from dptrace.commands.shared.output import (
-    OutputFile,
-    check_answer,
-    check_page,
-    csv_text,
-    emit,
-    json_text,
-    print_hint,
-    print_notes,
-    print_tables,
-    quoted_paths,
-    write_text,
-)
-from dptrace.commands.shared.progress import progress
+from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file
+from dptrace.commands.shared.options import RenamedOption, reading_options, verbosity_options
+from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, quoted_paths
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.commands.shared.sides import SideOptions, SidesCommand, side_options
-from dptrace.commands.shared.workload_options import WORKLOAD_OPTIONS, with_workload, workload_options
+from dptrace.commands.shared.workload_options import with_workload, workload_options
 from dptrace.core.text import sanitize
-from dptrace.core.units import byte_size
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dptrace.comparison.compare import Comparison
     from dptrace.comparison.thresholds import ThresholdResult
     from dptrace.run.run import Run
@@ -48,22 +31,22 @@ CROSSED = 3
 """Exit code when a limit is exceeded: 1 is bad input, 2 wrong use."""
 
 _TABLES = ("figures", "ranks", "collectives", "kernels")
+_CSV = click.option(
+    "--csv",
+    "as_csv",
+    type=click.Choice(_TABLES),
+    is_flag=False,
+    flag_value=_TABLES[0],
+    metavar="[TABLE]",
+    help="Print CSV (times in ns): figures (the default), ranks, collectives or kernels.",
+)
 
 
 @click.command(cls=SidesCommand)
 @side_options
 @click.option("--per-rank", is_flag=True, help="Also show each rank that both runs have.")
 @click.option("--all", "every", is_flag=True, help="Print every table in full: each collective and kernel.")
-@json_option
-@click.option(
-    "--csv",
-    "as_csv",
-    type=click.Choice(_TABLES),
-    is_flag=False,
-    flag_value="figures",
-    metavar="[TABLE]",
-    help="Print CSV (times in ns): figures (the default), ranks, collectives or kernels.",
-)
+@answer_options("html", csv=_CSV)
 @click.option("--html", type=OutputFile(), help="Write a page: both runs' Gantt charts on one axis, and the tables.")
 @click.option(
     "--html-steps",
@@ -72,7 +55,6 @@ _TABLES = ("figures", "ranks", "collectives", "kernels")
     old_name="--draw-steps",
     help="Steps that --html draws: 11:12 [those of median length].",
 )
-@output_option
 @click.option(
     "--include-outliers",
     is_flag=True,
@@ -95,12 +77,17 @@ _TABLES = ("figures", "ranks", "collectives", "kernels")
 @verbosity_options
 def command(
     sides: SideOptions,
+    per_rank: bool,
+    every: bool,
+    to: Destination,
+    html: Path | None,
+    html_steps: str | None,
     include_outliers: bool,
     limits: tuple[str, ...],
     fail_within_noise: bool,
     read_options: ReadOptions,
     verbosity: str,
-    **shown: Any,
+    **workload: float | None,
 ) -> None:
     """Compare two runs: how much longer or shorter a step of B is than one of A, what changed, and whether it is noise.
 
@@ -126,18 +113,22 @@ def command(
       dptrace diff runs/main runs/branch --fail-if 'wall > +3%' --fail-if 'mfu < -2%'
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
-    workload = {name: shown.pop(name) for name in WORKLOAD_OPTIONS}
-    output_options = _OutputOptions(**shown)
-    output_options.check()
+    drawn_steps = _drawn_steps(html_steps, html, to)
     from dptrace.comparison.compare import compare
     from dptrace.comparison.thresholds import parse
+    from dptrace.viewers.terminal.comparison import texts_below
 
     parsed = [parse(limit) for limit in limits]
     before, after = _opened(sides, workload, read_options, verbosity)
     comparison = compare(before, after, include_outliers)
     crossings = [limit.check(comparison, fail_within_noise) for limit in parsed]
-    _show(comparison, crossings, output_options, verbosity)
-    if output_options.as_tables and output_options.output is None and output_options.html is None:
+    answer = _answer(comparison, crossings, every, per_rank, to.table or _TABLES[0], drawn_steps)
+    to.write(answer)
+    if not to.on_terminal:
+        print_notes((*comparison.differences, *texts_below(comparison)))
+    if html is not None:
+        replace(to, output=html, form="html").write(answer)
+    elif to.on_terminal:
         print_hint(f"Next: dptrace diff {quoted_paths(sides.arguments)} --html diff.html", verbosity)
     for crossing in crossings:
         click.echo(sanitize(crossing.text), err=True)
@@ -155,38 +146,39 @@ def _opened(
     return before, after
 
 
-@dataclass(frozen=True)
-class _OutputOptions:
-    """What to print or draw, and where."""
+def _answer(
+    comparison: Comparison,
+    crossings: Sequence[ThresholdResult],
+    every: bool,
+    per_rank: bool,
+    table: str,
+    drawn_steps: tuple[int, int] | None,
+) -> Answer:
+    def tables(console: Console) -> None:
+        from dptrace.viewers.terminal.comparison import print_comparison
 
-    as_json: bool
-    as_csv: str | None
-    per_rank: bool
-    every: bool
-    html: Path | None
-    html_steps: str | None
-    output: Path | None
-    force: bool
+        print_comparison(comparison, console, every, per_rank)
 
-    @property
-    def as_tables(self) -> bool:
-        return not self.as_json and not self.as_csv
+    def data() -> object:
+        return comparison.to_dict() | {"limits": [crossing.to_dict() for crossing in crossings]}
 
-    @property
-    def drawn_steps(self) -> tuple[int, int] | None:
-        return None if self.html_steps is None else _pair(self.html_steps)
+    def page() -> str:
+        from dptrace.viewers.pages.comparison import document
 
-    def check(self) -> None:
-        """Refuse options that would be ignored, and files that would be overwritten."""
-        output, html = self.output, self.html
-        check_answer(output, self.force, self.as_json, bool(self.as_csv))
-        if self.drawn_steps is not None and html is None:
-            raise UsageError("--html-steps chooses what --html draws; add --html FILE.")
-        if html is None:
-            return
-        if output is not None and output.resolve() == html.resolve():
-            raise UsageError(f"{output} can't hold both the page and the tables.")
-        check_page(html, self.force)
+        return document(comparison, drawn_steps)
+
+    return Answer(tables, data, getattr(comparison, table), page)
+
+
+def _drawn_steps(steps: str | None, html: Path | None, to: Destination) -> tuple[int, int] | None:
+    """Return which steps are drawn, after refusing a page that would be overwritten or not drawn."""
+    if html is not None:
+        if to.output is not None and to.output.resolve() == html.resolve():
+            raise UsageError(f"{html} can't hold both the page and the tables.")
+        check_file(html, to.force, ("html",))
+    if steps is not None and html is None and to.form != "html":
+        raise UsageError("--html-steps chooses what --html draws; add --html FILE.")
+    return None if steps is None else _pair(steps)
 
 
 def _pair(text: str) -> tuple[int, int]:
@@ -197,37 +189,3 @@ def _pair(text: str) -> tuple[int, int]:
             f"--html-steps {text}: expected a step of A and one of B, for example 11:12, or one for both, 11."
         )
     return int(match[1]), int(match[2] or match[1])
-
-
-def _show(
-    comparison: Comparison, crossings: Sequence[ThresholdResult], output_options: _OutputOptions, verbosity: str
-) -> None:
-    """Print tables, JSON or CSV, and write the page."""
-    output = output_options.output
-    if output_options.as_json:
-        content = comparison.to_dict() | {"limits": [crossing.to_dict() for crossing in crossings]}
-        emit(json_text(content), output)
-    elif output_options.as_csv:
-        emit(csv_text(getattr(comparison, output_options.as_csv)()), output)
-    else:
-        from dptrace.viewers.terminal.comparison import print_comparison
-
-        every, per_rank = output_options.every, output_options.per_rank
-        print_tables(lambda console: print_comparison(comparison, console, every, per_rank), output)
-    if not output_options.as_tables or output is not None:
-        from dptrace.viewers.terminal.comparison import texts_below
-
-        print_notes((*comparison.differences, *texts_below(comparison)))
-    if output is not None:
-        print_hint(f"Wrote {output}.", verbosity)
-    if output_options.html is not None:
-        _write_page(comparison, output_options.html, output_options.drawn_steps, verbosity)
-
-
-def _write_page(comparison: Comparison, html: Path, steps: tuple[int, int] | None, verbosity: str) -> None:
-    from dptrace.viewers.pages.comparison import document
-
-    with progress("Drawing", verbosity, measured=False):
-        page = document(comparison, steps)
-    write_text(html, page)
-    print_hint(f"Wrote {html} ({byte_size(len(page.encode()))}).", verbosity)

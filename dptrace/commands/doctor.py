@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.shared.options import json_option, output_option, quiet_option
-from dptrace.commands.shared.output import check_answer, print_hint, write_text
+from dptrace.commands.shared.answer import Destination, answer_options
+from dptrace.commands.shared.options import quiet_option
+from dptrace.commands.shared.output import print_hint
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--selftest", "with_selftest", is_flag=True, help="Record for about 10 s, and check the recording.")
-@json_option
-@output_option
+@answer_options()
 @quiet_option
-def command(with_selftest: bool, as_json: bool, output: Path | None, force: bool, verbosity: str) -> None:
+def command(with_selftest: bool, to: Destination, verbosity: str) -> None:
     """Check Python, torch, GPUs, their driver and links, NCCL and gloo, and list what will work.
 
     The exit code is 0 even if something is missing, and 1 only if dptrace's own dependencies can't be imported.
@@ -44,19 +43,17 @@ def command(with_selftest: bool, as_json: bool, output: Path | None, force: bool
     """
     from dptrace.doctor.environment import examine
 
-    check_answer(output, force, as_json)
     report = examine()
     test = _selftest(report, verbosity) if with_selftest else None
     content = asdict(report) | ({"selftest": asdict(test) | {"works": test.works}} if test else {})
     lines = [*_lines(report), *(_selftest_lines(test) if test else ())]
     # Not json_text: a package that it needs may be what is broken.
-    text = json.dumps(content, indent=1) + "\n" if as_json else "\n".join(lines) + "\n"
-    if output is None:
+    text = "\n".join(lines) + "\n" if to.as_text else json.dumps(content, indent=1) + "\n"
+    if to.on_terminal:
         click.echo(text, nl=False)
     else:
-        write_text(output, click.unstyle(text))
-        print_hint(f"Wrote {output}.", verbosity)
-    if not as_json and (test is None or test.works):
+        to.write_text(click.unstyle(text))
+    if to.as_text and (test is None or test.works):
         print_hint(f"Next: {_next(report)}", verbosity)
     if report.broken or (test is not None and not test.works):
         raise SystemExit(1)

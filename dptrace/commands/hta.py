@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file
 from dptrace.commands.shared.numbers import NumberType, Whole
-from dptrace.commands.shared.options import (
-    RenamedOption,
-    group,
-    json_option,
-    output_option,
-    quiet_option,
-    strict_option,
-)
-from dptrace.commands.shared.output import (
-    OutputFile,
-    check_answer,
-    check_page,
-    csv_text,
-    emit,
-    json_text,
-    print_hint,
-    print_notes,
-    print_tables,
-    write_text,
-)
+from dptrace.commands.shared.options import RenamedOption, group, quiet_option, strict_option
+from dptrace.commands.shared.output import OutputFile, print_hint, print_notes
 from dptrace.commands.shared.progress import progress
 from dptrace.core.patterns import compiled
 from dptrace.core.text import sanitize
@@ -127,25 +111,20 @@ Examples:
 @click.argument("paths", metavar="RUN...", nargs=-1, type=click.Path())
 @click.argument("analysis", metavar="ANALYSIS")
 @click.option("--list", is_eager=True, is_flag=True, expose_value=False, callback=_list, help="Describe the analyses.")
-@json_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print a table as CSV; --table chooses one of several.")
+@answer_options("html", csv="Print a table as CSV; --table chooses one of several.")
 @click.option("--table", "only", metavar="NAME", help="Print only this table.")
 @click.option("--html", "page", type=OutputFile(), metavar="FILE", help="Write tables and HTA's plots as one page.")
 @click.option("--all", "every", is_flag=True, help="Print every table in full.")
-@output_option
 @strict_option
 @group(*_OPTIONS)
 @quiet_option
 def command(
     paths: tuple[str, ...],
     analysis: str,
-    as_json: bool,
-    as_csv: bool,
+    to: Destination,
     only: str | None,
     page: Path | None,
     every: bool,
-    output: Path | None,
-    force: bool,
     strict: bool,
     against: tuple[str, ...],
     verbosity: str,
@@ -158,29 +137,33 @@ def command(
     """
     options = Options(**choices)
     _check(paths, analysis, options, against)
-    if as_json + as_csv + (page is not None) > 1 or (page is not None and output is not None):
-        raise UsageError("Choose one of --json, --csv and --html; --html names its file, so leave -o out with it.")
-    check_answer(output, force, as_json, as_csv)
     if page is not None:
-        check_page(page, force)
-    written = page or output
-    from dptrace.hta.analyses import analyze
+        if to.output is not None or not to.as_text:
+            raise UsageError("Choose one of --json, --csv and --html; --html names its file, so leave -o out with it.")
+        to = replace(to, output=page, form=check_file(page, to.force, ("html",)))
+    from dptrace.hta.analyses import analyze, plain_records
     from dptrace.readers.sources.discovery import find
 
     second = find(against) if against else None
     with progress("Analyzing", verbosity, measured=False):
-        result = analyze(analysis, find(paths), options, second, strict, page is not None, force)
-    result = _chosen(result, analysis, only, as_csv)
-    if page is not None:
-        write_text(page, _html(result, analysis, paths))
-    elif as_json or as_csv:
-        emit(_json(result, analysis) if as_json else csv_text(next(iter(result.tables.values()))), output)
-    else:
-        _print(result, analysis, every, output)
+        result = analyze(analysis, find(paths), options, second, strict, to.form == "html", to.force)
+    result = _chosen(result, analysis, only, to.form == "csv")
+
+    def tables(console: Console) -> None:
+        from dptrace.viewers.terminal.tables.data_frame import print_frame
+
+        for name, frame in result.tables.items():
+            print_frame(frame, f"{analysis}: {name.replace('_', ' ')}", console, every)
+
+    def data() -> object:
+        records = {name: plain_records(frame) for name, frame in result.tables.items()}
+        return {"schema": 1, "analysis": analysis, "tables": records, "notes": list(result.notes)}
+
+    to.write(Answer(tables, data, lambda: next(iter(result.tables.values())), lambda: _html(result, analysis, paths)))
     print_notes(result.notes)
-    for name in filter(None, (*result.written, written)):
+    for name in result.written:
         print_hint(f"Wrote {name}.", verbosity)
-    if not (result.written or written) and not as_json and not as_csv and ANALYSES[analysis].has_plots:
+    if to.on_terminal and not result.written and ANALYSES[analysis].has_plots:
         print_hint(f"Next: add --html {analysis}.html to draw it.", verbosity)
 
 
@@ -228,8 +211,6 @@ def _flag(name: str) -> str:
 
 def _chosen(result: Result, analysis: str, only: str | None, one: bool) -> Result:
     """Keep the requested table; CSV holds only one."""
-    from dataclasses import replace
-
     names = ", ".join(result.tables)
     if only is not None:
         if only not in result.tables:
@@ -245,20 +226,3 @@ def _html(result: Result, analysis: str, paths: tuple[str, ...]) -> str:
 
     run = sanitize(" ".join(paths))
     return plotly_page(f"{analysis}: {run}", ANALYSES[analysis].summary, result.tables, result.figures, result.notes)
-
-
-def _json(result: Result, analysis: str) -> str:
-    from dptrace.hta.analyses import plain_records
-
-    tables = {name: plain_records(frame) for name, frame in result.tables.items()}
-    return json_text({"schema": 1, "analysis": analysis, "tables": tables, "notes": list(result.notes)})
-
-
-def _print(result: Result, analysis: str, every: bool, output: Path | None) -> None:
-    from dptrace.viewers.terminal.tables.data_frame import print_frame
-
-    def show(console: Console) -> None:
-        for name, frame in result.tables.items():
-            print_frame(frame, f"{analysis}: {name.replace('_', ' ')}", console, every)
-
-    print_tables(show, output)

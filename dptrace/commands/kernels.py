@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.answer import Answer, Destination, answer_options
 from dptrace.commands.shared.numbers import Amount, Whole
-from dptrace.commands.shared.options import (
-    Selection,
-    gains_option,
-    json_option,
-    opening_options,
-    output_option,
-    run_options,
-)
-from dptrace.commands.shared.output import (
-    check_answer,
-    csv_text,
-    emit,
-    json_text,
-    print_hint,
-    print_notes,
-    print_tables,
-)
+from dptrace.commands.shared.options import Selection, gains_option, opening_options, run_options
+from dptrace.commands.shared.output import print_notes
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.commands.shared.workload_options import with_workload
 from dptrace.core.numbers import AMOUNT
@@ -34,6 +19,8 @@ from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dptrace.run.run import Run
 
 _SCHEMA = 1
@@ -62,12 +49,15 @@ _SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: s
 @click.option("--no-findings", "findings", flag_value=False, default=True, help="Do not look for what slows compute.")
 @gains_option
 @click.option("--peak-tflops", type=Amount(AMOUNT), metavar="N", help=_PEAK)
-@json_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each row of the table (times in ns).")
-@output_option
+@answer_options(csv="Print a CSV row for each row of the table (times in ns).")
 @opening_options
 def command(
-    paths: tuple[str, ...], selection: Selection, read_options: ReadOptions, verbosity: str, **shown: Any
+    paths: tuple[str, ...],
+    selection: Selection,
+    read_options: ReadOptions,
+    to: Destination,
+    verbosity: str,
+    **shown: Any,
 ) -> None:
     """List what the devices of RUN compute: kernels, operators with their shapes, modules, annotations, phases.
 
@@ -88,27 +78,32 @@ def command(
       dptrace kernels runs/ddp --by module --match 'layers\\.3'
       dptrace kernels runs/ddp --by kernel --kind communication --per-rank --csv > nccl.csv
     """
-    options = _Options(**shown)
+    options = _Options(to=to, **shown)
     options.check()
     read_options = replace(read_options, operators=options.by not in ("kernel", "phase") or options.looks_for_findings)
     run = with_workload(open_with_progress(paths, read_options, verbosity, selection), peak_tflops=options.peak_tflops)
     if options.by == "host":
-        _print_host(run, options)
+        to.write(_host_answer(run, options))
     else:
         wanted = options.looks_for_findings and gains_wanted(options.gains, paths)
-        _print_kernels(with_gains(run, verbosity) if wanted else run, options)
+        to.write(_kernel_answer(with_gains(run, verbosity) if wanted else run, options))
     print_notes(run.notes)
-    if options.output is not None:
-        print_hint(f"Wrote {options.output}.", verbosity)
 
 
-def _print_kernels(run: Run, options: _Options) -> None:
-    from dptrace.run.kernels import compute_findings_of, kernel_summary, select_rows
+def _kernel_answer(run: Run, options: _Options) -> Answer:
+    from dptrace.run.kernels import compute_findings_of, flat_frame, kernel_summary, select_rows
 
     summary = kernel_summary(run, options.by, options.kind, options.per_rank)
     rows = select_rows(summary.rows, options.match, options.sort or "total", options.top)
     found = compute_findings_of(run) if options.looks_for_findings else None
-    if options.as_json:
+
+    def tables(console: Console) -> None:
+        from dptrace.viewers.terminal.tables.kernels import print_kernels
+
+        most = options.top or _MOST_ROWS
+        print_kernels(summary, rows, console, options.full_names, most, found or (), on_cpu=run.on_cpu)
+
+    def data() -> object:
         head: dict[str, Any] = {
             "schema": _SCHEMA,
             "run": run.path,
@@ -119,54 +114,34 @@ def _print_kernels(run: Run, options: _Options) -> None:
         head |= {"wall_ns": summary.wall_ns, "totals": summary.totals, "notes": list(run.notes)}
         head |= {"flops": summary.flops.to_dict()} if summary.flops is not None else {}
         head |= {"findings": [finding.to_dict() for finding in found]} if found is not None else {}
-        emit(json_text({**head, "rows": rows}), options.output)
-    elif options.as_csv:
-        _print_csv(rows, options)
-    else:
-        from dptrace.viewers.terminal.tables.kernels import print_kernels
+        return {**head, "rows": rows}
 
-        most = options.top or _MOST_ROWS
-        print_tables(
-            lambda console: print_kernels(
-                summary, rows, console, options.full_names, most, found or (), on_cpu=run.on_cpu
-            ),
-            options.output,
-        )
+    return Answer(tables, data, lambda: flat_frame(rows))
 
 
-def _print_host(run: Run, options: _Options) -> None:
-    from dptrace.run.kernels import launch_table, select_rows
+def _host_answer(run: Run, options: _Options) -> Answer:
+    from dptrace.run.kernels import flat_frame, launch_table, select_rows
 
     rows, figures = launch_table(run, options.per_rank)
     rows = select_rows(rows, options.match, options.sort or "self", options.top)
-    if options.as_json:
-        head: dict[str, Any] = {
-            "schema": _SCHEMA,
-            "run": run.path,
-            "by": "host",
-            "ranks": list(run.ranks),
-            "launch": figures,
-        }
-        emit(json_text({**head, "notes": list(run.notes), "rows": rows}), options.output)
-    elif options.as_csv:
-        _print_csv(rows, options)
-    else:
+
+    def tables(console: Console) -> None:
         from dptrace.viewers.terminal.tables.launches import print_host
 
-        most = options.top or _MOST_ROWS
-        print_tables(lambda console: print_host(rows, figures, console, most), options.output)
+        print_host(rows, figures, console, options.top or _MOST_ROWS)
 
+    def data() -> object:
+        head = {"schema": _SCHEMA, "run": run.path, "by": "host", "ranks": list(run.ranks), "launch": figures}
+        return {**head, "notes": list(run.notes), "rows": rows}
 
-def _print_csv(rows: list[dict[str, Any]], options: _Options) -> None:
-    from dptrace.run.kernels import flat_frame
-
-    emit(csv_text(flat_frame(rows)), options.output)
+    return Answer(tables, data, lambda: flat_frame(rows))
 
 
 @dataclass(frozen=True)
 class _Options:
     """What to list, and where."""
 
+    to: Destination
     by: str
     kind: str
     per_rank: bool
@@ -177,20 +152,15 @@ class _Options:
     findings: bool
     gains: bool | None
     peak_tflops: float | None
-    as_json: bool
-    as_csv: bool
-    output: Path | None
-    force: bool
 
     @property
     def looks_for_findings(self) -> bool:
         """Whether findings are computed; CSV has rows only, and --by host lists another side."""
-        return self.findings and not self.as_csv and self.by != "host"
+        return self.findings and self.to.form != "csv" and self.by != "host"
 
     def check(self) -> None:
-        """Refuse options that would be ignored, a pattern that is none, and a file that would be overwritten."""
-        check_answer(self.output, self.force, self.as_json, self.as_csv)
-        if self.full_names and (self.as_json or self.as_csv):
+        """Refuse options that would be ignored, and a pattern that is none."""
+        if self.full_names and not self.to.as_text:
             raise UsageError("--json and --csv have both the short and the full names; leave --full-names out.")
         if self.by == "host" and (self.kind != "all" or (self.sort or "self") not in _SORTS_OF_HOST):
             orders = ", ".join(_SORTS_OF_HOST)
@@ -205,7 +175,7 @@ class _Options:
         compiled(self.match or "", "--match")
 
     def _check_findings(self) -> None:
-        if not self.findings and (self.as_csv or self.by == "host"):
+        if not self.findings and (self.to.form == "csv" or self.by == "host"):
             raise UsageError("--csv and --by host have no findings; leave --no-findings out.")
         if self.gains and not self.looks_for_findings:
             raise UsageError("--gains is about findings, which --csv, --by host and --no-findings leave out.")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from dptrace.commands.shared.answer import check_file
 from dptrace.commands.shared.options import Selection, force_option, gains_option, opening_options, run_options
-from dptrace.commands.shared.output import OutputFile, check_page, print_hint, quoted_paths
+from dptrace.commands.shared.output import OutputFile, print_hint, quoted_paths
 from dptrace.commands.shared.pages import file_stem, write_page
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.load.options import ReadOptions
@@ -38,7 +39,7 @@ def command(
       dptrace report runs/ddp -o ddp-report.html
     """
     path = output or Path(f"{file_stem(paths[0])}-report.html")
-    check_page(path, force)
+    check_file(path, force, ("html",))
     run = open_with_progress(paths, read_options, verbosity, selection)
     run = with_gains(run, verbosity) if gains_wanted(gains, paths) else run
     from dptrace.viewers.pages.report import document

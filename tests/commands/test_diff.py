@@ -148,7 +148,6 @@ def test_ranks_and_steps_can_be_chosen() -> None:
         ((NAIVE, NAIVE, "--html-steps", "1"), 2, "add --html"),
         ((NAIVE, NAIVE, "--html", "x.html", "--html-steps", "a"), 2, "for example 11:12"),
         ((NAIVE, NAIVE, "--ranks", "7"), 2, "Choose from 0, 1"),
-        ((NAIVE, NAIVE, "-o", "x.json"), 2, "add --json"),
         ((NAIVE, NAIVE, "-o", "x", "--html", "x"), 2, "both the page and the tables"),
         ((NAIVE, NAIVE, "--html", "none/x.html"), 2, "create it first"),
     ],

@@ -40,8 +40,8 @@ CASES = [
     "predict runs/a --json -o runs/a/rank0.json",
     "predict --params 7e9 --links links.json --json -o links.json",
     "view runs/a -o hard.html",
-    "view runs/a --svg runs/a/rank0.json",
-    "view runs/a --png runs/a/rank0.json",
+    "view runs/a --svg hard.svg",
+    "view runs/a --png hard.png",
     "view runs/a --figure hard.svg",
     "view runs/b --against runs/a -o hard.html",
     "report runs/a -o ./runs/../hard.html",
@@ -75,7 +75,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
             training_step(KinetoFile(rank, 2), 1, 0).write(tree / "runs" / name / f"rank{rank}.json")
         (tree / "runs" / name / "run.json").write_text("{}")
     shutil.make_archive(str(tree / "packed"), "zip", tree / "runs", "a")
-    for link in ("hard.csv", "hard.html", "hard.svg"):
+    for link in ("hard.csv", "hard.html", "hard.svg", "hard.png"):
         os.link(tree / "runs" / "a" / "rank0.json", tree / link)
     (tree / "link.json").symlink_to("runs/a/rank1.json")
     (tree / "folder").symlink_to("runs/a")

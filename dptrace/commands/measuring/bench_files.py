@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dptrace.commands.shared.output import csv_text, write_text
-from dptrace.commands.shared.pages import write_picture
+from dptrace.commands.shared.pages import write_png
 from dptrace.core.units import plural
 
 if TYPE_CHECKING:
@@ -100,5 +100,5 @@ def _pictures(folder: Path, charts: Sequence[tuple[ChartText, Drawing]], png: bo
         write_text(svg_path, text)
         count += 1 + png
         if png:
-            write_picture(text, png_path, _PNG_WIDTH)
+            write_png(text, png_path, _PNG_WIDTH)
     return count

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.answer import check_file
 from dptrace.commands.shared.numbers import NumberType, Whole
 from dptrace.commands.shared.options import (
     check_machines,
@@ -21,7 +22,6 @@ from dptrace.commands.shared.options import (
 )
 from dptrace.commands.shared.output import (
     OutputFile,
-    check_page,
     console,
     emit,
     json_text,
@@ -30,7 +30,6 @@ from dptrace.commands.shared.output import (
     write_text,
 )
 from dptrace.commands.shared.progress import progress
-from dptrace.core.files import check_output
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
@@ -113,10 +112,9 @@ def command(source: Path | None, as_json: bool, verbosity: str, **options: Any) 
         raise UsageError(f"--html {html}: is also the file of -o; choose two different files.")
     if source is None and output is None and not as_json:
         output = _DEFAULT_OUTPUT
-    if output is not None:
-        check_output(output, options["force"])
-    if html is not None:
-        check_page(html, options["force"])
+    for path, form in ((output, "json"), (html, "html")):
+        if path is not None:
+            check_file(path, options["force"], (form,))
     if source is not None:
         from dptrace.bench.links.launch import read_links
 

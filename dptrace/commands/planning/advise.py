@@ -9,17 +9,15 @@ import click
 
 from dptrace.commands.planning.description_options import plan_of, plan_options
 from dptrace.commands.planning.picture import chart_of, page_of
+from dptrace.commands.shared.answer import Answer, Destination, answer_options
 from dptrace.commands.shared.options import (
     Selection,
-    drawn_output_option,
     given_options,
-    json_option,
     reading_options,
     selection_options,
     verbosity_options,
 )
-from dptrace.commands.shared.output import check_answer, print_notes
-from dptrace.commands.shared.pages import DRAWN, write_answer
+from dptrace.commands.shared.output import print_notes
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
@@ -43,8 +41,7 @@ _ALL = "Show every plan and item, the sources of rules, and how gains were compu
 @selection_options
 @reading_options
 @click.option("--all", "every", is_flag=True, help=_ALL)
-@json_option
-@drawn_output_option
+@answer_options("html", "svg", "png")
 @verbosity_options
 def command(
     run: str | None,
@@ -52,9 +49,7 @@ def command(
     selection: Selection,
     read_options: ReadOptions,
     every: bool,
-    as_json: bool,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     verbosity: str,
     **described: Any,
 ) -> None:
@@ -66,22 +61,23 @@ def command(
     The checklists then say what each change gains; with --strategy they are about that plan. For a recording, dptrace
     says what limits its step and what to change, with gains from its findings and from replays.
     """
-    _check(output, force, as_json, recorded=run is not None)
     if run is not None:
+        if to.form in ("html", "svg", "png"):
+            raise UsageError(f"{to.output}: the advice on a recording is tables; name the file .txt, .md or .json.")
         content = _recorded(run, {*described, "links"}, selection, read_options, verbosity)
     else:
         from dptrace.model.advice.advice_report import advice_report
 
         content = advice_report(plan_of(described, links))
-    _write(content, every, as_json, output, verbosity)
+    to.write(
+        Answer(
+            lambda console: _print(content, every, console),
+            lambda: content,
+            page=lambda: page_of(content),
+            chart=lambda: chart_of(content),
+        )
+    )
     print_notes(content["assumptions"])
-
-
-def _check(output: Path | None, force: bool, as_json: bool, recorded: bool) -> None:
-    """Refuse files that would be overwritten, or hold something else than their names say."""
-    check_answer(output, force, as_json, draws=DRAWN)
-    if recorded and output is not None and output.suffix.lower() in DRAWN:
-        raise UsageError(f"{output}: the advice on a recording is tables; name a .txt file, or add --json.")
 
 
 def _recorded(
@@ -96,18 +92,6 @@ def _recorded(
     opened = open_with_progress((run,), read_options, verbosity, selection)
     with progress("Replaying", verbosity) as show:
         return recorded_advice(opened, lambda fraction: show(fraction, ""))
-
-
-def _write(content: dict[str, Any], every: bool, as_json: bool, output: Path | None, verbosity: str) -> None:
-    write_answer(
-        content,
-        output,
-        as_json,
-        verbosity,
-        show=lambda console: _print(content, every, console),
-        page=lambda: page_of(content),
-        chart=lambda: chart_of(content),
-    )
 
 
 def _print(content: dict[str, Any], every: bool, console: Console) -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import re
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.answer import Answer, Destination, answer_options
 from dptrace.commands.shared.numbers import NumberType, Whole
-from dptrace.commands.shared.options import force_option, given_options, json_option, quiet_option
-from dptrace.commands.shared.output import OutputFile, check_answer, emit, json_text, print_hint
-from dptrace.commands.shared.pages import write_page
+from dptrace.commands.shared.options import given_options, quiet_option
+from dptrace.commands.shared.output import print_hint
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.model.interconnects import SHORT_NAMES
 from dptrace.simulate.catalog import ENTRIES, OPTIONS, entry_named, explain, refuse_unused
 from dptrace.simulate.settings import DEFAULT_BYTES, DEFAULT_LINK, Settings, links_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _WIDTH = 80
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
@@ -80,16 +82,12 @@ The algorithm runs on small NumPy arrays, and its result is compared with NumPy'
 @click.option("--top-k", type=Whole(), default=1, metavar="K", help="Experts for a token, for moe [1].")
 @click.option("--capacity-factor", type=NumberType(), default=1.25, metavar="F", help="For moe [1.25].")
 @click.option("--step", type=Whole(), metavar="K", help=_STEP)
-@click.option("-o", "--output", type=OutputFile(), help="Write an animated page, or with --json the JSON.")
-@json_option
-@force_option
+@answer_options("html")
 @quiet_option
 def command(
     name: str,
     step: int | None,
-    output: Path | None,
-    as_json: bool,
-    force: bool,
+    to: Destination,
     verbosity: str,
     link: str | None,
     alpha: float | None,
@@ -99,25 +97,31 @@ def command(
     entry = entry_named(name)
     for option in given_options() & set(OPTIONS):
         refuse_unused(entry, option)
-    check_answer(output, force, as_json, draws=(".html",))
     within, between = links_of(link, alpha, bandwidth)
     explanation = explain(name, Settings(link=within, between=between, **fields))
     if step is not None and not 1 <= step <= len(explanation.steps):
         raise UsageError(
             f"--step {step}: {entry.name} with {explanation.ranks} ranks has {plural(len(explanation.steps), 'step')}."
         )
-    if as_json:
-        from dptrace.simulate.export import to_dict
 
-        emit(json_text(to_dict(explanation, step)), output)
-    elif output is not None:
-        from dptrace.viewers.explain.page import document
-
-        write_page(output, lambda: document(explanation, step or 0), verbosity)
-    else:
+    def show(console: Console) -> None:
         from dptrace.viewers.explain.terminal import lines
 
-        click.echo("\n".join(lines(explanation, _width(), step)))
+        width = _WIDTH if to.output is not None else _width()
+        console.print("\n".join(lines(explanation, width, step)), markup=False, soft_wrap=True)
+
+    def data() -> object:
+        from dptrace.simulate.export import to_dict
+
+        return to_dict(explanation, step)
+
+    def page() -> str:
+        from dptrace.viewers.explain.page import document
+
+        return document(explanation, step or 0)
+
+    to.write(Answer(show, data, page=page))
+    if to.on_terminal:
         print_hint(
             f"Animated: dptrace explain {entry.name} --ranks {explanation.ranks} -o {entry.name}.html", verbosity
         )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dptrace.commands.planning.description_options import description_of, memory_options
-from dptrace.commands.shared.options import given_options, json_option, output_option, quiet_option
-from dptrace.commands.shared.output import check_answer, emit, json_text, print_hint, print_notes, print_tables
+from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.options import given_options, quiet_option
+from dptrace.commands.shared.output import print_notes
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,17 +28,15 @@ Examples:
 @click.argument("run", metavar="[RUN]", required=False, type=click.Path())
 @memory_options
 @click.option("--cpu-offload", is_flag=True, help="Shards and optimizer are in the CPU's memory (fsdp, hsdp, zero3).")
-@json_option
-@output_option
+@answer_options()
 @quiet_option
-def command(run: str | None, as_json: bool, output: Path | None, force: bool, verbosity: str, **described: Any) -> None:
+def command(run: str | None, to: Destination, verbosity: str, **described: Any) -> None:
     """Compute the memory of a training: state, activations, what each GPU holds, and whether it fits.
 
     Describe the model by its parameters or its shape. State is counted by the number types and the optimizer, 16 bytes
     a parameter for Adam in mixed precision; activations by the formulas of Korthikanti et al. (arXiv 2205.05198).
     With the folder of a recording, its measured figures are listed next to the expected ones.
     """
-    check_answer(output, force, as_json)
     if run is not None:
         from dptrace.commands.planning.recording import recorded_memory
 
@@ -49,13 +47,8 @@ def command(run: str | None, as_json: bool, output: Path | None, force: bool, ve
         from dptrace.model.planning.memory_report import memory_report
 
         content = memory_report(description_of(described))
-    if as_json:
-        emit(json_text(content), output)
-    else:
-        print_tables(lambda console: _print(content, console), output)
+    to.write(Answer(lambda console: _print(content, console), lambda: content))
     print_notes(content["assumptions"])
-    if output is not None:
-        print_hint(f"Wrote {output}.", verbosity)
 
 
 def _print(content: dict[str, Any], console: Console) -> None:

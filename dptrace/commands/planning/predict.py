@@ -10,18 +10,16 @@ import click
 
 from dptrace.commands.planning.description_options import plan_of, plan_options
 from dptrace.commands.planning.picture import chart_of, page_of
+from dptrace.commands.shared.answer import Answer, Destination, answer_options
 from dptrace.commands.shared.numbers import Amount, NumberType
 from dptrace.commands.shared.options import (
     Selection,
-    drawn_output_option,
     given_options,
-    json_option,
     reading_options,
     selection_options,
     verbosity_options,
 )
-from dptrace.commands.shared.output import check_answer, print_notes
-from dptrace.commands.shared.pages import DRAWN, write_answer
+from dptrace.commands.shared.output import print_notes
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
@@ -51,8 +49,7 @@ _DESCRIBED = ("tokens", "links", "message_bytes", "gamma")
 @click.option("--tokens", type=Amount(), metavar="N", help="Tokens to train on: adds the days that it takes.")
 @selection_options
 @reading_options
-@json_option
-@drawn_output_option
+@answer_options("html", "svg", "png")
 @verbosity_options
 def command(
     run: str | None,
@@ -62,9 +59,7 @@ def command(
     tokens: float | None,
     selection: Selection,
     read_options: ReadOptions,
-    as_json: bool,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     verbosity: str,
     **described: Any,
 ) -> None:
@@ -75,7 +70,6 @@ def command(
     With the folder of a recorded data-parallel training, its own times are predicted for other numbers of ranks. The
     assumptions are printed with it; docs/guides/plan.md compares predictions with published measurements.
     """
-    check_answer(output, force, as_json, draws=DRAWN)
     if run is not None:
         content = _recorded(run, {*described, *_DESCRIBED}, selection, read_options, verbosity)
     elif message_bytes is not None:
@@ -85,18 +79,16 @@ def command(
     else:
         if gamma is not None:
             raise UsageError(f"--gamma {gamma:g}: is for one message; add --bytes.")
-        page = output is not None and output.suffix == ".html"
         from dptrace.model.planning.predict_report import predict_report
 
-        content = predict_report(plan_of(described, links), tokens, live=page)
-    write_answer(
-        content,
-        output,
-        as_json,
-        verbosity,
-        show=lambda console: (_print_recorded if "recorded" in content else _print)(content, console),
-        page=lambda: page_of(content),
-        chart=lambda: chart_of(content),
+        content = predict_report(plan_of(described, links), tokens, live=to.form == "html")
+    to.write(
+        Answer(
+            lambda console: (_print_recorded if "recorded" in content else _print)(content, console),
+            lambda: content,
+            page=lambda: page_of(content),
+            chart=lambda: chart_of(content),
+        )
     )
     print_notes(content.get("assumptions", ()))
 

@@ -7,26 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.replaying.sweep_output import write_sweep
 from dptrace.commands.replaying.whatif_options import ChangeOptions, change_options, check_changes
-from dptrace.commands.shared.options import (
-    Selection,
-    json_option,
-    opening_options,
-    output_option,
-    run_options,
-)
-from dptrace.commands.shared.output import (
-    OutputFile,
-    check_answer,
-    csv_text,
-    emit,
-    json_text,
-    print_hint,
-    print_notes,
-    print_tables,
-    quoted_paths,
-)
+from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.options import Selection, opening_options, run_options
+from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, quoted_paths
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.core.files import check_output
@@ -34,11 +18,14 @@ from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dptrace.replay.sweep import Sweep
     from dptrace.replay.whatif import WhatIf
     from dptrace.run.run import Run
+    from dptrace.viewers.base.marks import Drawing
 
-_PAGES, _PICTURES = (".html",), (".svg", ".png")
+_SWEEP_WIDTH = 960
 
 
 _EXAMPLES = """\b
@@ -55,8 +42,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @run_options
 @change_options
-@json_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each rank and figure (times in ns).")
+@answer_options("html", "svg", "png", csv="Print a CSV row for each rank and figure (times in ns).")
 @click.option(
     "--export",
     type=OutputFile(),
@@ -64,18 +50,14 @@ Examples:
     help="Write the predicted run for Perfetto or Chrome, as dptrace export.",
 )
 @click.option("--all", "every", is_flag=True, help="Print every rank.")
-@output_option
 @opening_options
 def command(
     paths: tuple[str, ...],
     selection: Selection,
     different: ChangeOptions,
-    as_json: bool,
-    as_csv: bool,
+    to: Destination,
     export: Path | None,
     every: bool,
-    output: Path | None,
-    force: bool,
     read_options: ReadOptions,
     verbosity: str,
 ) -> None:
@@ -89,42 +71,36 @@ def command(
     the error of the replay of the unchanged run, with a range, and with the reasons to doubt it. Several changes apply
     together. Without any change, the run is replayed as recorded.
     """
-    _check(output, export, as_json, as_csv, force)
+    _check(to, export)
     changes, swept = different.parsed(), different.swept()
     check_changes(changes, swept)
-    if swept is None and output is not None and output.suffix in _PICTURES:
-        raise UsageError(f"{output}: a chart compares several values, for example --bucket-cap-mb 1,4,25.")
-    if swept is not None and (as_csv or export is not None):
+    if swept is None and to.form in ("svg", "png"):
+        raise UsageError(f"{to.output}: a chart compares several values, for example --bucket-cap-mb 1,4,25.")
+    if swept is not None and (to.form == "csv" or export is not None):
         raise UsageError("Several values are printed as text, --json, a page or a chart: leave --csv and --export out.")
     run = open_with_progress(paths, read_options, verbosity, selection)
     if swept is not None:
-        write_sweep(_swept(run, changes, *swept, verbosity), output, as_json, verbosity)
+        to.write(_sweep_answer(_swept(run, changes, *swept, verbosity)))
         print_notes(run.notes)
         return
     with progress("Replaying", verbosity, measured=False):
         answer = run.whatif(**changes)
-    if output is not None and output.suffix in _PAGES:
-        _write_page(run, answer, output, verbosity)
-        output = None
-    _print(answer, output, as_json, as_csv, every)
+    to.write(_answer(run, answer, every))
     print_notes(run.notes)
     if export is not None:
-        _export(answer, export, verbosity, force)
-    elif output is None and not (as_json or as_csv):
+        _export(answer, export, verbosity, to.force)
+    elif to.on_terminal:
         print_hint(f"Next: dptrace critical-path {quoted_paths(paths)}", verbosity)
-    if output is not None:
-        print_hint(f"Wrote {output}.", verbosity)
 
 
-def _check(output: Path | None, export: Path | None, as_json: bool, as_csv: bool, force: bool) -> None:
-    """Refuse files that would be overwritten or hold something else than their names say, before a long read."""
-    if output is not None and output == export:
-        raise UsageError(f"{output} can't be both the answer and the predicted run: name two files.")
-    check_answer(output, force, as_json, as_csv, (*_PAGES, *_PICTURES))
+def _check(to: Destination, export: Path | None) -> None:
+    """Refuse a file of the predicted run that would be overwritten or has no fitting name, before a long read."""
     if export is not None:
-        check_output(export, force)
         from dptrace.export.formats import format_of
 
+        if to.output == export:
+            raise UsageError(f"{export} can't be both the answer and the predicted run: name two files.")
+        check_output(export, to.force)
         format_of(export)
 
 
@@ -141,25 +117,39 @@ def _swept(run: Run, changes: dict[str, Any], name: str, values: list[float], ve
     return Sweep.of(option, distinct, answers)
 
 
-def _write_page(run: Run, answer: WhatIf, output: Path, verbosity: str) -> None:
-    """Draw the predicted run below the measured one."""
-    from dptrace.commands.shared.pages import write_page
-    from dptrace.viewers.gantt.pair.page import document
-    from dptrace.viewers.terminal.replay.whatif import sentence
+def _sweep_answer(sweep: Sweep) -> Answer:
+    def tables(console: Console) -> None:
+        from dptrace.viewers.terminal.replay.whatif_sweep import print_sweep
 
-    verdict = (sentence(answer).plain, *(doubt.text for doubt in answer.doubts))
-    write_page(output, lambda: document(run, answer.run, verdict=verdict), verbosity)
+        print_sweep(sweep, console)
+
+    def page() -> str:
+        from dptrace.viewers.pages.whatif_sweep import document
+
+        return document(sweep)
+
+    def chart() -> Drawing:
+        from dptrace.viewers.pages.whatif_sweep import sweep_chart
+
+        return sweep_chart(sweep)
+
+    return Answer(tables, sweep.to_dict, page=page, chart=chart, picture_width=_SWEEP_WIDTH)
 
 
-def _print(answer: WhatIf, output: Path | None, as_json: bool, as_csv: bool, every: bool) -> None:
-    if as_json:
-        emit(json_text(answer.to_dict()), output)
-    elif as_csv:
-        emit(csv_text(answer.figures()), output)
-    else:
+def _answer(run: Run, answer: WhatIf, every: bool) -> Answer:
+    def tables(console: Console) -> None:
         from dptrace.viewers.terminal.replay.whatif import print_whatif
 
-        print_tables(lambda console: print_whatif(answer, console, every), output)
+        print_whatif(answer, console, every)
+
+    def page() -> str:
+        """Draw the predicted run below the measured one."""
+        from dptrace.viewers.gantt.pair.page import document
+        from dptrace.viewers.terminal.replay.whatif import sentence
+
+        return document(run, answer.run, verdict=(sentence(answer).plain, *(doubt.text for doubt in answer.doubts)))
+
+    return Answer(tables, answer.to_dict, answer.figures, page)
 
 
 def _export(answer: WhatIf, path: Path, verbosity: str, force: bool) -> None:

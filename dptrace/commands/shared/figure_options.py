@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dptrace.commands.shared.answer import form_of
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import Selection, field_of, group
-from dptrace.commands.shared.output import OutputFile, print_hint
-from dptrace.commands.shared.pages import svg_height, write_picture
+from dptrace.commands.shared.output import OutputFile, print_written, write_text
+from dptrace.commands.shared.pages import svg_height, write_png
 from dptrace.commands.shared.progress import progress
 from dptrace.core.files import atomic_write, check_output
-from dptrace.core.units import byte_size
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FigureOptions", "figure_options"]
 
-_KINDS = (".svg", ".pdf", ".png")
+_FORMS = ("svg", "pdf", "png")
 _DENSITY = 3
 """Pixels of a PNG for each pixel of the figure."""
 
@@ -58,8 +58,7 @@ class FigureOptions:
             from dptrace.viewers.gantt.svg.figure import FIGURE_WIDTHS
 
             FIGURE_WIDTHS.check(self.figure_width, "--figure-width")
-        if self.figure.suffix.lower() not in _KINDS:
-            raise UsageError(f"--figure {self.figure}: the name must end in .svg, .pdf or .png.")
+        form_of(self.figure, _FORMS)
         if other_output:
             raise UsageError(
                 "--figure draws the Gantt chart of one run into one file; leave -o, --text, --view, --svg, --png, "
@@ -75,11 +74,14 @@ class FigureOptions:
         assert path is not None
         with progress("Drawing", verbosity, measured=False):
             drawn = figure_svg(run, selection.steps is not None, selection.ranks is not None, width, self.annotate)
-            if path.suffix.lower() == ".pdf":
+            form = form_of(path, _FORMS)
+            if form == "pdf":
                 _write_pdf(drawn, path, width)
+            elif form == "png":
+                write_png(drawn, path, _DENSITY * width)
             else:
-                write_picture(drawn, path, _DENSITY * width)
-        print_hint(f"Wrote {path} ({byte_size(path.stat().st_size)}).", verbosity)
+                write_text(path, drawn)
+        print_written(path, verbosity)
 
 
 def _write_pdf(drawn: str, path: Path, width: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from dptrace.commands.shared.numbers import Whole
-from dptrace.commands.shared.output import NORMAL, QUIET, VERBOSE, OutputFile
+from dptrace.commands.shared.output import NORMAL, QUIET, VERBOSE
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 from dptrace.run.selection import ranks_of, steps_of
@@ -20,7 +20,6 @@ __all__ = [
     "Selection",
     "Toggle",
     "check_machines",
-    "drawn_output_option",
     "field_of",
     "force_option",
     "gains_option",
@@ -29,7 +28,6 @@ __all__ = [
     "json_option",
     "machine_options",
     "opening_options",
-    "output_option",
     "quiet_option",
     "reading_options",
     "run_argument",
@@ -124,14 +122,6 @@ gains_option = click.option(
 )
 """What a step would gain, as the argument *gains*: None leaves it to the size of the run."""
 force_option = click.option("--force", is_flag=True, help="Overwrite existing files.")
-
-_OUTPUT = "Write to this file instead of the terminal."
-output_option = group(click.option("-o", "--output", type=OutputFile(dash=True), help=_OUTPUT), force_option)
-"""-o and --force, for a verb whose answer goes to the terminal otherwise."""
-
-_DRAWN = "Write a page (.html), a chart (.svg, .png), or the text."
-drawn_output_option = group(click.option("-o", "--output", type=OutputFile(), help=_DRAWN), force_option)
-"""The same, for a verb that can also draw its answer."""
 
 
 class _Machines(Whole):

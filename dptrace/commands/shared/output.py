@@ -7,15 +7,16 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from io import StringIO
 from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from dptrace.core.files import atomic_write, check_output
+from dptrace.core.files import atomic_write
 from dptrace.core.text import sanitize, to_cell
-from dptrace.errors import UsageError
+from dptrace.core.units import byte_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,23 +27,20 @@ __all__ = [
     "QUIET",
     "VERBOSE",
     "OutputFile",
-    "check_answer",
-    "check_page",
     "console",
     "csv_text",
     "emit",
     "json_text",
     "print_hint",
     "print_notes",
-    "print_tables",
+    "print_written",
     "quoted_paths",
+    "tables_text",
     "write_text",
 ]
 
 QUIET, NORMAL, VERBOSE = "quiet", "normal", "verbose"
 
-_SUFFIXES = frozenset((".json", ".csv", ".html", ".htm", ".svg", ".png", ".pdf"))
-"""Names of files that say what is in them."""
 _FILE_WIDTH = 132
 """Columns of tables in a file or a pipe: enough that none is folded."""
 _TRAILING_BLANKS = re.compile(" +(?=\n)")
@@ -62,46 +60,6 @@ class OutputFile(click.Path):
         if str(value).endswith(tuple(filter(None, (os.sep, os.altsep)))):
             self.fail(f"{value} names a folder; name a file.", param, ctx)
         return None if value == "-" else super().convert(value, param, ctx)
-
-
-def check_answer(
-    output: Path | None, force: bool, as_json: bool, as_csv: bool | None = None, draws: tuple[str, ...] = ()
-) -> None:
-    """Check before any work that an answer can be written, and is what the name of its file says.
-
-    Args:
-        as_csv: None for a verb that writes no CSV.
-        draws: suffixes of the pages and pictures that the verb writes.
-
-    Raises:
-        UsageError: the message says what to do instead.
-    """
-    if as_json and as_csv:
-        raise UsageError("Choose one of --json and --csv.")
-    if output is None:
-        return
-    check_output(output, force)
-    suffix = output.suffix.lower()
-    kind = "json" if as_json else "csv" if as_csv else ""
-    if suffix not in _SUFFIXES or suffix == f".{kind}" or (not kind and suffix in draws):
-        return
-    if kind:
-        raise UsageError(f"{output}: --{kind} writes {kind.upper()}; name the file .{kind}.")
-    if suffix == ".json" or (suffix == ".csv" and as_csv is not None):
-        raise UsageError(f"{output} would hold tables; add --{suffix[1:]}, or name it .txt.")
-    named = " or ".join((".txt", *draws))
-    raise UsageError(f"{output}: this command does not write {suffix[1:].upper()}; name the file {named}.")
-
-
-def check_page(page: Path, force: bool) -> None:
-    """Check before any work that a page can be written, and that the name of its file says no other kind.
-
-    Raises:
-        UsageError: the message says what to do instead.
-    """
-    check_output(page, force)
-    if page.suffix.lower() in _SUFFIXES - {".html", ".htm"}:
-        raise UsageError(f"{page} would hold a page; name it .html.")
 
 
 def console(stderr: bool = False, piped_width: int = _FILE_WIDTH) -> Console:
@@ -145,13 +103,11 @@ def emit(text: str, output: Path | None) -> None:
         write_text(output, text)
 
 
-def print_tables(show: Callable[[Console], None], output: Path | None) -> None:
-    """Print tables on the terminal, or into a file at a width that folds none."""
-    if output is None:
-        show(console())
-        return
-    with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as file:
-        show(_console(file, _FILE_WIDTH))
+def tables_text(show: Callable[[Console], object]) -> str:
+    """Return tables as text for a file, at a width that folds none."""
+    text = StringIO()
+    show(_console(text, _FILE_WIDTH))
+    return text.getvalue()
 
 
 def json_text(content: object) -> str:
@@ -193,6 +149,12 @@ def print_hint(text: str, verbosity: str) -> None:
     """Print what was done or what to do next on stderr, so that stdout holds the answer alone."""
     if verbosity != QUIET:
         click.echo(sanitize(text), err=True)
+
+
+def print_written(path: Path, verbosity: str) -> None:
+    """Print that a file was written, and how large it is."""
+    size = path.stat().st_size  # a device and a pipe have none
+    print_hint(f"Wrote {path} ({byte_size(size)})." if size else f"Wrote {path}.", verbosity)
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.answer import check_file
 from dptrace.commands.shared.options import field_of, group
-from dptrace.commands.shared.output import OutputFile, check_page, console, print_hint, write_text
+from dptrace.commands.shared.output import OutputFile, console, print_hint, print_written, write_text
 from dptrace.commands.shared.pages import svg_height
 from dptrace.commands.shared.progress import progress
-from dptrace.core.files import atomic_write, check_output
-from dptrace.core.units import byte_size
+from dptrace.core.files import atomic_write
 from dptrace.errors import UsageError
 from dptrace.viewers.views.names import NAMES
 
@@ -34,7 +34,6 @@ _PAIR_HEADER_HEIGHT = 370
 
 _PICTURE_OPTIONS = {".png": "--png", ".svg": "--svg", ".pdf": "--figure"}
 """The option that writes a picture with such a suffix."""
-_SUFFIXES = frozenset((".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".pdf", ".html"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +75,12 @@ class PictureOptions:
         if pair and (self.svg is not None or not self.is_gantt):
             raise UsageError("--against draws two Gantt charts, as page, --png or --text; leave --view and --svg out.")
         for path, kind in ((self.svg, "svg"), (self.png, "png")):
-            if path is not None and path.suffix.lower() in _SUFFIXES - {f".{kind}"}:
-                raise UsageError(f"--{kind} writes {kind.upper()}, but {path.name} does not end in .{kind}.")
-        for path in filter(None, (self.svg, self.png)):
-            check_output(path, force)
+            if path is not None:
+                check_file(path, force, (kind,))
         if output is not None:
             if option := _PICTURE_OPTIONS.get(output.suffix.lower()):
                 raise UsageError(f"-o writes a page, named .html. For a picture use: {option} {output}")
-            check_page(output, force)
+            check_file(output, force, ("html",))
 
     def print(self, run: Run) -> None:
         """Print the view's table in the terminal."""
@@ -117,7 +114,7 @@ class PictureOptions:
                         f"! {height} pixels do not fit every row: use {fitting[1]}, or fewer --ranks.", verbosity
                     )
         for path in filter(None, (self.svg, self.png)):
-            print_hint(f"Wrote {path} ({byte_size(path.stat().st_size)}).", verbosity)
+            print_written(path, verbosity)
 
     def _drawn(self, run: Run) -> str:
         from dptrace.viewers.pages.view import picture

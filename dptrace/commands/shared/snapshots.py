@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptrace.commands.shared.output import emit, json_text, print_tables
+from dptrace.commands.shared.answer import Answer
 from dptrace.core.inputs import note_inputs
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from dptrace.readers.sources.source import Source
 
-__all__ = ["print_snapshots", "snapshots_in"]
+__all__ = ["snapshot_answer", "snapshots_in"]
 
 
 def snapshots_in(paths: tuple[str, ...]) -> list[Source]:
@@ -27,8 +27,8 @@ def snapshots_in(paths: tuple[str, ...]) -> list[Source]:
     return files if is_snapshot(files[0]) else []
 
 
-def print_snapshots(files: list[Source], as_json: bool, every: bool, output: Path | None) -> None:
-    """Print the snapshots as tables or JSON.
+def snapshot_answer(files: list[Source], every: bool) -> Answer:
+    """Return the snapshots as tables and JSON.
 
     Raises:
         TraceError: a file is a pickle, damaged, or no snapshot.
@@ -39,13 +39,13 @@ def print_snapshots(files: list[Source], as_json: bool, every: bool, output: Pat
 
     note_inputs([Path(file.address) for file in files])
     found = [(file.address, device_snapshots(read_snapshot(file))) for file in files]
-    if as_json:
+
+    def data() -> object:
         snapshots = [{"path": path, "devices": [device.to_dict() for device in devices]} for path, devices in found]
-        emit(json_text({"schema": 1, "snapshots": snapshots}), output)
-        return
+        return {"schema": 1, "snapshots": snapshots}
 
     def show(console: Console) -> None:
         for path, devices in found:
             print_snapshot(path, devices, console, every)
 
-    print_tables(show, output)
+    return Answer(show, data)

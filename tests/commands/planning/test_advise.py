@@ -68,7 +68,6 @@ def test_a_page_and_a_chart(tmp_path: Path) -> None:
     [
         ((), "--params 7e9"),
         (("--params", "7e9", "--json", "-o", "advice.html"), "advice.html"),
-        (("--params", "7e9", "-o", "advice.json"), "advice.json"),
         (("traces/ddp_cpu_2ranks", "-o", "advice.html"), "advice.html"),
         (("traces/ddp_cpu_2ranks", "--gpus", "8"), "--gpus"),
         (("--params", "7e9", "--ranks", "0"), "--ranks"),

@@ -95,7 +95,6 @@ def test_the_text_answers() -> None:
         (("--params", "7e9", "--gpu", "h1000"), "h1000"),
         (("--params", "7e9", "--strategy", "tp", "--tp", "3"), "tp 3"),
         (("--params", "7e9", "--layers", "70", "--hidden", "8192"), "7e+09"),
-        (("--params", "7e9", "-o", "out.json"), "out.json"),
         (("--params", "7e9", "--strategy", "3d", "--gpus", "64", "--batch", "7"), "--batch 7"),
         (("--params", "7e9", "--recompute-every", "2"), "add --recompute full"),
         (("--params", "7e9", "--recompute", "full", "--recompute-every", "99"), "the model has 32 layers"),

@@ -93,7 +93,6 @@ def test_a_page_and_charts(tmp_path: Path) -> None:
     ("arguments", "fact"),
     [
         (("--params", "7e9", "--json", "-o", "plan.html"), "plan.html"),
-        (("--params", "7e9", "-o", "plan.json"), "plan.json"),
         (("--params", "7e9", "--batch", "100", "--gpus", "64", "--strategy", "ddp"), "100"),
         (("--params", "7e9", "--precision", "fp8", "--gpu", "a100"), "fp8"),
         (("--params", "7e9", "--link", "5us:0GB/s"), "5us:0GB/s"),

@@ -50,7 +50,7 @@ def test_csv_has_the_slack_of_each_kernel(job: Path, tmp_path: Path) -> None:
 
 
 WRONG = (
-    *(["--step", "77"], ["--json", "--csv"], ["-o", "path.json"], ["--by", "module"]),
+    *(["--step", "77"], ["--json", "--csv"], ["--by", "module"]),
     *(["-o", "path.svg"], ["--csv", "-o", "path.html"]),
 )
 
@@ -84,12 +84,11 @@ def test_without_modules_their_table_is_empty(job: Path) -> None:
 
 @pytest.mark.heavy
 def test_a_page_shows_the_step(job: Path, tmp_path: Path) -> None:
-    """With the text in the terminal, as of a what-if; a second time only with --force."""
+    """Instead of text in the terminal; a second time only with --force."""
     page = tmp_path / "path.html"
     result = critical_path(job, "--step", "2", "-o", page)
 
     assert 0 == result.exit_code, result.output
-    assert "Step 2 takes 800 µs" in result.stdout
     assert '"path":{"step":"ProfilerStep#2"' in page.read_text(encoding="utf-8")
     assert 2 == critical_path(job, "-o", page).exit_code
     assert 0 == critical_path(job, "-o", page, "--force").exit_code

@@ -77,7 +77,7 @@ def test_the_predicted_run_is_written(job: Path, tmp_path: Path) -> None:
         ["--straggler", "0=20"],
         ["--straggler", "9=20ms"],
         ["--export", "predicted.txt"],
-        ["-o", "answer.json"],
+        ["-o", "answer.svg"],
         ["--json", "--csv"],
     ],
 )

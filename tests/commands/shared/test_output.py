@@ -23,8 +23,8 @@ from dptrace.commands.shared.output import (
     json_text,
     print_hint,
     print_notes,
-    print_tables,
     quoted_paths,
+    tables_text,
 )
 from tests.support.kineto_files import KinetoFile, training_step
 
@@ -38,11 +38,9 @@ def test_text_goes_to_a_file_or_to_stdout(tmp_path: Path, capsysbinary: pytest.C
     assert ["x.txt"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_tables_in_a_file_are_not_folded(tmp_path: Path) -> None:
+def test_tables_in_a_file_are_not_folded() -> None:
     """A line of 130 columns stays one."""
-    print_tables(lambda console: console.print("x" * 130), tmp_path / "x.txt")
-
-    assert "x" * 130 == (tmp_path / "x.txt").read_text().strip()
+    assert "x" * 130 + "\n" == tables_text(lambda console: console.print("x" * 130))
 
 
 @pytest.mark.parametrize("command", ["analyze", "view --text", "kernels"])
@@ -120,10 +118,7 @@ def test_a_dash_is_stdout_only_where_it_is_allowed() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "analyze RUN -o x.json",
         "analyze RUN --json -o x.csv",
-        "analyze RUN -o x.html",
-        "kernels RUN -o x.csv",
         "view RUN -o x.svg",
         "report RUN -o x.json",
         "diff RUN RUN --csv -o x.json",
@@ -131,16 +126,10 @@ def test_a_dash_is_stdout_only_where_it_is_allowed() -> None:
         "whatif RUN --csv -o x.json",
         "whatif RUN --json -o x.html",
         "critical-path RUN --json -o x.csv",
-        "critical-path RUN -o x.png",
-        "hta RUN overlap -o x.json",
         "hta RUN overlap --html x.csv",
-        "memory --params 1e9 -o x.csv",
         "predict --params 1e9 --json -o x.svg",
-        "advise --params 1e9 -o x.json",
-        "explain ring -o x.json",
         "explain ring --json -o x.html",
         "links --from links.json --html x.json",
-        "doctor -o x.json",
     ],
 )
 def test_a_file_holds_what_its_name_says(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

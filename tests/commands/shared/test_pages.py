@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.commands.shared.output import NORMAL, QUIET
-from dptrace.commands.shared.pages import file_stem, svg_height, write_answer, write_page
-from dptrace.viewers.base.marks import message
+from dptrace.commands.shared.pages import file_stem, svg_height, write_page
 
 
 def test_a_page_is_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,22 +41,3 @@ def test_a_name_is_safe_in_a_file_name(path: str, stem: str) -> None:
 def test_a_drawing_keeps_its_proportions() -> None:
     """Twice as wide is twice as high."""
     assert [150, 300] == [svg_height('<svg width="800.0" height="300">', width) for width in (400, 800)]
-
-
-@pytest.mark.parametrize(
-    ("name", "as_json", "start"),
-    [("a.html", False, "<page>"), ("a.SVG", False, "<svg"), ("a.txt", False, "text"), ("a.json", True, "{")],
-)
-def test_the_name_of_a_file_says_how_an_answer_is_written(tmp_path: Path, name: str, as_json: bool, start: str) -> None:
-    """A page, a chart, the text, or JSON."""
-    write_answer(
-        {"schema": 1},
-        tmp_path / name,
-        as_json,
-        QUIET,
-        show=lambda console: console.print("text"),
-        page=lambda: "<page>",
-        chart=lambda: message("A chart", "of nothing"),
-    )
-
-    assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)

@@ -126,7 +126,10 @@ def test_several_lists_are_read_as_one(
 
     assert sum(len(file.events) for file in files) == len(trace)
     assert (False, (f"t.json: Holds {lists} lists of events; they were read as one.",)) == (trace.cut, trace.damage)
-    assert (None if joined == "bare lists" else 3, BASE_NS * (joined != "bare lists")) == (trace.rank, trace.start_ns[0])
+    assert (None if joined == "bare lists" else 3, BASE_NS * (joined != "bare lists")) == (
+        trace.rank,
+        trace.start_ns[0],
+    )
 
 
 @pytest.mark.parametrize("joined", ["keys", "documents"])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from markupsafe import Markup
-
 from dptrace.viewers.base.headline import Headline
+from dptrace.viewers.base.page import Markup
 from dptrace.viewers.base.section_page import FEW_ROWS, Section, section_page, sections
 from dptrace.viewers.base.table import TextTable
 from tests.viewers.base.test_page import HOSTILE, Scripts

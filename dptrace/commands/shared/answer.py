@@ -1,0 +1,205 @@
+"""The answer of a verb in all forms that it has, and where it goes: the name of its file decides the form."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dptrace.commands.shared.options import force_option, group, json_option
+from dptrace.commands.shared.output import OutputFile, console, csv_text, emit, json_text, print_written, tables_text
+from dptrace.commands.shared.pages import write_page, write_png
+from dptrace.core.files import check_output
+from dptrace.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from dptrace.viewers.base.marks import Drawing
+
+__all__ = ["Answer", "Destination", "answer_options", "check_file", "form_of"]
+
+_SUFFIXES = {
+    "text": (".txt", ".log"),
+    "md": (".md",),
+    "json": (".json",),
+    "csv": (".csv",),
+    "html": (".html", ".htm"),
+    "svg": (".svg",),
+    "png": (".png",),
+    "pdf": (".pdf",),
+}
+_PICTURE_WIDTH = 1200
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer in its forms; each is made only where it is asked for."""
+
+    tables: Callable[[Console], object]
+    """Prints text."""
+    data: Callable[[], object]
+    """Returns what JSON holds."""
+    rows: Callable[[], pd.DataFrame] | None = None
+    page: Callable[[], str] | None = None
+    chart: Callable[[], Drawing] | None = None
+    picture_width: int = _PICTURE_WIDTH
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where an answer goes, and in which form: "text", "md", "json", "csv", "html", "svg" or "png"."""
+
+    form: str
+    output: Path | None
+    """None is the terminal, or what standard output is."""
+    force: bool
+    verbosity: str
+    table: str | None = None
+    """Which table --csv names, for a verb that has several."""
+
+    @property
+    def as_text(self) -> bool:
+        """Whether the answer is text for a reader, not data or a picture."""
+        return self.form in ("text", "md")
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether text is printed, below which hints stand."""
+        return self.output is None and self.as_text
+
+    def write(self, answer: Answer) -> None:
+        """Print the answer, or write it to the file and say so.
+
+        Raises:
+            DptraceError: the file can't be written, or a PNG is asked for and there is no Chromium.
+        """
+        if self.on_terminal:
+            answer.tables(console())
+        elif self.form == "html":
+            assert self.output is not None
+            assert answer.page is not None
+            write_page(self.output, answer.page, self.verbosity)
+        elif self.form == "png":
+            assert self.output is not None
+            write_png(_svg(answer), self.output, answer.picture_width)
+            print_written(self.output, self.verbosity)
+        else:
+            self.write_text(_text(answer, self.form))
+
+    def write_text(self, text: str) -> None:
+        """Write a text in this form, and say so where it is in a file."""
+        emit(_fenced(text) if self.form == "md" else text, self.output)
+        if self.output is not None:
+            print_written(self.output, self.verbosity)
+
+
+def _text(answer: Answer, form: str) -> str:
+    if form == "svg":
+        return _svg(answer)
+    if form == "json":
+        return json_text(answer.data())
+    if form == "csv":
+        assert answer.rows is not None
+        return csv_text(answer.rows())
+    return tables_text(answer.tables)
+
+
+def _svg(answer: Answer) -> str:
+    from dptrace.viewers.base.svg_renderer import svg
+
+    assert answer.chart is not None
+    return svg(answer.chart())
+
+
+def _fenced(text: str) -> str:
+    """Return tables as Markdown: a block of code, whose fence is longer than any in a name."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}text\n{text.rstrip()}\n{fence}\n"
+
+
+def answer_options(*drawn: str, csv: str | Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
+    """Add --json, --csv, -o and --force as one argument *to*, a Destination that was checked before any work.
+
+    Args:
+        drawn: the pages and pictures that the verb has: "html", "svg", "png".
+        csv: the help of --csv, or the option if it names a table; None for a verb that has no CSV.
+    """
+    forms = ("text", "md", "json", *(("csv",) if csv else ()), *drawn)
+    flag = click.option("--csv", "as_csv", is_flag=True, help=csv) if isinstance(csv, str) else csv
+    output = f"Write to this file, by its name: {_listed(forms)}."
+    options = group(
+        json_option,
+        *(filter(None, (flag,))),
+        click.option("-o", "--output", type=OutputFile(dash=True), help=output),
+        force_option,
+    )
+
+    def add(function: Any) -> Any:
+        @functools.wraps(function)
+        def with_destination(
+            *args: Any,
+            as_json: bool,
+            output: Path | None,
+            force: bool,
+            verbosity: str,
+            as_csv: bool | str | None = None,
+            **rest: Any,
+        ) -> Any:
+            form = _form(output, as_json, bool(as_csv), force, forms)
+            table = as_csv if isinstance(as_csv, str) else None
+            return function(*args, to=Destination(form, output, force, verbosity, table), verbosity=verbosity, **rest)
+
+        return options(with_destination)
+
+    return add
+
+
+def _form(output: Path | None, as_json: bool, as_csv: bool, force: bool, forms: Sequence[str]) -> str:
+    """Return the form that the options ask for, after checking that the file can be written and has a fitting name."""
+    if as_json and as_csv:
+        raise UsageError("Choose one of --json and --csv.")
+    kind = "json" if as_json else "csv" if as_csv else ""
+    if output is None:
+        return kind or forms[0]
+    if not kind:
+        return check_file(output, force, forms)
+    check_output(output, force)
+    other = {suffix for form, suffixes in _SUFFIXES.items() if form not in ("text", kind) for suffix in suffixes}
+    if output.suffix.lower() in other:
+        raise UsageError(f"{output}: --{kind} writes {kind.upper()}; name the file .{kind}.")
+    return kind
+
+
+def check_file(path: Path, force: bool, forms: Sequence[str]) -> str:
+    """Check before any work that a file can be written, and return its form, as :func:`form_of`.
+
+    Raises:
+        UsageError: the message says what to do instead.
+    """
+    check_output(path, force)
+    return form_of(path, forms)
+
+
+def form_of(path: Path, forms: Sequence[str]) -> str:
+    """Return the form that a file's name says, of those that can be written; the first for a name without a suffix.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    suffix = path.suffix.lower()
+    found = next((form for form in forms if suffix in _SUFFIXES[form]), None if suffix else forms[0])
+    if found is None:
+        raise UsageError(f"{path}: {suffix} can't be written here; name the file {_listed(forms)}.")
+    return found
+
+
+def _listed(forms: Sequence[str]) -> str:
+    *most, last = (_SUFFIXES[form][0] for form in forms)
+    return f"{', '.join(most)} or {last}" if most else last

@@ -1,0 +1,113 @@
+"""The answer of a verb in a file, whose name decides its form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace.commands.shared.main import cli
+from tests.support.browser import browser_test
+from tests.support.kineto_files import KinetoFile, training_step
+
+LOOKS: dict[str, Callable[[str], bool]] = {
+    "json": lambda text: "schema" in json.loads(text),
+    "csv": lambda text: len(pd.read_csv(StringIO(text)).columns) > 2,
+    "html": lambda text: text.startswith("<!DOCTYPE html>"),
+    "svg": lambda text: text.startswith("<svg "),
+    "txt": lambda text: not re.match("[`{<]", text),
+    "md": lambda text: text.startswith("```text\n") and text.endswith("\n```\n"),
+}
+"""What a file of each form is."""
+VERBS = {
+    "analyze RUN": "csv",
+    "analyze RUN --memory": "csv",
+    "kernels RUN": "csv",
+    "kernels RUN --by host": "csv",
+    "diff RUN OTHER": "csv html",
+    "critical-path RUN": "csv html",
+    "whatif RUN": "csv html",
+    "whatif RUN --world-size 2,4": "html svg",
+    "predict --params 1e9": "html svg",
+    "advise --params 1e9": "html svg",
+    "memory --params 1e9": "",
+    "explain ring": "html",
+    "doctor": "",
+}
+"""Each verb, and its forms besides text, Markdown and JSON."""
+NEVER = ("pdf", "xlsx", "htmlx", "gz")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two runs of two ranks."""
+    made = tmp_path_factory.mktemp("runs")
+    for name, length in (("RUN", 100), ("OTHER", 120)):
+        (made / name).mkdir()
+        for rank in (0, 1):
+            file = KinetoFile(rank, 2)
+            for step in range(3):
+                training_step(file, step, step * length)
+            file.write(made / name / f"rank{rank}.json")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def asked(line: str, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, [*line.split(), *arguments])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("line", [line for line in VERBS if line != "doctor"])
+def test_the_name_of_a_file_decides_its_form(line: str, folder: Path) -> None:
+    """In any case of letters, for every verb; JSON and CSV are those of --json and --csv."""
+    for form in ("txt", "md", "json", *VERBS[line].split()):
+        path = folder / f"answer.{form.upper()}"
+        done = asked(line, "-o", path.name, "--force")
+        assert (0, "") == (done.exit_code, done.stdout), (form, done.output)
+        assert f"Wrote {path.name}" in done.stderr
+        text = path.read_text(encoding="utf-8")
+        assert LOOKS[form](text), (form, text[:100])
+        if form in ("json", "csv"):
+            assert asked(line, f"--{form}").stdout == text
+        path.unlink()
+
+
+@pytest.mark.parametrize("line", VERBS)
+def test_a_form_that_a_verb_does_not_have_is_refused(line: str, folder: Path) -> None:
+    """Before any work: the message names the suffixes that it has, and nothing is written."""
+    has = ("txt", "md", "json", *VERBS[line].split())
+    for form in sorted({*LOOKS, *NEVER} - set(has) - ({"svg"} if line == "whatif RUN" else set())):
+        path = folder / f"answer.{form.upper()}"
+        done = asked(line, "-o", path.name)
+        assert (2, "", False) == (done.exit_code, done.stdout, path.exists()), (form, done.output)
+        if "2,4" not in line:
+            assert all(f".{name}" in done.stderr for name in has), done.stderr
+
+
+def test_a_fence_is_longer_than_any_in_a_name(folder: Path) -> None:
+    """So a name in a trace can't end the block of code in which Markdown holds the tables."""
+    (folder / "HOSTILE").mkdir()
+    KinetoFile(0, 1).label("ProfilerStep#1", 0, 9).kernel("`````", 1, 8, 0).write(folder / "HOSTILE" / "rank0.json")
+    assert 0 == asked("kernels HOSTILE", "-o", "fenced.md").exit_code
+
+    first, *_, last = (folder / "fenced.md").read_text().splitlines()
+    assert ("``````text", "``````") == (first, last)
+
+
+@browser_test
+@pytest.mark.parametrize("line", ["predict --params 1e9", "whatif RUN --world-size 2,4"])
+def test_a_picture_is_drawn_whatever_the_case_of_its_suffix(line: str, folder: Path) -> None:
+    """As PNG."""
+    assert 0 == asked(line, "-o", "chart.PNG", "--force").exit_code
+    assert b"\x89PNG" == (folder / "chart.PNG").read_bytes()[:4]
