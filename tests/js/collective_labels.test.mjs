@@ -8,7 +8,8 @@ test("a collective is called by its bucket or layer, else by its kind, else by i
   const kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)";
   assert.equal(collectiveName({ name: kernel, kind: "all_reduce", title: "AR bucket 0" }), "AR bucket 0");
   assert.equal(collectiveName({ name: kernel, kind: "all_reduce" }), "all_reduce");
-  assert.equal(collectiveName({ name: kernel, kind: "other" }), "ncclDevKernel_AllReduce_Sum_f32_RING_LL");
+  assert.equal(collectiveName({ name: kernel, kind: "other" }), kernel);
+  assert.equal(collectiveName({ name: kernel, kind: "other", short: "ncclDevKernel_AllReduce_Sum_f32_RING_LL" }), "ncclDevKernel_AllReduce_Sum_f32_RING_LL");
 });
 
 test("a label has the size where there is room, and nothing hidden in it", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { bytes, collectiveWord, duration, moment, percent, percentOf, rate, shortName, shortOperator, tickLabels, truncateMiddle, visible } from "../../viewers/gantt/static/data/text.js";
+import { bytes, collectiveWord, duration, kernelTexts, learnShortNames, moment, percent, percentOf, rate, shortName, tickLabels, truncateMiddle, visible } from "../../viewers/gantt/static/data/text.js";
 
 test("durations have three digits and the unit that fits", () => {
   const cases = [[0, "0 ns"], [999, "999 ns"], [1000, "1.00 µs"], [12_645_000, "12.6 ms"], [99_960_000, "100 ms"], [999_900_000, "1.00 s"], [2.5e9, "2.50 s"], [86_400e9, "86,400 s"]];
@@ -43,22 +43,13 @@ test("bytes are decimal", () => {
   assert.equal(bytes(4096), "4.1 kB");
 });
 
-test("a kernel's short name is its function, with the functor of an elementwise kernel", () => {
-  const cases = [
-    ["void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>(int)", "elementwise CUDAFunctor_add"],
-    ["ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"],
-    ["void (anonymous namespace)::softmax_warp_forward<float, float, 8>(float*)", "softmax_warp_forward"],
-    ["aten::addmm", "addmm"],
-    ["void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4>(cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4::Params)", "cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4"],
-    ["void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int>>>(int)", "GemmUniversal"],
-    ["void Kernel<float>(int)", "Kernel"],
-    ["Kernel", "Kernel"],
-    ["Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"],
-    ["ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"],
-    ["", ""],
-    ["<<<", "<<<"],
-  ];
-  for (const [full, short] of cases) assert.equal(shortName(full), short);
+test("a kernel has the short name that Python gives it, and where there is little room what is special in it", () => {
+  const fill = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, A>(int)";
+  assert.deepEqual(kernelTexts(fill), [fill]);
+  learnShortNames(["gemm", fill], { 1: "vectorized_elementwise_kernel(FillFunctor<float>)" });
+  assert.equal(shortName(fill), "vectorized_elementwise_kernel(FillFunctor<float>)");
+  assert.deepEqual(kernelTexts(fill), ["vectorized_elementwise_kernel(FillFunctor<float>)", "FillFunctor<float>"]);
+  for (const name of ["gemm", "Memcpy DtoD (Device -> Device)", ""]) assert.deepEqual(kernelTexts(name), [name]);
 });
 
 test("long names are truncated in the middle", () => {
@@ -70,23 +61,6 @@ test("long names are truncated in the middle", () => {
 test("control and direction characters are shown as escapes", () => {
   assert.equal(visible("a\u202eb\u0000c\u2028"), "a\\u{202e}b\\u{0}c\\u{2028}");
   assert.equal(visible("plain µ × name"), "plain µ × name");
-});
-
-test("a kernel is described in one to three words", () => {
-  const cases = [
-    ["void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>(int)", "elementwise add"],
-    ["ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", "gemm bf16 128x128"],
-    ["sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_stage4", "conv wgrad f32 128x128x16"],
-    ["igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x64x32_wt32x32x8", "conv dgrad bf16 128x64x32"],
-    ["void (anonymous namespace)::softmax_warp_backward<float, float, 8>(float*)", "softmax backward"],
-    ["triton_per_fused_add_mul_7", "fused add_mul"],
-    ["AddmmBackward0", "addmm backward"],
-    ["void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4>(cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4::Params)", "gemm 256x64"],
-    ["Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"],
-    ["my_own_kernel", "my_own_kernel"],
-    ["", ""],
-  ];
-  for (const [name, short] of cases) assert.equal(shortOperator(name), short);
 });
 
 test("collectives and rates are formatted", () => {

@@ -239,7 +239,7 @@ def _wait_and_transfer(row: CollectiveChange) -> tuple[str, str, str, str]:
 
 
 def _kernel_table(found: Comparison) -> dict[str, Any]:
-    rows, names = [], short_names(row.time.name for row in found.kernel_changes[:MAX_ROWS])
+    rows, names = [], short_names(row.time.name for row in found.kernel_changes)
     for row in found.kernel_changes[:MAX_ROWS]:
         cells = count(row.a_count, row.b_count), milliseconds(row.time.a), milliseconds(row.time.b)
         name = cut_kernel(names[row.time.name], _NAME_WIDTH)

@@ -248,7 +248,7 @@ def _kernels(comparison: Comparison, width: int, every: bool) -> Iterator[Render
         return
     what = "operators" if comparison.a.run.on_cpu and comparison.b.run.on_cpu else "kernels"
     table = _table(f"{what}, per rank and step, ms", "name", "count", "A", "B", "B − A", "verdict")
-    names = short_names(row.time.name for row in shown)
+    names = short_names(row.time.name for row in rows)
     for row in shown:
         cells = (
             count(row.a_count, row.b_count),

@@ -10,7 +10,6 @@ import msgspec
 from dptrace.analysis.compute_findings.step_kernels import StepKernels, step_kernels
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.intervals import IntervalSet, union
-from dptrace.readers.short_name import short_names
 from dptrace.timeline.model import Kind, Timeline
 from dptrace.timeline.operator_calls import OperatorCalls
 
@@ -52,11 +51,6 @@ class ComputeContext(msgspec.Struct, frozen=True, dict=True):
     def _busy(timeline: Timeline, kind: Kind) -> IntervalSet:
         chosen = timeline.kind == kind
         return union(timeline.start_ns[chosen], timeline.end_ns[chosen])
-
-    @cached_property
-    def short_names(self) -> dict[str, str]:
-        """Short names of the kernels, each different from the others'."""
-        return short_names(work.kernel for work in self.kernels.work)
 
     def finding(
         self, kind: str, text: str, advice: str, total_ns: float, evidence: dict[str, Any] | None = None

@@ -6,6 +6,7 @@ import numpy as np
 
 from dptrace.analysis.compute_findings.context import ComputeContext
 from dptrace.analysis.findings.finding import Finding
+from dptrace.analysis.kernels.names import kernel_names
 from dptrace.core.units import duration
 
 __all__ = ["uneven_ranks"]
@@ -42,7 +43,7 @@ def uneven_ranks(context: ComputeContext) -> list[Finding]:
     excess = per_step[:, slowest] - others
     worst = int(excess.argmax())
     timeline = context.timelines[slowest]
-    name = context.short_names[kernels.work[int(np.flatnonzero(same)[worst])].kernel]
+    name = kernel_names(context.timelines)[kernels.work[int(np.flatnonzero(same)[worst])].kernel]
     text = (
         f"The GPU of rank {timeline.rank} takes {(ratio - 1) * 100:.0f} % longer than the others for the same kernels: "
         f"{duration(excess.sum())} per step, most of it in {name} "

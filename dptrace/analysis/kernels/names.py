@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from dptrace.readers.short_name import short_name, short_names
+from collections.abc import Iterable
 
-__all__ = ["short_name", "short_names"]
+from dptrace.readers.short_name import short_name, short_names
+from dptrace.timeline.model import Timeline
+
+__all__ = ["kernel_names", "short_name", "short_names"]
+
+
+def kernel_names(timelines: Iterable[Timeline]) -> dict[str, str]:
+    """Return the short names of a run's kernels, or of its operators on a CPU: the same wherever the run is shown."""
+    return short_names(name for timeline in timelines for name in timeline.names)

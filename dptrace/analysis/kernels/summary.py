@@ -12,7 +12,7 @@ import numpy as np
 
 from dptrace.analysis.kernels.attribution import Attribution, attribute
 from dptrace.analysis.kernels.grouping import NEEDS_CALLS, Groups, group
-from dptrace.analysis.kernels.names import short_names
+from dptrace.analysis.kernels.names import kernel_names
 from dptrace.analysis.kernels.roofline import CountedFlops
 from dptrace.analysis.kernels.shapes import merge_shapes, shape_columns
 from dptrace.analysis.kernels.statistics import Pieces, Statistics, join, statistics
@@ -99,7 +99,7 @@ def summarize(
         if by in ("operator", "operator-shape"):
             row["outermost_operator"] = name
     if by == "kernel":
-        shorts = short_names(row["kernel"] for row in rows)
+        shorts = kernel_names(timelines)
         rows = [{**row, "kernel": shorts[row["kernel"]], "name": row["kernel"]} for row in rows]
     order = np.argsort(-figures.total_ns, kind="stable")
     wall = sum(map(_wall, timelines))

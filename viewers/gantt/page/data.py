@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.matching.coordinates import place
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
@@ -19,7 +20,7 @@ from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, 
 from dptrace.viewers.gantt.column_packing import pack
 from dptrace.viewers.gantt.time_packing import pack_times
 
-__all__ = ["MANY_TRACKS", "categories", "collective_entries", "layout", "scene"]
+__all__ = ["MANY_TRACKS", "categories", "collective_entries", "layout", "scene", "shortened"]
 
 _HEIGHTS = {
     2: {Role.PHASES: 40, Role.COMPUTE: 56, Role.EXPOSURE: 36, Role.MEMORY: 18},
@@ -140,6 +141,7 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, served: bool = Fa
             "causes": [cause_category(cause) for cause in CAUSES],
         },
         "names": [] if served else chart.names,
+        "shorts": {} if served else shortened(chart.names),
         "collectives": [] if served else collective_entries(chart),
         "details": details,
         "chrome": theme.CHROME,
@@ -152,15 +154,23 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, served: bool = Fa
     } | ({"served": True} if served else {})
 
 
+def shortened(names: Sequence[str]) -> dict[int, str]:
+    """Return the short names of kernels by number, where they differ from the names."""
+    shorts = short_names(names)
+    return {number: shorts[name] for number, name in enumerate(names) if shorts[name] != name}
+
+
 def collective_entries(chart: Chart) -> list[dict[str, Any]]:
     """Return a chart's collectives as the page shows them."""
-    return [_collective(*known) for known in chart.collectives]
+    shorts = short_names(chart.names)
+    return [_collective(name, shorts.get(name, name), known, title) for name, known, title in chart.collectives]
 
 
-def _collective(name: str, known: Collective, title: str) -> dict[str, Any]:
+def _collective(name: str, short: str, known: Collective, title: str) -> dict[str, Any]:
     entry = {"name": name, "kind": known.kind, "bytes": known.bytes, "dtype": known.dtype, "group": known.group}
     entry["size"] = known.group_size
-    return entry | {key: text for key, text in (("label", known.label), ("title", title)) if text}
+    own = "" if short == name or known.kind not in ("", "other") else short
+    return entry | {key: text for key, text in (("label", known.label), ("title", title), ("short", own)) if text}
 
 
 def _first(lane: Lane) -> int:

@@ -25,7 +25,7 @@ import { Stage } from "./stage/stage.js";
 import { StillPlot, shown } from "./drawing/still.js";
 import { Summary } from "./page/summary.js";
 import { Theme, patternsOf } from "../../base/static/theme.js";
-import { duration, integer, tickLabels } from "./data/text.js";
+import { duration, integer, learnShortNames, tickLabels } from "./data/text.js";
 import { WholeView } from "./served/whole_view.js";
 
 /** Minimum time between two updates of the figures while the view moves, in ms. */
@@ -187,6 +187,7 @@ function drawStill({ scene, stage, lod, names, labels, summary, hidden, palette,
 
 async function start() {
   const scene = island("scene"), timing = { begun: performance.now() };
+  learnShortNames(scene.names, scene.shorts);
   keepServerAlive(scene);
   const stage = new Stage(scene), served = scene.served ? new ServedLod(scene) : null;
   served?.begin(stage.visible);

@@ -169,6 +169,7 @@ def texts_of(store: TileStore, lanes: list[int], found: list[Rows]) -> dict[str,
             names |= _used(rows.name)
     return {
         "names": {name: store.names[name] for name in sorted(names)},
+        "shorts": {name: store.shorts[name] for name in sorted(names) if name in store.shorts},
         "collectives": {entry: store.about.collectives[entry] for entry in sorted(collectives)},
     }
 

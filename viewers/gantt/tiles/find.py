@@ -130,11 +130,13 @@ class Finder:
             return self._found[wanted]
 
     def _search(self, wanted: str) -> dict[int, LaneHits]:
-        names = np.array([wanted in name.lower() for name in self._store.names] or [False])
+        shorts = self._store.shorts
+        names = [f"{name}\n{shorts.get(number, '')}" for number, name in enumerate(self._store.names)]
         collectives = np.array([wanted in _text(entry) for entry in self._store.about.collectives] or [False])
+        kernels = np.array([wanted in name.lower() for name in names] or [False])
         found = {}
         for number, stored in enumerate(self._store.lanes):
-            mask = collectives if stored.role == Role.COLLECTIVES.value else names
+            mask = collectives if stored.role == Role.COLLECTIVES.value else kernels
             if stored.role in RECORDED and mask.any() and stored.lane.count:
                 hits = find_in(stored.lane, mask)
                 if hits.count:

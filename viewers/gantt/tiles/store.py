@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dptrace.core.arrays import unique
 from dptrace.core.mapped_arrays import ArrayWriter, MappedArrays, open_arrays
 from dptrace.viewers.gantt.chart import WAITING, Chart, Role
 from dptrace.viewers.gantt.chart import Lane as ChartLane
+from dptrace.viewers.gantt.page.data import shortened
 from dptrace.viewers.gantt.tiles.index.blocks import Allocate, LaneColumns, LaneIndex, index_lane
 from dptrace.viewers.gantt.tiles.index.grid import Grid, make_grids
 from dptrace.viewers.gantt.tiles.index.lane import Lane
@@ -72,6 +74,11 @@ class TileStore:
     def names(self) -> list[str]:
         """Names of kernels and labels, by number."""
         return self.about.names
+
+    @cached_property
+    def shorts(self) -> dict[int, str]:
+        """Short names of kernels by number, where they differ from the names."""
+        return shortened(self.names)
 
     def of_role(self, role: str) -> Iterator[StoredLane]:
         """Yield the lanes of a role, track by track."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dptrace.analysis.kernels.names import kernel_names
 from dptrace.core.text import sanitize
 from dptrace.core.units import duration, milliseconds, share
 from dptrace.replay.critical_path import CriticalPath
@@ -25,11 +28,12 @@ def print_critical_path(path: CriticalPath, console: Console, every: bool = Fals
     Args:
         every: print every module, and every piece of the chain.
     """
+    shorts = kernel_names(path.timelines)
     parts: list[RenderableType] = [_sentence(path)]
-    for table in (_kind_table, _rank_table, _item_table):
-        parts += ["", table(path)]
+    for table in (_kind_table(path), _rank_table(path), _item_table(path, shorts)):
+        parts += ["", table]
     parts += ["", _module_table(path, every)] if path.by_module else []
-    parts += ["", _piece_table(path, every), ""]
+    parts += ["", _piece_table(path, shorts, every), ""]
     parts += [Text("! ", style="yellow").append_text(plain(note)) for note in path.notes]
     console.print(*parts, sep="\n")
 
@@ -65,12 +69,11 @@ def _rank_table(path: CriticalPath) -> Table:
     return table
 
 
-def _item_table(path: CriticalPath) -> Table:
+def _item_table(path: CriticalPath, shorts: Mapping[str, str]) -> Table:
     table = _table("What takes the most time on it, and what 10 % less would gain", "kind", "name", "ms", "gain, ms")
     for item in path.items:
-        table.add_row(
-            item.kind.replace("_", " "), _short(item.name), milliseconds(item.path_ns), milliseconds(item.gain_ns)
-        )
+        kind, name = item.kind.replace("_", " "), _short(item.name, shorts)
+        table.add_row(kind, name, milliseconds(item.path_ns), milliseconds(item.gain_ns))
     return table
 
 
@@ -91,7 +94,7 @@ def _module_table(path: CriticalPath, every: bool) -> Table:
     return table
 
 
-def _piece_table(path: CriticalPath, every: bool) -> Table:
+def _piece_table(path: CriticalPath, shorts: Mapping[str, str], every: bool) -> Table:
     """Return the pieces of the chain in order of time; the longest of them, unless every one is requested."""
     pieces = list(path.pieces())
     longest = sorted(pieces, key=lambda piece: piece["start_ns"] - piece["end_ns"])
@@ -104,7 +107,7 @@ def _piece_table(path: CriticalPath, every: bool) -> Table:
         at, length = piece["start_ns"] - path.start_ns, piece["end_ns"] - piece["start_ns"]
         rank = "all" if piece["rank"] is None else str(piece["rank"])
         kind = piece["kind"].replace("_", " ")
-        table.add_row(milliseconds(at), milliseconds(length), rank, kind, _short(piece["name"]))
+        table.add_row(milliseconds(at), milliseconds(length), rank, kind, _short(piece["name"], shorts))
     return table
 
 
@@ -113,5 +116,7 @@ def _ending(path: str) -> Text:
     return plain(path if len(path) <= _LONGEST else f"…{path[1 - _LONGEST :]}")
 
 
-def _short(name: str) -> Text:
+def _short(full: str, shorts: Mapping[str, str]) -> Text:
+    """Return a kernel's short name, or the name of what is no kernel."""
+    name = shorts.get(full, full)
     return plain(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…")

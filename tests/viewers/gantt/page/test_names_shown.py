@@ -1,20 +1,30 @@
-"""Names on the Gantt page: of collectives, of waits and the rank that they are for, of ranks in their mesh."""
+"""Names on the Gantt page: of kernels, collectives, waits and the rank that they are for, and ranks in their mesh."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
+import dptrace
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective
+from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.page import document as gantt
+from dptrace.viewers.gantt.page.data import collective_entries, scene
+from dptrace.viewers.gantt.tiles.service import TileService
+from dptrace.viewers.gantt.tiles.store import build
+from dptrace.viewers.terminal.replay.critical_path import print_critical_path
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.builders import TimelineBuilder
 from tests.support.gantt_page import at, settle, tip
 from tests.support.jobs import MS, late_run
+from tests.support.kineto_files import KinetoFile
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -43,6 +53,46 @@ def drawn_texts(page: Page) -> list[str]:
         }"""
     )
     return texts
+
+
+@pytest.fixture(scope="module")
+def fills(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run whose kernels have long names, two of them alike."""
+    file = KinetoFile().label("ProfilerStep#1", 0, 1000).event("cuda_runtime", "cudaDeviceSynchronize", 15, 981)
+    for number in range(4):
+        at, width = 20 + 240 * number, 4 if number % 2 else 8
+        name = f"void at::native::vectorized_elementwise_kernel<{width}, at::native::FillFunctor<float>, A>(int, B)"
+        file.kernel(name, at, at + 240, 5 + 2 * number)
+    return dptrace.open(file.write(tmp_path_factory.mktemp("fills") / "rank0.json"), cache=False)
+
+
+def test_a_kernel_has_one_name_everywhere(fills: Run) -> None:
+    """That of the table of kernels: on the page, on a served one, which finds it, and on the critical path."""
+    names = fills.kernel_summary().set_index("name")["kernel"].to_dict()
+    drawn = chart(fills)
+    page = scene(drawn)
+    service = TileService(build(drawn, collective_entries(drawn)))
+    text = StringIO()
+    print_critical_path(fills.critical_path(), Console(file=text, width=200))
+
+    assert {f"vectorized_elementwise_kernel(FillFunctor<float>) [{n}]" for n in (4, 8)} == set(names.values())
+    assert names == {page["names"][number]: short for number, short in page["shorts"].items()}
+    assert [] == [name for name in names.values() if name not in text.getvalue()], text.getvalue()
+    for name in names.values():
+        asked = {"text": name, "start": 0, "end": drawn.end_ns, "width": 9, "lanes": []}
+        assert 2 == json.loads(service.answer("find", json.dumps(asked).encode())[1])["count"]
+
+
+@browser_test
+def test_a_kernel_is_labeled_with_its_short_name(browser: Browser, fills: Run, tmp_path: Path) -> None:
+    """Or with what is special in it where there is little room; the tooltip has the whole name, too."""
+    with open_page(browser, written(fills, tmp_path / "fills.html")) as (page, errors):
+        settle(page)
+        assert any("FillFunctor<float>" in text for text in drawn_texts(page))
+        page.mouse.move(*at(page, "compute", 100_000))
+        assert {"vectorized_elementwise_kernel(FillFunctor<float>) [8]"} <= set(tip(page).splitlines())
+        assert "void at::native::vectorized_elementwise_kernel<8," in tip(page)
+        assert [] == errors
 
 
 @browser_test

@@ -1,10 +1,10 @@
 /** Texts of collectives: what one is called, and what a wait in it is for. */
 
-import { bytes, collectiveWord, duration, shortName, visible } from "./text.js";
+import { bytes, collectiveWord, duration, visible } from "./text.js";
 
 /** Return what a collective is called: by bucket, layer or peer where that is known ("AR bucket 0"), else by its kind. */
 export function collectiveName(known) {
-  return known.title || collectiveWord(known) || shortName(known.name);
+  return known.title || collectiveWord(known) || (known.short ?? known.name);
 }
 
 /** Return the candidate labels of a collective, best first; empty where the trace tells nothing but its kernel. */

@@ -1,7 +1,7 @@
 /** Full-text search over the names of kernels, operators, collectives and copies. */
 
 import { above } from "./lod.js";
-import { shortName, shortOperator } from "./text.js";
+import { shortName } from "./text.js";
 
 const RECORDED = new Set(["compute", "collectives", "memory"]);
 
@@ -103,7 +103,7 @@ export class SearchIndex {
   }
 
   #texts() {
-    this.#names ??= this.scene.names.map((name) => `${name}\n${shortName(name)}\n${shortOperator(name)}`.toLowerCase());
+    this.#names ??= this.scene.names.map((name) => `${name}\n${shortName(name)}`.toLowerCase());
     this.#collectives ??= this.scene.collectives.map(({ name, kind, group, label = "", title = "" }) =>
       [name, kind, kind.replaceAll("_", "-"), kind.replaceAll("_", " "), group, label, title].join("\n").toLowerCase(),
     );

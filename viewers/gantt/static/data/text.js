@@ -76,39 +76,22 @@ export function visible(text) {
   return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
 }
 
-/** Remove text in brackets of one kind, also nested. */
-function without(text, open, close) {
-  let depth = 0, kept = "";
-  for (const c of text) {
-    if (c === open) depth++;
-    else if (c === close) depth = Math.max(0, depth - 1);
-    else if (depth === 0) kept += c;
-  }
-  return kept;
+const SHORT_NAMES = new Map();
+
+/** Learn the short names of kernels: tables in the terminal, JSON and pages have the same. */
+export function learnShortNames(names, shorts) {
+  for (const [id, short] of Object.entries(shorts)) SHORT_NAMES.set(names[id], short);
 }
 
-/** Wrappers that run the kernel named in a template argument: cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_…>. */
-const WRAPPERS = /^(Kernel2?|kernel|device_kernel|kernel_entry)$/;
-
-/** Return the function's name, or for a wrapper the name of its first template argument. */
-function functionName(base, plain) {
-  const argument = WRAPPERS.test(base) && /<\s*(?:typename |class |struct )?([\w:]+)/.exec(plain.slice(plain.indexOf(base)));
-  return (argument && !/^(float|double|int|bool|char|unsigned|long)$/.test(argument[1]) && argument[1].split("::").at(-1)) || base;
-}
-
-/**
- * Shorten a kernel's name to its function, with the functor of an elementwise kernel:
- * "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, …>(…)" becomes
- * "elementwise CUDAFunctor_add".
- */
+/** Return a kernel's short name, "vectorized_elementwise_kernel(FillFunctor<float>)"; the name itself if it is short. */
 export function shortName(name) {
-  const plain = name.replaceAll("(anonymous namespace)::", "").replace(/^void /, "");
-  const called = without(without(plain, "<", ">"), "(", ")").trim();
-  const base = functionName(called.split("::").at(-1), plain) || plain;
-  if (!/elementwise_kernel|multi_tensor_apply_kernel|reduce_kernel/.test(base)) return base;
-  const functor = /(\w*(?:[Ff]unctor|Ops?)(?:_\w+)?)\s*[<,>(]/.exec(plain.slice(plain.indexOf(base) + base.length));
-  const shell = base.replace(/^(vectorized|unrolled)_/, "").replace(/_kernel(_impl)?$/, "");
-  return functor ? `${shell} ${functor[1]}` : base;
+  return SHORT_NAMES.get(name) ?? name;
+}
+
+/** Return the texts that name a kernel where there is little room, best first: its short name, and what is special in it. */
+export function kernelTexts(name) {
+  const short = visible(shortName(name)), special = /^\w+\((.+)\)/.exec(short);
+  return special ? [short, special[1]] : [short];
 }
 
 /** Truncate a text in the middle: kernel families share their beginning, variants differ at the end. */
@@ -127,50 +110,4 @@ export function rate(bytesPerSecond) {
 /** Return the kind of a collective, such as "all_reduce"; "" if unknown. */
 export function collectiveWord({ kind }) {
   return kind && kind !== "other" ? kind : "";
-}
-
-const CONV_PASSES = { fprop: "fprop", fwd: "fprop", dgrad: "dgrad", bwd: "dgrad", wgrad: "wgrad", wrw: "wgrad" };
-/** Kernel families: pattern of the name, and how to describe a match; the first match counts. */
-const FAMILIES = [
-  [/(\w+?)Backward\d*$/, ([, op]) => `${op.toLowerCase()} backward`],
-  [/^triton_\w+?_fused_(\w+?)(?:_\d+)?$/, ([, ops]) => `fused ${ops.replace(/^_+|_+$/g, "")}`],
-  [/flash_?(?:attn_?)?(fwd|bwd|forward|backward)|fmha\w*?_?(fwd|bwd|forward|backward)/i, ([, a, b]) => `flash attention ${(a ?? b).replace("forward", "fwd").replace("backward", "bwd")}`],
-  [/(fprop|dgrad|wgrad)|igemm_(fwd|bwd|wrw)|conv_?(fwd|bwd)/i, ([, ...passes]) => `conv ${CONV_PASSES[passes.find(Boolean).toLowerCase()]}`],
-  [/gemm|^Cijk_|^nvjet_/i, () => "gemm"],
-  [/gemv/i, () => "gemv"],
-  [/batch_?norm|(?:^|::)bn_(?:fw|bw)/i, () => "batch norm"],
-  [/layer_?norm|rms_?norm/i, () => "layer norm"],
-  [/softmax/i, () => "softmax"],
-  [/embedding/i, () => "embedding"],
-  [/adam/i, () => "adam"],
-];
-const NUMBER_TYPE = /(?<![a-z])(bf16|fp16|f16|tf32|fp32|f32|f64|fp8|e4m3|s8|i8|half|bfloat16)(?![a-z\d])/i;
-const BACKWARD = /backward|_bw|_bwd|grad(?!_)/i;
-
-/** Return the operation of a functor: "add" for "CUDAFunctor_add", "mul" for "MulFunctor". */
-function operation(functor) {
-  return functor
-    .replace(/^(CUDAFunctor|Functor)_?/, "")
-    .replace(/_?(Functor|Ops?|Math)$/, "")
-    .replace(/([a-z])([A-Z])/g, "$1 $2")
-    .replaceAll("_", " ")
-    .toLowerCase()
-    .trim();
-}
-
-/**
- * Describe a kernel in one to three words: "gemm bf16 128x128", "elementwise add", "softmax backward"; its short name
- * if the family is unknown.
- */
-export function shortOperator(name) {
-  const short = shortName(name);
-  const shell = /^(elementwise|multi_tensor_apply|reduce)\w* (\w+)$/.exec(short);
-  if (shell) return `${shell[1].replace("multi_tensor_apply", "foreach")} ${operation(shell[2])}`.trim();
-  const family = FAMILIES.map(([pattern, describe]) => [pattern.exec(short) ?? (pattern.source === "adam" ? pattern.exec(name) : null), describe]).find(([match]) => match);
-  if (!family) return short;
-  const word = family[1](family[0]), parts = [word];
-  // Mangled names contain letters and digits that look like number types and tile sizes.
-  if (/^(gemm|conv)/.test(word) && !short.startsWith("_Z")) parts.push(NUMBER_TYPE.exec(short)?.[1].toLowerCase(), /(?<!\d)\d{2,3}x\d{2,3}(?:x\d{1,3})?(?!\d)/.exec(short)?.[0]);
-  else if (!/^gemm|^conv|fwd|bwd|^fused|backward/.test(word) && BACKWARD.test(short)) parts.push("backward");
-  return parts.filter(Boolean).join(" ");
 }

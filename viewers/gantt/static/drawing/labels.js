@@ -5,7 +5,7 @@ import { collectiveTexts, waitTexts } from "../data/collective_labels.js";
 import { laneAt } from "../stage/extra_rows.js";
 import { FONT_FAMILY, looks } from "../../../base/static/theme.js";
 import { StepNames } from "./step_names.js";
-import { duration, shortName, shortOperator, truncateMiddle, visible } from "../data/text.js";
+import { duration, kernelTexts, truncateMiddle, visible } from "../data/text.js";
 
 /** Minimum width of a labelled interval in pixels; of a labelled phase, whose label may be a micro-batch number. */
 const MIN_WIDTH = 34, MIN_WIDTH_PHASE = 24;
@@ -176,12 +176,12 @@ export class Labels {
     const role = row.role === "stream" ? scene.lanes[laneAt(lod, index)].role : row.role;
     if (!["exposure", "collectives"].includes(role)) return this.#kernelTexts(scene.names[columns.name[index]]);
     const known = scene.collectives[columns.name[index]], texts = collectiveTexts(known);
-    return texts.length ? texts : this.#kernelTexts(known.name);
+    return texts.length ? texts : kernelTexts(known.short ?? known.name);
   }
 
-  /** Return a kernel's short name, and its operator, which is shorter still. */
+  /** Return the candidate texts for a kernel. */
   #kernelTexts(full) {
-    if (!this.#kernelTextCache.has(full)) this.#kernelTextCache.set(full, [...new Set([visible(shortName(full)), visible(shortOperator(full))])]);
+    if (!this.#kernelTextCache.has(full)) this.#kernelTextCache.set(full, kernelTexts(full));
     return this.#kernelTextCache.get(full);
   }
 

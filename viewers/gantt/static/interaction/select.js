@@ -4,7 +4,7 @@ import { element, table } from "../../../base/static/dom.js";
 import { collectiveName } from "../data/collective_labels.js";
 import { laneAt } from "../stage/extra_rows.js";
 import { stepAt, streamWord, trackName } from "../data/rows.js";
-import { bytes, duration, moment, percentOf, rate, shortName, shortOperator, visible } from "../data/text.js";
+import { bytes, duration, moment, percentOf, rate, shortName, visible } from "../data/text.js";
 
 /** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
 const UNKNOWN = "–";
@@ -79,8 +79,7 @@ export class Selection {
   #kernel() {
     const { scene, columns, lod } = this, { index, track, role } = this.chosen, full = scene.names[columns.name[index]];
     const phase = role === "memory" ? "memory" : scene.categories[lod.category[index]].label;
-    const op = shortOperator(full);
-    const facts = [["op", visible(op)], ["phase", phase], ...this.#facts(index, track)];
+    const facts = [["phase", phase], ...this.#facts(index, track)];
     return [visible(shortName(full)), [element("p", "full", visible(full)), table(null, facts, "facts-table")]];
   }
 

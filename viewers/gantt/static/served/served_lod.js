@@ -5,6 +5,7 @@
  */
 
 import { bytesOf } from "../data/columns.js";
+import { learnShortNames } from "../data/text.js";
 import { KnownIntervals } from "./known_intervals.js";
 import { Connection, takeRows } from "./connection.js";
 import { Loader } from "./loader.js";
@@ -213,8 +214,9 @@ export class ServedLod {
   }
 
   /** Keep the names that an answer brings. */
-  learn({ names = {}, collectives = {} }) {
+  learn({ names = {}, shorts = {}, collectives = {} }) {
     for (const [id, name] of Object.entries(names)) this.scene.names[id] = name;
+    learnShortNames(names, shorts);
     for (const [id, entry] of Object.entries(collectives)) this.scene.collectives[id] = entry;
   }
 
