@@ -12,7 +12,7 @@ from cache  dptrace analyze -q of a file that was read before, with and without 
 HTA         import, load, temporal breakdown and overlap, in the Python that --hta names
 
 The first rows are of one of this repository's small runs: what a command costs besides reading. All run from bytecode,
-as an installed dptrace does.
+as an installed dptrace does. The last rows, alone with --spellings, are of LARGE's events as other tools write them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 FLOOR = """
 import sys, msgspec
@@ -64,6 +64,30 @@ CACHED = "from cache"
 TINY = Path(__file__).parents[1] / "traces" / "interleaved_cpu_2ranks"
 
 
+class Spelling(NamedTuple):
+    """How a tool writes the events of a file."""
+
+    style: dict[str, Any] = {"indent": 1}  # noqa: RUF012 - never changed
+    """Arguments of json.dumps."""
+    by_time: bool = False
+    """Whether the events of a repetition are sorted by their start."""
+    metadata_first: bool = False
+    """Whether the events of phase M come first, and begin with another key than the others."""
+
+
+KINETO = Spelling()
+SPELLINGS = {
+    "Kineto's order": KINETO,
+    "compact": Spelling({"separators": (",", ":")}),
+    "pretty-printed": Spelling({"indent": 2}),
+    "metadata first": Spelling(metadata_first=True),
+    "metadata first, compact": Spelling({"separators": (",", ":")}, metadata_first=True),
+    "sorted by time": Spelling(by_time=True),
+    "sorted keys": Spelling({"indent": 1, "sort_keys": True}),
+}
+"""What scripts, json.dump, jq and HTA write."""
+
+
 @dataclass
 class Cost:
     """The cost of one process: CPU seconds, peak memory, wall time."""
@@ -73,7 +97,7 @@ class Cost:
     wall: float
 
 
-def repeated(source: Path, times: int, target: Path) -> int:
+def repeated(source: Path, times: int, target: Path, spelling: Spelling = KINETO) -> int:
     """Write *source* with its events repeated one after the other in time; return the number of events.
 
     Events are written one by one, so that a file may be larger than the memory.
@@ -84,25 +108,31 @@ def repeated(source: Path, times: int, target: Path) -> int:
     starts = [event["ts"] for event in events if event.get("ph") == "X" and event.get("cat") != "Trace"]
     span = max(starts) - min(starts) + 1_000_000
     most = max(event.get("args", {}).get("correlation") or 0 for event in events)
-    head, tail = json.dumps({**document, "traceEvents": []}, indent=1).split('"traceEvents": []')
-    templates = list(map(template, events))
+    events = sorted(events, key=lambda event: event.get("ts") or 0) if spelling.by_time else events
+    parts = [events]
+    if spelling.metadata_first:
+        metadata = [{"name": event["name"], **event} for event in events if event.get("ph") == "M"]
+        parts = [metadata, [event for event in events if event.get("ph") != "M"]]
+    head, tail = json.dumps({**document, "traceEvents": "\0"}, **spelling.style).split('"\\u0000"')
+    between = ",\n  " if "indent" in spelling.style else ","
     texts = (
         text % {"ts": start + k * span, "id": number + k * most, "k": f"{k:03d}"}
+        for templates in [[template(event, spelling.style) for event in part] for part in parts]
         for k in range(times)
         for text, start, number in templates
     )
     with gzip.open(target, "wb", compresslevel=1) as out:
-        out.write(f'{head}"traceEvents": [\n  '.encode())
+        out.write(f"{head}[".encode())
         for batch in count():
             some = list(islice(texts, 10_000))
             if not some:
                 break
-            out.write(((",\n  " if batch else "") + ",\n  ".join(some)).encode())
-        out.write(f"\n ]{tail}".encode())
+            out.write(((between if batch else "") + between.join(some)).encode())
+        out.write(f"]{tail}".encode())
     return len(events) * times
 
 
-def template(event: dict[str, Any]) -> tuple[str, float, int]:
+def template(event: dict[str, Any], style: dict[str, Any]) -> tuple[str, float, int]:
     """Return an event's text with placeholders for values that change per repetition, and their first values."""
     start, number = event.get("ts"), (event.get("args") or {}).get("correlation")
     copy = dict(event)
@@ -112,7 +142,9 @@ def template(event: dict[str, Any]) -> tuple[str, float, int]:
         copy["args"] = {**event["args"], "correlation": "\0id\0"}
     if str(event.get("name", "")).startswith("ProfilerStep#"):
         copy["name"] = f"{event['name']}\0k\0"
-    text = json.dumps({"": [copy]}, indent=1)[len('{\n "": [\n  ') : -len("\n ]\n}")].replace("%", "%%")
+    # Within a list of the document, so that its lines are indented.
+    text = json.dumps({"": [copy]}, **style)
+    text = text[text.index("{", 1) : text.rindex("}", 0, -1) + 1].replace("%", "%%")
     for gap in ("ts", "id"):
         text = text.replace(f'"\\u0000{gap}\\u0000"', f"%({gap})s")
     text = text.replace("\\u0000k\\u0000", "%(k)s")
@@ -197,6 +229,24 @@ def show_tiny(environment: dict[str, str]) -> None:
     show(events, measured(commands, 3 * RUNS, environment))
 
 
+def show_spellings(source: Path, folder: Path, environment: dict[str, str]) -> None:
+    """Print the rows of a file of about a million events, as each tool writes it; the ratio is to Kineto's order."""
+    commands = {}
+    for number, (name, spelling) in enumerate(SPELLINGS.items()):
+        file = folder / f"spelling{number}.json.gz"
+        if not file.exists():
+            with ProcessPoolExecutor(1) as pool:
+                pool.submit(repeated, source, 5, file, spelling).result()
+        commands[name] = commands_for(file, None)["dptrace"]
+        commands[f"{name}, floor"] = commands_for(file, None)["floor"]
+    costs = measured(commands, RUNS, environment)
+    print("\n| events written as | CPU s | × Kineto's order | × floor | peak MB |\n|---|--:|--:|--:|--:|")
+    for name in SPELLINGS:
+        cost, floor = costs[name], costs[f"{name}, floor"]
+        ratio = cost.cpu / costs["Kineto's order"].cpu
+        print(f"| {name} | {cost.cpu:.2f} | {ratio:.2f} | {cost.cpu / floor.cpu:.2f} | {cost.peak_mb:,.0f} |")
+
+
 def show_growth(ours: dict[int, Cost]) -> None:
     """Print the memory per additional event, and how the time grows with the number of events."""
     print()
@@ -218,6 +268,7 @@ def main() -> None:
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="where to create the files and keep them for the next time"
     )
+    parser.add_argument("--spellings", action="store_true", help="measure only the rows of other tools' spellings")
     options = parser.parse_args()
     print(
         "| events | | CPU s | × floor | peak MB | s | HTA's CPU ÷ | HTA's peak ÷ |\n|--:|---|--:|--:|--:|--:|--:|--:|"
@@ -228,13 +279,17 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         environment |= {"DPTRACE_CACHE": f"{temporary}/cache", "PYTHONPYCACHEPREFIX": f"{temporary}/bytecode"}
+        if options.spellings:
+            show_spellings(options.large, folder, environment)
+            return
         show_tiny(environment)
         for file, events in files(options, folder):
             commands = commands_for(file, options.hta if events <= options.hta_up_to else None)
             costs = measured(commands, RUNS if events < ONE_RUN_FROM else 1, environment)
             show(events, costs)
             ours[events] = costs["dptrace"]
-    show_growth(ours)
+        show_growth(ours)
+        show_spellings(options.large, folder, environment)
 
 
 if __name__ == "__main__":
