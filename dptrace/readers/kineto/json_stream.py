@@ -82,7 +82,7 @@ def _head(source: Source, chunks: ChunkedStream, text: bytes) -> tuple[bytes, by
             return b"[", text[1:]
         if text and text[:1] != b"{":
             break
-        found = find_list(text) if text else State.MORE
+        found = find_list(text) if text and len(text) <= _LOST else State.MORE
         if isinstance(found, State) and _is_lost(found, text, chunks):
             found = _first_match(text)
         if found is State.EVENT:

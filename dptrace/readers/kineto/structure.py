@@ -186,10 +186,11 @@ def count_brackets(text: bytes, at: int = 0) -> Brackets:
 
     Right for any text of whole events, the last of which may be truncated. It takes as long as decoding the text.
     """
-    depth, inside, last, some, top, top_at, size = 0, False, -1, -1, 0, -1, _FEW
+    depth, inside, escaped, size = 0, False, 0, _FEW
+    last, some, top, top_at = -1, -1, 0, -1
     while at < len(text):
         block = np.frombuffer(text, np.uint8, min(size, len(text) - at), at)
-        quotes = _quotes(text, block, at)
+        quotes, escaped = _quotes(block, escaped)
         kinds = block | _CASE
         marks = np.flatnonzero((kinds == _OPEN) | (kinds == _CLOSE))
         marks = marks[(np.searchsorted(quotes, marks) & 1) == inside]
@@ -212,13 +213,20 @@ def count_brackets(text: bytes, at: int = 0) -> Brackets:
     return Brackets(last, some, -1, depth > 0 and not inside, False)
 
 
-def _quotes(text: bytes, block: NDArray[np.uint8], at: int) -> NDArray[np.int64]:
-    """Return the places in a block of the quotation marks that begin or end a string."""
+def _quotes(block: NDArray[np.uint8], escaped: int) -> tuple[NDArray[np.int64], int]:
+    """Return the places in a block of the quotation marks that begin or end a string.
+
+    Args:
+        escaped: 1 if an odd number of backslashes stands before the block, else 0; the same of its end is returned.
+    """
     quotes = np.flatnonzero(block == _QUOTE)
+    if not escaped and not (block == _BACKSLASH).any():
+        return quotes, 0
+    others = np.append(-1 - escaped, np.flatnonzero(block != _BACKSLASH))
     # A mark is escaped behind an odd number of backslashes.
-    after = np.frombuffer(text, np.uint8)[np.maximum(quotes + at - 1, 0)] == _BACKSLASH
-    escaped = [i for i in np.flatnonzero(after).tolist() if _backslashes(text, at + int(quotes[i])) % 2]
-    return np.delete(quotes, escaped) if escaped else quotes
+    before = others[np.searchsorted(others, quotes) - 1]
+    kept: NDArray[np.int64] = quotes[(quotes - before) & 1 == 1]
+    return kept, int(len(block) - 1 - others[-1]) & 1
 
 
 def _backslashes(text: bytes, end: int) -> int:
@@ -246,8 +254,10 @@ def closing_bracket(text: bytes, depth: int, at: int = 0) -> int:
         if sign == b'"':
             if (at := _end_of_text(text, at)) < 0:
                 return -1
-        elif sign in b"{[":
+        elif sign in b"{[" and depth <= DEEPEST:
             depth += 1
+        elif sign in b"{[":
+            return -1
         else:
             depth -= 1
             if depth <= 0:
@@ -256,8 +266,7 @@ def closing_bracket(text: bytes, depth: int, at: int = 0) -> int:
 
 
 def _end_of_text(text: bytes, at: int) -> int:
-    while (end := text.find(b'"', at)) >= 0:
-        at = end + 1
-        if _backslashes(text, end) % 2 == 0:
-            return at
+    for _ in range(_MOST_MARKS):
+        if (at := text.find(b'"', at) + 1) == 0 or _backslashes(text, at - 1) % 2 == 0:
+            return at or -1
     return -1

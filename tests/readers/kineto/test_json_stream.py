@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import json
+import tracemalloc
 from pathlib import Path
+from time import process_time
+from typing import Any
 
 import pytest
 
@@ -11,6 +15,7 @@ import dptrace.readers.kineto.json_stream
 import dptrace.readers.stream
 from dptrace.errors import TraceError, UsageError
 from dptrace.readers.formats import pieces
+from dptrace.readers.kineto.reader import read_trace
 from tests.support.kineto_files import KinetoFile, training_step
 
 
@@ -69,6 +74,65 @@ def test_a_file_that_spells_its_first_events_otherwise_is_cut_all_the_same(
     path.write_text(text.replace('"traceEvents": [', f'"traceEvents": [{first}, ', 1))
 
     assert all(len(piece.text) < 9000 for piece in pieces(path))
+
+
+def _spelled(events: list[dict[str, Any]], spelling: str) -> str:
+    """Write a trace as tools write it: with other white space, and with another order of keys or events."""
+    if spelling == "metadata first":
+        events = [{"name": "process_name", "ph": "M", "pid": k} for k in range(5)] + events
+    elif spelling == "any first key":
+        events = [{f"key {k}": 1, **event} for k, event in enumerate(events)]
+    elif spelling == "sorted keys":
+        events = [dict(sorted(event.items())) for event in events]
+    elif spelling == "mixed":
+        events = [dict(sorted(event.items())) if k % 50 == 0 else event for k, event in enumerate(events)]
+    separators = (",", ":") if spelling in ("compact", "metadata first") else None
+    text = json.dumps({"traceEvents": events}, indent=4 if spelling == "pretty" else None, separators=separators)
+    return text.replace("}, {", "},\r\n{") if spelling == "CRLF" else text
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "spelling", ["compact", "pretty", "CRLF", "metadata first", "any first key", "sorted keys", "mixed"]
+)
+def test_the_cost_of_splitting_does_not_depend_on_the_spelling(spelling: str, tmp_path: Path) -> None:
+    """No order of keys or events takes a walk over the text in Python, which takes ten times as long as decoding it."""
+    file = KinetoFile()
+    for k in range(2500):
+        training_step(file, k, 100 * k)
+    best = {}
+    for name in ("default", spelling):
+        path = tmp_path / f"{name}.json"
+        path.write_text(_spelled(file.events, name))
+        best[name] = min(_seconds(path) for _ in range(3))
+
+    assert best[spelling] < 2.5 * best["default"]
+
+
+def _seconds(path: Path) -> float:
+    begin = process_time()
+    trace = read_trace(path)
+    assert (2500 * 13, ()) == (len(trace), trace.damage)
+    return process_time() - begin
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("sign", [b"{", b"[", b'{"a":', b"0,", b"\\"])
+def test_a_file_of_one_sign_is_refused_soon(sign: bytes, tmp_path: Path) -> None:
+    """Ten megabytes of it take little time and memory, and the error names the file."""
+    path = tmp_path / "t.json.gz"
+    head = b"" if sign == b"[" else b'{"traceEvents":['
+    path.write_bytes(gzip.compress(head + sign * (10_000_000 // len(sign)), 1))
+
+    begin = process_time()
+    tracemalloc.start()
+    with pytest.raises(TraceError, match=r"t\.json\.gz: "):
+        read_trace(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert process_time() - begin < 3
+    assert peak < 100_000_000
 
 
 @pytest.mark.heavy
