@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
-from dptrace.errors import UsageError  # noqa: E402
+from dptrace.errors import RecordingError, UsageError  # noqa: E402
 from dptrace.record.options.parse import Schedule  # noqa: E402
-from dptrace.record.output import LauncherOutput, StandaloneOutput, open_output  # noqa: E402
+from dptrace.record.output import LauncherOutput, StandaloneOutput, open_output, write_rank  # noqa: E402
 from dptrace.record.rank_metadata import describe  # noqa: E402
 from dptrace.record.ranks.distributed import RankStore  # noqa: E402
 from dptrace.record.recording import Recording  # noqa: E402
@@ -87,3 +87,12 @@ def test_rank_0_waits_no_longer_than_until_another_fails(
     assert time.monotonic() - began < 60  # it would wait for two hours
     info = json.loads((tmp_path / "mine.failed" / "run.json").read_text())
     assert {"rank": 1, "message": "ValueError: bad batch"} == info["failure"]
+
+
+@pytest.mark.parametrize("text", ['{"traceEvents": [', ""])
+def test_a_trace_without_its_end_is_not_kept(tmp_path: Path, text: str) -> None:
+    """Kineto raises no error on a full disk; nothing of what it has written stays."""
+    with pytest.raises(RecordingError, match="rank0"):
+        write_rank(tmp_path, lambda path: Path(path).write_text(text), {"rank": 0})
+
+    assert [] == list(tmp_path.iterdir())

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 __all__ = ["quiet_stderr"]
 
@@ -38,7 +39,10 @@ class _Held:
     """
 
     def __init__(self) -> None:
-        self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # for the life of the process
+        if hasattr(os, "memfd_create"):  # in memory, so that no full disk makes a print() of the script fail
+            self.file: Any = os.fdopen(os.memfd_create("dptrace_stderr"), "r+b", buffering=0)
+        else:
+            self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # for the life of the process
         # Without it, a late write could land where the offset was when the file was read.
         fcntl.fcntl(self.file, fcntl.F_SETFL, fcntl.fcntl(self.file, fcntl.F_GETFL) | os.O_APPEND)
         self._read = 0

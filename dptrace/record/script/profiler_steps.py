@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ class ScriptProfilerSteps:
 
         @wraps(original)
         def wrapped(profiler: Any, *arguments: Any, **keywords: Any) -> Any:
-            with quiet_stderr():
+            with quiet_stderr() if self.wanted else nullcontext():
                 result = original(profiler, *arguments, **keywords)
             if not self.forked and not isinstance(profiler, AlignedProfile):
                 try:

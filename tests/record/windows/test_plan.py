@@ -122,3 +122,13 @@ def test_memory_is_recorded_if_the_launcher_or_the_loop_asks(launcher: bool, loo
     plans += [] if launcher else [Plan.of(schedule, None, loop)]
 
     assert {launcher or loop} == {plan.settings.memory for plan in plans}
+
+
+@pytest.mark.parametrize(("made", "advised"), [(2, "at least 4 steps"), (3, "at least 4 steps"), (4, "use --warmup 2")])
+def test_a_training_that_is_too_short_gets_advice_that_can_be_followed(made: int, advised: str) -> None:
+    """The first step begins the count and two warm up: with three steps, no --warmup leaves one to record."""
+    plan = Plan.of(Schedule.of(5, 3, 0), LauncherSettings("", "", script=True))
+
+    text = plan.too_short_message(made - 1)
+    assert f"made {made} steps" in text
+    assert advised in text
