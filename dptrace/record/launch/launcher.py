@@ -19,7 +19,7 @@ from dptrace.record.launch.signals import Interrupted, Signals, catch_signals
 from dptrace.record.launch.torchrun import Launch, run_torchrun
 from dptrace.record.ranks.accelerator import ACCELERATORS, available_accelerator
 from dptrace.record.run_folder.folder import RUN_FILE, RunFolder
-from dptrace.record.run_folder.incomplete import keep_incomplete
+from dptrace.record.run_folder.incomplete import keep_incomplete, recover
 from dptrace.record.run_folder.messages import read_messages, window_folder
 
 __all__ = ["launch", "local_gpu_count"]
@@ -71,7 +71,7 @@ def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
     run = RunFolder(job.out)
     with catch_signals() as signals:
         if job.node_rank == 0:
-            run.begin(job.force)
+            run.begin(job.force, recover)
             for path in run.recovered:
                 reporter.message(f"A recording to {job.out} was killed earlier; its traces are now in {path}.")
         else:

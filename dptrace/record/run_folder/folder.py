@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dptrace.core.termination import signals_held
@@ -64,15 +65,17 @@ class RunFolder:
         name = re.fullmatch(r"\.(.+)\.recording", staging.name)
         return None if name is None else cls(staging.with_name(name[1]))
 
-    def begin(self, force: bool) -> None:
+    def begin(self, force: bool, recover: Callable[[RunFolder], list[Path]] | None = None) -> None:
         """Check that the run may be written to its path, and create the staging folder.
+
+        Args:
+            force: replace a run that is there.
+            recover: keeps what a killed recording has left in staging; by default, its traces without run.json.
 
         Raises:
             UsageError: see :meth:`check`.
             DptraceError: another recording to the same path is running, or the folder cannot be created.
         """
-        from dptrace.record.run_folder.incomplete import recover  # imports this module
-
         self.check(force)
         self._force = force
         machine = next(filter(None, map(self._other_owner, (self._owner, self.staging / "owner.agent"))), None)
@@ -84,12 +87,16 @@ class RunFolder:
         try:
             if self.staging.exists() and any(self.staging.iterdir()) and not self._owner.exists():
                 raise DptraceError(f"{self.staging} exists and is not from a recording; move it elsewhere.")
-            self.recovered = recover(self) if self.staging.exists() else []
+            self.recovered = (recover or RunFolder._rescue)(self)
             shutil.rmtree(self.staging, ignore_errors=True)
             self.staging.mkdir(parents=True)
             self._owner.write_text(f"{os.getpid()} {platform.node()}")
         except OSError as error:
             raise DptraceError(f"{self.path} cannot be created: {error.strerror or error}.") from None
+
+    def _rescue(self) -> list[Path]:
+        windows = [folder for folder in self.staging.glob("window*") if any(folder.glob("rank*.gz"))]
+        return [self.keep_failed(folder) for folder in windows]
 
     def check(self, force: bool) -> None:
         """Check that writing the run replaces nothing: no run without *force*, and with it nothing but a run.

@@ -42,7 +42,7 @@ def test_complete_steps_are_kept(
     left = interrupt(tmp_path, how, when, who, MANY if when == "writing" else 10)
 
     assert code in (left.code, None), left.said
-    assert [run] == list(left.runs), left.said
+    assert [run] == [name for name, ranks in left.runs.items() if ranks], left.said  # besides logs without traces
     assert BOTH == set(left.runs[run])
     assert min(left.runs[run].values()) >= steps
     assert says in left.said
