@@ -83,10 +83,11 @@ def test_a_command_line_does_what_it_looks_like(
 
 @pytest.mark.spawn
 def test_the_cause_of_a_failure_comes_first(tmp_path: Path) -> None:
-    """A script that asks for CUDA is told that there is none, before the error in torch's words."""
+    """A script that asks for CUDA is told that there is none, before the error in torch's words, and after its own."""
     (tmp_path / "train.py").write_text("import torch\ntorch.ones(1, device='cuda')\n")
     done = dptrace("record", "-q", "--gpus", "1", "train.py", cwd=tmp_path, ok=False)
 
     first = next(line for line in done.stderr.splitlines() if line.startswith("Error:"))
     assert "this script asks for CUDA; there is none here" in first
-    assert done.stderr.index(first) < done.stderr.index("torch.ones(1, device='cuda')")
+    assert first.index("there is none here") < first.index("not compiled with CUDA")
+    assert done.stderr.index("torch.ones(1, device='cuda')") < done.stderr.index(first)

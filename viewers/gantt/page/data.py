@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.kernels.names import short_names
+from dptrace.analysis.kernels.names import short_names, shortened
 from dptrace.analysis.matching.coordinates import place
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
@@ -20,7 +20,7 @@ from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, 
 from dptrace.viewers.gantt.column_packing import pack
 from dptrace.viewers.gantt.time_packing import pack_times
 
-__all__ = ["MANY_TRACKS", "categories", "collective_entries", "layout", "scene", "shortened"]
+__all__ = ["MANY_TRACKS", "categories", "collective_entries", "layout", "scene"]
 
 _HEIGHTS = {
     2: {Role.PHASES: 40, Role.COMPUTE: 56, Role.EXPOSURE: 36, Role.MEMORY: 18},
@@ -152,12 +152,6 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, served: bool = Fa
         ],
         "columns": {"streams": _streams(chart.lanes)[0]} if served else _columns(chart, times),
     } | ({"served": True} if served else {})
-
-
-def shortened(names: Sequence[str]) -> dict[int, str]:
-    """Return the short names of kernels by number, where they differ from the names."""
-    shorts = short_names(names)
-    return {number: shorts[name] for number, name in enumerate(names) if shorts[name] != name}
 
 
 def collective_entries(chart: Chart) -> list[dict[str, Any]]:

@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.kernels.names import shortened
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.array_file import CorruptArrayFile
 from dptrace.core.arrays import unique
 from dptrace.core.mapped_arrays import ArrayWriter, MappedArrays, open_arrays
 from dptrace.viewers.gantt.chart import WAITING, Chart, Role
 from dptrace.viewers.gantt.chart import Lane as ChartLane
-from dptrace.viewers.gantt.page.data import shortened
 from dptrace.viewers.gantt.tiles.index.blocks import Allocate, LaneColumns, LaneIndex, index_lane
 from dptrace.viewers.gantt.tiles.index.grid import Grid, make_grids
 from dptrace.viewers.gantt.tiles.index.lane import Lane
