@@ -20,7 +20,7 @@ from dptrace.record.launch.torchrun import Launch, run_torchrun
 from dptrace.record.ranks.accelerator import ACCELERATORS, available_accelerator
 from dptrace.record.run_folder.folder import RUN_FILE, RunFolder
 from dptrace.record.run_folder.incomplete import keep_incomplete, recover
-from dptrace.record.run_folder.messages import read_messages, window_folder
+from dptrace.record.run_folder.messages import rank_log, read_messages, window_folder
 
 __all__ = ["launch", "local_gpu_count"]
 
@@ -96,6 +96,11 @@ def _supervise(monitor: Monitor, signals: Signals) -> int | None:
     """Run torchrun and act on what happens meanwhile; return its exit code, None if --stop has ended it."""
     if monitor.job.trigger is not None:
         monitor.reporter.message(f"Training starts; record with {monitor.trigger_text}.")
+    if monitor.job.mode is None and monitor.job.processes > 1:
+        log = rank_log(monitor.run.staging, 1)
+        monitor.reporter.state(
+            f"Only rank 0's output is shown; that of the others is in {log} and so on while they train."
+        )
     with monitor.trigger_signal():
         staging = monitor.run.staging
         return run_torchrun(monitor.job, staging, signals, monitor.poll, lambda: monitor.finish_window(signals))

@@ -17,7 +17,14 @@ from dptrace.record.launch.monitor import Monitor, Stalled, request_window
 from dptrace.record.launch.signals import Signals
 from dptrace.record.launch.torchrun import Launch
 from dptrace.record.run_folder.folder import RunFolder
-from dptrace.record.run_folder.messages import finish_path, heartbeat_path, request_path, window_folder, write_json
+from dptrace.record.run_folder.messages import (
+    Writing,
+    finish_path,
+    heartbeat_path,
+    request_path,
+    window_folder,
+    write_json,
+)
 from tests.support.silent import SilentReporter
 
 RUN_KEYS = ("model", "parameters", "options", "versions", "ddp", "memory", "node", "local_rank", "host", "device")
@@ -178,6 +185,59 @@ def test_a_rank_without_a_step_for_too_long_stalls_the_job(run: RunFolder, monke
 
     text = str(stalled.value)
     assert all(words in text for words in ("rank 0", "step 111", "rank 1", "step 2"))
+
+
+def test_a_terminal_is_told_what_the_job_does(run: RunFolder) -> None:
+    """From the wait for the first step to the writing of the traces, once each."""
+    reporter = SilentReporter()
+    monitor = Monitor(JOB, run, reporter)
+    monitor.poll(os.getpid())
+    for recorded, asked in ((0, 0), (2, 5), (3, 5)):
+        for rank in (0, 1):
+            heartbeat_path(run.staging, rank).write_text(f"4 0 {recorded} {asked}")
+        monitor.poll(os.getpid())
+    with Writing(run.staging, 0).ended_elsewhere():
+        monitor.poll(os.getpid())
+
+    assert 4 == len(reporter.states)
+    assert "2 of 5 steps" in reporter.states[2]
+    assert "1 rank" in reporter.states[3]
+
+
+def test_a_long_step_and_a_rank_that_writes_are_waited_for(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 30 s, and a rank that writes for a minute after that: until its file is there, or it has ended."""
+    now = [0.0]
+    writing = Writing(run.staging, 0)
+    block = writing.ended_elsewhere()
+
+    def sleep(seconds: float) -> None:
+        now[0] += 1
+        if now[0] == 85:
+            block.__enter__()
+        if now[0] == 150:
+            _write(run, 0, recorded=2)
+            _write(run, 1, recorded=2)
+            writing.end()
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], time_ns=lambda: 0, sleep=sleep)
+    monkeypatch.setattr("dptrace.record.launch.monitor.time", clock)
+    monkeypatch.setattr("dptrace.record.launch.monitor._FINISH_S", 15.0)
+    reporter = SilentReporter()
+    monitor = Monitor(JOB, run, reporter)
+    for done, seconds in ((3, 0), (4, 30), (5, 60)):
+        now[0] = seconds
+        for rank in (0, 1):
+            _beat(run, rank, done, recorded=max(done - 3, 0))
+        monitor.poll(os.getpid())
+    write_json(run.staging / "rank1.failure.json", {"rank": 1, "time_ns": 1, "message": "143", "attempt": 0})
+    monitor.finish_window(Signals())
+
+    assert 150 == now[0]
+    assert [str(run.path)] == [folder for folder, _ in reporter.runs]
+    assert ["waiting for the step", "writing the traces of 1 rank"] == [
+        text.removeprefix("Interrupted: ")[: len(start)]
+        for text, start in zip(reporter.messages, ("waiting for the step", "writing the traces of 1 rank"), strict=True)
+    ]
 
 
 def test_an_interrupted_window_is_asked_to_end(run: RunFolder) -> None:
