@@ -16,6 +16,7 @@ from tests.support.paths import ROOT
 THREADED = """
 import json, os, subprocess, sys, tempfile, threading
 
+sys.stdout.reconfigure(errors="replace")  # as dptrace's commands do, which asks a file where it is
 if sys.argv[1:] == ["child"]:
     print(json.dumps([os.getpid(), os.getppid(), os.getsid(0), os.getcwd(), tempfile.gettempdir()]))
     sys.exit(7)

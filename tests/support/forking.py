@@ -245,9 +245,9 @@ def _reset(env: dict[str, str], cwd: str) -> None:
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    # The streams of the server remember whether its own outputs could seek.
-    for file, name in ((1, "stdout"), (2, "stderr")):
-        stream = open(file, "w", buffering=1, closefd=False)  # noqa: SIM115  # as long as the process
+    # What was opened for other files may take these for seekable.
+    for name, file, errors in (("stdout", 1, "strict"), ("stderr", 2, "backslashreplace")):
+        stream = open(file, "w", buffering=1, closefd=False, errors=errors)  # noqa: SIM115 - as long as the process
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     import torch
