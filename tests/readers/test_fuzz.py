@@ -68,7 +68,7 @@ def test_a_changed_figure_without_a_note_is_a_finding(tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 def test_the_fuzzers_files_of_other_formats_are_good(tmp_path: Path) -> None:
-    """Undamaged, Perfetto traces have no damage, and are read from archives of both kinds."""
+    """Undamaged, Perfetto traces lose no event whose category they show, and are read from archives of both kinds."""
     found = Counter[str]()
     for number, data in enumerate(Fuzzer(1).binaries):
         path = tmp_path / "rank0.pftrace"
@@ -76,7 +76,9 @@ def test_the_fuzzers_files_of_other_formats_are_good(tmp_path: Path) -> None:
         suffix, archive = archived(random.Random(number), path.name, data)
         packed = path.with_suffix(suffix)
         packed.write_bytes(archive)
-        found += Counter([examine(packed), suffix, *read_trace(path).damage])
+        # Torch wrote no categories at first, and an event made by hand may lack the args that show it.
+        damage = [sentence for sentence in read_trace(path).damage if "category (cat)" not in sentence]
+        found += Counter([examine(packed), suffix, *damage])
 
     assert {".zip", ".tar"} < set(found) <= {".zip", ".tar", "read", "read with damage"}
 

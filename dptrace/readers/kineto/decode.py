@@ -46,7 +46,8 @@ class PieceDecoder:
     def __init__(self, columns: EventSink) -> None:
         self._columns = columns
         self._held: list[bytes] = []
-        self._is_within_event = False
+        self._ends_open = False
+        """Whether what is held ends within an event, or behind the list of events."""
         self._between = b""
         self._head = bytearray()
         """The document up to the list of events that is read."""
@@ -58,7 +59,7 @@ class PieceDecoder:
         """Decode a piece that is not the last."""
         text = piece.text
         self._head = self._head or bytearray(piece.head)
-        if self._held and not self._is_within_event and is_list(text):
+        if self._held and not self.waits and is_list(text):
             self.flush()
         if not self._held and decode_whole(text, piece.between, self._columns):
             return
@@ -70,13 +71,20 @@ class PieceDecoder:
             self._held.clear()
             return
         found = count_brackets(text)
-        self._is_within_event = found.is_within_event
+        is_behind_list = found.closed >= 0 and is_list(text[: found.closed])
+        self._ends_open = found.is_within_event or is_behind_list
+        most = _MOST_HELD_BEHIND_LIST if is_behind_list else _MOST_HELD
         if found.last_end >= 0 and decode_whole(text[: found.last_end + 1], piece.between, self._columns):
             self._held = [text[found.last_end + 1 :].lstrip(BLANK)]
         elif len(text) < len(joined):
             self._held = [text]
-        elif len(self._held) >= _MOST_HELD:
+        elif len(self._held) >= most:
             self.flush()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next piece, although it may be whole events, belongs to what is held."""
+        return bool(self._held) and self._ends_open
 
     def flush(self) -> None:
         """Decode what is held as damaged events."""
@@ -174,6 +182,8 @@ _MOST_DAMAGED_LISTS = 10
 """Maximum lists of events whose end is searched where damage hides the structure, which takes a look at all text."""
 _MOST_HELD = 8
 """Maximum pieces that are held: damage may hide the structure of all text behind it."""
+_MOST_HELD_BEHIND_LIST = 64
+"""The same where they are the rest of a document."""
 
 
 def decode_whole(text: bytes, between: bytes, columns: EventSink) -> bool:

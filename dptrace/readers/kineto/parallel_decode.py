@@ -97,6 +97,10 @@ class ParallelDecoder:
             if part is None:
                 self.serial.add(piece)
                 return
+            if isinstance(part, DecodedPart) and self.serial.waits:
+                self.columns.add(DecodedPart(names=part.names, threads=part.threads), worker.ids)
+                self.serial.add(piece)
+                return
             if isinstance(part, DecodedPart):
                 self.serial.flush()
                 self.columns.add(part, worker.ids)

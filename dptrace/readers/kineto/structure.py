@@ -46,8 +46,8 @@ _OPENING = re.compile(rb"[\s,\0]*(?:\{|(\[)(?=\s*\{))")
 _END = re.compile(rb"[\s\0]*\Z")
 _BETWEEN = re.compile(rb'\}\s{0,99}(?:,\s{0,99})?\{(?:\s{0,99}"(?:[^"\\]|\\.){0,99}"\s{0,99}:)?', re.DOTALL)
 """The separator of two events, up to the first key of the second one."""
-_KINETOS = re.compile(rb'\}\s{0,99}(?:,\s{0,99})?\{\s{0,99}"(?:ph|name|cat|pid|tid|ts|dur|args|id)"')
-"""The same of Kineto's events, where damage hides the structure."""
+_KINETOS = re.compile(rb'\}\s{0,99}(?:,\s{0,99})?\{\s{0,99}"(?:ph|name|cat|pid|tid|ts|dur|args)"')
+"""The same of Kineto's events, where damage hides the structure; devices, listed behind the events, begin with "id"."""
 
 
 class State(Enum):
@@ -136,7 +136,8 @@ def cut_between_events(text: bytes, separator: bytes) -> tuple[int, bytes]:
     if found.last_end > cut:
         between = _BETWEEN.match(text, found.some_end)
         return found.last_end, between.group() if between else b""
-    if cut < 0 and (between := _KINETOS.search(text)):
+    ends_here = found.closed >= 0 and is_list(text[: found.closed])
+    if cut < 0 and not ends_here and (between := _KINETOS.search(text)):
         return text.rfind(between.group()), between.group()
     return cut, separator
 

@@ -56,6 +56,28 @@ def test_a_file_of_such_events_is_read_whole(jobs: int, tmp_path: Path, monkeypa
     assert [f"e{k}" for k in range(300)] == [trace.names[name] for name in trace.name]
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("key", ["name", "id", "ph"])
+def test_objects_behind_the_events_are_none(
+    jobs: int, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a text was cut in the rest of its document, the devices there are read as devices."""
+    monkeypatch.setattr("dptrace.readers.kineto.parallel_decode._MIN_TEXT_BYTES", 0)
+    devices = [{key: k, "id": k, "name": f"GPU {k}", "more": "x" * 40} for k in range(40)]
+    devices = [{**device, "name": f"GPU {device['id']}"} for device in devices]
+    events = [{"name": "e", **event("e", k)} for k in range(20)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events, "deviceProperties": devices, "distributedInfo": {"rank": 7}}))
+
+    for chunk in (300, 700, 1100):
+        monkeypatch.setattr("dptrace.readers.stream.CHUNK", chunk)
+        trace = read_trace(path, jobs)
+
+        assert (20, 7, ()) == (len(trace), trace.rank, trace.damage)
+        assert {k: f"GPU {k}" for k in range(40)} == trace.device_names
+
+
 @pytest.mark.parametrize("first_key", ["zz", "", "a{b", 'q"', "Ü", "traceEvents"])
 def test_events_may_begin_with_any_key(first_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No event is lost where none begins with a key that is read."""

@@ -125,6 +125,12 @@ class _NeedsArgs(Exception):
     """An event of the chunk carries collective metadata: decode the chunk again with all arguments."""
 
 
+_COUNTS = (
+    *("events", "kept", "dropped", "repaired"),
+    *("missing_start", "missing_duration", "unknown_phase", "unknown_category"),
+)
+
+
 @dataclass(slots=True)
 class DecodedPart:
     """The columns of a part of a file, as another process sends them."""
@@ -135,14 +141,8 @@ class DecodedPart:
     names: list[Any] = field(default_factory=list)
     """Names that the sender's earlier parts do not hold; their ids continue those, as the threads' do."""
     threads: list[tuple[Any, Any]] = field(default_factory=list)
-    counts: tuple[int, ...] = ()
+    counts: tuple[int, ...] = (0,) * len(_COUNTS)
     saw_last_event: bool | None = None
-
-
-_COUNTS = (
-    *("events", "kept", "dropped", "repaired"),
-    *("missing_start", "missing_duration", "unknown_phase", "unknown_category"),
-)
 
 
 _SHORTEST_PYTHON_US = 20
