@@ -43,7 +43,8 @@ class NumberType(click.ParamType):  # type: ignore[type-arg]  # generic in newer
             number = self.read(value.strip()) if isinstance(value, str) else value
         except (ValueError, OverflowError):
             advice = f"; {self.example}" if self.example else ""
-            self.fail(f"{value!r} is not a {'whole ' * self.number.whole}{self.name}{advice}.", param, ctx)
+            kind = "whole number" if self.number.whole and self.name == "number" else self.name
+            self.fail(f"{value!r} is not a {kind}{advice}.", param, ctx)
         if refusal := self.number.refusal(number):
             self.fail(f"{value!r} {refusal}.", param, ctx)
         result: float = number

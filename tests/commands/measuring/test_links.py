@@ -46,7 +46,7 @@ def run(*arguments: str) -> Result:
         (["--min-bytes", "2MB", "--max-bytes", "1MB"], "--min-bytes 2,097,152 is more than --max-bytes 1,048,576"),
         (["--min-bytes", "12", "--gpus", "4"], "at least 16"),
         (["--min-bytes", "many"], "'many' is not a size"),
-        (["--max-bytes", "0"], "'0' is not a size"),
+        (["--max-bytes", "0"], "'0' must be from 1"),
         (["--budget", "0"], "Invalid value for '--budget'"),
         (["--gpus", "1"], "CUDA_VISIBLE_DEVICES= dptrace links --gpus 2"),
         (["--nnodes", "2"], "--nnodes needs --node-rank"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import dptrace
+from dptrace.analysis.findings.finding import by_gain
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import Role, chart
 from dptrace.viewers.gantt.finding_places import MOST, finding_places
@@ -79,7 +80,7 @@ def test_every_finding_of_a_real_run_has_a_place_in_its_step(name: str) -> None:
     """The most expensive ones, each within the step that the finding names."""
     run = dptrace.open(real(name))
     drawn = chart(run)
-    found = run.cross_rank.findings[:MOST]
+    found = by_gain(run.cross_rank.findings)[:MOST]
 
     for finding, entry in zip(found, finding_places(run, drawn), strict=True):
         place = entry["place"]
