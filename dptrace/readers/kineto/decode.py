@@ -14,7 +14,6 @@ from dptrace.readers.kineto.envelope import (
     decode_document,
     end_of,
     is_closed_list,
-    is_complete_list,
     recover_metadata,
 )
 from dptrace.readers.kineto.structure import (
@@ -265,7 +264,7 @@ def _repair_events(text: bytes, columns: EventSink) -> None:
         columns.repaired += 1
         return
     parts = [part for stretch in LIST.split(text) for part in split_at_braces(stretch)]
-    if not all(map(is_complete_list, parts)):
+    if not all(map(is_list, parts)):
         parts = [part for stretch in LIST.split(text) for part in split_events(stretch)]
     if len(parts) > 1:
         columns.repaired += 1

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dptrace.readers.kineto.columns.events import DAMAGE
-from dptrace.readers.kineto.structure import BLANK, closing_bracket
+from dptrace.readers.kineto.structure import closing_bracket, is_list
 
 __all__ = [
     "DocumentEnd",
@@ -16,7 +16,6 @@ __all__ = [
     "decode_document",
     "end_of",
     "is_closed_list",
-    "is_complete_list",
     "recover_metadata",
 ]
 
@@ -99,7 +98,7 @@ def end_of(head: bytes, text: bytes, last: int, sound: bool) -> DocumentEnd | No
         return found
     # The last separator may have been within an event, or in the text after the list.
     counted = None if sound else _by_brackets(head, text, 0)
-    if counted and not counted.metadata.damage and (counted.end < last or is_complete_list(text[: counted.end])):
+    if counted and not counted.metadata.damage and (counted.end < last or is_list(text[: counted.end])):
         return counted
     if found:
         return found
@@ -115,7 +114,7 @@ def _by_trial(head: bytes, text: bytes, last: int) -> DocumentEnd | None:
     end, room = last - 1, _CLOSING_BYTES
     while room > 0 and (end := text.find(b"]", end + 1)) >= 0:
         metadata = decode_document(head, text[end:])
-        if metadata is not None and is_complete_list(text[last:end]):
+        if metadata is not None and is_list(text[last:end]):
             return DocumentEnd(end, len(text), metadata)
         room -= len(text) - last + _TRY
     return None
@@ -153,13 +152,4 @@ _CLOSED = re.compile(
 def is_closed_list(head: bytes, text: bytes) -> bool:
     """Return whether a text is the whole events of a list and a sound document behind it."""
     counted = _by_brackets(head, text, 0)
-    return counted is not None and not counted.metadata.damage and is_complete_list(text[: counted.end])
-
-
-def is_complete_list(events: bytes) -> bool:
-    """Return whether a text is JSON values separated by commas."""
-    try:
-        msgspec.json.decode(b"".join((b"[", events.strip(BLANK), b"]")), type=msgspec.Raw)
-    except DAMAGE:
-        return False
-    return True
+    return counted is not None and not counted.metadata.damage and is_list(text[: counted.end])

@@ -144,13 +144,17 @@ def cut_between_events(text: bytes, separator: bytes) -> tuple[int, bytes]:
 
 def is_list(events: bytes) -> bool:
     """Return whether a text is JSON values separated by commas; one may come before and after."""
-    return values_of(events) is not None
+    try:
+        msgspec.json.decode(b"".join((b"[", events.strip(BLANK), b"]")), type=msgspec.Raw)
+    except DAMAGE:
+        return False
+    return True
 
 
 def values_of(events: bytes) -> list[bytes] | None:
     """Return the texts of JSON values separated by commas; None if the text is something else."""
     try:
-        return list(map(bytes, _VALUES.decode(b"[" + events.strip(b", \t\r\n") + b"]")))
+        return list(map(bytes, _VALUES.decode(b"[" + events.strip(BLANK) + b"]")))
     except DAMAGE:
         return None
 
