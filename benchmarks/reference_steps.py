@@ -31,8 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dptrace.model.alpha_beta import Line, line_through
-from dptrace.model.bucket_size import bucket_ends, exposed_s
+from dptrace.model.alpha_beta import Line, bucket_ends, exposed_s, line_through
 
 LAYERS = {
     "small": [784, 1024, 512, 256, 10],

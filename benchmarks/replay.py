@@ -27,7 +27,7 @@ import numpy as np
 
 import dptrace
 from benchmarks.read import repeated
-from dptrace.core.arrays import median
+from dptrace.core.intervals import median
 from dptrace.replay.doubts import inferred_ns
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind

@@ -71,7 +71,7 @@ def open(
         DptraceError: the message names the file, what is wrong with it, and what to do.
     """
     from dptrace.load.open import open_run
-    from dptrace.readers.sources.discovery import path_text
+    from dptrace.readers.discovery import path_text
 
     if any(isinstance(path, list | tuple | set) for path in paths):
         raise UsageError("dptrace.open takes each path as its own argument: dptrace.open(*paths).")
@@ -252,8 +252,7 @@ def export_trace(run: Run, path: str | PathLike[str], *, align: bool = True, for
             it.
         DptraceError: the run was opened with ``figures_only``, or the file cannot be written.
     """
-    from dptrace.core.files import check_output
-    from dptrace.core.inputs import refuse_overwriting
+    from dptrace.core.files import check_output, refuse_overwriting
     from dptrace.export.aligned_run import align_run
     from dptrace.export.formats import format_of, write_trace
 
@@ -335,7 +334,7 @@ def advise(run: Run | None = None, **description: Any) -> dict[str, Any]:
         if isinstance(run, str | PathLike):
             raise UsageError(f"{run}: is a path; open it first: dptrace.advise(dptrace.open(path)).")
         return recorded_advice(run)
-    from dptrace.model.advice.advice_report import advice_report
+    from dptrace.model.planning.advice_report import advice_report
 
     return advice_report(_description(description))
 
@@ -387,8 +386,7 @@ def predict_message(
     Raises:
         UsageError: fewer than two GPUs, no byte, or an unknown link.
     """
-    from dptrace.model.training.communication.message_costs import GAMMA_PS, message_costs
-    from dptrace.model.training.communication.network import nominal_network
+    from dptrace.model.training.communication import GAMMA_PS, message_costs, nominal_network
 
     GAMMA_PS.check(gamma_ps, "--gamma")
     return message_costs(nominal_network(link, gpus_per_node), size_bytes, gpus, gamma_ps * 1e-12)

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dptrace.core.files import atomic_write
-from dptrace.core.inputs import note_output
+from dptrace.core.files import atomic_write, note_output
 from dptrace.errors import DptraceError, UsageError
 from dptrace.record.checkpoints.folder import delete_checkpoint
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dptrace.bench.matrix import BenchConfig
-from dptrace.core.inputs import note_inputs
+from dptrace.core.files import note_inputs
 from dptrace.core.numbers import Number
-from dptrace.core.text import from_cell
+from dptrace.core.units import from_cell
 from dptrace.errors import DptraceError
 from dptrace.model import scaling
 

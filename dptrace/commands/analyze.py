@@ -146,7 +146,7 @@ class _Options:
 
 def _write_hta_compat(paths: tuple[str, ...], options: _Options, strict: bool) -> None:
     from dptrace.hta.definitions import COMPATIBLE_WITH, hta_compat
-    from dptrace.readers.sources.discovery import find
+    from dptrace.readers.discovery import find
 
     with progress("Reading", options.to.verbosity, measured=False):
         compat = hta_compat(find(paths), strict)

@@ -26,8 +26,7 @@ def command(mode: str, target: Path, force: bool, verbosity: str) -> None:
     Example:
       dptrace cp naive . && dptrace record --gpus 2 -o runs/my-naive ./naive.py
     """
-    from dptrace.core.files import atomic_write, check_output
-    from dptrace.core.inputs import note_inputs
+    from dptrace.core.files import atomic_write, check_output, note_inputs
 
     source = trainer(mode)
     note_inputs([source])

@@ -16,7 +16,7 @@ from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, 
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.commands.shared.sides import SideOptions, SidesCommand, side_options
 from dptrace.commands.shared.workload_options import with_workload, workload_options
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 

@@ -12,8 +12,7 @@ import click
 from dptrace.commands.shared.answer import Destination, answer_options
 from dptrace.commands.shared.options import quiet_option
 from dptrace.commands.shared.output import print_hint
-from dptrace.core.text import sanitize
-from dptrace.core.units import plural
+from dptrace.core.units import plural, sanitize
 from dptrace.errors import DptraceError
 
 if TYPE_CHECKING:

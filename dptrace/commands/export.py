@@ -14,8 +14,7 @@ from dptrace.commands.shared.output import OutputFile, print_hint, print_notes
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.core.files import atomic_write, check_output
-from dptrace.core.text import sanitize
-from dptrace.core.units import byte_size, plural
+from dptrace.core.units import byte_size, plural, sanitize
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
 
@@ -119,8 +118,8 @@ def _opener(paths: Sequence[str]) -> Callable[[str], AbstractContextManager[Any]
     A timeline names its file as it is shown, without secrets and with control characters spelled out; the paths that
     the user typed lead to the file itself.
     """
-    from dptrace.readers.sources.discovery import find
-    from dptrace.readers.sources.open import open_source
+    from dptrace.readers.discovery import find
+    from dptrace.readers.storage import open_source
 
     files = find(paths).files
     if any(file.single_pass for file in files):

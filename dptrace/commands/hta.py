@@ -15,7 +15,7 @@ from dptrace.commands.shared.options import RenamedOption, group, quiet_option, 
 from dptrace.commands.shared.output import OutputFile, print_hint, print_notes
 from dptrace.commands.shared.progress import progress
 from dptrace.core.patterns import compiled
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.hta.options import ANALYSES, Options
 from dptrace.run.selection import ranks_of
@@ -142,7 +142,7 @@ def command(
             raise UsageError("Choose one of --json, --csv and --html; --html names its file, so leave -o out with it.")
         to = replace(to, output=page, form=check_file(page, to.force, ("html",)))
     from dptrace.hta.analyses import analyze, plain_records
-    from dptrace.readers.sources.discovery import find
+    from dptrace.readers.discovery import find
 
     second = find(against) if against else None
     with progress("Analyzing", verbosity, measured=False):

@@ -17,7 +17,7 @@ from dptrace.commands.shared.reading import gains_wanted, open_with_progress, wi
 from dptrace.commands.shared.serve_options import ServeOptions, open_browser, serve_options
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
-from dptrace.readers.sources.url import is_url
+from dptrace.readers.source import is_url
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run
@@ -202,7 +202,7 @@ def _document(
 
 def _cached_page_path(paths: tuple[str, ...]) -> Path:
     """Return the page's path in the cache folder: one for each run, so that viewing it twice leaves one file."""
-    from dptrace.core.home import cache_folder
+    from dptrace.core.files import cache_folder
 
     folder = cache_folder() / "pages"
     try:

@@ -1,19 +1,137 @@
-"""Atomic writes, and checks of output paths."""
+"""Files and folders of the user: written at once, and kept from being replaced."""
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from dptrace.core.inputs import note_output
 from dptrace.errors import DptraceError, UsageError
 
-__all__ = ["atomic_write", "check_output", "open_part", "stale_parts"]
+__all__ = [
+    "STANDARD_INPUT",
+    "atomic_write",
+    "cache_folder",
+    "check_output",
+    "command_files",
+    "ensure_home",
+    "note_inputs",
+    "note_output",
+    "open_part",
+    "refuse_overwriting",
+    "stale_parts",
+]
+
+
+# The files that a command reads, which none of its outputs may replace.
+
+
+STANDARD_INPUT = "/dev/stdin"
+"""The path of standard input, which may be a file."""
+
+Paths = Iterable[str | Path]
+
+
+@dataclass(slots=True)
+class _Files:
+    """What a command has said so far that it reads and writes."""
+
+    inputs: list[str | Path] = field(default_factory=list)
+    outputs: list[Path] = field(default_factory=list)
+
+
+_files: ContextVar[_Files | None] = ContextVar("_files", default=None)
+
+
+@contextmanager
+def command_files() -> Iterator[None]:
+    """Compare what is noted in the block: an output that is an input is refused, whichever is noted first."""
+    token = _files.set(_Files())
+    try:
+        yield
+    finally:
+        _files.reset(token)
+
+
+def note_inputs(paths: Paths) -> None:
+    """Note files that the command reads; outside of a command, do nothing.
+
+    Raises:
+        UsageError: one of them is an output.
+    """
+    if (files := _files.get()) is not None:
+        files.inputs += (paths := list(paths))
+        refuse_overwriting(files.outputs, paths)
+
+
+def note_output(path: Path) -> None:
+    """Note a file or a folder that the command writes; outside of a command, do nothing.
+
+    A folder is compared with the inputs noted so far only, because a command may read again what it has written there.
+
+    Raises:
+        UsageError: it is an input, or a folder that holds one.
+    """
+    if (files := _files.get()) is not None:
+        refuse_overwriting([path], files.inputs)
+        if os.path.isfile(path):
+            files.outputs.append(path)
+
+
+def refuse_overwriting(outputs: Paths, inputs: Paths) -> None:
+    """Refuse outputs that are inputs, by whatever path or link, or folders that hold one.
+
+    Raises:
+        UsageError: the message names both.
+    """
+    places = {place: path for path in outputs if (place := _place(path)) is not None}
+    if not places:
+        return
+    holds_files = any(os.path.isdir(path) for path in places.values())
+    parents: set[str] = set()
+    for path in inputs:
+        if (place := _place(path)) in places:
+            raise UsageError(
+                f"{places[place]}: the command reads this file{_spelled(path, places[place])}, and never overwrites "
+                "what it reads, even with --force. Choose another file."
+            )
+        if holds_files and (folder := os.path.dirname(os.path.realpath(path))) not in parents:
+            parents.add(folder)
+            _refuse_folder(places, path, folder)
+
+
+def _refuse_folder(places: dict[tuple[int, int], str | Path], path: str | Path, folder: str) -> None:
+    for parent in (folder, *map(str, Path(folder).parents)):
+        if (place := _place(parent)) in places:
+            raise UsageError(
+                f"{places[place]}: holds {path}, which the command reads and never overwrites, even with --force. "
+                "Choose another folder."
+            )
+
+
+def _spelled(path: str | Path, output: str | Path) -> str:
+    return "" if str(path) == str(output) else f", as {path}"
+
+
+def _place(path: str | Path) -> tuple[int, int] | None:
+    """Return what identifies a file or a folder under all its names; None for a pipe, a device, and what is missing."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) else None
+
+
+# Atomic writes, and checks of output paths.
+
 
 _PART = re.compile(r"\.dptrace\.[0-9a-f]{16}\.part")
 _ABANDONED_S = 3600
@@ -115,3 +233,60 @@ def _lock(file: int) -> bool | None:
     except (ImportError, OSError):
         return None
     return True
+
+
+# The user's folders, and a temporary one in their place where there is no home, as in a container.
+
+
+def ensure_home() -> None:
+    """Set ``HOME`` where the user has neither that variable nor an entry in passwd, as a container's may have none.
+
+    Bokeh, HTA and Dask look for their settings in the home folder as soon as they are imported, and fail without one.
+    """
+    if os.path.expanduser("~") == "~":
+        os.environ["HOME"] = str(_temporary_folder() or os.sep)
+
+
+def cache_folder() -> Path:
+    """Return the cache folder, which the environment variable ``DPTRACE_CACHE`` can set.
+
+    It is the user's; or a temporary one where that can't be written, as below the home ``/`` of a container's user.
+    """
+    if named := os.environ.get("DPTRACE_CACHE"):
+        return Path(named)
+    from platformdirs import user_cache_path
+
+    try:
+        users = Path(user_cache_path("dptrace", appauthor=False))
+        if users.is_absolute() and _writable(users):
+            return users
+    except RuntimeError:  # no home folder
+        pass
+    return (_temporary_folder() or Path(os.sep)) / ".cache" / "dptrace"
+
+
+@cache  # asked for each trace
+def _writable(folder: Path) -> bool:
+    """Return whether a folder can be written or created."""
+    # os.path, since Path.exists raises an error below a folder that this user may not enter.
+    existing = next((path for path in (folder, *folder.parents) if os.path.exists(path)), folder)
+    return os.access(existing, os.W_OK | os.X_OK)
+
+
+def _temporary_folder() -> Path | None:
+    """Return a folder that is this user's alone, the same in each process; None where there is none.
+
+    Everyone may create a folder of this name first: then it is not used, since its files would be trusted.
+    """
+    if not hasattr(os, "getuid"):
+        return None
+    import tempfile  # which imports what nearly no command needs
+
+    try:
+        folder = Path(tempfile.gettempdir(), f"dptrace-{os.getuid()}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return None
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+    return folder if own else None

@@ -7,19 +7,20 @@ and its pools fail all remaining items when one process is killed. Only its conn
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from dptrace.core.termination import Terminated, end_on_signals
 from dptrace.errors import DptraceError
 
-__all__ = ["PythonProcess", "available_cores", "command_output", "run_parallel", "serve"]
+__all__ = ["PythonProcess", "available_cores", "collection_paused", "command_output", "run_parallel", "serve"]
 
 
 def available_cores() -> int:
@@ -205,3 +206,21 @@ class _Worker(PythonProcess):
 def serve_calls(descriptor: int) -> None:
     """Call functions for the parent process; the main function of a worker."""
     serve(descriptor, lambda call: call[0](call[1]))
+
+
+# The garbage collector of reference cycles.
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pause the search for reference cycles while many objects are made that have none.
+
+    Reading a million events starts it hundreds of times, a tenth of all time. Objects without cycles are freed as ever.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dptrace.core.termination import signals_held
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.doctor.collective_checks import (
     check_clocks,
     check_collectives,

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import msgspec
 
-from dptrace.core.text import encodable
+from dptrace.core.units import encodable
 from dptrace.export.aligned_run import AlignedRun
 from dptrace.export.counters import Counter
 from dptrace.export.flow_events import Flows

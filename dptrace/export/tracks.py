@@ -12,9 +12,8 @@ from dptrace.analysis.cross_rank.exposed_wait import CallWaits, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.labels import PART_LABELS
 from dptrace.analysis.per_gpu.split import FIGURES, Part, Segments, Split, exposure, partition
-from dptrace.core.arrays import unique
-from dptrace.core.intervals import Int64
-from dptrace.core.text import encodable
+from dptrace.core.intervals import Int64, unique
+from dptrace.core.units import encodable
 from dptrace.export.aligned_run import AlignedRun, Members, Shift
 from dptrace.export.counters import Counter, counters
 from dptrace.export.lane_packing import assign_lanes

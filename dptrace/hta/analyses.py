@@ -15,7 +15,7 @@ from dptrace.hta.options import ANALYSES, Options
 from dptrace.hta.overlays import check_overlay, frequent_sequences
 from dptrace.hta.silence import captured_figures, silence_hta
 from dptrace.hta.trace_analysis import analysis_of, parsed_trace
-from dptrace.readers.sources.discovery import Sources
+from dptrace.readers.discovery import Sources
 
 __all__ = ["Result", "analyze", "plain_records"]
 

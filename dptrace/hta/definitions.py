@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dptrace.errors import DptraceError, TraceError
 from dptrace.hta.event_frame import ArgColumn, EventFrame
 from dptrace.hta.rank_frames import read_ranks
-from dptrace.readers.sources.discovery import Sources
+from dptrace.readers.discovery import Sources
 
 __all__ = ["COMPATIBLE_WITH", "HtaCompat", "hta_compat"]
 

@@ -20,11 +20,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.errors import TraceError
-from dptrace.readers.kineto.columns.events import EventSink
+from dptrace.readers.kineto.columns import EventSink
 from dptrace.readers.kineto.reader import Metadata, damage_of, read_into
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 
 __all__ = ["ArgColumn", "EventFrame", "read_event_frame"]
 

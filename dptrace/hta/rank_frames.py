@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from dptrace.core.subprocess_pool import run_parallel
 from dptrace.hta.event_frame import ArgColumn, EventFrame, read_event_frame
-from dptrace.readers.sources.discovery import Sources, assign_ranks, collect, refuse_damage
-from dptrace.readers.sources.source import Source
+from dptrace.readers.discovery import Sources, assign_ranks, collect, refuse_damage
+from dptrace.readers.source import Source
 
 __all__ = ["read_ranks"]
 

@@ -23,9 +23,9 @@ from dptrace.core.files import atomic_write
 from dptrace.errors import DptraceError
 from dptrace.hta.event_frame import ArgColumn, EventFrame
 from dptrace.hta.rank_frames import read_ranks
+from dptrace.readers.discovery import Sources
 from dptrace.readers.formats import pieces
-from dptrace.readers.sources.discovery import Sources
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 
 __all__ = ["DptraceTrace", "trace_of"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dptrace.errors import DptraceError, MissingExtraError
 from dptrace.hta.silence import silence_hta
-from dptrace.readers.sources.discovery import Sources
+from dptrace.readers.discovery import Sources
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run

@@ -18,10 +18,9 @@ from typing import TypeVar
 import msgspec
 
 from dptrace.core.array_file import CorruptArrayFile, dumps, load
-from dptrace.core.files import open_part, stale_parts
-from dptrace.core.home import cache_folder
-from dptrace.readers.sources.source import Source
-from dptrace.readers.sources.storage import file_identity
+from dptrace.core.files import cache_folder, open_part, stale_parts
+from dptrace.readers.source import Source
+from dptrace.readers.storage import file_identity
 
 __all__ = ["CacheSummary", "cache_summary", "fetch", "index_entry", "read", "store", "write"]
 

@@ -10,7 +10,7 @@ from dptrace.core.subprocess_pool import available_cores
 from dptrace.errors import DptraceError, MissingExtraError
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import RankFile, load_rank_file
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 
 if TYPE_CHECKING:
     from distributed import Client, Future

@@ -16,8 +16,8 @@ from dptrace.errors import DptraceError
 from dptrace.load import cache
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import RankFile, load_rank_file
-from dptrace.readers.sources.source import Source
-from dptrace.readers.sources.storage import file_identity
+from dptrace.readers.source import Source
+from dptrace.readers.storage import file_identity
 
 __all__ = ["read_files"]
 

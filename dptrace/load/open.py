@@ -8,21 +8,20 @@ from itertools import islice
 from typing import Any
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.arrays import unique
+from dptrace.core.intervals import unique
 from dptrace.core.patterns import matches
-from dptrace.core.text import sanitize
-from dptrace.core.units import plural
+from dptrace.core.units import plural, sanitize
 from dptrace.load.local import read_files
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import RankFile
 from dptrace.load.rereader import FileRereader
 from dptrace.readers.communication import communication_names
-from dptrace.readers.sources.discovery import assign_ranks, collect, find
-from dptrace.readers.sources.url import redact
+from dptrace.readers.discovery import assign_ranks, collect, find
+from dptrace.readers.source import redact
 from dptrace.run.run import Run
 from dptrace.timeline.build import NO_GPU_EVENTS
+from dptrace.timeline.host_calls import OPERATOR_CALLS
 from dptrace.timeline.model import Timeline
-from dptrace.timeline.operator_calls import OPERATOR_CALLS
 
 __all__ = ["open_run"]
 

@@ -8,17 +8,17 @@ import msgspec
 from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
-from dptrace.core.garbage import collection_paused
-from dptrace.core.text import sanitize
+from dptrace.core.subprocess_pool import collection_paused
+from dptrace.core.units import sanitize
 from dptrace.load import cache
 from dptrace.load.options import ReadOptions
+from dptrace.readers.discovery import refuse_damage
 from dptrace.readers.kineto.reader import read_trace
-from dptrace.readers.sources.discovery import refuse_damage
-from dptrace.readers.sources.source import Source
-from dptrace.readers.sources.storage import file_identity
+from dptrace.readers.source import Source
+from dptrace.readers.storage import file_identity
 from dptrace.readers.trace import Trace
 from dptrace.timeline.build import build_timelines
-from dptrace.timeline.operator_calls import OPERATOR_CALLS, OperatorCalls, operator_calls
+from dptrace.timeline.host_calls import OPERATOR_CALLS, OperatorCalls, operator_calls
 
 __all__ = ["RankFile", "load_rank_file"]
 

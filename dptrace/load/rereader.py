@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from dptrace.core.garbage import collection_paused
-from dptrace.core.text import sanitize
+from dptrace.core.subprocess_pool import collection_paused
+from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
 from dptrace.load import cache
 from dptrace.load.options import ReadOptions
-from dptrace.readers.sources.source import Source
-from dptrace.readers.sources.storage import file_identity
-from dptrace.timeline.second_pass import Result, SecondPass
+from dptrace.readers.source import Source
+from dptrace.readers.storage import file_identity
+from dptrace.timeline.host_calls import Result, SecondPass
 
 __all__ = ["FileRereader"]
 

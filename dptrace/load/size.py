@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 
 __all__ = ["is_small"]
 

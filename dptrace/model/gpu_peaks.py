@@ -6,13 +6,33 @@ reached by a dense model.
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 
 import msgspec
 
 from dptrace.core.gpu import GpuProperties
+from dptrace.core.numbers import Number
+from dptrace.errors import UsageError
 
-__all__ = ["PEAKS", "GpuPeak", "gpu_peak", "no_peak_advice"]
+__all__ = [
+    "BANDWIDTH_GBPS",
+    "INTERCONNECTS",
+    "LATENCY_US",
+    "PEAKS",
+    "SHORT_NAMES",
+    "GpuPeak",
+    "Interconnect",
+    "ModelFlops",
+    "achieved_flops_per_s",
+    "gpu_peak",
+    "interconnect_named",
+    "nearest_interconnect",
+    "no_peak_advice",
+    "transformer_flops",
+    "utilization",
+]
 
 
 class GpuPeak(msgspec.Struct, frozen=True):
@@ -148,3 +168,176 @@ def no_peak_advice(name: str) -> str:
         f"The peak of {name or 'this device'} is not known (known: {known}). "
         "Give its dense TFLOP/s for the type that the model computes in: --peak-tflops 989."
     )
+
+
+# Nominal figures of known interconnects, and which of them a measured link resembles most.
+
+
+LATENCY_US, BANDWIDTH_GBPS = Number(0, 1_000_000), Number(1e-6, 1e12)
+"""What a user may say of a link: up to a second, and from 1 kB/s to what is as good as free."""
+_LATENCY_COUNTS = 0.25
+"""Weight of latency against bandwidth: the share of software in latency varies widely."""
+
+
+class Interconnect(msgspec.Struct, frozen=True):
+    """One kind of link at its nominal speed."""
+
+    name: str
+    medium: str
+    """``nvlink``, ``pcie``, ``network`` or ``memory``."""
+    bytes_per_s: float
+    """One direction, per GPU or per port."""
+    alpha_s: float
+    """Typical latency of one message as software sees it."""
+    source: str
+
+
+class InterconnectMatch(msgspec.Struct, frozen=True):
+    """The known interconnect that a measured link resembles most."""
+
+    interconnect: Interconnect
+    bandwidth_ratio: float
+    """Measured / nominal: 0.5 is half as fast."""
+    latency_ratio: float | None
+    """Measured / typical; None if the measured latency is 0."""
+
+
+_GUIDE = "latency: the guide 'Distributed Training', section 5.1"
+_NVLINK_US, _PCIE_US, _IB_US, _ETHERNET_US = 3e-6, 5e-6, 1.5e-6, 50e-6
+
+INTERCONNECTS = (
+    Interconnect(
+        "NVLink 3 (A100)", "nvlink", 300e9, _NVLINK_US, f"NVIDIA A100 data sheet: 600 GB/s both ways; {_GUIDE}"
+    ),
+    Interconnect(
+        "NVLink 4 (H100)", "nvlink", 450e9, _NVLINK_US, f"NVIDIA H100 data sheet: 900 GB/s both ways; {_GUIDE}"
+    ),
+    Interconnect(
+        "NVLink 5 (B200)", "nvlink", 900e9, _NVLINK_US, f"NVIDIA B200 data sheet: 1.8 TB/s both ways; {_GUIDE}"
+    ),
+    Interconnect("PCIe 3.0 x16", "pcie", 15.75e9, _PCIE_US, "PCI-SIG: 8 GT/s, 128b/130b, 16 lanes"),
+    Interconnect("PCIe 4.0 x16", "pcie", 31.5e9, _PCIE_US, "PCI-SIG: 16 GT/s, 128b/130b, 16 lanes"),
+    Interconnect("PCIe 5.0 x16", "pcie", 63.0e9, _PCIE_US, "PCI-SIG: 32 GT/s, 128b/130b, 16 lanes"),
+    Interconnect("InfiniBand HDR", "network", 25e9, _IB_US, f"IBTA: 4 lanes, 200 Gb/s; {_GUIDE}"),
+    Interconnect("InfiniBand NDR", "network", 50e9, _IB_US, f"IBTA: 4 lanes, 400 Gb/s; {_GUIDE}"),
+    Interconnect("10 Gb Ethernet", "network", 1.25e9, _ETHERNET_US, f"IEEE 802.3ae; {_GUIDE}"),
+    Interconnect("25 Gb Ethernet", "network", 3.125e9, _ETHERNET_US, f"IEEE 802.3by; {_GUIDE}"),
+    Interconnect("100 Gb Ethernet", "network", 12.5e9, _ETHERNET_US, f"IEEE 802.3ba, 802.3bj; {_GUIDE}"),
+    Interconnect("400 Gb Ethernet", "network", 50e9, _ETHERNET_US, f"IEEE 802.3bs; {_GUIDE}"),
+    # Not from a standard: kernel copies on one core of a 2020s server, the order of magnitude that iperf3 shows between
+    # two processes on one machine.
+    Interconnect(
+        "TCP over loopback", "memory", 2.5e9, 50e-6, "order of magnitude: one core copying through the kernel"
+    ),
+)
+
+SHORT_NAMES = {
+    "nvlink3": "NVLink 3 (A100)",
+    "nvlink4": "NVLink 4 (H100)",
+    "nvlink5": "NVLink 5 (B200)",
+    "pcie3": "PCIe 3.0 x16",
+    "pcie4": "PCIe 4.0 x16",
+    "pcie5": "PCIe 5.0 x16",
+    "ib-hdr": "InfiniBand HDR",
+    "ib-ndr": "InfiniBand NDR",
+    "eth-10": "10 Gb Ethernet",
+    "eth-25": "25 Gb Ethernet",
+    "eth-100": "100 Gb Ethernet",
+    "eth-400": "400 Gb Ethernet",
+    "loopback": "TCP over loopback",
+}
+"""The names of the known interconnects on the command line."""
+
+
+def interconnect_named(name: str) -> Interconnect:
+    """Return the interconnect with this short name.
+
+    Raises:
+        UsageError: there is none.
+
+    >>> interconnect_named("ib-ndr").bytes_per_s
+    50000000000.0
+    """
+    full = SHORT_NAMES.get(name.strip().lower())
+    if full is None:
+        raise UsageError(f"--link {name}: choose from {', '.join(SHORT_NAMES)}.")
+    return next(interconnect for interconnect in INTERCONNECTS if interconnect.name == full)
+
+
+def nearest_interconnect(bytes_per_s: float, alpha_s: float, media: Sequence[str]) -> InterconnectMatch:
+    """Find the interconnect nearest to a link, by the ratio of bandwidths and, with less weight, of latencies.
+
+    Args:
+        bytes_per_s: bandwidth of one link, above 0.
+        alpha_s: latency of one message over it; 0 if it was too short to measure.
+        media: the media to consider.
+
+    >>> nearest_interconnect(400e9, 4e-6, ["nvlink", "pcie"]).interconnect.name
+    'NVLink 4 (H100)'
+    """
+
+    def distance(candidate: Interconnect) -> float:
+        latency = abs(math.log(alpha_s / candidate.alpha_s)) if alpha_s > 0 else 0.0
+        return abs(math.log(bytes_per_s / candidate.bytes_per_s)) + _LATENCY_COUNTS * latency
+
+    nearest = min((candidate for candidate in INTERCONNECTS if candidate.medium in media), key=distance)
+    return InterconnectMatch(
+        nearest, bytes_per_s / nearest.bytes_per_s, alpha_s / nearest.alpha_s if alpha_s > 0 else None
+    )
+
+
+# Model and hardware FLOPs utilization, and model FLOPs from a number of parameters.
+#
+# MFU is defined in "PaLM: Scaling Language Modeling with Pathways" (arXiv 2204.02311), appendix B: the FLOPs that the
+# model needs, without any recomputation, over what the hardware could do in the time of the step. HFU ("Reducing
+# Activation Recomputation in Large Transformer Models", arXiv 2205.05198) counts what was carried out, recomputation
+# included. Both papers count attention in full, masked or not.
+
+
+class ModelFlops(msgspec.Struct, frozen=True):
+    """FLOPs of one step of one rank, and where they come from."""
+
+    model: float
+    """What the model needs: forward and backward, no recomputation. MFU's numerator."""
+    hardware: float | None
+    """What was carried out; None where it is not known. HFU's numerator."""
+    source: str
+    """How they were counted, as the end of a sentence: ``counted by torch in a step of the warm-up``."""
+
+
+def transformer_flops(
+    parameters: float, tokens: float, *, layers: int = 0, width: int = 0, sequence: int = 0, training: bool = True
+) -> float:
+    """Return the FLOPs of one step of a dense transformer: 6·N + 12·L·(heads·d)·T for each token.
+
+    PaLM, appendix B. The second term is attention, and is left out without *layers*, *width* and *sequence*. A forward
+    alone is a third of it.
+
+    Args:
+        parameters: N, without embeddings that are only looked up.
+        tokens: tokens of the step.
+        layers: L.
+        width: heads × d, the width of the model.
+        sequence: T, tokens of a sequence.
+        training: forward and backward; else forward only.
+
+    >>> transformer_flops(7e9, 4096)
+    172032000000000.0
+    """
+    whole = tokens * (6.0 * parameters + 12.0 * layers * width * sequence)
+    return whole if training else whole / 3
+
+
+def achieved_flops_per_s(flops: float, ns: float) -> float | None:
+    """Return the rate in FLOP/s; None in no time."""
+    return flops / ns * 1e9 if ns > 0 else None
+
+
+def utilization(flops: float, ns: float, peak_flops_per_s: float) -> float | None:
+    """Return the share of the peak that *flops* in *ns* are; MFU or HFU, by what was counted. None in no time.
+
+    >>> round(utilization(5.9866e12, 35.0e6, 989.4e12), 3)
+    0.173
+    """
+    rate = achieved_flops_per_s(flops, ns)
+    return rate / peak_flops_per_s if rate is not None and peak_flops_per_s > 0 else None

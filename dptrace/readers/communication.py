@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import unique
+from dptrace.core.intervals import unique
 from dptrace.core.patterns import matches
 from dptrace.errors import UsageError
 from dptrace.readers.kernel_name import own_name

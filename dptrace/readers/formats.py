@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dptrace.errors import TraceError
-from dptrace.readers.perfetto.packets import begins_with_packets
-from dptrace.readers.sources.source import Source
+from dptrace.readers.packets import begins_with_packets
+from dptrace.readers.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece, open_decompressed
 
 __all__ = ["FORMATS", "NSIGHT_SUFFIXES", "TRACE_SUFFIXES", "Format", "pieces"]
@@ -40,7 +40,7 @@ class Format(NamedTuple):
 FORMATS = (
     # This reader takes any file: it names what a file holds that is not a trace.
     Format((".json",), lambda start: True, "dptrace.readers.kineto.json_stream"),
-    Format((".pftrace", ".perfetto-trace", ".perfetto"), begins_with_packets, "dptrace.readers.perfetto.pftrace"),
+    Format((".pftrace", ".perfetto-trace", ".perfetto"), begins_with_packets, "dptrace.readers.perfetto"),
 )
 TRACE_SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
 """Ends of the names of trace files of any format."""

@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from dptrace.errors import TraceError
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 from dptrace.readers.stream import CHUNK, ByteStream, open_decompressed
 
 __all__ = ["PICKLE", "Block", "Frame", "Segment", "Snapshot", "TraceEntry", "is_snapshot", "read_snapshot"]

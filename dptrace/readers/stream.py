@@ -16,8 +16,8 @@ import msgspec
 
 from dptrace.core.compression import DAMAGE
 from dptrace.errors import TraceError, UsageError
-from dptrace.readers.sources.open import open_source
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
+from dptrace.readers.storage import open_source
 
 try:  # isal decompresses about twice as fast as zlib; it has wheels for the common machines only
     _zlib: ModuleType = importlib.import_module("isal.isal_zlib")

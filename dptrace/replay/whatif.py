@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.core.arrays import median
+from dptrace.core.intervals import median
 from dptrace.core.units import duration
 from dptrace.replay.doubts import Doubt, Question, doubts, doubts_of_replay
 from dptrace.replay.graph.build import Model, build_model

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import median, unique
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, median, unique
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 

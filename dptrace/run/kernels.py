@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from dptrace.analysis.kernels.summary import KernelSummary
     from dptrace.analysis.per_gpu.device import DeviceFigures
     from dptrace.run.utilization import Workload
-    from dptrace.timeline.operator_calls import OperatorCalls
-    from dptrace.timeline.second_pass import Rereader, Result, SecondPass
+    from dptrace.timeline.host_calls import OperatorCalls, Rereader, Result, SecondPass
 
 __all__ = [
     "SORTS",
@@ -233,7 +232,7 @@ def operator_calls_of(run: _Run, timeline: Timeline) -> OperatorCalls:
     Raises:
         DptraceError: its file can't be read again.
     """
-    from dptrace.timeline.operator_calls import OPERATOR_CALLS
+    from dptrace.timeline.host_calls import OPERATOR_CALLS
 
     calls = run.read_again(timeline, OPERATOR_CALLS)
     if calls is None:

@@ -10,7 +10,7 @@ import numpy as np
 from dptrace.analysis.cross_rank.exposed_wait import exposed_parts, sum_of_waits
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.analysis.per_gpu.step_grid import step_grid
-from dptrace.core.arrays import median
+from dptrace.core.intervals import median
 from dptrace.run.cross_rank import CrossRankAnalysis
 
 __all__ = ["MeanStep", "mean_step"]

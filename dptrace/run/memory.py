@@ -26,11 +26,10 @@ from dptrace.analysis.memory.figures import (
 from dptrace.analysis.memory.reading import MEMORY
 from dptrace.analysis.memory.usage import KIND_LABELS, NOWHERE, DeviceMemory, MemoryKind, MemoryUse
 from dptrace.core.intervals import Int64
-from dptrace.core.text import sanitize
-from dptrace.core.units import plural
+from dptrace.core.units import plural, sanitize
 from dptrace.errors import DptraceError
+from dptrace.timeline.host_calls import Result, SecondPass
 from dptrace.timeline.model import Phase, Timeline
-from dptrace.timeline.second_pass import Result, SecondPass
 
 __all__ = [
     "NO_MEMORY",

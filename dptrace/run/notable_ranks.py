@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import median
+from dptrace.core.intervals import median
 from dptrace.run.run import Run
 
 __all__ = ["NotableRank", "notable_ranks"]

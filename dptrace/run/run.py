@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.select import KeptDevice
     from dptrace.run.utilization import Workload
-    from dptrace.timeline.second_pass import Rereader, Result, SecondPass
+    from dptrace.timeline.host_calls import Rereader, Result, SecondPass
 
 __all__ = ["SCHEMA", "Run"]
 

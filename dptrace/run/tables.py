@@ -167,7 +167,7 @@ def rank_dicts(
         metadata: the contents of run.json.
     """
     from dptrace.analysis.matching.coordinates import coordinates
-    from dptrace.model.planning.in_flight import held_activations
+    from dptrace.model.training.layout import held_activations
 
     mesh = coordinates(groups, metadata, max((device.timeline.rank for device in devices), default=-1) + 1)
     held = {activations.rank: activations.to_dict() for activations in held_activations(metadata)}

@@ -11,8 +11,14 @@ import msgspec
 
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.numbers import AMOUNT
-from dptrace.model.gpu_peaks import gpu_peak, no_peak_advice
-from dptrace.model.mfu import ModelFlops, achieved_flops_per_s, transformer_flops, utilization
+from dptrace.model.gpu_peaks import (
+    ModelFlops,
+    achieved_flops_per_s,
+    gpu_peak,
+    no_peak_advice,
+    transformer_flops,
+    utilization,
+)
 
 if TYPE_CHECKING:
     from dptrace.analysis.per_gpu.device import DeviceFigures

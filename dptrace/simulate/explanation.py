@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 import string
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+
+from dptrace.core.numbers import COUNT, Number
+from dptrace.core.units import duration
+from dptrace.errors import UsageError
+from dptrace.model.gpu_peaks import BANDWIDTH_GBPS, LATENCY_US, interconnect_named
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["Cell", "Cost", "Explanation", "Message", "Outcome", "State", "Step", "Work", "letter", "verify"]
+__all__ = [
+    "DEFAULT_BYTES",
+    "DEFAULT_LINK",
+    "Cell",
+    "Cost",
+    "Explanation",
+    "Link",
+    "Message",
+    "Outcome",
+    "Settings",
+    "State",
+    "Step",
+    "Time",
+    "Work",
+    "cost_of",
+    "critical_time",
+    "letter",
+    "links_of",
+    "megabytes",
+    "time_formula",
+    "to_dict",
+    "verify",
+    "volumes",
+]
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -174,3 +203,247 @@ def verify(actual: ArrayLike, expected: ArrayLike, what: str) -> None:
     one, other = np.asarray(actual), np.asarray(expected)
     if one.shape != other.shape or not np.allclose(one, other, rtol=1e-9, atol=1e-9):
         raise AssertionError(f"the simulation of {what} does not end with NumPy's result")
+
+
+# What a simulation is asked for, and the links that its cost is computed for.
+
+
+MOST_MICRO_BATCHES = 64
+DEFAULT_BYTES = 100e6
+DEFAULT_LINK = "nvlink4"
+
+MOST_RANKS = 32
+"""Most ranks of a picture: a state of n ranks has n² cells, and a ring 2(n−1) states."""
+
+
+_BYTES = Number(above=0, most=1e18)
+_NUMBERS = {
+    "ranks": Number(2, MOST_RANKS, whole=True),
+    "size_bytes": _BYTES,
+    "micro_batches": Number(1, MOST_MICRO_BATCHES, whole=True),
+    **dict.fromkeys(("node_size", "chunks", "layers", "tokens", "top_k", "stage"), COUNT),
+    "bucket_bytes": _BYTES,
+    "capacity_factor": Number(above=0, most=1e6),
+}
+"""What all explanations take; some take less."""
+_MAY_BE_UNSET = ("node_size", "micro_batches", "layers", "bucket_bytes")
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One link by the alpha-beta model."""
+
+    name: str
+    alpha_s: float
+    bytes_per_s: float
+
+    def __str__(self) -> str:
+        speed = f"alpha = {duration(self.alpha_s * 1e9)}, 1/beta = {self.bytes_per_s / 1e9:,.4g} GB/s"
+        return f"{self.name}: {speed}" if self.name else speed
+
+
+def links_of(names: str | None, alpha_us: float | None, bandwidth_gbps: float | None) -> tuple[Link, Link]:
+    """Return the link within nodes and the one between nodes.
+
+    Args:
+        names: ``nvlink4`` or ``nvlink4,ib-ndr``, of ``dptrace.model.gpu_peaks``.
+        alpha_us, bandwidth_gbps: latency in µs and bandwidth in GB/s of one typed link, instead of *names*.
+
+    Raises:
+        UsageError: a name is unknown, or only half of a link is given, or both a name and figures.
+    """
+    typed = [value for value in (alpha_us, bandwidth_gbps) if value is not None]
+    if typed and names is not None:
+        raise UsageError("--link names a link, --alpha and --bandwidth describe one; give either.")
+    if alpha_us is not None and bandwidth_gbps is not None:
+        LATENCY_US.check(alpha_us, "--alpha")
+        BANDWIDTH_GBPS.check(bandwidth_gbps, "--bandwidth")
+        own = Link("", alpha_us * 1e-6, bandwidth_gbps * 1e9)
+        return own, own
+    if typed:
+        raise UsageError("--alpha and --bandwidth describe a link together; give both.")
+    if names is not None and not isinstance(names, str):
+        raise UsageError(f"--link {names!r}: give a name as text, such as {DEFAULT_LINK}.")
+    parts = (DEFAULT_LINK if names is None else names).split(",")
+    if len(parts) > 2:
+        raise UsageError(f"--link {names}: name one link, or one within nodes and one between nodes.")
+    found = [interconnect_named(part) for part in parts]
+    links = [Link(one.name, one.alpha_s, one.bytes_per_s) for one in found]
+    return links[0], links[-1]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The options of all explanations; each uses those that its entry in the catalog names."""
+
+    ranks: int
+    size_bytes: float
+    link: Link
+    """Within a node."""
+    between: Link
+    """Between nodes; the same where there is one kind of link."""
+    node_size: int | None = None
+    micro_batches: int | None = None
+    chunks: int = 2
+    layers: int | None = None
+    bucket_bytes: float | None = None
+    tokens: int = 6
+    top_k: int = 1
+    capacity_factor: float = 1.25
+    stage: int = 3
+
+    def node_of(self, rank: int) -> int:
+        """Return the number of a rank's node; all are on node 0 without a node size."""
+        return rank // self.node_size if self.node_size else 0
+
+    def check(self) -> None:
+        """Refuse values that no explanation can have.
+
+        Raises:
+            UsageError: a value is out of range.
+        """
+        for name, number in _NUMBERS.items():
+            if (value := getattr(self, name)) is not None or name not in _MAY_BE_UNSET:
+                number.check(value, "--bytes" if name == "size_bytes" else f"--{name.replace('_', '-')}")
+        if self.node_size is not None and self.node_size > self.ranks:
+            raise UsageError(f"--node-size {self.node_size}: must be from 1 to {self.ranks}, the number of ranks.")
+
+
+# The volume and the time of what a simulation sent, by the alpha-beta model.
+
+
+def megabytes(size: float) -> str:
+    """Format bytes in MB from 0.1 MB on, so that volumes are comparable at a glance.
+
+    >>> megabytes(1_248e6), megabytes(312_500_000), megabytes(4096)
+    ('1,248 MB', '312.5 MB', '4,096 B')
+    """
+    if size < 1e5:
+        return f"{size:,.0f} B"
+    return f"{size / 1e6:,.{0 if size % 1e6 == 0 or size >= 1e9 else 1}f} MB"
+
+
+class Time(NamedTuple):
+    """What one link has to carry, one message after the other: t = messages·alpha + bytes·beta."""
+
+    messages: int = 0
+    size: float = 0.0
+
+    def __add__(self, other: object) -> Time:
+        assert isinstance(other, Time)
+        return Time(self.messages + other.messages, self.size + other.size)
+
+
+def volumes(ranks: int, messages: Iterable[Message]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the bytes that each rank sends, and that each receives."""
+    sent, received = [0.0] * ranks, [0.0] * ranks
+    for message in messages:
+        sent[message.source] += message.bytes
+        received[message.target] += message.bytes
+    return tuple(sent), tuple(received)
+
+
+def critical_time(steps: Sequence[Step], settings: Settings) -> tuple[Time, Time]:
+    """Return what the busiest links carry, within nodes and between nodes, summed over the steps.
+
+    A rank's link carries the messages of a step one after the other, in each direction at its own time; the slowest
+    rank of a step holds up the next step.
+    """
+    inside, across = Time(), Time()
+    for step in steps:
+        busiest = max(_loads(step, settings), key=lambda load: _seconds(load, settings), default=None)
+        if busiest is not None:
+            inside, across = inside + busiest[0], across + busiest[1]
+    return inside, across
+
+
+def _loads(step: Step, settings: Settings) -> list[tuple[Time, Time]]:
+    """Return what each rank sends, and what each receives, within and between nodes."""
+    loads: dict[tuple[str, int], tuple[Time, Time]] = {}
+    for message in step.messages:
+        for end in (("out", message.source), ("in", message.target)):
+            inside, across = loads.get(end, (Time(), Time()))
+            one = Time(message.count, message.bytes)
+            loads[end] = (inside, across + one) if message.between_nodes else (inside + one, across)
+    return list(loads.values())
+
+
+def _seconds(times: tuple[Time, Time], settings: Settings) -> float:
+    links = (settings.link, settings.between)
+    return sum(t.messages * link.alpha_s + t.size / link.bytes_per_s for t, link in zip(times, links, strict=True))
+
+
+def cost_of(
+    steps: Sequence[Step],
+    settings: Settings,
+    counted: str,
+    formula: str,
+    sentences: Sequence[str] = (),
+    figures: dict[str, float] | None = None,
+    expected_s: float | None = None,
+) -> Cost:
+    """Return the cost of a simulation from the messages that it sent.
+
+    Args:
+        formula: the closed formula of the same time.
+        expected_s: what that formula gives, where all ranks are equally far from each other.
+
+    Raises:
+        AssertionError: the messages take another time than the formula gives.
+    """
+    times = critical_time(steps, settings)
+    seconds = _seconds(times, settings)
+    if expected_s is not None and abs(expected_s - seconds) > 1e-9 * expected_s:
+        raise AssertionError(f"{formula}: the messages take {seconds} s, the formula gives {expected_s} s")
+    sent, received = volumes(settings.ranks, [message for step in steps for message in step.messages])
+    return Cost(
+        size_bytes=settings.size_bytes,
+        counted=counted,
+        sent_bytes=sent,
+        received_bytes=received,
+        messages=times[0].messages + times[1].messages,
+        formula=formula,
+        numbers=time_formula(times, settings),
+        seconds=seconds,
+        links=tuple(str(link) for link in dict.fromkeys((settings.link, settings.between))),
+        figures=figures or {},
+        sentences=(*sentences, *_rounding(formula, settings)),
+    )
+
+
+def _rounding(formula: str, settings: Settings) -> list[str]:
+    uneven = settings.ranks & (settings.ranks - 1) and "log2(P)" in formula
+    return [f"log2({settings.ranks}) is rounded up to {(settings.ranks - 1).bit_length()}."] if uneven else []
+
+
+def time_formula(times: tuple[Time, Time], settings: Settings) -> str:
+    """Write a time with its numbers.
+
+    For example ``6 × 3.00 µs + 1.5 × 208 MB / 450 GB/s = 18.0 µs + 693 µs = 711 µs``.
+    """
+    terms, results = [], []
+    for time, link in zip(times, (settings.link, settings.between), strict=True):
+        if not time.messages:
+            continue
+        share = time.size / settings.size_bytes
+        terms += [f"{time.messages} × {duration(link.alpha_s * 1e9)}"]
+        terms += [f"{share:.4g} × {megabytes(settings.size_bytes)} / {link.bytes_per_s / 1e9:,.4g} GB/s"]
+        results += [time.messages * link.alpha_s, time.size / link.bytes_per_s]
+    parts = " + ".join(duration(result * 1e9) for result in results)
+    return f"{' + '.join(terms)} = {parts} = {duration(sum(results) * 1e9)}"
+
+
+# An explanation as plain values, for JSON and for pages.
+
+
+SCHEMA = 1
+
+
+def to_dict(explanation: Explanation, step: int | None = None) -> dict[str, Any]:
+    """Return an explanation with every step and message.
+
+    Args:
+        step: the number of the only step to keep.
+    """
+    content = msgspec.to_builtins(explanation)
+    if step is not None:
+        content["steps"] = [content["steps"][step - 1]]
+    return {"schema": SCHEMA, **content}

@@ -10,21 +10,23 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import mask_of, unique
-from dptrace.core.intervals import Int64, IntervalSet, subtract, union
+from dptrace.core.intervals import Int64, IntervalSet, mask_of, subtract, union, unique
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.trace import Category, Trace
-from dptrace.timeline.collectives import collectives_of, labels_of
-from dptrace.timeline.gloo import WAITS, enqueuing_operator, requested_collective
-from dptrace.timeline.host import HostActivity
+from dptrace.timeline.collectives import (
+    WAITS,
+    collectives_of,
+    enqueuing_operator,
+    holding,
+    labels_of,
+    launches,
+    outermost,
+    requested_collective,
+)
 from dptrace.timeline.host_events import DeviceWork, host_activity
-from dptrace.timeline.launches import holding, launches, outermost
-from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, Kind, Phase, Timeline
-from dptrace.timeline.phases import WRAPPER, phases
-from dptrace.timeline.pipeline_actions import with_actions
-from dptrace.timeline.recompute import is_recomputed
-from dptrace.timeline.steps import CpuSteps, cpu_steps, device_windows
+from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, HostActivity, Kind, Phase, Timeline
+from dptrace.timeline.steps import WRAPPER, CpuSteps, cpu_steps, device_windows, is_recomputed, phases, with_actions
 
 __all__ = ["NO_GPU_EVENTS", "build_timelines"]
 

@@ -13,25 +13,68 @@ Figures do not need them: :mod:`dptrace.timeline.host_events` reduces them to wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from enum import IntEnum
+from functools import cached_property
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import unique
-from dptrace.core.intervals import EMPTY, Int64
+from dptrace.core.intervals import EMPTY, Int64, unique
 from dptrace.readers.communication import GLOO_PREFIX
-from dptrace.readers.sources.source import Source
-from dptrace.readers.trace import Category, EventDetails, Trace
-from dptrace.timeline.gloo import enqueuing_operator
+from dptrace.readers.source import Source
+from dptrace.readers.trace import Category, EventDetails, OperatorInputs, Trace
+from dptrace.timeline.collectives import enqueuing_operator, last_above, launches
 from dptrace.timeline.host_events import ALLOCATOR, DATA_LOADER, SYNCHRONIZING
-from dptrace.timeline.launches import last_above, launches
 from dptrace.timeline.model import Timeline
-from dptrace.timeline.second_pass import SecondPass
 
-__all__ = ["HOST_CALLS", "CallKind", "Flame", "HostCalls", "host_calls", "indexed_host_calls", "nesting"]
+__all__ = [
+    "HOST_CALLS",
+    "OPERATOR_CALLS",
+    "CallKind",
+    "Flame",
+    "HostCalls",
+    "OperatorCalls",
+    "Rereader",
+    "Result",
+    "SecondPass",
+    "host_calls",
+    "nesting",
+    "operator_calls",
+]
+
+
+# What a command reads from a rank's file beyond the figures: host calls, operators' shapes, memory events.
+
+
+Result = TypeVar("Result", bound=Sized)
+
+
+class SecondPass(msgspec.Struct, Generic[Result], frozen=True):
+    """A second reading of a rank's file, for what figures do not need."""
+
+    name: str
+    """Names it in the cache."""
+    type: type[Result]
+    """The class of the result; its length is its number of events."""
+    read: Callable[[Source, Sequence[str]], Result]
+    """Reads a file, with the patterns of further communication kernels (``--comm-pattern``).
+
+    Raises:
+        TraceError: what is wrong with the file.
+    """
+    most_cached: int = 4_000_000
+    """Events of a result that is cached, so that a few files do not fill the cache."""
+
+
+class Rereader(Protocol):
+    """Reads the files of a run again, one rank at a time."""
+
+    def __call__(self, path: str, reading: SecondPass[Result]) -> Result | None:
+        """Return what the file at *path* (``Timeline.path``) holds; None where it can't be read a second time."""
+
 
 _READS_A_SCALAR = ("aten::_local_scalar_dense", "aten::item")
 """Operators behind ``tensor.item()``, which wait for the device."""
@@ -270,3 +313,56 @@ def _any_nesting(start: Int64, end: Int64, group: Int64) -> tuple[Int64, Int64]:
         further = above[open_]
         depth[open_], above[open_] = depth[open_] + depth[further], above[further]
     return depth, parent
+
+
+# The host calls of a rank with what ties them to compute: inputs of operators, and the numbers of autograd's nodes.
+
+
+_NO_INT32 = np.empty(0, np.int32)
+
+
+class OperatorCalls(msgspec.Struct, frozen=True, dict=True):
+    """Host calls, and for each of them what only operators have; one entry per call in each column."""
+
+    calls: HostCalls = HostCalls()
+    inputs: NDArray[np.int32] = msgspec.field(default_factory=lambda: _NO_INT32)
+    """Index into ``table``; -1 for calls that are no operators."""
+    table: tuple[OperatorInputs, ...] = ()
+    sequence: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
+    """Autograd's number of the node that the operator creates or runs; -1 without one."""
+    forward_thread: NDArray[np.int32] = msgspec.field(default_factory=lambda: _NO_INT32)
+    """Autograd's number of the thread that created the node, in backward; 0 elsewhere."""
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    @cached_property
+    def attributed(self) -> dict[int, tuple[Timeline, Any]]:
+        """What timelines' intervals belong to among these calls, by the timeline's identity, once it is known."""
+        return {}
+
+    @cached_property
+    def is_operator(self) -> NDArray[np.bool_]:
+        """Which calls are operators; labels that older torch records as operators are not."""
+        operators: NDArray[np.bool_] = (self.inputs >= 0) & (self.calls.flame == Flame.CALLS)
+        return operators
+
+
+def operator_calls(trace: Trace) -> OperatorCalls:
+    """Collect the calls of a trace that was read with operators."""
+    assert trace.operators is not None
+    calls, event = indexed_host_calls(trace)
+    recorded = trace.operators
+    return OperatorCalls(
+        calls, recorded.inputs[event], recorded.table, recorded.sequence[event], recorded.forward_thread[event]
+    )
+
+
+def _read_operator_calls(source: Source, patterns: Sequence[str]) -> OperatorCalls:
+    from dptrace.readers.kineto.reader import read_trace  # few commands read files again
+
+    return operator_calls(read_trace(source, comm_patterns=patterns, operators=True))
+
+
+OPERATOR_CALLS = SecondPass("operator calls", OperatorCalls, _read_operator_calls)
+"""Reads the operator calls of a rank's file."""

@@ -1,20 +1,41 @@
-"""Where steps start and end: on the CPU by the profiler's marks, on each device by what was launched.
-
-Also the selection of steps of a timeline, whose figures do not change.
-"""
+"""Steps and phases: which step an interval belongs to, and whether it is forward, backward or optimizer."""
 
 from __future__ import annotations
+
+import re
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, IntervalSet, covered, mask_of, subtract, union
 from dptrace.readers.trace import Category, Trace
-from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, Timeline, Windows
+from dptrace.timeline.collectives import last_enclosing
+from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, NO_ACTIONS, Action, Actions, Kind, Phase, Timeline, Windows
 
-__all__ = ["WHOLE_TRACE", "CpuSteps", "cpu_steps", "device_windows", "select_steps", "select_steps_with_mask"]
+__all__ = [
+    "MARK",
+    "WHOLE_TRACE",
+    "WRAPPER",
+    "CpuSteps",
+    "actions_of",
+    "backward_starts",
+    "cpu_steps",
+    "device_windows",
+    "is_recomputed",
+    "phases",
+    "select_steps",
+    "select_steps_with_mask",
+    "with_actions",
+]
+
+
+# Where steps start and end: on the CPU by the profiler's marks, on each device by what was launched.
+#
+# Also the selection of steps of a timeline, whose figures do not change.
+
 
 WHOLE_TRACE = "whole trace"
 """Name of the only window of a trace without step marks."""
@@ -102,3 +123,296 @@ def select_steps_with_mask(timeline: Timeline, low: int, high: int) -> tuple[Tim
     actions = replace(actions, step=(actions.step - low).astype(np.int32))
     host = replace(timeline.host, step_ns=timeline.host.step_ns[low : high + 1])
     return replace(timeline, windows=windows, step=moved, actions=actions, host=host).filter(chosen), chosen
+
+
+# The pipeline schedule as one GPU ran it: forward and backward of each stage and micro-batch.
+#
+# The host labels what it launches: ``PP:0F1`` (torch's schedules: stage 0, forward of micro-batch 1), or ``Forward 1``
+# (GPipe's, without a stage). An action is the work launched during such a label, on any thread: the autograd engine's
+# threads, which have no label, launch backward's kernels while the labelled thread waits.
+
+
+MESSAGES = ("send", "recv", "send_recv")
+"""Kinds of collectives between two stages."""
+
+_ACTION = re.compile(r"(\d{1,6})([FBIW])(\d{1,6})(?![\w])")
+_RUNTIME = "PP:"
+_PLAIN = re.compile(r"(Forward|Backward) (\d{1,6})")
+
+
+class _LabeledAction(NamedTuple):
+    """One action that a label names."""
+
+    stage: int
+    kind: Action
+    micro_batch: int
+
+
+def _read(name: str) -> tuple[_LabeledAction, ...]:
+    """Parse the actions of a label: one, or a forward and a backward that overlap; else none.
+
+    >>> _read("PP:0F1")
+    (_LabeledAction(stage=0, kind=<Action.F: 0>, micro_batch=1),)
+    """
+    if name.startswith(_RUNTIME):
+        return tuple(_LabeledAction(int(s), Action[kind], int(m)) for s, kind, m in _ACTION.findall(name))
+    if plain := _PLAIN.fullmatch(name):
+        return (_LabeledAction(-1, Action[plain[1][0]], int(plain[2])),)
+    return ()
+
+
+def _labels(trace: Trace) -> dict[int, tuple[_LabeledAction, ...]]:
+    """Return the actions of the labels in the string table; labels without a stage only if none has one."""
+    found = {i: labeled for i, name in enumerate(trace.names) if (labeled := _read(name))}
+    named = {i: labeled for i, labeled in found.items() if labeled[0].stage >= 0}
+    return named or found
+
+
+def _marks(trace: Trace, names: list[int]) -> NDArray[np.bool_]:
+    on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
+    marks: NDArray[np.bool_] = on_cpu & np.isin(trace.name, names)
+    return marks
+
+
+def backward_actions(trace: Trace) -> NDArray[np.bool_]:
+    """Return a mask of the labels of backward actions only; W is the weights' part of backward."""
+    names = [i for i, labeled in _labels(trace).items() if all(action.kind != Action.F for action in labeled)]
+    return _marks(trace, names) if names else np.zeros(len(trace), np.bool_)
+
+
+def with_actions(trace: Trace, timeline: Timeline) -> Timeline:
+    """Add the actions of a pipeline schedule to a timeline, if there is one."""
+    actions = actions_of(trace, timeline)
+    if not len(actions):
+        return timeline
+    received = (trace.category <= Category.ANNOTATION) & trace.named("gloo:recv", "c10d::recv")
+    return replace(timeline, actions=actions, receiving=union(trace.start_ns[received], trace.end_ns[received]))
+
+
+def actions_of(trace: Trace, timeline: Timeline) -> Actions:
+    """Return the actions of the schedule on one device; none where the file has no labels.
+
+    An action starts with the first and ends with the last compute launched under its label; the receive before and the
+    send after are not part of it. Under a label of two actions, compute in the backward phase belongs to the backward.
+    """
+    labels = _labels(trace)
+    named = any(labeled[0].stage >= 0 for labeled in labels.values())
+    if not labels or not (named or any(c.kind in MESSAGES for c in timeline.collectives)):
+        return NO_ACTIONS
+    events = np.flatnonzero(_marks(trace, list(labels)))
+    labeled = [(event, action) for event in events.tolist() for action in labels[int(trace.name[event])]]
+    owner = _owners(trace, timeline, labeled)
+    used, action = np.unique(owner[owner >= 0], return_inverse=True)
+    compute = owner >= 0
+    start, end = timeline.start_ns[compute], timeline.end_ns[compute]
+    low, high = np.full(len(used), np.iinfo(np.int64).max), np.zeros(len(used), np.int64)
+    np.minimum.at(low, action, start)
+    np.maximum.at(high, action, end)
+    step = np.zeros(len(used), np.int32)
+    step[action] = timeline.step[compute]
+    chosen = [labeled[i] for i in used.tolist()]
+    kind = np.array([action.kind for _, action in chosen], np.uint8)
+    label_events = np.array([event for event, _ in chosen], np.int64)
+    table = Actions(
+        stage=np.array([action.stage for _, action in chosen], np.int32),
+        micro_batch=np.array([action.micro_batch for _, action in chosen], np.int32),
+        kind=kind,
+        step=step,
+        start_ns=low,
+        end_ns=high,
+        busy_ns=_busy(low, high, kind, (start, end), kind[action] != Action.F),
+        called_ns=trace.start_ns[label_events],
+        returned_ns=trace.end_ns[label_events],
+    )
+    return table.filter(np.lexsort((high, low)))
+
+
+def _owners(trace: Trace, timeline: Timeline, labeled: list[tuple[int, _LabeledAction]]) -> Int64:
+    """Return for each interval the index in *labeled* of the action that launched it, or -1.
+
+    Only compute belongs to actions. Labels of one process do not overlap: the last that started counts.
+    """
+    called = trace.start_ns[[event for event, _ in labeled]]
+    returned = trace.end_ns[[event for event, _ in labeled]]
+    begun = np.searchsorted(called, timeline.launch_ns, side="right")
+    place = np.maximum(begun - 1, 0)
+    forward = np.array([action.kind == Action.F for _, action in labeled], np.bool_)
+    # A label of two actions is listed twice, and the search finds the second.
+    twin = np.append(False, called[1:] == called[:-1])[place]
+    backward = timeline.phase == Phase.BACKWARD
+    other = twin & (forward[place] == backward) & (forward[np.maximum(place - 1, 0)] != backward)
+    place = np.where(other, place - 1, place)
+    inside = (begun > 0) & (timeline.launch_ns < returned[place]) & (timeline.kind == Kind.COMPUTE)
+    return np.where(inside, place, -1)
+
+
+def _busy(
+    start: Int64, end: Int64, kind: NDArray[np.uint8], compute: IntervalSet, backward: NDArray[np.bool_]
+) -> Int64:
+    """Compute the busy time of each action; time under a backward's compute does not count for a forward."""
+    first, last = compute
+    behind = union(first[backward], last[backward])
+    ahead = subtract(union(first[~backward], last[~backward]), behind)
+    inside = [covered(when, end) - covered(when, start) for when in (ahead, behind)]
+    busy: Int64 = np.where(kind == Action.F, *inside)
+    return busy
+
+
+# Forward, backward, optimizer or other: derived from how work was launched, never from its name.
+
+
+MARK = "dptrace::"
+"""Start of the labels that dptrace's recorder puts around a phase: ``dptrace::forward`` …"""
+WRAPPER = "autograd::engine::evaluate_function"
+"""Start of the name of the event in which the autograd engine runs one node."""
+
+_SHARDS_BACKWARD = (
+    # Labels of the hooks of fully_shard and FSDP1; the last of them run after autograd's last node.
+    *("FSDP::pre_backward", "FSDP::post_backward", "FSDP::root_post_backward"),
+    *("FullyShardedDataParallel._pre_backward", "FullyShardedDataParallel._post_backward"),
+)
+_OPTIMIZER, _OPTIMIZER_STEP = "Optimizer.", "Optimizer.step"
+"""Starts of the labels that torch puts around all that an optimizer does, and around its step."""
+_MARKED = {f"{MARK}{phase.name.lower()}": phase for phase in Phase} | {f"{MARK}evaluation": Phase.OTHER}
+_CLOSURE = f"{MARK}closure"
+"""The recorder's mark around each call of a closure by ``Optimizer.step``: the code inside is like the loop's own."""
+_NODE = re.compile(r"(?:Backward\d*|^torch::autograd::AccumulateGrad)$")
+
+
+def phases(trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64) -> NDArray[np.uint8]:
+    """Return the phase of the work launched at each (thread, time).
+
+    The first match counts:
+
+    1. a mark of dptrace's recorder;
+    2. of a node of the autograd engine, a pipeline's or FSDP's backward label, ``Optimizer.*``, and the mark of a
+       closure that ``Optimizer.step`` calls, the innermost; directly inside a closure, rules 4 and 5 decide;
+    3. inside an ``Optimizer.step`` whose closures are not marked, but before the end of the last backward function
+       that began within it: forward, by the closure that the step calls;
+    4. in a step with backward work: forward if launched before the step's last backward function ended, else other;
+    5. in a trace without backward: forward.
+    """
+    functions = _backward_functions(trace)
+    phase = _by_order(trace, steps, np.flatnonzero(functions), time)
+    on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
+    backward = functions | backward_actions(trace) | (on_cpu & trace.named(*_SHARDS_BACKWARD))
+    optimizer = on_cpu & trace.named(_OPTIMIZER)
+    closure = on_cpu & trace.named(_CLOSURE)
+    innermost = last_enclosing(trace, backward | optimizer | closure, thread, time)
+    found = (innermost >= 0) & ~closure[innermost]
+    in_optimizer = found & optimizer[innermost]
+    in_closure = in_optimizer & (time < _closure_end(trace, functions, backward, optimizer, closure)[innermost])
+    phase[found & ~in_optimizer] = Phase.BACKWARD
+    phase[in_optimizer] = Phase.OPTIMIZER
+    phase[in_closure] = Phase.FORWARD
+    marks = on_cpu & trace.events_named(np.array([name in _MARKED for name in trace.names], np.bool_))
+    mark = last_enclosing(trace, marks, thread, time)
+    marked = np.flatnonzero(mark >= 0)
+    meaning = np.array([_MARKED.get(name, Phase.OTHER) for name in trace.names], np.uint8)
+    phase[marked] = meaning[trace.name[mark[marked]]]
+    return phase
+
+
+def _closure_end(
+    trace: Trace,
+    functions: NDArray[np.bool_],
+    backward: NDArray[np.bool_],
+    optimizer: NDArray[np.bool_],
+    closure: NDArray[np.bool_],
+) -> Int64:
+    """Return for each event when the closure that it calls ends its last backward function, in ns.
+
+    The functions may run on the engine's own threads, so time alone shows which began within an ``Optimizer.step``.
+    Events that are no ``Optimizer.step``, or call no closure, have the smallest time. So do steps whose closures are
+    marked, and those that run inside backward: they are in a gradient hook, and other threads of the engine go on.
+    """
+    until = np.full(len(trace), np.iinfo(np.int64).min)
+    begun = np.flatnonzero(functions)
+    steps = np.flatnonzero(optimizer & trace.named(_OPTIMIZER_STEP))
+    if not len(begun) or not len(steps):
+        return until
+    steps = steps[last_enclosing(trace, backward, trace.thread[steps], trace.start_ns[steps]) < 0]
+    marks = np.flatnonzero(closure)
+    around_marks = last_enclosing(trace, optimizer, trace.thread[marks], trace.start_ns[marks])
+    steps = steps[~mask_of(around_marks, len(trace))[steps]]
+    first = np.searchsorted(trace.start_ns[begun], trace.start_ns[steps])
+    last = np.searchsorted(trace.start_ns[begun], trace.end_ns[steps], side="right")
+    # The latest end of those within; one entry beyond all for reduceat, which returns it where there is none.
+    ends = np.append(trace.end_ns[begun], until[:1])
+    latest = np.maximum.reduceat(ends, np.stack((first, last), axis=1).reshape(-1))[::2]
+    until[steps[last > first]] = latest[last > first]
+    return until
+
+
+def _backward_functions(trace: Trace) -> NDArray[np.bool_]:
+    ops: NDArray[np.bool_] = trace.category == Category.CPU_OP
+    wrapped = ops & trace.named(WRAPPER)
+    if wrapped.any():
+        return wrapped
+    # Before torch 1.9 the engine had no event of its own: the nodes' operators replace it.
+    return ops & trace.events_named(np.array([bool(_NODE.search(name)) for name in trace.names], np.bool_))
+
+
+def backward_starts(trace: Trace) -> Int64:
+    """Return when each backward function began, ascending."""
+    return trace.start_ns[_backward_functions(trace)]
+
+
+def _by_order(trace: Trace, steps: CpuSteps, backward: Int64, time: Int64) -> NDArray[np.uint8]:
+    """Separate forward from other by launch time, for work without other evidence."""
+    if not len(backward):
+        return np.full(len(time), Phase.FORWARD, np.uint8)
+    # The times before the first step and after the last are two more steps, last and second to last.
+    last_end = np.full(len(steps) + 2, np.iinfo(np.int64).min, np.int64)
+    np.maximum.at(last_end, steps.index_at(trace.start_ns[backward]), trace.end_ns[backward])
+    return np.where(time < last_end[steps.index_at(time)], Phase.FORWARD, Phase.OTHER).astype(np.uint8)
+
+
+# Forward work repeated in backward since its results were discarded: activation checkpointing.
+#
+# Reentrant checkpointing repeats it in an autograd function, ``CheckpointFunctionBackward``, and runs its backward in
+# nodes nested in that. Otherwise it is repeated where the first discarded tensor is needed: at the start of an ordinary
+# node, such as ``ReluBackward0``, before the node's own work. Operators that modules call and derivatives do not show
+# it.
+
+
+_REENTRANT = "CheckpointFunctionBackward"
+# torch numbers the nodes that it generates. A node without a number is a user's autograd function, whose backward may
+# call linear() for its own purpose, so it is not classified.
+_GENERATED = re.compile(r"Backward\d+$")
+# Derivatives, second ones too, use the operators below these (convolution, mm, native_layer_norm).
+_FORWARD = {
+    *(f"aten::conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3)),
+    *(f"aten::{kind}_norm" for kind in ("batch", "layer", "group", "instance", "rms")),
+    *(f"aten::{name}" for name in ("linear", "bilinear", "embedding", "embedding_bag", "lstm", "gru")),
+    *(f"aten::{name}" for name in ("relu", "relu_", "gelu", "silu", "silu_", "dropout", "dropout_")),
+    *(f"aten::{name}" for name in ("scaled_dot_product_attention", "max_pool1d", "max_pool2d", "max_pool3d")),
+}
+_COMPILED = "CompiledFunction"
+"""The forward graph of a compiled module."""
+
+
+def is_recomputed(trace: Trace, thread: NDArray[np.int32], time: Int64) -> NDArray[np.bool_]:
+    """Return whether the work launched at each (thread, time) is forward work repeated in backward.
+
+    Errs on the side of too little: work of a block after the last operator that shows it is not counted, nor is what a
+    compiled backward graph repeats within itself.
+    """
+    ops = trace.category == Category.CPU_OP
+    forward = np.array([name in _FORWARD or name == _COMPILED for name in trace.names], np.bool_)
+    reentrant = np.array([name.startswith(WRAPPER) and name.endswith(_REENTRANT) for name in trace.names], np.bool_)
+    nodes = ops & trace.named(WRAPPER)
+    checkpoint = nodes & trace.events_named(reentrant)
+    again = np.flatnonzero(ops & trace.events_named(forward))
+    inside = last_enclosing(trace, nodes, trace.thread[again], trace.start_ns[again])
+    generated = np.array([bool(_GENERATED.search(name)) for name in trace.names], np.bool_)
+    shown = (inside >= 0) & (
+        trace.events_named(generated)[inside] | (trace.events_named(forward) & trace.named(_COMPILED))[again]
+    )
+    if not (checkpoint.any() or shown.any()):
+        return np.zeros(len(time), np.bool_)
+    until = np.full(len(trace), np.iinfo(np.int64).min)
+    until[checkpoint] = trace.end_ns[checkpoint]
+    np.maximum.at(until, inside[shown], trace.end_ns[again[shown]])
+    node = last_enclosing(trace, nodes, thread, time)
+    return (node >= 0) & (time <= until[node])

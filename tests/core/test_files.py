@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from dptrace.core.files import atomic_write, check_output, open_part
+from dptrace.core.files import (
+    atomic_write,
+    cache_folder,
+    check_output,
+    command_files,
+    ensure_home,
+    note_inputs,
+    note_output,
+    open_part,
+    refuse_overwriting,
+)
 from dptrace.errors import DptraceError, UsageError
+from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.paths import ROOT
 
 
 def test_replacing_leaves_nothing_when_the_writer_fails(tmp_path: Path) -> None:
@@ -133,3 +149,175 @@ def test_a_part_that_is_removed_before_it_is_locked_is_made_anew(
         temporary.write_text("a")
 
     assert "a" == (tmp_path / "a").read_text()
+
+
+# The user's folders, and what takes their place.
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let the system's folder for temporary files be one of the test's."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("DPTRACE_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def homeless(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be a user without HOME and without an entry in passwd."""
+
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.setenv("HOME", "/nowhere")  # so that it is restored
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    return temporary
+
+
+def test_a_user_without_a_home_gets_a_private_temporary_one(homeless: Path) -> None:
+    """The same each time, with the cache in it; nobody else may enter."""
+    without = cache_folder()
+    ensure_home()
+    home = Path.home()
+
+    assert homeless == home.parent
+    assert 0o700 == home.stat().st_mode & 0o777
+    assert home / ".cache" / "dptrace" == without == cache_folder()
+
+
+def test_a_home_that_exists_stays(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cache is used even before it exists, and nothing temporary is made."""
+    monkeypatch.setenv("HOME", str(temporary / "home"))
+    ensure_home()
+
+    assert temporary / "home" / ".cache" / "dptrace" == cache_folder()
+    assert [] == list(temporary.iterdir())
+
+
+def test_a_home_that_can_not_be_written_has_its_cache_elsewhere(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as / for a container's user, or the file /dev/null: the cache is in the folder for temporary files."""
+    (home := temporary / "home").write_text("")
+    monkeypatch.setenv("HOME", str(home))
+
+    assert temporary / f"dptrace-{os.getuid()}" / ".cache" / "dptrace" == cache_folder()
+
+
+@pytest.mark.parametrize("kind", ["open", "link", "file"])
+def test_a_folder_that_is_not_private_is_not_trusted(homeless: Path, kind: str) -> None:
+    """Someone else may have made it: the home is then the root folder, and nothing is cached in it."""
+    place = homeless / f"dptrace-{os.getuid()}"
+    if kind == "open":
+        place.mkdir()
+        place.chmod(0o777)
+    elif kind == "link":
+        (homeless / "theirs").mkdir(mode=0o700)
+        place.symlink_to("theirs")
+    else:
+        place.write_text("")
+    ensure_home()
+
+    assert Path("/") == Path.home()
+    assert not cache_folder().is_relative_to(homeless)
+
+
+@pytest.mark.heavy
+def test_a_page_is_drawn_without_a_home(tmp_path: Path) -> None:
+    """Bokeh, which looks for its settings in the home folder when it is imported, is content with the other one."""
+    trace = training_step(KinetoFile(), 1, 0).write(tmp_path / "rank0.json")
+    code = "import pwd; del pwd.getpwuid; pwd.getpwuid = {}.__getitem__; from dptrace.__main__ import main; main()"
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("HOME", "DPTRACE_CACHE", "XDG_CACHE_HOME")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code, "view", str(trace), "--no-browser"],
+        env={**kept, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+    assert 0 == done.returncode, done.stderr
+    assert 1 == len(list(tmp_path.glob(f"dptrace-{os.getuid()}/.cache/dptrace/pages/*.html")))
+
+
+# Files that a command reads and writes.
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "rank0.json"
+    path.write_text("recorded")
+    return path
+
+
+def spellings(trace: Path) -> dict[str, Path]:
+    """Name a file in all ways that a file system has."""
+    here = trace.parents[1]
+    (here / "link.json").symlink_to(trace)
+    os.link(trace, here / "hard.json")
+    (here / "folder").symlink_to(trace.parent)
+    return {
+        "the same path": trace,
+        "another spelling": here / "run" / ".." / "run" / "rank0.json",
+        "a relative path": Path(os.path.relpath(trace)),
+        "a symbolic link": here / "link.json",
+        "a hard link": here / "hard.json",
+        "a linked folder": here / "folder" / "rank0.json",
+    }
+
+
+def test_an_input_is_no_output_by_any_name(trace: Path) -> None:
+    """Whichever of the two is noted first."""
+    for name, output in spellings(trace).items():
+        for output_first in (True, False):
+            with pytest.raises(UsageError, match="even with --force"), command_files():
+                if output_first:
+                    note_output(output)
+                note_inputs([trace])
+                note_output(output)
+                pytest.fail(f"{name} was accepted")
+
+
+def test_a_folder_with_an_input_is_no_output(trace: Path) -> None:
+    """Nor is a folder above it, or a link to one; what a command has written there itself, it may read."""
+    (trace.parents[1] / "folder").symlink_to("run")
+    for output in (trace.parent, trace.parents[1], trace.parents[1] / "folder"):
+        with pytest.raises(UsageError, match="even with --force"), command_files():
+            note_inputs([trace])
+            note_output(output)
+
+        with command_files():
+            note_output(output)
+            note_inputs([trace])
+
+
+def test_a_file_beside_the_input_is_an_output(trace: Path) -> None:
+    """A new file and an existing one in the run's folder are written, and so is another folder."""
+    (trace.parent / "export.pftrace").write_text("old")
+    (trace.parents[1] / "runs").mkdir()
+
+    with command_files():
+        note_inputs([trace])
+        for name in ("run/new.html", "run/export.pftrace", "runs", "missing"):
+            note_output(trace.parents[1] / name)
+
+
+def test_devices_and_pipes_are_read_and_written(tmp_path: Path) -> None:
+    """They lose nothing: /dev/stdin and /dev/stdout are one terminal."""
+    os.mkfifo(tmp_path / "pipe")
+
+    refuse_overwriting(["/dev/null", tmp_path / "pipe"], [tmp_path / "pipe", "/dev/null"])
+
+
+def test_commands_do_not_know_each_other(trace: Path) -> None:
+    """What one command has read, the next may write; outside of commands nothing is remembered."""
+    with command_files():
+        note_inputs([trace])
+    with command_files():
+        note_output(trace)
+    note_inputs([trace])
+    note_output(trace)

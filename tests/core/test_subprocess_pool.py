@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.core.files import atomic_write
-from dptrace.core.subprocess_pool import available_cores, run_parallel
+from dptrace.core.subprocess_pool import available_cores, collection_paused, run_parallel
 from dptrace.errors import DptraceError, MissingExtraError
 
 
@@ -175,3 +176,27 @@ def test_a_script_without_a_main_guard_works_and_leaves_no_process(tmp_path: Pat
 def test_cores_are_those_that_may_be_used() -> None:
     """At least one, at most those of the machine."""
     assert 1 <= available_cores() <= (os.cpu_count() or 1)
+
+
+# The garbage collector of reference cycles.
+
+
+def test_collection_is_paused_and_goes_on_afterwards() -> None:
+    """Also after an error."""
+    with pytest.raises(ValueError, match="x"), collection_paused():
+        assert not gc.isenabled()
+        raise ValueError("x")
+
+    assert gc.isenabled()
+
+
+def test_a_caller_that_disabled_collection_finds_it_disabled() -> None:
+    """It is the caller's choice."""
+    gc.disable()
+    try:
+        with collection_paused():
+            pass
+
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import doctest
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dptrace.core import units
-from dptrace.core.units import byte_size, duration, milliseconds, share, signed_milliseconds
+from dptrace.core.units import byte_size, duration, encodable, milliseconds, sanitize, share, signed_milliseconds
 
 _UNIT_NS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _UNIT_BYTES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
@@ -60,3 +61,25 @@ def test_a_share_is_a_percentage(fraction: float) -> None:
         assert fraction < 0.0005
     else:
         assert float(text) == pytest.approx(100 * fraction, abs=0.51)
+
+
+# Untrusted text.
+
+
+def test_what_a_terminal_would_obey_is_spelled_out() -> None:
+    """Escape sequences, carriage returns, direction marks and lone surrogates are escaped; all else is unchanged."""
+    assert "a\\x1b[2J\\rb\\u202ec\\udcff" == sanitize("a\x1b[2J\rb\u202ec\udcff")
+    assert "two\nlines\tµ×日本😀" == sanitize("two\nlines\tµ×日本😀")
+
+
+def test_whatever_is_legible_can_be_encoded() -> None:
+    """Sanitized text of any characters is valid UTF-8."""
+    every = "".join(map(chr, range(sys.maxunicode + 1)))
+
+    assert sanitize(every).encode()
+    assert encodable(every).encode()
+
+
+def test_encodable_leaves_all_but_surrogates() -> None:
+    """A file may hold control characters, but not lone surrogates."""
+    assert "a\x1bb\\udcff" == encodable("a\x1bb\udcff")

@@ -14,7 +14,7 @@ import dptrace
 from dptrace.errors import DptraceError, MissingExtraError
 from dptrace.hta.silence import captured_figures, silence_hta
 from dptrace.hta.trace_analysis import hta_analysis, hta_of, parsed_trace
-from dptrace.readers.sources.discovery import find
+from dptrace.readers.discovery import find
 from tests.support.hta_own import RUNS, both, needs_hta, own_trace
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.real_traces import needs_real_traces

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dptrace.core.files import open_part
-from dptrace.core.home import cache_folder
+from dptrace.core.files import cache_folder, open_part
 from dptrace.core.intervals import Int64
 from dptrace.load import cache
-from dptrace.readers.sources.source import Source
-from dptrace.readers.sources.storage import file_identity
+from dptrace.readers.source import Source
+from dptrace.readers.storage import file_identity
 
 VALUE = {"a": np.arange(1000)}
 Kind = dict[str, Int64]

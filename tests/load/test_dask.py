@@ -19,7 +19,7 @@ from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError
 from dptrace.load.dask import read_on_cluster
 from dptrace.load.options import ReadOptions
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 from tests.support.kineto_files import KinetoFile, training_step
 
 distributed = pytest.importorskip("distributed")

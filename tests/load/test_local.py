@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.core.home import cache_folder
+from dptrace.core.files import cache_folder
 from dptrace.errors import DptraceError
 from dptrace.load import cache, local, rank_file
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import RankFile
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 from tests.support.kineto_files import KinetoFile, training_step
 
 

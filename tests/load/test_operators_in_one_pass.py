@@ -9,7 +9,7 @@ import pytest
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
 from dptrace.readers.kineto import reader
-from dptrace.timeline.operator_calls import OPERATOR_CALLS
+from dptrace.timeline.host_calls import OPERATOR_CALLS
 from tests.support.layered_files import layered_file
 
 

@@ -11,7 +11,7 @@ from dptrace.core.array_file import dumps, loads
 from dptrace.errors import TraceError
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import RankFile, load_rank_file
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 from tests.support.kineto_files import KinetoFile, training_step
 
 

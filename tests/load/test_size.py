@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dptrace.load.size import is_small
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 
 
 def file_of(folder: Path, name: str, size: int) -> Source:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from dptrace.core.gpu import GpuProperties
-from dptrace.model.gpu_peaks import PEAKS, GpuPeak, gpu_peak, no_peak_advice
+from dptrace.model.gpu_peaks import (
+    INTERCONNECTS,
+    PEAKS,
+    GpuPeak,
+    Interconnect,
+    achieved_flops_per_s,
+    gpu_peak,
+    nearest_interconnect,
+    no_peak_advice,
+    transformer_flops,
+    utilization,
+)
 
 
 def known(name: str, sms: int = 0) -> GpuPeak:
@@ -100,3 +111,57 @@ def test_the_ridge_is_where_both_limits_meet() -> None:
     peak = known("NVIDIA H100 80GB HBM3")
 
     assert pytest.approx(295.3, abs=0.1) == (peak.flops_per_s("bf16") or 0) / peak.bytes_per_s
+
+
+# The table of known interconnects, and the nearest to a link.
+
+
+MEDIA = sorted({one.medium for one in INTERCONNECTS})
+
+
+@pytest.mark.parametrize("known", INTERCONNECTS, ids=lambda one: one.name)
+def test_each_is_most_like_itself(known: Interconnect) -> None:
+    """At nominal speed and latency, both ratios are 1; every entry has a source."""
+    found = nearest_interconnect(known.bytes_per_s, known.alpha_s, MEDIA)
+
+    assert (known, 1.0, 1.0) == (found.interconnect, found.bandwidth_ratio, found.latency_ratio)
+    assert known.source
+
+
+def test_latency_decides_between_links_of_one_bandwidth() -> None:
+    """400 Gb/s are 50 GB/s for Ethernet and for InfiniBand."""
+    assert "InfiniBand NDR" == nearest_interconnect(45e9, 2e-6, ["network"]).interconnect.name
+    assert "400 Gb Ethernet" == nearest_interconnect(45e9, 60e-6, ["network"]).interconnect.name
+
+
+def test_only_what_comes_into_question_is_compared() -> None:
+    """GPUs of one machine are not linked by a network; an unmeasured latency is not compared."""
+    found = nearest_interconnect(27e9, 0.0, ["nvlink", "pcie"])
+
+    assert "PCIe 4.0 x16" == found.interconnect.name
+    assert found.latency_ratio is None
+    assert found.bandwidth_ratio == pytest.approx(27 / 31.5)
+
+
+# Model and hardware FLOPs utilization.
+
+
+def test_a_dense_transformer_costs_six_operations_for_each_parameter_and_token() -> None:
+    """GPT-3's 175 billion parameters on 300 billion tokens: 3.15e23, the figure of its paper."""
+    assert pytest.approx(3.15e23) == transformer_flops(175e9, 300e9)
+    assert pytest.approx(1.05e23) == transformer_flops(175e9, 300e9, training=False)
+
+
+def test_attention_adds_its_products() -> None:
+    """24 layers of width 1024 on sequences of 559: 12·L·H·d·T for each of 8,944 tokens, a third of it forward."""
+    forward = transformer_flops(0, 8944, layers=24, width=1024, sequence=559, training=False)
+
+    assert pytest.approx(24 * 4 * 16 * 559**2 * 1024) == forward
+
+
+def test_utilization_is_the_share_of_the_peak() -> None:
+    """500 TFLOP/s of 1,000; no time has none."""
+    assert 0.5 == utilization(5e12, 10_000_000, 1e15)
+    assert utilization(5e12, 0, 1e15) is None
+    assert utilization(5e12, 1, 0) is None
+    assert achieved_flops_per_s(5e12, 10_000_000) == 5e14

@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 
 from dptrace.model.scaling import (
     amdahl_ceiling,
+    best_parameters,
     communication_fraction,
     efficiency,
     gustafson_efficiency,
+    loss_ratio,
     parallel_fraction,
+    parameter_ratio,
     speedup,
+    training_flops,
 )
 
 fractions = st.floats(0, 1)
@@ -46,3 +50,19 @@ def test_gustafsons_efficiency_falls_from_one_to_the_parallel_share(s: float, n:
     assert 1 == gustafson_efficiency(s, 1)
     assert pytest.approx((n - s * (n - 1)) / n) == gustafson_efficiency(s, n)
     assert pytest.approx(0.25) == communication_fraction(0.5, 2)
+
+
+# The scaling law: exponents and budgets as published.
+
+
+def test_half_the_loss_takes_nine_thousand_times_the_parameters() -> None:
+    """The guide's section 1.1 says 8,000; the two functions are each other's inverse."""
+    assert 9_139 == round(parameter_ratio(0.5))
+    assert pytest.approx(0.5) == loss_ratio(parameter_ratio(0.5))
+    assert pytest.approx(1 / 8) == loss_ratio(64, exponent=0.5)
+
+
+def test_chinchilla_is_the_best_model_for_its_flops() -> None:
+    """70 billion parameters and 1.4 trillion tokens take 5.9e23 FLOPs."""
+    assert pytest.approx(5.88e23) == training_flops(70e9, 1.4e12)
+    assert pytest.approx(70e9) == best_parameters(5.88e23)

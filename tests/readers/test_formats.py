@@ -13,7 +13,7 @@ import dptrace
 from dptrace.errors import TraceError
 from dptrace.readers import formats
 from dptrace.readers.kineto.reader import read_trace
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece
 from tests.support.kineto_files import KinetoFile
 from tests.support.real_traces import needs_real_traces, real

@@ -13,7 +13,7 @@ import pytest
 from dptrace.errors import TraceError
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.memory_snapshot import is_snapshot, read_snapshot
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 from tests.support.kineto_files import KinetoFile
 from tests.support.snapshot_files import SNAPSHOT
 

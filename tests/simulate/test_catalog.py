@@ -6,8 +6,7 @@ import pytest
 
 from dptrace.errors import UsageError
 from dptrace.simulate.catalog import ENTRIES, entry_named
-from dptrace.simulate.export import to_dict
-from dptrace.simulate.settings import links_of
+from dptrace.simulate.explanation import links_of, to_dict
 from tests.support.explanations import explained
 
 

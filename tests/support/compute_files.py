@@ -8,7 +8,7 @@ from typing import Any
 from dptrace.analysis.compute_findings.context import ComputeContext
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
-from dptrace.timeline.operator_calls import operator_calls
+from dptrace.timeline.host_calls import operator_calls
 from tests.support.kineto_files import KinetoFile
 
 __all__ = ["ComputeFile", "context_of", "inputs"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dptrace.simulate.catalog import explain
-from dptrace.simulate.explanation import Explanation
-from dptrace.simulate.settings import Link, Settings
+from dptrace.simulate.explanation import Explanation, Link, Settings
 
 __all__ = ["ONE_GB", "WORKSHOP", "explained", "replay"]
 

@@ -64,7 +64,7 @@ def _roomy(transform: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 def both(run: str) -> tuple[Any, Any]:
     """Return HTA's TraceAnalysis of a run, with its own loader and with dptrace's."""
     from dptrace.hta.trace_analysis import hta_analysis
-    from dptrace.readers.sources.discovery import find
+    from dptrace.readers.discovery import find
 
     ours = hta_analysis(find(paths_of(run)))
     return analysis_of(own_trace(ours.t.trace_files)), ours

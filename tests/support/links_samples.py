@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dptrace.model.all_reduce_volume import ALL_REDUCES, all_reduce_volume
-from dptrace.model.collectives import KINDS, algorithm_of
+from dptrace.model.collectives import ALL_REDUCES, KINDS, algorithm_of, all_reduce_volume
 
 __all__ = ["ALPHA_S", "BETA_S", "GAMMA_S", "measured", "with_algorithms"]
 

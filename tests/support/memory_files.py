@@ -11,7 +11,7 @@ import numpy as np
 from dptrace.analysis.memory.reading import memory_use
 from dptrace.analysis.memory.usage import DeviceMemory, MemoryUse
 from dptrace.readers.kineto.reader import read_trace
-from dptrace.readers.memory_events import MemoryEvents
+from dptrace.readers.trace import MemoryEvents
 from tests.support.kineto_files import KinetoFile
 
 __all__ = ["GOLDEN", "Replayed", "events_of", "memory_run", "only_device", "replay", "training_file", "use_of"]

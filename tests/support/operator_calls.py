@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dptrace.model.flops.costs import OperatorCall, owns_kernels, owns_without_parts
+from dptrace.model.operator_costs import OperatorCall, owns_kernels, owns_without_parts
 
 __all__ = ["PlainOperator", "owners", "read_operators"]
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.core.intervals import Int64
+from dptrace.readers.discovery import find
 from dptrace.readers.kineto.reader import read_trace
-from dptrace.readers.sources.discovery import find
 from dptrace.readers.trace import Trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.model import UNKNOWN, Collective, Kind, Phase, Timeline, Windows

@@ -15,8 +15,7 @@ from dptrace.bench.store import Store
 from dptrace.bench.sweep.points import BUCKET_CAP, configs
 from dptrace.bench.sweep.recorded import RecordedFigures
 from dptrace.bench.sweep.result import SweepRequest, SweepResult, sweep_result
-from dptrace.model.alpha_beta import Line
-from dptrace.model.bucket_size import bucket_ends, predict
+from dptrace.model.alpha_beta import Line, bucket_ends, predict
 
 __all__ = ["GRADIENTS", "LINE", "SweepFixture", "make_sweep", "read", "result"]
 

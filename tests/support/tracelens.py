@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dptrace.model.flops.costs import cost
+from dptrace.model.operator_costs import cost
 from tests.support.operator_calls import PlainOperator, owners, read_operators
 
 __all__ = ["TABLES", "Row", "compare"]

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import process_time
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import dptrace
 from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.build import build_timelines
-from dptrace.timeline.model import Collective
-from tests.support.kineto_files import KinetoFile
+from dptrace.timeline.collectives import holding, last_enclosing, launches, outermost
+from dptrace.timeline.model import Collective, Phase, Timeline
+from tests.support.kineto_files import BASE_NS, KinetoFile
+from tests.support.modes import CASES, run_of
 
 
 def collective(file: KinetoFile, folder: Path) -> Collective:
@@ -161,3 +169,345 @@ def test_gloo_has_labels_too(tmp_path: Path) -> None:
 def test_a_kernel_without_metadata_is_named_for_what_it_does(name: str, expected: Collective, tmp_path: Path) -> None:
     """Kind, and whether all ranks wait in it for all others, where that differs from others of its kind."""
     assert expected == collective(KinetoFile().kernel(name, 10, 20, 5), tmp_path)
+
+
+# Which operator requested each of gloo's events.
+
+
+def step() -> KinetoFile:
+    return KinetoFile(backend="gloo").label("ProfilerStep#1", 0, 1000).op("aten::linear", 1, 2)
+
+
+def request(file: KinetoFile, name: str, at: float, dims: list[Any]) -> KinetoFile:
+    """Add the operator that requests a collective; it takes 2 µs."""
+    types = ["TensorList" if dim and isinstance(dim[0], list) else "float" if dim else "" for dim in dims]
+    shapes: dict[str, Any] = {"Input Dims": dims, "Input type": types}
+    return file.op(f"c10d::{name}", at, at + 2, **shapes)
+
+
+def execute(file: KinetoFile, name: str, start: float, end: float, *dims: list[int], tid: int = 9) -> KinetoFile:
+    """Add an event of gloo, on its own thread."""
+    shapes: dict[str, Any] = {"Input Dims": [*dims], "Input type": ["float"] * len(dims)}
+    return file.label(f"gloo:{name}", start, end, tid, **shapes)
+
+
+def read(file: KinetoFile, folder: Path) -> Timeline:
+    (timeline,) = build_timelines(read_trace(file.write(folder / "t.json")), 0)
+    return timeline
+
+
+def summary(timeline: Timeline) -> list[tuple[str, int, int]]:
+    return [(comm.kind, comm.bytes, comm.group_size) for comm in timeline.collectives]
+
+
+@pytest.mark.parametrize(
+    ("operator", "dims", "gloo", "did", "expected"),
+    [
+        ("_allgather_base_", [[40], [10], [], [], []], "all_gather", [10], ("all_gather", 160, 4)),
+        ("_reduce_scatter_base_", [[10], [40], [], [], [], []], "all_reduce", [40], ("reduce_scatter", 160, 4)),
+        ("allgather_into_tensor_coalesced_", [[[8, 4]], [[4, 4]], []], "all_gather", [4, 4], ("all_gather", 128, 2)),
+        ("reduce_scatter_tensor_coalesced_", [[[2, 4]], [[4, 4]]], "all_reduce", [4, 4], ("reduce_scatter", 64, 2)),
+        ("allreduce_", [[[10]], [], [], [], [], []], "all_reduce", [10], ("all_reduce", 40, 0)),
+        ("allgather_", [[], [[10]], [], [], []], "all_gather", [10], ("all_gather", 40, 0)),
+        ("alltoall_base_", [[8], [8], [], [], []], "all_to_all", [8], ("all_to_all", 32, 0)),
+        ("broadcast_", [[[33, 32]], [], []], "broadcast", [33, 32], ("broadcast", 4224, 0)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_collective_is_what_was_asked_for(
+    operator: str, dims: list[Any], gloo: str, did: list[int], expected: tuple[str, int, int], tmp_path: Path
+) -> None:
+    """Gloo runs a reduce-scatter as an all-reduce, and records only the input of an all-gather."""
+    file = execute(request(step(), operator, 10, dims), gloo, 12, 30, did)
+
+    assert [expected] == summary(read(file, tmp_path))
+
+
+def test_groups_that_overtake_each_other_are_separated_by_their_sizes(tmp_path: Path) -> None:
+    """Each group has its own queue, so the first request may start last. Kinds, labels and phases are right."""
+    file = step().label("FSDP::all_gather (0)", 10, 20).label("dptrace::backward", 25, 60)
+    request(file, "_allgather_base_", 11, [[40], [10]])
+    request(file, "_reduce_scatter_base_", 30, [[10], [40]])
+    request(file, "allreduce_", 40, [[[10]]])
+    execute(file, "all_reduce", 41, 90, [10], tid=7)
+    execute(file, "all_reduce", 50, 80, [40], tid=8)
+    execute(file, "all_gather", 70, 75, [10])
+    timeline = read(file, tmp_path)
+
+    assert [("all_reduce", 40, 0), ("reduce_scatter", 160, 4), ("all_gather", 160, 4)] == summary(timeline)
+    phases = timeline.phase[timeline.collective >= 0].tolist()
+    assert [Phase.BACKWARD, Phase.BACKWARD, Phase.FORWARD] == phases
+    assert ["", "", "FSDP::all_gather (0)"] == [comm.label for comm in timeline.collectives]
+
+
+def test_what_was_asked_for_before_the_recording_stays_what_gloo_calls_it(tmp_path: Path) -> None:
+    """With one more all-reduce than requests, they can't be matched; the broadcast still is."""
+    file = execute(step(), "all_reduce", 3, 9, [10])
+    execute(request(file, "_reduce_scatter_base_", 10, [[5], [10]]), "all_reduce", 13, 20, [10])
+    execute(request(file, "broadcast_", 30, [[[7]]]).label("dptrace::optimizer", 29, 40), "broadcast", 45, 50, [7])
+    timeline = read(file, tmp_path)
+
+    assert [("all_reduce", 40, 0), ("all_reduce", 40, 0), ("broadcast", 28, 0)] == summary(timeline)
+    assert Phase.OPTIMIZER == timeline.phase[timeline.collective == 2]
+
+
+def test_nothing_is_done_before_it_was_asked_for(tmp_path: Path) -> None:
+    """If clocks or a truncated file suggest it, gloo's own metadata counts."""
+    file = request(execute(step(), "all_reduce", 10, 20, [10]), "_reduce_scatter_base_", 30, [[5], [10]])
+
+    assert [("all_reduce", 40, 0)] == summary(read(file, tmp_path))
+
+
+def test_without_shapes_the_kind_must_do(tmp_path: Path) -> None:
+    """The n-th event of a kind belongs to the n-th request; a barrier has no shape."""
+    file = step().label("dptrace::backward", 10, 20).op("c10d::_reduce_scatter_base_", 11, 12)
+    file.op("c10d::barrier", 30, 31).label("gloo:all_reduce", 13, 25, tid=9).label("gloo:barrier", 32, 33, tid=9)
+    timeline = read(file, tmp_path)
+
+    assert [("reduce_scatter", 0, 0), ("barrier", 0, 0)] == summary(timeline)
+    assert Phase.BACKWARD == timeline.phase[timeline.collective == 0]
+
+
+def test_shapes_say_nothing_of_what_nccl_did(tmp_path: Path) -> None:
+    """They describe one rank's operator; the bytes of kernels come from their own metadata only."""
+    file = KinetoFile().label("ProfilerStep#1", 0, 100)
+    request(file, "_allgather_base_", 10, [[40], [10]]).kernel("ncclDevKernel_Generic", 20, 30, launch=11)
+    (timeline,) = build_timelines(read_trace(file.write(tmp_path / "t.json")), 0)
+
+    assert (Collective("all_gather"),) == timeline.collectives
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("prefetch", [(), ("--prefetch", "none")], ids=["default", "none"])
+def test_each_block_of_a_sharded_model_is_named(prefetch: tuple[str, ...]) -> None:
+    """In a recorded run, each block is gathered in forward and again in backward, where its gradients are scattered."""
+    case = next(case for case in CASES if (case.mode, case.ranks, case.options) == ("fsdp", 2, prefetch))
+    (timeline, _) = dptrace.open(run_of(case)).timelines
+    layers = ("0", "2", "4", "6")
+    gathers = [f"FSDP::all_gather ({layer})" for layer in layers]
+    reductions = [f"FSDP::post_backward_reduce ({layer})" for layer in layers]
+
+    for step in range(2):
+        found: dict[tuple[str, int], list[str]] = {}
+        for row in np.flatnonzero((timeline.step == step) & (timeline.collective >= 0)).tolist():
+            one = timeline.collectives[timeline.collective[row]]
+            found.setdefault((one.kind, int(timeline.phase[row])), []).append(one.label)
+        assert found == {
+            ("all_gather", Phase.FORWARD): gathers,
+            ("all_gather", Phase.BACKWARD): gathers[::-1],
+            ("reduce_scatter", Phase.BACKWARD): reductions[::-1],
+        }
+
+
+# Launches and enclosing events, compared with a brute-force search.
+
+
+def nested(draw: st.DrawFn, start: int, end: int, level: int = 0) -> list[tuple[int, int]]:
+    """Draw properly nested intervals inside [start, end)."""
+    found, at = [], start
+    while at < end and level < 4 and draw(st.booleans()):
+        a = draw(st.integers(at, end))
+        b = draw(st.integers(a, end))
+        found.append((a, b))
+        found += nested(draw, a, b, level + 1)
+        at = b + 1
+    return found
+
+
+@st.composite
+def threads(draw: st.DrawFn) -> list[tuple[int, int, int]]:
+    return [(thread, a, b) for thread in range(draw(st.integers(1, 3))) for a, b in nested(draw, 0, 30)]
+
+
+def trace_of(events: list[tuple[int, int, int]]) -> Trace:
+    """Make a trace of annotations, sorted as the reader sorts them."""
+    rows = sorted(events, key=lambda row: (row[1], -row[2]))
+    count = len(rows)
+    zeros = np.zeros(count, np.int32)
+    return Trace(
+        path="",
+        rank=0,
+        world_size=1,
+        start_ns=np.array([a for _, a, _ in rows], np.int64),
+        end_ns=np.array([b for _, _, b in rows], np.int64),
+        category=np.full(count, Category.ANNOTATION, np.uint8),
+        name=zeros,
+        names=("label",),
+        thread=np.array([thread for thread, _, _ in rows], np.int32),
+        correlation=np.full(count, -1, np.int64),
+        device=zeros,
+        stream=zeros.astype(np.int64),
+        comm={},
+    )
+
+
+@given(threads(), st.data())
+def test_holding_finds_what_begins_and_ends_within(events: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    """Equal to a search through all pairs on the event's own thread."""
+    trace = trace_of(events)
+    inner = np.array(sorted(data.draw(st.sets(st.integers(0, len(events) - 1)))) if events else [], np.int64)
+    ended = trace.start_ns[inner] + np.array([data.draw(st.integers(0, 20)) for _ in inner], np.int64)
+    others = np.setdiff1d(np.arange(len(events)), inner)
+
+    found = holding(trace, others, inner, ended)
+    for event, held in zip(others, found, strict=True):
+        within = [
+            trace.start_ns[event] <= trace.start_ns[i] < trace.end_ns[event]
+            and trace.thread[i] == trace.thread[event]
+            and end <= trace.end_ns[event]
+            for i, end in zip(inner, ended, strict=True)
+        ]
+        assert any(within) == held
+
+
+@given(threads(), st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 32)), max_size=10))
+def test_enclosing_finds_the_shortest_event_around(
+    events: list[tuple[int, int, int]], queries: list[tuple[int, int]]
+) -> None:
+    """The innermost event around a time on its thread is the shortest of those around it, or none."""
+    trace = trace_of(events)
+    thread = np.array([t for t, _ in queries], np.int32)
+    time = np.array([t for _, t in queries], np.int64)
+
+    found = last_enclosing(trace, np.ones(len(trace), np.bool_), thread, time)
+
+    for (on, at), index in zip(queries, found, strict=True):
+        around = [b - a for t, a, b in events if t == on and a <= at <= b]
+        if around:
+            assert min(around) == trace.end_ns[index] - trace.start_ns[index]
+            assert on == trace.thread[index]
+        else:
+            assert index == -1
+
+
+any_events = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)).map(lambda e: (e[0], e[1], e[1] + e[2])),
+    max_size=40,
+)
+
+
+@pytest.mark.heavy
+@given(any_events, st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 45)), max_size=20))
+def test_enclosing_takes_the_last_to_begin_where_events_overlap_in_part(
+    events: list[tuple[int, int, int]], queries: list[tuple[int, int]]
+) -> None:
+    """For any events it is the last to start of those around the time, by brute force."""
+    trace = trace_of(events)
+    thread = np.array([t for t, _ in queries], np.int32)
+    time = np.array([t for _, t in queries], np.int64)
+
+    found = last_enclosing(trace, np.ones(len(trace), np.bool_), thread, time)
+
+    for (on, at), index in zip(queries, found, strict=True):
+        around = [i for i in range(len(trace)) if trace.thread[i] == on and trace.start_ns[i] <= at <= trace.end_ns[i]]
+        starts = [int(trace.start_ns[i]) for i in around]
+        assert (max(starts) if starts else None) == (int(trace.start_ns[index]) if index >= 0 else None)
+        assert index == -1 or index in around
+
+
+@given(any_events)
+def test_outermost_events_are_those_in_no_earlier_one(events: list[tuple[int, int, int]]) -> None:
+    """Events inside an earlier event on the thread are dropped; those that reach beyond it are kept."""
+    trace = trace_of(events)
+
+    kept = outermost(trace, np.arange(len(trace)))
+
+    assert kept.tolist() == [
+        i
+        for i in range(len(trace))
+        if not any(trace.thread[j] == trace.thread[i] and trace.end_ns[i] <= trace.end_ns[j] for j in range(i))
+    ]
+
+
+def test_a_stack_ten_thousand_deep_costs_no_more_than_a_flat_one() -> None:
+    """The cost does not grow with depth: 10,000 nested labels and as many queries take well under a second."""
+    count = 10_000
+    trace = trace_of([(0, i, 3 * count - i) for i in range(count)])
+    time = np.arange(count, dtype=np.int64) * 2 + count
+
+    begin = process_time()
+    found = last_enclosing(trace, np.ones(count, np.bool_), np.zeros(count, np.int32), time)
+
+    assert process_time() - begin < 0.5
+    assert [min(3 * count - at, count - 1) for at in time.tolist()] == found.tolist()
+
+
+def test_launch_is_the_call_with_the_same_correlation(tmp_path: Path) -> None:
+    """A kernel is linked to its own call; an orphan and one with correlation 0 to none."""
+    file = KinetoFile().kernel("a", 10, 20, launch=5).kernel("b", 20, 30, launch=None)
+    file.event("kernel", "c", 40, 50, correlation=0).event("cuda_runtime", "cudaLaunchKernel", 38, 39, correlation=0)
+    trace = read_trace(file.write(tmp_path / "t.json"))
+    kernels = np.flatnonzero(trace.category == Category.KERNEL)
+
+    found = launches(trace, kernels)
+
+    assert trace.start_ns[kernels[0]] - trace.start_ns[found[0]] == 5_000
+    assert [-1, -1] == found[1:].tolist()
+
+
+def test_of_a_runtime_and_a_driver_call_with_one_id_the_outer_one_launches(tmp_path: Path) -> None:
+    """cudaLaunchKernelExC and the cuLaunchKernelEx inside it share an id: the launch is the outer call."""
+    file = KinetoFile()
+    file.event("cuda_driver", "cuLaunchKernelEx", 6, 7, correlation=9)
+    file.event("cuda_runtime", "cudaLaunchKernelExC", 5, 8, correlation=9)
+    trace = read_trace(file.event("kernel", "k", 10, 20, correlation=9).write(tmp_path / "t.json"))
+
+    found = launches(trace, np.flatnonzero(trace.category == Category.KERNEL))
+
+    assert "cudaLaunchKernelExC" == trace.names[trace.name[found[0]]]
+
+
+CALLS = (
+    *("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaLaunchCooperativeKernel", "cudaMemcpyAsync", "cudaMemsetAsync"),
+    *("cuLaunchKernel", "cuLaunchKernelEx", "hipLaunchKernel", "hipExtModuleLaunchKernel", "hipMemcpyAsync"),
+)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("category", ["cuda_runtime", "cuda_driver", "hip_runtime", "Runtime"])
+def test_every_kind_of_call_launches(call: str, category: str, tmp_path: Path) -> None:
+    """The id links them, whatever the call's name and category."""
+    file = KinetoFile().event(category, call, 5, 6, correlation=7).event("kernel", "k", 10, 20, correlation=7)
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    found = launches(trace, np.flatnonzero(trace.category == Category.KERNEL))
+
+    assert call == trace.names[trace.name[found[0]]]
+
+
+@pytest.mark.parametrize("call", ["cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch"])
+def test_a_graph_launches_many(call: str, tmp_path: Path) -> None:
+    """All kernels of a graph share the id of its launch."""
+    file = KinetoFile().event("cuda_runtime", call, 5, 6, correlation=7)
+    for k in range(5):
+        file.event("kernel", f"k{k}", 10 + k, 11 + k, correlation=7, stream=k)
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    found = launches(trace, np.flatnonzero(trace.category == Category.KERNEL))
+
+    assert [call] * 5 == [trace.names[trace.name[i]] for i in found]
+
+
+def test_of_calls_with_one_id_the_last_before_the_kernel_launches_it(tmp_path: Path) -> None:
+    """Ids that wrap, or that two processes share, lead to the last call before the kernel, else to the first."""
+    file = KinetoFile()
+    for at in (100, 200, 300):
+        file.event("cuda_runtime", "cudaLaunchKernel", at, at + 5, correlation=7)
+        file.event("cuda_driver", "cuLaunchKernel", at + 1, at + 2, correlation=7)
+    for begin in (50, 101.5, 150, 250, 900):
+        file.event("kernel", "k", begin, begin + 1, correlation=7)
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    found = launches(trace, np.flatnonzero(trace.category == Category.KERNEL))
+
+    assert [100, 100, 100, 200, 300] == ((trace.start_ns[found] - BASE_NS) / 1000).tolist()
+
+
+def test_devices_that_share_ids_are_separated_by_time(tmp_path: Path) -> None:
+    """Two devices of one process draw ids from one counter; each kernel keeps its own device and launch."""
+    file = KinetoFile().kernel("a", 10, 20, launch=5, device=0).kernel("b", 11, 21, launch=6, device=1)
+    trace = read_trace(file.write(tmp_path / "t.json"))
+    kernels = np.flatnonzero(trace.category == Category.KERNEL)
+
+    assert [0, 1] == trace.device[kernels].tolist()
+    assert [5.0, 6.0] == ((trace.start_ns[launches(trace, kernels)] - BASE_NS) / 1000).tolist()

@@ -9,11 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dptrace.load.open import open_run
+from dptrace.readers.kineto import reader
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
-from dptrace.timeline.host_calls import CallKind, Flame, HostCalls, host_calls, nesting
+from dptrace.timeline.host_calls import (
+    OPERATOR_CALLS,
+    CallKind,
+    Flame,
+    HostCalls,
+    OperatorCalls,
+    SecondPass,
+    host_calls,
+    nesting,
+)
 from dptrace.timeline.model import UNKNOWN
 from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.layered_files import layered_file
 from tests.support.real_traces import needs_real_traces, real
 
 EVENTS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=40)
@@ -156,3 +168,56 @@ def test_a_gloo_run_links_collectives_to_their_operators() -> None:
     compute = timeline.collective < 0
     assert timeline.start_ns[compute].tolist() == calls.start_ns[launch[compute]].tolist()
     assert timeline.end_ns[compute].tolist() == calls.end_ns[launch[compute]].tolist()
+
+
+# The calls of a rank with the inputs and numbers of its operators are read once more, and cached.
+
+
+def read_operator_calls(folder: Path) -> OperatorCalls:
+    run = open_run([str(folder)])
+    found = run.read_again(run.timelines[0], OPERATOR_CALLS)
+    assert found is not None
+    return found
+
+
+def test_only_operators_have_inputs(tmp_path: Path) -> None:
+    """Labels and launches are calls too."""
+    layered_file(steps=1).write(tmp_path / "rank0.json")
+    found = read_operator_calls(tmp_path)
+    names = {found.calls.names[name] for name in found.calls.name[found.is_operator]}
+
+    assert {"aten::linear", "aten::mm", "aten::relu", "aten::add_", "MmBackward0"} < names
+    assert not {"cudaLaunchKernel", "ProfilerStep#0", "nn.Module: Block_0", "Optimizer.step#SGD.step"} & names
+
+
+def test_a_second_look_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal in every column; the file is not decoded again."""
+    layered_file().write(tmp_path / "rank0.json")
+    first = read_operator_calls(tmp_path)
+    run = open_run([str(tmp_path)])
+    monkeypatch.setattr(reader, "read_trace", None)
+    second = run.read_again(run.timelines[0], OPERATOR_CALLS)
+
+    assert second is not None
+    assert first.table == second.table
+    for column in ("inputs", "sequence", "forward_thread"):
+        assert np.array_equal(getattr(first, column), getattr(second, column)), column
+
+
+# A run reads its files again for what a command asks.
+
+
+def test_a_command_reads_what_it_needs(tmp_path: Path) -> None:
+    """Two readings of one file don't mix; a run without files has neither."""
+    file = KinetoFile(0, 1)
+    training_step(file, 0, 0)
+    file.write(tmp_path / "rank0.json")
+    run = open_run([str(tmp_path)])
+    (timeline,) = run.timelines
+    names = SecondPass("names", tuple, lambda source, patterns: read_trace(source).names)
+    starts = SecondPass("starts", list, lambda source, patterns: read_trace(source).start_ns.tolist())
+    trace = read_trace(tmp_path / "rank0.json")
+
+    assert trace.names == run.read_again(timeline, names)
+    assert trace.start_ns.tolist() == run.read_again(timeline, starts)
+    assert trace.names == run.read_again(timeline, names)

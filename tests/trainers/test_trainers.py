@@ -18,7 +18,7 @@ import pytest
 import dptrace
 from dptrace.analysis.per_gpu.expert_load import expert_loads
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.model.planning.in_flight import held_activations
+from dptrace.model.training.layout import held_activations
 from dptrace.record.options.modes import MODES, trainer
 from dptrace.timeline.model import Action, Kind, Phase
 from tests.support.modes import (

@@ -9,7 +9,7 @@ from bokeh.models import Axis as BokehAxis
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LinearAxis, LogAxis, Range1d
 from bokeh.plotting import figure
 
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Label, Line
 from dptrace.viewers.base.svg_canvas import FONT, shorten, text_width
 from dptrace.viewers.base.theme import PATTERNS, dark_color, dark_ink

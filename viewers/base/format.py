@@ -8,8 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from dptrace.analysis.findings.gain import Gain
-from dptrace.core.text import sanitize
-from dptrace.core.units import duration
+from dptrace.core.units import duration, sanitize
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 
 __all__ = [
     "HEAD",

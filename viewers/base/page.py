@@ -19,7 +19,7 @@ from bokeh.resources import Resources
 from jinja2 import Environment, FunctionLoader
 from markupsafe import Markup as EscapedMarkup
 
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.version import __version__
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.theme import css

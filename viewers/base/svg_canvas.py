@@ -6,7 +6,7 @@ import re
 import unicodedata
 from html import escape as _escape
 
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.theme import dark_color, dark_ink
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.viewers.base.format import plain
 
 __all__ = ["MAX_ROWS", "TextTable", "escape_markdown", "markdown_lines", "print_text_table", "rich_table"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dptrace.core.text import sanitize
-from dptrace.core.units import duration
+from dptrace.core.units import duration, sanitize
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Line, log_axis
 from dptrace.viewers.benchmarks.algorithms_table import LIBRARY

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dptrace.core.text import sanitize
-from dptrace.core.units import duration, plural
+from dptrace.core.units import duration, plural, sanitize
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.benchmarks.links_table import size
 

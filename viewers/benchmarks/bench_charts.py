@@ -10,8 +10,7 @@ from typing import TypeAlias
 from dptrace.bench.conclusions import ChartText
 from dptrace.bench.scaling import savings, shares
 from dptrace.bench.table import Row
-from dptrace.core.text import sanitize
-from dptrace.core.units import MINUS, plural, signed
+from dptrace.core.units import MINUS, plural, sanitize, signed
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis, log_axis, message
 from dptrace.viewers.benchmarks.bench_table import seconds

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.bench.table import Row
-from dptrace.core.text import sanitize
-from dptrace.core.units import number, plural, share
+from dptrace.core.units import number, plural, sanitize, share
 from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines
 
 __all__ = ["HEADINGS", "cells", "failures", "full_row", "headings", "markdown", "seconds", "table", "text_table"]

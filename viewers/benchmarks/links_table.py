@@ -7,8 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from dptrace.core.text import sanitize
-from dptrace.core.units import plural
+from dptrace.core.units import plural, sanitize
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.table import TextTable
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from dptrace.simulate.costs import megabytes
-from dptrace.simulate.explanation import Explanation
+from dptrace.simulate.explanation import Explanation, megabytes
 
 __all__ = ["by_rank", "cost_rows"]
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dptrace.core.units import plural
-from dptrace.simulate.explanation import Cost, Explanation, Step
-from dptrace.simulate.export import to_dict
+from dptrace.simulate.explanation import Cost, Explanation, Step, to_dict
 from dptrace.viewers.explain.page import document
 from dptrace.viewers.explain.terminal import lines
 

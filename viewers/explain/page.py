@@ -6,9 +6,7 @@ from typing import Any
 
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.units import plural
-from dptrace.simulate.costs import megabytes
-from dptrace.simulate.explanation import Explanation
-from dptrace.simulate.export import to_dict
+from dptrace.simulate.explanation import Explanation, megabytes, to_dict
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.page import bundle, page, static
 from dptrace.viewers.base.theme import DARK, IDLE, OVERLAPPED, PART_COLORS, ink_on

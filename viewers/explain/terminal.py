@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from dptrace.core.units import plural
-from dptrace.simulate.costs import megabytes
-from dptrace.simulate.explanation import Cell, Explanation, Message, State, Step, letter
+from dptrace.simulate.explanation import Cell, Explanation, Message, State, Step, letter, megabytes
 from dptrace.viewers.explain.chart import chart_lines
 from dptrace.viewers.explain.cost import cost_rows
 

@@ -22,8 +22,7 @@ from dptrace.comparison.compare import FIGURE_NAMES, Comparison
 from dptrace.comparison.samples import RunSample
 from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.comparison.table_changes import CollectiveChange, KernelChange
-from dptrace.core.text import sanitize
-from dptrace.core.units import byte_size, milliseconds
+from dptrace.core.units import byte_size, milliseconds, sanitize
 from dptrace.errors import DptraceError
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.page import Markup, environment, static

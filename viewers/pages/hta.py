@@ -10,7 +10,7 @@ import msgspec
 import pandas as pd
 from markupsafe import escape
 
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.page import Markup, environment, page
 from dptrace.viewers.terminal.tables.data_frame import cell

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dptrace.analysis.findings.finding import by_gain
-from dptrace.core.text import sanitize
-from dptrace.core.units import milliseconds
+from dptrace.core.units import milliseconds, sanitize
 from dptrace.run.middle_step import middle_step_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import gain_sentence

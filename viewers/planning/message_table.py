@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dptrace.core.units import byte_size, duration
-from dptrace.simulate.costs import megabytes
+from dptrace.simulate.explanation import megabytes
 from dptrace.viewers.base.table import TextTable
 
 __all__ = ["message_facts", "message_tables"]

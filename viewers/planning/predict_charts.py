@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dptrace.analysis.per_gpu.split import Part
-from dptrace.core.text import sanitize
-from dptrace.core.units import duration, share
+from dptrace.core.units import duration, sanitize, share
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis, time_axis
 from dptrace.viewers.base.theme import IDLE, PART_COLORS
 

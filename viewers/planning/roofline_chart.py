@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dptrace.core.text import sanitize
-from dptrace.core.units import byte_size, share
+from dptrace.core.units import byte_size, sanitize, share
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Line, log_axis, message
 
 __all__ = ["plan_roofline_chart", "recorded_roofline_chart", "roofline_chart"]

@@ -16,8 +16,7 @@ from dptrace.comparison.compare import FIGURE_NAMES, Comparison
 from dptrace.comparison.samples import DeviceId, RunSample
 from dptrace.comparison.summary import shared_notes
 from dptrace.comparison.table_changes import CollectiveChange, KernelChange
-from dptrace.core.text import sanitize
-from dptrace.core.units import MINUS, byte_size, milliseconds, plural, signed_milliseconds
+from dptrace.core.units import MINUS, byte_size, milliseconds, plural, sanitize, signed_milliseconds
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.terminal.tables.split import HEADINGS, titled_table

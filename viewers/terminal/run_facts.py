@@ -8,7 +8,7 @@ from typing import Any
 from dptrace.analysis.matching.coordinates import place
 from dptrace.analysis.per_gpu.expert_load import expert_loads
 from dptrace.core.units import byte_size, duration, number, share
-from dptrace.model.planning.in_flight import held_activations
+from dptrace.model.training.layout import held_activations
 from dptrace.run.utilization import Utilization
 
 __all__ = [

@@ -11,8 +11,7 @@ from rich.text import Text
 from dptrace.analysis.matching.coordinates import coordinates
 from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, PART_LABELS, waiting_label
 from dptrace.analysis.per_gpu.split import Part, overlap_percent
-from dptrace.core.text import sanitize
-from dptrace.core.units import byte_size, duration, milliseconds, share
+from dptrace.core.units import byte_size, duration, milliseconds, sanitize, share
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.mean_step import MeanStep, mean_step
 from dptrace.run.run import Run

@@ -10,8 +10,8 @@ import msgspec
 from dptrace.analysis.compute_findings.step_kernels import StepKernels, step_kernels
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.intervals import IntervalSet, union
+from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Kind, Timeline
-from dptrace.timeline.operator_calls import OperatorCalls
 
 __all__ = ["ComputeContext"]
 

@@ -18,8 +18,8 @@ from dptrace.analysis.compute_findings.short_kernels import short_kernels
 from dptrace.analysis.compute_findings.uneven_ranks import uneven_ranks
 from dptrace.analysis.compute_findings.unfused_attention import unfused_attention
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding
+from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Timeline
-from dptrace.timeline.operator_calls import OperatorCalls
 
 __all__ = ["compute_findings"]
 

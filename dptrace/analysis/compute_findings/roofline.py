@@ -16,7 +16,7 @@ from dptrace.analysis.compute_findings.step_kernels import StepKernels, Work
 from dptrace.analysis.compute_findings.unfused_attention import in_unfused_attention
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.units import duration, plural, share
-from dptrace.model.flops.calls import Cost
+from dptrace.model.flops import Cost
 from dptrace.model.gpu_peaks import GpuPeak, gpu_peak
 
 __all__ = ["far_below_the_roofline", "product_savings_ns"]

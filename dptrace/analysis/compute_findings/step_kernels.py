@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from dptrace.analysis.kernels.attribution import attribute
 from dptrace.analysis.kernels.shapes import operator_call
 from dptrace.core.intervals import Int64
-from dptrace.model.flops.calls import Cost, OperatorCall
-from dptrace.model.flops.costs import cost
+from dptrace.model.flops import Cost, OperatorCall
+from dptrace.model.operator_costs import cost
 from dptrace.readers.trace import OperatorInputs
+from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Kind, Timeline
-from dptrace.timeline.operator_calls import OperatorCalls
 
 __all__ = ["StepKernels", "Work", "step_kernels"]
 

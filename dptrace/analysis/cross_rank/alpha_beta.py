@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.matching.match import Matches
-from dptrace.core.arrays import median, unique
+from dptrace.core.intervals import median, unique
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, r_squared, weighted_line
 from dptrace.model.collectives import bus_factor
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
-from dptrace.core.arrays import unique
+from dptrace.core.intervals import unique
 from dptrace.timeline.model import Phase
 
 __all__ = ["Bucket", "Buckets", "buckets", "ddp_logging_data", "instance_names"]

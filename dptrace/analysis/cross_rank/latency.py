@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.matching.match import Matches
-from dptrace.core.arrays import median
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, median
 from dptrace.timeline.model import Phase
 
 __all__ = ["UNKNOWN_PHASE", "Latency", "latencies", "merge_groups", "with_phase_in_name"]

@@ -18,9 +18,9 @@ import numpy as np
 
 from dptrace.analysis.cross_rank.clocks.estimate import Clocks
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.arrays import unique
+from dptrace.core.intervals import unique
 from dptrace.model.collectives import COLLECTIVES
-from dptrace.model.training.pipeline import bubble_share as bubble_formula
+from dptrace.model.training.layout import bubble_share as bubble_formula
 from dptrace.timeline.model import Action, Timeline
 
 __all__ = [

@@ -12,8 +12,7 @@ from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.findings.finding import Finding, FindingContext
 from dptrace.analysis.matching.match import Matches
-from dptrace.core.arrays import median, unique
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, median, unique
 from dptrace.core.units import byte_size, duration
 
 __all__ = ["compared_messages", "low_bandwidth", "slow_collectives"]

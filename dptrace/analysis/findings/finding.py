@@ -20,7 +20,7 @@ from dptrace.analysis.findings.gain import Gain
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect
-from dptrace.timeline.host import HostCause
+from dptrace.timeline.model import HostCause
 
 if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline

@@ -16,10 +16,9 @@ from dptrace.analysis.findings.advice import (
 )
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext
 from dptrace.analysis.findings.idle_gaps import gaps_text, longest_gaps, main_activity
-from dptrace.core.arrays import median
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, median
 from dptrace.core.units import duration
-from dptrace.timeline.host import HostCause
+from dptrace.timeline.model import HostCause
 
 __all__ = ["idle", "recompute", "unused_parameters"]
 

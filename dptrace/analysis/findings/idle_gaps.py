@@ -10,7 +10,7 @@ import numpy as np
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.units import duration
-from dptrace.timeline.host import HostCause, HostLabel
+from dptrace.timeline.model import HostCause, HostLabel
 
 __all__ = ["HOST_CAUSES", "Gap", "gaps_text", "longest_gaps", "main_activity"]
 

@@ -20,7 +20,7 @@ from dptrace.analysis.findings.finding import Finding, FindingContext
 from dptrace.analysis.findings.idle_gaps import HOST_CAUSES
 from dptrace.core.intervals import Int64, covered
 from dptrace.core.units import duration, plural
-from dptrace.timeline.host import HostCause
+from dptrace.timeline.model import HostCause
 
 __all__ = [
     "MERGED",

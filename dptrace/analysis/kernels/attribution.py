@@ -24,9 +24,9 @@ from dptrace.analysis.kernels.backward import forward_operators, in_autograd, re
 from dptrace.analysis.kernels.call_tree import CallTree, Index, Labels
 from dptrace.analysis.kernels.modules import annotations_of, modules_of
 from dptrace.core.intervals import Int64
-from dptrace.model.flops.costs import owns_kernels, owns_without_parts
+from dptrace.model.operator_costs import owns_kernels, owns_without_parts
+from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Kind, Timeline
-from dptrace.timeline.operator_calls import OperatorCalls
 
 __all__ = ["Attribution", "attribute", "calls_with_cost", "modules_of_calls"]
 

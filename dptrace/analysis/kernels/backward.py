@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.kernels.call_tree import CallTree, Index
 from dptrace.core.intervals import Int64
-from dptrace.timeline.operator_calls import OperatorCalls
-from dptrace.timeline.phases import WRAPPER
+from dptrace.timeline.host_calls import OperatorCalls
+from dptrace.timeline.steps import WRAPPER
 
 __all__ = ["forward_operators", "in_autograd", "recomputed_calls"]
 

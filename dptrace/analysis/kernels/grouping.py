@@ -14,8 +14,8 @@ from dptrace.analysis.kernels.call_tree import CallTree, Index
 from dptrace.analysis.kernels.layers import layers_of
 from dptrace.analysis.kernels.modules import module_paths, without_hashes
 from dptrace.readers.trace import OperatorInputs
+from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Kind, Phase, Timeline
-from dptrace.timeline.operator_calls import OperatorCalls
 
 __all__ = ["GROUPINGS", "NEEDS_CALLS", "NOT_LAUNCHED", "Groups", "group"]
 

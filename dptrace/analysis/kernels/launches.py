@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.kernels.call_tree import CallTree
 from dptrace.core.intervals import Int64
-from dptrace.timeline.host_calls import CallKind, Flame
+from dptrace.timeline.host_calls import CallKind, Flame, OperatorCalls
 from dptrace.timeline.model import UNKNOWN, Timeline
-from dptrace.timeline.operator_calls import OperatorCalls
 
 __all__ = ["LaunchFigures", "host_rows", "launch_figures", "queue_depth"]
 

@@ -15,8 +15,8 @@ import numpy as np
 from dptrace.analysis.kernels.attribution import Attribution
 from dptrace.analysis.kernels.call_tree import CallTree, Index
 from dptrace.analysis.kernels.modules import module_labels, module_paths
+from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Kind, Timeline
-from dptrace.timeline.operator_calls import OperatorCalls
 
 __all__ = ["layer_names", "layers_of"]
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.kernels.call_tree import CallTree, Index, Labels
-from dptrace.timeline.host_calls import CallKind, Flame
-from dptrace.timeline.operator_calls import OperatorCalls
+from dptrace.timeline.host_calls import CallKind, Flame, OperatorCalls
 
 __all__ = [
     "MODULE_LABEL",

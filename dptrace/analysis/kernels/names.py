@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dptrace.readers.short_name import short_name, short_names
+from dptrace.readers.kernel_name import short_name, short_names
 from dptrace.timeline.model import Timeline
 
 __all__ = ["kernel_names", "short_name", "short_names", "shortened"]

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from dptrace.core.gpu import GpuProperties
-from dptrace.model.gpu_peaks import GpuPeak, gpu_peak
-from dptrace.model.mfu import utilization
+from dptrace.model.gpu_peaks import GpuPeak, gpu_peak, utilization
 from dptrace.timeline.model import Timeline
 
 __all__ = ["CountedFlops", "Roof", "counted_flops", "roof_of", "with_roofline"]

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from dptrace.analysis.kernels.grouping import Groups
-from dptrace.model.flops.calls import Cost, OperatorCall
-from dptrace.model.flops.costs import cost
+from dptrace.model.flops import Cost, OperatorCall
+from dptrace.model.operator_costs import cost
 from dptrace.readers.trace import OperatorInputs
 
 __all__ = ["Shape", "merge_shapes", "operator_call", "shape_columns"]

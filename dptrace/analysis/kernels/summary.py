@@ -17,8 +17,8 @@ from dptrace.analysis.kernels.roofline import CountedFlops
 from dptrace.analysis.kernels.shapes import merge_shapes, shape_columns
 from dptrace.analysis.kernels.statistics import Pieces, Statistics, join, statistics
 from dptrace.core.intervals import Int64, union
+from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
-from dptrace.timeline.operator_calls import OperatorCalls
 
 __all__ = ["KIND_TOTALS", "CallSource", "KernelSummary", "summarize"]
 

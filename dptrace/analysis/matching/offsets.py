@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import median
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, median
 
 __all__ = ["READ_NS", "Offset", "SharedCollectives", "estimate_drift", "estimate_offset", "estimate_offsets"]
 

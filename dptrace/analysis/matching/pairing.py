@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.matching.calls import NO_STEP, Calls
 from dptrace.analysis.matching.offsets import estimate_drift, estimate_offsets
 from dptrace.analysis.matching.sequence_alignment import align, estimate_offset_by_time
-from dptrace.core.arrays import unique
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, unique
 
 __all__ = ["pair"]
 

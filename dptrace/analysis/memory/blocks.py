@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dptrace.analysis.memory.usage import NOWHERE, Blocks
-from dptrace.readers.memory_events import TOTAL_UNKNOWN, MemoryEvents
+from dptrace.readers.trace import TOTAL_UNKNOWN, MemoryEvents
 
 __all__ = ["blocks_of", "continued_totals"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.memory.usage import NOWHERE, Blocks, MemoryKind, Origins
 from dptrace.core.intervals import Int64
-from dptrace.readers.memory_events import MemoryEvents
+from dptrace.readers.trace import MemoryEvents
 from dptrace.timeline.model import Phase
 
 __all__ = ["kinds_of"]

@@ -8,14 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.memory.usage import NOWHERE, Origins
-from dptrace.core.arrays import mask_of
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, mask_of
 from dptrace.readers.communication import METADATA_PREFIXES
-from dptrace.readers.memory_events import MemoryEvents
-from dptrace.readers.trace import Category, Trace
-from dptrace.timeline.launches import last_enclosing, outermost
-from dptrace.timeline.phases import MARK, WRAPPER, phases
-from dptrace.timeline.steps import CpuSteps
+from dptrace.readers.trace import Category, MemoryEvents, Trace
+from dptrace.timeline.collectives import last_enclosing, outermost
+from dptrace.timeline.steps import MARK, WRAPPER, CpuSteps, phases
 
 __all__ = ["optimizer_steps", "origins_of"]
 

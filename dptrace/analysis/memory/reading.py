@@ -13,13 +13,11 @@ from dptrace.analysis.memory.kinds import kinds_of
 from dptrace.analysis.memory.origins import optimizer_steps, origins_of
 from dptrace.analysis.memory.usage import AllocatorCalls, DeviceMemory, MemoryUse, Origins
 from dptrace.core.intervals import Int64
-from dptrace.readers.memory_events import NO_MEMORY_EVENTS, MemoryEvents
-from dptrace.readers.sources.source import Source
-from dptrace.readers.trace import Category, Trace
+from dptrace.readers.source import Source
+from dptrace.readers.trace import NO_MEMORY_EVENTS, Category, MemoryEvents, Trace
+from dptrace.timeline.host_calls import SecondPass
 from dptrace.timeline.host_events import ALLOCATOR
-from dptrace.timeline.phases import backward_starts
-from dptrace.timeline.second_pass import SecondPass
-from dptrace.timeline.steps import WHOLE_TRACE, CpuSteps, cpu_steps
+from dptrace.timeline.steps import WHOLE_TRACE, CpuSteps, backward_starts, cpu_steps
 
 __all__ = ["MEMORY", "memory_use"]
 
@@ -98,7 +96,7 @@ def _compact(
 
 def _read(source: Source, patterns: Sequence[str]) -> MemoryUse:
     # Few commands read files again.
-    from dptrace.readers.kineto.columns.memory import has_memory_events
+    from dptrace.readers.kineto.details import has_memory_events
     from dptrace.readers.kineto.reader import read_trace
 
     if not has_memory_events(source):  # a tenth of the time of reading it

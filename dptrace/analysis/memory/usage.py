@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import EMPTY, Int64
-from dptrace.readers.memory_events import NO_MEMORY_EVENTS, MemoryEvents
+from dptrace.readers.trace import NO_MEMORY_EVENTS, MemoryEvents
 
 __all__ = ["KIND_LABELS", "NOWHERE", "AllocatorCalls", "Blocks", "DeviceMemory", "MemoryKind", "MemoryUse", "Origins"]
 

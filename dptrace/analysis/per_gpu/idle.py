@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import part_intervals_of
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
-from dptrace.timeline.host import HostCause
-from dptrace.timeline.model import UNKNOWN, Timeline
+from dptrace.timeline.model import UNKNOWN, HostCause, Timeline
 
 __all__ = ["CAUSES", "Idle", "idle"]
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.core.arrays import median
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, median
 
 __all__ = ["StepGrid", "middle_step", "step_grid"]
 

@@ -31,7 +31,7 @@ def all_reduce_call(
     """Return a call that replaces a tensor by its sum over the ranks.
 
     Args:
-        name: of ``dptrace.model.all_reduce_volume.ALL_REDUCES``.
+        name: of ``dptrace.model.collectives.ALL_REDUCES``.
         buffer: as long as the tensor; it is overwritten.
     """
     of = (tensor, world.rank, world.size)

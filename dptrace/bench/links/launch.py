@@ -15,7 +15,7 @@ from typing import Any
 
 from dptrace.bench.links.schema import check_links
 from dptrace.bench.store import read_json
-from dptrace.core.inputs import note_inputs
+from dptrace.core.files import note_inputs
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.failures.failure import find_failure, last_lines
 from dptrace.record.launch.signals import catch_signals

@@ -25,7 +25,7 @@ from dptrace.bench.links.algorithms import check_sums
 from dptrace.bench.links.operations import ELEMENT_BYTES, Operations, largest_message
 from dptrace.bench.links.topology import describe_machine
 from dptrace.errors import RecordingError
-from dptrace.model.algorithm_report import ADDITION, ALGORITHM_PREFIX
+from dptrace.model.link_report import ADDITION, ALGORITHM_PREFIX
 from dptrace.record.profiler.aligned_profile import Stopwatch
 from dptrace.record.ranks.accelerator import accelerator_of, backend_of
 from dptrace.record.ranks.distributed import World, process_group

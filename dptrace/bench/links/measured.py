@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 from dptrace.bench.links.launch import read_links
 from dptrace.errors import DptraceError
-from dptrace.model.training.communication.network import Link
+from dptrace.model.training.communication import Link
 
 __all__ = ["measured_link", "with_measured_link"]
 

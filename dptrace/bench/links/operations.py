@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from dptrace.bench.links.algorithms import all_reduce_call
 from dptrace.errors import RecordingError
-from dptrace.model.algorithm_report import ADDITION, ALGORITHM_PREFIX
+from dptrace.model.link_report import ADDITION, ALGORITHM_PREFIX
 from dptrace.record.ranks.accelerator import accelerator_of
 from dptrace.record.ranks.distributed import World
 

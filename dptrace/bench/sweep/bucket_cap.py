@@ -14,8 +14,7 @@ from dptrace.bench.sweep.points import BUCKET_CAP, Point
 from dptrace.bench.sweep.recorded import RecordedFigures
 from dptrace.core.units import plural, share
 from dptrace.errors import DptraceError
-from dptrace.model.alpha_beta import Line, fit
-from dptrace.model.bucket_size import best_cap, pipelined_bytes, predict
+from dptrace.model.alpha_beta import Line, best_cap, fit, pipelined_bytes, predict
 
 __all__ = ["BucketCapChoice", "FittedLine", "choose", "fit_from_links", "fit_recorded"]
 

@@ -20,11 +20,9 @@ from dptrace.commands.shared.options import (
 )
 from dptrace.commands.shared.output import NORMAL, console, csv_text, emit, json_text, print_hint, print_notes
 from dptrace.commands.shared.progress import progress
-from dptrace.core.files import check_output
-from dptrace.core.inputs import note_inputs, note_output
+from dptrace.core.files import check_output, note_inputs, note_output
 from dptrace.core.subprocess_pool import available_cores
-from dptrace.core.text import sanitize
-from dptrace.core.units import plural
+from dptrace.core.units import plural, sanitize
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MLPS, MODELS
 from dptrace.record.options.modes import MODES, trainer

@@ -30,11 +30,9 @@ from dptrace.commands.shared.output import (
     write_text,
 )
 from dptrace.commands.shared.progress import progress
-from dptrace.core.text import sanitize
-from dptrace.core.units import plural
+from dptrace.core.units import plural, sanitize
 from dptrace.errors import UsageError
-from dptrace.model.all_reduce_volume import ALL_REDUCES
-from dptrace.model.collectives import KINDS
+from dptrace.model.collectives import ALL_REDUCES, KINDS
 from dptrace.model.link_report import link_report
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from dptrace.commands.shared.output import (
     print_notes,
     write_text,
 )
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MODELS
 

@@ -66,7 +66,7 @@ def command(
             raise UsageError(f"{to.output}: the advice on a recording is tables; name the file .txt, .md or .json.")
         content = _recorded(run, {*described, "links"}, selection, read_options, verbosity)
     else:
-        from dptrace.model.advice.advice_report import advice_report
+        from dptrace.model.planning.advice_report import advice_report
 
         content = advice_report(plan_of(described, links))
     to.write(

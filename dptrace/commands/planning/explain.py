@@ -15,9 +15,9 @@ from dptrace.commands.shared.options import given_options, quiet_option
 from dptrace.commands.shared.output import print_hint
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
-from dptrace.model.interconnects import SHORT_NAMES
+from dptrace.model.gpu_peaks import SHORT_NAMES
 from dptrace.simulate.catalog import ENTRIES, OPTIONS, entry_named, explain, refuse_unused
-from dptrace.simulate.settings import DEFAULT_BYTES, DEFAULT_LINK, Settings, links_of
+from dptrace.simulate.explanation import DEFAULT_BYTES, DEFAULT_LINK, Settings, links_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,7 +111,7 @@ def command(
         console.print("\n".join(lines(explanation, width, step)), markup=False, soft_wrap=True)
 
     def data() -> object:
-        from dptrace.simulate.export import to_dict
+        from dptrace.simulate.explanation import to_dict
 
         return to_dict(explanation, step)
 

@@ -34,7 +34,7 @@ def with_measured_links(description: Description, path: Path, preferred: str = "
     from msgspec.structs import replace
 
     from dptrace.bench.links.launch import read_links
-    from dptrace.model.training.communication.network import Link
+    from dptrace.model.training.communication import Link
 
     content = read_links(path)
     lines = {

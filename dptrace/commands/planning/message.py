@@ -23,8 +23,7 @@ def predict_message(options: dict[str, Any], links: Path | None, size: float, ga
     """
     from dptrace.commands.planning.measured_links import measured_gamma, with_measured_links
     from dptrace.model.planning.describe import Description
-    from dptrace.model.training.communication.message_costs import message_costs
-    from dptrace.model.training.communication.network import Network, nominal_network
+    from dptrace.model.training.communication import Network, message_costs, nominal_network
 
     for name in sorted(given_options() - _USED - _OUTPUT):
         raise UsageError(f"--{name.replace('_', '-')} describes a training; --bytes is one message.")

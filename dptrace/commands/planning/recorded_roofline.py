@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dptrace.model.collectives import bus_factor
-from dptrace.model.planning.measured_step import MeasuredStep
-from dptrace.model.training.communication.network import Link
-from dptrace.model.training.communication.roofline import ccr, level, level_dict
+from dptrace.model.planning.recorded import MeasuredStep
+from dptrace.model.training.communication import Link, ccr, level, level_dict
 from dptrace.record.options.models import MODELS
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dptrace.commands.planning.recorded_roofline import roofline_point
 from dptrace.errors import DptraceError
-from dptrace.model.planning.measured_step import MeasuredStep, measured_scaling, step_bounds
-from dptrace.model.planning.scaling_table import GPU_COUNTS
+from dptrace.model.planning.predict_report import GPU_COUNTS
+from dptrace.model.planning.recorded import MeasuredStep, measured_scaling, step_bounds
 from dptrace.record.options.modes import DATA_PARALLEL
 
 if TYPE_CHECKING:

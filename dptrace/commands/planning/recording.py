@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import Any
 
 from dptrace.errors import DptraceError
-from dptrace.model.planning.in_flight import HeldActivations, held_activations
 from dptrace.model.planning.memory_report import whole_bytes
 from dptrace.model.planning.recorded import (
     RecordedModel,
@@ -19,12 +18,12 @@ from dptrace.model.planning.recorded import (
     perceptron_activations,
     perceptron_split,
 )
-from dptrace.model.training.hardware import gpu_named
-from dptrace.model.training.memory.activations import ActivationPlan, end_bytes, model_activation_bytes
-from dptrace.model.training.memory.state import StateBytes
+from dptrace.model.training.layout import HeldActivations, held_activations
+from dptrace.model.training.memory import ActivationPlan, StateBytes, end_bytes, model_activation_bytes
+from dptrace.model.training.plan import gpu_named
 from dptrace.model.training.shape import ModelShape, decoder_shape
-from dptrace.readers.sources.discovery import find
-from dptrace.readers.sources.open import open_source
+from dptrace.readers.discovery import find
+from dptrace.readers.storage import open_source
 from dptrace.record.options.models import DECODERS, MODELS, WIDTHS
 from dptrace.record.options.modes import REPLICATED
 

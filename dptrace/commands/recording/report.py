@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.core.text import sanitize
-from dptrace.core.units import plural
+from dptrace.core.units import plural, sanitize
 from dptrace.record.options.parse import SYNTHETIC_IMAGES
 
 if TYPE_CHECKING:

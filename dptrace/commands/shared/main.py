@@ -10,10 +10,9 @@ import sys
 
 import click
 
-from dptrace.core.home import ensure_home
-from dptrace.core.inputs import command_files
+from dptrace.core.files import command_files, ensure_home
 from dptrace.core.termination import Terminated, end_on_signals, end_retries
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
 from dptrace.version import __version__
 

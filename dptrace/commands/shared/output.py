@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from dptrace.core.files import atomic_write
-from dptrace.core.text import sanitize, to_cell
-from dptrace.core.units import byte_size
+from dptrace.core.units import byte_size, sanitize, to_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -165,7 +164,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 def quoted_paths(paths: Sequence[str]) -> str:
     """Return RUN as it is typed for the next command, without secrets; ``RUN`` for a pipe, which is read once."""
-    from dptrace.readers.sources.url import redact
+    from dptrace.readers.source import redact
 
     reread = all(path != "-" and not path.startswith(("/dev/fd/", "/proc/self/fd/")) for path in paths)
     return shlex.join(map(redact, paths)) if reread else "RUN"

@@ -9,7 +9,7 @@ from pathlib import Path
 from dptrace.commands.shared.output import print_written, write_text
 from dptrace.commands.shared.progress import progress
 from dptrace.core.files import atomic_write
-from dptrace.readers.sources.url import is_url, last_part, redact
+from dptrace.readers.source import is_url, last_part, redact
 
 __all__ = ["file_stem", "svg_height", "write_page", "write_png"]
 

@@ -11,9 +11,9 @@ import click
 from dptrace.commands.shared.options import Selection
 from dptrace.commands.shared.output import NORMAL, VERBOSE
 from dptrace.commands.shared.progress import progress
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.load.options import ReadOptions
-from dptrace.readers.sources.url import is_url
+from dptrace.readers.source import is_url
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run
@@ -51,7 +51,7 @@ def gains_wanted(gains: bool | None, paths: Sequence[str]) -> bool:
         return False
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dptrace.load.size import is_small
-    from dptrace.readers.sources.discovery import find
+    from dptrace.readers.discovery import find
 
     return is_small(find(paths).files)
 

@@ -12,7 +12,7 @@ import click
 
 from dptrace.commands.shared.options import Selection, group
 from dptrace.errors import UsageError
-from dptrace.readers.sources.url import is_url
+from dptrace.readers.source import is_url
 from dptrace.run.selection import ranks_of, steps_of
 
 __all__ = ["SideOptions", "SidesCommand", "side_options"]

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptrace.commands.shared.answer import Answer
-from dptrace.core.inputs import note_inputs
+from dptrace.core.files import note_inputs
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dptrace.readers.sources.source import Source
+    from dptrace.readers.source import Source
 
 __all__ = ["snapshot_answer", "snapshots_in"]
 
@@ -19,7 +19,7 @@ __all__ = ["snapshot_answer", "snapshots_in"]
 def snapshots_in(paths: tuple[str, ...]) -> list[Source]:
     """Return the files if they are memory snapshots, judging by the first; else none."""
     from dptrace.readers.memory_snapshot import is_snapshot
-    from dptrace.readers.sources.source import Source
+    from dptrace.readers.source import Source
 
     if not paths or not all(Path(path).is_file() for path in paths):
         return []

@@ -10,20 +10,10 @@ import msgspec
 from dptrace.core.numbers import COUNT, Number
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
-from dptrace.model.training.communication.network import (
-    BETWEEN,
-    WITHIN,
-    Link,
-    Network,
-    parse_link,
-    within_and_between,
-)
-from dptrace.model.training.hardware import gpu_named
-from dptrace.model.training.layout import STRATEGIES, Layout, strategy_layout
-from dptrace.model.training.memory.activations import RECOMPUTE
-from dptrace.model.training.memory.state import OPTIMIZERS, PRECISIONS
-from dptrace.model.training.pipeline import SCHEDULES
-from dptrace.model.training.plan import Plan
+from dptrace.model.training.communication import BETWEEN, WITHIN, Link, Network, parse_link, within_and_between
+from dptrace.model.training.layout import SCHEDULES, STRATEGIES, Layout, strategy_layout
+from dptrace.model.training.memory import OPTIMIZERS, PRECISIONS, RECOMPUTE
+from dptrace.model.training.plan import Plan, gpu_named
 from dptrace.model.training.shape import FAMILIES, ModelShape, assumed_shape, decoder_shape
 
 __all__ = ["Description"]

@@ -9,9 +9,16 @@ import msgspec
 from dptrace.errors import UsageError
 from dptrace.model.planning.describe import Description
 from dptrace.model.training.layout import STRATEGIES, Layout
-from dptrace.model.training.memory.activations import RECOMPUTE, end_bytes, model_activation_bytes
-from dptrace.model.training.memory.per_gpu import USABLE, GpuMemory, ddp_wall, gpus_for_state
-from dptrace.model.training.memory.state import StateBytes
+from dptrace.model.training.memory import (
+    RECOMPUTE,
+    USABLE,
+    GpuMemory,
+    StateBytes,
+    ddp_wall,
+    end_bytes,
+    gpus_for_state,
+    model_activation_bytes,
+)
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import ModelShape
 

@@ -2,23 +2,241 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+import msgspec
 
 from dptrace.core.numbers import Number
 from dptrace.core.units import plural
+from dptrace.errors import UsageError
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.live import live_figures
 from dptrace.model.planning.memory_report import memory_parts, shape_dict, whole_bytes
-from dptrace.model.planning.scaling_table import scaling_table
-from dptrace.model.planning.search import Choice, choices, ranked_choices
-from dptrace.model.training.communication.all_reduce import all_reduces
-from dptrace.model.training.communication.network import BETWEEN, WITHIN, Link, sent_by_level
-from dptrace.model.training.communication.roofline import ccr, level, level_dict, reduce_seconds
+from dptrace.model.scaling import amdahl_ceiling, gustafson_efficiency, parallel_fraction
+from dptrace.model.training.communication import (
+    BETWEEN,
+    WITHIN,
+    Link,
+    all_reduces,
+    ccr,
+    level,
+    level_dict,
+    reduce_seconds,
+    sent_by_level,
+)
+from dptrace.model.training.layout import Layout
+from dptrace.model.training.memory import PRECISIONS
 from dptrace.model.training.plan import Plan
-from dptrace.model.training.step import StepPrediction, targets
-from dptrace.model.training.traffic import Traffic
+from dptrace.model.training.shape import forward_flops, hardware_flops, model_flops
+from dptrace.model.training.step import StepPrediction, Traffic, predict_step, targets
 
-__all__ = ["predict_report", "sharded_notes"]
+__all__ = ["GPU_COUNTS", "best_plan", "choices", "live_figures", "predict_report", "ranked_choices", "sharded_notes"]
+
+
+# What a page needs to compute a predicted step again with other values: viewers/planning/static/plan_model.js.
+
+
+def live_figures(plan: Plan) -> dict[str, Any]:
+    """Return a plan as numbers: what a micro-batch computes, each collective, and how it scales with the GPUs."""
+    step, layout = predict_step(plan), plan.layout
+    samples = plan.micro_batch * layout.data
+    model_parallel = layout.tensor * layout.stages
+    gpus = layout.data * model_parallel
+    return {
+        "gpus": gpus,
+        "model_parallel": model_parallel,
+        "least_data": plan.layout.shards if layout.strategy == "hsdp" else layout.expert,
+        "micro_batches": plan.micro_batches,
+        "micro_batch": plan.micro_batch,
+        "sequence": plan.shape.sequence,
+        "stages": layout.stages,
+        "bubble_parts": _bubble_parts(plan),
+        "share": step.share,
+        "peak_flops": plan.gpu.peak(PRECISIONS[plan.precision].compute),
+        "flops": hardware_flops(plan.shape, samples, plan.recompute, plan.recomputed_share) * plan.balance / gpus,
+        "forward_flops": forward_flops(plan.shape) * samples * plan.shape.sequence * plan.balance / gpus,
+        "model_flops": model_flops(plan.shape, samples) / gpus,
+        "optimizer": _optimizer(plan, step),
+        "gpus_per_node": plan.network.gpus_per_node,
+        "within": {"alpha_s": plan.network.within.alpha_s, "bytes_per_s": plan.network.within.bytes_per_s},
+        "between": {"alpha_s": plan.network.between.alpha_s, "bytes_per_s": plan.network.between.bytes_per_s},
+        "traffic": [*_traffic(plan, step)],
+    }
+
+
+def _bubble_parts(plan: Plan) -> float:
+    """Return the parts of equal length into which a schedule divides a micro-batch; the bubble has p-1 of them."""
+    virtual = plan.layout.virtual_stages
+    return {"interleaved": float(virtual), "zero-bubble": 3.0 * virtual}.get(plan.layout.schedule, 1.0)
+
+
+def _optimizer(plan: Plan, step: StepPrediction) -> dict[str, float]:
+    """Return the optimizer's time, and what of it is divided among the data-parallel GPUs."""
+    sharded = plan.layout.zero > 0 and plan.layout.strategy != "hsdp"
+    return {"fixed_s": 0.0 if sharded else step.optimizer_s, "shared_s": step.optimizer_s * plan.layout.data * sharded}
+
+
+def _traffic(plan: Plan, step: StepPrediction) -> list[dict[str, Any]]:
+    layout, data = plan.layout, plan.layout.data
+    rows = []
+    for one in step.traffic:
+        fixed = (one.hides == "" and one.what != "updated parameters") or (
+            layout.strategy == "hsdp" and one.stride == layout.tensor
+        )
+        rows.append(
+            {
+                "what": one.what,
+                "kind": one.kind,
+                "bytes": one.bytes,
+                "calls": one.calls / plan.micro_batches if one.every_micro_batch else one.calls,
+                "every_micro_batch": one.every_micro_batch,
+                "ranks": one.ranks,
+                "divisor": 0 if fixed else data // one.ranks,
+                "stride": one.stride,
+                "hides": one.hides,
+            }
+        )
+    return rows
+
+
+# Efficiency from 1 to 1,024 GPUs, with a fixed batch for each GPU and with a fixed batch for all of them.
+
+
+GPU_COUNTS = tuple(1 << power for power in range(11))
+
+
+def scaling_table(description: Description, plan: Plan) -> list[dict[str, Any]]:
+    """Predict a plan's strategy on other numbers of GPUs; counts that its degrees do not divide are left out.
+
+    *Weak*: each GPU keeps its samples, and the batch grows. *Strong*: the batch stays, and each GPU gets fewer samples.
+    Efficiency is the throughput of a GPU relative to the row with the fewest GPUs. Amdahl's ceiling and Gustafson's
+    efficiency take the exposed communication of the plan as the serial share.
+    """
+    step = predict_step(plan)
+    each = plan.batch / plan.layout.gpus
+    fraction = parallel_fraction(step.compute_s * plan.layout.gpus, step.exposed_s)
+    serial = step.exposed_s / step.step_s
+    rows: list[dict[str, Any]] = []
+    for gpus in GPU_COUNTS:
+        weak = _on(description, plan, gpus, round(each * gpus))
+        if weak is None:
+            continue
+        strong = _on(description, plan, gpus, plan.batch)
+        rows.append(
+            {
+                "gpus": gpus,
+                "fits": weak[0].fits,
+                "batch": weak[0].batch,
+                **_times(weak[1]),
+                "weak_efficiency": _relative(weak, rows, "_weak"),
+                "strong_step_s": strong and strong[1].step_s,
+                "strong_samples_per_s": strong and strong[1].samples_per_s,
+                "strong_efficiency": strong and _relative(strong, rows, "_strong"),
+                "amdahl_ceiling": amdahl_ceiling(fraction, gpus),
+                "gustafson_efficiency": gustafson_efficiency(serial, gpus),
+                "_weak": weak[1].samples_per_s / gpus,
+                "_strong": strong and strong[1].samples_per_s / gpus,
+            }
+        )
+    return [{key: value for key, value in row.items() if not key.startswith("_")} for row in rows]
+
+
+def _times(step: StepPrediction) -> dict[str, Any]:
+    return {
+        "step_s": step.step_s,
+        "compute_s": step.compute_s,
+        "communication_s": step.communication_s,
+        "exposed_s": step.exposed_s,
+        "communication_share": step.communication_s / (step.communication_s + step.compute_s),
+        "samples_per_s": step.samples_per_s,
+        "tokens_per_s": step.tokens_per_s,
+        "mfu": step.mfu,
+    }
+
+
+def _relative(found: tuple[Plan, StepPrediction], rows: list[dict[str, Any]], key: str) -> float:
+    plan, step = found
+    own = step.samples_per_s / plan.layout.gpus
+    base = next((row[key] for row in rows if row[key]), own)
+    return float(own / base)
+
+
+def _on(description: Description, plan: Plan, gpus: int, batch: int) -> tuple[Plan, StepPrediction] | None:
+    """Return the plan on another number of GPUs; None where its degrees or the batch can't be divided."""
+    try:
+        layout = _layout(description, plan.layout, gpus)
+    except UsageError:
+        return None
+    if batch % layout.data:
+        return None
+    each = batch // layout.data
+    size = max(size for size in range(1, plan.micro_batch + 1) if each % size == 0)
+    other = msgspec.structs.replace(plan, layout=layout, batch=batch, micro_batch=size)
+    return other, predict_step(other)
+
+
+def _layout(description: Description, layout: Layout, gpus: int) -> Layout:
+    kept = {"tp": layout.tensor, "pp": layout.stages, "ep": layout.expert if layout.expert > 1 else None}
+    return msgspec.structs.replace(description, **kept).layout(layout.strategy, gpus)
+
+
+# The plans of a description, and the best of each layout: the fastest that fits, else the smallest.
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A plan with its step."""
+
+    plan: Plan
+    step: StepPrediction
+
+
+def best_plan(description: Description, layout: Layout) -> Choice:
+    """Return the fastest plan of a layout that fits, else the one that takes the least memory."""
+    found = list(description.plans(layout))
+    fitting = [Choice(plan, predict_step(plan)) for plan in found if plan.fits]
+    if fitting:
+        return min(fitting, key=lambda choice: (choice.step.step_s, choice.plan.memory.total))
+    smallest = min(found, key=lambda plan: plan.memory.total)
+    return Choice(smallest, predict_step(smallest))
+
+
+def choices(description: Description) -> Iterator[Choice]:
+    """Yield the best plan of each layout; layouts that can't divide the batch are left out where others can.
+
+    Raises:
+        UsageError: no layout can.
+    """
+    refused, found = None, False
+    for layout in description.layouts():
+        try:
+            yield best_plan(description, layout)
+            found = True
+        except UsageError as error:
+            refused = error
+    if not found:
+        raise refused or UsageError(description.indivisible())
+
+
+def ranked_choices(compared: Iterable[Choice], most_of_strategy: int = 3) -> list[Choice]:
+    """Return what fits, fastest first, then what does not fit, smallest first.
+
+    Args:
+        compared: the plans of :func:`choices`.
+        most_of_strategy: how many layouts of a strategy to keep.
+    """
+    order = sorted(compared, key=_rank)
+    kept: list[Choice] = []
+    for choice in order:
+        strategy = choice.plan.layout.strategy
+        if sum(one.plan.layout.strategy == strategy for one in kept) < most_of_strategy:
+            kept.append(choice)
+    return kept
+
+
+def _rank(choice: Choice) -> tuple[bool, float]:
+    fits = choice.plan.fits
+    return not fits, choice.step.step_s if fits else choice.plan.memory.total
+
 
 SCHEMA = 1
 _SHARDED = (

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-__all__ = ["FAMILIES", "ModelShape", "assumed_shape", "decoder_shape"]
+__all__ = ["FAMILIES", "ModelShape", "assumed_shape", "decoder_shape", "forward_flops", "hardware_flops", "model_flops"]
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -189,3 +189,47 @@ def assumed_shape(parameters: float) -> tuple[int, int, int]:
     billions, layers, hidden, heads = min(_KNOWN, key=lambda known: abs(math.log(parameters / (known[0] * 1e9))))
     ratio = parameters / (billions * 1e9)
     return (layers if abs(ratio - 1) <= _ALIKE else max(1, round(layers * ratio))), hidden, heads
+
+
+# Floating-point operations of a step, by the formulas of Megatron-LM (arXiv 2104.04473, equation 3 and appendix).
+#
+# A matrix product takes 2 operations for each parameter and token; the attention's scores and their use 4·s·h a token,
+# as published counts have it, without halving for the causal mask. Backward takes twice as many as forward.
+
+
+def attention_flops(shape: ModelShape) -> float:
+    """Return the forward operations of one token's scores and of the values that they weight, in all layers."""
+    return 4 * shape.sequence * shape.hidden * shape.layers
+
+
+def forward_flops(shape: ModelShape) -> float:
+    """Return the forward operations of one token: 2 for each parameter of a matrix, and the attention's."""
+    layers = shape.layers * (shape.dense_layer_parameters + _expert_parameters(shape))
+    head = shape.hidden * shape.vocabulary
+    return 2 * (layers + head) * shape.scale + attention_flops(shape)
+
+
+def _expert_parameters(shape: ModelShape) -> float:
+    return shape.top_k * shape.expert_parameters if shape.experts > 1 else 0.0
+
+
+def model_flops(shape: ModelShape, samples: float) -> float:
+    """Return the operations of a step that training needs: forward once, and backward."""
+    return 3 * forward_flops(shape) * samples * shape.sequence
+
+
+def hardware_flops(shape: ModelShape, samples: float, recompute: str = "none", share: float = 1.0) -> float:
+    """Return the operations that are carried out, with those that backward repeats.
+
+    >>> from dptrace.model.training.shape import decoder_shape
+    >>> gpt3 = decoder_shape(96, 12288, heads=96)
+    >>> round(hardware_flops(gpt3, 1536, "full") / model_flops(gpt3, 1536), 2)
+    1.33
+
+    Args:
+        share: the share of the layers of which *recompute* holds; the others repeat nothing.
+    """
+    tokens = samples * shape.sequence
+    layers = forward_flops(shape) - 2 * shape.hidden * shape.vocabulary * shape.scale
+    repeated = {"none": 0.0, "selective": attention_flops(shape), "full": layers}[recompute]
+    return model_flops(shape, samples) + share * repeated * tokens

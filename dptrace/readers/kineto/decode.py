@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections import deque
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
-from dptrace.readers.kineto.columns.events import DAMAGE, EventSink
-from dptrace.readers.kineto.envelope import (
-    DocumentEnd,
-    Metadata,
-    decode_document,
-    end_of,
-    is_closed_list,
-    recover_metadata,
-)
-from dptrace.readers.kineto.structure import (
+from dptrace.core.subprocess_pool import PythonProcess, serve
+from dptrace.errors import DptraceError
+from dptrace.readers.kineto.columns import DAMAGE, Columns, DecodedPart, EventSink, IdMap
+from dptrace.readers.kineto.json_stream import (
     BLANK,
     LIST,
     State,
@@ -26,9 +24,161 @@ from dptrace.readers.kineto.structure import (
     is_list,
     values_of,
 )
+from dptrace.readers.source import Source
+from dptrace.readers.storage import file_identity
 from dptrace.readers.stream import EventPiece
 
-__all__ = ["PieceDecoder", "decode_whole"]
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+__all__ = [
+    "Metadata",
+    "ParallelDecoder",
+    "PieceDecoder",
+    "decode_document",
+    "end_of",
+    "is_worthwhile",
+    "recover_metadata",
+]
+
+
+# The document around a file's list of events, and where the list and the document end.
+
+
+_CLOSING_BYTES = 64 << 20
+"""Maximum bytes decoded to find the closing bracket of the list; Kineto's files need few tries on little text."""
+_TRY = 1000
+"""Cost of a try besides its text, in bytes decoded."""
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """The document's other keys; of any type, since many tools write such files."""
+
+    base: Any = None
+    """Base of the clock in ns."""
+    distributed: Any = None
+    devices: Any = None
+    damage: tuple[str, ...] = ()
+    """What is damaged in the document around its events, a sentence each."""
+    gloo_threads: Any = None
+    """Ids of gloo's threads in order of creation, as dptrace's recorder lists them."""
+    host_name: Any = None
+
+
+class DocumentEnd(msgspec.Struct, frozen=True):
+    """Where a document and its list of events end."""
+
+    end: int
+    """Position of the bracket that closes the list."""
+    closed: int
+    """Position after the end of the document."""
+    metadata: Metadata
+
+
+class _Document(msgspec.Struct, frozen=True):
+    base: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
+    distributed: Any = msgspec.field(default=None, name="distributedInfo")
+    devices: Any = msgspec.field(default=None, name="deviceProperties")
+    devices_2021: Any = msgspec.field(default=None, name="computeProperties")
+    gloo_threads: Any = None
+    host_name: Any = None
+
+
+def decode_document(head: bytes, tail: bytes) -> Metadata | None:
+    """Decode the document around an emptied list of events; return None if it is not a document."""
+    text = head + tail
+    try:
+        text.decode()  # the decoder does not look at keys that it skips: a damaged one hides its value
+        if head == b"[":
+            return Metadata() if msgspec.json.decode(text) == [] else None
+        document = msgspec.json.decode(text, type=_Document)
+    except DAMAGE:
+        return None
+    return Metadata(
+        document.base,
+        document.distributed,
+        document.devices or document.devices_2021,
+        gloo_threads=document.gloo_threads,
+        host_name=document.host_name,
+    )
+
+
+def recover_metadata(around: bytes) -> Metadata:
+    """Return the metadata that can be found in a document that can't be decoded."""
+    from dptrace.readers.kineto.repair import recover_metadata_fields
+
+    base, document = recover_metadata_fields(around)
+    rest = "only the clock's base and the rank were read" if base is not None or document else "it was not read"
+    return Metadata(base, document, None, (f"The document around the events can't be decoded; {rest}.",))
+
+
+def end_of(head: bytes, text: bytes, last: int, sound: bool) -> DocumentEnd | None:
+    """Find the bracket that closes the list of events; return None if the document is not closed.
+
+    Args:
+        last: where the last event starts, judged by the separator of events.
+        sound: whether the text before it is known to be whole events.
+    """
+    found = _by_trial(head, text, last)
+    if sound and found:
+        return found
+    # The last separator may have been within an event, or in the text after the list.
+    counted = None if sound else _by_brackets(head, text, 0)
+    if counted and not counted.metadata.damage and (counted.end < last or is_list(text[: counted.end])):
+        return counted
+    if found:
+        return found
+    near = _by_brackets(head, text, last)
+    return near if near and not near.metadata.damage else _by_keys(head, text, last) or near or counted
+
+
+def _by_trial(head: bytes, text: bytes, last: int) -> DocumentEnd | None:
+    """Return the first bracket with whole events before it and a whole document around it.
+
+    A bracket within a truncated event can fulfil only one of the two.
+    """
+    end, room = last - 1, _CLOSING_BYTES
+    while room > 0 and (end := text.find(b"]", end + 1)) >= 0:
+        metadata = decode_document(head, text[end:])
+        if metadata is not None and is_list(text[last:end]):
+            return DocumentEnd(end, len(text), metadata)
+        room -= len(text) - last + _TRY
+    return None
+
+
+def _by_brackets(head: bytes, text: bytes, start: int) -> DocumentEnd | None:
+    """Count brackets, which finds the ends of a list and a document that can't be decoded."""
+    end = closing_bracket(text, 1, start) - 1
+    if end < start:
+        return None
+    closed = end + 1 if head == b"[" else closing_bracket(text, 1, end + 1)
+    if closed < 0:
+        return None
+    return DocumentEnd(
+        end, closed, decode_document(head, text[end:closed]) or recover_metadata(head + text[end:closed])
+    )
+
+
+def _by_keys(head: bytes, text: bytes, last: int) -> DocumentEnd | None:
+    """Return the bracket that Kineto's own keys follow: the last event is damaged, not the end of the file."""
+    places = [found.start() for found in _CLOSED.finditer(text, last)]
+    for end in places:
+        if (metadata := decode_document(head, text[end:])) is not None:
+            return DocumentEnd(end, len(text), metadata)
+    if places and text.rstrip().endswith(b"}"):
+        return DocumentEnd(places[0], len(text), recover_metadata(head + text[places[0] :]))
+    return None
+
+
+_CLOSED = re.compile(
+    rb'\](?=\s{0,99},\s{0,99}"(?:traceName|displayTimeUnit|baseTimeNanoseconds|distributedInfo|deviceProperties)")'
+)
+
+
+def is_closed_list(head: bytes, text: bytes) -> bool:
+    """Return whether a text is the whole events of a list and a sound document behind it."""
+    counted = _by_brackets(head, text, 0)
+    return counted is not None and not counted.metadata.damage and is_list(text[: counted.end])
 
 
 class PieceDecoder:
@@ -275,3 +425,127 @@ def _repair_events(text: bytes, columns: EventSink) -> None:
         columns.repaired += 1
     else:
         columns.dropped += 1
+
+
+# Decoding of a huge file on several cores: this process splits its text into pieces, others turn them into columns.
+#
+# ::
+#
+#     this process    gunzip, split ─► pieces               columns joined, in the order of the file
+#                                         │                            ▲
+#     the others                          └──► decode, reduce to arrays ┘
+
+
+_MIN_TEXT_BYTES = 400 << 20
+"""Bytes of text from which several processes pay off: one process decodes half of it while they start."""
+_GZIP_RATIO = 14
+"""Approximate compression ratio of a gzipped trace."""
+_MAX_PROCESSES = 6
+"""Number of processes that decode as fast as one decompresses and splits."""
+_PIECES_PER_PROCESS = 3
+"""Pieces queued per process, so that the next is ready when one is done."""
+
+
+def is_worthwhile(source: Source, jobs: int) -> bool:
+    """Return whether *jobs* processes would read the file faster; False for a pipe, whose size is unknown."""
+    identity = file_identity(source) if jobs > 1 and hasattr(os, "fork") else None
+    size = identity[1] if identity is not None else 0
+    assert isinstance(size, int)
+    return size * (_GZIP_RATIO if source.name.endswith(".gz") else 1) >= _MIN_TEXT_BYTES
+
+
+class ParallelDecoder:
+    """Processes that decode pieces of one file; a context manager that ends them."""
+
+    def __init__(self, source: Source, columns: Columns, jobs: int) -> None:
+        self.source, self.columns = source, columns
+        self.serial = PieceDecoder(columns)
+        """Decodes the pieces that are not whole events, in this process."""
+        self.count = max(1, min(jobs, _MAX_PROCESSES))
+        self.workers: list[_DecoderProcess] = []
+        self.sent = 0
+        self.pending: deque[tuple[_DecoderProcess, Future[object], EventPiece]] = deque()
+        """The pieces whose columns are not joined yet, in the order of the file."""
+
+    def __enter__(self) -> ParallelDecoder:
+        try:
+            for _ in range(self.count):
+                self.workers.append(_DecoderProcess())
+        except BaseException as error:
+            self.__exit__()
+            if isinstance(error, OSError):
+                raise DptraceError(f"can't start another process: {error}; use --jobs 1.") from None
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            worker.stop()
+
+    def add(self, piece: EventPiece) -> None:
+        """Queue a piece; pieces come in the order of the file."""
+        worker = self.workers[self.sent % self.count]
+        self.sent += 1
+        self.pending.append((worker, worker.thread.submit(worker.ask, (piece.text, piece.between)), piece))
+        if len(self.pending) > _PIECES_PER_PROCESS * self.count:
+            self._join()
+
+    def finish(self) -> None:
+        """Wait until all pieces are decoded."""
+        while self.pending:
+            self._join()
+
+    def _join(self) -> None:
+        """Append the columns of the next piece."""
+        worker, future, piece = self.pending.popleft()
+        try:
+            part = future.result()
+        except (EOFError, OSError):
+            code = worker.process.wait()
+            why = f"was killed by signal {-code} (out of memory?)" if code < 0 else f"ended with exit code {code}"
+        else:
+            if part is None:
+                self.serial.add(piece)
+                return
+            if isinstance(part, DecodedPart) and self.serial.waits:
+                self.columns.add(DecodedPart(names=part.names, threads=part.threads), worker.ids)
+                self.serial.add(piece)
+                return
+            if isinstance(part, DecodedPart):
+                self.serial.flush()
+                self.columns.add(part, worker.ids)
+                return
+            why = f"failed ({part!r})"
+        raise DptraceError(f"{self.source.address}: a process that read a part of it {why}; try --jobs 1.")
+
+
+class _DecoderProcess(PythonProcess):
+    """One process, and the thread that sends it pieces and receives their columns."""
+
+    def __init__(self) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # few files are huge
+
+        super().__init__("dptrace.readers.kineto.decode:serve_pieces")
+        self.thread = ThreadPoolExecutor(1)
+        self.ids = IdMap()
+
+    def ask(self, piece: tuple[bytes, bytes]) -> object:
+        """Return the columns of a piece, or the error that decoding it raised."""
+        self.connection.send(piece)
+        return self.connection.recv()
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing, and the thread with it."""
+        self.process.kill()
+        self.thread.shutdown(cancel_futures=True)
+        super().stop()
+
+
+def serve_pieces(connection: int) -> None:
+    """Receive pieces and send their columns, until the parent process has gone."""
+    columns = Columns()
+
+    def decode(piece: tuple[bytes, bytes]) -> DecodedPart | None:
+        return columns.part() if decode_whole(*piece, columns) else None
+
+    serve(connection, decode)

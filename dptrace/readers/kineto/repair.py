@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from dptrace.readers.kineto.event_schema import DAMAGE
-from dptrace.readers.kineto.structure import closing_bracket
+from dptrace.readers.kineto.json_stream import closing_bracket
 
 __all__ = [
     "clean",

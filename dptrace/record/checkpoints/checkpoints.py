@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError, UsageError
 from dptrace.record.checkpoints.folder import check_writable, checkpoint_folder, checkpoint_steps, delete_checkpoint
 from dptrace.record.options.modes import REPLICATED

@@ -21,8 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from dptrace.core.text import sanitize
-from dptrace.core.units import duration
+from dptrace.core.units import duration, sanitize
 from dptrace.record.run_folder.messages import LauncherSettings, rank, write_json
 
 __all__ = ["STACKS_SIGNAL", "ask_ranks", "describe_hang", "install", "install_stack_dump", "latest_collectives"]

@@ -17,7 +17,7 @@ from dptrace.record.ranks.process_tree import is_running
 
 __all__ = ["RUN_FILE", "SCHEMA", "RunFolder", "is_run_folder", "trace_name"]
 
-RUN_FILE = "run.json"  # also in dptrace.readers.sources.discovery: recording does not import the readers
+RUN_FILE = "run.json"  # also in dptrace.readers.discovery: recording does not import the readers
 SCHEMA = 1
 """Version of run.json; docs/reference/run-folder.md describes it."""
 

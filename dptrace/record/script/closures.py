@@ -16,7 +16,7 @@ from torch.profiler import record_function
 __all__ = ["CLOSURE", "mark_closure"]
 
 CLOSURE = "dptrace::closure"
-"""The mark around each call of a closure; dptrace.timeline.phases reads it."""
+"""The mark around each call of a closure; dptrace.timeline.steps reads it."""
 
 
 def mark_closure(

@@ -21,7 +21,7 @@ from torch.profiler import record_function
 __all__ = ["EVALUATION", "EvaluationMarks"]
 
 EVALUATION = "dptrace::evaluation"
-"""The mark; dptrace.timeline.phases reads it."""
+"""The mark; dptrace.timeline.steps reads it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dptrace.analysis.findings.finding import by_gain
 from dptrace.core.units import byte_size, duration, share
-from dptrace.model.advice.check import DDP_PAGE, GOSPEL, GUIDE, LEAST_SHARE, PAGE, Check
+from dptrace.model.planning.candidates import DDP_PAGE, GOSPEL, GUIDE, LEAST_SHARE, PAGE, Check
 from dptrace.record.options.modes import REPLICATED
 from dptrace.replay.advice.recorded_questions import RecordedStep
 

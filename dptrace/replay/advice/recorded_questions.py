@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dptrace.core.units import duration, share
-from dptrace.model.advice.decision import Question, question_by_rule
-from dptrace.model.advice.rules import RULES
+from dptrace.model.planning.decision import RULES, Question, question_by_rule
 from dptrace.model.scaling import gustafson_efficiency
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dptrace.errors import DptraceError
-from dptrace.model.advice.check import Check, check_dict
-from dptrace.model.advice.decision import question_dict
+from dptrace.model.planning.candidates import Check, check_dict
+from dptrace.model.planning.decision import question_dict
 from dptrace.replay.advice.recorded_checks import finding_checks, option_checks, step_checks
 from dptrace.replay.advice.recorded_questions import recorded_questions, recorded_step
 from dptrace.replay.advice.what_if_checks import what_if_checks

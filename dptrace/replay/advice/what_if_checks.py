@@ -9,7 +9,7 @@ import msgspec
 
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
-from dptrace.model.advice.check import DDP_PAGE, GOSPEL, GUIDE, LEAST_SHARE, PAGE, WORKSHOP, Check
+from dptrace.model.planning.candidates import DDP_PAGE, GOSPEL, GUIDE, LEAST_SHARE, PAGE, WORKSHOP, Check
 from dptrace.record.options.modes import REPLICATED, modes_with
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.findings.gain import Gain
-from dptrace.core.arrays import median
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, median
 from dptrace.core.units import duration, share
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import INFERRED

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.findings.bandwidth import compared_messages
 from dptrace.analysis.findings.finding import Finding
-from dptrace.core.arrays import median
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, median
 from dptrace.replay.gains.device_time import ShorterTasks, transfers_of
 from dptrace.replay.graph.build import Model
 from dptrace.replay.simulation.changes import Change

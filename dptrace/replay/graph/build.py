@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from dptrace.core.garbage import collection_paused
 from dptrace.core.intervals import Int64
+from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.inferred import add_inferred

@@ -17,7 +17,7 @@ from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.per_rank.process import Process
 from dptrace.run.kernels import operator_calls_of
-from dptrace.timeline.operator_calls import OperatorCalls
+from dptrace.timeline.host_calls import OperatorCalls
 
 __all__ = ["TaskModules", "modules_of_tasks"]
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 from dptrace.readers.trace import Category, Trace
-from dptrace.timeline.launches import last_enclosing, launches
-from dptrace.timeline.second_pass import SecondPass
+from dptrace.timeline.collectives import last_enclosing, launches
+from dptrace.timeline.host_calls import SecondPass
 
 __all__ = ["WORK", "Work", "work_of"]
 

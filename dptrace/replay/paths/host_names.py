@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.timeline.host import HostActivity, HostCause, HostLabel
+from dptrace.timeline.model import HostActivity, HostCause, HostLabel
 
 __all__ = ["HostNames", "host_names", "name_of"]
 

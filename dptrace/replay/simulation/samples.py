@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import FIGURES, Split, split
-from dptrace.core.arrays import median
+from dptrace.core.intervals import median
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.simulation.simulate import Schedule, Times

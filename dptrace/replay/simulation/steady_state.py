@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from dptrace.core.arrays import median
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, median
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.simulation.changes import with_times, without_host

@@ -10,8 +10,7 @@ from dptrace.core.intervals import EMPTY, Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.per_rank.process import Process
 from dptrace.replay.simulation.simulate import Times
-from dptrace.timeline.host import NO_ACTIVITY
-from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, UNKNOWN, Timeline, Windows
+from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, NO_ACTIVITY, UNKNOWN, Timeline, Windows
 from dptrace.timeline.steps import CpuSteps, device_windows
 
 __all__ = ["parts_by_end", "step_bounds", "timeline_at"]

@@ -12,12 +12,12 @@ import numpy as np
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 from dptrace.readers.trace import Trace
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.graph.per_rank.process import Process
-from dptrace.timeline.second_pass import SecondPass
+from dptrace.timeline.host_calls import SecondPass
 
 __all__ = [
     "ACCUMULATED",

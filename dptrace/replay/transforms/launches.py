@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import unique
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, unique
 from dptrace.core.patterns import matches
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError, UsageError

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError, UsageError
 from dptrace.model.collectives import ALGORITHMS
-from dptrace.model.gpu_peaks import gpu_peak
-from dptrace.model.interconnects import INTERCONNECTS
-from dptrace.model.training.communication.network import BETWEEN, WITHIN, Link
+from dptrace.model.gpu_peaks import INTERCONNECTS, gpu_peak
+from dptrace.model.training.communication import BETWEEN, WITHIN, Link
 from dptrace.replay.graph.build import Model
 from dptrace.replay.simulation.changes import HasDoubts
 from dptrace.replay.transforms.transfer_costs import (

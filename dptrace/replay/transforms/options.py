@@ -8,7 +8,7 @@ from typing import TypedDict, TypeVar
 from dptrace.core.numbers import Number
 from dptrace.core.patterns import compiled
 from dptrace.errors import UsageError
-from dptrace.model.training.communication.network import Link, parse_link
+from dptrace.model.training.communication import Link, parse_link
 from dptrace.replay.simulation.changes import Change
 from dptrace.replay.transforms.accumulate import Accumulate
 from dptrace.replay.transforms.launches import CudaGraphs, Fuse, NoRecompute

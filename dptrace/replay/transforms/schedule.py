@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 from dptrace.errors import UsageError
-from dptrace.model.alpha_beta import Line
-from dptrace.model.bucket_size import bucket_ends
+from dptrace.model.alpha_beta import Line, bucket_ends
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.per_rank.process import Process

@@ -18,15 +18,14 @@ import msgspec
 import numpy as np
 
 from dptrace.analysis.cross_rank.delays.causes import HOST_CAUSES
-from dptrace.core.arrays import unique
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, unique
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.host_pieces import cut_pieces, host_pieces
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.simulation.changes import with_times
-from dptrace.timeline.host import HostCause, HostLabel
-from dptrace.timeline.phases import WRAPPER
+from dptrace.timeline.model import HostCause, HostLabel
+from dptrace.timeline.steps import WRAPPER
 
 __all__ = ["Excess", "NoStraggler", "WithoutExcesses", "excesses"]
 

@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import median, unique
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, median, unique
 from dptrace.errors import DptraceError
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, weighted_line
 from dptrace.model.collectives import COLLECTIVES, Algorithm, algorithm_of

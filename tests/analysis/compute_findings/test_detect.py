@@ -10,7 +10,7 @@ from dptrace.analysis.compute_findings.detect import compute_findings
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
 from dptrace.run.kernels import operator_calls_of
-from dptrace.timeline.operator_calls import OperatorCalls
+from dptrace.timeline.host_calls import OperatorCalls
 from tests.support.compute_files import ComputeFile, context_of, inputs
 from tests.support.real_traces import needs_real_traces, real
 

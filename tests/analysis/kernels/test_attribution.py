@@ -15,9 +15,8 @@ from dptrace.analysis.kernels.call_tree import CallTree, Labels
 from dptrace.analysis.kernels.modules import module_paths
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
-from dptrace.timeline.host_calls import CallKind, HostCalls, nesting
+from dptrace.timeline.host_calls import CallKind, HostCalls, OperatorCalls, nesting, operator_calls
 from dptrace.timeline.model import Kind, Phase, Timeline
-from dptrace.timeline.operator_calls import OperatorCalls, operator_calls
 from tests.support.kineto_files import KinetoFile
 from tests.support.layered_files import layered_file
 from tests.support.real_traces import needs_real_traces, real

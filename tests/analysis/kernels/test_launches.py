@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dptrace.analysis.kernels.launches import LaunchFigures, host_rows, launch_figures, queue_depth
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
+from dptrace.timeline.host_calls import OperatorCalls, operator_calls
 from dptrace.timeline.model import Timeline
-from dptrace.timeline.operator_calls import OperatorCalls, operator_calls
 from tests.support.kineto_files import KinetoFile
 from tests.support.layered_files import layered_file
 

@@ -11,7 +11,7 @@ from dptrace.analysis.kernels.layers import layer_names
 from dptrace.analysis.kernels.summary import summarize
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
-from dptrace.timeline.operator_calls import operator_calls
+from dptrace.timeline.host_calls import operator_calls
 from tests.support.kineto_files import KinetoFile
 from tests.support.real_traces import needs_real_traces, real
 

@@ -18,8 +18,8 @@ from dptrace.analysis.kernels.statistics import Pieces, statistics
 from dptrace.analysis.kernels.summary import KernelSummary, summarize
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
+from dptrace.timeline.host_calls import operator_calls
 from dptrace.timeline.model import Kind
-from dptrace.timeline.operator_calls import operator_calls
 from tests.support.layered_files import layered_file
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real

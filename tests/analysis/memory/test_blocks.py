@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dptrace.analysis.memory.blocks import blocks_of, continued_totals
-from dptrace.readers.memory_events import TOTAL_UNKNOWN
+from dptrace.readers.trace import TOTAL_UNKNOWN
 from tests.support.memory_files import events_of, replay
 
 

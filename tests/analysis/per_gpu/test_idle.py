@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from dptrace.analysis.per_gpu.idle import CAUSES, idle
 from dptrace.analysis.per_gpu.split import split
 from dptrace.core.intervals import IntervalSet, union
-from dptrace.timeline.host import HostActivity, HostCause, HostLabel
-from dptrace.timeline.model import UNKNOWN, Actions, Timeline
+from dptrace.timeline.model import UNKNOWN, Actions, HostActivity, HostCause, HostLabel, Timeline
 from tests.support.builders import TimelineBuilder
 
 

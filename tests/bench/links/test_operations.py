@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from dptrace.bench.links import operations  # noqa: E402
 from dptrace.errors import RecordingError  # noqa: E402 - needs torch
-from dptrace.model.all_reduce_volume import ALL_REDUCES  # noqa: E402
+from dptrace.model.collectives import ALL_REDUCES  # noqa: E402
 from dptrace.record.ranks.distributed import World, process_group  # noqa: E402
 
 RANK = """

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dptrace.commands.planning.recorded_roofline import roofline_point
-from dptrace.model.planning.measured_step import MeasuredStep
+from dptrace.model.planning.recorded import MeasuredStep
 from dptrace.run.run import Run
 
 

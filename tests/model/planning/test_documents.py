@@ -13,11 +13,9 @@ from dptrace.model.planning.describe import Description
 from dptrace.model.planning.predict_report import predict_report
 from dptrace.model.planning.recorded import perceptron_parameters
 from dptrace.model.scaling import communication_fraction, gustafson_efficiency
-from dptrace.model.training.communication.network import parse_link, sent_bytes
-from dptrace.model.training.hardware import GPUS
-from dptrace.model.training.plan import Plan
-from dptrace.model.training.step import predict_step
-from dptrace.model.training.traffic import traffic
+from dptrace.model.training.communication import parse_link, sent_bytes
+from dptrace.model.training.plan import GPUS, Plan
+from dptrace.model.training.step import predict_step, traffic
 from dptrace.record.options.models import WIDTHS
 from tests.support.paths import ROOT
 

@@ -2,7 +2,7 @@
 
 ``data/vtrain_a100.csv`` holds the iteration times that vTrain's authors measured on up to 512 A100s, four InfiniBand
 HDR ports on each node of eight (VIA-Research/vTrain, data/ground_truth_multi.csv; arXiv 2312.12391). The constants of
-dptrace.model.training.compute were chosen on its models of 3.6 and 39.1 billion parameters.
+dptrace.model.training.step were chosen on its models of 3.6 and 39.1 billion parameters.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from statistics import fmean, median
 
 import pytest
 
-from dptrace.model.training.communication.network import BETWEEN, WITHIN, Network, parse_link
-from dptrace.model.training.hardware import GPUS
+from dptrace.model.training.communication import BETWEEN, WITHIN, Network, parse_link
 from dptrace.model.training.layout import Layout
-from dptrace.model.training.plan import Plan
+from dptrace.model.training.plan import GPUS, Plan
 from dptrace.model.training.shape import decoder_shape
 from dptrace.model.training.step import predict_step
 from tests.model.training.test_shape import MEGATRON

@@ -13,13 +13,11 @@ from statistics import fmean
 
 import pytest
 
-from dptrace.model.training.communication.network import BETWEEN, WITHIN, Network, parse_link
-from dptrace.model.training.compute import matmul_share
-from dptrace.model.training.hardware import GPUS
+from dptrace.model.training.communication import BETWEEN, WITHIN, Network, parse_link
 from dptrace.model.training.layout import Layout
-from dptrace.model.training.plan import Plan
+from dptrace.model.training.plan import GPUS, Plan
 from dptrace.model.training.shape import decoder_shape
-from dptrace.model.training.step import predict_step
+from dptrace.model.training.step import matmul_share, predict_step
 
 TABLE = Path(__file__).parent / "data" / "llm_foundry_fsdp.csv"
 LINKS = {"h100": ("nvlink4", "ib-ndr"), "a100": ("nvlink3", "ib-hdr"), "a100-40": ("nvlink3", "ib-hdr")}

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.search import best_plan, choices, ranked_choices
+from dptrace.model.planning.predict_report import best_plan, choices, ranked_choices
 from dptrace.model.training.plan import Plan
-from dptrace.model.training.step import predict_step, targets
-from dptrace.model.training.traffic import traffic
+from dptrace.model.training.step import predict_step, targets, traffic
 
 SEVEN = Description(params=7e9, layers=32, hidden=4096, gpus=8, link="nvlink4", recompute="full", micro_batch=1)
 

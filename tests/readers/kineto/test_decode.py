@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
 import json
+import os
+import signal
+import time
 from pathlib import Path
+from time import process_time
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptrace.readers.kineto.columns.events import Columns
-from dptrace.readers.kineto.decode import PieceDecoder
+import dptrace.readers.stream
+from dptrace.errors import DptraceError
+from dptrace.readers.kineto import decode
+from dptrace.readers.kineto.columns import Columns
+from dptrace.readers.kineto.decode import (
+    ParallelDecoder,
+    PieceDecoder,
+    decode_document,
+    end_of,
+    is_worthwhile,
+    recover_metadata,
+)
 from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.source import Source
 from dptrace.readers.stream import EventPiece
+from dptrace.readers.trace import Trace
+from tests.support.kineto_files import BASE_NS, KinetoFile, training_step
 
 LOOKALIKE = {"ph": "X", "cat": "kernel", "name": "} , {", "ts": 9, "dur": 9}
 
@@ -46,7 +66,7 @@ def test_objects_that_look_like_events_are_none(lookalikes: list[int], cuts: lis
 def test_a_file_of_such_events_is_read_whole(jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also by several processes, which find that a piece is not whole events."""
     monkeypatch.setattr("dptrace.readers.stream.CHUNK", 3000)
-    monkeypatch.setattr("dptrace.readers.kineto.parallel_decode._MIN_TEXT_BYTES", 0)
+    monkeypatch.setattr("dptrace.readers.kineto.decode._MIN_TEXT_BYTES", 0)
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"traceEvents": [event(f"e{k}", k, list=[LOOKALIKE] * (k % 7)) for k in range(300)]}))
 
@@ -63,7 +83,7 @@ def test_objects_behind_the_events_are_none(
     jobs: int, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever a text was cut in the rest of its document, the devices there are read as devices."""
-    monkeypatch.setattr("dptrace.readers.kineto.parallel_decode._MIN_TEXT_BYTES", 0)
+    monkeypatch.setattr("dptrace.readers.kineto.decode._MIN_TEXT_BYTES", 0)
     devices = [{key: k, "id": k, "name": f"GPU {k}", "more": "x" * 40} for k in range(40)]
     devices = [{**device, "name": f"GPU {device['id']}"} for device in devices]
     events = [{"name": "e", **event("e", k)} for k in range(20)]
@@ -123,3 +143,294 @@ def test_a_key_that_is_no_text_is_damage(key: str, tmp_path: Path) -> None:
     path.write_bytes(text[:at] + b"\xc1" + text[at + 1 :])
 
     assert any("1 event repaired" in sentence for sentence in read_trace(path).damage)
+
+
+# The document around the events, whole and damaged.
+
+
+def read(folder: Path, text: str | bytes) -> Trace:
+    path = folder / "t.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_trace(path)
+
+
+def steps(first: int = 0, count: int = 3) -> KinetoFile:
+    file = KinetoFile(rank=3, world_size=4)
+    for k in range(first, first + count):
+        training_step(file, k, 100 * k)
+    return file
+
+
+def test_metadata_is_what_stands_around_an_emptied_list() -> None:
+    """Before or after the list of events."""
+    metadata = decode_document(b'{"distributedInfo": {"rank": 2}, "traceEvents": [', b'], "baseTimeNanoseconds": 5}')
+
+    assert metadata is not None
+    assert (5, {"rank": 2}, ()) == (metadata.base, metadata.distributed, metadata.damage)
+    assert decode_document(b'{"traceEvents": [', b'], "x": NaN}') is None
+
+
+def test_what_can_be_found_in_damaged_metadata_is() -> None:
+    """The clock's base and the rank are recovered."""
+    metadata = recover_metadata(b'{"rank": 2, "world_size": 8, "x": NaN, "traceEvents": [], "baseTimeNanoseconds": 17}')
+
+    assert (17, {"rank": 2, "world_size": 8}) == (metadata.base, metadata.distributed)
+    assert "can't be decoded" in metadata.damage[0]
+
+
+def test_a_damaged_key_that_hides_its_value_is_reported(tmp_path: Path) -> None:
+    """A byte in ``distributedInfo`` that is no UTF-8 costs no event, and a note says what was not read."""
+    path = tmp_path / "t.json"
+    steps().write(path)
+    document = json.loads(path.read_text())
+    events = document.pop("traceEvents")
+    text = json.dumps({**document, "traceEvents": events}).encode()
+    whole, damaged = read(tmp_path, text), read(tmp_path, text.replace(b"distributedInfo", b"distribut\xa4dInfo"))
+
+    assert () == whole.damage
+    assert "can't be decoded" in damaged.damage[0]
+    assert whole.start_ns.tolist() == damaged.start_ns.tolist()
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_the_list_ends_before_what_follows_it(sound: bool) -> None:
+    """Brackets in the last event and after the list are not its end."""
+    text = b'{"ph": "X", "args": {"Dims": [[1], [2]]}}], "more": [{"ph": 1}], "x": "]"}  '
+    found = end_of(b'{"traceEvents": [', text, 0, sound)
+
+    assert found is not None
+    assert b'], "more"' == text[found.end : found.end + 9]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("tail", ["NaN", '"a"b"', "[" * 100_000 + "]" * 100_000, "{,}"])
+def test_damage_around_the_events_costs_no_event(tail: str, tmp_path: Path) -> None:
+    """Damaged metadata is reported; events, clock base and rank are read, and the file does not count as truncated."""
+    file = steps()
+    text = file.text()[:-1] + f', "more": {tail}}}'
+
+    trace = read(tmp_path, text)
+
+    assert (3, 4, False, len(file.events)) == (trace.rank, trace.world_size, trace.cut, len(trace))
+    assert BASE_NS == trace.start_ns[0]
+    assert any("around the events can't be decoded" in sentence for sentence in trace.damage)
+
+
+def test_a_damaged_last_event_does_not_make_a_file_a_cut_one(tmp_path: Path) -> None:
+    """Kineto's own keys after the list show that the file is whole."""
+    text = steps().text()
+    at = text.rindex('"name": "multi_tensor_apply"')
+
+    trace = read(tmp_path, text[:at] + '"name": "a"b, "c' + text[at + 8 :])
+
+    assert not trace.cut
+    assert 1 == len(trace.damage)
+
+
+@pytest.mark.parametrize("garbage", ["x", "]}", '{"a": 1}', "\n\nconnection closed by remote host\n"])
+def test_what_follows_the_document_is_reported_and_not_read(garbage: str, tmp_path: Path) -> None:
+    """Output of a shell or a log shipper, for example."""
+    file = steps()
+
+    trace = read(tmp_path, file.text() + garbage)
+
+    assert (len(file.events), False) == (len(trace), trace.cut)
+    assert f"t.json: {len(garbage.strip())} bytes after the end of the document" in trace.damage[0]
+
+
+def test_zeros_after_the_document_are_no_damage(tmp_path: Path) -> None:
+    """File systems pad files that were allocated and not filled."""
+    assert () == read(tmp_path, steps().text().encode() + b"\0" * 4096).damage
+
+
+@pytest.mark.parametrize("joined", ["keys", "documents", "bare lists"])
+@pytest.mark.parametrize(("lists", "chunk"), [(2, 1 << 20), (12, 1 << 20), (12, 3000), (12, 700)])
+def test_several_lists_are_read_as_one(
+    joined: str, lists: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists in one document, and documents in one file: all events are read, with one note that counts the lists."""
+    monkeypatch.setattr("dptrace.readers.stream.CHUNK", chunk)
+    files = [steps(k, 1 + k % 3) for k in range(0, 3 * lists, 3)]
+    texts = [json.dumps(file.events, indent=2) for file in files]
+    text = "\n".join(texts if joined == "bare lists" else [file.text() for file in files])
+    if joined == "keys":
+        text = files[0].text()[:-1] + "".join(f', "traceEvents": {more}' for more in texts[1:]) + "}"
+
+    trace = read(tmp_path, text)
+
+    assert sum(len(file.events) for file in files) == len(trace)
+    assert (False, (f"t.json: Holds {lists} lists of events; they were read as one.",)) == (trace.cut, trace.damage)
+    assert (None if joined == "bare lists" else 3, BASE_NS * (joined != "bare lists")) == (
+        trace.rank,
+        trace.start_ns[0],
+    )
+
+
+@pytest.mark.parametrize("joined", ["keys", "documents"])
+def test_damage_in_one_list_costs_no_event_of_the_others(joined: str, tmp_path: Path) -> None:
+    """What can't be decoded is counted; the lists before and behind it are read."""
+    files = [steps(k, 3) for k in range(0, 36, 3)]
+    texts = [file.text() for file in files]
+    texts[5] = texts[5].replace('"dur": 30', '"dur": 3x0', 1)
+    text = "\n".join(texts)
+    if joined == "keys":
+        text = texts[0][:-1] + "".join(', "traceEvents": [' + more.split("[", 1)[1][:-1] for more in texts[1:]) + "}"
+
+    trace = read(tmp_path, text)
+
+    assert sum(len(file.events) for file in files) - 1 <= len(trace)
+    assert not trace.cut
+
+
+@pytest.mark.parametrize("separator", ["\n", "\r\n", ",\n", " "])
+def test_bare_events_one_to_a_line_are_read(separator: str, tmp_path: Path) -> None:
+    """Bare events are read, with a note; a truncated last line truncates the file."""
+    file = steps()
+    text = separator.join(map(json.dumps, file.events))
+
+    whole, cut = read(tmp_path, text), read(tmp_path, text[:-30])
+
+    assert (len(file.events), False) == (len(whole), whole.cut)
+    assert "bare events" in whole.damage[0]
+    assert cut.cut
+
+
+def test_a_mark_before_utf_8_is_no_damage(tmp_path: Path) -> None:
+    """Editors on Windows write one."""
+    assert () == read(tmp_path, b"\xef\xbb\xbf" + steps().text().encode()).damage
+
+
+@pytest.mark.parametrize("junk", [",", ",,", "null,", '"text",', "5,", "[1],", "{},", "{"])
+def test_junk_among_the_events_costs_none_of_them(junk: str, tmp_path: Path) -> None:
+    """Values that are not events are dropped, counted and reported."""
+    file = steps()
+    text = file.text()
+    at = text.index("{\n", len(text) // 2)
+    at = text.index('{\n    "ph"', at)
+
+    trace = read(tmp_path, text[:at] + junk + text[at:])
+
+    assert (len(file.events), False) == (len(trace), trace.cut)
+    assert junk == "{}," or 1 == len(trace.damage)
+
+
+def test_events_beside_junk_are_all_read_though_a_text_could_swallow_one(tmp_path: Path) -> None:
+    """An event that ends with a string, junk, another event: none becomes a name with quotation marks."""
+    texts = [json.dumps({"ph": "X", "ts": k, "dur": 1, "cat": "cpu_op", "name": "op"}) for k in range(9)]
+    text = ", ".join(texts[:4]) + ', "0x7f", ' + ", ".join(texts[4:])
+
+    assert 9 == len(read(tmp_path, f'{{"traceEvents": [{text}]}}'))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("more", [', "traceEvents": []', '} {"traceEvents": []', "} []"])
+def test_thousands_of_lists_take_a_moment(more: str, tmp_path: Path) -> None:
+    """Reading takes no longer for each further list."""
+    file = steps()
+
+    begin = process_time()
+    trace = read(tmp_path, file.text()[:-1] + more * 20_000 + "}")
+
+    assert process_time() - begin < 10
+    assert (len(file.events), False) == (len(trace), trace.cut)
+
+
+# Decoding of one file by several processes.
+
+
+TEXT = b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1}'
+EVENT = EventPiece(TEXT, b"[", b"", last=False)
+
+
+@pytest.fixture
+def many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make several processes read small files."""
+    monkeypatch.setattr(decode, "_MIN_TEXT_BYTES", 1)
+    monkeypatch.setattr(dptrace.readers.stream, "CHUNK", 3000)
+
+
+def damaged_file(path: Path) -> Path:
+    file = KinetoFile()
+    for k in range(60):
+        training_step(file, k, 100 * k)
+    file.op("x" * 10_000, 1, 2).op("bro?ken", 3, 4)
+    for k in range(60, 90):
+        training_step(file, k, 100 * k)
+    path.write_bytes(gzip.compress(file.text().replace("bro?ken", "bro\x01ken").encode()))
+    return path
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("many_pieces")
+def test_many_processes_read_what_one_reads(tmp_path: Path) -> None:
+    """Every column, name, collective and note is the same, in order, even with an event longer than a piece."""
+    path = damaged_file(tmp_path / "t.json.gz")
+
+    single, parallel = read_trace(path), read_trace(path, jobs=3)
+
+    assert single.comm
+    assert single.damage
+    for field in dataclasses.fields(single):
+        mine, theirs = getattr(single, field.name), getattr(parallel, field.name)
+        if isinstance(mine, np.ndarray):
+            assert np.array_equal(mine, theirs), field.name
+            assert mine.dtype == theirs.dtype, field.name
+        else:
+            assert mine == theirs, field.name
+
+
+def test_a_process_that_dies_is_reported_and_the_others_end(tmp_path: Path) -> None:
+    """No hang, no orphan, and an error that names the file and a workaround."""
+    with (
+        pytest.raises(DptraceError, match=r"t\.json: a process .* killed by signal 9 .*--jobs 1"),
+        ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 2) as decoder,
+    ):
+        for k in range(100):
+            decoder.add(EVENT)
+            if k == 5:
+                os.kill(decoder.workers[0].process.pid, signal.SIGKILL)
+                decoder.workers[0].process.wait()
+        decoder.finish()
+
+    assert all(worker.process.poll() is not None for worker in decoder.workers)
+
+
+def test_a_process_that_fails_is_reported(tmp_path: Path) -> None:
+    """A failed process does not lose events silently."""
+    with (
+        pytest.raises(DptraceError, match=r"t\.json: a process .* failed .*--jobs 1"),
+        ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 1) as decoder,
+    ):
+        decoder.add(EventPiece(TEXT, b"[", None, last=False))  # type: ignore[arg-type]
+        decoder.finish()
+
+
+def test_processes_end_when_the_one_that_asks_is_gone(tmp_path: Path) -> None:
+    """The workers end if the parent is killed."""
+    with ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 1) as decoder:
+        (worker,) = decoder.workers
+        decoder.add(EVENT)
+        decoder.finish()
+        worker.connection.close()
+        until = time.monotonic() + 60
+        while worker.process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+
+        assert 0 == worker.process.poll()
+        assert 1 == decoder.columns.kept
+
+
+def test_only_large_files_pay(tmp_path: Path) -> None:
+    """One process reads a file that takes a second, and a pipe, whose size is unknown."""
+    small, large, zipped, pipe = (tmp_path / name for name in ("a.json", "b.json", "c.json.gz", "d.json"))
+    small.write_bytes(b"{}")
+    for path, size in ((large, 500 << 20), (zipped, 100 << 20)):
+        path.touch()
+        os.truncate(path, size)
+    os.mkfifo(pipe)
+
+    worthwhile = [
+        is_worthwhile(Source.of(path), jobs)
+        for path, jobs in ((small, 4), (large, 4), (large, 1), (zipped, 4), (pipe, 4))
+    ]
+    assert [False, True, False, True, False] == worthwhile

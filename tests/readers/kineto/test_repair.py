@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dptrace.readers.kineto.json_stream import closing_bracket
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.kineto.repair import (
     clean,
@@ -22,7 +23,6 @@ from dptrace.readers.kineto.repair import (
     split_at_braces,
     split_events,
 )
-from dptrace.readers.kineto.structure import closing_bracket
 from tests.support.kineto_files import BASE_NS, KinetoFile
 
 PLAIN = '{"ph": "X", "cat": "kernel", "name": %s, "pid": 0, "tid": 7, "ts": 5, "dur": 3, "args": %s}'

@@ -13,7 +13,7 @@ import dptrace
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.paths.host_names import host_names, name_of
 from dptrace.replay.paths.path import LINK_KINDS
-from dptrace.timeline.host import HostCause, HostLabel
+from dptrace.timeline.model import HostCause, HostLabel
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.model.advice.advice_report import advice_report
+from dptrace.model.planning.advice_report import advice_report
 from dptrace.model.planning.describe import Description
 from dptrace.viewers.base.marks import Box, Line
 from dptrace.viewers.planning.advise_charts import memory_chart, steps_chart

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.model.training.communication.message_costs import message_costs
-from dptrace.model.training.communication.network import Link, Network
+from dptrace.model.training.communication import Link, Network, message_costs
 from dptrace.viewers.base.marks import Dot, Line
 from dptrace.viewers.planning.message_chart import message_chart
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dptrace.model.training.communication.message_costs import message_costs
-from dptrace.model.training.communication.network import Link, Network
+from dptrace.model.training.communication import Link, Network, message_costs
 from dptrace.viewers.planning.message_page import document
 
 

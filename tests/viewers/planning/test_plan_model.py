@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dptrace.errors import UsageError
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.live import live_figures
+from dptrace.model.planning.predict_report import live_figures
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import predict_step
 from tests.support.paths import ROOT

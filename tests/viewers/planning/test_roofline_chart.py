@@ -8,8 +8,7 @@ import pytest
 
 from dptrace.model.planning.describe import Description
 from dptrace.model.planning.predict_report import predict_report
-from dptrace.model.training.communication.network import Link
-from dptrace.model.training.communication.roofline import level, level_dict
+from dptrace.model.training.communication import Link, level, level_dict
 from dptrace.viewers.base.marks import Dot, Drawing, Line
 from dptrace.viewers.planning.roofline_chart import plan_roofline_chart, recorded_roofline_chart, roofline_chart
 

@@ -14,11 +14,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import unique
-from dptrace.core.intervals import Int64
-from dptrace.timeline.host import HostActivity
+from dptrace.core.intervals import Int64, unique
 from dptrace.timeline.host_calls import HostCalls
-from dptrace.timeline.model import Kind, Timeline
+from dptrace.timeline.model import HostActivity, Kind, Timeline
 from dptrace.viewers.gantt.chart import Chart, drawn_intervals
 from dptrace.viewers.gantt.column_packing import differences, pack
 from dptrace.viewers.gantt.host.calls_window import CallsWindow, calls_window

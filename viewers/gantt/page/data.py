@@ -13,7 +13,7 @@ from dptrace.analysis.matching.coordinates import place
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
-from dptrace.core.arrays import unique
+from dptrace.core.intervals import unique
 from dptrace.timeline.model import Collective
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, cause_category

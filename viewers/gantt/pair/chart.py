@@ -9,7 +9,7 @@ import numpy as np
 
 from dptrace.comparison.step_alignment import AlignedSteps, RunSteps
 from dptrace.core.intervals import Int64
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart

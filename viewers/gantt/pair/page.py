@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dptrace.comparison.compare import compare
 from dptrace.comparison.differences import drawn_differences, incomparable
 from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, headline

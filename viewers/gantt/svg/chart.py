@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.matching.coordinates import place
 from dptrace.analysis.per_gpu.split import Part
-from dptrace.core.arrays import unique
+from dptrace.core.intervals import unique
 from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import unique
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, unique
 from dptrace.viewers.gantt.chart import WAITING, Role
 from dptrace.viewers.gantt.tiles.encoding import Message, quantized
 from dptrace.viewers.gantt.tiles.index.grid import column_cover, nested_cover

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import unique
-from dptrace.core.intervals import Int64, IntervalSet, covered, union
+from dptrace.core.intervals import Int64, IntervalSet, covered, union, unique
 from dptrace.core.units import duration
 from dptrace.viewers.gantt.chart import Chart, Lane, Role
 

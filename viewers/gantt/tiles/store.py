@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.kernels.names import shortened
 from dptrace.analysis.per_gpu.split import Part
-from dptrace.core.array_file import CorruptArrayFile
-from dptrace.core.arrays import unique
-from dptrace.core.mapped_arrays import ArrayWriter, MappedArrays, open_arrays
+from dptrace.core.array_file import ArrayWriter, CorruptArrayFile, MappedArrays, open_arrays
+from dptrace.core.intervals import unique
 from dptrace.viewers.gantt.chart import WAITING, Chart, Role
 from dptrace.viewers.gantt.chart import Lane as ChartLane
 from dptrace.viewers.gantt.tiles.index.blocks import Allocate, LaneColumns, LaneIndex, index_lane

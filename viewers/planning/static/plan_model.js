@@ -1,7 +1,7 @@
 /**
  * The step of dptrace.model.training.step, computed again in the page when a slider moves.
  *
- * `plan` is what dptrace.model.planning.live returns; `now` is {data, microBatches, share, within, between, overlap}:
+ * `plan` is what dptrace.model.planning.predict_report returns; `now` is {data, microBatches, share, within, between, overlap}:
  * data-parallel GPUs, micro-batches of a step, share of the peak, and bandwidths in bytes/s.
  */
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.viewers.base.theme import DARK, OVERLAPPED, PART_COLORS, PART_ORDER, PATTERNS, WAITING
 
 __all__ = [

@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.kernels.names import kernel_names
-from dptrace.core.text import sanitize
-from dptrace.core.units import duration, milliseconds, share
+from dptrace.core.units import duration, milliseconds, sanitize, share
 from dptrace.replay.critical_path import CriticalPath
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.path_kinds import PATH_KINDS, step_words

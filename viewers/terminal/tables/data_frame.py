@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 
 __all__ = ["MAX_ROWS", "cell", "print_frame"]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dptrace.analysis.findings.finding import Finding, by_gain
-from dptrace.core.text import sanitize
-from dptrace.core.units import milliseconds
+from dptrace.core.units import milliseconds, sanitize
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.marks import Box, Drawing, Label, message, time_axis

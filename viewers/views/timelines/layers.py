@@ -16,8 +16,8 @@ from dptrace.errors import DptraceError
 from dptrace.run.kernels import kernel_summary
 from dptrace.run.middle_step import middle_step_of
 from dptrace.run.run import Run
+from dptrace.timeline.host_calls import OPERATOR_CALLS
 from dptrace.timeline.model import Kind, Phase, Timeline
-from dptrace.timeline.operator_calls import OPERATOR_CALLS
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.format import rank_label, step_label
 from dptrace.viewers.base.marks import Box, Drawing, Entry, message, time_axis

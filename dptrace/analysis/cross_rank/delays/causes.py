@@ -22,9 +22,8 @@ from dptrace.analysis.cross_rank.delays.lateness import Lateness
 from dptrace.analysis.cross_rank.delays.program_points import ProgramPoints
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.arrays import median
-from dptrace.timeline.host import HostCause, HostLabel
-from dptrace.timeline.model import UNKNOWN
+from dptrace.core.intervals import median
+from dptrace.timeline.model import UNKNOWN, HostCause, HostLabel
 
 __all__ = ["HOST_CAUSES", "LateGroup"]
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.clocks.estimate import Clocks
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.arrays import median
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, median
 from dptrace.timeline.model import UNKNOWN
 
 __all__ = ["ProgramPoints"]

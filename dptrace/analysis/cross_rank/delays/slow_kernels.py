@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dptrace.analysis.cross_rank.delays.delay import Delay
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.arrays import median
+from dptrace.core.intervals import median
 from dptrace.timeline.model import Kind
 
 __all__ = ["name_slow_kernels"]

@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import median, unique
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, median, unique
 from dptrace.replay.graph.model import EdgeKind, Edges
 from dptrace.replay.graph.per_rank.events import RankEvents
 from dptrace.replay.graph.per_rank.host_events import HostEvents, previous_in_group

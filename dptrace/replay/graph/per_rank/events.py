@@ -10,15 +10,13 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import mask_of, unique
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, mask_of, unique
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 from dptrace.readers.trace import Category, Trace
 from dptrace.replay.graph.per_rank.sync_events import SyncEvents, read_sync_events
-from dptrace.timeline.gloo import enqueuing_operator
-from dptrace.timeline.launches import last_enclosing, launches, outermost
-from dptrace.timeline.second_pass import SecondPass
+from dptrace.timeline.collectives import enqueuing_operator, last_enclosing, launches, outermost
+from dptrace.timeline.host_calls import SecondPass
 from dptrace.timeline.steps import cpu_steps
 
 __all__ = ["NO_CALL", "RANK_EVENTS", "WAIT_CALL", "RankEvents", "rank_events"]

@@ -6,12 +6,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import unique
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, unique
 from dptrace.replay.graph.model import EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.per_rank.device_order import US, DeviceOrder
 from dptrace.replay.graph.per_rank.host_events import HostEvents
-from dptrace.timeline.blocked import NEEDS_EVENTS, Pauses, Work, awaited
+from dptrace.timeline.host_events import NEEDS_EVENTS, Pauses, Work, awaited
 from dptrace.timeline.model import UNKNOWN
 
 __all__ = ["HostTasks", "add_host_order"]

@@ -9,8 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import unique
-from dptrace.core.intervals import EMPTY, Int64, covered, union
+from dptrace.core.intervals import EMPTY, Int64, covered, union, unique
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.per_rank.blocking_calls import BlockingCalls, blocking_calls

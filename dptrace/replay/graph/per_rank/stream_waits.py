@@ -11,8 +11,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from dptrace.core.arrays import mask_of, unique
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, mask_of, unique
 from dptrace.replay.graph.model import EdgeKind, Edges
 from dptrace.replay.graph.per_rank.device_order import US, DeviceOrder
 from dptrace.replay.graph.per_rank.events import WAIT_CALL, RankEvents

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from dptrace.core.intervals import EMPTY, Int64
-from dptrace.readers.kineto.columns.events import EventSink
+from dptrace.readers.kineto.columns import EventSink
 from dptrace.readers.kineto.event_schema import as_count
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 
 __all__ = ["NOT_RECORDED", "SyncEvents", "read_sync_events"]
 

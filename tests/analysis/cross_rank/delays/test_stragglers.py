@@ -10,8 +10,7 @@ import dptrace
 from dptrace.analysis.cross_rank.delays.stragglers import stragglers
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
-from dptrace.timeline.host import HostActivity, HostCause, HostLabel
-from dptrace.timeline.model import Timeline
+from dptrace.timeline.model import HostActivity, HostCause, HostLabel, Timeline
 from tests.support.builders import TimelineBuilder
 from tests.support.real_traces import needs_real_traces, real
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import dptrace
-from dptrace.readers.sources.source import Source
+from dptrace.readers.source import Source
 from dptrace.replay.graph.build import Model, build_model
 from dptrace.replay.graph.model import EdgeKind
 from dptrace.replay.graph.per_rank.sync_events import NOT_RECORDED, read_sync_events

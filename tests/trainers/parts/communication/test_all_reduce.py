@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 
-from dptrace.model.all_reduce_volume import ALL_REDUCES, all_reduce_volume  # noqa: E402 - below needs torch
+from dptrace.model.collectives import ALL_REDUCES, all_reduce_volume  # noqa: E402 - below needs torch
 from dptrace.trainers.parts.communication import all_reduce  # noqa: E402
 from dptrace.trainers.parts.communication.collectives import ring_all_reduce  # noqa: E402
 

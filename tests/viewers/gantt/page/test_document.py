@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import dptrace
 from dptrace.analysis.per_gpu.split import Part, partition
 from dptrace.core.intervals import covered, union
-from dptrace.core.text import sanitize
+from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Windows

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from dptrace.analysis.kernels.summary import KernelSummary, summarize
-from dptrace.timeline.operator_calls import OperatorCalls
+from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.viewers.terminal.tables.kernels import print_kernels
 from tests.support.synthetic import training_timeline
 

@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import unique
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, unique
 
 __all__ = ["BLOCK", "NEVER", "Allocate", "LaneColumns", "LaneIndex", "index_lane"]
 

@@ -1,1 +1,0 @@
-"""Which way to train pays off for a described training, by the documents' rules and by the model of a step."""

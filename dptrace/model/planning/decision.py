@@ -1,0 +1,296 @@
+"""The guide's decision tree (section 12.5), walked with the numbers of a described training.
+
+Each question has the number that decides, the threshold it is compared with, and the place in the documents that
+has it. The tree ends with a strategy; which plan of it is best, and whether another is faster, the candidates say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from dptrace.core.units import byte_size, plural, share
+from dptrace.model.planning.candidates import Candidate, best_of, candidate, candidates
+from dptrace.model.planning.describe import Description
+from dptrace.model.training.communication import ccr, level, parse_link, sent_by_level
+from dptrace.model.training.layout import Layout, micro_batches_needed
+from dptrace.model.training.memory import USABLE
+from dptrace.model.training.plan import Plan
+from dptrace.model.training.step import StepPrediction
+
+__all__ = ["RULES", "Decision", "Question", "decide", "question_by_rule", "question_dict"]
+
+
+# Thresholds of the documents on distributed training, each with the place that it comes from.
+#
+# Where a document's rule contradicts its own formula, ``note`` has the right value.
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A threshold, where it stands, and what is wrong with it."""
+
+    value: float
+    source: str
+    note: str = ""
+
+
+_GUIDE = "Distributed Training (guide)"
+_DDP = "Data Parallel & DDP"
+
+RULES = {
+    "replicate": Rule(0.0, f"{_DDP}, 'When DDP wins'; {_GUIDE}, 7.7"),
+    "stages": Rule(
+        0.0,
+        f"{_GUIDE}, 8.6",
+        "The guide counts 18 bytes a parameter in its table of stages; weights, gradients and Adam's state are 16.",
+    ),
+    "small": Rule(10e9, f"{_GUIDE}, 12.5"),
+    "large": Rule(100e9, f"{_GUIDE}, 12.5"),
+    "tensor_link": Rule(600e9, f"{_GUIDE}, 9.4 and 12.5", "600 GB/s count both directions: 300 GB/s each way."),
+    "few_gpus": Rule(32, f"{_DDP}, 'Cost model'"),
+    "ridge": Rule(1.2, f"{_GUIDE}, 6.6"),
+    "micro_batches": Rule(
+        4, f"{_GUIDE}, 10.8", "M ≥ 4·P leaves a bubble of up to 20 %; below 10 % needs 9·(P−1) micro-batches."
+    ),
+    "bubble": Rule(0.1, f"{_GUIDE}, 12.5"),
+    "mfu": Rule(0.4, f"{_GUIDE}, 12.5"),
+    "overlap": Rule(0.8, f"{_GUIDE}, 12.5"),
+    "efficiency": Rule(0.7, f"{_DDP}, 'TL;DR'"),
+}
+"""The rules by name."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """One step on the path."""
+
+    name: str
+    question: str
+    answer: str
+    numbers: str
+    """What decided, in words."""
+    value: float | None
+    limit: float | None
+    unit: str
+    """Of both: ``bytes``, ``parameters``, ``bytes/s``, ``GPUs``, ``ratio``."""
+    source: str
+    note: str = ""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The path, and the strategy at its end."""
+
+    path: tuple[Question, ...]
+    strategy: str
+    """As the tree names it."""
+    follows: Callable[[Layout], bool]
+    """Whether a layout is of that strategy."""
+
+
+def decide(description: Description, found: Sequence[Candidate]) -> Decision:
+    """Walk the tree.
+
+    Args:
+        found: the candidates, ranked.
+    """
+    params = found[0].plan.shape.parameters
+    path = [_replicates(description, found), *_stages(description, found), _size(params)]
+    strategy = "DDP or FSDP"
+    follows: Callable[[Layout], bool] = _data_parallel
+    if params >= RULES["small"].value:
+        question, strategy, follows = _large(description, params)
+        path.append(question)
+    if description.gpus > 1:
+        path += [_links(description), _ridge(found), _gpus(found)]
+    return Decision((*path, *_pipeline(found[0])), strategy, follows)
+
+
+def question_by_rule(
+    rule: str, name: str, question: str, answer: str, numbers: str, value: float, unit: str
+) -> Question:
+    """Return a question whose threshold, source and note are those of a rule."""
+    known = RULES[rule]
+    return Question(
+        name=name,
+        question=question,
+        answer=answer,
+        numbers=numbers,
+        value=value,
+        limit=known.value or None,
+        unit=unit,
+        source=known.source,
+        note=known.note,
+    )
+
+
+def _smallest(description: Description, found: Sequence[Candidate], zero: int) -> Candidate | None:
+    """Return the data-parallel plan of a ZeRO stage over all GPUs with the least memory; None if none divides."""
+    for one in found:
+        layout = one.plan.layout
+        if (
+            _data_parallel(layout)
+            and layout.expert == 1
+            and layout.zero == zero
+            and (zero == 0 or layout.shards == layout.data)
+        ):
+            size, recompute = description.micro_batch or 1, description.recompute or "full"
+            return candidate(msgspec.structs.replace(one.plan, micro_batch=size, recompute=recompute))
+    return None
+
+
+def _replicates(description: Description, found: Sequence[Candidate]) -> Question:
+    whole = _smallest(description, found, 0)
+    plan = found[0].plan
+    usable = USABLE * plan.gpu.memory_bytes
+    state = plan.state.total * plan.shape.parameters
+    name, asked = "replicate", "Does a GPU hold the whole training (DDP)?"
+    if whole is None:
+        numbers = f"{byte_size(state)} of state; the batch can't be divided among {plural(plan.layout.gpus, 'GPU')}"
+        question = question_by_rule("replicate", name, asked, "no: not enough samples", numbers, state, "bytes")
+    else:
+        activations = whole.memory_bytes - whole.plan.memory.state.total
+        numbers = (
+            f"{byte_size(state)} of state ({plan.state.total:g} bytes a parameter) and {byte_size(activations)} of "
+            f"activations, recompute {whole.plan.recompute}, against {byte_size(usable)}"
+        )
+        answer = "yes" if whole.fits else f"no: {byte_size(whole.over_bytes)} too much"
+        question = question_by_rule("replicate", name, asked, answer, numbers, whole.memory_bytes, "bytes")
+    return msgspec.structs.replace(question, limit=usable)
+
+
+def _stages(description: Description, found: Sequence[Candidate]) -> list[Question]:
+    """Ask which ZeRO stage makes it fit, unless it fits without."""
+    stages = [one for zero in range(4) if (one := _smallest(description, found, zero)) is not None]
+    if not stages or stages[0].fits or len(stages) == 1:
+        return []
+    first = next((one for one in stages if one.fits), None)
+    numbers = ", ".join(f"{one.label.split(' ')[0]} {byte_size(one.memory_bytes)}" for one in stages)
+    usable = USABLE * stages[0].plan.gpu.memory_bytes
+    answer = f"{first.label}" if first else "none"
+    best = first or stages[-1]
+    asked = "Which ZeRO stage makes it fit on data-parallel GPUs alone?"
+    question = question_by_rule("stages", "zero_stage", asked, answer, numbers, best.memory_bytes, "bytes")
+    return [msgspec.structs.replace(question, limit=usable)]
+
+
+def _size(params: float) -> Question:
+    small, large = RULES["small"].value, RULES["large"].value
+    answer = "below 10 billion" if params < small else "10 to 100 billion" if params <= large else "above 100 billion"
+    numbers = f"{params / 1e9:,.4g} billion parameters; the tree branches at 10 and 100 billion"
+    limit = "small" if params <= large else "large"
+    return question_by_rule(limit, "model_size", "How large is the model?", answer, numbers, params, "parameters")
+
+
+def _large(description: Description, params: float) -> tuple[Question, str, Callable[[Layout], bool]]:
+    """Ask the second question of the tree: whether a node holds the model, or whether it has experts."""
+    if params <= RULES["large"].value:
+        return _node(description)
+    moe = description.experts > 1
+    numbers = f"{description.experts} experts in a layer" if moe else "one MLP in a layer"
+    answer = "experts" if moe else "dense"
+    question = question_by_rule(
+        "large", "experts", "Is it dense, or a mixture of experts?", answer, numbers, description.experts, "experts"
+    )
+    question = msgspec.structs.replace(question, limit=None)
+    if moe:
+        return question, "EP × TP × PP × DP", lambda one: one.expert > 1 and one.tensor > 1 and one.stages > 1
+    whole = min(8, description.gpus_per_node)
+    return question, "TP 8 × PP 8 to 16 × DP", lambda one: one.tensor == whole and 8 <= one.stages <= 16
+
+
+def _node(description: Description) -> tuple[Question, str, Callable[[Layout], bool]]:
+    """Ask whether the GPUs of one node hold the model with FSDP."""
+    gpus = min(description.gpus, description.gpus_per_node)
+    alone = msgspec.structs.replace(
+        description, gpus=gpus, batch=gpus, micro_batch=1, tp=1, pp=1, ep=1 if description.experts > 1 else None,
+        zero=3 if gpus > 1 else None, strategy=None,
+    )  # fmt: skip
+    whole = [one for one in candidates(alone) if one.plan.layout.shards in (1, gpus)]
+    held = best_of([one.plan for one in whole])
+    usable = USABLE * held.plan.gpu.memory_bytes
+    numbers = f"{byte_size(held.memory_bytes)} on each of its {gpus} GPUs, against {byte_size(usable)}"
+    answer = "yes" if held.fits else f"no: {byte_size(held.over_bytes)} too much"
+    asked = "Does a single node hold it with FSDP?"
+    question = question_by_rule("small", "single_node", asked, answer, numbers, held.memory_bytes, "bytes")
+    question = msgspec.structs.replace(question, limit=usable)
+    if held.fits:
+        return question, "TP 2 to 8 × FSDP", lambda one: one.tensor > 1 and one.stages == 1 and one.zero == 3
+    node = min(8, description.gpus_per_node)
+    return (
+        question,
+        "TP 8 × PP 2 to 4 × FSDP",
+        lambda one: one.tensor == node and 2 <= one.stages <= 4 and (one.zero == 3 or one.data == 1),
+    )
+
+
+def _data_parallel(layout: Layout) -> bool:
+    return layout.tensor == layout.stages == 1
+
+
+def _links(description: Description) -> Question:
+    if description.measured_within is not None:
+        both = 2 * description.measured_within.bytes_per_s
+    else:
+        both = 2 * parse_link(description.link.partition(",")[0]).bytes_per_s
+    enough = both >= RULES["tensor_link"].value
+    answer = "yes: TP stays within a node" if enough else "no: avoid TP"
+    numbers = f"{both / 1e9:,.0f} GB/s in both directions"
+    asked = "Is the link within a node fast enough for tensor parallelism?"
+    return question_by_rule("tensor_link", "tensor_link", asked, answer, numbers, both, "bytes/s")
+
+
+def _ridge(found: Sequence[Candidate]) -> Question:
+    """Ask whether data-parallel communication can hide: CCR over the slowest link, against its ridge."""
+    own = next((one for one in found if _data_parallel(one.plan.layout)), found[0])
+    ratio, link, regime = _slowest_level(own.plan, own.step)
+    numbers = f"{ratio:,.3g} times the ridge of {link}: {regime}" if link else "nothing is sent"
+    answer = "yes" if ratio >= RULES["ridge"].value else "no: a larger batch, or fewer bytes"
+    asked = f"Does the computation of {own.label} cover what it sends?"
+    return question_by_rule("ridge", "ridge", asked, answer, numbers, ratio, "ratio")
+
+
+def _slowest_level(plan: Plan, step: StepPrediction) -> tuple[float, str, str]:
+    """Return the smallest ratio of CCR to ridge among the links that a plan uses, with link and regime."""
+    gpus = plan.layout.gpus
+    found = []
+    for number, link in enumerate((plan.network.within, plan.network.between)):
+        pairs = ((sent_by_level(plan.network, m.kind, m.bytes, m.ranks, m.stride), m.calls) for m in step.traffic)
+        sent = sum(pair[number] * calls for pair, calls in pairs)
+        if sent:
+            one = level(link, step.peak_flops / gpus, ccr(step.model_flops / gpus, sent), plan.batch / gpus)
+            found.append((one.ratio, one.link, one.regime))
+    return min(found, default=(float("inf"), "", ""))
+
+
+def _gpus(found: Sequence[Candidate]) -> Question:
+    gpus = found[0].plan.layout.gpus
+    own = next((one for one in found if _data_parallel(one.plan.layout)), None)
+    reached = "" if own is None else f"; {own.label} computes {share(own.step.efficiency)} of its step"
+    answer = "yes" if gpus <= RULES["few_gpus"].value else "no: sharding, TP or PP may pay"
+    asked = "Are there at most 32 GPUs, up to which plain DDP usually scales?"
+    return question_by_rule("few_gpus", "few_gpus", asked, answer, f"{plural(gpus, 'GPU')}{reached}", gpus, "GPUs")
+
+
+def _pipeline(best: Candidate) -> list[Question]:
+    """Ask whether the best plan's pipeline has enough micro-batches."""
+    layout = best.plan.layout
+    if layout.stages == 1:
+        return []
+    most = RULES["bubble"].value
+    needed = micro_batches_needed(layout.schedule, layout.stages, most, layout.virtual_stages)
+    numbers = (
+        f"{plural(best.plan.micro_batches, 'micro-batch', 'micro-batches')} for {layout.stages} stages: bubble "
+        f"{share(best.step.bubble)}; 10 % "
+        f"needs {needed}, the rule of 4 × P asks for {4 * layout.stages}"
+    )
+    answer = "yes" if best.step.bubble < most else "no: more micro-batches, or an interleaved schedule"
+    question = question_by_rule(
+        "micro_batches", "bubble", "Is the pipeline's bubble below 10 %?", answer, numbers, best.step.bubble, "ratio"
+    )
+    return [msgspec.structs.replace(question, limit=most)]
+
+
+def question_dict(question: Question) -> dict[str, Any]:
+    """Return a question as plain data."""
+    return {name: getattr(question, name) for name in question.__struct_fields__}

@@ -1,0 +1,345 @@
+"""Bytes that a training takes on one GPU, whether they fit, and how many GPUs it needs at least."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from dptrace.model.training.layout import Layout, micro_batches_in_flight
+from dptrace.model.training.shape import ModelShape
+
+__all__ = [
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "RECOMPUTE",
+    "USABLE",
+    "ActivationPlan",
+    "GpuMemory",
+    "StateBytes",
+    "ddp_wall",
+    "end_bytes",
+    "gpu_memory",
+    "gpus_for_state",
+    "layer_bytes",
+    "model_activation_bytes",
+    "start_bytes",
+    "state_bytes",
+]
+
+
+# Bytes of the model's state: parameters, gradients, optimizer state and master weights.
+#
+# With Adam in mixed precision a parameter takes 16 bytes: 2 for the number itself and 2 for its gradient, and in 32
+# bits 4 for a master copy and 4 each for Adam's two moments (Rajbhandari et al., "ZeRO", arXiv 1910.02054, section
+# 3.1).
+
+
+class Precision(msgspec.Struct, frozen=True):
+    """In which number types a model is stored and computed."""
+
+    weight_bytes: int
+    gradient_bytes: int
+    activation_bytes: int
+    master: bool
+    """Whether the optimizer keeps a copy of the weights in 32 bits."""
+    state_bytes: int
+    """Of each number that the optimizer keeps."""
+    compute: str
+    """Number type of the matrix products."""
+    description: str
+
+
+PRECISIONS = {
+    "bf16": Precision(2, 2, 2, True, 4, "bf16", "mixed precision: weights and gradients in bfloat16, a float32 copy"),
+    "fp16": Precision(2, 2, 2, True, 4, "fp16", "mixed precision: weights and gradients in float16, a float32 copy"),
+    "fp8": Precision(2, 2, 2, True, 4, "fp8", "matrix products in float8; weights stay bfloat16, with a float32 copy"),
+    "amp": Precision(
+        4, 4, 2, False, 4, "bf16", "torch.autocast: weights and gradients in float32, products in bfloat16"
+    ),
+    "bf16-pure": Precision(2, 2, 2, False, 2, "bf16", "everything in bfloat16"),
+    "fp32": Precision(4, 4, 4, False, 4, "fp32", "everything in float32"),
+    "tf32": Precision(4, 4, 4, False, 4, "tf32", "stored in float32, products in TF32"),
+}
+"""Precisions by name."""
+
+
+class Optimizer(msgspec.Struct, frozen=True):
+    """What an optimizer keeps for each parameter."""
+
+    numbers: float
+    number_bytes: float | None = None
+    """Bytes of each number, if they do not depend on the precision."""
+    description: str = ""
+
+
+OPTIMIZERS = {
+    "adam": Optimizer(2, description="two moments (Adam, AdamW, LAMB)"),
+    "adamw": Optimizer(2, description="the same as adam"),
+    "adam-8bit": Optimizer(2, 1, "two moments in 8 bits (arXiv 2110.02861)"),
+    "lion": Optimizer(1, description="one moment (Lion, Muon's matrices)"),
+    "momentum": Optimizer(1, description="SGD with momentum"),
+    "sgd": Optimizer(0, description="SGD without momentum: nothing"),
+}
+"""Optimizers by name."""
+
+
+class StateBytes(msgspec.Struct, frozen=True):
+    """Bytes of the model's state: per parameter, of a model or of what a GPU holds of it."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    """The optimizer's numbers and the master copy of the weights."""
+
+    @property
+    def total(self) -> float:
+        """Return the sum."""
+        return self.parameters + self.gradients + self.optimizer
+
+    def times(self, parameters: float, gradients: float, optimizer: float) -> StateBytes:
+        """Multiply each part by a number of parameters."""
+        return StateBytes(self.parameters * parameters, self.gradients * gradients, self.optimizer * optimizer)
+
+    def plus(self, other: StateBytes) -> StateBytes:
+        """Add another."""
+        parts = (self.parameters + other.parameters, self.gradients + other.gradients)
+        return StateBytes(*parts, self.optimizer + other.optimizer)
+
+
+def state_bytes(
+    precision: str = "bf16",
+    optimizer: str = "adam",
+    *,
+    master: bool | None = None,
+    gradient_bytes: int | None = None,
+) -> StateBytes:
+    """Return the bytes of one parameter.
+
+    >>> state_bytes().total, state_bytes("fp32").total, state_bytes(gradient_bytes=4).total
+    (16, 16, 18)
+
+    Args:
+        precision: one of PRECISIONS.
+        optimizer: one of OPTIMIZERS.
+        master: whether there is a float32 copy of the weights; by default the precision's.
+        gradient_bytes: of each gradient; by default the precision's. 4 where gradients are accumulated in float32.
+    """
+    stored, kept = PRECISIONS[precision], OPTIMIZERS[optimizer]
+    number = kept.number_bytes if kept.number_bytes is not None else stored.state_bytes
+    copy = 4 if (stored.master if master is None else master) else 0
+    gradients = stored.gradient_bytes if gradient_bytes is None else gradient_bytes
+    return StateBytes(stored.weight_bytes, gradients, kept.numbers * number + copy)
+
+
+# Bytes that forward keeps for backward, per layer and at both ends of the model.
+#
+# From Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198, section
+# 4), counted tensor by tensor so that gated MLPs, fewer key heads, float32 and missing dropout are covered too. In 16
+# bits, with dropout and an MLP of 4h, a layer of micro-batches of b samples with s tokens and a heads takes the paper's
+# ``sbh·(34 + 5as/h)`` bytes.
+
+
+RECOMPUTE = ("none", "selective", "full")
+"""What backward computes again: nothing, the attention's scores and probabilities, or the layer from its input."""
+
+
+class ActivationPlan(msgspec.Struct, frozen=True):
+    """What is kept, and by how many GPUs a layer is shared."""
+
+    recompute: str = "none"
+    flash: bool = False
+    """Whether attention keeps no table of scores (FlashAttention)."""
+    dropout: bool = True
+    """Whether the model has dropout, whose masks are kept."""
+    tensor: int = 1
+    """GPUs that split each layer."""
+    sequence: bool = False
+    """Whether these GPUs also split the tokens between the split layers."""
+    number_bytes: int = 2
+    """Bytes of each number."""
+    every: int = 1
+    """Of how many layers one is recomputed: all, every second one …; the others keep everything."""
+
+
+def layer_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
+    """Return what one GPU keeps of one layer for a micro-batch of *batch* samples.
+
+    >>> from dptrace.model.training.shape import decoder_shape
+    >>> gpt3 = decoder_shape(96, 12288, heads=96)
+    >>> layer_bytes(gpt3, 1, ActivationPlan()) / (2048 * 12288)  # 34 + 5as/h
+    114.0
+    """
+    tokens, width, t = batch * shape.sequence, shape.hidden, plan.tensor
+    number = plan.number_bytes
+    if plan.recompute == "full":
+        return tokens * width * number / (t if plan.sequence else 1)
+    mask = 1 if plan.dropout else 0
+    # Outside of the split layers: inputs of both normalizations, of the projections and of the MLP; two masks.
+    common = tokens * width * (4 * number + 2 * mask)
+    # Queries, keys, values, and the output projection's input; inside the MLP the inputs of its activation function
+    # and of its last matrix, and with a gate those of both factors.
+    attention = tokens * (2 * width + 2 * shape.key_value_width) * number
+    mlp = tokens * shape.top_k * shape.mlp * (4 if shape.gated else 2) * number
+    split = attention + mlp
+    if not plan.flash and plan.recompute == "none":
+        # Probabilities; with dropout also its mask and its output.
+        split += shape.heads * shape.sequence * tokens * (number + mask * (1 + number))
+    return common / (t if plan.sequence else 1) + split / t
+
+
+def start_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
+    """Return what one GPU keeps of the embedding: the mask of its dropout."""
+    mask = 1 if plan.dropout else 0
+    return batch * shape.sequence * shape.hidden * mask / (plan.tensor if plan.sequence else 1)
+
+
+def end_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
+    """Return what one GPU keeps of the head: inputs of its normalization and matrix, and the scores in float32."""
+    tokens = batch * shape.sequence
+    inputs = 2 * tokens * shape.hidden * plan.number_bytes / (plan.tensor if plan.sequence else 1)
+    return inputs + 4 * tokens * shape.vocabulary / plan.tensor
+
+
+def layers_bytes(shape: ModelShape, layers: int, batch: float, plan: ActivationPlan) -> float:
+    """Return what one GPU keeps of several layers, of which the first and then every k-th is recomputed.
+
+    >>> from dptrace.model.training.shape import decoder_shape
+    >>> gpt3, plan = decoder_shape(96, 12288, heads=96), ActivationPlan(recompute="full", every=4)
+    >>> layers_bytes(gpt3, 8, 1, plan) / layer_bytes(gpt3, 1, ActivationPlan())  # 6 layers, and 2 x 2/114
+    6.035087719298246
+    """
+    again = math.ceil(layers / plan.every)
+    kept = msgspec.structs.replace(plan, recompute="none")
+    return again * layer_bytes(shape, batch, plan) + (layers - again) * layer_bytes(shape, batch, kept)
+
+
+def model_activation_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
+    """Return what the layers of the whole model keep, without both ends.
+
+    >>> from dptrace.model.training.shape import decoder_shape
+    >>> round(model_activation_bytes(decoder_shape(96, 12288, heads=96), 1, ActivationPlan()) / 1e9)
+    275
+    """
+    return layers_bytes(shape, shape.layers, batch, plan)
+
+
+USABLE = 0.9
+"""Share of a GPU's memory that a training can use; CUDA's context, NCCL's buffers and fragmentation take the rest."""
+
+
+class GpuMemory(msgspec.Struct, frozen=True):
+    """What the fullest GPU holds."""
+
+    state: StateBytes
+    gathered_bytes: float
+    """Parameters of other shards that are gathered for a layer and the next, and the gradients of a layer before they
+    are scattered."""
+    activation_bytes: float
+    recompute_bytes: float
+    """What backward computes again, of one layer at a time."""
+    micro_batches_in_flight: float
+    host_bytes: float = 0.0
+    """The state that is in the CPU's memory instead."""
+
+    @property
+    def total(self) -> float:
+        """Return the sum."""
+        return self.state.total + self.gathered_bytes + self.activation_bytes + self.recompute_bytes
+
+    def offloaded(self) -> GpuMemory:
+        """Return the memory with the state in the CPU's memory: a GPU gathers from it what it computes with."""
+        return msgspec.structs.replace(self, state=StateBytes(0.0, 0.0, 0.0), host_bytes=self.state.total)
+
+    def fits(self, capacity_bytes: float, usable: float = USABLE) -> bool:
+        """Return whether a GPU of this capacity can hold it."""
+        return self.total <= capacity_bytes * usable
+
+
+def gpu_memory(
+    shape: ModelShape,
+    each: StateBytes,
+    layout: Layout,
+    plan: ActivationPlan,
+    micro_batch: float,
+    micro_batches: int = 1,
+) -> GpuMemory:
+    """Return what the fullest GPU holds: that of the first or of the last stage.
+
+    Args:
+        each: bytes of one parameter's state.
+        plan: what is kept of a layer; its ``tensor`` and ``sequence`` are taken from the layout.
+        micro_batch: samples in a micro-batch.
+        micro_batches: micro-batches in a step.
+    """
+    plan = msgspec.structs.replace(plan, tensor=layout.tensor, sequence=layout.sequence)
+    stages = (0, layout.stages - 1)
+    found = (_stage_memory(shape, each, layout, plan, micro_batch, micro_batches, stage) for stage in stages)
+    return max(found, key=lambda memory: memory.total)
+
+
+def _stage_memory(
+    shape: ModelShape,
+    each: StateBytes,
+    layout: Layout,
+    plan: ActivationPlan,
+    micro_batch: float,
+    micro_batches: int,
+    stage: int,
+) -> GpuMemory:
+    first, last = stage == 0, stage == layout.stages - 1
+    layers = math.ceil(shape.layers / layout.stages)
+    flight = micro_batches_in_flight(layout.schedule, layout.stages, micro_batches, layout.virtual_stages)
+    flight = flight if first else 1
+    kept = layers_bytes(shape, layers, micro_batch, plan) * flight
+    kept += start_bytes(shape, micro_batch, plan) * flight if first else 0
+    kept += end_bytes(shape, micro_batch, plan) if last else 0
+    again = msgspec.structs.replace(plan, recompute="none")
+    recomputed = layer_bytes(shape, micro_batch, again) - layer_bytes(shape, micro_batch, plan)
+    held = _held(shape, layout, layers, first, last)
+    state = _sharded(each, held[0], layout, layout.shards)
+    state = state.plus(_sharded(each, held[1], layout, max(1.0, layout.shards / layout.expert)))
+    return GpuMemory(state, _gathered(shape, each, layout), kept, recomputed, flight)
+
+
+def _held(shape: ModelShape, layout: Layout, layers: int, first: bool, last: bool) -> tuple[float, float]:
+    """Return the parameters of one GPU before sharding: common ones, and those of its experts."""
+    ends = (shape.embedding_parameters if first else 0) + (shape.head_parameters if last else 0)
+    if last and not first and shape.tied:
+        ends += shape.hidden * shape.vocabulary  # a copy of the embedding's table
+    common = layers * shape.dense_layer_parameters + ends
+    experts = layers * shape.experts * shape.expert_parameters / layout.expert if shape.experts > 1 else 0.0
+    return common / layout.tensor * shape.scale, experts / layout.tensor * shape.scale
+
+
+def _sharded(each: StateBytes, parameters: float, layout: Layout, shards: float) -> StateBytes:
+    """Divide what the ZeRO stage shards."""
+    divide = [shards if layout.zero >= stage else 1.0 for stage in (3, 2, 1)]
+    return each.times(*(parameters / by for by in divide))
+
+
+def _gathered(shape: ModelShape, each: StateBytes, layout: Layout) -> float:
+    if layout.zero < 3 or layout.shards == 1:
+        return 0.0
+    experts = shape.experts * shape.expert_parameters / layout.expert if shape.experts > 1 else 0.0
+    layer = (shape.dense_layer_parameters + experts) / layout.tensor * shape.scale
+    ends = max(shape.embedding_parameters, shape.head_parameters) / layout.tensor * shape.scale
+    return max(2 * layer * each.parameters + layer * each.gradients, ends * (each.parameters + each.gradients))
+
+
+def gpus_for_state(state_bytes: float, capacity_bytes: float) -> int:
+    """Return the GPUs whose memory together holds a model's state, without activations.
+
+    >>> gpus_for_state(16 * 7e9, 80e9), gpus_for_state(16 * 540e9, 80e9)
+    (2, 108)
+    """
+    return math.ceil(state_bytes / capacity_bytes - 1e-9)
+
+
+def ddp_wall(capacity_bytes: float, bytes_per_parameter: float = 16) -> float:
+    """Return the parameters whose state fills a GPU: DDP can't train a larger model.
+
+    >>> ddp_wall(80e9), ddp_wall(40e9)
+    (5000000000.0, 2500000000.0)
+    """
+    return capacity_bytes / bytes_per_parameter

@@ -1,1 +1,0 @@
-"""Decoded events to columns: their times and names, and optionally details, memory and operators."""

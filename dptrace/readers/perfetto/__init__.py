@@ -1,1 +1,0 @@
-"""Read Perfetto's binary traces (``.pftrace``)."""

@@ -1,0 +1,267 @@
+"""Traces at URLs (``s3://``, ``gs://``, ``https://`` …), streamed through fsspec and never copied to disk."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from io import BufferedReader
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
+
+from dptrace.errors import DptraceError, MissingExtraError, TraceError
+from dptrace.readers.source import Source, is_url, redact
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+__all__ = ["glob_files", "identity", "is_folder", "list_files", "open_seekable", "open_stream"]
+
+
+_AHEAD: dict[str, Any] = {"block_size": 4 << 20, "cache_type": "background", "cache_options": {"maxblocks": 2}}
+"""fsspec fetches the next block while this one is decoded."""
+_BUFFER = 1 << 20
+_CONNECT, _SILENCE = 30, 60
+"""Timeouts in seconds: until a server answers, and between two bytes."""
+
+_PACKAGES = {
+    # The package that reads such URLs, and the extra that installs it.
+    **dict.fromkeys(("http", "https"), ("aiohttp", "remote")),
+    **dict.fromkeys(("s3", "s3a"), ("s3fs", "remote")),
+    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "remote")),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), ("adlfs", "azure")),
+    "hf": ("huggingface_hub", "huggingface"),
+}
+
+
+def open_stream(source: Source) -> BinaryIO:
+    """Open a file for reading from start to end; the next bytes are fetched ahead.
+
+    Raises:
+        TraceError: the file is missing, access is denied, or its server does not answer.
+        MissingExtraError: the package for such URLs is not installed.
+    """
+    with _translate_errors(source):
+        system, path = _file_system(source.place)
+        # Over HTTP, one response read as a stream needs no server with range requests.
+        stream = system.open(path, "rb", **({"block_size": 0} if "http" in system.protocol else _AHEAD))
+    return BufferedReader(_RemoteStream(stream, source), _BUFFER)
+
+
+_WHOLE_ONLY = "its server sends whole files only, and an archive needs random access; download it first."
+
+
+def open_seekable(source: Source) -> BinaryIO:
+    """Open a file for random access, which an archive needs.
+
+    Raises:
+        TraceError: the file is missing, access is denied, or its server sends whole files only.
+        MissingExtraError: the package for such URLs is not installed.
+    """
+    with _translate_errors(source):
+        system, path = _file_system(source.place)
+        stream = system.open(path, "rb", block_size=_BUFFER)
+        if not stream.seekable():
+            stream.close()
+            raise TraceError(f"{source.address}: can't be read: {_WHOLE_ONLY}")
+    return BufferedReader(_RemoteStream(stream, source), _BUFFER)
+
+
+def identity(source: Source) -> tuple[str | int, ...] | None:
+    """Return address, size and other values that change with the file; None if the server reports too few."""
+    try:
+        system, path = _file_system(source.place)
+        info = system.info(path)
+        identity_fields = [str(info[key]) for key in _CHANGING if info.get(key)] or [_modified(system, path)]
+    except Exception:  # of any file system: the file is then not cached, and reading it reports the error
+        return None
+    size = info.get("size")
+    return (source.address, size, *identity_fields) if type(size) is int and all(identity_fields) else None
+
+
+_CHANGING = ("ETag", "etag", "md5Hash", "checksum", "blob_id", "mtime", "LastModified", "last_modified", "updated")
+
+
+def _modified(system: Any, path: str) -> str:
+    with suppress(NotImplementedError):
+        return str(system.modified(path).timestamp())
+    return ""
+
+
+def is_folder(url: str) -> bool:
+    """Return whether a URL is a folder, or a prefix of files.
+
+    Raises:
+        TraceError: the server can't be asked.
+        MissingExtraError: the package for such URLs is not installed.
+    """
+    with _translate_errors(Source.of(url)):
+        system, path = _file_system(url)
+        return bool(system.isdir(path))
+
+
+def list_files(url: str, in_subfolders: bool = False) -> list[str]:
+    """List the URLs of the files in a folder, or in its subfolders, sorted by name.
+
+    Raises:
+        TraceError: the folder can't be listed.
+        MissingExtraError: the package for such URLs is not installed.
+    """
+    with _translate_errors(Source.of(url)):
+        system, path = _file_system(url)
+        found = _files(system, path)
+        if in_subfolders:
+            folders = [entry["name"] for entry in found if entry.get("type") == "directory"]
+            found = [entry for folder in folders for entry in _files(system, folder)]
+        names = [entry["name"] for entry in found if entry.get("type") != "directory"]
+        return sorted(_user_url(url, path, name, system) for name in names)
+
+
+def _files(system: Any, path: str) -> list[dict[str, Any]]:
+    found = system.ls(path, detail=True)
+    # A prefix may list itself; over HTTP, a folder's links may point outside it.
+    return [entry for entry in found if entry["name"].rstrip("/") != path.rstrip("/") and _inside(entry["name"], path)]
+
+
+def _inside(name: str, path: str) -> bool:
+    return name.startswith(path.rstrip("/") + "/") and "?" not in name[len(path) :]
+
+
+def glob_files(url: str) -> list[str]:
+    """List the URLs of the files that a glob matches, sorted by name.
+
+    Raises:
+        TraceError: the server can't be asked.
+        MissingExtraError: the package for such URLs is not installed.
+    """
+    with _translate_errors(Source.of(url)):
+        system, path = _file_system(url)
+        if system.exists(path):
+            return [url]
+        found = system.glob(path, detail=True)
+        names = [name for name, info in found.items() if info.get("type") != "directory"]
+        stem = re.split(r"[*?\[]", url, maxsplit=1)[0].rpartition("/")[0]
+        return sorted(_user_url(stem, system._strip_protocol(stem), name, system) for name in names)
+
+
+def _user_url(url: str, path: str, name: str, system: Any) -> str:
+    """Return the URL of a file below *url*: what the user typed, with its credentials, and the rest."""
+    rest = name[len(path.rstrip("/")) :] if name.startswith(path.rstrip("/") + "/") else None
+    if rest is None or is_url(name):
+        return name if is_url(name) else str(system.unstrip_protocol(name))
+    return url.rstrip("/") + rest
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the file's path in it."""
+    scheme = url.split("::", 1)[0].split("://", 1)[0].lower()
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise MissingExtraError(f"Reading {scheme}:// needs fsspec", "remote") from None
+    try:
+        system, path = url_to_fs(url, **_options(scheme))
+    except ImportError as error:
+        package, extra = _PACKAGES.get(scheme, ("", ""))
+        if package:
+            raise MissingExtraError(f"Reading {scheme}:// needs {package}", extra) from None
+        raise DptraceError(f"{redact(url)}: no package for {scheme}:// is installed: {error}.") from None
+    return system, path
+
+
+def _options(scheme: str) -> dict[str, Any]:
+    if scheme not in ("http", "https"):
+        return {}
+    try:
+        return {"client_kwargs": {"timeout": _timeout()}}
+    except ImportError:
+        raise MissingExtraError(f"Reading {scheme}:// needs aiohttp", "remote") from None
+
+
+@lru_cache(maxsize=1)
+def _timeout() -> Any:
+    from aiohttp import ClientTimeout
+
+    return ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE)
+
+
+@contextmanager
+def _translate_errors(source: Source) -> Iterator[None]:
+    """Turn the exceptions of any file system into a TraceError without the secrets in their messages."""
+    try:
+        yield
+    except DptraceError:
+        raise
+    except Exception as error:
+        raise TraceError(f"{source.address}: {_why(error)}") from None
+
+
+def _why(error: BaseException) -> str:
+    # Over HTTP fsspec reports every failure as a missing file, with the real one as its cause.
+    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    status = getattr(error, "status", None) or getattr(error, "code", None)
+    if isinstance(error, FileNotFoundError) or status in (404, "404"):
+        return "no such file, or no permission to see it."
+    if isinstance(error, IsADirectoryError):
+        return "is a folder, not a trace file."
+    kind, text = type(error).__name__, _redact_urls(str(error))
+    if "range requests" in text:
+        return f"can't be read: {_WHOLE_ONLY}"
+    if "Payload" in kind or isinstance(error, ConnectionResetError):
+        return "the server or the network ended the transfer; try again."
+    if isinstance(error, PermissionError) or status in (401, 403) or re.search("Credential|Forbidden|Denied", kind):
+        status_text = f"status {status}" if status else text or kind
+        return f"access denied ({status_text}); are its credentials set?"
+    if isinstance(error, TimeoutError) or "Timeout" in kind:
+        return "the server does not answer; check the network, or try again later."
+    if re.search("Connect|Gaierror|DNS|Disconnected|Network", kind, re.IGNORECASE):
+        return f"can't be reached: {text or kind}. Check the address and the network."
+    if isinstance(status, int) and status >= 400:
+        return f"the server refuses the request (status {status}); check the address, or try again later."
+    return f"can't be read: {text or kind}."
+
+
+_URLS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>)]+", re.IGNORECASE)
+
+
+def _redact_urls(text: str) -> str:
+    return _URLS.sub(lambda match: redact(match.group()), text).replace("\n", " ").strip().rstrip(".")[:300]
+
+
+class _RemoteStream(io.RawIOBase):
+    """A file of any file system as a raw stream, whose failed reads are TraceErrors."""
+
+    def __init__(self, file: IO[bytes], source: Source) -> None:
+        self._file, self._source, self._received = file, source, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        try:
+            data = self._file.read(len(view))
+        except Exception as error:
+            # Not an OSError, which would count as the end of the file.
+            why = f"transfer ended after {self._received:,} bytes: {_why(error)}"
+            raise TraceError(f"{self._source.address}: {why}") from None
+        view[: len(data)] = data
+        self._received += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            with suppress(Exception):
+                self._file.close()
+        super().close()

@@ -1,0 +1,481 @@
+"""Data parallelism, step by step: replicas, ZeRO and sharded parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from dptrace.core.units import share as percent
+from dptrace.errors import UsageError
+from dptrace.simulate.cluster import Group, Numbers, shards
+from dptrace.simulate.explanation import Message, Outcome, Settings, cost_of, megabytes, verify
+
+__all__ = ["WIDTH", "buckets", "ddp", "fsdp", "samples", "state_bytes", "zero"]
+
+
+# A small network that simulations train: layers tanh(x·W), and a loss of half the sum of squares.
+
+
+WIDTH = 3
+"""Features of every layer."""
+
+
+def layers_of(settings: Settings, usual: int, most: int) -> int:
+    """Return the number of layers that the settings ask for.
+
+    Raises:
+        UsageError: it is out of range.
+    """
+    layers = settings.layers or usual
+    if not 1 <= layers <= most:
+        raise UsageError(f"--layers {layers}: must be from 1 to {most}.")
+    return layers
+
+
+def weights(count: int) -> list[Numbers]:
+    """Return the weights of *count* layers, always the same."""
+    random = np.random.default_rng(0)
+    return [random.normal(size=(WIDTH, WIDTH)) for _ in range(count)]
+
+
+def samples(*shape: int) -> Numbers:
+    """Return an array of samples, ``(*shape, WIDTH)``, always the same."""
+    return np.random.default_rng(1).normal(size=(*shape, WIDTH))
+
+
+def forward(x: Numbers, weight: Numbers) -> Numbers:
+    """Return a layer's output."""
+    return np.asarray(np.tanh(x @ weight))
+
+
+def backward(x: Numbers, y: Numbers, weight: Numbers, gradient: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the gradients of a layer's input and of its weights, from that of its output."""
+    inner = gradient * (1 - y**2)
+    return inner @ weight.T, x.T @ inner
+
+
+def gradients(batch: Numbers, layers: Sequence[Numbers]) -> list[Numbers]:
+    """Return the gradients of all weights for a whole batch, ``(samples, WIDTH)``: the reference."""
+    values = [batch]
+    for weight in layers:
+        values.append(forward(values[-1], weight))
+    gradient, found = values[-1], []
+    for layer in reversed(range(len(layers))):
+        gradient, of_weights = backward(values[layer], values[layer + 1], layers[layer], gradient)
+        found.append(of_weights)
+    return found[::-1]
+
+
+# DistributedDataParallel: gradients fill buckets during backward, and full buckets are all-reduced meanwhile.
+
+
+DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
+"""Sizes at which DDP's buckets are full, and its first bucket, so that communication begins early. With a
+``bucket_cap_mb`` of one's own, the first has that limit too (``torch.nn.parallel.distributed``)."""
+_LAYERS, _MOST_LAYERS, _SAMPLES = 6, 24, 2
+_UNIT = "the forward of one layer; its backward takes two, and so does the all-reduce of its gradients"
+
+
+def buckets(layers: int, layer_bytes: float, bucket_bytes: float | None = None) -> list[list[int]]:
+    """Return the layers of each bucket, in the order of backward. A bucket is full from its limit on.
+
+    Args:
+        bucket_bytes: the limit; None for DDP's default.
+
+    >>> buckets(6, 10e6), buckets(6, 10e6, 25e6)
+    ([[5], [4, 3, 2], [1, 0]], [[5, 4, 3], [2, 1, 0]])
+    """
+    first, others = (FIRST_BUCKET_BYTES, DEFAULT_BUCKET_BYTES) if bucket_bytes is None else (bucket_bytes,) * 2
+    found: list[list[int]] = [[]]
+    for layer in reversed(range(layers)):
+        found[-1].append(layer)
+        if len(found[-1]) * layer_bytes >= (first if len(found) == 1 else others):
+            found.append([])
+    return [bucket for bucket in found if bucket]
+
+
+class _Replicas:
+    """A copy of the network on every rank, each with its own samples."""
+
+    def __init__(self, settings: Settings, layers: int) -> None:
+        self.ranks, self.weights = settings.ranks, weights(layers)
+        self.batch = samples(settings.ranks, _SAMPLES)
+        self.values = [[batch] for batch in self.batch]
+        self.flowing: list[Numbers] = []
+        self.gradients: list[dict[int, Numbers]] = [{} for _ in range(self.ranks)]
+
+    def forward(self, layer: int) -> None:
+        for values in self.values:
+            values.append(forward(values[layer], self.weights[layer]))
+
+    def backward(self, layer: int) -> None:
+        flowing = self.flowing or [values[-1] for values in self.values]
+        found = [
+            backward(values[layer], values[layer + 1], self.weights[layer], gradient)
+            for values, gradient in zip(self.values, flowing, strict=True)
+        ]
+        self.flowing = [of_input for of_input, _ in found]
+        for rank, (_, of_weights) in enumerate(found):
+            self.gradients[rank][layer] = of_weights
+
+    def average(self, bucket: Sequence[int]) -> None:
+        for layer in bucket:
+            mean = np.mean([of_rank[layer] for of_rank in self.gradients], axis=0)
+            for of_rank in self.gradients:
+                of_rank[layer] = mean
+
+    def check(self) -> str:
+        expected = gradients(self.batch.reshape(-1, self.batch.shape[-1]), self.weights)
+        for of_rank in self.gradients:
+            for layer, gradient in enumerate(expected):
+                verify(of_rank[layer], gradient / self.ranks, f"layer {layer}'s gradient")
+        return (
+            f"All {self.ranks} ranks end with the same gradients, and they are those that NumPy computes for the whole "
+            "batch at once, divided by the number of ranks."
+        )
+
+
+def ddp(settings: Settings) -> Outcome:
+    """Overlap the all-reduces of buckets with backward.
+
+    Raises:
+        UsageError: the number of layers is out of range.
+    """
+    layers = layers_of(settings, _LAYERS, _MOST_LAYERS)
+    replicas, group = _Replicas(settings, layers), Group(settings, [f"gradient {layer}" for layer in range(layers)])
+    for layer in range(layers):
+        group.add("forward", f"F{layer}", f"forward of layer {layer}", partial(replicas.forward, layer))
+    assigned = buckets(layers, settings.size_bytes / layers, settings.bucket_bytes)
+    last_backward = 0
+    for number, bucket in enumerate(assigned):
+        for layer in bucket:
+            last_backward = _add_backward(group, replicas, layer, number)
+        _add_all_reduce(group, replicas, bucket, number, last_backward)
+    computed, ended = group.ends[last_backward], group.lanes["communication"]
+    group.add("optimizer", "O", "every rank updates its copy", lambda: None, [len(group.operations) - 1])
+    steps = group.steps()
+    exposed, total = ended - computed, 2.0 * layers
+    sizes = ", ".join(megabytes(len(bucket) * settings.size_bytes / layers) for bucket in assigned)
+    hops, alpha, rate = 2 * (settings.ranks - 1), settings.link.alpha_s, settings.link.bytes_per_s
+    limits = "the first is full from 1 MiB on, the others from 25 MiB on, as in DDP by default"
+    if settings.bucket_bytes is not None:
+        limits = f"each is full from {megabytes(settings.bucket_bytes)} on"
+    filled = f"Buckets in the order of backward: {sizes}; {limits}."
+    hidden = f"Exposed: {exposed:g} of {total:g} units of communication; {percent(1 - exposed / total)} are hidden."
+    cost = cost_of(
+        steps,
+        settings,
+        "bytes of all gradients",
+        "2B(P-1)·alpha + 2(P-1)/P·n·beta for B buckets, if nothing hides it",
+        [filled, hidden],
+        {"buckets": float(len(assigned)), "exposed_units": exposed, "units": group.lanes["compute"]},
+        len(assigned) * hops * alpha + hops / settings.ranks * settings.size_bytes / rate,
+    )
+    return group.outcome(steps, cost, replicas.check(), _UNIT)
+
+
+def _add_backward(group: Group, replicas: _Replicas, layer: int, bucket: int) -> int:
+    def run() -> None:
+        replicas.backward(layer)
+        for rank in range(group.ranks):
+            group.show(rank, f"gradient {layer}", f"bucket {bucket}", "own", replicas.gradients[rank][layer])
+
+    return group.add(
+        "backward", f"B{layer}", f"backward of layer {layer}; its gradient fills bucket {bucket}", run, (), 2
+    )
+
+
+def _add_all_reduce(group: Group, replicas: _Replicas, bucket: Sequence[int], number: int, after: int) -> None:
+    def run() -> list[Message]:
+        replicas.average(bucket)
+        for layer in bucket:
+            for rank in range(group.ranks):
+                group.show(rank, f"gradient {layer}", "average", "done", replicas.gradients[rank][layer])
+        share = len(bucket) / len(replicas.weights)
+        return group.ring(f"gradient {bucket[0]}", f"bucket {number}", share, turns=2)
+
+    word = "layer" if len(bucket) == 1 else "layers"
+    title = f"all-reduce of the gradients of {word} {', '.join(map(str, bucket))}"
+    group.add("communication", f"AR{number}", title, run, [after], 2 * len(bucket))
+
+
+# Fully sharded data parallelism: every rank keeps a shard of each layer, and gathers the layer when it needs it.
+
+
+_SHARDED_LAYERS, _MOST_SHARDED_LAYERS, _SHARDED_SAMPLES, _RATE = 3, 12, 2, 0.1
+_SHARDED_UNIT = "the forward, the all-gather or the reduce-scatter of one layer; its backward takes two"
+
+_TRAVELS = (
+    "3 times the parameters travel: gathered for forward, gathered for backward, gradients scattered. An all-reduce of "
+    "the gradients would be 2 times."
+)
+
+
+class _Sharded:
+    """The shards of all ranks, the layers that are gathered at the moment, and the picture of both."""
+
+    def __init__(self, settings: Settings, layers: int) -> None:
+        self.settings, self.layers, self.ranks = settings, layers, settings.ranks
+        self.shards = [shards(weight, self.ranks) for weight in weights(layers)]
+        self.gathered: dict[int, Numbers] = {}
+        self.most_gathered = 0
+        self.batch = samples(self.ranks, _SHARDED_SAMPLES)
+        self.values = [[batch] for batch in self.batch]
+        self.flowing: list[Numbers] = []
+        self.local: dict[int, list[Numbers]] = {}
+        self.reduced: dict[int, list[Numbers]] = {}
+        names = [name for layer in range(layers) for name in (f"W{layer}", f"dW{layer}")]
+        self.group = Group(settings, names)
+        for layer in range(layers):
+            self._show_shards(layer)
+
+    def _show_shards(self, layer: int) -> None:
+        for rank in range(self.ranks):
+            self.group.show(rank, f"W{layer}", f"shard {rank}", "own", self.shards[layer][rank])
+
+    def gather(self, layer: int) -> list[Message]:
+        self.gathered[layer] = np.concatenate(self.shards[layer]).reshape(WIDTH, WIDTH)
+        self.most_gathered = max(self.most_gathered, len(self.gathered))
+        for rank in range(self.ranks):
+            self.group.show(rank, f"W{layer}", "whole", "copy", self.gathered[layer])
+        return self.group.ring(f"W{layer}", f"shards of W{layer}", 1 / self.layers)
+
+    def _free(self, layer: int) -> None:
+        del self.gathered[layer]
+        self._show_shards(layer)
+
+    def forward(self, layer: int) -> None:
+        for values in self.values:
+            values.append(forward(values[layer], self.gathered[layer]))
+        self._free(layer)
+
+    def backward(self, layer: int) -> None:
+        flowing = self.flowing or [values[-1] for values in self.values]
+        found = [
+            backward(values[layer], values[layer + 1], self.gathered[layer], gradient)
+            for values, gradient in zip(self.values, flowing, strict=True)
+        ]
+        self.flowing = [of_input for of_input, _ in found]
+        self.local[layer] = [of_weights for _, of_weights in found]
+        for rank, gradient in enumerate(self.local[layer]):
+            self.group.show(rank, f"dW{layer}", "own", "own", gradient)
+        self._free(layer)
+
+    def reduce(self, layer: int) -> list[Message]:
+        total = sum(self.local[layer][1:], self.local.pop(layer)[0])
+        self.reduced[layer] = shards(total / self.ranks, self.ranks)
+        for rank, shard in enumerate(self.reduced[layer]):
+            self.group.show(rank, f"dW{layer}", f"shard {rank}", "done", shard)
+        return self.group.ring(f"dW{layer}", f"shards of dW{layer}", 1 / self.layers)
+
+    def update(self) -> None:
+        for layer in range(self.layers):
+            for shard, gradient in zip(self.shards[layer], self.reduced[layer], strict=True):
+                shard -= _RATE * gradient
+            self._show_shards(layer)
+
+    def check(self) -> str:
+        start = weights(self.layers)
+        for layer, gradient in enumerate(gradients(self.batch.reshape(-1, WIDTH), start)):
+            expected = start[layer] - _RATE * gradient / self.ranks
+            verify(np.concatenate(self.shards[layer]), expected.ravel(), f"the shards of layer {layer}")
+        return "The updated shards, put together, are the weights that NumPy computes from the whole batch at once."
+
+
+def fsdp(settings: Settings) -> Outcome:
+    """All-gather each layer before its forward and before its backward, and reduce-scatter its gradients.
+
+    Raises:
+        UsageError: the number of layers is out of range.
+    """
+    layers = layers_of(settings, _SHARDED_LAYERS, _MOST_SHARDED_LAYERS)
+    state = _Sharded(settings, layers)
+    _schedule(state)
+    steps = state.group.steps()
+    hops, size = settings.ranks - 1, settings.size_bytes
+    kept = (
+        f"A rank keeps {megabytes(size / settings.ranks)} of parameters, and at most {state.most_gathered} whole "
+        f"layers, {megabytes(state.most_gathered * size / layers)}: the next is gathered during the compute of one."
+    )
+    cost = cost_of(
+        steps,
+        settings,
+        "bytes of all parameters",
+        "3L(P-1)·alpha + 3(P-1)/P·n·beta for L layers, if nothing hides it",
+        [_TRAVELS, kept],
+        {"most_gathered_layers": float(state.most_gathered), "units": state.group.lanes["compute"]},
+        3 * layers * hops * settings.link.alpha_s + 3 * hops / settings.ranks * size / settings.link.bytes_per_s,
+    )
+    return state.group.outcome(steps, cost, state.check(), _SHARDED_UNIT)
+
+
+def _schedule(state: _Sharded) -> None:
+    """Add all operations: one layer is gathered ahead, during the compute of the one before it."""
+    group, computed = state.group, list[int]()
+    for layer in range(state.layers):
+        ready = _gather(state, layer, computed[-2:-1])
+        title = f"forward of layer {layer}, then free it"
+        computed.append(group.add("forward", f"F{layer}", title, partial(state.forward, layer), [ready]))
+    pending: list[tuple[int, int]] = []
+    for layer in reversed(range(state.layers)):
+        last = layer == state.layers - 1
+        ready = _gather(state, layer, computed[-1:] if last else computed[-2:-1])
+        _reduce(state, pending)
+        title = f"backward of layer {layer}, then free it"
+        computed.append(group.add("backward", f"B{layer}", title, partial(state.backward, layer), [ready], 2))
+        pending.append((layer, computed[-1]))
+    _reduce(state, pending)
+    group.add("optimizer", "O", "every rank updates its shards", state.update, [len(group.operations) - 1])
+
+
+def _gather(state: _Sharded, layer: int, after: list[int]) -> int:
+    title = f"all-gather of layer {layer}"
+    return state.group.add("communication", f"AG{layer}", title, partial(state.gather, layer), after)
+
+
+def _reduce(state: _Sharded, pending: list[tuple[int, int]]) -> None:
+    """Scatter the gradients of layers whose backward is queued."""
+    for layer, after in pending:
+        title = f"reduce-scatter of the gradients of layer {layer}"
+        state.group.add("communication", f"RS{layer}", title, partial(state.reduce, layer), [after])
+    pending.clear()
+
+
+# ZeRO: optimizer states, gradients and parameters divided among the ranks, in three stages.
+
+
+OPTIMIZER_BYTES = 12
+"""Bytes of Adam in mixed precision for each parameter: master weight, momentum and variance in four bytes each.
+Parameter and gradient have two bytes each. (Rajbhandari et al. 2020, section 3.1.)"""
+_ZERO_LAYERS, _ZERO_SAMPLES = 2, 2
+_ZERO_RATE, _BETA1, _BETA2, _EPSILON = 0.1, 0.9, 0.999, 1e-8
+_ZERO_UNIT = "the forward, or an all-gather or reduce-scatter of all parameters; backward takes two"
+
+
+def state_bytes(parameters: float, ranks: int, stage: int) -> float:
+    """Return the bytes of model state on each rank; stage 0 is plain data parallelism.
+
+    (Rajbhandari et al. 2020, figure 1.)
+
+    >>> [round(state_bytes(7.5e9, 64, stage) / 1e9, 1) for stage in range(4)]
+    [120.0, 31.4, 16.6, 1.9]
+    """
+    parts = ((OPTIMIZER_BYTES, 1), (2, 2), (2, 3))  # optimizer, gradients, parameters, each with its first stage
+    return parameters * sum(size / ranks if stage >= first else size for size, first in parts)
+
+
+class _Partitioned:
+    """Flat parameters, of which rank r updates shard r with Adam."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.ranks, self.stage = settings.ranks, settings.stage
+        self.group = Group(settings, ("parameters", "gradients", "optimizer"))
+        self.batch = samples(self.ranks, _ZERO_SAMPLES)
+        start = np.concatenate([weight.ravel() for weight in weights(_ZERO_LAYERS)])
+        self.shards = shards(start, self.ranks)
+        self.whole: list[Numbers] = [start.copy() for _ in range(self.ranks)]
+        self.local: list[Numbers] = []
+        self.reduced: list[Numbers] = []
+        for rank in range(self.ranks):
+            self.group.show(rank, "optimizer", f"shard {rank}", "own")
+        self._show_parameters(whole=self.stage < 3, state="own")
+
+    def _show_parameters(self, whole: bool, state: str) -> None:
+        for rank in range(self.ranks):
+            shard = self.shards[rank]
+            self.group.show(rank, "parameters", "all" if whole else f"shard {rank}", state, None if whole else shard)
+
+    def gather(self, updated: bool = False) -> list[Message]:
+        self.whole = [np.concatenate(self.shards) for _ in range(self.ranks)]
+        self._show_parameters(whole=True, state="done" if updated else "copy")
+        return self.group.ring("parameters", "shards of the parameters", 1)
+
+    def forward(self) -> None:
+        """Compute only in :meth:`backward`; what matters here is what is freed."""
+        if self.stage == 3:
+            self._show_parameters(whole=False, state="own")
+
+    def backward(self) -> None:
+        for rank in range(self.ranks):
+            layers = [part.reshape(WIDTH, WIDTH) for part in np.split(self.whole[rank], _ZERO_LAYERS)]
+            self.local.append(np.concatenate([one.ravel() for one in gradients(self.batch[rank], layers)]))
+            self.group.show(rank, "gradients", "all, own batch", "own", self.local[rank])
+        if self.stage == 3:
+            self._show_parameters(whole=False, state="own")
+
+    def scatter(self) -> list[Message]:
+        self.reduced = shards(np.mean(self.local, axis=0), self.ranks)
+        for rank, shard in enumerate(self.reduced):
+            label = f"shard {rank}" if self.stage >= 2 else f"shard {rank} summed"
+            self.group.show(rank, "gradients", label, "done", shard)
+        return self.group.ring("gradients", "shards of the gradients", 1)
+
+    def update(self) -> None:
+        for rank, (shard, gradient) in enumerate(zip(self.shards, self.reduced, strict=True)):
+            momentum, variance = (1 - _BETA1) * gradient, (1 - _BETA2) * gradient**2
+            shard -= _ZERO_RATE * (momentum / (1 - _BETA1)) / (np.sqrt(variance / (1 - _BETA2)) + _EPSILON)
+            self.group.show(rank, "optimizer", f"shard {rank} updated", "done", momentum)
+            self.group.show(rank, "parameters", f"shard {rank} updated", "done", shard)
+
+    def check(self) -> str:
+        start = weights(_ZERO_LAYERS)
+        flat = np.concatenate([one.ravel() for one in gradients(self.batch.reshape(-1, WIDTH), start)]) / self.ranks
+        # The first step of Adam: both averages are unbiased, so that it moves by the rate along the gradient's sign.
+        expected = np.concatenate([one.ravel() for one in start]) - _ZERO_RATE * flat / (np.abs(flat) + _EPSILON)
+        verify(np.concatenate(self.shards), expected, "the shards")
+        for whole in self.whole if self.stage < 3 else []:
+            verify(whole, expected, "the gathered parameters")
+        where = "All ranks end with" if self.stage < 3 else "The ranks' shards, put together, are"
+        return f"{where} the parameters that one step of Adam with NumPy gives for the whole batch at once."
+
+
+def zero(settings: Settings) -> Outcome:
+    """Divide the optimizer (stage 1), also the gradients (2), also the parameters (3) among the ranks.
+
+    Raises:
+        UsageError: there is no such stage.
+    """
+    stage, ranks, size = settings.stage, settings.ranks, settings.size_bytes
+    if stage not in (1, 2, 3):
+        raise UsageError(f"--stage {stage}: ZeRO has stages 1, 2 and 3.")
+    state = _Partitioned(settings)
+    _zero_schedule(state)
+    steps = state.group.steps()
+    times, hops = 3 if stage == 3 else 2, ranks - 1
+    each = [state_bytes(size / 2, ranks, number) for number in range(4)]
+    listed = ", ".join(f"{megabytes(one)} in stage {number}" for number, one in enumerate(each[1:], 1))
+    cost = cost_of(
+        steps,
+        settings,
+        "bytes of the parameters in 16 bits",
+        f"{times}(P-1)·alpha + {times}(P-1)/P·n·beta",
+        [
+            f"Model state on each rank, with Adam in mixed precision: {megabytes(each[0])} without ZeRO, {listed}.",
+            f"{times} times the parameters travel" + (", as in an all-reduce." if times == 2 else ", half more."),
+        ],
+        {f"state_bytes_stage{number}": one for number, one in enumerate(each)},
+        times * (hops * settings.link.alpha_s + hops / ranks * size / settings.link.bytes_per_s),
+    )
+    return state.group.outcome(steps, cost, state.check(), _ZERO_UNIT)
+
+
+def _zero_schedule(state: _Partitioned) -> None:
+    """Add one step of training, in which everything waits for what came before."""
+    group, last = state.group, list[int]()
+    if state.stage == 3:
+        last = [group.add("communication", "AG", "all-gather of the parameters for forward", state.gather)]
+    freed = ", then free all but the shard" if state.stage == 3 else ""
+    last = [group.add("forward", "F", f"forward{freed}", state.forward, last)]
+    if state.stage == 3:
+        last = [group.add("communication", "AG", "all-gather of the parameters for backward", state.gather, last)]
+    last = [group.add("backward", "B", f"backward{freed}", state.backward, last, 2)]
+    freed = "" if state.stage == 1 else ", then free all but the shard"
+    title = f"reduce-scatter of the gradients{freed}"
+    last = [group.add("communication", "RS", title, state.scatter, last)]
+    last = [
+        group.add("optimizer", "O", "each rank updates its shard with its shard of Adam's state", state.update, last)
+    ]
+    if state.stage < 3:
+        group.add("communication", "AG", "all-gather of the updated parameters", partial(state.gather, True), last)

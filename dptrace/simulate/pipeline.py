@@ -1,0 +1,353 @@
+"""Pipelines: who runs which micro-batch when, carried out on a network of real layers.
+
+Every rank holds one chunk of layers, or several. A layer computes tanh(x·W) in forward; backward computes the gradients
+of its input and of W. The gradients that the ranks accumulate over the micro-batches are compared with those that NumPy
+computes for the whole batch at once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from dptrace.core.units import plural, share
+from dptrace.errors import UsageError
+from dptrace.simulate.cluster import Numbers
+from dptrace.simulate.explanation import (
+    Cost,
+    Message,
+    Outcome,
+    Settings,
+    Step,
+    Time,
+    Work,
+    megabytes,
+    time_formula,
+    verify,
+    volumes,
+)
+
+__all__ = [
+    "ORDERS",
+    "Action",
+    "gpipe",
+    "interleaved",
+    "interleaved_order",
+    "one_f_one_b",
+    "one_f_one_b_order",
+    "zero_bubble",
+    "zero_bubble_order",
+]
+
+
+# The order in which each rank of a pipeline runs its micro-batches, by schedule.
+
+
+class Action(NamedTuple):
+    """One micro-batch on one chunk of layers of a rank."""
+
+    kind: str
+    """``forward``; ``backward`` (with *split_backward* of its input only); ``weight``, the gradient of the weights."""
+    micro: int
+    chunk: int = 0
+
+
+Order = list[Action]
+
+
+def gpipe_order(rank: int, ranks: int, micro_batches: int, chunks: int) -> Order:
+    """All forwards, then all backwards. (Huang et al. 2019.)"""
+    forwards = [Action("forward", micro) for micro in range(micro_batches)]
+    return forwards + [Action("backward", micro) for micro in range(micro_batches)]
+
+
+def one_f_one_b_order(rank: int, ranks: int, micro_batches: int, chunks: int) -> Order:
+    """One forward for each rank that follows, then a forward and a backward in turn. (Narayanan et al. 2019.)
+
+    >>> "".join(f"{action.kind[0]}{action.micro} " for action in one_f_one_b(1, 3, 4, 1))
+    'f0 f1 b0 f2 b1 f3 b2 b3 '
+    """
+    return _alternating(
+        [Action("forward", m) for m in range(micro_batches)],
+        [Action("backward", m) for m in range(micro_batches)],
+        ranks - rank - 1,
+    )
+
+
+def interleaved_order(rank: int, ranks: int, micro_batches: int, chunks: int) -> Order:
+    """1F1B over several chunks of layers per rank: P micro-batches on one chunk, then P on the next.
+
+    (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM".)
+    """
+    forwards, backwards = [], []
+    for k in range(micro_batches * chunks):
+        micro = k // (ranks * chunks) * ranks + k % ranks
+        chunk = k // ranks % chunks
+        forwards.append(Action("forward", micro, chunk))
+        backwards.append(Action("backward", micro, chunks - 1 - chunk))
+    return _alternating(forwards, backwards, 2 * (ranks - rank - 1) + (chunks - 1) * ranks)
+
+
+def _alternating(forwards: Order, backwards: Order, warm_up: int) -> Order:
+    """Put *warm_up* forwards first, then a forward and a backward in turn, then the backwards that are left."""
+    ahead = min(warm_up, len(forwards))
+    order = forwards[:ahead]
+    for forward, backward in zip(forwards[ahead:], backwards, strict=False):
+        order += [forward, backward]
+    return order + backwards[len(forwards) - ahead :]
+
+
+def zero_bubble_order(rank: int, ranks: int, micro_batches: int, chunks: int) -> Order:
+    """1F1B whose backward is split: the gradient of the weights is postponed, by *rank* micro-batches, to fill gaps.
+
+    This is ZB-H1, which holds no more activations than 1F1B. (Qi et al. 2023, "Zero Bubble Pipeline Parallelism".)
+    """
+    order = [Action("forward", micro) for micro in range(ranks - rank)]
+    forwards = iter(range(ranks - rank, micro_batches))
+    for micro in range(micro_batches):
+        order.append(Action("backward", micro))
+        if micro >= rank:
+            order.append(Action("weight", micro - rank))
+        order += [Action("forward", following) for following in [next(forwards, None)] if following is not None]
+    return order + [Action("weight", micro) for micro in range(micro_batches - rank, micro_batches)]
+
+
+ORDERS: dict[str, Callable[[int, int, int, int], Order]] = {
+    "gpipe": gpipe_order,
+    "1f1b": one_f_one_b_order,
+    "interleaved": interleaved_order,
+    "zero-bubble": zero_bubble_order,
+}
+
+
+_MOST_CHUNKS = 8
+_WIDTH, _SAMPLES = 3, 2
+"""Features of a layer, samples of a micro-batch."""
+_LETTERS = {"forward": "F", "backward": "B", "weight": "W"}
+_UNIT = "the forward of one micro-batch on one chunk of layers; its backward takes two"
+
+
+class Pipeline:
+    """Ranks that carry out their actions in the given order as soon as their inputs have arrived."""
+
+    def __init__(self, settings: Settings, schedule: str, chunks: int = 1) -> None:
+        self.settings, self.chunks = settings, chunks
+        self.ranks, self.micro_batches = settings.ranks, settings.micro_batches or settings.ranks
+        self.split = schedule == "zero-bubble"
+        self.orders = [ORDERS[schedule](rank, self.ranks, self.micro_batches, chunks) for rank in range(self.ranks)]
+        random = np.random.default_rng(0)
+        self.stages = self.ranks * chunks
+        self.weights = [random.normal(size=(_WIDTH, _WIDTH)) for _ in range(self.stages)]
+        self.batch = random.normal(size=(self.micro_batches, _SAMPLES, _WIDTH))
+        self.gradients = [np.zeros((_WIDTH, _WIDTH)) for _ in range(self.stages)]
+        # What has arrived, by kind, stage and micro-batch: the time, and the array.
+        self.arrived: dict[tuple[str, int, int], tuple[int, Numbers]] = {
+            ("forward", 0, micro): (0, samples) for micro, samples in enumerate(self.batch)
+        }
+        self.saved: list[dict[tuple[int, int], tuple[Numbers, Numbers]]] = [{} for _ in range(self.ranks)]
+        self.peaks = [0] * self.ranks
+        self.began: dict[int, tuple[list[Work], list[Message]]] = defaultdict(lambda: ([], []))
+
+    def run(self) -> int:
+        """Carry out all actions, and return when the last ends."""
+        position, free = [0] * self.ranks, [0] * self.ranks
+        while any(at < len(order) for at, order in zip(position, self.orders, strict=True)):
+            progress = False
+            for rank, order in enumerate(self.orders):
+                if position[rank] < len(order) and (ready := self._ready(rank, order[position[rank]])) is not None:
+                    free[rank] = self._carry_out(rank, order[position[rank]], max(ready, free[rank]))
+                    position[rank] += 1
+                    progress = True
+            if not progress:
+                raise AssertionError("the schedule deadlocks: every rank waits for another")
+        return max(free)
+
+    def _stage(self, rank: int, action: Action) -> int:
+        """Return the position of a rank's chunk in the network: chunk c of rank r is stage c·P + r."""
+        return action.chunk * self.ranks + rank
+
+    def _ready(self, rank: int, action: Action) -> int | None:
+        """Return when the action's input is there; None if nobody has sent it yet."""
+        stage = self._stage(rank, action)
+        found = self.arrived.get((action.kind, stage, action.micro))
+        return None if found is None else found[0]
+
+    def _carry_out(self, rank: int, action: Action, start: int) -> int:
+        """Compute one action, pass on its result, and return when it ends."""
+        end = start + (2 if action.kind == "backward" and not self.split else 1)
+        suffix = "" if self.chunks == 1 else "abcdefghijklmnopqrstuvwxyz"[action.chunk]
+        label = f"{_LETTERS[action.kind]}{action.micro}{suffix}"
+        self.began[start][0].append(Work(rank, "compute", action.kind, label, start, end))
+        getattr(self, f"_{action.kind}")(rank, action, end)
+        self.peaks[rank] = max(self.peaks[rank], len(self.saved[rank]))
+        return end
+
+    def _forward(self, rank: int, action: Action, end: int) -> None:
+        stage, micro = self._stage(rank, action), action.micro
+        x = self.arrived[("forward", stage, micro)][1]
+        y = np.tanh(x @ self.weights[stage])
+        self.saved[rank][(action.chunk, micro)] = (x, y)
+        if stage + 1 < self.stages:
+            self._send("forward", rank, stage + 1, micro, y, end)
+        else:  # the loss is the sum of squares, halved; its gradient is the output itself
+            self.arrived[("backward", stage, micro)] = (end, y)
+
+    def _backward(self, rank: int, action: Action, end: int) -> None:
+        stage, micro = self._stage(rank, action), action.micro
+        inner = self.arrived[("backward", stage, micro)][1] * (1 - self.saved[rank][(action.chunk, micro)][1] ** 2)
+        self.arrived[("weight", stage, micro)] = (end, inner)
+        if stage > 0:
+            self._send("backward", rank, stage - 1, micro, inner @ self.weights[stage].T, end)
+        if not self.split:
+            self._weight(rank, action, end)
+
+    def _weight(self, rank: int, action: Action, end: int) -> None:
+        stage, micro = self._stage(rank, action), action.micro
+        x, _ = self.saved[rank].pop((action.chunk, micro))
+        self.gradients[stage] += x.T @ self.arrived[("weight", stage, micro)][1]
+
+    def _send(self, kind: str, rank: int, stage: int, micro: int, values: Numbers, end: int) -> None:
+        self.arrived[(kind, stage, micro)] = (end, values)
+        target = stage % self.ranks
+        if target == rank:
+            return
+        what = "activation" if kind == "forward" else "gradient"
+        between = self.settings.node_of(rank) != self.settings.node_of(target)
+        self.began[end][1].append(
+            Message(
+                source=rank,
+                target=target,
+                column=0,
+                into=0,
+                label=f"{what} of micro-batch {micro}",
+                values=tuple(map(float, values.ravel())),
+                bytes=self.settings.size_bytes,
+                between_nodes=between,
+            )
+        )
+
+    def check(self) -> str:
+        """Compare the accumulated gradients with NumPy's for the whole batch at once.
+
+        Raises:
+            AssertionError: they differ, or a rank still holds an activation.
+        """
+        inputs = [self.batch.reshape(-1, _WIDTH)]
+        for weight in self.weights:
+            inputs.append(np.tanh(inputs[-1] @ weight))
+        flowing = inputs[-1]
+        for stage in reversed(range(self.stages)):
+            inner = flowing * (1 - inputs[stage + 1] ** 2)
+            verify(self.gradients[stage], inputs[stage].T @ inner, f"stage {stage}'s gradient")
+            flowing = inner @ self.weights[stage].T
+        if any(self.saved):
+            raise AssertionError("a rank still holds activations at the end")
+        return (
+            f"The gradients of all {self.stages} stages, accumulated over "
+            f"{plural(self.micro_batches, 'micro-batch', 'micro-batches')}, "
+            "equal those that NumPy computes for the whole batch at once."
+        )
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return one step for each moment at which something begins or arrives."""
+        steps: list[Step] = []
+        for time in sorted(self.began):
+            work, messages = self.began[time]
+            kinds = [name for name in _LETTERS if any(one.kind == name for one in work)]
+            work.sort(key=lambda one: one.rank)
+            title = ", ".join(f"rank {one.rank} {one.label}" for one in work) or "a message arrives"
+            end = max((one.end for one in work), default=time)
+            number, phase = len(steps) + 1, " and ".join(kinds) or "wait"
+            steps.append(Step(number, phase, title, tuple(messages), (), (), tuple(work), time, end))
+        return tuple(steps)
+
+
+def _outcome(settings: Settings, schedule: str, chunks: int, formula: str, bubble: float) -> Outcome:
+    """Run a schedule, and compare its bubble with that of the formula.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    pipeline = Pipeline(settings, schedule, chunks)
+    end = pipeline.run()
+    checked, steps = pipeline.check(), pipeline.steps()
+    busy = sum(work.end - work.start for step in steps for work in step.work)
+    simulated = 1 - busy / (pipeline.ranks * end)
+    if abs(simulated - bubble) > 1e-9:
+        raise AssertionError(f"the bubble is {simulated}, the formula {formula} gives {bubble}")
+    return Outcome((), steps, _cost(pipeline, steps, end, bubble, formula), checked, _UNIT)
+
+
+def _cost(pipeline: Pipeline, steps: tuple[Step, ...], end: int, bubble: float, formula: str) -> Cost:
+    settings, ranks = pipeline.settings, pipeline.ranks
+    messages = [message for step in steps for message in step.messages]
+    sent, received = volumes(ranks, messages)
+    most = max(sum(message.source == rank for message in messages) for rank in range(ranks))
+    time = Time(most, most * settings.size_bytes)
+    return Cost(
+        size_bytes=settings.size_bytes,
+        counted="bytes of the activation of one micro-batch between two stages",
+        sent_bytes=sent,
+        received_bytes=received,
+        messages=most,
+        formula="alpha + n·beta for each message that a rank sends, if nothing hides it",
+        numbers=time_formula((time, Time()), settings),
+        seconds=most * (settings.link.alpha_s + settings.size_bytes / settings.link.bytes_per_s),
+        links=(str(settings.link),),
+        figures={"bubble_fraction": bubble, "units": float(end), "most_activations": float(max(pipeline.peaks))},
+        sentences=(
+            f"Bubble: {formula} = {share(bubble)} of the time of all ranks; the schedule takes {end} units.",
+            f"Most activations in flight, by rank: {', '.join(map(str, pipeline.peaks))}.",
+            f"All messages together carry {megabytes(sum(sent))}.",
+        ),
+    )
+
+
+def gpipe(settings: Settings) -> Outcome:
+    """All forwards, then all backwards."""
+    return _outcome(settings, "gpipe", 1, *_bubble(settings))
+
+
+def one_f_one_b(settings: Settings) -> Outcome:
+    """One forward and one backward in turn."""
+    return _outcome(settings, "1f1b", 1, *_bubble(settings))
+
+
+def interleaved(settings: Settings) -> Outcome:
+    """1F1B over several chunks of layers on each rank.
+
+    Raises:
+        UsageError: the micro-batches do not divide among the ranks.
+    """
+    ranks, micro_batches, chunks = settings.ranks, settings.micro_batches or settings.ranks, settings.chunks
+    if micro_batches % ranks:
+        raise UsageError(f"--micro-batches {micro_batches}: interleaved needs a multiple of {ranks}, the ranks.")
+    if not 2 <= chunks <= _MOST_CHUNKS:
+        raise UsageError(f"--chunks {chunks}: must be from 2 to {_MOST_CHUNKS}; one chunk is 1f1b.")
+    bubble = (ranks - 1) / (micro_batches * chunks + ranks - 1)
+    formula = f"(P-1)/(M·V+P-1) = {ranks - 1}/({micro_batches}·{chunks}+{ranks - 1})"
+    return _outcome(settings, "interleaved", chunks, formula, bubble)
+
+
+def zero_bubble(settings: Settings) -> Outcome:
+    """1F1B with the gradients of weights postponed into the bubble.
+
+    Raises:
+        UsageError: there are fewer micro-batches than ranks.
+    """
+    ranks, micro_batches = settings.ranks, settings.micro_batches or settings.ranks
+    if micro_batches < ranks:
+        raise UsageError(f"--micro-batches {micro_batches}: zero-bubble needs at least {ranks}, one for each rank.")
+    bubble = (ranks - 1) / (3 * micro_batches + ranks - 1)
+    formula = f"(P-1)/(3M+P-1) = {ranks - 1}/(3·{micro_batches}+{ranks - 1})"
+    return _outcome(settings, "zero-bubble", 1, formula, bubble)
+
+
+def _bubble(settings: Settings) -> tuple[str, float]:
+    """Return the bubble of GPipe and 1F1B."""
+    ranks, micro_batches = settings.ranks, settings.micro_batches or settings.ranks
+    formula = f"(P-1)/(M+P-1) = {ranks - 1}/({micro_batches}+{ranks - 1})"
+    return formula, (ranks - 1) / (micro_batches + ranks - 1)

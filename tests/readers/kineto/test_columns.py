@@ -1,0 +1,312 @@
+"""The metadata of collectives."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from dptrace.readers.kineto.columns import (
+    DAMAGE,
+    MAX_BYTES,
+    Columns,
+    IdMap,
+    NeedsDecimal,
+    comm_args,
+    fast_nanoseconds,
+    nanoseconds,
+    with_global_ranks,
+)
+from dptrace.readers.kineto.event_schema import Args
+from dptrace.readers.trace import Category, CommArgs
+
+
+def test_message_bytes_are_the_larger_side() -> None:
+    """As nccl-tests counts them: an all-gather's output, a reduce-scatter's input."""
+    args = Args(collective="_allgather_base", in_elements=10, out_elements=80, dtype="BFloat16", group="0", seq=4)
+
+    assert CommArgs("_allgather_base", 160, "BFloat16", "0", 0, 4) == comm_args("nccl", args)
+
+
+def _shaped(name: str, dims: Any, types: Any, inputs: Any = ()) -> CommArgs:
+    spelled = {"Input Dims": dims, "Input type": types, "Concrete Inputs": list(inputs)}
+    return comm_args(name, msgspec.json.decode(json.dumps(spelled), type=Args))
+
+
+def test_gloos_events_show_what_goes_in() -> None:
+    """Several tensors are added up; a scalar counts as one element."""
+    assert CommArgs("all_reduce", 44, "float", elements=11) == _shaped("gloo:all_reduce", [[8], [3]], ["float"] * 2)
+    assert CommArgs("broadcast", 4, "int", elements=1) == _shaped("gloo:broadcast", [[]], ["int"])
+
+
+def test_what_asks_for_a_collective_shows_both_sides() -> None:
+    """In elements, since lists have no type; input and output of a gather show the size of the group."""
+    gather = _shaped("c10d::_allgather_base_", [[40], [10], [], []], ["float", "float", "", "Scalar"])
+    assert CommArgs("_allgather_base_", group_size=4, elements=40) == gather
+    listed = _shaped("c10d::allreduce_coalesced_", [[[8], [3]], []], ["TensorList", ""])
+    assert CommArgs("allreduce_coalesced_", elements=11) == listed
+    uneven = _shaped("c10d::alltoall_base_", [[40], [10]], ["float", "float"])
+    assert CommArgs("alltoall_base_", elements=40) == uneven
+
+
+def test_a_message_shows_its_other_end_by_the_rank_in_the_job() -> None:
+    """Ranks in the group; dropped where several groups would give different global ranks."""
+    sent = _shaped("c10d::send", [[[8]], [], [], []], ["TensorList", "", "Scalar", "Scalar"], ["", "", "1", "0"])
+    assert 1 == sent.peer
+
+    def peer(*groups: list[int]) -> int:
+        return with_global_ranks({0: sent}, [{"ranks": ranks} for ranks in groups])[0].peer
+
+    assert [1, 6, 6, -1] == [peer(), peer([4, 6]), peer([4, 6], [5]), peer([4, 6], [0, 1])]
+
+
+@pytest.mark.parametrize(
+    ("dims", "types"),
+    [
+        ({}, []),
+        ([["x"]], ["float"]),
+        ([[10**30]], ["float"]),
+        ([[-1, 4]], ["float"]),
+        (5, 5),
+        ([[MAX_BYTES]], ["int"]),
+    ],
+    ids=str,
+)
+def test_shapes_that_are_none_show_nothing(dims: Any, types: Any) -> None:
+    """Impossible sizes of a damaged file are not added up."""
+    assert 0 == _shaped("gloo:all_reduce", dims, types).bytes
+
+
+# Events reduced to columns.
+
+
+PLACES = {name: i for i, name in enumerate(("start", "end", "category", "name", "thread", "correlation"))}
+
+
+def event(**fields: object) -> dict[str, object]:
+    return {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 2, "ts": 5, "dur": 1, **fields}
+
+
+def reduced(*events: dict[str, object]) -> Columns:
+    columns = Columns()
+    columns.decode(json.dumps(list(events)).encode())
+    return columns
+
+
+def lists(columns: Columns) -> list[list[int]]:
+    return [column.tolist() for column in columns.take_arrays()]
+
+
+def test_only_complete_events_of_known_categories_stay() -> None:
+    """Flows, metadata, python functions and the GPU's copies of labels are counted and dropped."""
+    columns = reduced(
+        event(),
+        event(ph="s", cat="ac2g"),
+        event(ph="M", cat=None, ts=None),
+        event(cat="python_function"),
+        event(cat="gpu_user_annotation"),
+        event(cat="Kernel", name="b", args={"device": 3, "stream": 9, "correlation": 4}),
+    )
+
+    assert (6, 2, ("a", "b")) == (columns.events, columns.kept, columns.names)
+    *_, category, _, _, correlation, device, stream = lists(columns)
+    assert [Category.CPU_OP, Category.KERNEL] == category
+    assert [[-1, 4], [-1, 3], [-1, 9]] == [correlation, device, stream]
+
+
+def test_numbering_goes_on_from_chunk_to_chunk() -> None:
+    """Names, threads and indices of collectives are consistent across chunks."""
+    columns = Columns()
+    gloo = event(
+        cat="user_annotation",
+        name="gloo:broadcast",
+        args={"Input Dims": [[2, 3], []], "Input type": ["c10::BFloat16", "Scalar"]},
+    )
+    for chunk in ([event(), event(tid=7)], [event(tid=7), gloo]):
+        columns.decode(json.dumps(chunk).encode())
+
+    assert [0, 1, 1, 0] == lists(columns)[PLACES["thread"]]
+    assert {3: CommArgs("broadcast", 12, "c10::BFloat16", elements=6)} == columns.comm
+
+
+def test_threads_are_pairs_and_may_be_texts() -> None:
+    """One thread id in two processes is two threads."""
+    columns = reduced(event(), event(pid=9), event(pid="Spans", tid="x"), event(), event(pid=None, tid=None))
+
+    assert [0, 1, 2, 0, 3] == lists(columns)[PLACES["thread"]]
+
+
+def test_more_names_and_longer_times_than_16_and_32_bits_hold() -> None:
+    """Columns have small types only while these suffice in every chunk."""
+    columns = Columns()
+    for first in range(0, 40_000, 10_000):
+        chunk = [event(name=f"n{first + i}", dur=first * 1000, ts=first + i) for i in range(10_000)]
+        columns.decode(json.dumps(chunk).encode())
+    columns.decode(json.dumps([event(cat="kernel", args={"correlation": 2**40, "stream": 2**35})]).encode())
+
+    start, end, _, name, _, correlation, _, stream = columns.take_arrays()
+    assert [*range(40_001)] == name.tolist()
+    assert 30_000_000_000 == end[39_999] - start[39_999]
+    assert (2**40, 2**35) == (correlation[-1], stream[-1])
+
+
+def test_a_list_of_tensors_counts_each() -> None:
+    """All-gather lists its tensors: their bytes add up."""
+    dims = {"Input Dims": [[[4], [8]]], "Input type": ["double"]}
+
+    assert 96 == reduced(event(name="gloo:all_gather", cat="user_annotation", args=dims)).comm[0].bytes
+
+
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [("kernel", "k"), ("cpu_op", "record_param_comms"), ("user_annotation", "nccl:all_reduce"), ("cpu_op", "c10d::x")],
+)
+def test_collectives_have_metadata_wherever_the_figures_look_for_them(category: str, name: str) -> None:
+    """Kernels, and what encloses their launches on the CPU, give the collective's metadata."""
+    columns = reduced(event(), event(cat=category, name=name, args={"Collective name": "allreduce", "Seq": 7}))
+
+    assert {1: CommArgs("allreduce", seq=7)} == columns.comm
+
+
+@pytest.mark.parametrize(
+    "bad", [b"[1]", b'[{"ph": 5}]', b'[{"ph": "X", "args": 5}]', b"[", b"\xff", b'[{"ph": "X", "ts": {}}]']
+)
+def test_damage_takes_nothing(bad: bytes) -> None:
+    """Text that is not a list of events leaves the columns unchanged."""
+    columns = reduced(event())
+
+    with pytest.raises(DAMAGE):
+        columns.decode(bad)
+    assert (1, 1) == (columns.events, columns.kept)
+
+
+def test_times_beyond_any_clock_take_nothing() -> None:
+    """A chunk with such a time is damaged, whatever precedes it."""
+    columns = Columns()
+
+    with pytest.raises(DAMAGE):
+        columns.decode(json.dumps([event(), event(ts=2**60)]).encode())
+    assert (0, 0, {}) == (columns.events, columns.kept, columns.comm)
+
+
+def test_an_unknown_phase_does_not_cost_its_neighbours() -> None:
+    """Events without a phase or with an unknown one are counted; complete ones are kept."""
+    bare = {"cat": "kernel", "ts": 3}
+    columns = reduced(event(), event(ph="Ω"), bare, event(ph="f", ts={}), event(name="b"))
+
+    assert (5, 2, ("a", "b")) == (columns.events, columns.kept, columns.names)
+
+
+def test_events_without_times_are_counted() -> None:
+    """An event without a start is dropped; one without a duration takes no time."""
+    columns = reduced(event(ts=None), event(dur=None), event(ts=1.5), event(ts=None, cat="python_function"))
+
+    assert (4, 2, 1, 1) == (columns.events, columns.kept, columns.missing_start, columns.missing_duration)
+    assert [[5000, 1500], [5000, 2500]] == lists(columns)[:2]
+
+
+def test_odd_devices_and_streams_are_unknown() -> None:
+    """A device or stream that is text, negative or huge becomes -1."""
+    args = [{"device": d, "stream": s} for d, s in ((-1, 0), (2**40, 2**63), ("cuda", "0x0"))]
+    columns = reduced(*(event(cat="kernel", args=a) for a in args), event(cat="kernel", args=None))
+
+    assert [[-1] * 4, [0, -1, -1, -1]] == lists(columns)[-2:]
+
+
+@pytest.mark.parametrize("spelling", [5, 5.0, "5"])
+def test_a_correlation_is_a_number_however_written(spelling: object) -> None:
+    """Alone in its chunk or beside others; what is no whole number from 0 to below 2**62 is none."""
+    args = [{"correlation": value} for value in (spelling, 7, 5.5, "x", "5.0", 2.0**70, "9" * 25, -1.0, True, None)]
+    alone, among = reduced(event(cat="kernel", args=args[0])), reduced(*(event(cat="kernel", args=a) for a in args))
+
+    assert [5] == lists(alone)[PLACES["correlation"]]
+    assert [5, 7, *[-1] * 8] == lists(among)[PLACES["correlation"]]
+
+
+def test_an_odd_argument_does_not_cost_its_event() -> None:
+    """An argument of another type counts as absent; the event and its other arguments are kept."""
+    odd: dict[str, object] = {
+        "correlation": "x",
+        "device": [1],
+        "stream": {},
+        "Seq": "third",
+        "dtype": None,
+        "In msg nelems": -4,
+    }
+    columns = reduced(
+        event(cat="kernel", args={**odd, "Collective name": "allreduce"}),
+        event(cat="cuda_runtime", args={"correlation": 2}),
+    )
+
+    assert 2 == columns.kept
+    assert [-1, 2] == lists(columns)[PLACES["correlation"]]
+    assert CommArgs("allreduce") == columns.comm[0]
+
+
+def test_parts_from_two_processes_join_as_if_one_had_read_them() -> None:
+    """Ids of names and threads, indices of collectives and counts do not depend on who read which chunk."""
+    metadata = {"Collective name": "allreduce"}
+    chunks = [
+        [event(name="b"), event(name="a", tid=9)],
+        [event(name="c", tid=9), event(ph="s"), event(cat="kernel", name="a", args=metadata)],
+        [event(name="c"), event(name="d", pid=3), event(ts=None)],
+        [event(name="e"), event(cat="kernel", name="b", tid=9, args=metadata), event(cat="Trace")],
+    ]
+    alone, joined = Columns(), Columns()
+    readers = [(Columns(), IdMap()), (Columns(), IdMap())]
+    for i, chunk in enumerate(chunks):
+        text = json.dumps(chunk).encode()
+        alone.decode(text)
+        reader, sender = readers[i % 2]
+        reader.decode(text)
+        joined.add(reader.part(), sender)
+
+    for name in ("names", "comm", "events", "kept", "missing_start", "saw_last_event"):
+        assert getattr(alone, name) == getattr(joined, name), name
+    for mine, theirs in zip(alone.take_arrays(), joined.take_arrays(), strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+# Conversion of times in JSON.
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], []),
+        ([5, 1712195495519689], [5_000, 1712195495519689_000]),
+        ([0.157, 4458676522690.655, -1.5], [157, 4458676522690_655, -1_500]),
+        ([3, 0.25], [3_000, 250]),
+        ([1712195495519689, 0.001], [1712195495519689_000, 1]),
+        (["4.5", 1], [4_500, 1_000]),
+    ],
+)
+def test_no_nanosecond_is_lost(values: list[object], expected: list[int]) -> None:
+    """Integers, decimals, mixtures and numbers as text are converted exactly."""
+    assert expected == nanoseconds(values, exact=False).tolist()
+
+
+def test_decimals_with_more_digits_than_a_double_are_asked_for() -> None:
+    """Epoch µs with decimals do not fit a double; as Decimal they are exact."""
+    with pytest.raises(NeedsDecimal):
+        nanoseconds([1712195495519689.047], exact=False)
+
+    exact = [Decimal("1712195495519689.047"), 7]
+    assert [1712195495519689_047, 7_000] == nanoseconds(exact, exact=True).tolist()
+
+
+@pytest.mark.parametrize("value", [2**52, 2**70, -(2**60), "1e30"])
+def test_times_beyond_any_clock_are_refused(value: object) -> None:
+    """Values beyond 64 bits, alone or in a sum, are an error and never wrap."""
+    with pytest.raises(OverflowError):
+        nanoseconds([1, value], exact=False)
+
+
+@pytest.mark.parametrize("value", [None, "5", Decimal(5), 1e300, 2**52])
+def test_the_quick_way_leaves_the_odd_to_the_slow_one(value: object) -> None:
+    """The fast path returns a result only where it is exact."""
+    assert fast_nanoseconds([1, value], exact=isinstance(value, Decimal)) is None

@@ -1,0 +1,138 @@
+"""The process group of each of gloo's events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dptrace
+from dptrace.analysis.matching.match import Matches, match
+from dptrace.analysis.per_gpu.device import figures_of
+from dptrace.readers.kineto.columns import with_gloo_groups
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.trace import UNKNOWN_GROUP, CommArgs
+from dptrace.timeline.build import build_timelines
+from tests.support.kineto_files import KinetoFile
+from tests.support.modes import CASES, run_of
+
+WORLD = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cpu:gloo,cuda:gloo", "ranks": [0, 1, 2, 3]}
+INSIDE = {"pg_name": "3", "pg_desc": "mesh_inside", "backend_config": "cpu:gloo", "ranks": [0, 1]}
+EVENTS = {4: CommArgs("all_reduce", 40, "float"), 5: CommArgs("all_reduce", 40, "float")}
+
+
+def groups_of(threads: dict[int, object], groups: Any, listed: Any = None) -> list[tuple[str, int, tuple[int, ...]]]:
+    named = with_gloo_groups(EVENTS, threads, groups, listed).values()
+    return [(args.group, args.group_size, args.ranks) for args in named]
+
+
+def test_two_threads_are_each_groups_in_the_order_of_their_making() -> None:
+    """From the recorder's list, or from the file's threads if none is missing."""
+    inside, world = ("3", 2, (0, 1)), ("0", 4, (0, 1, 2, 3))
+    assert [inside, world] == groups_of({4: 70, 5: 61}, [WORLD, INSIDE], [60, 61, 69, 70])
+    more = {**EVENTS, **{i: CommArgs("broadcast") for i in (6, 7)}}
+    named = with_gloo_groups(more, {4: 70, 5: 61, 6: 60, 7: 69}, [WORLD, INSIDE])
+    assert ["3", "0", "0", "3"] == [named[i].group for i in (4, 5, 6, 7)]
+
+
+@pytest.mark.parametrize("listed", [None, [60, 61, 69], ["a", "b", "c", "d"], [1, 2, 3, 4]])
+def test_where_a_thread_was_silent_no_group_is_made_up(listed: Any) -> None:
+    """The file does not show which groups its threads serve."""
+    assert [(UNKNOWN_GROUP, 0, ())] * 2 == groups_of({4: 70, 5: 69}, [WORLD, INSIDE], listed)
+
+
+@pytest.mark.parametrize("groups", [None, [], "?", [WORLD], [WORLD, {**WORLD, "pg_name": "1"}], [7, WORLD, {}]])
+def test_where_all_groups_have_the_same_ranks_nothing_changes(groups: Any) -> None:
+    """Nor where the file lists no groups, or invalid ones."""
+    assert [("", 0, ())] * 2 == groups_of({4: 70, 5: 69}, groups)
+
+
+def test_groups_of_nccl_have_no_threads_of_gloo() -> None:
+    """They do not count."""
+    nccl = {"pg_name": "1", "backend_config": "cuda:nccl", "ranks": [0]}
+    other = {**INSIDE, "ranks": [0, 2]}
+    assert [("3", 2, (0, 2))] * 2 == groups_of({4: 3, 5: 4}, [WORLD, nccl, other], [1, 2, 3, 4])
+
+
+def test_what_the_calling_thread_does_is_left_alone() -> None:
+    """Sends and receives have no thread of their own."""
+    named = with_gloo_groups({1: CommArgs("send", peer=1)}, {1: 5}, [WORLD, INSIDE])
+
+    assert {1: CommArgs("send", peer=1)} == named
+
+
+def _hierarchical(folder: Path, listed: bool) -> Matches:
+    """Four ranks in pairs: each pair reduces on its own thread, at its own time."""
+    devices = []
+    for rank in range(4):
+        file = KinetoFile(rank, 4, "gloo").label("ProfilerStep#1", 0, 1000).op("aten::linear", 1, 2)
+        pair = {**INSIDE, "pg_name": str(3 + rank // 2), "ranks": [0, 1] if rank < 2 else [2, 3]}
+        file.head["distributedInfo"]["pg_config"] = [WORLD, pair]
+        if listed:
+            file.head["gloo_threads"] = [60, 61, 69, 70]
+        at = 100 if rank < 2 else 500
+        shapes = {"Input Dims": [[10]], "Input type": ["float"]}
+        file.label("gloo:all_reduce", at + rank, at + 50, 70, **shapes)
+        (timeline,) = build_timelines(read_trace(file.write(folder / f"{rank}.json")), rank)
+        devices.append(figures_of(timeline))
+    return match(devices, 4)
+
+
+def test_groups_are_matched_each_for_itself(tmp_path: Path) -> None:
+    """Two collectives of two ranks each, of the same kind and size in the same step."""
+    matches = _hierarchical(tmp_path, listed=True)
+
+    assert [[0, 0, -1, -1], [-1, -1, 0, 0]] == matches.member.tolist()
+    assert [(0, 1), (2, 3)] == [matches.groups[group].ranks for group in matches.group.tolist()]
+    assert matches.complete.all()
+    assert () == matches.notes
+
+
+def test_the_group_shows_how_much_is_gathered(tmp_path: Path) -> None:
+    """Gloo records one rank's share, and so does the operator with a list; the group's size gives the rest."""
+    file = KinetoFile(0, 4, "gloo").label("ProfilerStep#1", 0, 1000).op("aten::linear", 1, 2)
+    file.head["distributedInfo"]["pg_config"] = [INSIDE, WORLD]
+    file.head["gloo_threads"] = [60, 61, 69, 70]
+    asked: dict[str, Any] = {"Input Dims": [[], [[10]]], "Input type": ["", "TensorList"]}
+    file.op("c10d::allgather_", 10, 12, **asked)
+    file.label("gloo:all_gather", 13, 20, 69, **{"Input Dims": [[10]], "Input type": ["float"]})
+    (timeline,) = build_timelines(read_trace(file.write(tmp_path / "t.json")), 0)
+    (one,) = timeline.collectives
+
+    assert ("all_gather", 160, 4, (0, 1, 2, 3)) == (one.kind, one.bytes, one.group_size, one.ranks)
+    assert [160] == match([figures_of(timeline)], 4).bytes.tolist()
+
+
+def test_ambiguous_groups_are_not_matched(tmp_path: Path) -> None:
+    """No wait is computed, and a note says so."""
+    matches = _hierarchical(tmp_path, listed=False)
+
+    assert [1] * 4 == [sum(place >= 0 for place in row) for row in matches.member.tolist()]
+    assert not matches.complete.any()
+    (note,) = matches.notes
+    assert "process groups" in note
+    assert "4" in note
+
+
+@pytest.mark.spawn
+def test_the_pairs_of_a_real_run_are_separated() -> None:
+    """Gradients are reduced within pairs, and across pairs by their leaders; the group of all ranks is idle."""
+    case = next(case for case in CASES if (case.mode, case.ranks) == ("hierarchical", 4))
+    together = dptrace.open(run_of(case)).cross_rank
+    matches = together.matches
+    found = {
+        (str(kind), matches.groups[group].ranks, int(size), bool(complete))
+        for kind, group, size, complete in zip(matches.kind, matches.group, matches.size, matches.complete, strict=True)
+    }
+
+    pairs = {(kind, pair, 2, True) for kind in ("reduce", "broadcast") for pair in ((0, 1), (2, 3))}
+    assert pairs | {("all_reduce", (0, 2), 2, True)} == found
+    assert len(together.notes) == 1
+    assert "one machine" in together.notes[0]
+
+
+def test_messages_without_a_peer_belong_to_no_known_group() -> None:
+    """Nothing shows which of a rank's groups they use: two sends of one group would be taken for a message."""
+    named = with_gloo_groups({1: CommArgs("send")}, {1: 5}, [WORLD, INSIDE])
+    assert UNKNOWN_GROUP == named[1].group

@@ -1,0 +1,498 @@
+"""Files and ranks found from the user's arguments."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import io
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import dptrace
+from dptrace.errors import DptraceError, UsageError
+from dptrace.readers.discovery import assign_ranks, find, path_text, read_run_file
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.source import Source
+from dptrace.readers.trace import Trace
+from dptrace.record.run_folder.manifest import missing_ranks_note
+from dptrace.viewers.terminal.summary import print_run
+from tests.support.kineto_files import KinetoFile, training_step
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for rank in (0, 1):
+        KinetoFile(rank=rank, world_size=2).op("a", 1, 2).write(tmp_path / f"rank{rank}.pt.trace.json.gz")
+    (tmp_path / "run.json").write_text('{"schema": 1, "mode": "naive"}')
+    (tmp_path / ".hidden.json").write_text("{}")
+    return tmp_path
+
+
+def test_a_run_folder_gives_its_traces_and_its_description(folder: Path) -> None:
+    """run.json is read and is not a trace; hidden files are ignored."""
+    sources = find([str(folder)])
+
+    assert ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"] == [file.name for file in sources.files]
+    assert "naive" == sources.metadata["mode"]
+
+
+def test_run_json_stands_for_its_folder(folder: Path) -> None:
+    """run.json names its run."""
+    assert find([str(folder)]).files == find([str(folder / "run.json")]).files
+
+
+def test_a_folder_of_folders_is_searched_one_deep(folder: Path) -> None:
+    """Traces one folder deeper are found."""
+    inner = folder / "deeper" / "traces"
+    inner.mkdir(parents=True)
+    KinetoFile().op("a", 1, 2).write(inner / "rank0.json")
+
+    assert [Source.of(inner / "rank0.json")] == list(find([str(folder / "deeper")]).files)
+
+
+ZIPPED = "rank1.zip"
+
+
+@pytest.mark.parametrize(
+    "name", ["rank1.JSON", "rank1.json.GZ", "rank1.pftrace", ZIPPED, "sub/rank1.json", "sub/deeper/worker_1.json"]
+)
+@pytest.mark.parametrize("first", ["rank0.json", "host1/rank0.json"])
+def test_ranks_in_other_formats_and_folders_are_of_the_run(first: str, name: str, tmp_path: Path) -> None:
+    """A rank that the files of the first kind lack is read, whatever its format, case and folder."""
+    for path in (tmp_path / first, tmp_path / name):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        KinetoFile().op("a", 1, 2).write(path)
+    if name == ZIPPED:
+        (tmp_path / name).unlink()
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("rank1.json", KinetoFile().text())
+
+    sources = find([str(tmp_path)])
+
+    ranks = [int(re.findall(r"[k_](\d)\.", file.name)[0]) for file in sources.files]
+    assert ([0, 1], []) == (sorted(ranks), [note for note in sources.notes if note.startswith("Left out")])
+
+
+@pytest.mark.parametrize(
+    "name", ["rank0.pftrace", "all.pftrace", "old/rank0.json", "old/config.json", "all.tgz", "rank0.json.zst"]
+)
+def test_other_files_of_a_folder_are_left_out_by_name(name: str, folder: Path) -> None:
+    """Copies, exports and other runs are not mixed into the run, but no file is left out without a word."""
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("{}")
+    (folder / "old").mkdir(exist_ok=True)
+    (folder / "old" / "rank2.pt.trace.json.gz.part").write_text("")
+
+    sources = find([str(folder)])
+
+    assert 2 == len(sources.files)
+    (note,) = sources.notes
+    assert str(folder / name) in note
+
+
+def test_another_run_below_a_run_is_left_out_as_a_whole(folder: Path) -> None:
+    """Where one of its ranks is there already, its others are not of the run either; one note counts them."""
+    (folder / "old").mkdir()
+    for rank in range(9):
+        KinetoFile().op("a", 1, 2).write(folder / "old" / f"rank{rank}.json")
+
+    sources = find([str(folder)])
+
+    assert 2 == len(sources.files)
+    (note,) = sources.notes
+    assert "and 6 more" in note
+
+
+def test_a_trace_of_an_unread_compression_is_reported(tmp_path: Path) -> None:
+    """It is named with what to do; the rest of the run is shown."""
+    KinetoFile(rank=0, world_size=2).kernel("k", 1, 2, None).write(tmp_path / "rank0.json")
+    (tmp_path / "rank1.json.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(9))
+
+    notes = dptrace.open(tmp_path).notes
+
+    assert any("rank1.json.zst" in note and "zstd -d" in note for note in notes)
+
+
+def test_a_glob_and_several_files_are_one_run(folder: Path) -> None:
+    """A pattern and a file named twice list each file once."""
+    pattern = str(folder / "rank*.json.gz")
+
+    assert 2 == len(find([pattern, str(folder / "rank0.pt.trace.json.gz")]).files)
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> None:
+    """Brackets in a file's own name do not make it a pattern."""
+    path = KinetoFile().op("a", 1, 2).write(tmp_path / "run[1].json")
+
+    assert (Source.of(path),) == find([str(path)]).files
+
+
+@pytest.mark.parametrize(("name", "message"), [("nothing*.json", "nothing matches"), ("empty", "holds no traces")])
+def test_what_leads_to_nothing_is_named(name: str, message: str, tmp_path: Path) -> None:
+    """A pattern without a match and a folder without traces are errors that name them."""
+    (tmp_path / "empty").mkdir()
+
+    with pytest.raises(DptraceError, match=message):
+        find([str(tmp_path / name)])
+
+
+def test_no_path_is_wrong_use() -> None:
+    """At least one path is needed."""
+    with pytest.raises(UsageError):
+        find([])
+
+
+def test_a_damaged_run_json_is_a_note(folder: Path) -> None:
+    """The traces are read without it, and a note says so."""
+    (folder / "run.json").write_text("{broken")
+
+    sources = find([str(folder)])
+
+    assert {} == sources.metadata
+    assert "run.json can't be read" in sources.notes[0]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_run_json_that_is_damaged_in_its_archive_is_a_note(method: int, folder: Path) -> None:
+    """Whatever the compression: the traces are found."""
+    path = folder / "all.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("run.json", '{"schema": 1, "mode": "' + "naive" * 1000 + '"}')
+        archive.writestr("rank0.json", "1")
+    data = path.read_bytes()
+    path.write_bytes(data[:50] + b"\x55\xaa\x55" + data[53:])
+
+    sources = find([str(path)])
+
+    assert 1 == len(sources.files)
+    assert "run.json can't be read" in sources.notes[0]
+
+
+def traces(folder: Path, *files: tuple[str, int | None]) -> list[Trace]:
+    return [read_trace(KinetoFile(rank=rank).op("a", 1, 2).write(folder / name)) for name, rank in files]
+
+
+def test_rank_comes_from_the_file_then_its_name_then_the_order(tmp_path: Path) -> None:
+    """distributedInfo has precedence over the name, the name over the order; guesses are reported."""
+    given = traces(tmp_path, ("rank9.json", 2), ("host_worker-3.json", None), ("x.json", None))
+
+    ranks, notes = assign_ranks(given)
+
+    assert [2, 3, 0] == ranks
+    assert "x.json" in notes[0]
+    assert "rank 0" in notes[0]
+
+
+def test_two_files_of_one_rank_are_an_error_that_names_both(tmp_path: Path) -> None:
+    """No rank silently replaces another."""
+    with pytest.raises(DptraceError, match=r"a\.json and .*b\.json both claim rank 1"):
+        assign_ranks(traces(tmp_path, ("a.json", 1), ("b.json", 1)))
+
+
+@pytest.fixture
+def zipped(folder: Path) -> Path:
+    archive = folder / "all.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in sorted(folder.glob("*.*")):
+            if path != archive:
+                file.write(path, f"run/{path.name}")
+        file.writestr("__MACOSX/run/._rank0.pt.trace.json.gz", "not one")
+    return archive
+
+
+def test_an_archive_is_a_run(zipped: Path) -> None:
+    """Its traces and run.json, without hidden files; a copy under another name works, too."""
+    copy = zipped.rename(zipped.with_name("upload.tmp"))
+
+    sources = find([str(copy)])
+
+    assert [f"{copy}!run/rank{rank}.pt.trace.json.gz" for rank in (0, 1)] == [file.address for file in sources.files]
+    assert "naive" == sources.metadata["mode"]
+    assert not sources.named
+
+
+def test_a_file_in_an_archive_may_be_named_by_itself(zipped: Path) -> None:
+    """As messages name it; a file with an exclamation mark in its own name is still a file."""
+    address = f"{zipped}!run/rank1.pt.trace.json.gz"
+
+    (file,) = find([address]).files
+
+    assert address == file.address
+    assert [1] == assign_ranks([read_trace(file)])[0]
+    odd = KinetoFile().op("a", 1, 2).write(zipped.with_name("b.zip!c.json"))
+    assert str(odd) == find([str(odd)]).files[0].place + find([str(odd)]).files[0].address
+
+
+def test_a_folder_of_archives_is_a_run_and_beside_traces_they_are_copies(zipped: Path, tmp_path: Path) -> None:
+    """Exports and archives in a folder of traces are ignored."""
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    (tmp_path / "rank0.pftrace").write_bytes(b"x")
+
+    assert 2 == len(find([str(tmp_path)]).files)
+    zipped.rename(apart / "all.zip")
+    assert ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"] == [file.name for file in find([str(apart)]).files]
+    assert 2 == len(find([str(apart / "*.zip")]).files)
+
+
+def test_archives_in_archives_and_without_traces_are_refused(tmp_path: Path) -> None:
+    """The errors name what they hold, and what to do."""
+    for name, content in (("outer.zip", "inner.zip"), ("papers.zip", "paper.pdf")):
+        with zipfile.ZipFile(tmp_path / name, "w") as file:
+            file.writestr(content, "")
+
+    with pytest.raises(DptraceError, match=r"outer\.zip: holds an archive \(inner\.zip\)"):
+        find([str(tmp_path / "outer.zip")])
+    with pytest.raises(DptraceError, match=r"papers\.zip: holds no traces .* but paper\.pdf"):
+        find([str(tmp_path / "papers.zip")])
+
+
+def test_pipes_and_dead_links_in_a_folder_are_reported(folder: Path) -> None:
+    """They are left out with a note; a pipe that is named is read."""
+    os.mkfifo(folder / "rank2.json")
+    (folder / "rank3.json").symlink_to(folder / "nothing")
+
+    sources = find([str(folder)])
+
+    assert 2 == len(sources.files)
+    assert ["rank2.json: is a pipe", "rank3.json: is a dead link"] == [
+        re.sub(r".*/(rank.*?(pipe|dead link)).*", r"\1", note) for note in sources.notes
+    ]
+    assert find([str(folder / "rank2.json")]).files[0].single_pass
+
+
+def test_archives_in_an_archive_of_traces_are_reported(tmp_path: Path) -> None:
+    """They are not read."""
+    with zipfile.ZipFile(tmp_path / "outer.zip", "w") as file:
+        file.writestr("rank0.json", KinetoFile().text())
+        file.writestr("rank1.zip", "")
+
+    sources = find([str(tmp_path / "outer.zip")])
+
+    assert ["rank0.json"] == [file.name for file in sources.files]
+    (note,) = sources.notes
+    assert "rank1.zip" in note
+
+
+def test_an_archive_without_traces_does_not_hide_those_beside_it(zipped: Path, tmp_path: Path) -> None:
+    """It is left out with a note."""
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    zipped.rename(apart / "all.zip")
+    (apart / "broken.zip").write_text("no archive")
+
+    sources = find([str(apart)])
+
+    assert 2 == len(sources.files)
+    (note,) = sources.notes
+    assert "broken.zip" in note
+
+
+def test_only_a_path_that_begins_with_a_tilde_is_in_a_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``./~`` is a name in this folder, as in a shell."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder in (home, here / "~"):
+        folder.mkdir(parents=True)
+        KinetoFile().op("a", 1, 2).write(folder / "r.json")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+
+    assert [home / "r.json"] == [Path(file.address) for file in find(["~/r.json"]).files]
+    inside = here / "~" / "r.json"
+    for name in ("./~/r.json", "./~", "./~/*.json", path_text(Path("./~/r.json")), "file://~/r.json"):
+        assert [inside] == [Path(file.address).absolute() for file in find([name]).files]
+    assert str(inside) == os.path.abspath(dptrace.open(Path("./~/r.json"), cache=False).timelines[0].path)
+
+
+def test_stars_reach_any_depth(folder: Path) -> None:
+    """Two stars match folders at any depth."""
+    inner = folder / "a" / "b"
+    inner.mkdir(parents=True)
+    KinetoFile().op("a", 1, 2).write(inner / "rank7.json")
+
+    assert ["rank7.json"] == [file.name for file in find([str(folder / "**" / "rank7.json")]).files]
+
+
+def test_standard_input_stands_alone(folder: Path) -> None:
+    """It holds one trace and can't be combined with files."""
+    assert ["standard input"] == [file.address for file in find(["-"]).files]
+    with pytest.raises(UsageError, match="Standard input"):
+        find(["-", str(folder)])
+
+
+def test_a_file_url_is_a_path(folder: Path) -> None:
+    """It needs no extra package."""
+    assert find([str(folder)]).files == find([folder.as_uri()]).files
+
+
+def test_a_rank_in_an_archive_or_url_comes_from_the_last_name(tmp_path: Path) -> None:
+    """The name of a folder or archive, such as rank9, does not count for its files."""
+    (tmp_path / "rank9").mkdir()
+    given = traces(tmp_path, ("rank9/worker_4.json", None), ("rank9/other.json", None))
+    given[0] = dataclasses.replace(given[0], path="s3://b/rank9.zip!run/worker_4.json")
+
+    assert [4, 0] == assign_ranks(given)[0]
+
+
+def test_the_parts_of_a_job_on_machines_without_a_shared_folder_are_one_run(tmp_path: Path) -> None:
+    """Named together, their ranks, notes and failures are joined; a part of another job adds nothing."""
+    here = missing_ranks_note(2, 4)
+    shared = {"world_size": 4, "nnodes": 2, "mode": "ddp", "model": "small", "status": "complete"}
+    parts = {
+        "one": shared | {"ranks": [{"rank": 0}, {"rank": 1}], "notes": ["a", here], "losses": [1.0]},
+        "two": shared | {"ranks": [{"rank": 3}, {"rank": 2}], "notes": ["a", "b"], "losses": [2.0]},
+        "died": shared | {"ranks": [{"rank": 2}], "status": "failed", "failure": {"rank": 3}},
+        "other": shared | {"ranks": [{"rank": 2}], "world_size": 8},
+        "odd": shared | {"ranks": [{"rank": "2"}, 7], "notes": 3},
+    }
+    for name, info in parts.items():
+        (tmp_path / name).mkdir()
+        rank = {"one": 0, "two": 2}.get(name, 3)
+        KinetoFile(rank=rank, world_size=4).op("a", 1, 2).write(tmp_path / name / f"rank{rank}.json")
+        (tmp_path / name / "run.json").write_text(json.dumps(info))
+
+    def joined(*names: str) -> dict[str, Any]:
+        return find([str(tmp_path / name) for name in names]).metadata
+
+    both = joined("one", "two")
+    assert ([0, 1, 2, 3], ["a", here, "b"], []) == ([r["rank"] for r in both["ranks"]], both["notes"], both["losses"])
+    assert "complete" == both["status"]
+    assert ("failed", {"rank": 3}) == tuple(joined("one", "died")[key] for key in ("status", "failure"))
+    assert all(parts["one"] == joined("one", name) for name in ("other", "odd", "one"))
+    run = dptrace.open(tmp_path / "one", tmp_path / "two")
+    assert [0, 2] == [timeline.rank for timeline in run.timelines]
+    assert here not in run.notes  # it holds on one machine; what is missing here is a note of its own
+    assert any("ranks 1, 3" in note for note in run.notes)
+
+
+# run.json as people and other tools write it.
+
+
+_RANK = {
+    "node": 0,
+    "host": "h",
+    "recorded_steps": 3,
+    "unprofiled_ns": [5, 6],
+    "memory": {"parameters_bytes": 5},
+    "flops": {"model": 1e9, "hardware": 2e9, "dtype": "bf16"},
+    "experts": {"layers": [0], "expert_load": [[1, 2]]},
+}
+RUN: dict[str, Any] = {
+    "schema": 1,
+    "mode": "ddp",
+    "parameters": 100,
+    "profiler_overhead": 0.2,
+    "losses": [1.0, None],
+    "options": {"batch_size": 8, "tokens_per_sample": 4, "dtype": "float32"},
+    "versions": {"torch": "2.9"},
+    "ddp": {"bucket_cap_bytes": 100, "bucket_sizes": "1, 2"},
+    "links": {"busbw_gbps": 450.0},
+    "notes": ["a note"],
+    "ranks": [{"rank": rank, "coordinates": {"dp": rank}, **_RANK} for rank in (0, 1)],
+}
+
+
+def read(folder: Path, text: str) -> tuple[dict[str, Any], list[str]]:
+    path = folder / "run.json"
+    path.write_text(text, encoding="utf-8")
+    return read_run_file(Source.of(path))
+
+
+@pytest.mark.parametrize("text", ["[1]", '"text"', "null", "5", "true", "{", "", '{"a": 1} x', "[" * 100_000])
+def test_what_holds_no_run_is_reported(text: str, tmp_path: Path) -> None:
+    """The traces are read without it, and a note names the file."""
+    content, (note,) = read(tmp_path, text)
+
+    assert ({}, True) == (content, note.startswith("run.json"))
+
+
+@pytest.mark.parametrize("text", [json.dumps(RUN), json.dumps(RUN, indent=2), "\ufeff" + json.dumps(RUN)])
+def test_any_spelling_of_json_is_read(text: str, tmp_path: Path) -> None:
+    """Also with the byte order mark that editors on Windows write."""
+    assert (RUN, []) == read(tmp_path, text)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1" * 400])
+def test_numbers_that_are_not_finite_are_null(number: str, tmp_path: Path) -> None:
+    """Python writes them; they cost only themselves, and a note shows them."""
+    content, (note,) = read(tmp_path, f'{{"mode": "ddp", "options": {{"clip": {number}}}}}')
+
+    assert {"mode": "ddp", "options": {"clip": None}} == content
+    assert number[:40] in note
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("ranks", 8),
+        ("ranks", {"0": {}}),
+        ("ranks.0", 5),
+        ("ranks.0.rank", [0]),
+        ("ranks.1.rank", True),
+        ("ranks.0.flops.model", "1e9"),
+        ("mode", ["ddp"]),
+        ("notes", "a"),
+        ("notes.0", {}),
+        ("links", 450),
+        ("links.busbw_gbps", "450"),
+        ("options", []),
+        ("losses", 0.5),
+    ],
+)
+def test_a_value_of_a_wrong_type_costs_only_itself(place: str, value: object, tmp_path: Path) -> None:
+    """All else is there, and a note names the value."""
+    path = tuple(int(key) if key.isdigit() else key for key in place.split("."))
+    expected, given = copy.deepcopy(RUN), copy.deepcopy(RUN)
+    _parent(given, path)[path[-1]] = value
+    del _parent(expected, path)[path[-1]]
+
+    content, (note,) = read(tmp_path, json.dumps(given))
+
+    assert expected == content
+    assert re.sub(r"\.(\d)", r"[\1]", place) in note
+
+
+def _parent(value: Any, place: tuple[Any, ...]) -> Any:
+    for key in place[:-1]:
+        value = value[key]
+    return value
+
+
+def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if place:
+        yield place
+    if isinstance(value, (dict, list)) and value:
+        for key in value if isinstance(value, dict) else [0]:
+            yield from _places(value[key], (*place, key))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("value", [8, "x", True, [[8]], {"rank": [8]}], ids=str)
+def test_no_value_breaks_the_figures(value: object, tmp_path: Path) -> None:
+    """Whatever a key holds, a run has its figures and findings."""
+    for rank in (0, 1):
+        file = KinetoFile(rank=rank, world_size=2)
+        for k in range(4):
+            training_step(file, k, 100 * k)
+        file.write(tmp_path / f"rank{rank}.json")
+    run_file = tmp_path / "run.json"
+    for place in _places(RUN):
+        given = copy.deepcopy(RUN)
+        _parent(given, place)[place[-1]] = value
+        run_file.write_text(json.dumps(given))
+
+        run, text = dptrace.open(tmp_path, jobs=1), io.StringIO()
+        print_run(run, Console(file=text))
+
+        assert 2 == len(run.to_dict()["ranks"])
+        assert "forward" in text.getvalue()

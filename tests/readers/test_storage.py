@@ -1,0 +1,194 @@
+"""Traces in archives."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from dptrace.errors import TraceError
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.source import Source
+from dptrace.readers.storage import file_identity, is_archive, members, open_source
+from tests.support.kineto_files import KinetoFile
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    file = KinetoFile(rank=3)
+    for k in range(2000):
+        file.op(f"op{k}", k, k + 0.5)
+    return file.write(tmp_path / "rank3.json")
+
+
+def zipped(trace: Path, method: int = zipfile.ZIP_DEFLATED) -> Path:
+    archive = trace.with_name("all.zip")
+    with zipfile.ZipFile(archive, "w", method) as file:
+        file.write(trace, "run/rank3.json")
+    return archive
+
+
+def tarred(trace: Path, mode: str = "") -> Path:
+    archive = trace.with_name("all.tar" + mode.replace(":", "."))
+    with tarfile.open(archive, f"w{mode}") as file:  # type: ignore[call-overload]
+        file.add(trace, "run/rank3.json")
+    return archive
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_a_member_reads_like_the_file_and_leaves_nothing_unpacked(trace: Path, pack: object) -> None:
+    """The trace is the same, under the archive's address, and no file is written."""
+    archive = pack(trace)  # type: ignore[operator]
+    before = set(trace.parent.iterdir())
+
+    assert ["run/rank3.json"] == members(Source.of(archive))
+    inside, outside = read_trace(Source.of(archive).archive_member("run/rank3.json")), read_trace(trace)
+
+    assert f"{archive}!run/rank3.json" == inside.path
+    assert (outside.names, outside.start_ns.tolist(), 3) == (inside.names, inside.start_ns.tolist(), inside.rank)
+    assert before == set(trace.parent.iterdir())
+
+
+def test_a_compressed_tar_is_refused_with_advice(trace: Path) -> None:
+    """Reading its last file would decompress all others."""
+    with pytest.raises(TraceError, match=r"all\.tar\.gz: is a compressed tar archive.*unpack it"):
+        members(Source.of(tarred(trace, ":gz")))
+    assert is_archive("x.TGZ")
+
+
+@pytest.mark.parametrize(("member", "message"), [("none.json", "no such file in the archive")])
+def test_a_missing_member_is_named(trace: Path, member: str, message: str) -> None:
+    """The message holds archive and name."""
+    with (
+        pytest.raises(TraceError, match=rf"all\.zip!{member}: .*{message}"),
+        open_source(Source.of(zipped(trace)).archive_member(member)),
+    ):
+        pass
+
+
+def test_damage_in_an_archive_is_that_of_its_file(trace: Path) -> None:
+    """A file with a wrong checksum loses its last bytes; an archive without its end is not readable."""
+    archive = zipped(trace, zipfile.ZIP_STORED)
+    data = bytearray(archive.read_bytes())
+    place = data.index(b"op1900")
+    data[place : place + 3] = b"xyz"  # the member's checksum no longer fits
+    archive.write_bytes(data)
+
+    damaged = read_trace(Source.of(archive).archive_member("run/rank3.json"))
+
+    assert damaged.cut
+    assert 1000 < len(damaged) < 1900
+    assert "CRC" in damaged.damage[0]
+    archive.write_bytes(data[: len(data) // 2])
+    with pytest.raises(TraceError, match=r"all\.zip: is not a readable archive"):
+        members(Source.of(archive))
+
+
+def test_encrypted_members_and_bombs_are_refused(trace: Path) -> None:
+    """Each error says what to do."""
+    archive = zipped(trace)
+    data = bytearray(archive.read_bytes())
+    central = data.index(b"PK\x01\x02")
+    data[central + 8] |= 1
+    archive.write_bytes(data)
+    with (
+        pytest.raises(TraceError, match="is encrypted; unpack the archive with its password"),
+        open_source(Source.of(archive).archive_member("run/rank3.json")),
+    ):
+        pass
+
+    data[central + 8] &= 0xFE
+    data[central + 24 : central + 28] = (3 << 30).to_bytes(4, "little")
+    archive.write_bytes(data)
+    with pytest.raises(TraceError, match="zip bomb"), open_source(Source.of(archive).archive_member("run/rank3.json")):
+        pass
+
+
+def test_a_member_has_the_identity_of_its_archive(trace: Path) -> None:
+    """Members differ, and change with the archive, so that a cache separates them."""
+    archive = Source.of(zipped(trace))
+    first, second = file_identity(archive.archive_member("a")), file_identity(archive.archive_member("b"))
+
+    assert first is not None
+    assert first != second
+    Path(archive.address).write_bytes(io.BytesIO(b"another").read())
+    assert first != file_identity(archive.archive_member("a"))
+
+
+def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
+    """One of them would be lost silently."""
+    path = tmp_path / "all.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.json", "1")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("a.json", "2")
+
+    with pytest.raises(TraceError, match=r"holds a\.json more than once"):
+        members(Source.of(path))
+
+
+def many(folder: Path, count: int, suffix: str) -> Source:
+    """Pack many small files."""
+    path = folder / f"{count}{suffix}"
+    with zipfile.ZipFile(path, "w") if suffix == ".zip" else tarfile.open(path, "w") as archive:
+        for number in range(count):
+            if isinstance(archive, zipfile.ZipFile):
+                archive.writestr(f"{number}.json", f"{number}")
+            else:
+                info = tarfile.TarInfo(f"{number}.json")
+                info.size = len(f"{number}")
+                archive.addfile(info, io.BytesIO(f"{number}".encode()))
+    return Source.of(path)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar"])
+def test_four_times_as_many_members_cost_four_times_as_much(suffix: str, tmp_path: Path) -> None:
+    """The directory of an archive is read once, not once for each member."""
+
+    def calls(count: int) -> int:
+        archive, made = many(tmp_path, count, suffix), 0
+
+        def called(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal made
+            made += 1
+
+        sys.setprofile(called)
+        try:
+            for name in members(archive):
+                with open_source(archive.archive_member(name)) as stream:
+                    assert name == f"{stream.read().decode()}.json"
+        finally:
+            sys.setprofile(None)
+        return made
+
+    assert calls(160) < 5 * calls(40)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar"])
+def test_members_are_read_at_the_same_time(suffix: str, tmp_path: Path) -> None:
+    """Two open members of one archive do not disturb each other."""
+    archive = many(tmp_path, 101, suffix)
+
+    with open_source(archive.archive_member("99.json")) as one, open_source(archive.archive_member("100.json")) as two:
+        found = two.read(1), one.read(1), two.read(), one.read()
+
+    assert (b"1", b"9", b"00", b"9") == found
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar"])
+def test_an_archive_that_has_changed_is_read_again(suffix: str, tmp_path: Path) -> None:
+    """What was known of its members does not outlive it."""
+    archive = many(tmp_path, 3, suffix)
+    assert 3 == len(members(archive))
+
+    Path(many(tmp_path, 5, suffix).address).replace(archive.address)
+
+    assert 5 == len(members(archive))
+    with open_source(archive.archive_member("4.json")) as stream:
+        assert b"4" == stream.read()

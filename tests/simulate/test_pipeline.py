@@ -1,0 +1,140 @@
+"""Pipelines: correct gradients, the bubble of the formula, activations in flight."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from dptrace.errors import UsageError
+from dptrace.simulate import pipeline
+from dptrace.simulate.explanation import Explanation, Settings, Work
+from dptrace.simulate.pipeline import ORDERS, Action, interleaved_order, one_f_one_b_order, zero_bubble_order
+from tests.support.explanations import ONE_GB, explained
+
+RANKS = pytest.mark.parametrize("ranks", range(2, 10))
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zero-bubble"]
+
+
+def bubble(explanation: Explanation) -> float:
+    work = explanation.work
+    return 1 - sum(one.end - one.start for one in work) / (explanation.ranks * max(one.end for one in work))
+
+
+@RANKS
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_no_rank_does_two_things_at_once(name: str, ranks: int) -> None:
+    """The work of a rank lies one after the other, and a stage begins after the one before it has ended."""
+    explanation = explained(name, ranks)
+    forward: dict[tuple[int, str], Work] = {(one.rank, one.label): one for one in explanation.work}
+
+    for rank in range(ranks):
+        mine = sorted((one for one in explanation.work if one.rank == rank), key=lambda one: one.start)
+        assert all(one.end <= following.start for one, following in pairwise(mine))
+    for (rank, label), one in forward.items():
+        if one.kind == "forward" and rank > 0:
+            assert forward[(rank - 1, label)].end <= one.start
+        if one.kind == "backward" and rank < ranks - 1:
+            assert forward[(rank + 1, label)].end <= one.start
+
+
+@RANKS
+def test_the_bubble_is_that_of_the_guide(ranks: int) -> None:
+    """Guide "Distributed Training", sections 10.2 to 10.4: (P-1)/(M+P-1), and (P-1)/(M·V+P-1) with V chunks."""
+    micro_batches = 2 * ranks
+    plain = (ranks - 1) / (micro_batches + ranks - 1)
+
+    assert plain == pytest.approx(bubble(explained("gpipe", ranks)))
+    assert plain == pytest.approx(bubble(explained("1f1b", ranks)))
+    for chunks in (2, 3):
+        expected = (ranks - 1) / (micro_batches * chunks + ranks - 1)
+        assert expected == pytest.approx(bubble(explained("interleaved", ranks, chunks=chunks)))
+    assert (ranks - 1) / (3 * micro_batches + ranks - 1) == pytest.approx(bubble(explained("zero-bubble", ranks)))
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches", "percent"), [(4, 4, 43), (8, 32, 18)])
+def test_bubbles_with_the_numbers_of_the_guide(ranks: int, micro_batches: int, percent: int) -> None:
+    """Guide "Distributed Training": 43 % in the picture of section 10.2, 82 % efficiency in the example of 10.6."""
+    explanation = explained("gpipe", ranks, micro_batches=micro_batches)
+
+    assert percent == round(100 * explanation.cost.figures["bubble_fraction"])
+
+
+@RANKS
+def test_activations_in_flight(ranks: int) -> None:
+    """GPipe keeps those of all micro-batches, 1F1B and zero-bubble those of as many as there are ranks."""
+    peaks = {name: explained(name, ranks).cost.figures["most_activations"] for name in SCHEDULES}
+
+    assert {"gpipe": 2 * ranks, "1f1b": ranks, "zero-bubble": ranks} == {
+        k: peaks[k] for k in peaks if k != "interleaved"
+    }
+    assert ranks < peaks["interleaved"] < 4 * ranks
+
+
+def test_every_boundary_carries_an_activation_and_a_gradient() -> None:
+    """Guide "Distributed Training", section 10.6: 2·(P-1)·M messages."""
+    explanation = explained("1f1b", 4, 1e6, micro_batches=5)
+
+    assert 2 * 3 * 5 == len(explanation.messages)
+    assert 2 * 3 * 5 * 1e6 == sum(explanation.cost.sent_bytes)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("interleaved", {"micro_batches": 6}, "a multiple of 4"),
+        ("interleaved", {"chunks": 1}, "1f1b"),
+        ("zero-bubble", {"micro_batches": 3}, "at least 4"),
+    ],
+)
+def test_what_a_schedule_needs_is_said(name: str, options: dict[str, Any], says: str) -> None:
+    """The message has the number that is missing."""
+    with pytest.raises(UsageError, match=says):
+        explained(name, 4, **options)
+
+
+def test_a_schedule_that_deadlocks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks that each wait for the other."""
+    backward_first = [Action("backward", 0), Action("forward", 0)]
+    monkeypatch.setitem(ORDERS, "gpipe", lambda rank, ranks, micro_batches, chunks: backward_first)
+
+    with pytest.raises(AssertionError, match="deadlocks"):
+        pipeline.gpipe(Settings(2, 1.0, ONE_GB, ONE_GB, micro_batches=1))
+
+
+# Orders of schedules, against those of the papers.
+
+
+def short(order: list[Action]) -> str:
+    return " ".join(f"{action.kind[0].upper()}{action.micro}{'ab'[action.chunk]}" for action in order)
+
+
+def test_1f1b_warms_up_and_drains() -> None:
+    """Rank 0 of four: three forwards, then in turn, then three backwards; guide "Distributed Training", 10.3."""
+    assert "F0a F1a F2a F3a B0a F4a B1a B2a B3a B4a" == short(one_f_one_b_order(0, 4, 5, 1))
+    assert "F0a B0a F1a B1a F2a B2a" == short(one_f_one_b_order(3, 4, 3, 1))
+
+
+def test_interleaved_runs_as_many_micro_batches_as_ranks_on_a_chunk() -> None:
+    """Megatron's order for two ranks, four micro-batches and two chunks."""
+    assert "F0a F1a F0b F1b F2a B0b F3a B1b F2b B0a F3b B1a B2b B3b B2a B3a" == short(interleaved_order(0, 2, 4, 2))
+
+
+def test_zero_bubble_postpones_weights_by_the_rank() -> None:
+    """ZB-H1: rank 0 computes weights at once, rank 1 a micro-batch later."""
+    assert "F0a F1a B0a W0a F2a B1a W1a B2a W2a" == short(zero_bubble_order(0, 2, 3, 1))
+    assert "F0a B0a F1a B1a W0a F2a B2a W1a W2a" == short(zero_bubble_order(1, 2, 3, 1))
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_every_action_is_there_once(name: str) -> None:
+    """Each micro-batch on each chunk, forward and backward."""
+    for rank in range(4):
+        order = ORDERS[name](rank, 4, 8, 2)
+        chunks = range(2) if name == "interleaved" else range(1)
+        kinds = ("forward", "backward", "weight") if name == "zero-bubble" else ("forward", "backward")
+        expected = {Action(kind, micro, chunk) for kind in kinds for micro in range(8) for chunk in chunks}
+
+        assert expected == set(order)
+        assert len(expected) == len(order)
