@@ -30,7 +30,7 @@ import numpy as np
 os.environ.setdefault("HTA_DISABLE_NS_ROUNDING", "1")
 
 import dptrace
-from dptrace.hta.silence import silence_hta
+from dptrace.hta.trace_analysis import silence_hta
 from dptrace.replay.critical_path import CriticalPath
 from dptrace.run.kernels import operator_calls_of
 

@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dptrace
-from dptrace.comparison.significance import FIGURES_ALPHA, judge
-from dptrace.comparison.step_noise import Steps
+from dptrace.comparison.significance import FIGURES_ALPHA, Steps, judge
 from dptrace.run.run import Run
 
 Float = NDArray[np.float64]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dptrace.export.aligned_run import align_run
 from dptrace.export.formats import FORMATS, write_trace
+from dptrace.export.tracks import align_run
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Kind, Phase, Timeline, Windows
 

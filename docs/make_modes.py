@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import dptrace
-from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, PART_LABELS
+from dptrace.analysis.per_gpu.split import OVERLAPPED_LABEL, PART_LABELS
 from dptrace.record.options.modes import FAMILIES, MODES, trainer
 from dptrace.timeline.steps import select_steps
 from dptrace.viewers.base import theme

@@ -253,8 +253,8 @@ def export_trace(run: Run, path: str | PathLike[str], *, align: bool = True, for
         DptraceError: the run was opened with ``figures_only``, or the file cannot be written.
     """
     from dptrace.core.files import check_output, refuse_overwriting
-    from dptrace.export.aligned_run import align_run
     from dptrace.export.formats import format_of, write_trace
+    from dptrace.export.tracks import align_run
 
     target = Path(path)
     suffix = format_of(target)

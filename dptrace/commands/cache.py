@@ -26,7 +26,7 @@ def command(clear: bool, as_json: bool, verbosity: str) -> None:
       dptrace cache --clear
       dptrace cache --json | jq .trace_bytes
     """
-    from dptrace.load.cache import cache_summary
+    from dptrace.load.rank_file import cache_summary
 
     summary = cache_summary(remove=clear)
     if as_json:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dptrace.comparison.compare import Comparison
-    from dptrace.comparison.thresholds import ThresholdResult
+    from dptrace.comparison.summary import ThresholdResult
     from dptrace.run.run import Run
 
 CROSSED = 3
@@ -115,7 +115,7 @@ def command(
     """
     drawn_steps = _drawn_steps(html_steps, html, to)
     from dptrace.comparison.compare import compare
-    from dptrace.comparison.thresholds import parse
+    from dptrace.comparison.summary import parse
     from dptrace.viewers.terminal.comparison import texts_below
 
     parsed = [parse(limit) for limit in limits]

@@ -19,7 +19,7 @@ from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
-    from dptrace.export.aligned_run import AlignedRun
+    from dptrace.export.tracks import AlignedRun
     from dptrace.run.run import Run
 
 _FORMATS = {"perfetto": ".pftrace", "chrome-gz": ".json.gz", "chrome": ".json", "perfetto-zip": ".zip"}
@@ -68,8 +68,8 @@ def command(
       dptrace export rank0.json.gz rank1.json.gz -o both.json.gz
       dptrace export runs/interleaved -o recorded.zip
     """
-    from dptrace.export.aligned_run import align_run
     from dptrace.export.formats import BUNDLE, format_of
+    from dptrace.export.tracks import align_run
 
     suffix = _FORMATS[named] if named else format_of(output)
     check_output(output, force)

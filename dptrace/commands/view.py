@@ -170,7 +170,7 @@ def _gantt_chart(runs: list[Run], output: Path | None, picture: PictureOptions) 
 
 def _index_entry(run: Run, read_options: ReadOptions, selection: Selection) -> Path | None:
     """Return the file in the cache that keeps the index of a run's chart; None without a cache."""
-    from dptrace.load.cache import index_entry
+    from dptrace.load.rank_file import index_entry
 
     if not read_options.cache or run.sources is None:
         return None

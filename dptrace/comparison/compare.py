@@ -10,29 +10,24 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from dptrace.comparison.changes import (
-    Change,
-    KindChanges,
-    figure_changes,
-    kind_changes,
-    overlap_change,
-    without_claim,
-)
-from dptrace.comparison.differences import differences
-from dptrace.comparison.mfu_change import mfu_change
-from dptrace.comparison.samples import DeviceId, RunSample, devices_by_id
-from dptrace.comparison.sides import Sides, make_sides
-from dptrace.comparison.significance import FEWEST_STEPS
-from dptrace.comparison.summary import FIGURE_NAMES, notes_on, summarize
-from dptrace.comparison.table_changes import (
     COLLECTIVE_COLUMNS,
     KERNEL_COLUMNS,
+    Change,
     CollectiveChange,
     KernelChange,
+    KindChanges,
     collective_changes,
+    figure_changes,
     kernel_changes,
+    kind_changes,
+    mfu_change,
+    overlap_change,
     wait_and_transfer,
+    without_claim,
 )
-from dptrace.comparison.thresholds import ThresholdResult, parse
+from dptrace.comparison.sides import DeviceId, RunSample, Sides, devices_by_id, differences, make_sides
+from dptrace.comparison.significance import FEWEST_STEPS
+from dptrace.comparison.summary import FIGURE_NAMES, ThresholdResult, notes_on, parse, summarize
 from dptrace.core.units import milliseconds, plural, signed_milliseconds
 from dptrace.errors import UsageError
 from dptrace.run.run import Run

@@ -2,23 +2,514 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dptrace.comparison.samples import COLLECTIVE_VALUES, DeviceId, RunSample, devices_by_id, sample_run
-from dptrace.comparison.significance import EQUIVALENT, has_enough_steps
-from dptrace.comparison.step_kinds import StepKinds, step_kinds
-from dptrace.comparison.step_noise import Float, Steps
+from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
+from dptrace.comparison.significance import (
+    EQUIVALENT,
+    FEWEST_EVIDENT,
+    FEWEST_FOR_OUTLIERS,
+    Float,
+    Steps,
+    has_enough_steps,
+    inlier_steps,
+)
 from dptrace.core.intervals import Int64
+from dptrace.core.units import plural
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
-from dptrace.timeline.model import Collective
+from dptrace.timeline.model import Collective, Kind, Timeline
 
-__all__ = ["Side", "Sides", "make_sides"]
+__all__ = [
+    "COLLECTIVE_VALUES",
+    "DeviceId",
+    "RunSample",
+    "Side",
+    "Sides",
+    "Signature",
+    "devices_by_id",
+    "differences",
+    "drawn_differences",
+    "incomparable",
+    "kernel_name",
+    "make_sides",
+    "sample_run",
+    "two_lengths",
+]
+
+
+# Sample one run for a comparison: its steady steps, the same on all its GPUs.
+
+
+DeviceId = tuple[int, int]
+"""A rank, and the index of its GPU: 0 unless the rank has several."""
+
+
+class Signature(NamedTuple):
+    """What a step does: steps with equal signatures are of one kind."""
+
+    optimizer: bool
+    """Whether any compute is of the optimizer."""
+    collectives: tuple[tuple[str, int], ...]
+    """Number of collectives of each kind on the first device, sorted by kind; kinds without any are left out."""
+
+
+@dataclass(frozen=True)
+class RunSample:
+    """One of the two runs: some of its GPUs, with the same steps for each."""
+
+    run: Run
+    device_ids: tuple[DeviceId, ...]
+    devices: tuple[DeviceFigures, ...]
+    """In the order of ``device_ids``."""
+    steps: tuple[str, ...]
+    left_out: tuple[tuple[str, int], ...]
+    """Outlier steps, with their wall time in ns."""
+    step_index: Int64
+    """Index of each step in each device's own steps: devices by steps."""
+    notes: tuple[str, ...]
+    place: Int64
+    """Number of each step among those that all devices have, also counting outliers."""
+    signatures: tuple[Signature, ...]
+    """What each step does."""
+
+    def keep(self, chosen: NDArray[np.bool_]) -> RunSample:
+        """Keep some of the steps."""
+        kept = np.flatnonzero(chosen)
+        return replace(
+            self,
+            steps=tuple(self.steps[k] for k in kept),
+            signatures=tuple(self.signatures[k] for k in kept),
+            step_index=self.step_index[:, kept],
+            place=self.place[kept],
+        )
+
+    @property
+    def wall(self) -> Float:
+        """The wall time of each step in ns, mean over the devices."""
+        wall: Float = self.figures["wall_ns"].mean(axis=0)
+        return wall
+
+    def index(self, device_id: DeviceId) -> int:
+        """Return the index of a GPU in ``devices``."""
+        return self.device_ids.index(device_id)
+
+    @cached_property
+    def figures(self) -> dict[str, Int64]:
+        """Each figure and idle cause by name: ns, devices by steps."""
+        figures = {name: self._in_steps([device.split.figures[name] for device in self.devices]) for name in FIGURES}
+        return figures | {name: self._in_steps([d.idle_causes[name] for d in self.devices]) for name in CAUSES}
+
+    @cached_property
+    def exposed_wait(self) -> Int64 | None:
+        """The part of exposed communication that is waiting: ns, devices by steps; None where it is unknown."""
+        waits = self.run.cross_rank.exposed_waits
+        numbers = {id(device): number for number, device in enumerate(self.run.devices)}
+        own = [waits[numbers[id(device)]] for device in self.devices]
+        if not all(wait.known[index].all() for wait, index in zip(own, self.step_index, strict=True)):
+            return None
+        return self._in_steps([wait.wait_ns for wait in own])
+
+    def _in_steps(self, columns: list[Int64]) -> Int64:
+        return np.stack([column[index] for column, index in zip(columns, self.step_index, strict=True)])
+
+    def kernels(self) -> dict[tuple[str, str], Float]:
+        """Compute, by kind (compute or memory) and name: ns and count in each step, as means over the GPUs."""
+        kernels: dict[tuple[str, str], Float] = {}
+        for timeline, step in self._sampled_steps():
+            for kind, word in ((Kind.COMPUTE, "compute"), (Kind.MEMORY, "memory")):
+                chosen = (timeline.kind == kind) & (step >= 0)
+                time = (timeline.end_ns - timeline.start_ns)[chosen]
+                sums = self._sums(timeline.name[chosen], step[chosen], len(timeline.names), time)
+                for index in np.flatnonzero(sums[1].any(axis=1)):
+                    key = word, kernel_name(timeline.names[index])
+                    kernels[key] = kernels.get(key, 0) + sums[:, index] / len(self.devices)
+        return kernels
+
+    def collectives(self) -> dict[Collective, Float]:
+        """Compute, by kind, group and size, in each step, as means over GPUs: the values of COLLECTIVE_VALUES.
+
+        The keys have no sequence number.
+        """
+        collectives: dict[Collective, Float] = {}
+        times = matched_times(self.run)
+        for device, (timeline, step) in zip(self.devices, self._sampled_steps(), strict=True):
+            comm = timeline.collective >= 0
+            inside = (step >= 0)[comm]
+            chosen = comm & (step >= 0)
+            time = (timeline.end_ns - timeline.start_ns)[chosen]
+            matched = (column[inside] for column in times[id(device)])
+            values = time, device.exposed_ns[chosen], device.overlapped_ns[chosen], *matched
+            sums = self._sums(timeline.collective[chosen], step[chosen], len(timeline.collectives), *values)
+            for index in np.flatnonzero(sums[-1].any(axis=1)):
+                c = timeline.collectives[index]
+                key = Collective(c.kind, c.bytes, c.dtype, c.group, c.group_size)
+                collectives[key] = collectives.get(key, 0) + sums[:, index] / len(self.devices)
+        return collectives
+
+    def _sampled_steps(self) -> Iterator[tuple[Timeline, NDArray[np.int64]]]:
+        """Yield each timeline, and the index of the sampled step that launched each interval; -1 for no such step."""
+        for device, index in zip(self.devices, self.step_index, strict=True):
+            sampled = np.full(
+                len(device.timeline.windows) + 2, -1, np.int64
+            )  # the last two: before and after the steps
+            sampled[index] = np.arange(len(index))
+            yield device.timeline, sampled[device.timeline.step]
+
+    def _sums(self, code: Any, step: NDArray[np.int64], codes: int, *values: Int64) -> Float:
+        """Sum values, and count, by code and step; shape: values and count, by codes, by steps."""
+        cell = code.astype(np.int64) * len(self.steps) + step
+        shape = codes, len(self.steps)
+        sums = [np.bincount(cell, weights, codes * len(self.steps)).reshape(shape) for weights in values]
+        count = np.bincount(cell, minlength=codes * len(self.steps)).reshape(shape)
+        return np.stack([*sums, count]).astype(np.float64)
+
+
+COLLECTIVE_VALUES = ("duration", "exposed", "overlapped", "transfer", "wait", "matched", "count")
+"""Times in ns, and numbers of calls; transfer and wait are those of matched calls only."""
+
+
+def matched_times(run: Run) -> dict[int, tuple[Int64, Int64, Int64]]:
+    """Return transfer and wait of each communication interval in ns, and whether it is matched, by id of the device.
+
+    As the cross-rank analysis has them: the transfer is the shortest duration among the ranks, the wait is the rest.
+    Intervals of collectives that lack a rank, or that do not synchronize the ranks, count as not matched.
+    """
+    matches, timing = run.cross_rank.matches, run.cross_rank.timing
+    usable = (matches.complete & matches.synchronizing)[matches.instance]
+    found = {}
+    for number, device in enumerate(run.devices):
+        transfer, wait, matched = np.zeros((3, int((device.timeline.collective >= 0).sum())), np.int64)
+        of_device = usable & (matches.device == number)
+        index = matches.index[of_device]
+        transfer[index] = timing.transfer_ns[matches.instance[of_device]]
+        wait[index] = timing.wait_ns[of_device]
+        matched[index] = 1
+        found[id(device)] = transfer, wait, matched
+    return found
+
+
+def devices_by_id(run: Run) -> dict[DeviceId, DeviceFigures]:
+    """Return the GPUs of a run by rank and index among the rank's GPUs."""
+    devices: dict[DeviceId, DeviceFigures] = {}
+    for device in run.devices:
+        rank = device.timeline.rank
+        devices[rank, sum(other == rank for other, _ in devices)] = device
+    return devices
+
+
+def sample_run(run: Run, chosen: Collection[DeviceId], every_step: bool = False) -> RunSample:
+    """Sample the chosen GPUs of a run in the steps that all of them have, without outliers.
+
+    Args:
+        every_step: keep the outliers too.
+    """
+    chosen_devices = {device_id: device for device_id, device in devices_by_id(run).items() if device_id in chosen}
+    devices = tuple(chosen_devices.values())
+    names, step_index, notes = _common([device.split.names for device in devices])
+    wall = np.stack([d.split.figures["wall_ns"][row] for d, row in zip(devices, step_index, strict=True)])
+    wall = wall.mean(axis=0)
+    signatures = _signatures(devices, step_index)
+    kept = np.ones(len(names), np.bool_) if every_step else _steady_by_kind(wall, signatures)
+    whole = RunSample(
+        run=run,
+        device_ids=tuple(chosen_devices),
+        devices=devices,
+        steps=names,
+        left_out=tuple((name, int(w)) for name, w, keep in zip(names, wall, kept, strict=True) if not keep),
+        step_index=step_index,
+        notes=notes,
+        place=np.arange(len(names)),
+        signatures=signatures,
+    )
+    return whole.keep(kept)
+
+
+def _signatures(devices: Sequence[DeviceFigures], step_index: Int64) -> tuple[Signature, ...]:
+    optimizer = np.stack([d.split.figures["optimizer_ns"][row] for d, row in zip(devices, step_index, strict=True)])
+    comm = devices[0].split.comm
+    counts = {kind: comm[kind].count[step_index[0]] for kind in sorted(comm)}
+    return tuple(
+        Signature(bool(optimizer[:, k].any()), tuple((kind, int(n[k])) for kind, n in counts.items() if n[k]))
+        for k in range(step_index.shape[1])
+    )
+
+
+def _steady_by_kind(wall: Float, signatures: Sequence[Signature]) -> NDArray[np.bool_]:
+    """Return which steps have a length like the others of their kind, or, of rare kinds, like all others."""
+    kept = inlier_steps(wall)
+    for signature in set(signatures):
+        same = np.array([other == signature for other in signatures], np.bool_)
+        if same.sum() >= FEWEST_FOR_OUTLIERS:
+            kept[same] = inlier_steps(wall[same])
+    return kept
+
+
+def _common(names: list[tuple[str, ...]]) -> tuple[tuple[str, ...], Int64, tuple[str, ...]]:
+    """Find the steps that all GPUs have, by name, and their indices in each; by order where no name is shared."""
+    shared = [name for name in dict.fromkeys(names[0]) if all(name in other for other in names[1:])]
+    if shared:
+        index = [[gpu_names.index(name) for name in shared] for gpu_names in names]
+        most = max(map(len, names))
+        fewer = (f"Only the {plural(len(shared), 'step')} that all ranks have are compared.",)
+        return tuple(shared), np.array(index, np.int64), fewer if len(shared) < most else ()
+    count = min(map(len, names))
+    index = [list(range(count)) for _ in names]
+    return names[0][:count], np.array(index, np.int64), ("The ranks share no step name: steps are paired by order.",)
+
+
+_COMPILER_SPELLING = re.compile(r"^void |\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::| \[clone [^\]]*\]$")
+
+
+def kernel_name(name: str) -> str:
+    """Return a kernel's name without parts that compilers spell differently; template arguments stay.
+
+    >>> kernel_name("void at::(anonymous namespace)::copy<float, 4>(int)  [clone .kd]")
+    'at::copy<float, 4>(int)'
+    """
+    return " ".join(_COMPILER_SPELLING.sub("", name).split()) or name
+
+
+# How two recordings differ in setup: hardware, world size, options, versions.
+
+
+_KEYS = ("mode", "model", "parameters", "backend", "script")
+"""Keys of run.json that are compared where both runs have them."""
+_GROUPS = {"options": "Option", "versions": "Version of"}
+
+
+def differences(
+    a: Run, b: Run, compared: Collection[DeviceId] | None, names: tuple[str, str] = ("A", "B")
+) -> list[str]:
+    """List how two compared runs differ, a sentence each: devices, world size, ranks, and entries of run.json.
+
+    Args:
+        compared: the GPUs in both runs, if only these are compared; None if all GPUs of each run are.
+        names: what the sentences call the runs.
+    """
+    notes = []
+    if a.on_cpu != b.on_cpu:
+        notes.append(f"{_devices_recorded(a, b, names)}: they share no kernel name.")
+    if a.world_size != b.world_size:
+        notes.append(
+            f"{names[0]} had {plural(a.world_size, 'rank')}, {names[1]} {b.world_size}: "
+            "figures are means over each run's ranks."
+        )
+    elif compared is None:
+        notes.append(f"{names[0]} and {names[1]} have no rank in common: figures are means over each run's ranks.")
+    elif len(compared) < max(len(devices_by_id(a)), len(devices_by_id(b))):
+        ranks = len({rank for rank, _ in compared})
+        notes.append(
+            f"Only ranks in both {names[0]} and {names[1]} are compared: {ranks} of {plural(a.world_size, 'rank')}."
+        )
+    return notes + _differing_facts(a, b, names)
+
+
+def drawn_differences(a: Run, b: Run) -> list[str]:
+    """List how two runs drawn in full differ, a sentence each, and how many of their ranks have no trace."""
+    notes = []
+    if a.world_size != b.world_size:
+        notes.append(f"A had {plural(a.world_size, 'rank')}, B {b.world_size}.")
+    for letter, run in (("A", a), ("B", b)):
+        drawn = len({rank for rank, _ in devices_by_id(run)})
+        if drawn < run.world_size:
+            notes.append(f"{letter}: {drawn} of {plural(run.world_size, 'rank')} drawn; the others may be slower.")
+    return notes + _differing_facts(a, b)
+
+
+def incomparable(a: Run, b: Run) -> str:
+    """Return why the times of two runs cannot be compared; empty where they can.
+
+    Runs with different devices, versions or options are comparable: their effect on speed is what is compared. Runs of
+    different models, of CPU operators and GPU kernels, or with and without backward do different work.
+    """
+    if a.on_cpu != b.on_cpu:
+        return _devices_recorded(a, b, ("A", "B"))
+    models = _text(a.metadata.get("model")), _text(b.metadata.get("model"))
+    if None not in models and models[0] != models[1]:
+        return f"A trained the model {models[0]}, B {models[1]}"
+    trains = [any(split.figures["backward_ns"].any() for split in run.splits) for run in (a, b)]
+    if trains[0] != trains[1]:
+        return f"{'AB'[trains[0]]} has no backward, {'AB'[trains[1]]} has one"
+    return ""
+
+
+def _devices_recorded(a: Run, b: Run, names: tuple[str, str]) -> str:
+    words = ["operators on CPUs" if run.on_cpu else "kernels on GPUs" for run in (a, b)]
+    return f"{names[0]} shows {words[0]}, {names[1]} {words[1]}"
+
+
+def _differing_facts(a: Run, b: Run, names: tuple[str, str] = ("A", "B")) -> list[str]:
+    facts = ((word, old, new) for word, old, new in _facts(a, b) if old is not None and new is not None)
+    return [f"{word}: {names[0]} {old}, {names[1]} {new}." for word, old, new in facts if old != new]
+
+
+def _facts(a: Run, b: Run) -> Iterator[tuple[str, str | None, str | None]]:
+    """Yield what the recordings say about their setup: a name, its value in A, its value in B."""
+    yield "Device", _devices(a), _devices(b)
+    for key in _KEYS:
+        yield key.capitalize(), _text(a.metadata.get(key)), _text(b.metadata.get(key))
+    for group, word in _GROUPS.items():
+        old, new = a.metadata.get(group), b.metadata.get(group)
+        if isinstance(old, dict) and isinstance(new, dict):
+            for key in old:
+                yield f"{word} {str(key).replace('_', ' ')}", _text(old[key]), _text(new.get(key))
+
+
+def _devices(run: Run) -> str | None:
+    return " and ".join(sorted({t.device_name for t in run.timelines if t.device_name})) or None
+
+
+def _text(value: Any) -> str | None:
+    return str(value) if isinstance(value, str | int | float) else None
+
+
+# Which kinds of steps two sides have in common: a step is compared only with steps that do the same work.
+#
+# Steps may alternate, for example where an optimizer acts, or gradients are reduced, every second step. A kind
+# is what a step does (its signature); only if all steps do the same, its length, where two lengths clearly alternate.
+
+
+_FEWEST = 2
+"""Steps of a kind that each recording needs for the kind to be compared."""
+_MOST_KINDS, _LEAST_COVERED = 4, 0.25
+"""With more signatures, as of experts that are called irregularly, the shared ones must cover this share of each
+recording's steps; otherwise the optimizer alone decides the kind."""
+_EXPLAINED, _FEWEST_OF_LENGTH, _FEWEST_SWITCHES = 0.95, 3, 3
+"""Two lengths are kinds if they explain this share of the variance, have this many steps each, and alternate."""
+
+
+@dataclass(frozen=True)
+class StepKinds:
+    """The kinds of steps that are compared."""
+
+    labels: tuple[str, ...]
+    """What distinguishes each kind, in words; one empty label where all steps are of one kind."""
+    of_steps: tuple[NDArray[np.int64], ...]
+    """For each recording, the kind of each step; -1 for steps that have no counterpart."""
+    only: tuple[str, ...]
+    """The kinds that cannot be compared, a sentence each."""
+    unlike: str = ""
+    """Why no kind has enough steps in both sides; empty where one has. Then all steps are compared as one kind."""
+    comparable: bool = True
+    """Whether some kind is in every recording, if only in few steps."""
+
+
+def step_kinds(before: Sequence[RunSample], after: Sequence[RunSample]) -> StepKinds:
+    """Find the kinds that every recording of both sides has."""
+    samples = [*before, *after]
+    if len({signature for sample in samples for signature in sample.signatures}) == 1:
+        return _by_length(samples)
+    keys: tuple[Callable[[Signature], Hashable], ...] = (lambda s: s, lambda s: s.optimizer)
+    for key in keys:
+        counts = [Counter(map(key, sample.signatures)) for sample in samples]
+        # A recording of a single step has one step of its kind.
+        shared = [k for k in counts[0] if all(c[k] >= min(_FEWEST, c.total()) for c in counts)]
+        covered = min(sum(c[k] for k in shared) / c.total() for c in counts)
+        regular = len(set().union(*counts)) <= _MOST_KINDS
+        if shared and (regular or covered >= _LEAST_COVERED):
+            found = _by_signature(samples, len(before), key, shared)
+            if not _leaves_too_few(found, before, after):
+                return found
+        if regular and any(all(c[k] for c in counts) for k in counts[0]):
+            return _one_kind(samples, "too few steps of any kind that every recording has")
+    return replace(
+        _one_kind(samples, "A's and B's steps are of different kinds: " + _sides_in_words(before, after)),
+        comparable=False,
+    )
+
+
+def _leaves_too_few(kinds: StepKinds, before: Sequence[RunSample], after: Sequence[RunSample]) -> bool:
+    """Return whether both sides have enough steps for what is evident, but one keeps too few with a counterpart."""
+    counts = [int((own >= 0).sum()) for own in kinds.of_steps]
+    kept = min(sum(counts[: len(before)]), sum(counts[len(before) :]))
+    whole = min(sum(len(sample.steps) for sample in side) for side in (before, after))
+    return kept < FEWEST_EVIDENT <= whole
+
+
+def _one_kind(samples: Sequence[RunSample], unlike: str = "") -> StepKinds:
+    return StepKinds(("",), tuple(np.zeros(len(s.steps), np.int64) for s in samples), (), unlike)
+
+
+def _by_signature(
+    samples: Sequence[RunSample], before: int, key: Callable[[Signature], Hashable], shared: list[Hashable]
+) -> StepKinds:
+    examples = {key(signature): signature for sample in samples for signature in sample.signatures}
+    coarse = key(next(iter(examples.values()))) in (True, False)
+    words = dict(zip(examples, _in_words(list(examples.values()), coarse), strict=True))
+    number = {kind: index for index, kind in enumerate(shared)}
+    of_steps = tuple(np.array([number.get(key(s), -1) for s in sample.signatures], np.int64) for sample in samples)
+    only = []
+    for kind in examples:
+        if kind not in number:
+            counts = [sum(key(s) == kind for s in sample.signatures) for sample in samples]
+            only.append(_absent(words[kind], sum(counts[:before]), sum(counts[before:])))
+    labels = tuple(words[kind] for kind in shared) if len(examples) > 1 else ("",)
+    return StepKinds(labels, of_steps, tuple(only))
+
+
+def _absent(label: str, a: int, b: int) -> str:
+    if a and b:
+        return f"Cannot tell for steps of kind “{label}”: too few in some recording ({a} in A, {b} in B)."
+    return f"Cannot tell: steps of kind “{label}” are only in {'A' if a else 'B'} ({plural(a or b, 'step')}, left out)."
+
+
+def _in_words(signatures: Sequence[Signature], coarse: bool) -> list[str]:
+    """Describe what distinguishes each signature from the others."""
+    differs = len({s.optimizer for s in signatures}) > 1
+    names = dict.fromkeys(kind for s in signatures for kind, _ in s.collectives)
+    counts = [dict(s.collectives) for s in signatures]
+    kinds = [] if coarse else [kind for kind in names if len({c.get(kind, 0) for c in counts}) > 1]
+    words = []
+    for signature, count in zip(signatures, counts, strict=True):
+        parts = ["with optimizer" if signature.optimizer else "without optimizer"] if differs else []
+        words.append(", ".join([*parts, *(f"{count.get(kind, 0)} {kind}" for kind in kinds)]))
+    return words
+
+
+def _sides_in_words(before: Sequence[RunSample], after: Sequence[RunSample]) -> str:
+    optimizer = [any(s.optimizer for sample in side for s in sample.signatures) for side in (before, after)]
+    if optimizer[0] != optimizer[1]:
+        return f"only {'A' if optimizer[0] else 'B'}'s run the optimizer"
+    return "no kind is in every recording"
+
+
+def _by_length(samples: Sequence[RunSample]) -> StepKinds:
+    """Separate kinds by length where every recording has two lengths that alternate."""
+    long = [two_lengths(sample.wall) for sample in samples]
+    if any(one is None for one in long):
+        return _one_kind(samples)
+    kinds = tuple(one.astype(np.int64) for one in long if one is not None)
+    return StepKinds(("shorter steps", "longer steps"), kinds, ())
+
+
+def two_lengths(walls: Float) -> NDArray[np.bool_] | None:
+    """Return which steps are the longer ones; None where the lengths are not two that alternate.
+
+    The cut of the sorted lengths that explains most of their variance (2-means, exact in one dimension).
+    """
+    n = len(walls)
+    if n < 2 * _FEWEST_OF_LENGTH or np.ptp(walls) == 0:
+        return None
+    ordered = np.sort(walls)
+    low = np.arange(_FEWEST_OF_LENGTH, n - _FEWEST_OF_LENGTH + 1)
+    sums = np.cumsum(ordered)[low - 1]
+    left, right = sums / low, (ordered.sum() - sums) / (n - low)
+    explained = low * (n - low) / n * (left - right) ** 2 / ((ordered - ordered.mean()) ** 2).sum()
+    best = int(explained.argmax())
+    longer: NDArray[np.bool_] = walls >= ordered[low[best]]
+    alternates = int((np.diff(longer.astype(int)) != 0).sum()) >= _FEWEST_SWITCHES
+    return longer if explained[best] > _EXPLAINED and alternates else None
+
 
 _RESOLUTION_NS, _RESOLUTION_SHARE = 1_000, 0.001
 """Differences below 1 µs, or below a thousandth of a step, are within the resolution of a profiler."""

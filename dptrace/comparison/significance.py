@@ -1,6 +1,6 @@
 """Decide whether two sides of a comparison differ by more than noise, or whether that cannot be decided.
 
-The noise is that of :mod:`dptrace.comparison.step_noise`. Many figures are judged at once: Holm's correction
+The noise is that of :mod:`dptrace.comparison.significance`. Many figures are judged at once: Holm's correction
 (Scandinavian Journal of Statistics, 1979), weighted, so that the wall time gets half of the false alarms and all other
 figures the other half. A figure is called unchanged only where its interval lies within a margin (two one-sided tests,
 Schuirmann 1987).
@@ -14,11 +14,11 @@ docs/guides/compare.md has the rates of false alarms and of changes found; bench
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.comparison.step_noise import FEWEST_FREE, Float, Noise, Steps, drifts, noise_of
 from dptrace.core.intervals import Int64
 
 __all__ = [
@@ -28,17 +28,252 @@ __all__ = [
     "FEWEST_FOR_OUTLIERS",
     "FEWEST_STEPS",
     "FIGURES_ALPHA",
+    "START",
     "TRANSFERS_ALPHA",
     "WAITS_ALPHA",
     "Float",
     "Judgement",
+    "Steps",
     "Verdict",
     "has_enough_steps",
     "holm",
     "inlier_steps",
     "judge",
+    "noise_of",
     "standard_deviation",
+    "student_p",
 ]
+
+
+# The noise of a difference between steps that depend on each other, for one recording per side or several.
+#
+# The samples are steps, each the mean of its ranks, since the ranks of a step wait for each other. Steps follow each
+# other: a slow one is likely to be followed by a slow one. For one recording per side, a step is modelled as::
+#
+#     value[r, t] = mean[r, kind(t)] + start[r] + e[t],   e[t] = phi · e[t − 1] + innovation   (AR(1), variance sigma²)
+#
+# for recording r, step t. The difference is the mean of B minus the mean of A, kind by kind, with the same weights on
+# both sides. Its variance for a known phi is sigma² · (c'Ωc + START² · (1/R_A + 1/R_B)), where c holds the weights of
+# the steps and Ω = phi^|t − u|; sigma² is the residual sum of squares of generalized least squares over its degrees of
+# freedom, so that the ratio follows Student's t (Aitken 1935). A few steps do not determine phi: the p-value is
+# averaged over phi, weighted by its restricted likelihood (Patterson and Thompson 1971, Harville 1974), which at few
+# steps stays close to uniform over 0 to 0.9. START covers how two starts of one job differ, which one recording per
+# side can't show.
+#
+# With several recordings on a side, recordings are the samples: t on their means (Student 1908), whose variance is
+# never taken below the one that their steps explain, with R_A + R_B − 2 degrees of freedom.
+
+
+Float = NDArray[np.float64]
+
+FEWEST_FREE = 2
+"""Degrees of freedom that the steps must leave to estimate their noise."""
+START = 0.3
+"""Standard deviation of starts of one job, in standard deviations of its steps, where each side has one recording."""
+_PHI = np.linspace(0, 0.9, 19)
+_DOUBLINGS, _BISECTIONS = 60, 24
+"""Steps of the search for a half width: to find its order of magnitude, and then to a ten-millionth of it."""
+_MOST_FREE = 200
+"""Degrees of freedom beyond which Student's t is taken to stay the same."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The compared steps of both sides, in the order in which they ran: arrays of one entry per step."""
+
+    side: Int64
+    """0 for A, 1 for B."""
+    recording: Int64
+    """Number of the recording, over both sides, ascending."""
+    kind: Int64
+    """Number of the kind of step; every recording has at least one step of each."""
+    place: Int64
+    """Number of the step in its recording, also counting steps left out."""
+    enough: bool = True
+    """Whether the sides have enough steps of the same kinds to estimate their noise."""
+    comparable: bool = True
+    """Whether the sides have a kind of step in common."""
+
+    @property
+    def free(self) -> int:
+        """Degrees of freedom that the means of kinds and recordings leave."""
+        return len(self.cell) - int(self.cell.max(initial=-1)) - 1
+
+    def select(self, chosen: NDArray[np.bool_]) -> Steps:
+        """Keep some of the steps, and renumber their kinds."""
+        kind = np.unique(self.kind[chosen], return_inverse=True)[1]
+        return replace(
+            self, side=self.side[chosen], recording=self.recording[chosen], kind=kind, place=self.place[chosen]
+        )
+
+    def count(self, side: int) -> int:
+        """Return the number of steps of a side."""
+        return int((self.side == side).sum())
+
+    def recordings(self, side: int) -> int:
+        """Return the number of recordings of a side."""
+        return len(np.unique(self.recording[self.side == side]))
+
+    @cached_property
+    def cell(self) -> Int64:
+        """Number of the combination of recording and kind of each step."""
+        kinds = int(self.kind.max(initial=0)) + 1
+        cells: Int64 = np.unique(self.recording * kinds + self.kind, return_inverse=True)[1]
+        return cells
+
+    @cached_property
+    def gaps(self) -> Int64:
+        """How many steps after the one before each step is; 0 for a recording's first."""
+        follows = np.diff(self.recording, prepend=-1) == 0
+        gaps: Int64 = np.where(follows, np.diff(self.place, prepend=0), 0)
+        return gaps
+
+    def kind_weights(self) -> Float:
+        """Return the weight of each kind: its share of the steps, the mean of both sides."""
+        kinds = int(self.kind.max(initial=0)) + 1
+        shares = [np.bincount(self.kind[self.side == side], minlength=kinds) / self.count(side) for side in (0, 1)]
+        return (shares[0] + shares[1]) / 2
+
+    def step_weights(self, kind_weights: Float) -> Float:
+        """Return the weight of each step in its side's mean: kinds as given, recordings alike; a side sums to 1."""
+        in_cell = np.bincount(self.cell)[self.cell]
+        recordings = np.array([max(self.recordings(side), 1) for side in (0, 1)])
+        weights: Float = kind_weights[self.kind] / (in_cell * recordings[self.side])
+        return weights
+
+
+def student_p(t: Float, free: int) -> Float:
+    """Return the two-sided tail of Student's t for a whole number of degrees of freedom.
+
+    The finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4.
+
+    >>> student_p(np.array([12.706, 2.776]), 1).round(3).tolist(), student_p(np.array([2.776]), 4).round(3).tolist()
+    ([0.05, 0.22], [0.05])
+    """
+    free = min(free, _MOST_FREE)
+    angle = np.arctan(np.abs(t) / np.sqrt(free))
+    sine, squared = np.sin(angle), np.cos(angle) ** 2
+    term = np.cos(angle) if free % 2 else np.ones_like(angle)
+    total = np.zeros_like(angle)
+    for k in range(3 if free % 2 else 2, free + 1, 2):
+        total += term
+        term = term * squared * (k - 1) / k
+    inside = 2 / np.pi * (angle + sine * total) if free % 2 else sine * total
+    tail: Float = np.clip(1 - inside, 0, 1)
+    return tail
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of one contrast: for each phi of a grid (or for one entry, where phi plays no part) and figure."""
+
+    weight: Float
+    """Posterior of phi, which sums to 1 over the grid: grid by figures."""
+    error: Float
+    """Standard error of the contrast: grid by figures."""
+    free: int
+    """Degrees of freedom."""
+
+    def tail(self, size: Float) -> Float:
+        """Return the two-sided p-value of a difference of each figure, averaged over phi."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = np.where(size > 0, size / self.error, 0.0)
+        mean: Float = (self.weight * student_p(t, self.free)).sum(axis=0)
+        return mean
+
+    def half_width(self, alpha: Float) -> Float:
+        """Return the difference of each figure whose p-value is *alpha*, by bisection."""
+        low = np.zeros(self.error.shape[1])
+        high: Float = self.error.max(axis=0)
+        for _ in range(_DOUBLINGS):
+            short = self.tail(high) > alpha
+            if not short.any():
+                break
+            high = np.where(short, 2 * high, high)
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            above = self.tail(middle) > alpha
+            low, high = np.where(above, middle, low), np.where(above, high, middle)
+        return high
+
+
+def noise_of(values: Float, steps: Steps, contrast: Float) -> Noise:
+    """Estimate the noise of a contrast: from the steps, or from the recordings where a side has several."""
+    counts = [steps.recordings(side) for side in (0, 1)]
+    starts = 1 / counts[0] + 1 / counts[1]
+    weight, deviation, free = _step_deviation(values, steps)
+    if max(counts) == 1:
+        spread = _variance_of(contrast[None], steps)
+        return Noise(weight, deviation * np.sqrt(spread + START**2 * starts), free)
+    # The mean of each recording: its steps' weights, brought back to a sum of 1.
+    single = np.where(steps.recording == np.unique(steps.recording)[:, None], np.abs(contrast), 0)
+    single *= np.array([[counts[side]] for side in _side_of_recordings(steps)])
+    means = single @ values.T
+    squares = sum(((x - x.mean(axis=0)) ** 2).sum(axis=0) for x in _by_side(means, steps))
+    of_steps = (weight * deviation**2 * _variance_of(single, steps).mean(axis=1)[:, None]).sum(axis=0)
+    between = np.maximum(squares / (sum(counts) - 2), of_steps)
+    return Noise(np.ones((1, len(values))), np.sqrt(between * starts)[None], sum(counts) - 2)
+
+
+def _side_of_recordings(steps: Steps) -> Int64:
+    first = np.unique(steps.recording, return_index=True)[1]
+    return steps.side[first]
+
+
+def _by_side(means: Float, steps: Steps) -> tuple[Float, Float]:
+    side = _side_of_recordings(steps)
+    return means[side == 0], means[side == 1]
+
+
+def _step_deviation(values: Float, steps: Steps) -> tuple[Float, Float, int]:
+    """Return the posterior of phi and the steps' standard deviation (grid by figures), and the degrees of freedom."""
+    cells = np.eye(int(steps.cell.max()) + 1)[steps.cell]
+    pairs = [_whitened(values, cells, steps, phi) for phi in _PHI]
+    squares = np.stack([residual for residual, _ in pairs])
+    scale = np.maximum(squares.max(axis=0), 1e-300)
+    logs = np.log(np.maximum(squares / scale, 1e-15))
+    likelihood = np.array([one for _, one in pairs])[:, None] - steps.free / 2 * logs
+    weight = np.exp(likelihood - likelihood.max(axis=0))
+    return weight / weight.sum(axis=0), np.sqrt(squares / steps.free), steps.free
+
+
+def _whitened(values: Float, cells: Float, steps: Steps, phi: float) -> tuple[Float, float]:
+    """Return the residual sum of squares of each figure for a phi, and the rest of the restricted log-likelihood."""
+    gap = steps.gaps
+    carried = np.where(gap > 0, phi ** np.maximum(gap, 1), 0.0)
+    scale = np.sqrt(1 - carried**2)
+    y, x = ((rows - carried * np.roll(rows, 1, axis=1)) / scale for rows in (values, cells.T))
+    q, r = np.linalg.qr(x.T)
+    residual = y - (y @ q) @ q.T
+    return (residual**2).sum(axis=1), float(-np.log(scale).sum() - np.log(np.abs(np.diag(r))).sum())
+
+
+def _variance_of(contrasts: Float, steps: Steps) -> Float:
+    """Compute c'Ωc for each phi and contrast, in one pass over the steps: phis by contrasts."""
+    carried = np.zeros((len(_PHI), len(contrasts)))
+    total = np.zeros_like(carried)
+    for gap, weight in zip(steps.gaps.tolist(), contrasts.T, strict=True):
+        carried *= (_PHI**gap)[:, None] if gap else 0.0
+        total += weight * (weight + 2 * carried)
+        carried += weight
+    return total
+
+
+def drifts(values: Float, steps: Steps, deltas: Float) -> NDArray[np.bool_]:
+    """Return where one recording per side drifts, over its length, by more than the difference.
+
+    The slope is that of least squares, of what the kinds' means leave.
+    """
+    drift = np.zeros(len(values))
+    if max(steps.recordings(side) for side in (0, 1)) == 1:
+        cells = np.eye(int(steps.cell.max()) + 1)[steps.cell]
+        left = values - (values @ cells / cells.sum(axis=0)) @ cells.T
+        for side in (0, 1):
+            place = steps.place[steps.side == side] - steps.place[steps.side == side].mean()
+            slope = left[:, steps.side == side] @ place / max(float((place**2).sum()), 1.0)
+            drift = np.maximum(drift, np.abs(slope) * (np.ptp(place) + 1))
+    return drift > np.abs(deltas)
+
 
 Verdict = str
 """``same``, ``within noise``, ``beyond noise`` or ``cannot tell``."""

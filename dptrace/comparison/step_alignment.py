@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.comparison.differences import incomparable
-from dptrace.comparison.samples import Signature, devices_by_id, sample_run
+from dptrace.comparison.sides import Signature, devices_by_id, incomparable, sample_run
 from dptrace.comparison.summary import shared_notes
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, cast
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from dptrace.export.aligned_run import AlignedRun
+    from dptrace.export.tracks import AlignedRun
     from dptrace.run.run import Run
 
 __all__ = ["BUNDLE", "FORMATS", "format_of", "write_trace"]
@@ -61,7 +61,7 @@ def write_trace(
     Raises:
         OSError: *path* cannot be written; the caller removes the partial file.
     """
-    from dptrace.export.aligned_run import without_alignment
+    from dptrace.export.tracks import without_alignment
 
     aligned_run = aligned_run or without_alignment(run)
     with path.open("wb") as file:

@@ -2,25 +2,328 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.exposed_wait import CallWaits, ExposedWait
+from dptrace.analysis.cross_rank.transfers import CallWaits, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.analysis.per_gpu.labels import PART_LABELS
-from dptrace.analysis.per_gpu.split import FIGURES, Part, Segments, Split, exposure, partition
-from dptrace.core.intervals import Int64, unique
-from dptrace.core.units import encodable
-from dptrace.export.aligned_run import AlignedRun, Members, Shift
-from dptrace.export.counters import Counter, counters
-from dptrace.export.lane_packing import assign_lanes
+from dptrace.analysis.per_gpu.split import FIGURES, PART_LABELS, Part, Segments, Split, exposure, partition
+from dptrace.core.intervals import Int64, IntervalSet, union, unique
+from dptrace.core.units import duration, encodable, signed_duration
 from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
-__all__ = ["Argument", "Process", "Track", "earliest", "processes"]
+if TYPE_CHECKING:
+    from dptrace.analysis.cross_rank.clocks import Clocks
+    from dptrace.analysis.cross_rank.transfers import Timing
+    from dptrace.analysis.matching.match import Matches
+
+__all__ = [
+    "AlignedRun",
+    "Argument",
+    "Counter",
+    "Members",
+    "Process",
+    "Shift",
+    "Track",
+    "align_run",
+    "assign_lanes",
+    "counters",
+    "earliest",
+    "members_of",
+    "processes",
+    "shifts_of",
+    "without_alignment",
+]
+
+
+# Assign overlapping slices to lanes, for formats in which the slices of a track must not overlap.
+
+
+def assign_lanes(start_ns: Int64, end_ns: Int64) -> NDArray[np.int32]:
+    """Assign each slice to the lowest lane on which nothing else is running.
+
+    The slices are sorted by start. Perfetto and Chrome require the slices of one thread to nest, so a kernel that
+    starts before the previous one on its stream has ended needs another lane::
+
+        slice   A  0..10   B  4..6   C  5..12   D  6..8   E  12..20   F  20..30
+
+        lane 0  A  0..10                                  E  12..20   F  20..30
+        lane 1             B  4..6              D  6..8
+        lane 2                       C  5..12
+
+    A takes lane 0, which is busy for B and C; D follows B, which ends at 6; when E starts, all lanes are free and it
+    takes the lowest. E and F overlap nothing (a slice may start where another ends). Only clusters like A to D enter
+    the loop, so a stream without overlap costs one comparison per slice; the worst case is O(n log n).
+    """
+    lane = np.zeros(len(start_ns), np.int32)
+    if not len(start_ns):
+        return lane
+    reach = np.maximum.accumulate(end_ns)
+    begins = np.concatenate(([True], start_ns[1:] >= reach[:-1]))
+    firsts = np.flatnonzero(begins)
+    lasts = np.append(firsts[1:], len(start_ns))
+    crowded = lasts - firsts > 1
+    for first, last in zip(firsts[crowded].tolist(), lasts[crowded].tolist(), strict=True):
+        lane[first:last] = _pack(start_ns[first:last].tolist(), end_ns[first:last].tolist())
+    return lane
+
+
+def _pack(starts: list[int], ends: list[int]) -> list[int]:
+    """Assign lanes within one cluster, with the running slices in a heap by end."""
+    running: list[tuple[int, int]] = []
+    free: list[int] = []
+    lanes: list[int] = []
+    for start, end in zip(starts, ends, strict=True):
+        while running and running[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(running)[1])
+        # Every lane is either running or free, so without a free lane the number of running ones is the next.
+        lane = heapq.heappop(free) if free else len(running)
+        heapq.heappush(running, (end, lane))
+        lanes.append(lane)
+    return lanes
+
+
+# Align the ranks of a run for one trace: a common clock, and each rank's wait and transfer in matched collectives.
+
+
+_MAX_LISTED = 8
+"""Ranks that one line names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """The correction that moves one GPU's times onto the common clock."""
+
+    rank: int
+    by_ns: int = 0
+    """Offset added in the middle of its recording."""
+    uncertainty_ns: int = 0
+    move: Callable[[Int64], Int64] | None = None
+    """Maps times to the common clock; None where the correction is smaller than its uncertainty."""
+
+    def __call__(self, times: Int64) -> Int64:
+        """Move times, keeping their order."""
+        return times if self.move is None else self.move(times)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} by {signed_duration(self.by_ns)} ± {duration(self.uncertainty_ns)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """A timeline's matched communication intervals: the collective of each, and its wait and transfer."""
+
+    interval: Int64
+    """Indices of the intervals in the timeline; the other columns have one entry for each."""
+    instance: Int64
+    """Number of the collective instance, from 1, the same on every rank; 0 without a counterpart on another rank."""
+    seq: Int64
+    """Sequence number of the instance in its group; -1 where unknown, as in the columns below."""
+    wait_ns: Int64
+    transfer_ns: Int64
+    busbw_gbps: NDArray[np.float64]
+
+    def row_of_interval(self, count: int) -> Int64:
+        """Return, for each of the timeline's *count* intervals, its row in the columns; their length for no row."""
+        rows = np.full(count, len(self.interval), np.int64)
+        rows[self.interval] = np.arange(len(self.interval))
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRun:
+    """The shift and the matched collectives of each timeline of a run, in the same order."""
+
+    shifts: tuple[Shift, ...]
+    members: tuple[Members, ...]
+    aligned: bool = False
+    """Whether the clocks were compared."""
+    notes: tuple[str, ...] = ()
+    """What could not be matched, a sentence each."""
+    unconnected_ranks: tuple[int, ...] = ()
+    """Ranks that share no collective with the first, so that their clocks may be off by any amount."""
+
+    @property
+    def clock_summary(self) -> str:
+        """Which clocks are corrected and by how much, in one line."""
+        if not self.aligned:
+            return "clocks as recorded: no offset between ranks was corrected"
+        moved = list(dict.fromkeys(str(shift) for shift in self.shifts if shift.move is not None))
+        summary = (
+            f"clocks aligned: {_list(moved)}" if moved else "clocks as recorded: no offset exceeds its uncertainty"
+        )
+        if self.unconnected_ranks:
+            summary += f"; unknown offset, no shared collective: rank {_list(list(map(str, self.unconnected_ranks)))}"
+        return summary
+
+
+def _list(texts: list[str]) -> str:
+    more = len(texts) - _MAX_LISTED
+    return ", ".join(texts[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def without_alignment(run: Run) -> AlignedRun:
+    """Return an aligned run that leaves every rank as recorded, with no matched collectives."""
+    return AlignedRun(
+        tuple(Shift(timeline.rank) for timeline in run.timelines),
+        tuple(_NO_MEMBERS for _ in run.timelines),
+    )
+
+
+_NONE = np.empty(0, np.int64)
+_NO_MEMBERS = Members(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE.astype(np.float64))
+
+
+def align_run(run: Run, align: bool = True) -> AlignedRun:
+    """Put the ranks of *run* on one clock and list each rank's collectives, from the run's cross-rank analysis.
+
+    Args:
+        align: correct the clocks; otherwise all times stay as recorded.
+    """
+    if len(run.timelines) < 2:
+        return without_alignment(run)
+    across = run.cross_rank
+    members = members_of(run, across.matches, across.timing)
+    if not align:
+        return replace(without_alignment(run), members=members, notes=across.matches.notes)
+    first = across.clocks.reference[0]
+    references = across.clocks.reference.tolist()
+    unknown = [t.rank for t, other in zip(run.timelines, references, strict=True) if other != first]
+    return AlignedRun(shifts_of(run, across.clocks), members, True, across.matches.notes, tuple(dict.fromkeys(unknown)))
+
+
+def shifts_of(run: Run, clocks: Clocks) -> tuple[Shift, ...]:
+    """Return the clock correction of each timeline: none where it is not larger than its uncertainty.
+
+    A drift that changes the offset by less than the uncertainty is ignored too: then the clock is only shifted, and
+    every duration stays as recorded.
+    """
+    return tuple(_shift(timeline, clocks, number) for number, timeline in enumerate(run.timelines))
+
+
+def _shift(timeline: Timeline, clocks: Clocks, number: int) -> Shift:
+    times = np.concatenate((timeline.start_ns, timeline.end_ns, timeline.windows.bounds))
+    if not len(times):
+        return Shift(timeline.rank)
+    low, high = int(times.min()), int(times.max())
+    moments = np.array([low, (low + high) // 2, high], np.int64)
+    first, middle, last = (clocks.align(number, moments) - moments).tolist()
+    uncertainty = int(clocks.uncertainty_ns[number])
+    if max(map(abs, (first, middle, last))) <= uncertainty:
+        return Shift(timeline.rank, middle, uncertainty)
+    if abs(last - first) <= uncertainty:
+        return Shift(timeline.rank, middle, uncertainty, lambda times: times + middle)
+    return Shift(timeline.rank, middle, uncertainty, lambda times: clocks.align(number, times))
+
+
+def members_of(run: Run, matches: Matches, timing: Timing) -> tuple[Members, ...]:
+    """Return the matched collectives of each timeline."""
+    several = np.diff(matches.first) > 1
+    number = np.where(several, np.arange(1, len(several) + 1), 0)
+    seq = np.array([collective.seq for collective in matches.collectives], np.int64)
+    # A collective seen on one rank only says nothing about waiting.
+    transfer = np.where(several, timing.transfer_ns, -1)
+    busbw = np.where(several & (timing.busbw >= 0), timing.busbw / 1e9, -1.0).round(6)
+    members = []
+    for device, timeline in enumerate(run.timelines):
+        rows = np.flatnonzero(matches.device == device)
+        interval = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)[matches.index[rows]]
+        instance = matches.instance[rows]
+        members.append(
+            Members(
+                interval=interval,
+                instance=number[instance],
+                seq=seq[instance],
+                wait_ns=np.where(several[instance], timing.wait_ns[rows], -1),
+                transfer_ns=transfer[instance],
+                busbw_gbps=busbw[instance],
+            )
+        )
+    return tuple(members)
+
+
+# Counters over time next to the slices: bytes in flight, overlap, and the launch queue.
+
+
+COUNTER_CHUNK = 1 << 16
+"""Points that a writer converts to Python objects at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A value that changes at certain times."""
+
+    name: str
+    unit: str
+    """The unit; ``bytes`` are formatted as sizes."""
+    time_ns: Int64
+    """Ascending and unique."""
+    value: Int64
+    """The value from that time on; neighbors differ."""
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+    def chunks(self) -> Iterator[Counter]:
+        """Split the counter into parts of at most CHUNK points."""
+        for first in range(0, len(self), COUNTER_CHUNK):
+            part = slice(first, first + COUNTER_CHUNK)
+            yield Counter(self.name, self.unit, self.time_ns[part], self.value[part])
+
+    def shifted(self, shift: Shift) -> Counter:
+        """Return the counter on the common clock."""
+        return Counter(self.name, self.unit, shift(self.time_ns), self.value)
+
+
+def counters(timeline: Timeline, pieces: Segments) -> Iterator[Counter]:
+    """Yield the counters of a GPU; one for which the file has no data is left out, not drawn as zero.
+
+    Args:
+        pieces: its communication, cut into exposed and overlapped pieces.
+    """
+    comm = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
+    size = np.array([*(known.bytes for known in timeline.collectives), 0], np.int64)[timeline.collective[comm]]
+    if np.any(size):
+        yield _line("bytes in flight", "bytes", timeline.start_ns[comm], timeline.end_ns[comm], size)
+    if len(comm):
+        hidden = pieces.part == 0
+        yield _overlap(int(timeline.start_ns[comm[0]]), union(pieces.start_ns[hidden], pieces.end_ns[hidden]))
+    known = np.flatnonzero((timeline.launch_ns != UNKNOWN) & (timeline.launch_ns <= timeline.start_ns))
+    if len(known):
+        one = np.ones(len(known), np.int64)
+        yield _line("launch queue", "launched", timeline.launch_ns[known], timeline.start_ns[known], one)
+
+
+def _line(name: str, unit: str, start_ns: Int64, end_ns: Int64, weight: Int64) -> Counter:
+    """Sum the weights of the intervals that are running."""
+    time, step = np.concatenate((start_ns, end_ns)), np.concatenate((weight, -weight))
+    order = np.argsort(time, kind="stable")
+    time, height = time[order], np.cumsum(step[order])
+    # Keep the last value of each time, and of those the ones that differ from the value before.
+    last = np.append(time[1:] != time[:-1], True)[: len(time)]
+    time, height = time[last], height[last]
+    new = np.diff(height, prepend=0) != 0
+    return Counter(name, unit, time[new], height[new])
+
+
+def _overlap(first: int, hidden: IntervalSet) -> Counter:
+    """Return whether communication runs under compute, 1 or 0, from the first communication on."""
+    time = np.stack(hidden, axis=1).ravel()
+    value = np.arange(1, len(time) + 1, dtype=np.int64) % 2
+    before = [] if len(time) and time[0] == first else [first]
+    return Counter(
+        "communication overlapped",
+        "of 1",
+        np.concatenate((np.array(before, np.int64), time)),
+        np.concatenate((np.zeros(len(before), np.int64), value)),
+    )
+
 
 CHUNK = 1 << 15
 """Slices that a writer converts to Python objects at once."""

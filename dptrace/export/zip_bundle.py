@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import IO, Any, cast
 
 from dptrace.errors import DptraceError
-from dptrace.export.aligned_run import AlignedRun
+from dptrace.export.tracks import AlignedRun
 from dptrace.run.run import Run
 
 __all__ = ["MANIFEST", "write_bundle"]

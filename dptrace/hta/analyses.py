@@ -3,21 +3,78 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path, PurePath
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 
+from dptrace.core.files import check_output
 from dptrace.core.patterns import matches
 from dptrace.errors import DptraceError, UsageError
 from dptrace.hta.options import ANALYSES, Options
-from dptrace.hta.overlays import check_overlay, frequent_sequences
-from dptrace.hta.silence import captured_figures, silence_hta
-from dptrace.hta.trace_analysis import analysis_of, parsed_trace
+from dptrace.hta.trace_analysis import analysis_of, captured_figures, parsed_trace, silence_hta
 from dptrace.readers.discovery import Sources
 
-__all__ = ["Result", "analyze", "plain_records"]
+__all__ = ["Result", "analyze", "frequent_sequences", "plain_records"]
+
+
+# Write HTA's results into a copy of the trace, for Perfetto.
+
+
+_PREFIXES = {"critical-path": "overlaid_critical_path_", "frequent-sequences": "overlaid_"}
+
+
+def check_overlay(name: str, trace: Any, rank: int, folder: str, force: bool) -> None:
+    """Check the target of an overlay before any work, and create its folder.
+
+    Raises:
+        UsageError: the file exists and *force* is not given, the command reads it, or the folder cannot be created.
+    """
+    file = _target(name, trace, rank, folder)
+    try:
+        file.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: cannot be used as the folder of the overlaid trace: {error.strerror or error}. Name another."
+        ) from None
+    check_output(file, force)
+
+
+def _target(name: str, trace: Any, rank: int, folder: str) -> Path:
+    return Path(folder, _PREFIXES[name] + PurePath(trace.trace_files[rank]).name)
+
+
+def frequent_sequences(
+    analysis: Any, operator: str, rank: int, draw: bool, folder: str | None, chosen: dict[str, Any]
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Find the kernel sequences that an operator launches most often; also return the overlaid trace, if any.
+
+    HTA always writes that trace and reads the whole file again for it; without *folder*, both are suppressed.
+    """
+    if folder is not None:
+        frame = analysis.get_frequent_cuda_kernel_sequences(operator, folder, rank=rank, visualize=draw, **chosen)
+        return frame, (str(_target("frequent-sequences", analysis.t, rank, folder)),) if len(frame) else ()
+    with TemporaryDirectory(prefix="dptrace.") as nowhere, _no_overlay(analysis.t):
+        return analysis.get_frequent_cuda_kernel_sequences(operator, nowhere, rank=rank, visualize=draw, **chosen), ()
+
+
+@contextmanager
+def _no_overlay(trace: Any) -> Iterator[None]:
+    from hta.analyzers.cuda_kernel_analysis import CudaKernelAnalysis
+
+    overlay = CudaKernelAnalysis.__dict__["_overlay_frequent_patterns_with_trace"]
+    CudaKernelAnalysis._overlay_frequent_patterns_with_trace = classmethod(lambda cls, *args, **kwargs: {})
+    trace.write_raw_trace = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        CudaKernelAnalysis._overlay_frequent_patterns_with_trace = overlay
+        del trace.write_raw_trace
+
 
 Tables = dict[str, pd.DataFrame]
 

@@ -19,8 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dptrace.errors import DptraceError, TraceError
-from dptrace.hta.event_frame import ArgColumn, EventFrame
-from dptrace.hta.rank_frames import read_ranks
+from dptrace.hta.event_frame import ArgColumn, EventFrame, read_ranks
 from dptrace.readers.discovery import Sources
 
 __all__ = ["COMPATIBLE_WITH", "HtaCompat", "hta_compat"]

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.files import atomic_write
 from dptrace.errors import DptraceError
-from dptrace.hta.event_frame import ArgColumn, EventFrame
-from dptrace.hta.rank_frames import read_ranks
+from dptrace.hta.event_frame import ArgColumn, EventFrame, read_ranks
 from dptrace.readers.discovery import Sources
 from dptrace.readers.formats import pieces
 from dptrace.readers.source import Source

@@ -2,28 +2,114 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.array_file import CorruptArrayFile
 from dptrace.core.intervals import unique
 from dptrace.core.patterns import matches
+from dptrace.core.subprocess_pool import available_cores, run_parallel
 from dptrace.core.units import plural, sanitize
-from dptrace.load.local import read_files
+from dptrace.errors import DptraceError
+from dptrace.load import rank_file
 from dptrace.load.options import ReadOptions
-from dptrace.load.rank_file import RankFile
-from dptrace.load.rereader import FileRereader
+from dptrace.load.rank_file import FileRereader, RankFile, load_rank_file
 from dptrace.readers.communication import communication_names
 from dptrace.readers.discovery import assign_ranks, collect, find
-from dptrace.readers.source import redact
+from dptrace.readers.source import Source, redact
+from dptrace.readers.storage import file_identity
 from dptrace.run.run import Run
 from dptrace.timeline.build import NO_GPU_EVENTS
 from dptrace.timeline.host_calls import OPERATOR_CALLS
 from dptrace.timeline.model import Timeline
 
-__all__ = ["open_run"]
+__all__ = ["is_small", "open_run", "read_files"]
+
+
+# Read all files of a run in parallel, from the cache where possible, on this machine's cores or a Dask cluster.
+
+
+_BYTES_PER_PROCESS = 2 << 20
+"""Compressed bytes that take about as long to read as another process takes to start."""
+
+
+def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator[tuple[int, RankFile | DptraceError]]:
+    """Read the files; yield each file's index with its figures or its error, as they arrive.
+
+    Raises:
+        DptraceError: reading failed for a reason outside the files, such as an unreachable Dask cluster.
+    """
+    if read_options.dask is not None:
+        from dptrace.load.dask import read_on_cluster
+
+        yield from read_on_cluster(sources, read_options)
+        return
+    # Only this process can read a pipe.
+    jobs = 1 if any(source.single_pass for source in sources) else read_options.jobs or _process_count(sources)
+    if jobs == 1 or len(sources) == 1:
+        for index, source in enumerate(sources):
+            try:
+                result: RankFile | DptraceError = load_rank_file(source, read_options, jobs)[0]
+            except DptraceError as error:
+                result = error
+            yield index, result
+        return
+    # Figures are small enough to be sent; arrays go through a folder.
+    with nullcontext("") if read_options.figures_only else _temporary() as folder:
+        read = partial(_read, read_options=read_options, folder=folder, parent_pid=os.getpid())
+        for index, answer in run_parallel(read, sources, jobs):
+            yield index, _map_result(answer, sources[index], read_options) if isinstance(answer, Path) else answer
+
+
+def _temporary() -> AbstractContextManager[str]:
+    # A run of one file needs none.
+    from tempfile import TemporaryDirectory
+
+    return TemporaryDirectory(prefix="dptrace.", ignore_cleanup_errors=True)
+
+
+def _map_result(entry: Path, source: Source, read_options: ReadOptions) -> RankFile:
+    """Map the arrays that another process wrote."""
+    try:
+        return rank_file.read(entry, RankFile).with_path(source.address)
+    except (OSError, CorruptArrayFile):  # the disk was full, or the cache was cleared meanwhile
+        return load_rank_file(source, replace(read_options, cache=False))[0]
+
+
+def _process_count(sources: Sequence[Source]) -> int:
+    """Return the number of processes that reading benefits from."""
+    if len(sources) == 1:
+        return available_cores()
+    size = sum(_weight(source) for source in sources)
+    return max(1, min(available_cores(), len(sources), size // _BYTES_PER_PROCESS))
+
+
+def _weight(source: Source) -> int:
+    identity = file_identity(source)
+    size = identity[1] if identity else _BYTES_PER_PROCESS
+    assert isinstance(size, int)
+    return size if source.name.endswith(".gz") else size // 12
+
+
+def _read(source: Source, read_options: ReadOptions, folder: str, parent_pid: int) -> RankFile | Path:
+    """Read one file; in another process than the parent, write the arrays to a file that the parent maps."""
+    file, entry = load_rank_file(source, read_options)
+    if read_options.figures_only or os.getpid() == parent_pid:
+        return file
+    if entry is None:
+        entry = Path(folder, uuid4().hex)
+        rank_file.write(file, entry)
+    return entry
+
 
 Progress = Callable[[int, int, str], None]
 _ELSEWHERE = re.compile(r"\d+ of \d+ ranks are here; (?:add|read) those of other machines .*")
@@ -151,3 +237,27 @@ def _missing(ranks: Sequence[int], world_size: int) -> list[str]:
     listed = ", ".join(map(str, first)) + (f" and {absent - len(first):,} more" if absent > len(first) else "")
     word = "rank" if absent == 1 else "ranks"
     return [f"The job had {plural(world_size, 'rank')}; no trace was read for {word} {listed}."]
+
+
+# How large the files of a run are, before they are read.
+
+
+_MAX_BYTES = 40_000_000
+_COMPRESSED = 10
+"""How many bytes of JSON a compressed byte holds, about."""
+_COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip", ".tgz")
+
+
+def is_small(files: Iterable[Source]) -> bool:
+    """Return whether files hold less than 40 MB together, some 200,000 events: gains take a second at most.
+
+    Files that are not on this machine, and pipes, are not small.
+    """
+    total = 0
+    for path in dict.fromkeys(source.container for source in files if not source.single_pass):
+        try:
+            size = Path(path).stat().st_size
+        except OSError:
+            return False
+        total += size * (_COMPRESSED if path.lower().endswith(_COMPRESSIONS) else 1)
+    return all(not source.single_pass and not source.remote for source in files) and total <= _MAX_BYTES

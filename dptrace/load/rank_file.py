@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
+from dptrace.core.array_file import CorruptArrayFile, dumps, load
+from dptrace.core.files import cache_folder, open_part, stale_parts
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import sanitize
-from dptrace.load import cache
+from dptrace.errors import DptraceError
 from dptrace.load.options import ReadOptions
 from dptrace.readers.discovery import refuse_damage
 from dptrace.readers.kineto.reader import read_trace
@@ -18,9 +27,209 @@ from dptrace.readers.source import Source
 from dptrace.readers.storage import file_identity
 from dptrace.readers.trace import Trace
 from dptrace.timeline.build import build_timelines
-from dptrace.timeline.host_calls import OPERATOR_CALLS, OperatorCalls, operator_calls
+from dptrace.timeline.host_calls import OPERATOR_CALLS, OperatorCalls, Result, SecondPass, operator_calls
 
-__all__ = ["RankFile", "load_rank_file"]
+__all__ = [
+    "CacheSummary",
+    "FileRereader",
+    "RankFile",
+    "cache_summary",
+    "fetch",
+    "index_entry",
+    "load_rank_file",
+    "read",
+    "store",
+    "write",
+]
+
+
+# Cache parsed traces, and the indices of charts: one file per trace or run in the user's cache folder.
+#
+# An entry is named by a digest of everything it depends on: the trace's path, size and modification time, the options
+# it was read with, and dptrace's own code. A trace whose entry is missing, outdated or damaged is read again.
+
+
+Value = TypeVar("Value")
+
+_LIMIT = 4 << 30
+"""Total bytes of the entries; beyond it, the least recently used are removed."""
+_FIGURE_ROOMS = ("core", "readers", "timeline", "model", "analysis", "load")
+"""The packages whose code determines the contents of an entry."""
+_CHART_ROOMS = (*_FIGURE_ROOMS, "run", "viewers")
+"""The same for the index of a chart."""
+
+# The folder may hold other files, so that only files with dptrace's own names are counted and removed.
+_ENTRY = re.compile(r"[0-9a-f]{32}\.(rank|tiles)")
+_PAGE = re.compile(r".+-[0-9a-f]{8}\.html")
+
+
+class CacheSummary(msgspec.Struct, frozen=True):
+    """The cache folder, and the number and size of dptrace's files in it."""
+
+    folder: Path
+    traces: int = 0
+    trace_bytes: int = 0
+    """Parsed traces, indices of charts, and what interrupted processes left of both."""
+    pages: int = 0
+    page_bytes: int = 0
+    """Pages that ``dptrace view`` wrote without ``-o``."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all files."""
+        return self.trace_bytes + self.page_bytes
+
+
+def cache_summary(remove: bool = False) -> CacheSummary:
+    """Count the cached traces and pages.
+
+    Args:
+        remove: also remove them, and abandoned partial files, and count what was removed. Files of other programs in
+            the folder stay, and so do files that cannot be removed.
+    """
+    folder = cache_folder()
+    counts = {".rank": 0, ".tiles": 0, ".part": 0, ".html": 0}
+    sizes = dict(counts)
+    for path in _own_files(folder):
+        with suppress(OSError):
+            size = path.stat().st_size
+            if remove:
+                path.unlink()
+            counts[path.suffix] += 1
+            sizes[path.suffix] += size
+    traces = sizes[".rank"] + sizes[".tiles"] + sizes[".part"]
+    return CacheSummary(folder, counts[".rank"], traces, counts[".html"], sizes[".html"])
+
+
+def _own_files(folder: Path) -> Iterator[Path]:
+    """Yield dptrace's files in the cache folder: entries, pages, and abandoned partial files of both."""
+    for place, kind in ((folder, _ENTRY), (folder / "pages", _PAGE)):
+        try:
+            files = sorted(path for path in place.iterdir() if path.is_file() and not path.is_symlink())
+        except OSError:  # no such folder, or no permission
+            continue
+        yield from (path for path in files if kind.fullmatch(path.name))
+        yield from stale_parts(place)
+
+
+def fetch(source: Source, key: Sequence[object], type: type[Value]) -> tuple[Value | None, Path | None]:
+    """Return the value stored for this file and these options, and its entry; (None, None) without one."""
+    if (entry := _entry(source, key)) is None:
+        return None, None
+    try:
+        value = read(entry, type)
+        os.utime(entry)  # marks it as recently used
+        return value, entry
+    except CorruptArrayFile:
+        with suppress(OSError):
+            entry.unlink()
+    except OSError:
+        pass
+    return None, None
+
+
+def store(source: Source, key: Sequence[object], value: object, identity: object) -> Path | None:
+    """Store *value* and return its entry; None where it cannot be stored (no space, no permission).
+
+    Args:
+        identity: the source's identity before it was read; nothing is stored for a file that has changed since.
+    """
+    entry = _entry(source, key)
+    if entry is None or identity != file_identity(source):
+        return None
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write(value, entry)
+        _evict(entry)
+    except OSError:
+        return None
+    return entry
+
+
+def read(entry: Path, type: type[Value]) -> Value:
+    """Read what :func:`write` wrote.
+
+    Raises:
+        CorruptArrayFile: the file was changed, or is a copy of another entry.
+        OSError: it cannot be read.
+    """
+    name, value = load(entry, tuple[str, type])  # type: ignore[valid-type]
+    if name != entry.name:
+        raise CorruptArrayFile(f"it is {name}")
+    return value
+
+
+def write(value: object, path: Path) -> None:
+    """Write *value* to *path* atomically, with the file's name, so that a renamed or copied entry is not read."""
+    temporary, file = open_part(path.parent)
+    with file:
+        try:
+            file.writelines(dumps((path.name, value)))
+            file.flush()
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _entry(source: Source, key: Sequence[object]) -> Path | None:
+    identity = file_identity(source)
+    if identity is None:
+        return None
+    return cache_folder() / f"{_digest((_code(), identity, tuple(key)))}.rank"
+
+
+def index_entry(sources: Sequence[Source], key: Sequence[object]) -> Path | None:
+    """Return the file that keeps the index of a run's chart, which may not exist, in a folder that does.
+
+    None where the identity of a source is not known, or the folder can't be created.
+
+    Args:
+        sources: all files of the run.
+        key: how they were read, and what of them is shown.
+    """
+    identities = [file_identity(source) for source in sources]
+    if None in identities:
+        return None
+    entry = cache_folder() / f"{_digest((_code(_CHART_ROOMS), identities, tuple(key)))}.tiles"
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if entry.exists():
+            os.utime(entry)  # marks it as recently used
+        _evict(entry)
+    except OSError:
+        return None
+    return entry
+
+
+def _digest(value: object) -> str:
+    return blake2b(repr(value).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+@cache
+def _code(rooms: tuple[str, ...] = _FIGURE_ROOMS) -> str:
+    """Return a digest of the code that computes figures: an entry from other code does not match."""
+    digest = blake2b(digest_size=16)
+    root = Path(__file__).resolve().parents[1]
+    for path in sorted(path for room in rooms for path in (root / room).rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _evict(newest: Path) -> None:
+    """Remove the least recently used entries beyond the limit."""
+    entries = []
+    for path in newest.parent.iterdir():
+        with suppress(OSError):
+            if _ENTRY.fullmatch(path.name):
+                status = path.stat()
+                entries.append((status.st_mtime, status.st_size, path))
+    room = _LIMIT - sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
+        if room >= 0 or path == newest:
+            break
+        with suppress(OSError):
+            path.unlink()
+        room += size
 
 
 class RankFile(msgspec.Struct, frozen=True):
@@ -56,14 +265,14 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
     """
     patterns, cached = read_options.comm_patterns, read_options.cache
     key, identity = (source.name, patterns), file_identity(source) if cached else None
-    file, entry = cache.fetch(source, key, RankFile) if cached else (None, None)
+    file, entry = fetch(source, key, RankFile) if cached else (None, None)
     if file is not None:
         file = file.with_path(source.address)
     else:
         trace = read_trace(source, jobs, patterns, operators=read_options.operators)
         devices = tuple(map(figures_of, build_timelines(trace, trace.rank or 0, patterns)))
         file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage)
-        entry = cache.store(source, key, file, identity) if cached else None
+        entry = store(source, key, file, identity) if cached else None
         if trace.operators is not None:
             file = _with_operators(file, trace, source, read_options, identity)
     if read_options.strict:
@@ -78,6 +287,49 @@ def _with_operators(
     operators = operator_calls(trace)
     if read_options.cache and len(operators) <= OPERATOR_CALLS.most_cached:
         key = (source.name, OPERATOR_CALLS.name, read_options.comm_patterns)
-        if cache.store(source, key, operators, identity) is not None:
+        if store(source, key, operators, identity) is not None:
             return file
     return replace(file, operators=operators)
+
+
+# Read the files of a run again, for what its figures do not need: a rank at a time, on request.
+
+
+_MOST_HELD = 8_000_000
+"""Events of the ranks that are held in memory, except for one that has more."""
+
+
+class FileRereader(msgspec.Struct, frozen=True):
+    """Reads files again; it holds what it read last."""
+
+    files: tuple[Source, ...]
+    read_options: ReadOptions
+    held: dict[tuple[str, str], Any] = {}
+    """Results by path and name of the reading."""
+
+    def __call__(self, path: str, reading: SecondPass[Result]) -> Result | None:
+        """Return what the file at *path* holds; None where it can't be read a second time."""
+        held, key = self.held, (path, reading.name)
+        if key not in held:
+            source = next((one for one in self.files if sanitize(one.address) == path), None)
+            held[key] = None if source is None or source.single_pass else self._read(source, reading)
+            while len(held) > 1 and sum(len(result or ()) for result in held.values()) > _MOST_HELD:
+                del held[next(iter(held))]
+        result: Result | None = held[key]
+        return result
+
+    @collection_paused()
+    def _read(self, source: Source, reading: SecondPass[Result]) -> Result | None:
+        patterns, cached = self.read_options.comm_patterns, self.read_options.cache
+        key = (source.name, reading.name, patterns)
+        result = fetch(source, key, reading.type)[0] if cached else None
+        if result is not None:
+            return result
+        try:
+            identity = file_identity(source) if cached else None
+            result = reading.read(source, patterns)
+        except (DptraceError, OSError):  # the file has changed or gone since the run was opened
+            return None
+        if cached and len(result) <= reading.most_cached:
+            store(source, key, result, identity)
+        return result

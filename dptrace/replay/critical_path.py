@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from dptrace.analysis.per_gpu.step_grid import middle_step
+from dptrace.analysis.per_gpu.device import middle_step
 from dptrace.core.intervals import Int64
 from dptrace.errors import UsageError
 from dptrace.replay.graph.build import Model

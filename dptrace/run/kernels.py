@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dptrace.analysis.findings.finding import Finding
-    from dptrace.analysis.kernels.launches import LaunchFigures
+    from dptrace.analysis.kernels.attribution import LaunchFigures
     from dptrace.analysis.kernels.summary import KernelSummary
     from dptrace.analysis.per_gpu.device import DeviceFigures
     from dptrace.run.utilization import Workload
@@ -204,7 +204,7 @@ def kernel_summary(run: _Run, by: str, kind: str = "all", per_rank: bool = False
 
 def _with_roofline(run: _Run, summary: KernelSummary) -> KernelSummary:
     """Add to rows by operator and shape the shares of the GPU's peaks, and what all of them compute."""
-    from dptrace.analysis.kernels.roofline import counted_flops, roof_of, with_roofline
+    from dptrace.analysis.kernels.summary import counted_flops, roof_of, with_roofline
 
     roof = roof_of(run.timelines, None if run.workload is None else run.workload.peak_tflops)
     rows = [with_roofline(row, roof) for row in summary.rows]
@@ -245,7 +245,7 @@ def operator_calls_of(run: _Run, timeline: Timeline) -> OperatorCalls:
 
 def launch_table(run: _Run, per_rank: bool = False) -> tuple[list[dict[str, Any]], list[LaunchFigures]]:
     """Return the host time of each call, and the launch figures of each device."""
-    from dptrace.analysis.kernels.launches import host_rows, launch_figures
+    from dptrace.analysis.kernels.attribution import host_rows, launch_figures
 
     _check_intervals(run)
     if run.rereader is None:

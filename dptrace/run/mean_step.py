@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dptrace.analysis.cross_rank.exposed_wait import exposed_parts, sum_of_waits
+from dptrace.analysis.cross_rank.transfers import exposed_parts, sum_of_waits
+from dptrace.analysis.per_gpu.device import step_grid
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.analysis.per_gpu.step_grid import step_grid
 from dptrace.core.intervals import median
 from dptrace.run.cross_rank import CrossRankAnalysis
 

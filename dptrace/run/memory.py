@@ -12,8 +12,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.memory.figures import (
+from dptrace.analysis.memory.usage import (
+    KIND_LABELS,
+    MEMORY,
+    NOWHERE,
+    DeviceMemory,
     Group,
+    MemoryKind,
+    MemoryUse,
     Peak,
     alive_blocks,
     groups,
@@ -23,8 +29,6 @@ from dptrace.analysis.memory.figures import (
     phase_peaks,
     total_bytes,
 )
-from dptrace.analysis.memory.reading import MEMORY
-from dptrace.analysis.memory.usage import KIND_LABELS, NOWHERE, DeviceMemory, MemoryKind, MemoryUse
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import DptraceError

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.per_gpu.device import middle_step
 from dptrace.core.intervals import median
 from dptrace.run.run import Run
+from dptrace.run.select import cut_to_steps
 
-__all__ = ["NotableRank", "notable_ranks"]
+__all__ = ["NotableRank", "middle_step_of", "notable_ranks"]
+
 
 _NOTABLE = 0.01
 """Share of the run's wall time, or of a typical rank's figure, above which a difference is notable."""
@@ -69,3 +74,23 @@ def _most_typical(figures: dict[str, NDArray[np.float64]]) -> int:
     """Return the index of the device that is nearest to the median in all figures."""
     columns = [abs(values - median(values)) for values in figures.values()]
     return int(np.sum(columns, axis=0).argmin())
+
+
+# The part of a run that is one typical step.
+
+
+def middle_step_of(run: Run) -> Run:
+    """Return the part of a run with its step of median length, on the devices that have it; none if it has no steps.
+
+    As with :meth:`Run.select`, who waits for whom is known from the whole run.
+    """
+    name = middle_step(run.devices)
+    kept = [
+        cut_to_steps(number, device, place, place)
+        for number, device in enumerate(run.devices)
+        if name is not None and name in device.timeline.windows.names
+        for place in [device.timeline.windows.names.index(name)]
+    ]
+    devices = tuple(part.device for part in kept)
+    timelines = tuple(device.timeline for device in devices)
+    return replace(run, timelines=timelines, devices=devices, selected_from=(run, tuple(kept)))

@@ -12,10 +12,7 @@ from dptrace.analysis.per_gpu.split import Split
 from dptrace.errors import DptraceError
 from dptrace.run import tables
 from dptrace.run.kernels import KernelTables
-from dptrace.run.methods.memory import MemoryTables
-from dptrace.run.methods.renamed import RenamedMethods
-from dptrace.run.methods.utilization import UtilizationTables
-from dptrace.run.methods.what_ifs import WhatIfs
+from dptrace.run.methods import MemoryTables, RenamedMethods, UtilizationTables, WhatIfs
 from dptrace.timeline.model import Timeline
 
 if TYPE_CHECKING:
@@ -91,7 +88,7 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
         from dptrace.run.cross_rank import analyze_cross_rank
 
         if self.selected_from is not None:
-            from dptrace.run.restrict import restrict_analysis
+            from dptrace.run.select import restrict_analysis
 
             whole, kept = self.selected_from
             return restrict_analysis(

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from dptrace.analysis.cross_rank.clocks import Clocks
+from dptrace.analysis.cross_rank.stragglers import Delay, Stragglers
+from dptrace.analysis.cross_rank.transfers import Latency, Timing
+from dptrace.analysis.findings.detect import Finding
+from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
+from dptrace.core.intervals import Int64
 from dptrace.errors import UsageError
+from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.timeline.model import Timeline
 from dptrace.timeline.steps import select_steps_with_mask
 
-__all__ = ["KeptDevice", "all_steps", "cut_to_steps", "numbers_of_ranks", "selection_note", "step_number", "with_steps"]
+__all__ = [
+    "KeptDevice",
+    "all_steps",
+    "cut_to_steps",
+    "numbers_of_ranks",
+    "restrict_analysis",
+    "selection_note",
+    "step_number",
+    "with_steps",
+]
 
 
 def numbers_of_ranks(path: str, devices: Sequence[DeviceFigures], ranks: Collection[int]) -> tuple[int, ...]:
@@ -94,3 +113,132 @@ def cut_to_steps(number: int, device: DeviceFigures, first: int, last: int) -> K
     timeline, intervals = select_steps_with_mask(device.timeline, first, last)
     calls = intervals[device.timeline.collective >= 0]
     return KeptDevice(number, figures_of(timeline), slice(first, last + 1), calls)
+
+
+# The analysis of a part of a run, from that of all: who waits for whom does not depend on what is looked at.
+
+
+def restrict_analysis(
+    whole: CrossRankAnalysis, parts: Sequence[KeptDevice], metadata: Mapping[str, Any] | None = None
+) -> CrossRankAnalysis:
+    """Return the analysis of some devices and steps; figures remain those of the whole run.
+
+    Findings on all steps remain, too; those on some steps are found again.
+
+    Args:
+        parts: the devices to keep, in the order of their numbers.
+        metadata: the contents of ``run.json``.
+    """
+    kept = _Kept(whole.matches, parts)
+    part = replace(
+        whole,
+        devices=tuple(part.device for part in parts),
+        matches=kept.matches(),
+        clocks=kept.clocks(whole.clocks),
+        timing=kept.timing(whole.timing),
+        exposed_waits=tuple(whole.exposed_waits[part.number].select(part.steps, part.calls) for part in parts),
+        buckets=replace(whole.buckets, bucket=whole.buckets.bucket[kept.instances]) if whole.buckets else None,
+        names=tuple(name for name, stays in zip(whole.names, kept.instances.tolist(), strict=True) if stays),
+        latencies=tuple(latency for old in whole.latencies if len((latency := kept.latency(old)).instances)),
+        stragglers=kept.stragglers(whole.stragglers),
+        offsets=tuple(whole.clock_rows()[part.number] for part in parts),
+        findings=tuple(map(kept.finding, whole.findings)),
+    )
+    if all(one.steps == slice(None) for one in parts):
+        return part
+    return replace(part, findings=part.find(metadata))
+
+
+class _Kept:
+    """What stays of the matches of all devices, and under which number."""
+
+    def __init__(self, matches: Matches, parts: Sequence[KeptDevice]) -> None:
+        self._whole, self._numbers = matches, np.array([part.number for part in parts], np.int64)
+        self._device = np.full(len(matches.device_ids) + 1, -1, np.int32)  # -1 stays -1
+        self._device[self._numbers] = np.arange(len(parts))
+        self._steps = {name for part in parts for name in part.device.timeline.windows.names}
+        self._index = np.full(len(matches.index), -1, np.int32)
+        for part in parts:
+            own = matches.device == part.number
+            self._index[own] = np.where(part.calls, np.cumsum(part.calls) - 1, -1)[matches.index[own]]
+        self.members: NDArray[np.bool_] = self._index >= 0
+        count = np.add.reduceat(self.members.astype(np.int64), matches.first[:-1]) if len(matches) else np.empty(0, int)
+        self.instances: NDArray[np.bool_] = count > 0
+        self._count = count[self.instances]
+        self._instance = np.where(self.instances, np.cumsum(self.instances) - 1, -1)
+
+    def matches(self) -> Matches:
+        whole, rows, members = self._whole, self.instances, self.members
+        device_notes = [(int(self._device[device]), note) for device, note in whole.device_notes]
+        columns = ("kind", "bytes", "group", "step", "phase", "synchronizing", "size", "complete")
+        return replace(
+            whole,
+            device_ids=tuple(whole.device_ids[number] for number in self._numbers.tolist()),
+            collectives=tuple(c for c, stays in zip(whole.collectives, rows.tolist(), strict=True) if stays),
+            **{column: getattr(whole, column)[rows] for column in columns},
+            first=np.concatenate((np.zeros(1, np.int64), np.cumsum(self._count))),
+            device=self._device[whole.device[members]],
+            index=self._index[members],
+            **{column: getattr(whole, column)[members] for column in ("start_ns", "end_ns")},
+            unmatched=tuple(whole.unmatched[number] for number in self._numbers.tolist()),
+            device_notes=tuple((device, note) for device, note in device_notes if device >= 0),
+        )
+
+    def clocks(self, whole: Clocks) -> Clocks:
+        """Return the kept clocks; one whose reference is not kept has itself as reference, with the same offset."""
+        reference = self._device[whole.reference[self._numbers]]
+        columns = ("offset_ns", "drift_ppm", "at_ns", "uncertainty_ns", "collectives", "corrected", "misfit")
+        return replace(
+            whole,
+            **{column: getattr(whole, column)[self._numbers] for column in columns},
+            reference=np.where(reference >= 0, reference, np.arange(len(reference), dtype=np.int32)),
+        )
+
+    def timing(self, whole: Timing) -> Timing:
+        rows, members = self.instances, self.members
+        return replace(
+            whole,
+            **{column: getattr(whole, column)[rows] for column in ("transfer_ns", "algbw", "busbw")},
+            **{column: getattr(whole, column)[members] for column in ("wait_ns", "late_ns", "late_known")},
+            last=self._device[whole.last[rows]],
+        )
+
+    def latency(self, whole: Latency) -> Latency:
+        chosen = self.instances[whole.instances]
+        instances: Int64 = self._instance[whole.instances[chosen]]
+        return replace(whole, instances=instances, transfer_ns=whole.transfer_ns[chosen], slow=whole.slow[chosen])
+
+    def stragglers(self, whole: Stragglers) -> Stragglers:
+        """Return the late arrivals of the kept devices in the kept steps, with their delays."""
+        in_steps = np.isin(self._whole.step.astype(str), [*self._steps])
+        rows = (self._device[whole.device] >= 0) & (self.instances & in_steps)[whole.instance]
+        # Of some steps, a delay costs what the late arrivals there cost; of all steps, it keeps its cost.
+        cost = np.array([delay.cost_ns for delay in whole.delays])
+        kept = np.array([self._device[delay.device] >= 0 for delay in whole.delays], np.bool_)
+        if not in_steps.all():
+            kept &= np.isin(np.arange(len(kept)), whole.delay[rows])
+            cost = np.bincount(whole.delay[rows], whole.cost_ns[rows], len(kept))
+        number = np.cumsum(kept) - 1
+        delays = zip(whole.delays, kept.tolist(), cost.tolist(), strict=True)
+        return Stragglers(
+            instance=self._instance[whole.instance[rows]],
+            device=self._device[whole.device[rows]],
+            late_ns=whole.late_ns[rows],
+            cost_ns=whole.cost_ns[rows],
+            cause=tuple(cause for cause, stays in zip(whole.cause, rows.tolist(), strict=True) if stays),
+            delay=number[whole.delay[rows]],
+            delays=tuple(self._delay(delay, ns) for delay, stays, ns in delays if stays),
+        )
+
+    def _delay(self, whole: Delay, cost_ns: float) -> Delay:
+        collectives = [int(self._instance[i]) for i in whole.collectives if self._instance[i] >= 0]
+        waiting = tuple(int(self._device[d]) for d in whole.waiting if self._device[d] >= 0)
+        device = int(self._device[whole.device])
+        return dataclasses.replace(whole, device=device, waiting=waiting, collectives=collectives, cost_ns=cost_ns)
+
+    def finding(self, whole: Finding) -> Finding:
+        """Let the evidence name the collective by its new number; None if it is not kept."""
+        if not isinstance(instance := whole.evidence.get("instance"), int):
+            return whole
+        moved = int(self._instance[instance])
+        return replace(whole, evidence=whole.evidence | {"instance": moved if moved >= 0 else None})

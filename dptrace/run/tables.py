@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES, ExposedWait
+from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.split import FIGURES, Split, overlap_percent
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Split, overlap_percent
 from dptrace.core.units import milliseconds
 from dptrace.timeline.model import Phase, Timeline
 
@@ -166,7 +165,7 @@ def rank_dicts(
         groups: the process groups of the traces.
         metadata: the contents of run.json.
     """
-    from dptrace.analysis.matching.coordinates import coordinates
+    from dptrace.analysis.matching.calls import coordinates
     from dptrace.model.training.layout import held_activations
 
     mesh = coordinates(groups, metadata, max((device.timeline.rank for device in devices), default=-1) + 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES
+from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.commands.shared.main import cli
 from tests.support.kineto_files import KinetoFile, training_step
@@ -200,7 +200,7 @@ def test_small_runs_say_what_a_step_would_gain(tmp_path: Path) -> None:
 def test_large_runs_say_which_option_replays_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second reading takes time there, so it is made on request only."""
     write_job(tmp_path)
-    monkeypatch.setattr("dptrace.load.size._MAX_BYTES", 100)
+    monkeypatch.setattr("dptrace.load.open._MAX_BYTES", 100)
     result = run(tmp_path)
 
     assert "ould gain" not in result.stdout

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
 from dptrace.comparison.changes import PARTS
 from dptrace.comparison.compare import Comparison, compare
 from dptrace.errors import DptraceError
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
 from dptrace.run.run import Run
-from tests.comparison.test_step_kinds import half
+from tests.comparison.test_sides import half
 from tests.support.jobs import job, run_of
 from tests.support.real_traces import needs_real_traces, real
 

@@ -6,19 +6,36 @@ import dataclasses
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
 from dptrace.comparison.compare import Comparison, compare
-from dptrace.comparison.sides import make_sides
+from dptrace.comparison.sides import (
+    COLLECTIVE_VALUES,
+    devices_by_id,
+    differences,
+    drawn_differences,
+    incomparable,
+    kernel_name,
+    make_sides,
+    sample_run,
+    two_lengths,
+)
 from dptrace.comparison.summary import shared_notes
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.open import open_run
 from dptrace.run.run import Run
+from dptrace.timeline.model import COLUMNS, Phase, Timeline, Windows
+from dptrace.timeline.steps import select_steps
+from tests.support.builders import TimelineBuilder
 from tests.support.jobs import LENGTHS, job, run_of
 from tests.support.real_traces import needs_real_traces, real
+
+__all__ = ["alternating", "half"]
 
 
 def named(found: Comparison) -> dict[str, float]:
@@ -214,3 +231,312 @@ def test_no_row_moves_under_a_headline_without_a_difference(seed: int, factor: f
 
     assert calm == (not moved) or "but its parts differ" in found.summary()
     assert moved or not any(row.beyond for row in rows)
+
+
+# How two recordings differ in setup.
+
+
+def info(**changed: Any) -> dict[str, Any]:
+    options = {"batch_size": 256, "lr": 0.1, **changed.pop("options", {})}
+    return {"mode": "naive", "model": "small", "options": options, "versions": {"torch": "2.9"}, **changed}
+
+
+def test_nothing_is_said_of_what_is_alike() -> None:
+    """Nor of a run without run.json."""
+    a, b = job(metadata=info()), job(metadata=info())
+
+    assert [] == differences(a, b, [(0, 0), (1, 0)])
+    assert [] == differences(a, job(), [(0, 0), (1, 0)])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"mode": "ddp"}, "Mode: A naive, B ddp."),
+        ({"model": "large"}, "Model: A small, B large."),
+        ({"options": {"batch_size": 512}}, "Option batch size: A 256, B 512."),
+        ({"versions": {"torch": "2.10"}}, "Version of torch: A 2.9, B 2.10."),
+    ],
+)
+def test_what_run_json_shows_is_reported(changed: dict[str, Any], words: str) -> None:
+    """One sentence for each difference."""
+    assert [words] == differences(job(metadata=info()), job(metadata=info(**changed)), [(0, 0), (1, 0)])
+
+
+@pytest.mark.parametrize("strange", [[], "x", None, {"torch": {"a": 1}}, {1: 2}])
+def test_a_strange_run_json_does_no_harm(strange: object) -> None:
+    """It is somebody's file."""
+    odd = dict.fromkeys(info(), strange)
+
+    assert isinstance(differences(job(metadata=odd), job(metadata=info()), None), list)
+
+
+def test_world_sizes_ranks_and_devices_are_reported() -> None:
+    """World size, ranks that one lacks, no rank in common, CPU against GPU."""
+    a = job(ranks=4)
+    few = dataclasses.replace(a, timelines=a.timelines[:2], devices=())
+    cpu = run_of([replace(t, device=-1, device_name="CPU") for t in a.timelines])
+
+    assert "A had 4 ranks, B 2" in differences(a, job(ranks=2), None)[0]
+    assert "A had 1 rank, B 2" in differences(job(ranks=1), job(ranks=2), None)[0]
+    assert "2 of 4 ranks" in differences(a, few, [(0, 0), (1, 0)])[0]
+    assert (
+        "no rank in common" in differences(few, dataclasses.replace(a, timelines=a.timelines[2:], devices=()), None)[0]
+    )
+    assert ["A shows operators on CPUs", "Device: A CPU, B NVIDIA H100."] == [
+        text.partition(", B kernels")[0] for text in differences(cpu, a, [(rank, 0) for rank in range(4)])
+    ]
+
+
+def test_what_is_drawn_beside_each_other_shows_ranks_that_are_missing() -> None:
+    """Missing ranks, world sizes and models are listed, but not means, since each run is drawn as it is."""
+    a = job(ranks=4, metadata=info())
+    few = dataclasses.replace(a, timelines=a.timelines[:1], devices=())
+
+    assert [] == drawn_differences(a, a)
+    (note,) = drawn_differences(a, few)
+    assert "B: 1 of 4 ranks" in note
+    other = job(ranks=2, metadata=info(model="large"))
+    assert ["A had 4 ranks, B 2.", "Model: A small, B large."] == drawn_differences(a, other)
+
+
+def test_only_another_work_is_incomparable() -> None:
+    """CPUs against GPUs, another model, no backward; not another number of ranks, device, or option."""
+    a = job(metadata=info())
+    cpu = run_of([replace(t, device=-1, device_name="CPU") for t in a.timelines])
+    forward = run_of([TimelineBuilder(0).build()])
+    faster = run_of([replace(t, device_name="NVIDIA H200") for t in a.timelines], metadata=info(mode="ddp"))
+
+    assert "A shows operators on CPUs, B kernels on GPUs" == incomparable(cpu, a)
+    assert "A trained the model small, B large" == incomparable(a, job(metadata=info(model="large")))
+    assert "A has no backward, B has one" == incomparable(forward, a)
+    assert "B has no backward, A has one" == incomparable(a, forward)
+    assert "" == incomparable(a, faster) == incomparable(a, job(ranks=4))
+
+
+# The samples of one run.
+
+
+def test_figures_are_those_of_the_split() -> None:
+    """By rank and step, and the causes of idling with them."""
+    run = job(steps=4)
+    one = sample_run(run, devices_by_id(run))
+
+    assert {*FIGURES, *CAUSES} == set(one.figures)
+    assert (2, 4) == one.figures["wall_ns"].shape
+    assert run.splits[1].figures["backward_ns"].tolist() == one.figures["backward_ns"][1].tolist()
+
+
+def test_kernels_add_up_to_the_phases() -> None:
+    """One stream without overlap: the compute kernels' time is the step's compute time."""
+    run = job(steps=4)
+    one = sample_run(run, devices_by_id(run))
+    kernels = one.kernels()
+    compute = sum(one.figures[name].mean(axis=0) for name in FIGURES[:4])
+
+    assert {("compute", name) for name in ("gemm<float>(int)", "gemm_backward", "relu", "adam")} == set(kernels)
+    assert np.allclose(compute, sum(values[0] for values in kernels.values()))
+    assert all((values[1] == 1).all() for values in kernels.values())
+
+
+def test_collectives_add_up_to_the_communication() -> None:
+    """Exposed and overlapped time of the one sort of collective are the step's."""
+    run = job(steps=4)
+    one = sample_run(run, devices_by_id(run))
+    ((sort, values),) = one.collectives().items()
+
+    assert ("all_reduce", 4096, -1) == (sort.kind, sort.bytes, sort.seq)
+    assert np.allclose(values[1], one.figures["exposed_comm_ns"].mean(axis=0))
+    assert np.allclose(values[2], one.figures["overlapped_comm_ns"].mean(axis=0))
+    assert np.allclose(values[0], values[1] + values[2])
+    named = dict(zip(COLLECTIVE_VALUES, values, strict=True))
+    assert [1.0] * 4 == named["count"].tolist() == named["matched"].tolist()
+    assert np.allclose(named["transfer"] + named["wait"], named["duration"])
+
+
+def test_only_the_steps_that_all_ranks_have_are_taken() -> None:
+    """A note says how many there are."""
+    a, b = job(steps=6).timelines
+    b = replace(b, windows=Windows(b.windows.names[:4], b.windows.bounds[:5]), step=np.where(b.step > 3, -2, b.step))
+    run = run_of([a, b])
+    one = sample_run(run, devices_by_id(run))
+
+    assert ("ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7") == one.steps
+    assert "Only the 4 steps" in one.notes[0]
+    assert [4, 4] == [kernels.shape[1] for kernels in list(one.kernels().values())[:2]]
+
+
+def test_steps_without_a_common_name_are_taken_by_their_order() -> None:
+    """As when each rank counts from where its own recording began."""
+    a, b = job(steps=3).timelines
+    b = replace(b, windows=replace(b.windows, names=("x", "y", "z")))
+    one = sample_run(run_of([a, b]), {(0, 0), (1, 0)})
+
+    assert 3 == len(one.steps)
+    assert "by order" in one.notes[0]
+
+
+def test_an_outlier_is_left_out_unless_asked_for() -> None:
+    """With its length."""
+    run = job(steps=6, first=2)
+    one, whole = sample_run(run, devices_by_id(run)), sample_run(run, devices_by_id(run), every_step=True)
+
+    assert ["ProfilerStep#4"] == [name for name, _ in one.left_out]
+    assert 5 == len(one.steps)
+    assert (6, ()) == (len(whole.steps), whole.left_out)
+    assert one.left_out[0][1] > 1.9 * one.figures["wall_ns"].mean()
+
+
+def test_several_gpus_of_a_rank_are_distinguished() -> None:
+    """By their order."""
+    a, b = job(steps=3).timelines
+    run = run_of([a, replace(b, rank=0)])
+
+    assert [(0, 0), (0, 1)] == list(devices_by_id(run))
+
+
+def test_names_are_compared_without_what_compilers_spell_differently() -> None:
+    """Template arguments stay, since they distinguish kernels."""
+    assert kernel_name("void a::(anonymous namespace)::k<4>(int)") == kernel_name("a::<unnamed>::k<4>(int)")
+    assert kernel_name("k<4>()") != kernel_name("k<8>()")
+    assert "Cijk_Ailk" == kernel_name("Cijk_Ailk [clone .kd]")
+    assert "void " == kernel_name("void ")
+
+
+# Steps are compared with those that do the same.
+
+
+def step_kind_named(found: Comparison) -> list[str]:
+    return [change.name for change in found.changes if change.beyond]
+
+
+def half(timeline: Timeline, odd: int) -> Timeline:
+    """Keep every second step, without the gaps."""
+    bounds: list[int] = [0]
+    names: list[str] = []
+    parts: list[Timeline] = []
+    for k in range(odd, len(timeline.windows), 2):
+        selected = select_steps(timeline, k, k)
+        part = selected.filter(selected.step >= 0)
+        by = bounds[-1] - int(part.windows.bounds[0])
+        step = np.full(len(part), len(names), np.int32)
+        parts.append(replace(part, start_ns=part.start_ns + by, end_ns=part.end_ns + by, step=step))
+        bounds.append(bounds[-1] + int(np.diff(part.windows.bounds)[0]))
+        names.append(part.windows.names[0])
+    whole = replace(timeline, windows=Windows(tuple(names), np.array(bounds)))
+    for column in COLUMNS:
+        force_setattr(whole, column, np.concatenate([getattr(part, column) for part in parts]))
+    return whole
+
+
+def alternating(steps: int = 12, seed: int = 0, start: int = 0, exposed: float = 1.0, extra: int = 40_000_000) -> Run:
+    """Make a run in which every second step is longer and has the optimizer and a further collective."""
+    draw = np.random.default_rng(seed)
+    timelines = []
+    for rank in (0, 1):
+        bounds, build = [1_000_000_000], TimelineBuilder(rank)
+        for k in range(start, start + steps):
+            length = int(60_000_000 * (1 + 0.002 * draw.standard_normal()))
+            at, end = bounds[-1], bounds[-1] + length + extra * (k % 2)
+            build.compute(at, at + length - 20_000_000, Phase.BACKWARD)
+            build.all_reduce(at + length - 20_000_000, at + length)
+            if k % 2:
+                comm = int(10_000_000 * exposed)
+                build.all_reduce(at + length, at + length + comm)
+                build.compute(at + length + comm, end, Phase.OPTIMIZER, "adam")
+            bounds.append(end)
+        build.bounds = tuple(bounds)
+        timelines.append(build.build())
+    return run_of(timelines)
+
+
+@pytest.mark.heavy
+def test_alternating_steps_are_compared_with_their_like() -> None:
+    """A change in every second step, smaller than the distance of the kinds, is named, with its kind."""
+    found = compare(alternating(), alternating(seed=1, exposed=1.5))
+
+    assert found.change("exposed_comm_ns").beyond
+    assert 2 == len(found.kinds)
+    without, with_optimizer = sorted(found.kinds, key=lambda kind: "with optimizer" in kind.kind)
+    moved = {change.name for change in with_optimizer.changes if change.beyond}
+    assert "exposed_comm_ns" in moved
+    assert not any(change.beyond for change in without.changes)
+    assert (6, 6) == (without.a_steps, without.b_steps)
+    assert found.change("exposed_comm_ns").delta == pytest.approx(2.5e6, rel=0.2)
+
+
+def test_another_mix_of_kinds_is_no_difference() -> None:
+    """A has one more of the longer steps, B one more of the shorter ones."""
+    found = compare(alternating(steps=9, start=1), alternating(steps=9, seed=1))
+
+    assert [] == step_kind_named(found)
+    assert abs(found.change("wall_ns").delta) < 0.5e6
+
+
+def test_a_kind_that_one_side_lacks_is_no_figure() -> None:
+    """Its steps are left out, and a note names the kind and the side."""
+    both = alternating()
+    only_short = halves_of(both, 0)
+    found = compare(both, only_short)
+
+    assert 6 == len(found.a.steps)
+    assert [] == step_kind_named(found)
+    assert any("only in A" in note and "6 steps" in note for note in found.notes)
+
+
+def test_sides_without_a_common_kind_cannot_be_compared() -> None:
+    """However large the difference."""
+    run = alternating()
+    found = compare(halves_of(run, 0), halves_of(run, 1))
+
+    assert [] == step_kind_named(found)
+    assert found.summary().startswith("Cannot tell")
+    assert "only B's run the optimizer" in found.summary()
+
+
+def test_too_few_steps_of_a_kind_cannot_be_compared() -> None:
+    """A has one step of the kind that B has: its other steps are no substitute."""
+    run = alternating(steps=20)
+    two = run.select(steps=(0, 1))
+    found = compare(two, halves_of(run, 1))
+
+    assert [] == step_kind_named(found)
+    assert "too few steps of any kind" in found.summary()
+
+
+def test_a_step_of_three_is_not_left_out() -> None:
+    """One of A's three is of a kind that B lacks. Without it two remain, so that all count, as a note says: what is
+    evident is told, though not what is smaller.
+    """
+    few = alternating(steps=3, start=1)
+    slow, alike = (halves_of(alternating(steps=6, extra=extra), 1) for extra in (1_000_000_000, 40_000_000))
+    found = compare(few, slow)
+
+    assert (3, 3) == (len(found.a.steps), len(found.b.steps))
+    assert "wall_ns" in step_kind_named(found)
+    assert "slower per step" in found.summary()
+    assert any("too few steps of any kind" in note for note in found.notes)
+    assert [] == step_kind_named(compare(few, alike))
+    assert "too few steps of any kind" in compare(few, alike).summary()
+
+
+def halves_of(run: Run, odd: int) -> Run:
+    return run_of([half(timeline, odd) for timeline in run.timelines])
+
+
+@pytest.mark.parametrize(
+    ("walls", "longer"),
+    [
+        pytest.param([10, 20, 10.1, 20.2, 9.9, 20.1, 10, 19.9], "01010101", id="every second step"),
+        pytest.param([10, 20, 10.1, 10.2, 9.9, 10.1, 10, 9.9], None, id="one longer step"),
+        pytest.param([10, 10.1, 9.9, 10, 20, 20.1, 19.9, 20], None, id="a change in the middle"),
+        pytest.param([10, 12, 14, 16, 11, 13, 15, 17], None, id="all lengths"),
+        pytest.param([10, 10, 10, 10, 10, 10], None, id="one length"),
+        pytest.param([10, 20, 10, 20], None, id="too few"),
+    ],
+)
+def test_two_lengths_are_kinds_where_they_alternate(walls: list[float], longer: str | None) -> None:
+    """Not where the machine changed its speed once, nor where lengths are spread."""
+    found = two_lengths(np.array(walls, np.float64))
+
+    assert longer == (None if found is None else "".join(str(int(one)) for one in found))

@@ -12,8 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 import dptrace
-from dptrace.analysis.per_gpu.labels import PART_LABELS
-from dptrace.analysis.per_gpu.split import Part
+from dptrace.analysis.per_gpu.split import PART_LABELS, Part
 from dptrace.errors import UsageError
 from dptrace.export import tracks as rows
 from dptrace.export.formats import BUNDLE, FORMATS, format_of, write_trace

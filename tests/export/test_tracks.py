@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dptrace.analysis.cross_rank.clocks import estimate
+from dptrace.analysis.cross_rank.transfers import timing
+from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.split import exposure
-from dptrace.export.aligned_run import AlignedRun, Members, Shift, without_alignment
-from dptrace.export.counters import counters
+from dptrace.core.intervals import Int64
 from dptrace.export.formats import FORMATS, write_trace
+from dptrace.export.tracks import (
+    AlignedRun,
+    Counter,
+    Members,
+    Shift,
+    align_run,
+    assign_lanes,
+    counters,
+    members_of,
+    shifts_of,
+    without_alignment,
+)
 from dptrace.run.run import Run
-from dptrace.timeline.model import Collective, Kind
+from dptrace.timeline.model import UNKNOWN, Collective, Kind, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.exported import read_back, read_counters
 
@@ -158,3 +175,282 @@ def test_waiting_is_reported_of_each_step_and_collective(tmp_path: Path, suffix:
         else:
             assert [60 * ms, 0] == [step.args["exposed_unmatched_ns"] for step in steps]
             assert not {"exposed_wait_ns", "waits_for_rank"} & {*steps[0].args, *stream}
+
+
+# Clocks are corrected where their offset is known, and members of a collective are linked.
+
+
+SECOND = 1_000_000_000
+AS_RECORDED = "clocks as recorded: no offset exceeds its uncertainty"
+
+
+@dataclass
+class FakeClocks:
+    """Clocks with known offsets in the middle of the first second, and known drifts."""
+
+    by_ns: tuple[int, ...]
+    uncertainty: tuple[int, ...]
+    drift: tuple[float, ...] = (0.0, 0.0, 0.0)
+    reference: Int64 = field(default_factory=lambda: np.zeros(3, np.int32))
+
+    @property
+    def uncertainty_ns(self) -> Int64:
+        return np.array(self.uncertainty, np.int64)
+
+    def align(self, device: int, times: Int64) -> Int64:
+        drifted = np.rint(self.drift[device] * (times - SECOND // 2)).astype(np.int64)
+        moved: Int64 = times + self.by_ns[device] + drifted
+        return moved
+
+
+def ranks(count: int) -> Run:
+    build = (TimelineBuilder(rank, bounds=(0, SECOND)).compute(0, SECOND) for rank in range(count))
+    return Run("made", tuple(each.build() for each in build))
+
+
+def test_a_clock_is_moved_by_more_than_its_uncertainty_only() -> None:
+    """A correction smaller than its uncertainty is not applied."""
+    shifts = shifts_of(ranks(3), FakeClocks((0, -412_000, 9_000), (0, 9_000, 9_000)))  # type: ignore[arg-type]
+
+    assert [0, -412_000, 0] == [int(shift(np.array([0], np.int64))[0]) for shift in shifts]
+    assert "rank 1 by −412 µs ± 9.00 µs" == str(shifts[1])
+    assert [True, False, True] == [shift.move is None for shift in shifts]
+
+
+def test_a_small_drift_leaves_lengths_as_they_are() -> None:
+    """A drift within the uncertainty only shifts; a larger one moves early and late times differently, in order."""
+    clocks = FakeClocks((50_000, 50_000, 0), (9_000, 9_000, 9_000), (8e-6, 50e-6, 50e-6))
+    times = np.array([0, SECOND // 2, SECOND], np.int64)
+
+    steady, drifting, around = (shift(times) - times for shift in shifts_of(ranks(3), clocks))  # type: ignore[arg-type]
+
+    assert [50_000] * 3 == steady.tolist()
+    assert [25_000, 50_000, 75_000] == drifting.tolist()
+    assert [-25_000, 0, 25_000] == around.tolist()
+
+
+def test_a_timeline_without_times_stays() -> None:
+    """A GPU that recorded nothing has nothing to move."""
+    run = Run("made", (TimelineBuilder(0, bounds=()).build(),))
+
+    assert shifts_of(run, FakeClocks((5,), (1,)))[0].move is None  # type: ignore[arg-type]
+
+
+def test_members_know_each_other_and_their_share() -> None:
+    """A collective has one number on both ranks, with each rank's own wait; other intervals have none."""
+    run = Run("made", two_rank_timelines())
+    matches = match(run.devices)
+    transfers = timing(matches, estimate(matches, run.devices))
+
+    for members, wait in zip(members_of(run, matches, transfers), (0, 1_000), strict=True):
+        assert [1, 2] == members.instance.tolist()
+        assert [wait] * 2 == members.wait_ns.tolist()
+        assert [30_000] * 2 == members.transfer_ns.tolist()
+        assert [round(4096 / 30_000, 6)] * 2 == members.busbw_gbps.tolist()
+        places = members.row_of_interval(len(run.timelines[0]))
+        assert [0, 1] == places[members.interval].tolist()
+        assert {0, 1, 2} == set(places.tolist())
+
+
+def test_one_without_a_counterpart_is_alone() -> None:
+    """A collective that only one rank has is linked to nothing."""
+    alone = TimelineBuilder(1).compute(0, 9).build()
+    run = Run("made", (two_rank_timelines()[0], alone))
+    matches = match(run.devices)
+    members = members_of(run, matches, timing(matches, estimate(matches, run.devices)))[0]
+
+    assert not np.any(members.instance)
+    assert {-1} == set(members.wait_ns.tolist())
+
+
+def test_without_a_rank_wait_and_transfer_are_unknown() -> None:
+    """When a rank of the group is missing, the others may all have waited for it; they are still linked."""
+    timelines = two_rank_timelines()
+    known = [tuple(replace(each, group_size=3) for each in timeline.collectives) for timeline in timelines]
+    run = Run(
+        "made",
+        tuple(replace(timeline, collectives=own) for timeline, own in zip(timelines, known, strict=True)),
+        world_size=3,
+    )
+
+    for members in align_run(run, align=True).members:
+        assert (members.instance > 0).all()
+        assert {-1} == {*members.wait_ns.tolist(), *members.transfer_ns.tolist(), *members.busbw_gbps.tolist()}
+
+
+def test_joining_moves_a_clock_that_is_off() -> None:
+    """A rank whose clock is 5 ms ahead is moved back by it, unless times are to stay as recorded."""
+    steady = [TimelineBuilder(rank, bounds=(0, 60 * 10**6)) for rank in range(2)]
+    for k in range(20):
+        for rank, build in enumerate(steady):
+            begin = 10**6 * k + rank * (k % 3) * 10_000
+            build.all_reduce(begin + rank * 5_000_000, 10**6 * k + 500_000 + rank * 5_000_000)
+    run = Run("made", tuple(build.build() for build in steady))
+
+    aligned, raw = align_run(run, align=True), align_run(run, align=False)
+
+    assert [0, -5_000_000] == [int(shift(np.zeros(1, np.int64))[0]) for shift in aligned.shifts]
+    assert aligned.clock_summary.startswith("clocks aligned: rank 1 by −5.00 ms ± 1.00 µs")
+    assert [None, None] == [shift.move for shift in raw.shifts]
+    assert "no offset between ranks was corrected" in raw.clock_summary
+    for one, other in zip(aligned.members, raw.members, strict=True):
+        assert one.wait_ns.tolist() == other.wait_ns.tolist()
+        assert list(range(1, 21)) == one.instance.tolist()
+
+
+def test_one_rank_has_nothing_to_be_joined_with() -> None:
+    """A single GPU is left alone."""
+    assert (
+        "no offset between ranks was corrected"
+        in align_run(Run("made", two_rank_timelines()[:1]), align=True).clock_summary
+    )
+
+
+@pytest.mark.parametrize(
+    ("aligned_run", "summary"),
+    [
+        (
+            without_alignment(Run("made", two_rank_timelines())),
+            "clocks as recorded: no offset between ranks was corrected",
+        ),
+        (AlignedRun((Shift(0), Shift(1, 5, 9)), (), True), AS_RECORDED),
+        (
+            AlignedRun((Shift(0), Shift(1, 5, 9), Shift(2, 12, 9, np.abs), Shift(2, 12, 9, np.abs)), (), True),
+            "clocks aligned: rank 2 by +12 ns ± 9 ns",
+        ),
+        (
+            AlignedRun(tuple(Shift(k, -2_500_000, 12_345, np.abs) for k in range(12)), (), True),
+            "clocks aligned: " + ", ".join(f"rank {k} by −2.50 ms ± 12.3 µs" for k in range(8)) + " and 4 more",
+        ),
+        (
+            AlignedRun((Shift(0), Shift(1)), (), True, unconnected_ranks=(1,)),
+            f"{AS_RECORDED}; unknown offset, no shared collective: rank 1",
+        ),
+    ],
+)
+def test_one_line_summarizes_the_clocks(aligned_run: AlignedRun, summary: str) -> None:
+    """It says which clocks were moved, by how much and with what uncertainty."""
+    assert summary == aligned_run.clock_summary
+
+
+# Counters have the right value at every time.
+
+
+spans = st.tuples(st.integers(0, 40), st.integers(1, 15)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+def lines(timeline: Timeline) -> dict[str, Counter]:
+    return {counter.name: counter for counter in counters(timeline, exposure(timeline))}
+
+
+def at(counter: Counter, time: int) -> int:
+    """Return the value at a time."""
+    index = int(np.searchsorted(counter.time_ns, time, side="right")) - 1
+    return int(counter.value[index]) if index >= 0 else 0
+
+
+@given(st.lists(spans, max_size=6), st.lists(st.tuples(spans, st.integers(0, 9)), min_size=1, max_size=6))
+def test_bytes_and_overlap_at_every_moment(
+    compute: list[tuple[int, int]], comm: list[tuple[tuple[int, int], int]]
+) -> None:
+    """Bytes in flight are the sum over running collectives, and overlap is 1 while one runs under compute."""
+    build = TimelineBuilder(0)
+    for start, end in compute:
+        build.compute(start, end)
+    for (start, end), size in comm:
+        build.all_reduce(start, end, bytes=size)
+
+    found = lines(build.build())
+
+    busy = {time for start, end in compute for time in range(start, end)}
+    assert ("bytes in flight" in found) == any(size for _, size in comm)
+    for time in range(60):
+        running = [size for (start, end), size in comm if start <= time < end]
+        assert bool(running and time in busy) == at(found["communication overlapped"], time)
+        if "bytes in flight" in found:
+            assert sum(running) == at(found["bytes in flight"], time)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 40), st.integers(-3, 20)), min_size=1, max_size=12))
+def test_the_queue_at_every_moment(work: list[tuple[int, int]]) -> None:
+    """Launched work waits until it starts; work without a launch, or with one after its start, is not counted."""
+    build = TimelineBuilder(0, bounds=(0, 100))
+    for launch, wait in work:
+        build.compute(max(launch + wait, 0), max(launch + wait, 0) + 1, name=f"{launch}")
+    timeline = build.build()
+    launches = np.array([int(timeline.names[name]) for name in timeline.name], np.int64)
+    timeline = replace(timeline, launch_ns=launches)
+
+    found = lines(timeline)
+
+    known = [(a, b) for a, b in zip(launches.tolist(), timeline.start_ns.tolist(), strict=True) if UNKNOWN != a <= b]
+    assert ("launch queue" in found) == bool(known)
+    for time in range(70):
+        if known:
+            assert sum(launch <= time < start for launch, start in known) == at(found["launch queue"], time)
+
+
+def test_a_line_has_no_more_points_than_changes() -> None:
+    """Times are unique, and each value differs from the one before."""
+    timeline = TimelineBuilder(0).all_reduce(0, 10).all_reduce(10, 20).all_reduce(15, 30).build()
+
+    line = lines(timeline)["bytes in flight"]
+
+    assert [0, 15, 20, 30] == line.time_ns.tolist()
+    assert [4096, 8192, 4096, 0] == line.value.tolist()
+
+
+def test_what_is_not_known_is_not_drawn() -> None:
+    """Without communication, sizes or launches there is no counter for them."""
+    assert {} == lines(TimelineBuilder(0).compute(0, 5).build())
+    assert ["communication overlapped"] == list(lines(TimelineBuilder(0).all_reduce(0, 5, bytes=0).build()))
+
+
+def test_chunks_are_the_whole() -> None:
+    """Split into parts, a counter loses no point."""
+    line = Counter("x", "y", np.arange(200_000), np.arange(200_000))
+
+    assert 4 == len(list(line.chunks()))
+    assert 200_000 == sum(map(len, line.chunks()))
+
+
+# Slices of a lane do not overlap, and there are no more lanes than needed.
+
+
+slices = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=40).map(
+    lambda pairs: sorted((start, start + length) for start, length in pairs)
+)
+
+
+def lanes(pairs: list[tuple[int, int]]) -> list[int]:
+    starts, ends = (np.array([pair[k] for pair in pairs], np.int64) for k in (0, 1))
+    return [int(lane) for lane in assign_lanes(starts, ends)]
+
+
+def test_the_worked_example() -> None:
+    """The docstring's example is correct."""
+    assert [0, 1, 2, 1, 0, 0] == lanes([(0, 10), (4, 6), (5, 12), (6, 8), (12, 20), (20, 30)])
+
+
+def test_nothing_gives_nothing() -> None:
+    """No slice needs no lane."""
+    assert [] == lanes([])
+
+
+@given(slices)
+def test_no_two_slices_of_a_lane_overlap(pairs: list[tuple[int, int]]) -> None:
+    """In each lane every slice starts at or after the end of the one before."""
+    ends: dict[int, int] = {}
+    for (start, end), lane in zip(pairs, lanes(pairs), strict=True):
+        assert ends.get(lane, start) <= start
+        ends[lane] = end
+
+
+@pytest.mark.heavy
+@given(slices)
+def test_there_are_as_many_lanes_as_slices_at_once(pairs: list[tuple[int, int]]) -> None:
+    """Lanes are numbered without a gap, and a new one is opened only when all others are running."""
+    given_lanes = lanes(pairs)
+    for index, ((start, _), lane) in enumerate(zip(pairs, given_lanes, strict=True)):
+        running = {other for (_, end), other in zip(pairs[:index], given_lanes[:index], strict=True) if end > start}
+        assert lane == min(set(range(len(pairs))) - running)

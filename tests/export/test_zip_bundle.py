@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dptrace.errors import DptraceError
 from dptrace.export import zip_bundle
-from dptrace.export.aligned_run import Shift, without_alignment
+from dptrace.export.tracks import Shift, without_alignment
 from dptrace.export.zip_bundle import MANIFEST, write_bundle
 from dptrace.run.run import Run
 from tests.support.builders import TimelineBuilder

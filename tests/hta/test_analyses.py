@@ -13,7 +13,7 @@ import pytest
 
 from dptrace.errors import DptraceError, UsageError
 from dptrace.hta.options import ANALYSES, Options
-from dptrace.hta.silence import silence_hta
+from dptrace.hta.trace_analysis import silence_hta
 from dptrace.readers.discovery import find
 from tests.support.hta_own import needs_hta, paths_of
 from tests.support.kineto_files import KinetoFile, training_step

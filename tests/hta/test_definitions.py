@@ -11,7 +11,7 @@ import pytest
 
 from dptrace.errors import DptraceError, TraceError
 from dptrace.hta.definitions import HtaCompat, hta_compat
-from dptrace.hta.silence import silence_hta
+from dptrace.hta.trace_analysis import silence_hta
 from dptrace.readers.discovery import find
 from tests.support.hta_own import RUNS, both, needs_hta, paths_of
 from tests.support.kineto_files import KinetoFile

@@ -6,7 +6,7 @@ import pytest
 
 import dptrace
 from dptrace.analysis.kernels.summary import summarize
-from dptrace.hta.silence import captured_figures, silence_hta
+from dptrace.hta.trace_analysis import captured_figures, silence_hta
 from dptrace.timeline.host_calls import OperatorCalls
 from tests.support.hta_own import needs_hta
 from tests.support.real_traces import needs_real_traces, real

@@ -12,8 +12,7 @@ import pytest
 
 import dptrace
 from dptrace.errors import DptraceError, MissingExtraError
-from dptrace.hta.silence import captured_figures, silence_hta
-from dptrace.hta.trace_analysis import hta_analysis, hta_of, parsed_trace
+from dptrace.hta.trace_analysis import captured_figures, hta_analysis, hta_of, parsed_trace, silence_hta
 from dptrace.readers.discovery import find
 from tests.support.hta_own import RUNS, both, needs_hta, own_trace
 from tests.support.kineto_files import KinetoFile, training_step
@@ -64,7 +63,7 @@ def critical_path(analysis: Any) -> Any:
 
 
 def frequent_sequences(analysis: Any) -> Any:
-    from dptrace.hta.overlays import frequent_sequences
+    from dptrace.hta.analyses import frequent_sequences
 
     chosen = {"min_pattern_len": 1}
     return frequent_sequences(analysis, "aten::addmm", first(analysis), False, None, chosen)[0]

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import gc
+import os
+import re
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dptrace.core.array_file import dumps, loads
+from dptrace.core.files import cache_folder, open_part
+from dptrace.core.intervals import Int64
 from dptrace.errors import TraceError
+from dptrace.load import rank_file
+from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
-from dptrace.load.rank_file import RankFile, load_rank_file
+from dptrace.load.rank_file import FileRereader, RankFile, load_rank_file
+from dptrace.readers.kineto import reader
+from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.source import Source
+from dptrace.readers.storage import file_identity
+from dptrace.run.run import Run
+from dptrace.timeline.host_calls import HOST_CALLS, HostCalls, host_calls
 from tests.support.kineto_files import KinetoFile, training_step
 
 
@@ -62,3 +75,311 @@ def test_a_damaged_file_is_refused_when_strict(source: Source, tmp_path: Path) -
     assert 1 == len(load_rank_file(source, ReadOptions(cache=False))[0].damage)
     with pytest.raises(TraceError, match=r"t\.json: .*--strict.*1 event"):
         load_rank_file(source, ReadOptions(strict=True, cache=False))
+
+
+# The cache of parsed files.
+
+
+VALUE = {"a": np.arange(1000)}
+Kind = dict[str, Int64]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def cache_source(tmp_path: Path) -> Source:
+    (tmp_path / "t.json").write_text("1")
+    return Source.of(tmp_path / "t.json")
+
+
+def stored(source: Source, *how: object) -> Path | None:
+    return rank_file.store(source, how, VALUE, file_identity(source))
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_is_stored_is_found_for_the_same_file_and_way_only(cache_source: Source, tmp_path: Path) -> None:
+    """Another file, another way of reading, or the file written again: nothing is found."""
+    entry = stored(cache_source, "pattern")
+
+    found, place = rank_file.fetch(cache_source, ("pattern",), Kind)
+    assert found is not None
+    assert np.array_equal(VALUE["a"], found["a"])
+    assert entry == place
+    assert (None, None) == rank_file.fetch(cache_source, ("other",), Kind)
+    os.utime(tmp_path / "t.json", ns=(1, 1))
+    assert (None, None) == rank_file.fetch(cache_source, ("pattern",), Kind)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_damaged_entry_is_dropped(cache_source: Source) -> None:
+    """It is not found, and gone."""
+    entry = stored(cache_source)
+    assert entry is not None
+    entry.write_bytes(entry.read_bytes()[:-70])
+
+    assert (None, None) == rank_file.fetch(cache_source, (), Kind)
+    assert not entry.exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_another_version_of_dptrace_finds_nothing(cache_source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries that other code computed are not used."""
+    stored(cache_source)
+    monkeypatch.setattr(rank_file, "_code", lambda: "newer")
+
+    assert (None, None) == rank_file.fetch(cache_source, (), Kind)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_file_that_changed_while_it_was_read_is_not_kept(cache_source: Source, tmp_path: Path) -> None:
+    """Its figures may belong to neither version."""
+    before = file_identity(cache_source)
+    (tmp_path / "t.json").write_text("22")
+
+    assert rank_file.store(cache_source, (), VALUE, before) is None
+
+
+@pytest.mark.usefixtures("folder")
+def test_where_nothing_can_be_written_nothing_is_wrong(
+    cache_source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache folder that cannot be created only disables the cache."""
+    monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / "t.json" / "cache"))
+
+    assert stored(cache_source) is None
+    assert (None, None) == rank_file.fetch(cache_source, (), Kind)
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_oldest_go_when_there_is_no_room(
+    cache_source: Source, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries stay below the limit: the most recently used stay, and abandoned partial files are removed."""
+    first, second = stored(cache_source, 1), stored(cache_source, 2)
+    assert first is not None
+    assert second is not None
+    os.utime(first, (time.time() - 100,) * 2)
+    os.utime(second, (time.time() - 50,) * 2)
+    (folder / f".dptrace.{'0' * 16}.part").write_text("")
+    rank_file.fetch(cache_source, (1,), Kind)
+    monkeypatch.setattr(rank_file, "_LIMIT", 2 * first.stat().st_size)
+
+    third = stored(cache_source, 3)
+
+    assert {first, third} == set(folder.iterdir())
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_summary_counts_traces_and_pages(cache_source: Source, folder: Path) -> None:
+    """Files, and their bytes; a folder that does not exist yet is empty."""
+    assert rank_file.CacheSummary(folder) == rank_file.cache_summary()
+    first, second = stored(cache_source, 1), stored(cache_source, 2)
+    assert first is not None
+    assert second is not None
+    (folder / "pages").mkdir()
+    (folder / "pages" / "ddp-0123abcd.html").write_text("page")
+
+    found = rank_file.cache_summary()
+
+    assert (2, 1, 4) == (found.traces, found.pages, found.page_bytes)
+    assert first.stat().st_size + second.stat().st_size == found.trace_bytes == found.total_bytes - 4
+
+
+@pytest.mark.usefixtures("folder")
+def test_clearing_removes_only_dptraces_files(cache_source: Source, folder: Path) -> None:
+    """Entries, pages and abandoned partial files go; other files, links and files being written stay."""
+    entry = stored(cache_source)
+    assert entry is not None
+    (folder / "pages").mkdir()
+    page = folder / "pages" / "ddp-0123abcd.html"
+    parts = [place / f".dptrace.{'0' * 16}.part" for place in (folder, folder / "pages")]
+    for path in (page, *parts):
+        path.write_text("x")
+    mine = ("notes.txt", "a.rank", "report.html", ".mine.part", "pages/index.html", ".dptrace.9.part")
+    for name in mine:
+        (folder / name).write_text("mine")
+    (folder / "folder").mkdir()
+    link = folder / ("0" * 32 + ".rank")
+    link.symlink_to(folder / "notes.txt")
+
+    with open_part(folder)[1] as written:
+        removed = rank_file.cache_summary(remove=True)
+        assert Path(written.name).exists()
+    Path(written.name).unlink()
+
+    assert (1, 1, folder) == (removed.traces, removed.pages, removed.folder)
+    assert not any(path.exists() for path in (entry, page, *parts))
+    assert all((folder / name).read_text() == "mine" for name in mine)
+    assert link.is_symlink()
+    assert rank_file.CacheSummary(folder) == rank_file.cache_summary()
+
+
+@pytest.mark.usefixtures("folder")
+def test_names_are_those_of_what_is_written(cache_source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries and pages have the names that clearing looks for."""
+    from dptrace.commands.view import _cached_page_path
+
+    entry, page = stored(cache_source), _cached_page_path(("runs/ddp",))
+    page.write_text("page")
+
+    assert entry is not None
+    assert re.fullmatch(r"[0-9a-f]{32}\.rank", entry.name)
+    assert (1, 1) == (rank_file.cache_summary().traces, rank_file.cache_summary().pages)
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without DPTRACE_CACHE it is the system's folder for caches."""
+    monkeypatch.delenv("DPTRACE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert cache_folder().is_relative_to(tmp_path)
+    assert "dptrace" in cache_folder().parts
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_entry_stands_for_no_other(cache_source: Source) -> None:
+    """Renamed or copied over another, it is not used."""
+    first, second = stored(cache_source, 1), stored(cache_source, 2)
+    assert first is not None
+    assert second is not None
+    second.write_bytes(first.read_bytes())
+
+    assert (None, None) == rank_file.fetch(cache_source, (2,), Kind)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_file_rewritten_in_place_with_its_old_time_is_another(cache_source: Source, tmp_path: Path) -> None:
+    """Size and modification time can be made the same; the change time cannot."""
+    status = (tmp_path / "t.json").stat()
+    stored(cache_source)
+    (tmp_path / "t.json").write_text("2")
+    os.utime(tmp_path / "t.json", ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    assert (None, None) == rank_file.fetch(cache_source, (), Kind)
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_entry_of_other_arrays_is_read_again(cache_source: Source) -> None:
+    """Its checksum is right, and its numbers have another type."""
+    rank_file.store(cache_source, (), {"a": VALUE["a"].astype(np.float32)}, file_identity(cache_source))
+
+    assert (None, None) == rank_file.fetch(cache_source, (), Kind)
+    stored(cache_source)
+    assert rank_file.fetch(cache_source, (), Kind)[0] is not None
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+def test_a_pipe_in_the_place_of_an_entry_is_ignored(cache_source: Source) -> None:
+    """It is not waited for, and gives way to the next entry."""
+    entry = stored(cache_source)
+    assert entry is not None
+    entry.unlink()
+    os.mkfifo(entry)
+
+    assert (None, None) == rank_file.fetch(cache_source, (), Kind)
+    stored(cache_source)
+    assert rank_file.fetch(cache_source, (), Kind)[0] is not None
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_index_has_one_place_for_the_same_files_read_the_same_way(cache_source: Source, tmp_path: Path) -> None:
+    """Another file, another way, or the file written again: another place."""
+    (tmp_path / "u.json").write_text("2")
+    other = Source.of(tmp_path / "u.json")
+    place = rank_file.index_entry([cache_source], ("all",))
+    assert place is not None
+    assert place == rank_file.index_entry([cache_source], ("all",))
+    assert place.parent.is_dir()
+    assert 4 == len(
+        {
+            place,
+            *(
+                rank_file.index_entry(files, ("all",))
+                for files in ([cache_source, other], [other, cache_source], [other])
+            ),
+        }
+    )
+    assert place != rank_file.index_entry([cache_source], ("ranks 0",))
+    os.utime(tmp_path / "t.json", ns=(1, 1))
+    assert place != rank_file.index_entry([cache_source], ("all",))
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_index_of_a_stream_has_no_place(cache_source: Source) -> None:
+    """What standard input holds is not known before it is read."""
+    assert rank_file.index_entry([cache_source, Source.of("-")], ()) is None
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_index_counts_as_a_part_of_the_cache(cache_source: Source) -> None:
+    """It is counted, removed, and makes room like any entry."""
+    place = rank_file.index_entry([cache_source], ())
+    assert place is not None
+    place.write_bytes(bytes(1000))
+    assert 1000 == rank_file.cache_summary().trace_bytes
+    rank_file.cache_summary(remove=True)
+    assert not place.exists()
+
+
+# Host calls are read from a run's files on request, cached, and absent where a file can't be read again.
+
+
+def two_ranks(folder: Path) -> Run:
+    for rank in (0, 1):
+        file = KinetoFile(rank, 2)
+        for step in range(2 + rank):
+            training_step(file, step, 100 * step)
+        file.write(folder / f"rank{rank}.json")
+    return open_run([str(folder)])
+
+
+def read(run: Run, number: int) -> HostCalls:
+    calls = run.read_again(run.timelines[number], HOST_CALLS)
+    assert calls is not None
+    return calls
+
+
+def test_each_rank_has_the_calls_of_its_file(tmp_path: Path) -> None:
+    """In any order, and also after ranks and steps were selected."""
+    run = two_ranks(tmp_path)
+    expected = [host_calls(read_trace(tmp_path / f"rank{rank}.json", detailed=True)) for rank in (0, 1)]
+
+    assert [len(expected[1]), len(expected[0])] == [len(read(run, 1)), len(read(run, 0))]
+    assert len(expected[1]) == len(read(run.select(ranks=[1], steps=(1, 1)), 0))
+
+
+def test_a_second_look_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal in every column; the file is not decoded again."""
+    first = read(two_ranks(tmp_path), 0)
+    run = open_run([str(tmp_path)])
+    monkeypatch.setattr(reader, "read_trace", None)
+    second = read(run, 0)
+
+    assert first is not second
+    for column in HostCalls.__struct_fields__:
+        assert np.array_equal(getattr(first, column), getattr(second, column)), column
+
+
+def test_a_file_that_is_gone_has_no_calls(tmp_path: Path) -> None:
+    """The page is drawn without them."""
+    options = ReadOptions(cache=False)
+    run = two_ranks(tmp_path)
+    assert run.sources is not None
+    (tmp_path / "rank0.json").unlink()
+
+    assert FileRereader(run.sources.files, options)(run.timelines[0].path, HOST_CALLS) is None
+    assert FileRereader(run.sources.files, options)(run.timelines[1].path, HOST_CALLS) is not None
+
+
+def test_figures_alone_have_no_calls(tmp_path: Path) -> None:
+    """A run opened for its figures reads nothing further."""
+    two_ranks(tmp_path)
+
+    assert open_run([str(tmp_path)], ReadOptions(figures_only=True)).rereader is None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 import dptrace
-from dptrace.run.notable_ranks import notable_ranks
+from dptrace.run.notable_ranks import middle_step_of, notable_ranks
 from dptrace.run.run import Run
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job, run_of
 from tests.support.real_traces import needs_real_traces, real
+from tests.support.synthetic import training_run
 
 
 def test_the_one_that_stands_out_comes_first() -> None:
@@ -51,3 +52,14 @@ def test_a_known_straggler_is_first() -> None:
 
     assert 2 == run.timelines[first.index].rank
     assert "held others up" in first.why
+
+
+# The step of median length.
+
+
+def test_the_middle_step_is_cut_out() -> None:
+    """Every GPU has that step only."""
+    run = middle_step_of(training_run(600, ranks=2, steps=3))
+
+    assert [1, 1] == [len(timeline.windows) for timeline in run.timelines]
+    assert () == middle_step_of(Run("x", ())).timelines

@@ -9,9 +9,8 @@ import pytest
 
 import dptrace
 import dptrace.run.run
-from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.split import FIGURES, overlap_percent
+from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, overlap_percent
 from dptrace.errors import DptraceError
 from tests.support.kineto_files import KinetoFile, training_step
 

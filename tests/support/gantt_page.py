@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.exposed_wait import sum_of_waits
+from dptrace.analysis.cross_rank.transfers import sum_of_waits
 from dptrace.analysis.per_gpu.split import FIGURES, Part
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import WAITING

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dptrace.errors import install_command
-from dptrace.hta.silence import silence_hta
-from dptrace.hta.trace_analysis import analysis_of
+from dptrace.hta.trace_analysis import analysis_of, silence_hta
 from tests.support.real_traces import real
 
 __all__ = ["RUNS", "needs_hta", "own_trace", "paths_of"]

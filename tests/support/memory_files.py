@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dptrace.analysis.memory.reading import memory_use
-from dptrace.analysis.memory.usage import DeviceMemory, MemoryUse
+from dptrace.analysis.memory.usage import DeviceMemory, MemoryUse, memory_use
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import MemoryEvents
 from tests.support.kineto_files import KinetoFile

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import dptrace
-from dptrace.analysis.per_gpu.expert_load import expert_loads
+from dptrace.analysis.per_gpu.device import expert_loads
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.model.training.layout import held_activations
 from dptrace.record.options.modes import MODES, trainer

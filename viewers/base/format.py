@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from dptrace.analysis.findings.gain import Gain
+from dptrace.analysis.findings.finding import Gain
 from dptrace.core.units import duration, sanitize
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline

@@ -7,8 +7,7 @@ a white page a fill must be dark to be seen, on a dark page light: each thing ha
 
 from __future__ import annotations
 
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.split import Part
+from dptrace.analysis.per_gpu.split import CAUSES, Part
 
 __all__ = [
     "ALGORITHM_STYLES",

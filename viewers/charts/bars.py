@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
+from dptrace.analysis.cross_rank.transfers import ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, waiting_label
+from dptrace.analysis.per_gpu.split import OVERLAPPED_LABEL, waiting_label
 from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme

@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.memory.figures import total_bytes
-from dptrace.analysis.memory.usage import DeviceMemory, MemoryKind
+from dptrace.analysis.memory.usage import DeviceMemory, MemoryKind, total_bytes
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import Int64
 from dptrace.run.memory import DeviceReport

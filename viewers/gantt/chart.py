@@ -24,11 +24,10 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.call_names import call_names
-from dptrace.analysis.cross_rank.exposed_wait import CallWaits, ExposedWait
-from dptrace.analysis.matching.coordinates import coordinates
-from dptrace.analysis.per_gpu.idle import CAUSES, idle
-from dptrace.analysis.per_gpu.split import Part, Segments, exposure, part_intervals_of, partition
+from dptrace.analysis.cross_rank.ddp_buckets import call_names
+from dptrace.analysis.cross_rank.transfers import CallWaits, ExposedWait
+from dptrace.analysis.matching.calls import coordinates
+from dptrace.analysis.per_gpu.split import CAUSES, Part, Segments, exposure, idle, part_intervals_of, partition
 from dptrace.core.intervals import Int64, IntervalSet
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Kind, Phase, Timeline

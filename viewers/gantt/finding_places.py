@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dptrace.analysis.findings.finding import Finding, by_gain
-from dptrace.analysis.per_gpu.idle import CAUSES
+from dptrace.analysis.per_gpu.split import CAUSES
 from dptrace.core.units import duration, share
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind

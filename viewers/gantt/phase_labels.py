@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dptrace.analysis.per_gpu.labels import waiting_label
-from dptrace.analysis.per_gpu.split import Part, Segments
+from dptrace.analysis.per_gpu.split import Part, Segments, waiting_label
 from dptrace.core.intervals import Int64
 from dptrace.timeline.model import Action, Timeline
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS
+from dptrace.analysis.per_gpu.split import EXPOSED_LABELS
 from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import Chart

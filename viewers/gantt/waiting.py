@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.exposed_wait import CallWaits, ExposedWait, sum_of_waits
+from dptrace.analysis.cross_rank.transfers import CallWaits, ExposedWait, sum_of_waits
 from dptrace.analysis.per_gpu.split import Part, Segments
 from dptrace.core.intervals import Int64, covered
 from dptrace.run.run import Run

@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 
 from dptrace.analysis.kernels.names import short_names
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.split import Part
-from dptrace.comparison.changes import Change
+from dptrace.analysis.per_gpu.split import CAUSES, Part
+from dptrace.comparison.changes import Change, CollectiveChange, KernelChange
 from dptrace.comparison.compare import FIGURE_NAMES, Comparison
-from dptrace.comparison.samples import RunSample
+from dptrace.comparison.sides import RunSample
 from dptrace.comparison.step_alignment import align_steps, run_steps
-from dptrace.comparison.table_changes import CollectiveChange, KernelChange
 from dptrace.core.units import byte_size, milliseconds, sanitize
 from dptrace.errors import DptraceError
 from dptrace.viewers.base import theme

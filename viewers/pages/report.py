@@ -9,7 +9,7 @@ from typing import Any
 
 from dptrace.analysis.findings.finding import by_gain
 from dptrace.core.units import milliseconds, sanitize
-from dptrace.run.middle_step import middle_step_of
+from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import gain_sentence
 from dptrace.viewers.base.headline import headline

@@ -10,12 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.kernels.names import short_names
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.comparison.changes import PARTS, Change, KindChanges
+from dptrace.analysis.per_gpu.split import CAUSES
+from dptrace.comparison.changes import PARTS, Change, CollectiveChange, KernelChange, KindChanges
 from dptrace.comparison.compare import FIGURE_NAMES, Comparison
-from dptrace.comparison.samples import DeviceId, RunSample
+from dptrace.comparison.sides import DeviceId, RunSample
 from dptrace.comparison.summary import shared_notes
-from dptrace.comparison.table_changes import CollectiveChange, KernelChange
 from dptrace.core.units import MINUS, byte_size, milliseconds, plural, sanitize, signed_milliseconds
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.headline import headline

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dptrace.analysis.matching.coordinates import place
-from dptrace.analysis.per_gpu.expert_load import expert_loads
+from dptrace.analysis.matching.calls import place
+from dptrace.analysis.per_gpu.device import expert_loads
 from dptrace.core.units import byte_size, duration, number, share
 from dptrace.model.training.layout import held_activations
 from dptrace.run.utilization import Utilization

@@ -8,9 +8,8 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from dptrace.analysis.matching.coordinates import coordinates
-from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, PART_LABELS, waiting_label
-from dptrace.analysis.per_gpu.split import Part, overlap_percent
+from dptrace.analysis.matching.calls import coordinates
+from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, PART_LABELS, Part, overlap_percent, waiting_label
 from dptrace.core.units import byte_size, duration, milliseconds, sanitize, share
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.mean_step import MeanStep, mean_step

@@ -11,15 +11,110 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.compute_findings.context import ComputeContext
-from dptrace.analysis.compute_findings.step_kernels import StepKernels, Work
-from dptrace.analysis.compute_findings.unfused_attention import in_unfused_attention
+from dptrace.analysis.compute_findings.context import ComputeContext, StepKernels, Work
 from dptrace.analysis.findings.finding import Finding
+from dptrace.core.intervals import Int64
 from dptrace.core.units import duration, plural, share
 from dptrace.model.flops import Cost
 from dptrace.model.gpu_peaks import GpuPeak, gpu_peak
+from dptrace.timeline.model import Phase
 
-__all__ = ["far_below_the_roofline", "product_savings_ns"]
+__all__ = [
+    "attention_savings_ns",
+    "elementwise_chains",
+    "far_below_the_roofline",
+    "product_savings_ns",
+    "removed_by_fusion",
+    "unfused_attention",
+]
+
+
+# Attention in separate kernels: a product, a softmax and a product, which keep all scores in memory.
+
+
+_REACHED = 0.6
+"""Share of the arithmetic's peak that fused attention reaches on long sequences."""
+_SOFTMAX = ("aten::_softmax", "aten::_softmax_backward_data")
+_PRODUCTS = ("aten::bmm", "aten::baddbmm")
+_POINTWISE = ("elementwise", "copy", "softmax")
+_ADVICE = (
+    "Call torch.nn.functional.scaled_dot_product_attention (Hugging Face: attn_implementation='sdpa'): it keeps the "
+    "scores on chip. Where it is called already, torch.nn.attention.sdpa_kernel warns why no fused backend takes it."
+)
+
+_Scores = tuple[int, ...]
+"""What identifies a matrix of scores for all heads, in whatever layout: its elements, and rows and columns sorted."""
+
+
+def unfused_attention(context: ComputeContext) -> list[Finding]:
+    """Find attention whose scores are written to memory, and what one kernel for all of it would save."""
+    kernels = context.kernels
+    own = in_unfused_attention(kernels)
+    if not own.any():
+        return []
+    ns, whole = int(kernels.ns[own].sum()), int(kernels.ns.sum())
+    used = np.unique(kernels.index[own]).tolist()
+    operators = sorted({kernels.work[index].operator.removeprefix("aten::") for index in used})
+    text = (
+        f"Attention is not fused: {context.per_step(int(own.sum())):,.0f} kernels per step ({', '.join(operators)}) "
+        f"compute its scores, write them to memory and read them back; they take {duration(context.per_step(ns))}, "
+        f"{share(ns / whole)} of compute"
+    )
+    saved = float(attention_savings_ns(context).sum())
+    return [context.finding("unfused_attention", text, _ADVICE, saved, {"operators": operators})]
+
+
+def in_unfused_attention(kernels: StepKernels) -> NDArray[np.bool_]:
+    """Return which kernels compute, read or write the scores of attention that is not fused.
+
+    Scores are what a softmax normalizes that one batched product returns and another one takes.
+    """
+    softmax = {scores for work in kernels.work if work.operator in _SOFTMAX for scores in _pointwise(work)}
+    products = [scores for work in kernels.work if (scores := _of_product(work))]
+    known = softmax & {result for result, *_ in products} & {one for _, *factors in products for one in factors}
+    return kernels.of_work([not known.isdisjoint(_pointwise(work) + _of_product(work)) for work in kernels.work])
+
+
+def attention_savings_ns(context: ComputeContext) -> NDArray[np.float64]:
+    """Return by how many ns each kernel would be shorter if such attention were one kernel.
+
+    It spends no time on scores in memory, and computes its products at a usual rate, where the GPU's peak is known.
+    """
+    kernels = context.kernels
+    saved = kernels.ns.astype(np.float64)
+    for device, timeline in enumerate(context.timelines):
+        peak = gpu_peak(timeline.gpu) if timeline.gpu else None
+        needed = []
+        for work in kernels.work:
+            rate = peak.flops_per_s(work.cost.dtype) if peak and work.cost else None
+            flops = (work.cost.flops or 0) if work.cost else 0
+            needed.append(flops / (_REACHED * rate) * 1e9 if rate else np.inf if flops else 0.0)
+        rows = kernels.device == device
+        saved[rows] -= kernels.of_work(needed, np.float64)[rows]
+    return np.where(in_unfused_attention(kernels), np.maximum(saved, 0), 0.0)
+
+
+def _pointwise(work: Work) -> list[_Scores]:
+    """Return what an operator without a product reads, as if it were scores."""
+    if work.cost is None or work.cost.kind not in _POINTWISE:
+        return []
+    try:
+        return [_scores(dims) for dims in map(work.call.sizes, work.call.tensors()) if len(dims) > 2]
+    except (TypeError, ValueError):
+        return []  # an input that its bytes do not depend on is no tensor: strangers' files
+
+
+def _of_product(work: Work) -> list[_Scores]:
+    """Return the result and the factors of a batched product, as if each were scores; none for another operator."""
+    if work.cost is None or work.operator not in _PRODUCTS:
+        return []
+    batch, m, n, k = work.cost.batch, work.cost.m, work.cost.n, work.cost.k
+    return [_scores((batch, *sizes)) for sizes in ((m, n), (m, k), (k, n))]
+
+
+def _scores(dims: tuple[int, ...]) -> _Scores:
+    return prod(dims), *sorted(dims[-2:])
+
 
 _KINDS = frozenset({"matmul", "convolution", "attention"})
 _REACHABLE = 0.6
@@ -249,3 +344,123 @@ def _cost(of: _Product | Work) -> Cost:
 def _has_roofline(work: Work) -> bool:
     cost = work.cost
     return cost is not None and cost.kind in _KINDS and cost.exact and bool(cost.flops) and bool(cost.bytes)
+
+
+# Chains of elementwise kernels, each of which reads from memory what the one before has just written.
+
+
+_FUSIBLE = frozenset({"elementwise", "copy", "normalization", "softmax", "reduction"})
+"""Kinds of operators whose time is that of their memory traffic."""
+_MIN_LENGTH = 3
+_COMPARED = 12
+"""Operators of a chain that distinguish it from others of its length."""
+_PRIME = 1_000_003
+_MAX_RATIO = 4
+"""Ratio of bytes between neighbors beyond which they do not work on the same tensor."""
+_ELEMENTWISE_ADVICE = (
+    "Compile the part of the model around them (torch.compile fuses such chains into one kernel), or use fused "
+    "operators (rms_norm, fused rotary embeddings)."
+)
+_OPTIMIZER_ADVICE = "Give the optimizer fused=True or foreach=True: it then updates all parameters with few kernels."
+
+
+def elementwise_chains(context: ComputeContext) -> list[Finding]:
+    """Find chains of neighbors on a stream, in the optimizer and elsewhere, and what one kernel for each would save.
+
+    One kernel instead of a chain moves at least the bytes of its costliest part, so the rest is saved.
+    """
+    kernels = context.kernels.filter(_in_order(context.kernels))
+    chain, size = _chains(kernels)
+    if not len(size):
+        return []
+    first = np.append(0, np.cumsum(size)[:-1])
+    ns = kernels.ns[chain]
+    saved = np.add.reduceat(ns, first) - np.maximum.reduceat(ns, first)
+    in_optimizer = kernels.phase[chain[first]] == Phase.OPTIMIZER
+    found = []
+    for kind, chosen, advice in (
+        ("elementwise_chains", ~in_optimizer, _ELEMENTWISE_ADVICE),
+        ("unfused_optimizer", in_optimizer, _OPTIMIZER_ADVICE),
+    ):
+        if not chosen.any():
+            continue
+        worst, worth = _costliest(kernels, chain, first[chosen], size[chosen], saved[chosen])
+        chains = plural(round(context.per_step(int(chosen.sum()))), "chain")
+        text = (
+            f"{context.per_step(int(size[chosen].sum())):,.0f} elementwise kernels per step follow each other in "
+            f"{chains}{' of the optimizer' * (kind == 'unfused_optimizer')}; the costliest is {worst}, "
+            f"{duration(context.per_step(worth))} per step"
+        )
+        found.append(context.finding(kind, text, advice, int(saved[chosen].sum()), {"chain": worst}))
+    return found
+
+
+def removed_by_fusion(context: ComputeContext, in_optimizer: bool) -> NDArray[np.bool_]:
+    """Return which kernels of the chains in the optimizer, or elsewhere, would go if each chain were one kernel."""
+    order = _in_order(context.kernels)
+    kernels, gone = context.kernels.filter(order), np.zeros(len(context.kernels), np.bool_)
+    chain, size = _chains(kernels)
+    if not len(size):
+        return gone
+    first = np.append(0, np.cumsum(size)[:-1])
+    number = np.repeat(np.arange(len(size)), size)
+    # The longest of each chain stays: after sorting by chain and length, the last of each.
+    longest = np.lexsort((kernels.ns[chain], number))[first + size - 1]
+    goes = (kernels.phase[chain[first]] == Phase.OPTIMIZER)[number] == in_optimizer
+    goes[longest] = False
+    gone[order[chain[goes]]] = True
+    return gone
+
+
+def _in_order(kernels: StepKernels) -> Int64:
+    """Return the order in which neighbors on a stream are adjacent."""
+    order: Int64 = np.lexsort((kernels.start_ns, kernels.lane, kernels.device))
+    return order
+
+
+def _costliest(kernels: StepKernels, chain: Int64, first: Int64, size: Int64, saved: Int64) -> tuple[str, int]:
+    """Return the operators of the chain that costs most in all its places together, and what it costs there."""
+    operators = {name: number for number, name in enumerate(dict.fromkeys(work.operator for work in kernels.work), 1)}
+    number = kernels.of_work([operators[work.operator] for work in kernels.work], np.int64)[chain]
+    key = size.copy()
+    for place in range(min(int(size.max()), _COMPARED)):
+        reached = size > place
+        key[reached] = key[reached] * _PRIME + number[first[reached] + place]
+    _, one, pattern = np.unique(key, return_index=True, return_inverse=True)
+    total = np.zeros(len(one), np.int64)
+    np.add.at(total, pattern.reshape(-1), saved)
+    most = int(total.argmax())
+    begin = int(first[one[most]])
+    return _name(kernels, chain[begin : begin + int(size[one[most]])]), int(total[most])
+
+
+def _chains(kernels: StepKernels) -> tuple[Int64, Int64]:
+    """Return the kernels of all chains, one chain after the other, and the length of each.
+
+    A chain ends where the device, stream, step or phase changes, at a kernel of another kind, and where the bytes of
+    two neighbors differ too much.
+    """
+    fusible = kernels.of_work([_is_fusible(work) for work in kernels.work]) & ~in_unfused_attention(kernels)
+    moved = kernels.of_work([work.cost.bytes or 0 if work.cost else 0 for work in kernels.work], np.float64)
+    rows = np.flatnonzero(fusible)
+    if not len(rows):
+        return rows, rows
+    same = np.diff(rows) == 1
+    for column in (kernels.device, kernels.lane, kernels.step, kernels.phase):
+        same &= np.diff(column[rows]) == 0
+    ratio = moved[rows[1:]] / moved[rows[:-1]]
+    same &= (ratio <= _MAX_RATIO) & (ratio >= 1 / _MAX_RATIO)
+    starts = np.flatnonzero(np.append(True, ~same))
+    length = np.diff(np.append(starts, len(rows)))
+    long = length >= _MIN_LENGTH
+    return rows[np.repeat(long, length)], length[long]
+
+
+def _is_fusible(work: Work) -> bool:
+    return work.cost is not None and work.cost.kind in _FUSIBLE and bool(work.cost.bytes)
+
+
+def _name(kernels: StepKernels, chain: Int64) -> str:
+    """Return ``mul → add → mul (2 × …)`` for a chain: its operators in order, at most six."""
+    names = [kernels.work[index].operator.removeprefix("aten::") for index in kernels.index[chain].tolist()]
+    return " → ".join(names[:6]) + (f" → {len(names) - 6} more" if len(names) > 6 else "")

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dptrace.analysis.cross_rank.clocks.estimate import Clocks
+from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import unique
 from dptrace.model.collectives import COLLECTIVES

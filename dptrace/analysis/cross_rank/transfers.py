@@ -1,17 +1,43 @@
-"""Wait, transfer time and bandwidth of each collective, and the rank that arrived last."""
+"""Wait and transfer of matched collectives: exposed wait, latency, bandwidth."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.clocks.estimate import UNKNOWN_NS, Clocks
+from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks
 from dptrace.analysis.matching.match import Matches
-from dptrace.core.intervals import Int64
+from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, subtract, union, unique
+from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, r_squared, weighted_line
 from dptrace.model.collectives import bus_factor
+from dptrace.timeline.model import Phase
 
-__all__ = ["Timing", "aligned_starts", "timing"]
+__all__ = [
+    "WAIT_FIGURES",
+    "AlphaBeta",
+    "CallWaits",
+    "ExposedWait",
+    "Latency",
+    "Timing",
+    "aligned_starts",
+    "alpha_beta",
+    "exposed_parts",
+    "exposed_waits",
+    "latencies",
+    "merge_groups",
+    "sum_of_waits",
+    "timing",
+    "waits_by_rank",
+    "with_phase_in_name",
+]
+
+
+# Wait, transfer time and bandwidth of each collective, and the rank that arrived last.
 
 
 class Timing(msgspec.Struct, frozen=True, dict=True):
@@ -102,3 +128,522 @@ def _factors(matches: Matches) -> NDArray[np.float64]:
     factors = [bus_factor(str(kinds[pair // width]), max(pair % width, 1)) for pair in pairs.tolist()]
     by_instance: NDArray[np.float64] = np.array(factors, np.float64)[which]
     return by_instance
+
+
+# Exposed communication that is waiting for later ranks, and that of collectives whose waiting is unknown.
+#
+# ::
+#
+#     rank 0   compute ███░░░░░░░░▒▒▒▒   all-reduce: waits, then transfers
+#     rank 1   compute ███████████▒▒▒▒   arrives last: only transfers
+#                         └ wait ┘└ transfer: the shortest duration among the ranks
+
+
+WAIT_FIGURES = ("exposed_wait_ns", "exposed_unmatched_ns")
+"""The figures next to ``exposed_comm_ns`` in every table."""
+
+
+class WaitFigures(msgspec.Struct, frozen=True):
+    """Parts of the exposed communication of each step; arrays of one entry per step."""
+
+    wait_ns: Int64
+    """Waiting for later ranks; 0 where it is not known."""
+    known: NDArray[np.bool_]
+    """Whether any collective of the step shows how long it waited."""
+    unmatched_ns: Int64
+    """Exposed time of collectives that lack a rank of their group, so that their waiting is unknown."""
+
+    def step(self, number: int) -> dict[str, int | None]:
+        """Return the figures of one step by the names in WAIT_FIGURES; the wait is None where it is not known."""
+        wait = int(self.wait_ns[number]) if self.known[number] else None
+        return {"exposed_wait_ns": wait, "exposed_unmatched_ns": int(self.unmatched_ns[number])}
+
+    def mean(self) -> dict[str, float | None]:
+        """Return the means over the steps; the wait is None if it is not known in any step."""
+        steps = max(len(self.known), 1)
+        return {name: None if ns is None else ns / steps for name, ns in self.total().items()}
+
+    def cut(self, steps: slice) -> WaitFigures:
+        """Keep some steps."""
+        return WaitFigures(self.wait_ns[steps], self.known[steps], self.unmatched_ns[steps])
+
+    def total(self) -> dict[str, int | None]:
+        """Return the sums over the steps; the wait is None if it is not known in any step."""
+        wait = int(self.wait_ns.sum()) if self.known.any() else None
+        return {"exposed_wait_ns": wait, "exposed_unmatched_ns": int(self.unmatched_ns.sum())}
+
+
+def sum_of_waits(figures: Iterable[WaitFigures]) -> dict[str, int | None]:
+    """Return the sums over devices and steps by the names in WAIT_FIGURES; the wait is None if it is known nowhere."""
+    totals = [one.total() for one in figures]
+    waits = [wait for total in totals if (wait := total["exposed_wait_ns"]) is not None]
+    unmatched = sum(total["exposed_unmatched_ns"] or 0 for total in totals)
+    return {"exposed_wait_ns": sum(waits) if waits else None, "exposed_unmatched_ns": unmatched}
+
+
+def exposed_parts(exposed_ns: float, waits: Mapping[str, float | None]) -> dict[str, float]:
+    """Divide exposed communication into waiting, transfer and what lacks a rank.
+
+    Args:
+        exposed_ns: the exposed communication.
+        waits: its figures by the names in WAIT_FIGURES.
+
+    Returns:
+        The parts, which add up to *exposed_ns*; the whole of it where no wait is known.
+
+    >>> exposed_parts(10, {"exposed_wait_ns": 7, "exposed_unmatched_ns": 1})
+    {'exposed_wait_ns': 7, 'exposed_transfer_ns': 2, 'exposed_unmatched_ns': 1}
+    >>> exposed_parts(10, {"exposed_wait_ns": None, "exposed_unmatched_ns": 10})
+    {'exposed_comm_ns': 10}
+    """
+    wait, unmatched = waits["exposed_wait_ns"], waits["exposed_unmatched_ns"] or 0
+    if wait is None:
+        return {"exposed_comm_ns": exposed_ns}
+    transfer = exposed_ns - wait - unmatched
+    return {"exposed_wait_ns": wait, "exposed_transfer_ns": transfer, "exposed_unmatched_ns": unmatched}
+
+
+class CallWaits(msgspec.Struct, frozen=True):
+    """Waiting of each collective of a device, in the order of its timeline; -1 where it is not known."""
+
+    wait_ns: Int64
+    """Duration beyond the transfer, at the start of the interval."""
+    exposed_ns: Int64
+    """The part of the wait without compute."""
+    waits_for: NDArray[np.int32]
+    """Rank that arrived last, if more than half of the wait was for it alone; else -1."""
+
+    def rows(self) -> list[dict[str, int | None]]:
+        """Return the exposed wait of each collective and the rank that it was for; None where not known."""
+        return [
+            {"exposed_wait_ns": exposed if exposed >= 0 else None, "waits_for": rank if rank >= 0 else None}
+            for exposed, rank in zip(self.exposed_ns.tolist(), self.waits_for.tolist(), strict=True)
+        ]
+
+
+class ExposedWait(WaitFigures, frozen=True):
+    """Waiting in the exposed communication of one device."""
+
+    intervals: IntervalSet
+    """When the device waited without computing, on its own clock, in ns."""
+    by_kind: dict[str, WaitFigures]
+    """By kind of collective; concurrent kinds may wait at the same time."""
+    calls: CallWaits
+    """Each collective on its own; concurrent collectives may wait at the same time."""
+    waits_for: NDArray[np.int32]
+    """Of each step: the rank that more than half of its exposed wait was for; -1 where no rank stands out."""
+
+    def select(self, steps: slice, calls: NDArray[np.bool_]) -> ExposedWait:
+        """Keep some steps, and the collectives that a mask selects."""
+        kept = CallWaits(self.calls.wait_ns[calls], self.calls.exposed_ns[calls], self.calls.waits_for[calls])
+        whole = self.cut(steps)
+        by_kind = {kind: figures.cut(steps) for kind, figures in self.by_kind.items()}
+        return ExposedWait(
+            whole.wait_ns, whole.known, whole.unmatched_ns, self.intervals, by_kind, kept, self.waits_for[steps]
+        )
+
+    def waits_for_most(self) -> int | None:
+        """Return the rank that more than half of the exposed wait of all steps was for; None if there is none."""
+        ranks, code = np.unique(self.waits_for, return_inverse=True)
+        waits = np.zeros(len(ranks), np.int64)
+        np.add.at(waits, code, np.where(self.waits_for >= 0, self.wait_ns, 0))
+        stands_out = ranks[2 * waits > self.wait_ns.sum()]
+        return int(stands_out[0]) if len(stands_out) else None
+
+
+def exposed_waits(
+    matches: Matches, timing: Timing, clocks: Clocks, devices: Sequence[DeviceFigures]
+) -> tuple[ExposedWait, ...]:
+    """Separate waiting from transfer in each device's exposed communication.
+
+    The wait of a rank in a matched, synchronizing collective is its duration minus the transfer, and lies at the start
+    of its interval; no common clock is needed.
+
+    Args:
+        matches: the collectives across ranks, with one device per entry of *devices*.
+        timing: their transfer times.
+        clocks: marks the devices whose collectives do not match the others'.
+        devices: the figures of each GPU.
+    """
+    order = np.argsort(matches.device, kind="stable")
+    bounds = np.searchsorted(matches.device[order], np.arange(len(devices) + 1))
+    waits_for = _waits_for(matches)
+    known, lacking = _known_and_lacking(matches, clocks)
+    waits = []
+    for number, device in enumerate(devices):
+        members = order[bounds[number] : bounds[number + 1]]
+        instance = matches.instance[members]
+        rows = _Members(
+            matches.start_ns[members],
+            matches.end_ns[members],
+            np.where(known[instance], timing.wait_ns[members], 0),
+            known[instance],
+            lacking[instance],
+            matches.index[members],
+            waits_for[members],
+        )
+        waits.append(_of_device(rows, device))
+    return tuple(waits)
+
+
+def _known_and_lacking(matches: Matches, clocks: Clocks) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which instances show their ranks' waits, and of which not all ranks are recorded.
+
+    An instance shows waits if it synchronizes and all its ranks are recorded.
+    """
+    if not len(matches):
+        return np.empty(0, np.bool_), np.empty(0, np.bool_)
+    single = np.diff(matches.first) < 2
+    declared = np.array([matches.groups[group].size for group in matches.group.tolist()], np.int64)
+    # The matching takes the recorded ranks for all where the traces do not tell the size of a group.
+    undeclared = single & matches.synchronizing & (declared != 1)
+    misfit = np.logical_or.reduceat(clocks.misfit[matches.device], matches.first[:-1])
+    lacking = ~matches.complete | undeclared | misfit
+    return matches.synchronizing & ~lacking, lacking
+
+
+def _waits_for(matches: Matches) -> NDArray[np.int32]:
+    """Return for each member the rank that arrived last, if more than half of its wait was for that rank alone, or -1.
+
+    Once the last but one has arrived, all others wait for the last alone.
+    """
+    length = matches.end_ns - matches.start_ns
+    order = np.lexsort((length, matches.instance))
+    several = np.diff(matches.first) > 1
+    low = matches.first[:-1][several]
+    last, alone_ns = np.zeros(len(matches), np.int64), np.zeros(len(matches), np.int64)
+    last[several] = order[low]
+    alone_ns[several] = length[order[low + 1]] - length[order[low]]
+    last_member = last[matches.instance]
+    wait = length - length[last_member]
+    rank = np.array([rank for rank, _ in matches.device_ids], np.int32)[matches.device[last_member]]
+    return np.where((wait > 0) & (2 * alone_ns[matches.instance] > wait), rank, -1).astype(np.int32)
+
+
+def waits_by_rank(matches: Matches, waits: Sequence[ExposedWait]) -> dict[int, float]:
+    """Return for each rank the exposed waiting of others that was for it, in ns, in collectives with all their ranks.
+
+    Each moment of a wait counts in equal parts for the ranks that had not arrived::
+
+        rank 0   ░░░░░░░░░░░░▒▒▒   waits for 1 and 2 in equal parts, then for 2
+        rank 1           ░░░░▒▒▒   waits for 2
+        rank 2               ▒▒▒
+    """
+    length, (wait_ns, exposed) = matches.end_ns - matches.start_ns, np.zeros((2, len(matches.device)))
+    for number, wait in enumerate(waits):
+        own = matches.device == number
+        wait_ns[own] = wait.calls.wait_ns[matches.index[own]]
+        exposed[own] = wait.calls.exposed_ns[matches.index[own]]
+    order = np.lexsort((-length, matches.instance))
+    instance, ordered = matches.instance[order], length[order].astype(np.float64)
+    rank = np.array([rank for rank, _ in matches.device_ids], np.int64)[matches.device[order]]
+    last = matches.first[1:][instance] - 1
+    place = np.arange(len(order))
+    # What a member that is already there waits for each later one until the next arrives, in equal parts.
+    part = np.append(ordered[:-1] - ordered[1:], 0)[: len(order)] / np.maximum(last - place, 1)
+    until = _sums_before(np.where(place < last, part, 0), matches.first)
+    whole = ordered - ordered[last]
+    known = (whole > 0) & (whole == wait_ns[order])
+    density = np.divide(exposed[order], whole, out=np.zeros(len(order)), where=known)
+    caused = until * _sums_before(density, matches.first) - _sums_before(density * until, matches.first)
+    found = np.bincount(rank, caused, 1)
+    return {one: float(found[one]) for one in np.flatnonzero(found > 0).tolist()}
+
+
+def _sums_before(values: NDArray[np.float64], first: Int64) -> NDArray[np.float64]:
+    """Return for each member the sum over those before it in its instance."""
+    sums = np.concatenate(([0.0], np.cumsum(values)))[:-1]
+    before: NDArray[np.float64] = sums - np.repeat(sums[first[:-1]] if len(values) else sums, np.diff(first))
+    return before
+
+
+class _Members(msgspec.Struct, frozen=True):
+    """One device's part in the matched collectives: an entry each."""
+
+    start_ns: Int64
+    end_ns: Int64
+    wait_ns: Int64
+    known: NDArray[np.bool_]
+    lacking: NDArray[np.bool_]
+    index: NDArray[np.int32]
+    waits_for: NDArray[np.int32]
+
+
+def _of_device(members: _Members, device: DeviceFigures) -> ExposedWait:
+    timeline = device.timeline
+    comm = np.flatnonzero(timeline.collective >= 0)
+    called = comm[members.index]
+    kinds = np.array([timeline.collectives[i].kind for i in timeline.collective[called].tolist()], object)
+    waiting, whole = _of_rows(members, timeline.step[called], device, np.ones(len(called), np.bool_))
+    by_kind = {
+        kind: _of_rows(members, timeline.step[called], device, kinds == kind)[1] for kind in sorted(set(kinds.tolist()))
+    }
+    calls = _calls(members, device, len(comm))
+    waits_for = _waits_for_by_step(calls, timeline.start_ns[comm], whole.wait_ns, timeline.windows.bounds)
+    return ExposedWait(whole.wait_ns, whole.known, whole.unmatched_ns, waiting, by_kind, calls, waits_for)
+
+
+def _of_rows(
+    members: _Members, step: NDArray[np.int32], device: DeviceFigures, rows: NDArray[np.bool_]
+) -> tuple[IntervalSet, WaitFigures]:
+    """Return when the collectives *rows* wait without compute, and their figures of each step."""
+    start, windows = members.start_ns[rows], device.timeline.windows
+    waiting = intersect(union(start, start + members.wait_ns[rows]), device.exposed)
+    lone = rows & members.lacking
+    unmatched = subtract(intersect(union(members.start_ns[lone], members.end_ns[lone]), device.exposed), waiting)
+    wait_ns, unmatched_ns = (np.diff(covered(part, windows.bounds)) for part in (waiting, unmatched))
+    has_known = np.zeros(len(windows), np.bool_)
+    has_known[step[rows & members.known & (step >= 0)]] = True
+    # A collective that was launched in the step before may wait in this one.
+    return waiting, WaitFigures(wait_ns, has_known | (wait_ns > 0), unmatched_ns)
+
+
+def _calls(members: _Members, device: DeviceFigures, count: int) -> CallWaits:
+    """Return the waits of the device's *count* collectives."""
+    wait_ns, exposed_ns = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    waits_for = np.full(count, -1, np.int32)
+    known = members.known
+    start, wait, index = members.start_ns[known], members.wait_ns[known], members.index[known]
+    wait_ns[index] = wait
+    exposed_ns[index] = covered(device.exposed, start + wait) - covered(device.exposed, start)
+    waits_for[index] = members.waits_for[known]
+    return CallWaits(wait_ns, exposed_ns, waits_for)
+
+
+def _waits_for_by_step(calls: CallWaits, start: Int64, wait_ns: Int64, bounds: Int64) -> NDArray[np.int32]:
+    """Return the rank that more than half of each step's exposed wait *wait_ns* was for, or -1."""
+    step = np.searchsorted(bounds, start, side="right") - 1
+    known = (calls.waits_for >= 0) & (step >= 0) & (step < len(wait_ns))
+    ranks, code = np.unique(calls.waits_for[known], return_inverse=True)
+    waits = np.zeros((len(wait_ns), len(ranks) + 1), np.int64)
+    np.add.at(waits, (step[known], code), calls.exposed_ns[known])
+    most = waits.argmax(axis=1)
+    stands_out = 2 * waits[np.arange(len(waits)), most] > wait_ns
+    return np.where(stands_out, np.append(ranks, -1)[most], -1).astype(np.int32)
+
+
+# Distribution of the transfer times of comparable collectives, and which of them were slow.
+
+
+UNKNOWN_PHASE = -1
+_FEWEST = 5
+"""Fewest instances among which slow ones are identified."""
+_ALIKE = 1.25
+"""Largest ratio of sizes that should take equally long."""
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Instances that should take equally long: same kind, group and size, or same name and phase."""
+
+    name: str
+    """Their name besides the kind: ``bucket 0``, ``FSDP::all_gather (layers.3)``; may be empty."""
+    kind: str
+    group: int
+    """Index into the matches' groups."""
+    bytes: int
+    """Message bytes; the median if the sizes vary, as those of tokens sent to experts do."""
+    instances: Int64
+    """Indices into the matches, in order of time."""
+    transfer_ns: Int64
+    """Of each instance."""
+    wait_ns: float | None
+    """Mean wait of a rank in one of them; None for a kind in which ranks do not wait for each other."""
+    busbw: float | None
+    """Median bus bandwidth in bytes per second; None if the bytes are unknown."""
+    slow: NDArray[np.bool_]
+    """Of each instance: whether it took over 1.5 times the median, and five median deviations above it."""
+    phase: int = UNKNOWN_PHASE
+    """The phase that launched named instances, a ``timeline.model.Phase``; UNKNOWN_PHASE without a name."""
+
+    def quantile(self, share: float) -> int:
+        """Return the transfer time in ns that this share of the instances does not exceed."""
+        return int(np.quantile(self.transfer_ns, share, method="higher"))
+
+    def histogram(self, bins: int = 10) -> tuple[NDArray[np.int64], Int64]:
+        """Count the instances in equal bins of transfer time; return the counts and the *bins* + 1 edges in ns."""
+        counts, edges = np.histogram(self.transfer_ns, bins)
+        return counts.astype(np.int64), np.rint(edges).astype(np.int64)
+
+
+def latencies(matches: Matches, timing: Timing, names: Sequence[str] | None = None) -> tuple[Latency, ...]:
+    """Group comparable collectives, sorted by total transfer time, longest first.
+
+    Instances with missing ranks are left out, since their wait is unknown, and so are groups of one rank, which send
+    nothing.
+
+    Args:
+        names: one per instance of the matches; instances with different names are not grouped.
+    """
+    instance_names = np.array(names if names is not None else [""] * len(matches), object)
+    chosen = np.flatnonzero(matches.complete & (matches.size > 1))
+    kinds = np.unique(matches.kind[chosen].astype(str), return_inverse=True)[1]
+    called = np.unique(instance_names[chosen].astype(str), return_inverse=True)[1]
+    named = instance_names[chosen] != ""
+    # Named instances may vary in size, and one name may occur in forward and backward: FSDP gathers a unit in both.
+    size = np.where(named, 0, matches.bytes[chosen])
+    phase = np.where(named, matches.phase[chosen].astype(np.int64), UNKNOWN_PHASE)
+    keys = np.stack((kinds, matches.group[chosen], size, called, phase), axis=1).astype(np.int64)
+    which = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(which, kind="stable")
+    parts = np.split(chosen[order], np.flatnonzero(np.diff(which[order])) + 1) if len(chosen) else []
+    groups = [_latency(matches, timing, part, str(instance_names[part[0]])) for part in parts]
+    return tuple(sorted(groups, key=lambda latency: -int(latency.transfer_ns.sum())))
+
+
+def merge_groups(groups: Sequence[Latency], matches: Matches, timing: Timing) -> tuple[Latency, ...]:
+    """Merge entries that differ only in their group, and the layers of a label whose sizes vary, longest first.
+
+    Groups are equivalent if they have the same purpose (``mesh_tp`` of each replica) and number of ranks.
+    """
+    varied = {_family(latency.name) for latency in groups if latency.name and np.ptp(matches.bytes[latency.instances])}
+    mergeable: dict[tuple[object, ...], list[Latency]] = {}
+    for latency in groups:
+        group = matches.groups[latency.group]
+        purpose = (group.description, group.size) if group.description else latency.group
+        name, size = latency.name, latency.bytes
+        if _family(name) in varied:  # the label without its layer: MoE::dispatch of MoE::dispatch (1.mlp)
+            name, size = name.partition(" (")[0], 0
+        mergeable.setdefault((latency.kind, name, size, latency.phase, purpose), []).append(latency)
+    rows = []
+    for (_, merged_name, *_), parts in mergeable.items():
+        if len(parts) == 1:
+            rows.append(parts[0])
+            continue
+        instances = np.concatenate([part.instances for part in parts])
+        slow = np.concatenate([part.slow for part in parts])
+        order = np.argsort(instances, kind="stable")
+        rows.append(replace(_latency(matches, timing, instances[order], str(merged_name)), slow=slow[order]))
+    return tuple(sorted(rows, key=lambda latency: -int(latency.transfer_ns.sum())))
+
+
+def with_phase_in_name(groups: Sequence[Latency]) -> tuple[Latency, ...]:
+    """Add the phase to names that occur in several phases."""
+    phases: dict[tuple[str, str], set[int]] = {}
+    for latency in groups:
+        phases.setdefault((latency.kind, latency.name), set()).add(latency.phase)
+    return tuple(
+        replace(latency, name=f"{latency.name}, {Phase(latency.phase).name.lower()}")
+        if len(phases[latency.kind, latency.name]) > 1
+        else latency
+        for latency in groups
+    )
+
+
+def _family(name: str) -> str:
+    """Return the prefix of a trainer's labels: ``MoE``."""
+    return name.partition("::")[0]
+
+
+def _latency(matches: Matches, timing: Timing, part: Int64, name: str) -> Latency:
+    one = part[0]
+    transfer = timing.transfer_ns[part]
+    middle = median(transfer)
+    deviation = median(np.abs(transfer - middle))
+    # With unknown sizes, larger messages would seem slow.
+    sizes = matches.bytes[part]
+    comparable = len(part) >= _FEWEST and (sizes.min() > 0 or bool(name)) and sizes.max() <= _ALIKE * sizes.min()
+    slow = (transfer > middle + 5 * deviation) & (transfer > 1.5 * middle) & comparable
+    size = np.diff(matches.first)[part]
+    waited = (np.add.reduceat(timing.wait_ns, matches.first[:-1])[part] / size)[matches.synchronizing[part]]
+    rates = timing.busbw[part][~np.isnan(timing.busbw[part])]
+    return Latency(
+        name=name,
+        kind=str(matches.kind[one]),
+        group=int(matches.group[one]),
+        bytes=int(median(sizes)),
+        instances=part,
+        transfer_ns=transfer,
+        wait_ns=float(waited.mean()) if len(waited) else None,
+        busbw=float(median(rates)) if len(rates) else None,
+        slow=slow,
+        phase=int(matches.phase[one]) if name else UNKNOWN_PHASE,
+    )
+
+
+# The alpha-beta model of each kind of collective, fitted to the transfer times of the run.
+
+
+class AlphaBeta(msgspec.Struct, frozen=True):
+    """One kind of collective in one group: transfer time = alpha + beta × bytes."""
+
+    kind: str
+    group: int
+    """Index into the matches' groups."""
+    ranks: int
+    count: int
+    """Number of instances in the fit."""
+    sizes: int
+    """Number of distinct sizes."""
+    alpha_s: float | None
+    """Seconds of a collective of size 0; None without a fit, like the next three."""
+    beta_s_per_byte: float | None
+    r2: float | None
+    """Share of the variance that the line explains, each instance weighted by 1/t²."""
+    deviation: float | None
+    """Median distance of the instances from the line, as a share of the line."""
+    reason: str = ""
+    """Why there is no fit."""
+
+    @property
+    def line(self) -> Line | None:
+        """The fitted line; None without a fit."""
+        if self.alpha_s is None or self.beta_s_per_byte is None:
+            return None
+        return Line(self.alpha_s, self.beta_s_per_byte)
+
+    @property
+    def crossover_bytes(self) -> float | None:
+        """Size at which latency and transfer take equally long; smaller messages are mostly latency."""
+        return self.line.crossover_bytes if self.line else None
+
+    def seconds(self, size: int) -> float | None:
+        """Return the time of a message of *size* bytes, or None without a fit."""
+        return self.line.seconds(size) if self.line else None
+
+    def busbw(self, size: int) -> float | None:
+        """Return the bus bandwidth of a message of *size* bytes in bytes per second, or None without a fit."""
+        seconds = self.seconds(size)
+        return bus_factor(self.kind, self.ranks) * size / seconds if seconds else None
+
+
+def alpha_beta(matches: Matches, timing: Timing) -> tuple[AlphaBeta, ...]:
+    """Fit each kind of collective in each group.
+
+    Only instances with known bytes and with all ranks recorded count: the transfer time of others is unknown.
+    """
+    usable = matches.complete & (matches.bytes > 0) & (timing.transfer_ns > 0) & (matches.size > 1)
+    fits = []
+    for kind, group in sorted(set(zip(matches.kind.tolist(), matches.group.tolist(), strict=True))):
+        instances = np.flatnonzero((matches.kind == kind) & (matches.group == group))
+        good = instances[usable[instances]]
+        ranks = int(matches.size[instances].max())
+        fits.append(
+            _fit(str(kind), int(group), ranks, matches.bytes[good], timing.transfer_ns[good].astype(np.float64) * 1e-9)
+        )
+    return tuple(fits)
+
+
+def _fit(kind: str, group: int, ranks: int, size: NDArray[np.int64], seconds: NDArray[np.float64]) -> AlphaBeta:
+    sizes = unique(size)
+    about = kind, group, ranks, len(size), len(sizes)
+    if not len(size):
+        return AlphaBeta(
+            *about, None, None, None, None, "no instance has both known bytes and the times of all its ranks"
+        )
+    if sizes[-1] <= MIN_SIZE_RATIO * sizes[0]:
+        return AlphaBeta(*about, None, None, None, None, "the sizes differ by a factor of two or less")
+    line = _line_through_medians(size, seconds)
+    expected = line.alpha_s + line.beta_s_per_byte * size.astype(np.float64)
+    deviation = float(median(np.abs(seconds - expected) / expected))
+    return AlphaBeta(*about, line.alpha_s, line.beta_s_per_byte, r_squared(seconds, expected, seconds**-2), deviation)
+
+
+def _line_through_medians(size: NDArray[np.int64], seconds: NDArray[np.float64]) -> Line:
+    """Fit a line to the median time of each size.
+
+    Errors are relative to the time, or large messages alone would determine the line. Medians remove single slow
+    instances.
+    """
+    sizes, which, count = np.unique(size, return_inverse=True, return_counts=True)
+    typical = np.array([median(seconds[which == i]) for i in range(len(sizes))])
+    return weighted_line(sizes, typical, np.sqrt(count) / typical)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -11,21 +12,83 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta
-from dptrace.analysis.cross_rank.delays.stragglers import Stragglers
-from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
-from dptrace.analysis.cross_rank.latency import Latency
-from dptrace.analysis.cross_rank.transfers import Timing
-from dptrace.analysis.findings.gain import Gain
+from dptrace.analysis.cross_rank.ddp_buckets import ddp_logging_data
+from dptrace.analysis.cross_rank.stragglers import Stragglers
+from dptrace.analysis.cross_rank.transfers import AlphaBeta, ExposedWait, Latency, Timing
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect
-from dptrace.timeline.model import HostCause
+from dptrace.core.units import byte_size
+from dptrace.model.collectives import COLLECTIVES
+from dptrace.timeline.model import HostCause, Phase
 
 if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 
-__all__ = ["MIN_SHARE", "Finding", "FindingContext", "by_gain", "exposures"]
+__all__ = [
+    "GRADIENTS",
+    "MIN_SHARE",
+    "PYTHON_ADVICE",
+    "SYNCHRONIZING_ADVICE",
+    "UNRECORDED_ADVICE",
+    "Finding",
+    "FindingContext",
+    "Gain",
+    "allocator_advice",
+    "by_gain",
+    "exposed_advice",
+    "exposures",
+    "first_bucket_advice",
+]
+
+
+# What a step would gain without what a finding is about, as a replay of the run without it shows.
+
+
+class Gain(msgspec.Struct, frozen=True):
+    """The answer of one counterfactual; times are ns of a step."""
+
+    change: str = ""
+    """What is different in it, in words; empty where no counterfactual fits."""
+    ns: int | None = None
+    """How much earlier the run would end, per step; None where a replay cannot tell, or none was made."""
+    low_ns: int | None = None
+    high_ns: int | None = None
+    """Range of ``ns``: by the choice of steps, by what was inferred, and by the error of the replay."""
+    next_ns: int | None = None
+    """What it gains after the findings above it: of a straggler, after the stragglers above it, so that these and
+    ``rest_ns`` add up to no straggler. None where that was not replayed."""
+    rest_ns: int | None = None
+    """Of a straggler: what is left of the gain of no straggler, in delays too small for a finding."""
+    share: float | None = None
+    """What it gains after the findings above it, as a share of the mean step, from 0 to 1."""
+    median_step_ns: int | None = None
+    """How much shorter the median step would be."""
+    reason: str = ""
+    """Why there is no number, or why it is far below what the finding counts."""
+    doubts: tuple[str, ...] = ()
+    """Kinds of the doubts about it, as ``dptrace whatif`` names them."""
+
+    @property
+    def shown_ns(self) -> int | None:
+        """What to show and to add up: the gain after the findings above, or alone where that was not replayed."""
+        return self.ns if self.ns is None or self.next_ns is None else self.next_ns
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data, with the names that a finding has it under."""
+        return {
+            "gain_ns": self.ns,
+            "gain_low_ns": self.low_ns,
+            "gain_high_ns": self.high_ns,
+            "gain_next_ns": self.next_ns,
+            "gain_rest_ns": self.rest_ns,
+            "gain_share": self.share,
+            "gain_of_median_step_ns": self.median_step_ns,
+            "gain_change": self.change or None,
+            "gain_reason": self.reason or None,
+            "gain_doubts": list(self.doubts),
+        }
+
 
 MIN_SHARE = 0.01
 """Smallest share of the step that a reported finding costs."""
@@ -233,3 +296,130 @@ class FindingContext(msgspec.Struct, frozen=True, dict=True):
 def exposures(device: DeviceFigures) -> Int64:
     """Return the exposed time of each of a device's collectives."""
     return device.exposed_ns[device.timeline.collective >= 0]
+
+
+# Advice on exposed communication, depending on its origin and on the options the run already uses.
+
+
+SYNCHRONIZING_ADVICE = (
+    "Remove the blocking call (.item(), .cpu(), cudaStreamSynchronize, a copy without non_blocking=True), or move it "
+    "after the launches."
+)
+PYTHON_ADVICE = (
+    "Find the Python code there: sleep, I/O, locks, logging, checkpoints, garbage collection. A recording "
+    "with_stack=True names the function."
+)
+UNRECORDED_ADVICE = (
+    "The trace shows no call there. Record with_stack=True, and look for garbage collection, logging and checkpoints."
+)
+GRADIENTS = ("all_reduce", "reduce_scatter")
+"""Kinds that reduce gradients."""
+_MANY, _SMALL = 20, 1 << 20
+"""More collectives per step than this, with smaller mean bytes than this, are gradients reduced one by one."""
+_TAIL = 0.8
+"""Share of the exposed time after backward that makes it a tail."""
+_ANY = "Overlap it with independent compute, or send fewer bytes."
+_CAP_BYTES = 25 << 20
+"""DDP's default of bucket_cap_mb."""
+_ALLOC_CONF = (2, 10)
+"""First torch whose CUDA allocator takes its settings from PYTORCH_ALLOC_CONF; 2.9 knows the name and ignores it."""
+
+
+def allocator_advice(metadata: Mapping[str, Any]) -> str:
+    """Return advice on allocations, with the variable that the recorded torch reads, or both where it is not known."""
+    version = re.match(r"(\d+)\.(\d+)", str(_mapping(metadata.get("versions")).get("torch")))
+    new, old = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+    if version is None:
+        name, before = new, f" ({old} before torch {'.'.join(map(str, _ALLOC_CONF))})"
+    else:
+        name, before = new if tuple(map(int, version.groups())) >= _ALLOC_CONF else old, ""
+    return (
+        f"Keep freed blocks: set {name}=expandable_segments:True{before}, leave memory headroom, and allocate once "
+        "before the loop."
+    )
+
+
+def exposed_advice(
+    context: FindingContext, kind: str, tail: float, hidden: int, exposed: int, count: float, size: float
+) -> tuple[str, str]:
+    """Return text and advice on the exposed time of a kind of collective.
+
+    Args:
+        tail: share of the exposed time after backward.
+        hidden, exposed: ns, over all steps.
+        count, size: number per step, and mean bytes.
+    """
+    last = "operator" if context.on_cpu else "kernel"
+    where = f", {100 * tail:.0f} % of it after the last backward {last}" if tail else ""
+    text = f"{kind}: {100 * exposed / (hidden + exposed):.0f} % of its time is exposed{where}."
+    gradients = kind in GRADIENTS
+    if gradients and count > _MANY and (0 < size < _SMALL or count > 5 * _MANY):
+        bytes_each = f", {byte_size(size)} on average" if size else ""
+        text += f" {count:.0f} per step{bytes_each}: each pays the latency."
+        return text, "Reduce gradients in buckets, as DistributedDataParallel does (bucket_cap_mb=25)."
+    if gradients and tail >= _TAIL and hidden < 0.05 * exposed:
+        return text, "Start it during backward: use gradient hooks, DistributedDataParallel, or smaller buckets."
+    if gradients and tail >= _TAIL and not _ddp_may_be(context):
+        return text, "Only the last message is exposed: send it in smaller parts as gradients become ready, or in bf16."
+    if gradients and tail >= _TAIL:
+        return text, "Only the last bucket is exposed: try a smaller bucket_cap_mb, or send fewer bytes (bf16)."
+    if kind == "all_gather":
+        return text, _for_gathers(context)
+    if kind == "broadcast" and _ddp_may_be(context) and _mostly_in_forward(context, kind):
+        return (
+            text,
+            "DistributedDataParallel broadcasts buffers in each step: set broadcast_buffers=False if not needed.",
+        )
+    if kind in COLLECTIVES and COLLECTIVES[kind].point_to_point and context.pipelines:
+        return text, "In a pipeline, this is mostly waiting for another stage, not transfer: see the bubble."
+    return text, _ANY
+
+
+def _for_gathers(context: FindingContext) -> str:
+    """Return advice on FSDP's all-gathers that the run does not follow already."""
+    gathers = [c for d in context.devices for c in d.timeline.collectives if c.kind == "all_gather"]
+    if not any(c.label.startswith("FSDP::") for c in gathers):
+        return _ANY
+    options = _mapping(context.metadata.get("options"))
+    todo = []
+    if options.get("prefetch") != "explicit":
+        todo.append("prefetch earlier (FSDP: set_modules_to_forward_prefetch)")
+    if options.get("reshard_after_forward") != "no":
+        todo.append("reshard less after forward")
+    text = ", or ".join([*todo, "send fewer bytes (bf16)"][:2])
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _ddp_may_be(context: FindingContext) -> bool:
+    """Return whether DDP is in use: its labels are in the trace, or dptrace's recorder saved its logging data."""
+    if ddp_logging_data(context.metadata):
+        return True
+    return not context.metadata and any(device.timeline.uses_ddp for device in context.devices)
+
+
+def _mostly_in_forward(context: FindingContext, kind: str) -> bool:
+    """Return whether most of a kind was launched in forward, where DDP broadcasts buffers."""
+    forward = whole = 0
+    for device in context.devices:
+        timeline = device.timeline
+        comm = np.flatnonzero(timeline.collective >= 0)
+        own = np.array([timeline.collectives[i].kind == kind for i in timeline.collective[comm].tolist()], np.bool_)
+        forward += int((timeline.phase[comm][own] == Phase.FORWARD).sum())
+        whole += int(own.sum())
+    return 2 * forward > whole
+
+
+def first_bucket_advice(context: FindingContext) -> str:
+    """Return advice on a smaller first bucket, depending on how the run sets it."""
+    if not _ddp_may_be(context):
+        return "Make the first message smaller, so that it starts earlier."
+    options = _mapping(context.metadata.get("options"))
+    logged = ddp_logging_data(context.metadata).get("bucket_cap_bytes", 0)
+    given = options.get("bucket_cap_mb", logged)
+    if given in (None, _CAP_BYTES):
+        return "Make the first bucket smaller: lower bucket_cap_mb."
+    return "Make the first bucket smaller: leave bucket_cap_mb unset (DDP then starts with 1 MiB), or lower it."

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.delays.delay import Delay
-from dptrace.analysis.findings.advice import (
+from dptrace.analysis.cross_rank.stragglers import Delay
+from dptrace.analysis.findings.finding import (
     PYTHON_ADVICE,
     SYNCHRONIZING_ADVICE,
     UNRECORDED_ADVICE,
+    Finding,
+    FindingContext,
     allocator_advice,
 )
-from dptrace.analysis.findings.finding import Finding, FindingContext
-from dptrace.analysis.findings.idle_gaps import HOST_CAUSES
+from dptrace.analysis.findings.host import HOST_CAUSES
 from dptrace.core.intervals import Int64, covered
 from dptrace.core.units import duration, plural
 from dptrace.timeline.model import HostCause

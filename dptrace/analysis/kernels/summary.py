@@ -9,18 +9,303 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from dptrace.analysis.kernels.attribution import Attribution, attribute
-from dptrace.analysis.kernels.grouping import NEEDS_CALLS, Groups, group
+from dptrace.analysis.kernels.grouping import NEEDS_CALLS, Groups, group, merge_shapes, shape_columns
 from dptrace.analysis.kernels.names import kernel_names
-from dptrace.analysis.kernels.roofline import CountedFlops
-from dptrace.analysis.kernels.shapes import merge_shapes, shape_columns
-from dptrace.analysis.kernels.statistics import Pieces, Statistics, join, statistics
+from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import Int64, union
+from dptrace.model.gpu_peaks import GpuPeak, gpu_peak, utilization
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
-__all__ = ["KIND_TOTALS", "CallSource", "KernelSummary", "summarize"]
+__all__ = ["KernelSummary", "Pieces", "Roof", "counted_flops", "roof_of", "statistics", "summarize", "with_roofline"]
+
+
+# Sums, quantiles and shares of groups of device time, over the pieces of all ranks at once.
+
+
+class Pieces(msgspec.Struct, frozen=True):
+    """Pieces of device time, each of one group, call and rank; one entry per piece in each column."""
+
+    group: Int64
+    instance: Int64
+    """Number of the call, unique among all ranks."""
+    rank: Int64
+    """Index of the device."""
+    ns: Int64
+    start_ns: Int64
+    end_ns: Int64
+    """Start and end; on a CPU, those of the interval around it."""
+    kind: NDArray[np.uint8]
+    phase: NDArray[np.uint8]
+    in_step: NDArray[np.bool_]
+    delay_ns: Int64
+    """Time from its launch to its start; -1 where unknown."""
+    exposed_ns: Int64
+    """Time of a collective without compute, each on its own; 0 for what is no collective."""
+    recompute: NDArray[np.bool_]
+    nested: NDArray[np.bool_]
+    """Whether it is a part of an interval, so that times add up and do not overlap."""
+
+
+def join(parts: list[Pieces]) -> Pieces:
+    """Put the pieces of several ranks together."""
+    columns: dict[str, Any] = {
+        column: np.concatenate([getattr(part, column) for part in parts]) if parts else np.empty(0, np.int64)
+        for column in Pieces.__struct_fields__
+    }
+    return Pieces(**columns)
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """Figures of each group; one entry per group in each column."""
+
+    count: Int64
+    """Calls."""
+    recompute_count: Int64
+    """Those that repeat forward work in backward."""
+    kernels: Int64
+    """Device intervals; on a CPU, pieces of them."""
+    total_ns: Int64
+    """Sum of durations."""
+    kernel_ns: Int64
+    """The same, but pieces of one call that run at the same time count once."""
+    exposed_ns: Int64
+    """Sum of the exposed times of collectives."""
+    recompute_ns: Int64
+    """Sum of what repeats forward work in backward."""
+    step_ns: Int64
+    """The part of total_ns launched within steps."""
+    mean_ns: NDArray[np.float64]
+    p50_ns: NDArray[np.float64]
+    p95_ns: NDArray[np.float64]
+    """Of calls, by their time in kernel_ns."""
+    by_kind: Int64
+    """total_ns by kind: [group, kind]."""
+    by_phase: Int64
+    """total_ns of compute by phase: [group, phase]."""
+    delay_ns: NDArray[np.float64]
+    """Median of the known launch delays; NaN without any."""
+    by_rank: Int64
+    """total_ns by device: [group, device]."""
+
+
+def statistics(pieces: Pieces, groups: int, ranks: int) -> Statistics:
+    """Compute the figures of *groups* groups over *ranks* devices."""
+    by_kind, by_phase, by_rank = (np.zeros((groups, size), np.int64) for size in (3, 4, ranks))
+    np.add.at(by_kind, (pieces.group, pieces.kind), pieces.ns)
+    compute = pieces.kind == 0
+    np.add.at(by_phase, (pieces.group[compute], pieces.phase[compute]), pieces.ns[compute])
+    np.add.at(by_rank, (pieces.group, pieces.rank), pieces.ns)
+    total, exposed, again_ns, in_step = (
+        _sums(pieces.group, values, groups)
+        for values in (pieces.ns, pieces.exposed_ns, pieces.ns * pieces.recompute, pieces.ns * pieces.in_step)
+    )
+    owner, busy, again = _calls(pieces)
+    count = np.bincount(owner, minlength=groups)
+    kernel = _sums(owner, busy, groups)
+    known = pieces.delay_ns >= 0
+    middle, late = _quantiles(owner, busy, groups, (0.5, 0.95))
+    (delay,) = _quantiles(pieces.group[known], pieces.delay_ns[known], groups, (0.5,))
+    return Statistics(
+        count=count,
+        recompute_count=np.bincount(owner[again], minlength=groups),
+        kernels=np.bincount(pieces.group, minlength=groups),
+        total_ns=total,
+        kernel_ns=kernel,
+        exposed_ns=exposed,
+        recompute_ns=again_ns,
+        step_ns=in_step,
+        mean_ns=kernel / np.maximum(count, 1),
+        p50_ns=middle,
+        p95_ns=late,
+        by_kind=by_kind,
+        by_phase=by_phase,
+        delay_ns=delay,
+        by_rank=by_rank,
+    )
+
+
+def _sums(group: Int64, values: Int64, groups: int) -> Int64:
+    found = np.zeros(groups, np.int64)
+    np.add.at(found, group, values)
+    return found
+
+
+def _calls(pieces: Pieces) -> tuple[Int64, Int64, NDArray[np.bool_]]:
+    """Return the group and the busy time of each call, and whether it is recomputation.
+
+    Within a call, what an earlier piece covers already does not count again. Ends are ranks of times, and calls follow
+    each other, so that the reach of one call never covers the next::
+
+        call 0 [0, 10) [5, 12) → 10 + 2    call 1 [3, 4) → 1
+    """
+    if not len(pieces.group):
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
+    _, call = np.unique(pieces.instance, return_inverse=True)
+    # A call in two groups (its pieces in two phases) is one call of each.
+    order = np.lexsort((pieces.start_ns, call.reshape(-1), pieces.group))
+    call, group = call.reshape(-1)[order], pieces.group[order]
+    first = np.append(True, (call[1:] != call[:-1]) | (group[1:] != group[:-1]))
+    number = np.cumsum(first) - 1
+    start, end, ns = pieces.start_ns[order], pieces.end_ns[order], pieces.ns[order]
+    times, rank = np.unique(end, return_inverse=True)
+    reach = np.maximum.accumulate(number * len(times) + rank.reshape(-1))
+    before = np.append(0, times[reach[:-1] % len(times)])
+    covered = np.maximum(end - np.where(first, start, np.maximum(start, before)), 0)
+    own = np.where(pieces.nested[order], ns, covered)
+    edges = np.flatnonzero(first)
+    again = np.logical_or.reduceat(pieces.recompute[order], edges)
+    return group[edges], np.add.reduceat(own, edges), again
+
+
+def _quantiles(group: Int64, values: Int64, groups: int, wanted: tuple[float, ...]) -> list[NDArray[np.float64]]:
+    """Return quantiles of each group's values, interpolated linearly; NaN for a group without values."""
+    order = np.lexsort((values, group))
+    ordered, edges = values[order], np.searchsorted(group[order], np.arange(groups + 1))
+    count, found = np.diff(edges), []
+    for quantile in wanted:
+        place = edges[:-1] + quantile * np.maximum(count - 1, 0)
+        low = np.minimum(np.floor(place).astype(np.int64), max(len(ordered) - 1, 0))
+        high = np.minimum(np.ceil(place).astype(np.int64), max(len(ordered) - 1, 0))
+        value = np.full(groups, np.nan)
+        some = count > 0
+        if some.any():
+            part = place[some] - low[some]
+            value[some] = ordered[low[some]] * (1 - part) + ordered[high[some]] * part
+        found.append(value)
+    return found
+
+
+# Rows by operator and shape against their GPU's roofline, and the FLOPs that they add up to.
+#
+# The roofline model ("Roofline: An Insightful Visual Performance Model", Williams, Waterman and Patterson, 2009): a
+# kernel of I FLOP/byte reaches at most min(peak, I · memory bandwidth). Left of the ridge memory limits it, right of it
+# the arithmetic.
+
+
+class Roof(msgspec.Struct, frozen=True):
+    """The limits of the GPUs of a run; None where they are not known or differ."""
+
+    gpu: GpuPeak | None = None
+    peak_flops_per_s: float | None = None
+    """What the user gave, for any type."""
+
+    def flops_per_s(self, dtype: str) -> float | None:
+        """Return the peak for a type in FLOP/s."""
+        if self.peak_flops_per_s is not None:
+            return self.peak_flops_per_s
+        return None if self.gpu is None else self.gpu.flops_per_s(dtype)
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """The memory bandwidth in bytes/s."""
+        return None if self.gpu is None else self.gpu.bytes_per_s
+
+
+class CountedFlops(msgspec.Struct, frozen=True):
+    """The FLOPs of all operators with a formula, within the steps."""
+
+    model: float
+    """Without recomputation; masked attention in full."""
+    hardware: float
+    """With recomputation."""
+    dtype: str
+    """The type of most of them."""
+    covered: float
+    """Share of the compute time that these operators have: the rest is elementwise, or has no shapes."""
+    tflops: float | None
+    """Model FLOPs over the time of all steps, in TFLOP/s of one device."""
+    mfu: float | None
+    hfu: float | None
+    peak_tflops: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain data."""
+        return msgspec.structs.asdict(self)
+
+
+def roof_of(timelines: Sequence[Timeline], peak_tflops: float | None = None) -> Roof:
+    """Return the limits of the devices of a run.
+
+    Args:
+        peak_tflops: peak of one GPU in TFLOP/s, in place of the table's.
+    """
+    gpus = [None if t.on_cpu else gpu_peak(t.gpu or GpuProperties(t.device_name)) for t in timelines]
+    gpu = gpus[0] if gpus and all(one == gpus[0] for one in gpus) else None
+    return Roof(gpu, None if peak_tflops is None else peak_tflops * 1e12)
+
+
+def with_roofline(row: dict[str, Any], roof: Roof) -> dict[str, Any]:
+    """Add to a row by operator and shape its arithmetic intensity, and the shares of its GPU's peaks.
+
+    ``share_of_roofline`` is the rate over what the roofline allows: by arithmetic, or by memory where that is less.
+    """
+    flops, size, tflops, gbps = row["flops"], row["bytes"], row["tflops"], row["gbps"]
+    peak, bandwidth = roof.flops_per_s(row["dtype"]), roof.bytes_per_s
+    arithmetic = None if tflops is None or peak is None else tflops * 1e12 / peak
+    memory = None if gbps is None or bandwidth is None else gbps * 1e9 / bandwidth
+    shares = [share for share in (arithmetic, memory) if share is not None]
+    columns = {
+        "flops_per_byte": None if flops is None or not size else round(flops / size, 6),
+        "peak_tflops": None if peak is None or flops is None else round(peak / 1e12, 6),
+        "share_of_peak": _rounded(arithmetic),
+        "share_of_bandwidth": _rounded(memory),
+        "share_of_roofline": _rounded(max(shares, default=None)),
+        "bound": _bound(arithmetic, memory, flops),
+    }
+    at = list(row).index("gbps") + 1
+    items = list(row.items())
+    return dict(items[:at]) | columns | dict(items[at:])
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 6)
+
+
+def _bound(arithmetic: float | None, memory: float | None, flops: float | None) -> str | None:
+    """Return which limit is nearer: the larger share says so."""
+    if memory is None or (arithmetic is None and flops is not None):
+        return None
+    return "memory" if arithmetic is None or memory >= arithmetic else "compute"
+
+
+def counted_flops(rows: Sequence[dict[str, Any]], wall_ns: int, roof: Roof) -> CountedFlops | None:
+    """Add up the FLOPs of rows by operator and shape; None where none has a formula.
+
+    Calls outside the steps are left out by their share of time.
+
+    Args:
+        wall_ns: length of all steps of all devices.
+    """
+    model = hardware = covered = compute = 0.0
+    types: dict[str, float] = {}
+    for row in rows:
+        inside = row["step_ns"] / row["total_ns"] if row["total_ns"] else 0.0
+        compute += row["compute_ns"] * inside
+        if row["flops"] is None:
+            continue
+        covered += row["compute_ns"] * inside
+        hardware += row["counted_flops"] * row["count"] * inside
+        model += row["model_flops"] * (row["count"] - row["recompute_count"]) * inside
+        types[row["dtype"]] = types.get(row["dtype"], 0.0) + row["counted_flops"] * row["count"]
+    if not types:
+        return None
+    dtype = max(types, key=lambda name: types[name])
+    peak = roof.flops_per_s(dtype)
+    return CountedFlops(
+        model=model,
+        hardware=hardware,
+        dtype=dtype,
+        covered=covered / compute if compute else 0.0,
+        tflops=model / wall_ns / 1e3 if wall_ns else None,
+        mfu=None if peak is None else utilization(model, wall_ns, peak),
+        hfu=None if peak is None else utilization(hardware, wall_ns, peak),
+        peak_tflops=None if peak is None else peak / 1e12,
+    )
+
 
 CallSource = Callable[[Timeline], OperatorCalls]
 """Reads the operator calls of a timeline's rank."""

@@ -2,18 +2,175 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import msgspec
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.arrivals import Arrivals, arrivals
-from dptrace.analysis.per_gpu.idle import idle
-from dptrace.analysis.per_gpu.split import Part, Split, collective_exposure, compute_of, part_intervals_of, split
-from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, union
-from dptrace.timeline.model import Kind, Phase, Timeline
+from dptrace.analysis.per_gpu.split import (
+    FIGURES,
+    Part,
+    Split,
+    collective_exposure,
+    compute_of,
+    idle,
+    part_intervals_of,
+    split,
+)
+from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, union
+from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 from dptrace.timeline.steps import select_steps_with_mask
 
-__all__ = ["DeviceFigures", "figures_of"]
+__all__ = ["DeviceFigures", "ExpertLoad", "StepGrid", "expert_loads", "figures_of", "middle_step", "step_grid"]
+
+
+# What held up the start of each collective on its own device: the host, or the collective before its work.
+#
+# ::
+#
+#     host   launch f            launch n            n starts when f has ended; f started when it was launched:
+#     GPU    ···· f ████████████ n ▒▒▒▒              the launch of f held up n
+#     GPU    ▒▒ m ▒▒ g ████████ n ▒▒▒▒               g was launched early and followed m: what was computed since m's
+#     end
+
+
+_LATENCY_NS = 20_000
+"""A kernel that starts within this after its launch was not queued."""
+_HOST_NS = 60_000
+"""The same for work launched to a device that had been free."""
+_FOLLOWS_NS = 50_000
+"""Work that starts within this after a collective's end was waiting for it."""
+_PAUSE_NS = 5_000
+"""A shorter pause between kernels is not the host's."""
+_ROUNDED_NS = 1_000
+"""Old traces round times to whole microseconds."""
+
+
+class Arrivals(msgspec.Struct, frozen=True):
+    """One entry per collective of a device, in the order of their starts."""
+
+    launch_ns: Int64
+    """Start of its launching call on the host; UNKNOWN where the trace does not have it."""
+    held_by_launch_ns: Int64
+    """The launch that held it up: its own, or that of the work before it; UNKNOWN where the host was not late."""
+    held_by: NDArray[np.int32]
+    """The collective of the device, by index, that the work before it followed; -1 without one."""
+    launched_ns: Int64
+    """Duration of the compute and of the copies launched before it, collectives × 2, from any common origin."""
+    computed_ns: Int64
+    """Duration of the compute that started before it, from any common origin."""
+
+    def filter(self, chosen: NDArray[np.bool_]) -> Arrivals:
+        """Keep some collectives; the indices in ``held_by`` follow, -1 where the collective is not kept."""
+        index = np.append(np.where(chosen, np.cumsum(chosen) - 1, -1), -1)
+        held_by = index[self.held_by[chosen]].astype(np.int32)
+        launch, by_launch = self.launch_ns[chosen], self.held_by_launch_ns[chosen]
+        return Arrivals(launch, by_launch, held_by, self.launched_ns[chosen], self.computed_ns[chosen])
+
+
+def arrivals(timeline: Timeline) -> Arrivals:
+    """Find what held up each collective of a device."""
+    comm = timeline.kind == Kind.COMMUNICATION
+    start, launch, ends = timeline.start_ns[comm], timeline.launch_ns[comm], timeline.end_ns[comm]
+    blocks = _Blocks.of(timeline)
+    last = blocks.last_explained(start)
+    ended_last = blocks.reach_before(start)
+    by_end = np.argsort(ends, kind="stable")
+    follows = _ended_before(ends, by_end, start, ended_last)
+    queued = start - launch
+    own = (launch != UNKNOWN) & (queued <= _LATENCY_NS)
+    own |= (launch != UNKNOWN) & (queued <= _HOST_NS) & (launch > blocks.busy_until(start))
+    if timeline.on_cpu:
+        # Its thread starts it as soon as it has a core, unless it carries out another one.
+        before = np.append(-1, np.maximum.accumulate(ends))[np.arange(len(ends))]
+        own |= (launch != UNKNOWN) & (launch > before)
+    none = np.full(len(start), UNKNOWN, np.int64)
+    held_launch = np.where(last >= 0, np.append(blocks.launch_ns, UNKNOWN)[last], none)
+    held_by = np.where(last >= 0, np.append(blocks.follows, -1)[last], -1)
+    held_launch = np.where(own, launch, np.where(follows >= 0, UNKNOWN, held_launch))
+    held_by = np.where(own, -1, np.where(follows >= 0, follows, held_by))
+    compute = timeline.kind == Kind.COMPUTE
+    computed = np.append(0, np.cumsum(timeline.end_ns[compute] - timeline.start_ns[compute]))
+    computed = computed[np.searchsorted(timeline.start_ns[compute], start, side="left")]
+    return Arrivals(launch, held_launch, held_by.astype(np.int32), _launched(timeline, launch), computed)
+
+
+def _ended_before(ends: Int64, by_end: Int64, times: Int64, since: Int64) -> Int64:
+    """Return for each time the collective that ended just before it, and not before *since*; -1 without one."""
+    place = np.searchsorted(ends[by_end], times + _ROUNDED_NS, side="right") - 1
+    if not len(ends):
+        return np.full(len(times), -1, np.int64)
+    found = by_end[np.maximum(place, 0)]
+    near = (place >= 0) & (times - ends[found] <= _FOLLOWS_NS) & (ends[found] > since)
+    return np.where(near, found, -1)
+
+
+class _Blocks(msgspec.Struct, frozen=True):
+    """Stretches of compute and copies without a gap."""
+
+    start_ns: Int64
+    end_ns: Int64
+    launch_ns: Int64
+    """The launch that held a block up; UNKNOWN if the host was not late."""
+    follows: Int64
+    """The collective whose end a block followed; -1 without one."""
+    busy: tuple[Int64, Int64]
+    """When the device did anything."""
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> _Blocks:
+        own = timeline.kind != Kind.COMMUNICATION
+        busy = union(timeline.start_ns, timeline.end_ns)
+        if not own.any():
+            nothing = np.empty(0, np.int64)
+            return cls(nothing, nothing, nothing, nothing, busy)
+        start, launch = timeline.start_ns[own], timeline.launch_ns[own]
+        reach = np.maximum.accumulate(timeline.end_ns[own])
+        first = np.flatnonzero(np.append(True, start[1:] > reach[:-1]))
+        begun, called = start[first], launch[first]
+        ended = np.append(0, reach[first[1:] - 1])  # end of the block before
+        late = (called > ended) & (begun - called <= _HOST_NS) & (begun - ended > _PAUSE_NS)
+        late &= called > _busy_until(busy, begun)
+        ends = timeline.end_ns[~own]
+        follows = _ended_before(ends, np.argsort(ends, kind="stable"), begun, ended)
+        last = np.append(first[1:], len(reach)) - 1
+        return cls(begun, reach[last], np.where(late, called, UNKNOWN), np.where(late, -1, follows), busy)
+
+    def last_explained(self, times: Int64) -> Int64:
+        """Return the last block before each time whose start is explained, by the host or by a collective; or -1."""
+        explained = np.where((self.launch_ns != UNKNOWN) | (self.follows >= 0), np.arange(len(self.start_ns)), -1)
+        latest = np.append(-1, np.maximum.accumulate(explained))
+        found: Int64 = latest[np.searchsorted(self.start_ns, times, side="left")]
+        return found
+
+    def reach_before(self, times: Int64) -> Int64:
+        """Return the end of the last block that started before each time; 0 without one."""
+        ended: Int64 = np.append(0, self.end_ns)[np.searchsorted(self.start_ns, times, side="left")]
+        return np.minimum(ended, times)
+
+    def busy_until(self, times: Int64) -> Int64:
+        return _busy_until(self.busy, times)
+
+
+def _busy_until(busy: tuple[Int64, Int64], times: Int64) -> Int64:
+    """Return when the device's last work that started before each time ended; -1 without any."""
+    ended: Int64 = np.append(-1, busy[1])[np.searchsorted(busy[0], times - 1, side="left")]
+    return ended
+
+
+def _launched(timeline: Timeline, launch: Int64) -> Int64:
+    """Return for each collective the duration of compute and of copies launched before it, collectives × 2."""
+    columns = []
+    for kind in (Kind.COMPUTE, Kind.MEMORY):
+        own = np.flatnonzero((timeline.kind == kind) & (timeline.launch_ns != UNKNOWN))
+        own = own[np.argsort(timeline.launch_ns[own], kind="stable")]
+        total = np.append(0, np.cumsum(timeline.end_ns[own] - timeline.start_ns[own]))
+        columns.append(total[np.searchsorted(timeline.launch_ns[own], launch, side="right")])
+    return np.stack(columns, axis=1)
 
 
 class DeviceFigures(msgspec.Struct, frozen=True):
@@ -127,3 +284,149 @@ def _backward(timeline: Timeline) -> tuple[Int64, Int64]:
     np.minimum.at(starts, timeline.step[backward], timeline.start_ns[backward])
     np.maximum.at(ends, timeline.step[backward], timeline.end_ns[backward])
     return np.where(ends > 0, starts, 0), ends
+
+
+# The figures of a run as a grid of GPUs × steps, where some GPUs may lack steps.
+
+
+class StepGrid(msgspec.Struct, frozen=True):
+    """The nine figures of every GPU in every step."""
+
+    device_ids: tuple[tuple[int, int], ...]
+    """Rank and device of each row."""
+    steps: tuple[str, ...]
+    """The steps of all GPUs, each once, in the order of their times."""
+    present: NDArray[np.bool_]
+    """GPUs × steps: whether the GPU has the step."""
+    figures: dict[str, Int64]
+    """By the names in ``split.FIGURES``: GPUs × steps, in ns; 0 where a GPU lacks the step."""
+
+    def share(self, name: str) -> NDArray[np.float64]:
+        """Return a figure as a share of the step's wall time, from 0 to 1; NaN if the wall time is 0."""
+        wall = self.figures["wall_ns"]
+        return np.where(wall > 0, self.figures[name] / np.maximum(wall, 1), np.nan)
+
+    def mean(self, name: str) -> NDArray[np.float64]:
+        """Return each GPU's mean over its steps, in ns; 0 without steps."""
+        means: NDArray[np.float64] = self.figures[name].sum(axis=1) / np.maximum(self.present.sum(axis=1), 1)
+        return means
+
+    def total(self, name: str) -> int:
+        """Return the sum of a figure over all GPUs and steps."""
+        return int(self.figures[name].sum())
+
+
+def step_grid(devices: Sequence[DeviceFigures]) -> StepGrid:
+    """Arrange the figures of all GPUs by step; steps of the same name are the same step."""
+    kept = [device for device in devices if len(device.timeline.windows)]
+    steps = _in_order([device.split.names for device in kept])
+    column = {name: index for index, name in enumerate(steps)}
+    shape = len(kept), len(steps)
+    present = np.zeros(shape, np.bool_)
+    figures = {name: np.zeros(shape, np.int64) for name in FIGURES}
+    for row, device in enumerate(kept):
+        columns = [column[name] for name in device.split.names]
+        present[row, columns] = True
+        for name in FIGURES:
+            # Steps of one GPU with the same name count as one.
+            np.add.at(figures[name][row], columns, device.split.figures[name])
+    device_ids = tuple((device.timeline.rank, device.timeline.device) for device in kept)
+    return StepGrid(device_ids, steps, present, figures)
+
+
+def middle_step(devices: Sequence[DeviceFigures]) -> str | None:
+    """Return the step with the wall time nearest to the median, among those that most GPUs have; None without steps."""
+    grid = step_grid(devices)
+    if not grid.steps:
+        return None
+    count = grid.present.sum(axis=0)
+    common = np.flatnonzero(count == count.max())
+    wall = grid.figures["wall_ns"].sum(axis=0)[common] / count.max()
+    return grid.steps[int(common[np.abs(wall - median(wall)).argmin()])]
+
+
+def _in_order(names: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """Merge the GPUs' steps into one order: by number if all have one, otherwise by each GPU's own order."""
+    every = list(dict.fromkeys(name for steps in names for name in steps))
+    found = [re.fullmatch(r"(.*?)(\d{1,18})", name) for name in every]
+    numbers = {name: int(match[2]) for name, match in zip(every, found, strict=True) if match}
+    if len(numbers) == len(every) and len({match[1] for match in found if match}) <= 1:
+        return tuple(sorted(every, key=numbers.__getitem__))
+    merged: list[str] = []
+    for steps in names:
+        place = 0
+        for name in dict.fromkeys(steps):
+            if name in merged:
+                place = merged.index(name) + 1
+            else:
+                merged.insert(place, name)
+                place += 1
+    return tuple(merged)
+
+
+# How evenly tokens were distributed over the experts of a mixture, from run.json.
+
+
+class ExpertLoad(msgspec.Struct, frozen=True):
+    """The experts of one layer; their shares of the layer's tokens sum to 1."""
+
+    layer: int
+    """Counted from 0."""
+    shares: tuple[float, ...]
+    dropped: float | None = None
+    """Share of the layer's tokens that experts had no room for; None without a capacity."""
+
+    @property
+    def most_loaded(self) -> int:
+        """Index of the expert with the most tokens; the first among equals."""
+        return self.shares.index(max(self.shares))
+
+    @property
+    def least_loaded(self) -> int:
+        """Index of the expert with the fewest tokens; the first among equals."""
+        return self.shares.index(min(self.shares))
+
+    @property
+    def even_share(self) -> float:
+        """Share of each expert under an even load."""
+        return 1 / len(self.shares)
+
+
+def expert_loads(metadata: Mapping[str, Any]) -> tuple[ExpertLoad, ...]:
+    """Return each layer's load; empty for runs without experts; layers whose entry is not a list of counts are skipped.
+
+    Args:
+        metadata: the contents of run.json, which may be malformed.
+    """
+    dropped = _by_layer(metadata, "expert_dropped")
+    return tuple(
+        ExpertLoad(layer, _shares(counts), sum(dropped[layer]) / sum(counts) if layer in dropped else None)
+        for layer, counts in sorted(_by_layer(metadata, "expert_load").items())
+        if sum(counts) > 0
+    )
+
+
+def _by_layer(metadata: Mapping[str, Any], key: str) -> dict[int, list[int]]:
+    """Return a list of counts for each layer, of the run or, where the ranks have different layers, of the ranks."""
+    options, ranks = metadata.get("options"), metadata.get("ranks")
+    rows = options.get(key) if isinstance(options, dict) else None
+    tables = [(range(len(rows)), rows)] if isinstance(rows, list) else []
+    for entry in ranks if isinstance(ranks, list) else []:
+        own = entry.get("experts") if isinstance(entry, dict) else None
+        if isinstance(own, dict) and isinstance(own.get("layers"), list) and isinstance(own.get(key), list):
+            tables.append((own["layers"], own[key]))
+    return {
+        layer: counts
+        for layers, rows in tables
+        for layer, counts in zip(layers, rows, strict=False)
+        if type(layer) is int and _are_counts(counts)
+    }
+
+
+def _are_counts(counts: object) -> bool:
+    return isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
+
+
+def _shares(counts: list[int]) -> tuple[float, ...]:
+    whole = sum(counts)
+    return tuple(count / whole for count in counts)

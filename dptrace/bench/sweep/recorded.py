@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dptrace.run.gradient_ready import gradient_transfers, ready_before_last
+from dptrace.run.cross_rank import gradient_transfers, ready_before_last
 
 if TYPE_CHECKING:
     from dptrace.run.cross_rank import CrossRankAnalysis

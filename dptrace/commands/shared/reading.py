@@ -50,7 +50,7 @@ def gains_wanted(gains: bool | None, paths: Sequence[str]) -> bool:
     if any(is_url(path) for path in paths):
         return False
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from dptrace.load.size import is_small
+    from dptrace.load.open import is_small
     from dptrace.readers.discovery import find
 
     return is_small(find(paths).files)

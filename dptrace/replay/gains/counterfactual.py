@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from dptrace.analysis.findings.finding import Finding
-from dptrace.analysis.findings.idle_gaps import HOST_CAUSES
+from dptrace.analysis.findings.host import HOST_CAUSES
 from dptrace.core.intervals import IntervalSet, subtract
 from dptrace.errors import DptraceError
 from dptrace.replay.gains.context import GainContext

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from dptrace.analysis.findings.finding import MIN_SHARE, Finding, by_gain
-from dptrace.analysis.findings.gain import Gain
+from dptrace.analysis.findings.finding import MIN_SHARE, Finding, Gain, by_gain
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
 from dptrace.replay.gains.context import GainContext

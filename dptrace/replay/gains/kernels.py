@@ -9,10 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.compute_findings.elementwise import removed_by_fusion
-from dptrace.analysis.compute_findings.interference import slowdown_ns
-from dptrace.analysis.compute_findings.roofline import product_savings_ns
-from dptrace.analysis.compute_findings.unfused_attention import attention_savings_ns
+from dptrace.analysis.compute_findings.detect import slowdown_ns
+from dptrace.analysis.compute_findings.roofline import attention_savings_ns, product_savings_ns, removed_by_fusion
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.intervals import Int64
 from dptrace.replay.gains.context import GainContext

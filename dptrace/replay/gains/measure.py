@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.analysis.findings.gain import Gain
+from dptrace.analysis.findings.finding import Gain
 from dptrace.core.intervals import Int64, median
 from dptrace.core.units import duration, share
 from dptrace.replay.graph.build import Model

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.findings.bandwidth import compared_messages
+from dptrace.analysis.findings.communication import compared_messages
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.intervals import Int64, median
 from dptrace.replay.gains.device_time import ShorterTasks, transfers_of

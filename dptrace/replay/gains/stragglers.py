@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dptrace.analysis.findings.finding import MIN_SHARE, Finding
-from dptrace.analysis.findings.gain import Gain
+from dptrace.analysis.findings.finding import MIN_SHARE, Finding, Gain
 from dptrace.analysis.findings.stragglers import (
     MERGED,
     SMALL,

@@ -10,9 +10,14 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from dptrace.analysis.kernels.attribution import Attribution, attribute, modules_of_calls
-from dptrace.analysis.kernels.call_tree import CallTree
-from dptrace.analysis.kernels.modules import has_modules, module_paths
+from dptrace.analysis.kernels.attribution import (
+    Attribution,
+    CallTree,
+    attribute,
+    has_modules,
+    module_paths,
+    modules_of_calls,
+)
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.per_rank.process import Process

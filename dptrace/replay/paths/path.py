@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.step_grid import step_grid
+from dptrace.analysis.per_gpu.device import step_grid
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind

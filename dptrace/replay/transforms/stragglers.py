@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from dptrace.analysis.cross_rank.delays.causes import HOST_CAUSES
+from dptrace.analysis.cross_rank.stragglers import HOST_CAUSES
 from dptrace.core.intervals import Int64, unique
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
@@ -47,7 +47,7 @@ class Excess(msgspec.Struct, frozen=True, eq=False):
     instance: int
     """The matched collective whose launch ends the segment; -1 after the last, and where steps are the points."""
     cause: str
-    """One of :data:`~dptrace.analysis.cross_rank.delays.delay.CAUSES`."""
+    """One of :data:`~dptrace.analysis.cross_rank.stragglers.CAUSES`."""
     what: str
     where: str
     index: Int64

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from dptrace.analysis.compute_findings.detect import compute_findings
+from dptrace.analysis.compute_findings.detect import (
+    compute_findings,
+    interference,
+    pageable_copies,
+    recompute,
+    short_kernels,
+    uneven_ranks,
+)
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
 from dptrace.run.kernels import operator_calls_of
 from dptrace.timeline.host_calls import OperatorCalls
+from dptrace.timeline.model import Phase
 from tests.support.compute_files import ComputeFile, context_of, inputs
 from tests.support.real_traces import needs_real_traces, real
 
@@ -57,3 +67,116 @@ def test_findings_of_real_runs(name: str, kinds: list[str]) -> None:
     calls = [operator_calls_of(run, timeline) for timeline in run.timelines]
 
     assert kinds == [finding.kind for finding in compute_findings(run.timelines, calls)]
+
+
+# Copies from pageable memory that no compute hides are found.
+
+
+PAGEABLE = "Memcpy HtoD (Pageable -> Device)"
+
+
+def test_only_pageable_copies_count(tmp_path: Path) -> None:
+    """20 µs of them, not the pinned one."""
+    file = ComputeFile().step().copy(PAGEABLE, 20).copy("Memcpy HtoD (Pinned -> Device)", 30)
+    (found,) = pageable_copies(context_of(tmp_path, file.kernel("aten::mm", "gemm", 50)))
+
+    assert ("pageable_copies", 20_000, [PAGEABLE]) == (found.kind, found.cost_ns, found.evidence["copies"])
+
+
+def test_what_compute_hides_costs_nothing(tmp_path: Path) -> None:
+    """15 of 20 µs run beside a kernel on another stream."""
+    file = ComputeFile().step().copy(PAGEABLE, 20)
+    file.file.kernel("gemm", file.now - 15, file.now + 5, 3, stream=9)
+    (found,) = pageable_copies(context_of(tmp_path, file))
+
+    assert 5_000 == found.cost_ns
+
+
+# Kernels that ran with and without communication show how much it slows compute.
+
+
+def job(under: float, alone: tuple[float, ...] = (50, 50)) -> ComputeFile:
+    """Four steps, each with kernels of the same work without communication, and one under it."""
+    file = ComputeFile()
+    for _ in range(4):
+        file.step()
+        for length in alone:
+            file.kernel("aten::mm", "gemm", length)
+        file.kernel("aten::mm", "gemm", under).communication(file.now - under - 1, file.now + 1)
+    return file
+
+
+def test_the_ratio_and_what_it_costs(tmp_path: Path) -> None:
+    """80 µs under communication instead of 50."""
+    (found,) = interference(context_of(tmp_path, job(80)))
+
+    assert 1.6 == pytest.approx(found.evidence["ratio"], abs=0.01)
+    assert 30_000 == pytest.approx(found.cost_ns, abs=10)
+
+
+def test_kernels_of_unequal_work_are_not_compared(tmp_path: Path) -> None:
+    """Their times differ without any communication."""
+    assert [] == interference(context_of(tmp_path, job(80, (20, 50, 90))))
+
+
+# Forward work that backward repeats has its price.
+
+
+def test_repeated_work_costs_its_time(tmp_path: Path) -> None:
+    """40 of 100 µs in backward; without any, there is no finding."""
+    context = context_of(tmp_path, ComputeFile().step().kernel("aten::mm", "gemm", 40).kernel("aten::mm", "gemm", 60))
+    (timeline,) = context.timelines
+    backward = replace(timeline, phase=np.full(2, Phase.BACKWARD, np.uint8))
+    again = replace(backward, recompute=np.array([True, False]))
+    (found,) = recompute(replace(context, timelines=(again,)))
+
+    assert ("recompute", 40_000) == (found.kind, found.cost_ns)
+    assert [] == recompute(replace(context, timelines=(backward,)))
+
+
+# Idle time between kernels that are shorter than their launch is found.
+
+
+def test_idle_time_between_two_short_kernels_counts(tmp_path: Path) -> None:
+    """Not before a long kernel, after one, or where the gap is longer than any launch."""
+    file = ComputeFile().step().kernel("aten::add", "a", 3)
+    file.kernel("aten::add", "b", 4, idle=7).kernel("aten::add", "long", 50, idle=5)
+    file.kernel("aten::add", "c", 4, idle=9).kernel("aten::add", "d", 4, idle=150)
+    (found,) = short_kernels(context_of(tmp_path, file))
+
+    assert ("short_kernels", 7_000) == (found.kind, found.cost_ns)
+
+
+def test_a_gap_that_another_stream_fills_is_no_idle_time(tmp_path: Path) -> None:
+    """Communication runs meanwhile."""
+    file = ComputeFile().step().kernel("aten::add", "a", 3).kernel("aten::add", "b", 4, idle=7)
+
+    assert [] == short_kernels(context_of(tmp_path, file.communication(101, 112)))
+
+
+# A GPU that takes longer for the same kernels than the others is found.
+
+
+def rank(number: int, factor: float, steps: int = 2) -> ComputeFile:
+    file = ComputeFile(number, 3)
+    for _ in range(steps):
+        file.step().kernel("aten::mm", "gemm", 100 * factor).kernel("aten::add", "add", 50 * factor)
+    return file
+
+
+def test_the_slow_gpu_is_named(tmp_path: Path) -> None:
+    """20 % of 150 µs per step; the cost is the mean over the three GPUs, and steps may be of different number."""
+    (found,) = uneven_ranks(context_of(tmp_path, rank(0, 1), rank(1, 1.2, steps=3), rank(2, 1)))
+
+    assert {"rank": 1, "ratio": 1.2, "kernel": "gemm"} == found.evidence
+    assert 30_000 == pytest.approx(found.cost_ns, abs=1)
+
+
+def test_gpus_that_differ_by_little_or_do_different_work_are_no_finding(tmp_path: Path) -> None:
+    """Nor is one GPU alone."""
+    other = rank(1, 1.2)
+    other.kernel("aten::mm", "gemm", 100).kernel("aten::add", "add", 50)
+
+    assert [] == uneven_ranks(context_of(tmp_path, rank(0, 1), rank(1, 1.02)))
+    assert [] == uneven_ranks(context_of(tmp_path, rank(0, 1), other))
+    assert [] == uneven_ranks(context_of(tmp_path, rank(0, 1)))

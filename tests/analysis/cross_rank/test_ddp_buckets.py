@@ -6,13 +6,25 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import dptrace
-from dptrace.analysis.cross_rank.ddp_buckets import Bucket, buckets, instance_names
+from dptrace.analysis.cross_rank.ddp_buckets import (
+    Bucket,
+    bucket_numbers,
+    buckets,
+    call_names,
+    instance_names,
+    short_name,
+)
 from dptrace.analysis.matching.match import Matches, match
+from dptrace.run.run import Run
 from dptrace.timeline.model import Collective
-from tests.support.rank_cases import rank, reduce
+from tests.support.builders import TimelineBuilder
+from tests.support.rank_cases import rank as one_rank
+from tests.support.rank_cases import reduce
 
 MS = 1_000_000
 RUNS = Path(__file__).resolve().parents[3] / "traces"
@@ -22,7 +34,7 @@ DDP = {"rebuilt_bucket_sizes": "100, 300, 100", "rebuilt_per_bucket_param_indice
 def reduced(*sizes: int) -> Matches:
     """Make a step of all-reduces of these sizes on two ranks."""
     calls = [reduce(0, (i + 1) * MS, size) for i, size in enumerate(sizes)]
-    return match([rank(0, calls), rank(1, calls)])
+    return match([one_rank(0, calls), one_rank(1, calls)])
 
 
 @pytest.mark.parametrize("info", [{"ddp": DDP}, {"ranks": [{"rank": 0}, {"rank": 1, "ddp": DDP}]}])
@@ -46,7 +58,7 @@ def test_each_group_of_replicas_has_its_own() -> None:
         about: dict[str, Any] = {"group": str(number % 2), "group_size": 2, "ranks": (number % 2, number % 2 + 2)}
         calls = [reduce(0, (i + 1) * MS, size, **about) for i, size in enumerate((100, 300, 100))]
         calls += [reduce(0, 2 * MS + 500, 300, group="tp", label="TP::all_reduce (0+2)")]
-        devices.append(rank(number, calls))
+        devices.append(one_rank(number, calls))
     matches = match(devices)
     found = buckets(matches, {"ddp": DDP})
 
@@ -88,7 +100,7 @@ def test_labels_of_the_trainer_are_names() -> None:
     """FSDP's units by module, pipelines' actions by stage and micro-batch."""
     what = Collective("all_gather", 8, "Float", "0", label="FSDP::all_gather (layers.3)")
 
-    assert ["FSDP::all_gather (layers.3)"] == instance_names(match([rank(0, [(0, 0, 9, what)])]), None)
+    assert ["FSDP::all_gather (layers.3)"] == instance_names(match([one_rank(0, [(0, 0, 9, what)])]), None)
 
 
 @pytest.mark.parametrize("name", ["ddp_cpu_2ranks", "ddp_4mb_cpu_2ranks"])
@@ -107,3 +119,70 @@ def test_measured_bytes_are_those_that_ddp_shows(name: str) -> None:
     assert list(range(len(sizes))) * len(run.timelines[0].windows) == found.bucket.tolist()
     parameters = [index for bucket in found.buckets for index in bucket.parameters]
     assert sorted(parameters) == list(range(logged["num_parameter_tensors"]))
+
+
+# Short names of single collectives.
+
+
+@pytest.mark.parametrize(
+    ("kind", "label", "peer", "expected"),
+    [
+        ("all_gather", "FSDP::all_gather (layers.3)", -1, "AG layers.3"),
+        ("reduce_scatter", "FSDP::post_backward_reduce (layers.3)", -1, "RS layers.3"),
+        ("all_reduce", "TP::all_reduce (norms and biases)", -1, "AR norms and biases"),
+        ("all_to_all", "MoE::dispatch (1.mlp)", -1, "A2A dispatch 1.mlp"),
+        ("send", "PP:0SEND_F1", 2, "send F1 → rank 2"),
+        ("recv", "PP:1RECV_B3", -1, "receive B3"),
+        ("all_reduce", "DP::all_reduce (1.up.weight)", -1, "AR 1.up.weight"),
+        ("send", "Ring::reduce-scatter (chunk 2 out, 1 in)", 3, "send reduce-scatter chunk 2 → rank 3"),
+        ("recv", "Ring::reduce-scatter (chunk 2 out, 1 in)", -1, "receive reduce-scatter chunk 1"),
+        ("send_recv", "Ring::all-gather (chunk 0 out, 3 in)", -1, "send_recv all-gather 0 out, 3 in"),
+        ("recv", "", 0, "receive ← rank 0"),
+        ("broadcast", "made by hand", -1, "broadcast made by hand"),
+        ("all_reduce", "", -1, ""),
+        ("other", "", -1, ""),
+    ],
+)
+def test_a_name_says_what_the_label_says(kind: str, label: str, peer: int, expected: str) -> None:
+    """Layer, micro-batch and peer, with the field's abbreviation of the kind; nothing where nothing is known."""
+    assert expected == short_name(Collective(kind, label=label, peer=peer))
+
+
+def test_each_rank_s_calls_have_the_names_of_their_buckets() -> None:
+    """In the order of its timeline; an all-reduce that is no bucket has no name, nor has one without counterpart."""
+    timelines = []
+    for rank in range(2):
+        build = TimelineBuilder(rank).all_reduce(10, 20, 8)
+        timelines.append(build.all_reduce(30, 40, 100).compute(35, 50).all_reduce(60, 90, 300).build())
+    run = Run("two", tuple(timelines), world_size=2)
+    matches = run.cross_rank.matches
+    found = buckets(matches, {"ddp": {"rebuilt_bucket_sizes": "100, 300"}})
+
+    assert found is not None
+    names = call_names(timelines, matches, instance_names(matches, found))
+    assert (("", "AR bucket 0", "AR bucket 1"),) * 2 == names
+
+
+def ddp(*steps: tuple[int, ...], uses_ddp: bool = True) -> dict[int, int]:
+    """Return the buckets of steps that reduce gradients of these sizes, after an all-reduce of something else."""
+    build = TimelineBuilder(bounds=tuple(1_000 * step for step in range(len(steps) + 1)))
+    for step, sizes in enumerate(steps):
+        build.all_reduce(1_000 * step + 1, 1_000 * step + 9, 4)
+        for place, size in enumerate(sizes):
+            what = Collective("all_reduce", size, "Float", "0", 2, gradients=True)
+            build.collective(1_000 * step + 100 * place + 50, 1_000 * step + 100 * place + 90, what)
+    timeline = build.build()
+    return bucket_numbers(replace(timeline, uses_ddp=uses_ddp, launch_ns=np.asarray(timeline.start_ns)))
+
+
+def test_ddp_s_buckets_are_counted_where_no_run_json_lists_them() -> None:
+    """In the order of their launches, one pass per step; what autograd did not launch for a gradient is none."""
+    assert {1: 0, 2: 1, 3: 2, 5: 0, 6: 1, 7: 2} == ddp((8, 32, 16), (8, 32, 16))
+
+
+def test_unclear_buckets_are_not_counted() -> None:
+    """Two passes in a step, equal sizes that may be two, a step that lacks a bucket, hooks of another library."""
+    assert {} == ddp((8, 32, 8, 32), (8, 32, 8, 32))
+    assert {} == ddp((8, 8))
+    assert {1: 0, 2: 1, 6: 0, 7: 1} == ddp((8, 32), (32,), (8, 32))
+    assert {} == ddp((8, 32), uses_ddp=False)

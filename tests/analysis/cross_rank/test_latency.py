@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dptrace.analysis.cross_rank.clocks.estimate import estimate
-from dptrace.analysis.cross_rank.latency import Latency, latencies, merge_groups, with_phase_in_name
-from dptrace.analysis.cross_rank.transfers import timing
+from dptrace.analysis.cross_rank.clocks import estimate
+from dptrace.analysis.cross_rank.transfers import Latency, latencies, merge_groups, timing, with_phase_in_name
 from dptrace.analysis.matching.match import match
 from dptrace.timeline.model import Collective, Phase
 from tests.support.rank_cases import Call, rank, reduce

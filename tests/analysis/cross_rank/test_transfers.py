@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from dptrace.analysis.cross_rank.clocks.estimate import UNKNOWN_NS, estimate
-from dptrace.analysis.cross_rank.transfers import Timing, timing
+from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks, estimate
+from dptrace.analysis.cross_rank.transfers import (
+    AlphaBeta,
+    ExposedWait,
+    Timing,
+    alpha_beta,
+    exposed_waits,
+    sum_of_waits,
+    timing,
+    waits_by_rank,
+)
 from dptrace.analysis.matching.match import Matches, match
+from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.model.collectives import bus_factor
+from dptrace.run.run import Run
 from dptrace.timeline.model import Collective
-from tests.support.rank_cases import Call, rank, real_ranks, reduce, shifted, without
+from tests.support.builders import TimelineBuilder
+from tests.support.rank_cases import Call, real_ranks, reduce, shifted, without
+from tests.support.rank_cases import rank as one_rank
 from tests.support.real_traces import needs_real_traces
 
 MS = 1_000_000
@@ -38,7 +56,7 @@ def test_transfer_is_the_shortest_and_the_rest_is_waiting() -> None:
     early = [*others[:10], (step, end - 20_000 - 300_000, end, what), *others[11:]]
 
     for ahead in (0, 40 * MS):
-        matches, figures = timing_of(rank(0, early), shifted(rank(1, late), ahead), rank(2, early))
+        matches, figures = timing_of(one_rank(0, early), shifted(one_rank(1, late), ahead), one_rank(2, early))
         here = slice(int(matches.first[10]), int(matches.first[11]))
         assert 20_000 == figures.transfer_ns[10]
         assert [300_000, 0, 300_000] == figures.wait_ns[here].tolist()
@@ -65,7 +83,7 @@ def test_bandwidth_is_that_of_nccl_tests(kind: str, factor: float) -> None:
     """4 MB in 1 ms on four ranks: 4 GB/s, times the bus factor of the kind."""
     assert factor == bus_factor(kind, 4)
     call = (0, 0, MS, Collective(kind, 4_000_000, "Float", "0", 4))
-    _, figures = timing_of(*(rank(number, [call]) for number in range(4)))
+    _, figures = timing_of(*(one_rank(number, [call]) for number in range(4)))
 
     assert 4e9 == pytest.approx(figures.algbw[0])
     assert 4e9 * factor == pytest.approx(figures.busbw[0])
@@ -73,14 +91,14 @@ def test_bandwidth_is_that_of_nccl_tests(kind: str, factor: float) -> None:
 
 def test_unknown_bytes_have_no_bandwidth() -> None:
     """NaN instead of 0."""
-    _, figures = timing_of(rank(0, plain(bytes=0)), rank(1, plain(bytes=0)))
+    _, figures = timing_of(one_rank(0, plain(bytes=0)), one_rank(1, plain(bytes=0)))
 
     assert np.isnan(figures.busbw).all()
 
 
 def test_with_a_rank_missing_nothing_is_known() -> None:
     """All may have waited for the missing rank, however long."""
-    _, figures = timing_of(rank(0, plain(group_size=3)), rank(1, plain(group_size=3)))
+    _, figures = timing_of(one_rank(0, plain(group_size=3)), one_rank(1, plain(group_size=3)))
 
     assert {UNKNOWN_NS} == {*figures.transfer_ns.tolist(), *figures.wait_ns.tolist()}
     assert np.isnan(figures.algbw).all()
@@ -93,7 +111,7 @@ def test_with_a_rank_missing_nothing_is_known() -> None:
 def test_where_ranks_do_not_wait_for_each_other_only_transfer_is_known(kind: str) -> None:
     """The root of a broadcast leaves when it has sent: that others take longer is not waiting."""
     what = Collective(kind, 4_000_000, "Float", "0", 2)
-    _, figures = timing_of(rank(0, [(0, 0, MS, what)]), rank(1, [(0, 0, 3 * MS, what)]))
+    _, figures = timing_of(one_rank(0, [(0, 0, MS, what)]), one_rank(1, [(0, 0, 3 * MS, what)]))
 
     assert [MS] == figures.transfer_ns.tolist()
     assert [UNKNOWN_NS] * 2 == figures.wait_ns.tolist()
@@ -105,7 +123,7 @@ def test_who_is_last_at_a_broadcast_is_known_by_its_start() -> None:
     cast = Collective("broadcast", 1_000, "Float", "0")
     root, last = (0, 30 * MS, 30 * MS + 10_000, cast), (0, 32 * MS, 32 * MS + 20_000, cast)
 
-    matches, figures = timing_of(rank(0, [*plain(), root]), rank(1, [*plain(), last]))
+    matches, figures = timing_of(one_rank(0, [*plain(), root]), one_rank(1, [*plain(), last]))
 
     at = matches.kind.tolist().index("broadcast")
     assert 1 == figures.last[at]
@@ -201,3 +219,436 @@ def test_figures_of_what_remains_do_not_change() -> None:
     assert UNKNOWN_NS == changed.transfer_ns[row]
     assert UNKNOWN_NS != figures.transfer_ns[row]
     assert 7 == fewer.first[row + 1] - fewer.first[row]
+
+
+# Latency and bandwidth fitted to the collectives of a run.
+
+
+SIZES = [1_000, 10_000, 100_000, 1_000_000, 10_000_000]
+
+
+def fitted(calls: list[Call], world_size: int = 2) -> tuple[AlphaBeta, ...]:
+    run = [one_rank(number, calls) for number in range(2)]
+    matches = match(run, world_size)
+    return alpha_beta(matches, timing(matches, estimate(matches, run)))
+
+
+def calls(lengths: dict[int, list[int]]) -> list[Call]:
+    flat = [(size, length) for size, several in lengths.items() for length in several]
+    return [reduce(0, (i + 1) * 10 * MS, size, length, group="") for i, (size, length) in enumerate(flat)]
+
+
+def test_a_line_is_found_again() -> None:
+    """20 µs and 100 GB/s, from sizes over four decades, despite one slow instance of each size."""
+    (fit,) = fitted(calls({size: [20_000 + size // 100] * 4 + [900_000] for size in SIZES}))
+
+    assert fit.alpha_s is not None
+    assert fit.beta_s_per_byte is not None
+    assert fit.crossover_bytes is not None
+    assert 20e-6 == pytest.approx(fit.alpha_s, rel=0.01)
+    assert 1e-11 == pytest.approx(fit.beta_s_per_byte, rel=0.01)
+    assert 2e6 == pytest.approx(fit.crossover_bytes, rel=0.02)
+    assert 30e-6 == pytest.approx(fit.seconds(1_000_000), rel=0.02)
+    assert (25, 5, 2, "") == (fit.count, fit.sizes, fit.ranks, fit.reason)
+
+
+def test_how_well_it_fits_is_reported() -> None:
+    """On a line, R² is 1 and the deviation 0; scatter lowers R² and raises the deviation."""
+    (good,) = fitted(calls({size: [20_000 + size // 100] for size in SIZES}))
+    (bad,) = fitted(calls({size: [30_000 + size // 100, 10_000 + size // 100] for size in SIZES}))
+
+    assert good.r2 is not None
+    assert bad.r2 is not None
+    assert good.deviation is not None
+    assert bad.deviation is not None
+    assert good.r2 > 0.999 > bad.r2
+    assert good.deviation < 0.01 < bad.deviation
+
+
+@pytest.mark.parametrize(
+    ("lengths", "world_size", "reason"),
+    [
+        ({1_000: [10_000] * 9}, 2, "factor of two"),
+        ({1_000: [10_000], 2_000: [11_000]}, 2, "factor of two"),
+        ({0: [10_000] * 9}, 2, "known bytes"),
+        ({1_000: [10_000], 9_000: [12_000]}, 3, "all its ranks"),
+    ],
+)
+def test_without_enough_there_is_no_fit_but_a_reason(
+    lengths: dict[int, list[int]], world_size: int, reason: str
+) -> None:
+    """One size, similar sizes, unknown sizes, missing ranks."""
+    (fit,) = fitted(calls(lengths), world_size)
+
+    assert (None, None, None) == (fit.alpha_s, fit.beta_s_per_byte, fit.crossover_bytes)
+    assert reason in fit.reason
+    assert fit.seconds(1_000) is None
+
+
+@needs_real_traces
+def test_eight_h100s_have_an_nvlink() -> None:
+    """About 10 µs and 300 to 400 GB/s, the bandwidth that eight H100s reach."""
+    run = real_ranks("sharded_h100_8ranks")
+    matches = match(run)
+
+    fits = alpha_beta(matches, timing(matches, estimate(matches, run)))
+
+    assert ["all_gather", "reduce_scatter"] == [fit.kind for fit in fits]
+    for fit in fits:
+        assert fit.alpha_s is not None
+        assert fit.beta_s_per_byte is not None
+        assert 5e-6 < fit.alpha_s < 40e-6
+        assert 250e9 < 1 / fit.beta_s_per_byte < 450e9
+
+
+def test_busbw_is_that_of_nccl_tests_at_the_line() -> None:
+    """2 (n - 1) / n of the bytes over the fitted time; None without a fit."""
+    fit = AlphaBeta("all_reduce", 0, 4, 10, 5, 10e-6, 1e-11, 1.0, 0.0)
+
+    assert 1.5 * 1_000_000 / 20e-6 == pytest.approx(fit.busbw(1_000_000))
+    assert AlphaBeta("all_reduce", 0, 4, 0, 0, None, None, None, None, "too few").busbw(1_000) is None
+
+
+# Exposed communication that is waiting, against a count of every nanosecond.
+
+
+_KINDS = {"all_reduce": True, "all_gather": True, "broadcast": False}
+"""Kinds in the random jobs, and whether they synchronize the ranks."""
+_END = 90
+
+
+@dataclass(frozen=True)
+class ExposedWaitCall:
+    """A collective of a random job: when each recorded rank is in it."""
+
+    kind: str
+    spans: dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A random job: its collectives, and each rank's compute and steps."""
+
+    calls: tuple[ExposedWaitCall, ...]
+    compute: tuple[tuple[tuple[int, int], ...], ...]
+    bounds: tuple[tuple[int, ...], ...]
+
+    @property
+    def ranks(self) -> int:
+        return len(self.compute)
+
+    def devices(self) -> tuple[DeviceFigures, ...]:
+        builders = [TimelineBuilder(rank, bounds=self.bounds[rank]) for rank in range(self.ranks)]
+        for number, call in enumerate(self.calls):
+            # Different bytes make the calls of different collectives impossible to confuse.
+            what = Collective(call.kind, 64 * (number + 1), "Float", "0", self.ranks, seq=number)
+            for rank, (start, end) in call.spans.items():
+                builders[rank].collective(start, end, what, lane=20 + number)
+        for builder, spans in zip(builders, self.compute, strict=True):
+            for start, end in spans:
+                builder.compute(start, end)
+        return tuple(figures_of(builder.build()) for builder in builders)
+
+
+@st.composite
+def jobs(draw: st.DrawFn, complete: bool = False) -> Job:
+    ranks = draw(st.integers(2, 4))
+    calls = []
+    for _ in range(draw(st.integers(0, 5))):
+        everyone = complete or draw(st.booleans())
+        present = range(ranks) if everyone else draw(st.lists(st.integers(0, ranks - 1), min_size=1, unique=True))
+        end = draw(st.integers(20, _END - 5))
+        spans = {rank: (draw(st.integers(0, end - 1)), end + draw(st.integers(0, 4))) for rank in present}
+        calls.append(ExposedWaitCall(draw(st.sampled_from(sorted(_KINDS))), spans))
+    time = st.integers(0, _END)
+    span = st.tuples(time, time).filter(lambda pair: pair[0] < pair[1])
+    compute = tuple(tuple(draw(st.lists(span, max_size=3))) for _ in range(ranks))
+    bounds = tuple((5, draw(st.integers(10, _END - 10)), _END) for _ in range(ranks))
+    return Job(tuple(calls), compute, bounds)
+
+
+def waits_of(*devices: DeviceFigures) -> tuple[ExposedWait, ...]:
+    matches = match(devices)
+    clocks = estimate(matches, devices)
+    return exposed_waits(matches, timing(matches, clocks), clocks, devices)
+
+
+@dataclass
+class Counted:
+    """Nanoseconds of one rank and step, counted one by one."""
+
+    wait: int = 0
+    unmatched: int = 0
+    known: bool = False
+
+
+def counted(job: Job, rank: int, kind: str | None) -> list[Counted]:
+    """Walk through a rank's nanoseconds; *kind* limits the collectives."""
+    own = [call for call in job.calls if rank in call.spans and kind in (None, call.kind)]
+    waiting, lacking = set(), set()
+    known = [call for call in own if len(call.spans) == job.ranks and _KINDS[call.kind]]
+    for call in own:
+        start, end = call.spans[rank]
+        if call in known:
+            transfer = min(last - first for first, last in call.spans.values())
+            waiting |= set(range(start, end - transfer))
+        elif len(call.spans) < job.ranks:
+            lacking |= set(range(start, end))
+    computing = {ns for span in job.compute[rank] for ns in range(*span)}
+    steps = []
+    for low, high in zip(job.bounds[rank], job.bounds[rank][1:], strict=False):
+        step = set(range(low, high)) - computing
+        wait = len(waiting & step)
+        launched = any(low <= call.spans[rank][0] < high for call in known)
+        steps.append(Counted(wait, len((lacking - waiting) & step), launched or wait > 0))
+    return steps
+
+
+@pytest.mark.heavy
+@given(jobs())
+def test_waits_are_those_counted_nanosecond_by_nanosecond(job: Job) -> None:
+    """By step, and by kind, of concurrent collectives, some of which lack a rank or do not synchronize."""
+    for rank, found in enumerate(waits_of(*job.devices())):
+        for kind in (None, *found.by_kind):
+            figures = found if kind is None else found.by_kind[kind]
+            expected = counted(job, rank, kind)
+            assert [step.wait for step in expected] == figures.wait_ns.tolist()
+            assert [step.unmatched for step in expected] == figures.unmatched_ns.tolist()
+            assert [step.known for step in expected] == figures.known.tolist()
+        assert {call.kind for call in job.calls if rank in call.spans} == set(found.by_kind)
+
+
+@pytest.mark.heavy
+@settings(max_examples=40)
+@given(jobs())
+def test_waiting_is_a_part_of_exposed_communication(job: Job) -> None:
+    """Neither a wait nor both figures together exceed it, also for each kind."""
+    devices = job.devices()
+    for device, wait in zip(devices, waits_of(*devices), strict=True):
+        assert np.all(wait.wait_ns + wait.unmatched_ns <= device.split.figures["exposed_comm_ns"])
+        for kind, figures in wait.by_kind.items():
+            assert np.all(figures.wait_ns + figures.unmatched_ns <= device.split.comm[kind].exposed_ns)
+
+
+@pytest.mark.heavy
+@settings(max_examples=40)
+@given(jobs(complete=True))
+def test_in_a_complete_job_each_call_waits_and_then_transfers(job: Job) -> None:
+    """Nothing is unmatched, and a call's exposed wait is at most its wait and its exposed time."""
+    devices = job.devices()
+    for device, wait in zip(devices, waits_of(*devices), strict=True):
+        assert not wait.unmatched_ns.any()
+        calls, is_comm = wait.calls, device.timeline.collective >= 0
+        lengths = (device.timeline.end_ns - device.timeline.start_ns)[is_comm]
+        known = np.array([_KINDS[c.kind] for c in device.timeline.collectives], np.bool_)
+        assert known.tolist() == (calls.wait_ns >= 0).tolist() == (calls.exposed_ns >= 0).tolist()
+        assert np.all(calls.wait_ns < lengths)
+        assert np.all(calls.exposed_ns <= calls.wait_ns)
+        assert np.all(calls.exposed_ns[known] <= device.exposed_ns[is_comm][known])
+
+
+@pytest.mark.heavy
+@settings(max_examples=40)
+@given(jobs(complete=True), st.integers(-(10**9), 10**9))
+def test_a_wait_does_not_depend_on_the_clocks(job: Job, ahead_ns: int) -> None:
+    """A clock that is ahead shifts a rank's waits and changes none."""
+    first, *rest = job.devices()
+    timeline = first.timeline
+    windows = replace(timeline.windows, bounds=timeline.windows.bounds + ahead_ns)
+    moved = replace(timeline, start_ns=timeline.start_ns + ahead_ns, end_ns=timeline.end_ns + ahead_ns, windows=windows)
+
+    for before, after in zip(waits_of(first, *rest), waits_of(figures_of(moved), *rest), strict=True):
+        assert before.wait_ns.tolist() == after.wait_ns.tolist()
+        assert before.known.tolist() == after.known.tolist()
+
+
+def _late(rank: int, start: int, device: int | None = None, size: int = 2) -> TimelineBuilder:
+    """A rank of two steps that arrives at *start* ms at the all-reduce of the first, which ends at 80 ms."""
+    build = TimelineBuilder(rank, device, bounds=(0, 100 * MS, 200 * MS))
+    comm = Collective("all_reduce", 4_096, "float", "0", size)
+    return build.collective(start * MS, 80 * MS, comm).compute(110 * MS, 150 * MS)
+
+
+def test_the_wait_ends_when_the_last_rank_arrives() -> None:
+    """It has an interval, a rank that it is for, and the step without a collective has none."""
+    waiting, last = waits_of(figures_of(_late(0, 20).build()), figures_of(_late(1, 70).build()))
+
+    assert [[20 * MS], [70 * MS]] == [part.tolist() for part in waiting.intervals]
+    assert [50 * MS, 0] == waiting.wait_ns.tolist()
+    assert {"exposed_wait_ns": 50 * MS, "exposed_unmatched_ns": 0} == waiting.step(0) == waiting.total()
+    assert {"exposed_wait_ns": 25 * MS, "exposed_unmatched_ns": 0} == waiting.mean()
+    assert {"exposed_wait_ns": None, "exposed_unmatched_ns": 0} == waiting.step(1)
+    assert {"exposed_wait_ns": 0, "exposed_unmatched_ns": 0} == last.step(0)
+    assert [1, -1] == waiting.waits_for.tolist()
+    assert [-1, -1] == last.waits_for.tolist()
+    assert ([50 * MS], [50 * MS], [1]) == tuple(
+        column.tolist() for column in (waiting.calls.wait_ns, waiting.calls.exposed_ns, waiting.calls.waits_for)
+    )
+
+
+@pytest.mark.parametrize("size", [0, 2])
+def test_a_rank_on_its_own_does_not_show_how_long_it_waits(size: int) -> None:
+    """Whether or not the trace tells that its group has two ranks."""
+    (wait,) = waits_of(figures_of(_late(0, 20, size=size).build()))
+
+    assert {"exposed_wait_ns": None, "exposed_unmatched_ns": 60 * MS} == wait.step(0) == wait.total()
+    assert [-1] == wait.calls.wait_ns.tolist() == wait.calls.exposed_ns.tolist()
+
+
+def test_a_group_of_one_rank_waits_for_nobody() -> None:
+    """Its wait is 0, and known."""
+    (wait,) = waits_of(figures_of(_late(0, 20, size=1).build()))
+
+    assert {"exposed_wait_ns": 0, "exposed_unmatched_ns": 0} == wait.step(0)
+
+
+def test_collectives_that_are_not_the_same_show_no_wait() -> None:
+    """A rank of another job has the same number of calls, but their ends fit no clock: nothing is known."""
+    bounds = (0, 10**12)
+    steady, other = TimelineBuilder(0, bounds=bounds), TimelineBuilder(1, bounds=bounds)
+    what = Collective("all_reduce", 4_096, "float", "0", 2)
+    for number in range(12):
+        comm = replace(what, seq=number)
+        steady.collective(number * 10**9, number * 10**9 + 10**7, comm)
+        other.collective(number * 3 * 10**9, number * 3 * 10**9 + 10**6, comm)
+    devices = figures_of(steady.build()), figures_of(other.build())
+    clocks: Clocks = estimate(match(devices), devices)
+
+    assert clocks.misfit.any()
+    assert [None, None] == [wait.total()["exposed_wait_ns"] for wait in waits_of(*devices)]
+
+
+def test_gpus_of_one_process_wait_for_each_other() -> None:
+    """Two GPUs of rank 0: each has its own wait, and the rank they wait for is their own."""
+    first, second = waits_of(figures_of(_late(0, 20, 0).build()), figures_of(_late(0, 70, 1).build()))
+
+    assert (50 * MS, 0) == (int(first.wait_ns[0]), int(second.wait_ns[0]))
+    assert 0 == first.waits_for[0]
+
+
+def test_cpus_wait_as_gpus_do() -> None:
+    """A run without a GPU has the same figures."""
+    first, second = waits_of(*(figures_of(_late(rank, 20 + 50 * rank, -1).build()) for rank in (0, 1)))
+
+    assert (50 * MS, 0) == (int(first.wait_ns[0]), int(second.wait_ns[0]))
+
+
+def test_a_wait_is_for_the_rank_that_keeps_all_others_waiting_longest() -> None:
+    """Two ranks that are almost equally late share it, so that none is named."""
+    together = waits_of(*(figures_of(_late(rank, start, size=3).build()) for rank, start in enumerate((20, 68, 70))))
+    alone = waits_of(*(figures_of(_late(rank, start, size=3).build()) for rank, start in enumerate((20, 22, 70))))
+
+    assert [-1, 2, -1] == [int(wait.waits_for[0]) for wait in together]
+    assert [2, 2, -1] == [int(wait.waits_for[0]) for wait in alone]
+
+
+def _run() -> Run:
+    return Run("runs/late", (_late(0, 20).build(), _late(1, 70).build()), world_size=2)
+
+
+def test_selected_steps_and_ranks_keep_their_waits() -> None:
+    """Whom a rank waits for does not depend on whether that rank is looked at."""
+    run = _run()
+
+    assert run.steps()["exposed_wait_ns"].tolist()[::2] == run.select(steps=(0, 0)).steps()["exposed_wait_ns"].tolist()
+    alone, whole = (part.steps().query("rank == 0") for part in (run.select(ranks={0}), run))
+    for name in ("exposed_wait_ns", "exposed_unmatched_ns"):
+        assert whole[name].fillna(-1).tolist() == alone[name].fillna(-1).tolist()
+
+
+def test_waits_need_communication_intervals_only() -> None:
+    """Figures without the other intervals, and of the first steps only, are the same."""
+    devices = _run().devices
+    whole = waits_of(*devices)
+
+    thin = waits_of(*(device.only_communication() for device in devices))
+    short = waits_of(*(device.first_steps(1) for device in devices))
+    for all_of_it, lean, first in zip(whole, thin, short, strict=True):
+        assert all_of_it.wait_ns.tolist() == lean.wait_ns.tolist()
+        assert all_of_it.wait_ns.tolist()[:1] == first.wait_ns.tolist()
+
+
+def test_frames_and_json_distinguish_an_unknown_wait_from_none() -> None:
+    """<NA> and null, never 0; nanoseconds stay integers beside them."""
+    run = _run()
+    steps, totals, data = run.steps(), run.totals(), run.to_dict()
+
+    assert ["Int64", "Int64"] == [str(frame["exposed_wait_ns"].dtype) for frame in (steps, totals)]
+    assert [False, True] * 2 == steps["exposed_wait_ns"].isna().tolist()
+    assert [50 * MS, 0] == totals["exposed_wait_ns"].tolist()
+    first, second = data["ranks"][0]["steps"]
+    assert (50 * MS, None) == (first["exposed_wait_ns"], second["exposed_wait_ns"])
+    assert 50 * MS == first["comm"]["all_reduce"]["exposed_wait_ns"] == data["ranks"][0]["total"]["exposed_wait_ns"]
+
+
+def test_each_collective_shows_its_wait_and_the_rank_that_caused_it() -> None:
+    """In the frames by call and by matched collective, and in the JSON."""
+    run = _run()
+
+    for frame in (run.collectives(), run.matched_collectives()):
+        assert [50 * MS, 0] == frame["exposed_wait_ns"].tolist()
+        assert (1, True) == (frame["waits_for"][0], frame["waits_for"].isna()[1])
+    data = run.to_dict()
+    for row in (data["ranks"][0]["collectives"][0], data["collectives"][0]["members"][0]):
+        assert (50 * MS, 1) == (row["exposed_wait_ns"], row["waits_for"])
+    assert data["collectives"][0]["members"][1]["waits_for"] is None
+
+
+def test_the_run_waits_for_the_rank_that_causes_most() -> None:
+    """One rank for more than half of all exposed waiting; two that share it; nobody without a wait."""
+    two, shared = (
+        Run("r", tuple(_late(rank, start, size=3).build() for rank, start in enumerate(starts)))
+        for starts in ((20, 30, 70), (20, 68, 70))
+    )
+    none = Run("r", tuple(_late(rank, 20).build() for rank in range(2)))
+
+    assert (1,) == _run().cross_rank.waits_for()
+    assert (2,) == two.cross_rank.waits_for()
+    assert (2, 1) == shared.cross_rank.waits_for()
+    assert () == none.cross_rank.waits_for()
+    assert (1,) == _run().select(ranks={0}).cross_rank.waits_for()
+
+
+@given(st.lists(st.lists(st.integers(0, 40), min_size=2, max_size=5), min_size=1, max_size=4), st.data())
+def test_waits_are_divided_among_the_ranks_that_have_not_arrived(calls: list[list[int]], data: st.DataObject) -> None:
+    """Moment by moment, by definition; what is exposed of a wait is divided like the whole."""
+    ranks = max(map(len, calls))
+    groups = [(starts, data.draw(st.permutations(range(ranks)))[: len(starts)]) for starts in calls]
+    builds = [TimelineBuilder(rank, bounds=(0, 1_000 * MS)).compute(0, 0) for rank in range(ranks)]
+    expected = dict.fromkeys(range(ranks), 0.0)
+    for number, (starts, members) in enumerate(groups):
+        comm = Collective("all_reduce", 64, "float", str(number), len(members), ranks=tuple(members))
+        for start, member in zip(starts, members, strict=True):
+            builds[member].collective((100 * number + start) * MS, (100 * number + 50) * MS, comm)
+        for moment in range(40):
+            late = [member for start, member in zip(starts, members, strict=True) if start > moment]
+            for member in late:
+                expected[member] += (len(members) - len(late)) * MS / len(late)
+    across = Run("r", tuple(build.build() for build in builds)).cross_rank
+
+    found = waits_by_rank(across.matches, across.exposed_waits)
+    assert {rank: found.get(rank, 0) for rank in expected} == pytest.approx(expected, abs=MS / 1_000)
+
+
+def test_sums_leave_unknown_waits_out() -> None:
+    """They are None only where no wait is known."""
+    waits = _run().cross_rank.exposed_waits
+    (alone,) = waits_of(figures_of(_late(0, 20).build()))
+
+    assert {"exposed_wait_ns": 50 * MS, "exposed_unmatched_ns": 0} == sum_of_waits(waits)
+    assert {"exposed_wait_ns": 50 * MS, "exposed_unmatched_ns": 60 * MS} == sum_of_waits([*waits, alone])
+    assert {"exposed_wait_ns": None, "exposed_unmatched_ns": 0} == sum_of_waits([])
+
+
+@needs_real_traces
+def test_all_but_the_straggler_of_four_wait_for_it() -> None:
+    """Rank 2 sleeps about a second in each step: that is the others' wait, and the rest transfers in 12 ms."""
+    devices = real_ranks("straggler_v100_4ranks")
+    waits = waits_of(*devices)
+
+    for rank, (device, wait) in enumerate(zip(devices, waits, strict=True)):
+        assert wait.known.all()
+        transfer = device.split.figures["exposed_comm_ns"] - wait.wait_ns - wait.unmatched_ns
+        assert np.all(transfer < 13 * MS)
+        assert np.all((wait.wait_ns == 0) if rank == 2 else (wait.wait_ns > 975 * MS))
+        assert [[2] * 3, [-1] * 3][rank == 2] == wait.waits_for.tolist()

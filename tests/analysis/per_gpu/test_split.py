@@ -6,9 +6,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from dptrace.analysis.per_gpu.split import FIGURES, Part, collective_exposure, compute_of, exposure, partition, split
-from dptrace.timeline.model import Phase, Timeline
+from dptrace.analysis.per_gpu.split import (
+    CAUSE_LABELS,
+    CAUSES,
+    FIGURES,
+    PART_LABELS,
+    Part,
+    collective_exposure,
+    compute_of,
+    exposure,
+    idle,
+    partition,
+    split,
+)
+from dptrace.core.intervals import IntervalSet, union
+from dptrace.timeline.model import UNKNOWN, Actions, HostActivity, HostCause, HostLabel, Phase, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 
 ORDER = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.OTHER)
@@ -145,3 +159,167 @@ def test_figures_come_in_the_documented_order() -> None:
 
     assert FIGURES == tuple(figures.figures)
     assert {} == figures.comm
+
+
+# Why a GPU was idle.
+
+
+def launched(timeline: Timeline, *times: int) -> Timeline:
+    return replace(timeline, launch_ns=np.array(times, np.int64))
+
+
+def causes(timeline: Timeline) -> dict[str, list[int]]:
+    return {name: values.tolist() for name, values in idle(timeline).causes.items() if values.any()}
+
+
+def test_each_gap_has_the_cause_that_its_end_shows() -> None:
+    """A gap is the host's until the launch of its end; then it is launch latency, or waiting where it is longer."""
+    build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 10).compute(100_000, 100_010).compute(100_020, 200_000)
+    timeline = launched(build.compute(290_000, 300_000).build(), 0, 5, 6, 250_000)
+
+    assert {"waiting_ns": [139_990], "launch_latency_ns": [10], "host_bound_ns": [50_000]} == causes(timeline)
+
+
+def test_the_host_in_a_dataloader_is_data_loading() -> None:
+    """Only the time in the DataLoader counts, and only in gaps that the host caused."""
+    build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 10).compute(100_000, 200_000).compute(290_000, 300_000)
+    timeline = launched(build.build(), 0, 70_000, 150_000)
+    loading = union(np.array([40_000, 210_000]), np.array([60_000, 280_000]))
+
+    assert {"data_loading_ns": [20_000], "host_bound_ns": [49_990], "waiting_ns": [120_000]} == causes(
+        replace(timeline, data_loading=loading)
+    )
+
+
+def test_the_end_of_the_last_step_is_the_hosts() -> None:
+    """Nothing more was launched: the step continued on the host only; also in a run without any launch."""
+    timeline = TimelineBuilder(bounds=(0, 100_000)).compute(0, 10).build()
+
+    assert {"host_bound_ns": [99_990]} == causes(timeline)
+    assert {} == causes(TimelineBuilder(bounds=(0, 10)).compute(0, 10).build())
+
+
+def test_work_from_before_the_recording_was_not_late() -> None:
+    """Without a recorded launch, it was launched in time."""
+    timeline = TimelineBuilder(bounds=(0, 100)).compute(50, 100).build()
+
+    assert UNKNOWN == timeline.launch_ns[0]
+    assert {"launch_latency_ns": [50]} == causes(timeline)
+
+
+def acted(timeline: Timeline, *spans: tuple[int, int, int]) -> Timeline:
+    """Add a pipeline's actions: when each was called, started and ended."""
+    called, start, end = (np.array(column, np.int64) for column in zip(*spans, strict=True))
+    small, zeros = np.zeros(len(spans), np.int32), np.zeros(len(spans), np.uint8)
+    return replace(timeline, actions=Actions(small, small, zeros, small, start, end, end - start, called, called + 1))
+
+
+def test_waiting_between_the_actions_of_a_pipeline_is_its_bubble() -> None:
+    """Between the call of the first action and the end of the last; waits inside actions do not count."""
+    build = TimelineBuilder(bounds=(0, 500_000)).compute(50_000, 100_000).compute(150_000, 200_000)
+    build.compute(300_000, 350_000).compute(400_000, 500_000)
+    timeline = launched(build.build(), 0, 0, 0, 0)
+    actions = ((25_000, 50_000, 200_000), (30_000, 300_000, 350_000))
+
+    assert {"waiting_ns": [250_000]} == causes(timeline)
+    assert {"waiting_ns": [125_000], "bubble_ns": [125_000]} == causes(acted(timeline, *actions))
+
+
+def test_a_host_in_a_receive_is_the_pipeline_s_bubble() -> None:
+    """Only host lateness counts, only in a run with a pipeline, and data loading takes precedence."""
+    build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 100_000).compute(200_000, 300_000)
+    timeline = launched(build.build(), 0, 190_000)
+    one = (np.array([50_000]), np.array([160_000]))
+    timeline = replace(timeline, receiving=one, data_loading=(np.array([100_000]), np.array([110_000])))
+
+    latency = {"launch_latency_ns": [10_000]}
+    assert {"data_loading_ns": [10_000], "host_bound_ns": [80_000]} | latency == causes(timeline)
+    assert {"data_loading_ns": [10_000], "host_bound_ns": [30_000], "bubble_ns": [50_000]} | latency == causes(
+        acted(timeline, (0, 0, 100_000), (195_000, 200_000, 300_000))
+    )
+
+
+rows = st.lists(
+    st.tuples(st.integers(0, 90), st.integers(1, 20), st.integers(0, 2), st.integers(-30, 100)), min_size=1, max_size=12
+)
+idle_spans = st.lists(st.tuples(st.integers(-5, 110), st.integers(1, 30)), max_size=4)
+
+
+@pytest.mark.heavy
+@given(rows, idle_spans, idle_spans, st.integers(1, 99), st.lists(st.sampled_from(HostCause), min_size=10, max_size=10))
+def test_every_nanosecond_of_idle_has_one_cause(
+    rows: list[tuple[int, int, int, int]],
+    spans: list[tuple[int, int]],
+    receives: list[tuple[int, int]],
+    middle: int,
+    doing: list[HostCause],
+) -> None:
+    """Causes against brute force over every nanosecond; the host does something else in each 10 ns."""
+    build = TimelineBuilder(bounds=(0, middle, 100))
+    rows = sorted(rows)
+    for start, length, kind, _ in rows:
+        (build.compute, build.all_reduce, build.memory)[kind](start, start + length)
+    rows = sorted(rows, key=lambda row: (row[0], row[0] + row[1]))
+    timeline = replace(launched(build.build(), *(row[3] for row in rows)), data_loading=as_set(spans))
+    if receives:
+        timeline = replace(acted(timeline, (0, 0, 1)), receiving=as_set(receives))
+    timeline = replace(timeline, host=busy_host(doing))
+
+    expected = [brute_force(rows, spans, receives, doing, time) for time in range(100)]
+    found = idle(timeline)
+    for step, (low, high) in enumerate(((0, middle), (middle, 100))):
+        assert [expected[low:high].count(name) for name in CAUSES] == [int(found.causes[name][step]) for name in CAUSES]
+    assert split(timeline).figures["idle_ns"].tolist() == sum(found.causes.values()).tolist()  # type: ignore[union-attr]
+    assert sum(map(bool, expected)) == sum(int((ends - starts).sum()) for starts, ends in found.sets.values())
+
+
+def busy_host(doing: list[HostCause]) -> HostActivity:
+    """A host that does something else in each 10 ns."""
+    labels = tuple(HostLabel(cause) for cause in doing)
+    return HostActivity(np.arange(10) * 10, 100, np.arange(10, dtype=np.int32), labels)
+
+
+def as_set(spans: list[tuple[int, int]]) -> IntervalSet:
+    columns = np.array(spans, np.int64).reshape(-1, 2)
+    return union(columns[:, 0], columns.sum(axis=1))
+
+
+def brute_force(
+    rows: list[tuple[int, int, int, int]],
+    spans: list[tuple[int, int]],
+    receives: list[tuple[int, int]],
+    doing: list[HostCause],
+    time: int,
+) -> str:
+    """Return the cause of idle time at a nanosecond; empty where the GPU is busy."""
+
+    def at(moment: int) -> set[int]:
+        return {kind for start, length, kind, _ in rows if start <= moment < start + length}
+
+    if at(time):
+        return ""
+    begin = end = time
+    while begin > 0 and not at(begin - 1):
+        begin -= 1
+    while end < 100 and not at(end):
+        end += 1
+    launches = [launch for start, _, _, launch in rows if start == end]
+    if time < min(launches, default=end if end == 100 else begin):
+        if any(a <= time < a + n for a, n in spans):
+            return "data_loading_ns"
+        if any(a <= time < a + n for a, n in receives):
+            return "bubble_ns"
+        by_host = {HostCause.ALLOCATOR: "allocator_ns", HostCause.SYNCHRONIZING: "synchronizing_ns"}
+        return by_host.get(doing[time // 10], "host_bound_ns")
+    return "launch_latency_ns"  # none of these gaps is longer than a launch takes
+
+
+# Labels of parts and causes.
+
+
+def test_every_part_and_cause_has_its_own_name() -> None:
+    """Every part and cause has a label, and no two share one."""
+    assert set(Part) == set(PART_LABELS)
+    assert list(CAUSES) == list(CAUSE_LABELS)
+    names = [*PART_LABELS.values(), *CAUSE_LABELS.values()]
+    assert len(names) == len(set(names))

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import dptrace
-from dptrace.analysis.findings.finding import Finding, by_gain
-from dptrace.analysis.findings.gain import Gain
+from dptrace.analysis.findings.finding import Finding, Gain, by_gain
 from dptrace.replay.gains.gains import with_gains
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.analysis.findings.gain import Gain
+from dptrace.analysis.findings.finding import Gain
 from dptrace.viewers.base.format import gain_sentence
 
 MS = 1_000_000

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, PART_LABELS
-from dptrace.analysis.per_gpu.split import Part
+from dptrace.analysis.per_gpu.split import CAUSE_LABELS, CAUSES, PART_LABELS, Part
 from dptrace.viewers.base import theme
 from tests.support.color_vision import VISIONS, contrast, distance, lab, linear_rgb, seen
 from tests.support.palette import ROWS, Look, alike_in_grey, apart, looks

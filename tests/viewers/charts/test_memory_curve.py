@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dptrace
-from dptrace.analysis.memory.figures import total_bytes
+from dptrace.analysis.memory.usage import total_bytes
 from dptrace.run.memory import device_reports
 from dptrace.viewers.charts.memory_curve import sample_levels, span_of
 from tests.support.kineto_files import BASE_NS

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.split import FIGURES, Part, exposure
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Part, exposure
 from dptrace.core.intervals import covered, union
 from dptrace.run.run import Run
 from dptrace.timeline.model import Actions, Kind, Phase, Windows

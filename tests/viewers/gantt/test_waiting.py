@@ -10,7 +10,7 @@ from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import covered, union
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import WAITING, Chart, Lane, Role, chart
-from tests.analysis.cross_rank.test_exposed_wait import Job, jobs
+from tests.analysis.cross_rank.test_transfers import Job, jobs
 from tests.support.jobs import MS, late_run
 
 

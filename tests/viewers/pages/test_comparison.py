@@ -18,7 +18,7 @@ from dptrace.timeline.model import Timeline
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.pair import page as pair_page
 from dptrace.viewers.pages import comparison
-from tests.comparison.test_step_kinds import alternating
+from tests.comparison.test_sides import alternating
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.gantt_page import settle
 from tests.support.jobs import job, run_of

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.analysis.memory.figures import total_bytes
-from dptrace.analysis.memory.reading import MEMORY
-from dptrace.analysis.memory.usage import DeviceMemory, MemoryUse
+from dptrace.analysis.memory.usage import MEMORY, DeviceMemory, MemoryUse, total_bytes
 from dptrace.core.intervals import Int64
 from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run

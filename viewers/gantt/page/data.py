@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.kernels.names import short_names, shortened
-from dptrace.analysis.matching.coordinates import place
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
-from dptrace.analysis.per_gpu.split import Part
+from dptrace.analysis.matching.calls import place
+from dptrace.analysis.per_gpu.split import CAUSE_LABELS, CAUSES, EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS, Part
 from dptrace.core.intervals import unique
 from dptrace.timeline.model import Collective
 from dptrace.viewers.base import theme

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dptrace.comparison.compare import compare
-from dptrace.comparison.differences import drawn_differences, incomparable
+from dptrace.comparison.sides import drawn_differences, incomparable
 from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError

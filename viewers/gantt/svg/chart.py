@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.matching.coordinates import place
+from dptrace.analysis.matching.calls import place
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import unique
 from dptrace.core.units import milliseconds

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dptrace.core.numbers import Number
 from dptrace.core.units import duration, share
-from dptrace.run.middle_step import middle_step_of
-from dptrace.run.notable_ranks import notable_ranks
+from dptrace.run.notable_ranks import middle_step_of, notable_ranks
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import message

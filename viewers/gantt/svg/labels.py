@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS, waiting_label
-from dptrace.analysis.per_gpu.split import Part
+from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS, Part, waiting_label
 from dptrace.core.intervals import Int64
 from dptrace.core.units import byte_size, duration, milliseconds
 from dptrace.viewers.base import theme

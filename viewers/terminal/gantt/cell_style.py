@@ -11,8 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
-from dptrace.analysis.per_gpu.split import Part
+from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS, Part
 from dptrace.core.units import sanitize
 from dptrace.viewers.base.theme import DARK, OVERLAPPED, PART_COLORS, PART_ORDER, PATTERNS, WAITING
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
+from dptrace.analysis.cross_rank.transfers import ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.comparison.compare import compare
-from dptrace.comparison.differences import drawn_differences, incomparable
+from dptrace.comparison.sides import drawn_differences, incomparable
 from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
 from dptrace.core.units import plural
 from dptrace.run.notable_ranks import NotableRank, notable_ranks

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.split import FIGURES, Split, by_kind, overlap_percent
+from dptrace.analysis.cross_rank.transfers import ExposedWait
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Split, by_kind, overlap_percent
 from dptrace.comparison.step_alignment import AlignedSteps
 from dptrace.core.units import byte_size, duration
 from dptrace.run.run import Run

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
+from dptrace.analysis.cross_rank.transfers import ExposedWait
 from dptrace.analysis.per_gpu.split import Part, exposure, partition
 from dptrace.comparison.step_alignment import AlignedSteps
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.analysis.cross_rank.latency import Latency, merge_groups, with_phase_in_name
+from dptrace.analysis.cross_rank.transfers import Latency, merge_groups, with_phase_in_name
 from dptrace.analysis.findings.finding import Finding, by_gain
 from dptrace.analysis.matching.match import Matches
 from dptrace.core.units import byte_size, milliseconds, share

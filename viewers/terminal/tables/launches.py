@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from dptrace.analysis.kernels.launches import LaunchFigures
+from dptrace.analysis.kernels.attribution import LaunchFigures
 from dptrace.core.units import duration, milliseconds, plural, share
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.terminal.tables.split import MAX_RANKS, titled_table

@@ -8,9 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.split import FIGURES, Split, by_kind, overlap_percent
+from dptrace.analysis.cross_rank.transfers import ExposedWait
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Split, by_kind, overlap_percent
 from dptrace.core.units import byte_size, milliseconds
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline

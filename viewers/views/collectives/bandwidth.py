@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta
+from dptrace.analysis.cross_rank.transfers import AlphaBeta
 from dptrace.analysis.matching.match import Matches
 from dptrace.core.intervals import Int64
 from dptrace.core.units import byte_size, milliseconds

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.latency import Latency, with_phase_in_name
+from dptrace.analysis.cross_rank.transfers import Latency, with_phase_in_name
 from dptrace.core.units import byte_size, milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme

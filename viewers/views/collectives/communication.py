@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL
-from dptrace.analysis.per_gpu.split import by_kind
+from dptrace.analysis.per_gpu.split import OVERLAPPED_LABEL, by_kind
 from dptrace.core.units import byte_size, milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme

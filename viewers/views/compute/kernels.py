@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dptrace.analysis.kernels.summary import KernelSummary
-from dptrace.analysis.per_gpu.labels import PART_LABELS
-from dptrace.analysis.per_gpu.split import Part
+from dptrace.analysis.per_gpu.split import PART_LABELS, Part
 from dptrace.core.units import duration, milliseconds
 from dptrace.run.kernels import kernel_summary
 from dptrace.run.run import Run

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dptrace.analysis.kernels.roofline import Roof, roof_of
+from dptrace.analysis.kernels.summary import Roof, roof_of
 from dptrace.core.units import byte_size, milliseconds, number, share
 from dptrace.errors import DptraceError
 from dptrace.run.kernels import kernel_summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
+from dptrace.analysis.cross_rank.transfers import ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import step_label

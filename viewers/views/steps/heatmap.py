@@ -9,9 +9,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
-from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.analysis.per_gpu.step_grid import StepGrid, step_grid
+from dptrace.analysis.cross_rank.transfers import ExposedWait
+from dptrace.analysis.per_gpu.device import DeviceFigures, StepGrid, step_grid
 from dptrace.core.intervals import Int64
 from dptrace.core.units import milliseconds
 from dptrace.run.run import Run

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dptrace.analysis.kernels.launches import launch_figures
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.labels import CAUSE_LABELS
+from dptrace.analysis.kernels.attribution import launch_figures
+from dptrace.analysis.per_gpu.split import CAUSE_LABELS, CAUSES
 from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from dptrace.analysis.cross_rank.exposed_wait import exposed_parts
-from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, PART_LABELS, waiting_label
-from dptrace.analysis.per_gpu.split import FIGURES, Part, overlap_percent
+from dptrace.analysis.cross_rank.transfers import exposed_parts
+from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, FIGURES, PART_LABELS, Part, overlap_percent, waiting_label
 from dptrace.core.units import milliseconds
 from dptrace.viewers.base import theme
 from dptrace.viewers.charts.bars import Bar

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dptrace.analysis.per_gpu.step_grid import step_grid
+from dptrace.analysis.per_gpu.device import step_grid
 from dptrace.run.run import Run
 from dptrace.viewers.base.marks import Drawing, message
 from dptrace.viewers.base.table import TextTable

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from dptrace.analysis.kernels.attribution import attribute
-from dptrace.analysis.kernels.layers import layers_of
-from dptrace.analysis.per_gpu.labels import PART_LABELS
-from dptrace.analysis.per_gpu.split import Part
+from dptrace.analysis.kernels.grouping import layers_of
+from dptrace.analysis.per_gpu.split import PART_LABELS, Part
 from dptrace.core.intervals import Int64, union
 from dptrace.core.units import milliseconds
 from dptrace.errors import DptraceError
 from dptrace.run.kernels import kernel_summary
-from dptrace.run.middle_step import middle_step_of
+from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
 from dptrace.timeline.host_calls import OPERATOR_CALLS
 from dptrace.timeline.model import Kind, Phase, Timeline

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dptrace.analysis.memory.figures import bytes_by_kind
-from dptrace.analysis.memory.usage import KIND_LABELS, MemoryKind
+from dptrace.analysis.memory.usage import KIND_LABELS, MemoryKind, bytes_by_kind
 from dptrace.core.intervals import Int64
 from dptrace.core.units import byte_size, share
 from dptrace.run.memory import NO_MEMORY, DeviceReport, device_reports

@@ -8,9 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.labels import CAUSE_LABELS
-from dptrace.analysis.per_gpu.split import Part
+from dptrace.analysis.per_gpu.split import CAUSE_LABELS, CAUSES, Part
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.chart import OVERLAPPED, Role, cause_category, chart

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import dptrace
-from dptrace.analysis.cross_rank.call_names import call_names
-from dptrace.analysis.per_gpu.labels import PART_LABELS
-from dptrace.analysis.per_gpu.split import Part, partition
+from dptrace.analysis.cross_rank.ddp_buckets import call_names
+from dptrace.analysis.per_gpu.split import PART_LABELS, Part, partition
 from dptrace.core.intervals import IntervalSet, covered, subtract, union
 from dptrace.core.units import byte_size, duration
 from dptrace.run.run import Run

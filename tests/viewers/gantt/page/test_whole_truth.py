@@ -11,8 +11,7 @@ import pandas
 import pytest
 
 import dptrace
-from dptrace.analysis.per_gpu.labels import PART_LABELS
-from dptrace.analysis.per_gpu.split import Part
+from dptrace.analysis.per_gpu.split import PART_LABELS, Part
 from dptrace.core.units import duration
 from dptrace.viewers.gantt.chart import WAITING, Chart, Role
 from dptrace.viewers.gantt.page import document as gantt

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dptrace.analysis.cross_rank.exposed_wait import sum_of_waits
+from dptrace.analysis.cross_rank.transfers import sum_of_waits
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import covered, union
 from dptrace.viewers.gantt.chart import OVERLAPPED, Lane, Role, chart

@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from dptrace.analysis.per_gpu.labels import PART_LABELS
-from dptrace.analysis.per_gpu.split import Part
+from dptrace.analysis.per_gpu.split import PART_LABELS, Part
 from dptrace.run.run import Run
 from dptrace.viewers.base.theme import DARK, OVERLAPPED, PART_COLORS
 from dptrace.viewers.terminal.gantt.chart import print_gantt

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from dptrace.analysis.kernels.launches import LaunchFigures
+from dptrace.analysis.kernels.attribution import LaunchFigures
 from dptrace.viewers.terminal.tables.launches import launch_sentence, print_host
 
 

@@ -1,0 +1,352 @@
+"""Offsets between the clocks of the ranks, their uncertainty, and whether a difference exceeds it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from dptrace.analysis.matching.match import Matches
+from dptrace.analysis.matching.pairing import READ_NS, Offset, estimate_offsets
+from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.intervals import Int64
+from dptrace.core.units import duration, plural
+
+__all__ = ["UNKNOWN_NS", "Clocks", "estimate", "exclude_misfits", "shared_clock_devices", "unify_shared_clocks"]
+
+
+# Bounds on clock offsets from messages between ranks: a message cannot arrive before it was sent.
+
+
+_MOST = 512
+"""Most sets of ranks compared with each other; the work grows with the third power."""
+_BELIEVED = 100
+"""One message in this many, the tightest, is ignored: a wrong bound is worse than a loose one."""
+
+
+def connect_by_messages(
+    matches: Matches,
+    devices: Sequence[DeviceFigures],
+    offsets: list[Offset],
+    reference: list[int],
+    misfits: Sequence[int] = (),
+) -> set[int]:
+    """Compare, in place, the clocks of devices that only messages connect; return these devices.
+
+    A receive ends after its send began. This bounds the offset of the two clocks from one side; messages in the other
+    direction, or around a ring, bound it from the other side. The offset is the midpoint.
+
+    Args:
+        misfits: devices whose collectives do not match the others'; their messages are ignored.
+    """
+    heads = sorted(set(reference) - set(misfits))
+    if not 1 < len(heads) <= _MOST:
+        return set()
+    bounds = _closed(_bounds(matches, devices, offsets, reference, heads))
+    connected = set()
+    for place, head in enumerate(heads[1:], 1):
+        least, most = -bounds[place, 0], bounds[0, place]
+        if not (np.isfinite(least) and np.isfinite(most) and least <= most):
+            continue
+        middle, half_range = (least + most) / 2, (most - least) / 2
+        for device, other in enumerate(reference):
+            if other == head:
+                offset = offsets[device]
+                offsets[device] = replace(
+                    offset, ahead_ns=offset.ahead_ns + middle, uncertainty_ns=offset.uncertainty_ns + half_range
+                )
+                reference[device] = heads[0]
+                connected.add(device)
+    return connected
+
+
+def _bounds(
+    matches: Matches,
+    devices: Sequence[DeviceFigures],
+    offsets: Sequence[Offset],
+    reference: Sequence[int],
+    heads: Sequence[int],
+) -> NDArray[np.float64]:
+    """Return, for each pair of sets of devices, the most by which the second's clock can be ahead, in ns."""
+    bounds = np.full((len(heads), len(heads)), np.inf)
+    np.fill_diagonal(bounds, 0.0)
+    pairs: dict[tuple[int, int], list[float]] = {}
+    sends = [_sends(device) for device in devices]
+    for row in np.flatnonzero((matches.kind == "send_recv") & (np.diff(matches.first) == 2)).tolist():
+        members = list(range(matches.first[row], matches.first[row + 1]))
+        sender = [bool(sends[matches.device[m]][matches.index[m]]) for m in members]
+        source, target = members if sender[0] else members[::-1]
+        source_device, target_device = int(matches.device[source]), int(matches.device[target])
+        if sum(sender) != 1 or not {reference[source_device], reference[target_device]} <= set(heads):
+            continue
+        began, ended = matches.start_ns[source : source + 1], matches.end_ns[target : target + 1]
+        source_ahead, target_ahead = (
+            float(offsets[source_device].ahead_at(began)[0]),
+            float(offsets[target_device].ahead_at(ended)[0]),
+        )
+        open_ns = offsets[source_device].uncertainty_ns + offsets[target_device].uncertainty_ns
+        ahead = float(ended[0] - began[0]) - target_ahead + source_ahead + open_ns
+        pairs.setdefault((heads.index(reference[source_device]), heads.index(reference[target_device])), []).append(
+            ahead
+        )
+    for (source_device, target_device), ahead_ns in pairs.items():
+        if source_device != target_device:
+            bounds[source_device, target_device] = sorted(ahead_ns)[len(ahead_ns) // _BELIEVED]
+    return bounds
+
+
+def _sends(device: DeviceFigures) -> NDArray[np.bool_]:
+    """Return whether each of a device's communication intervals is a send."""
+    timeline = device.timeline
+    collective_ids = timeline.collective[timeline.collective >= 0].tolist()
+    return np.array([timeline.collectives[i].kind == "send" for i in collective_ids], np.bool_)
+
+
+def _closed(bounds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the tightest bounds over all paths."""
+    for between in range(len(bounds)):
+        bounds = np.minimum(bounds, bounds[:, between : between + 1] + bounds[between])
+    return bounds
+
+
+# Ranks that share a clock: CPUs of one machine need no clock comparison.
+
+
+def shared_clock_devices(
+    devices: Sequence[DeviceFigures],
+    metadata: Mapping[str, Any],
+    offsets: Sequence[Offset] = (),
+    reference: Sequence[int] = (),
+) -> list[int]:
+    """Return for each device the first device that shares its clock: itself if no earlier one does.
+
+    GPU kernels are excluded: the driver converts their times from the GPU's clock to the host's. Where ``run.json``
+    does not name a rank's host, its trace may. Since several machines may have that name, it counts only where the
+    collectives agree: by the clocks as they are, no rank leaves one before all others have arrived.
+
+    Args:
+        metadata: the contents of ``run.json``, which names each rank's host.
+        offsets, reference: of the devices, from the ends of their collectives; without them, ``run.json`` decides.
+    """
+    entries_json = metadata.get("ranks")
+    entries = [entry for entry in entries_json if isinstance(entry, Mapping)] if isinstance(entries_json, list) else []
+    # Different machines may have the same host name, so the node that the launcher assigned counts too.
+    host = {entry.get("rank"): (entry.get("node"), str(entry["host"])) for entry in entries if entry.get("host")}
+    first: dict[object, int] = {}
+    shared = []
+    for place, device in enumerate(devices):
+        timeline = device.timeline
+        machine: object = host.get(timeline.rank)
+        if machine is None and timeline.host_name and offsets and offsets[place].agrees:
+            machine = reference[place], timeline.host_name
+        shared.append(first.setdefault(machine, place) if timeline.on_cpu and machine is not None else place)
+    return shared
+
+
+def unify_shared_clocks(offsets: list[Offset], reference: list[int], shared: Sequence[int]) -> None:
+    """Assign devices that share a clock the offset of the first of them, in place."""
+    for place, other in enumerate(shared):
+        if other != place:
+            uncertainty = offsets[other].uncertainty_ns + READ_NS
+            offsets[place] = replace(offsets[other], uncertainty_ns=uncertainty)
+            reference[place] = reference[other]
+    for place in range(len(reference)):
+        while reference[place] != reference[reference[place]]:
+            reference[place] = reference[reference[place]]
+
+
+UNKNOWN_NS = -1
+"""A time that the traces do not show, such as the uncertainty between two clocks that nothing compares."""
+
+
+class Clocks(msgspec.Struct, frozen=True):
+    """How far the clock of each device is ahead of its reference's; one entry per device in each column."""
+
+    offset_ns: Int64
+    """Offset at ``at_ns``; 0 if unknown."""
+    drift_ppm: NDArray[np.float64]
+    """Change of the offset in parts per million; 0 unless it is significant."""
+    at_ns: Int64
+    uncertainty_ns: Int64
+    """Uncertainty against the reference; 0 for the reference itself."""
+    collectives: NDArray[np.int32]
+    """Number of collectives behind the offset; the smallest number along the chain if other devices lie between."""
+    reference: NDArray[np.int32]
+    """The device it is compared with; itself if nothing connects it with an earlier device."""
+    corrected: NDArray[np.bool_]
+    """Whether the offset exceeds its uncertainty: only these clocks are corrected."""
+    misfit: NDArray[np.bool_]
+    """Whether its collectives end too differently for any clock offset, so that they are different collectives."""
+    notes: tuple[str, ...]
+    """Notes on the clocks for the user, one sentence each."""
+
+    def align(self, device: int, times: Int64) -> Int64:
+        """Convert times of a device's clock to its reference's, in ns; unchanged if the clock is not corrected."""
+        if not self.corrected[device]:
+            return times
+        drift = self.drift_ppm[device] * 1e-6 * (times - self.at_ns[device])
+        aligned: Int64 = times - self.offset_ns[device] - np.rint(drift).astype(np.int64)
+        return aligned
+
+    def unalign(self, device: int, times: Int64) -> Int64:
+        """Convert times of a device's reference to its own clock, in ns: to far less than a clock's uncertainty."""
+        own: Int64 = 2 * times - self.align(device, times)
+        return own
+
+    def between(self, first: NDArray[np.int32], second: NDArray[np.int32]) -> Int64:
+        """Return the uncertainty between pairs of devices in ns; UNKNOWN_NS if their clocks cannot be compared."""
+        apart = self.uncertainty_ns[first] + self.uncertainty_ns[second]
+        connected = self.reference[first] == self.reference[second]
+        return np.where(first == second, 0, np.where(connected, apart, UNKNOWN_NS))
+
+    def resolve(self, figure_ns: int, first: int, second: int) -> int | None:
+        """Return a difference between two devices' times, or None if it is within the uncertainty of their clocks."""
+        open_ns = int(self.between(np.array([first], np.int32), np.array([second], np.int32))[0])
+        return figure_ns if open_ns != UNKNOWN_NS and abs(figure_ns) > open_ns else None
+
+
+def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mapping[str, Any] | None = None) -> Clocks:
+    """Compare the clocks of a run's devices.
+
+    A synchronizing collective ends on all ranks at nearly the same time, however late a rank arrived, so the offset is
+    the median difference of these ends. Devices that share no such collective are compared through other devices, with
+    the uncertainties added; those without any connection, by the messages they sent each other. Ranks on the CPUs of
+    one machine share one clock, as ``run.json`` or the traces say.
+
+    Args:
+        metadata: the contents of ``run.json``, which names the host of each rank.
+    """
+    synchronizing = matches.synchronizing[matches.instance]
+    offsets, reference = estimate_offsets(
+        matches.instance[synchronizing],
+        matches.device[synchronizing],
+        matches.start_ns[synchronizing],
+        matches.end_ns[synchronizing],
+        len(devices),
+    )
+    shared = shared_clock_devices(devices, metadata or {}, offsets, reference)
+    misfits = _misfits(offsets, reference, shared)
+    shared = [i if i in misfits else other for i, other in enumerate(shared)]
+    unify_shared_clocks(offsets, reference, shared)
+    for i in misfits:
+        offsets[i], reference[i] = replace(offsets[i], ahead_ns=0.0, drift=0.0, uncertainty_ns=0.0, count=0), i
+    by_messages = connect_by_messages(matches, devices, offsets, reference, misfits)
+    ahead = np.array([offset.ahead_ns for offset in offsets])
+    uncertainty = np.array([offset.uncertainty_ns for offset in offsets])
+    drift = np.array([offset.drift for offset in offsets])
+    return Clocks(
+        offset_ns=np.rint(ahead).astype(np.int64),
+        drift_ppm=drift * 1e6,
+        at_ns=np.array([offset.at_ns for offset in offsets], np.int64),
+        uncertainty_ns=np.ceil(uncertainty).astype(np.int64),
+        collectives=np.array([offset.count for offset in offsets], np.int32),
+        reference=np.array(reference, np.int32),
+        corrected=(np.abs(ahead) > uncertainty) | (drift != 0),
+        misfit=np.isin(np.arange(len(devices)), misfits),
+        notes=(
+            *_shared_note(shared),
+            *_notes(offsets, reference, [device.timeline.rank for device in devices], misfits, shared, by_messages),
+        ),
+    )
+
+
+def _shared_note(shared: Sequence[int]) -> tuple[str, ...]:
+    if len(shared) > 1 and not any(shared):
+        return ("All ranks ran on the CPUs of one machine and share one clock.",)
+    if any(other != i for i, other in enumerate(shared)):
+        return ("Ranks on the CPUs of the same machine share one clock.",)
+    return ()
+
+
+_MOST_LISTED = 8
+_DRIFT = 1e-3
+"""Drift that no computer clock reaches: real clocks drift by less than 1e-4."""
+_APART_NS = 20e6
+_ENOUGH = 8
+"""From this many collectives on, ends of the same collectives scatter by less than 20 ms."""
+
+
+_SHARED_APART_NS = 1e9
+"""On one clock, ends of the same collectives are never this far apart; those of two recordings are."""
+
+
+def _misfits(offsets: Sequence[Offset], reference: Sequence[int], shared: Sequence[int]) -> list[int]:
+    """Return the devices whose collectives cannot be those of their references, whatever their clocks show.
+
+    Ends may scatter, as where cores are busy; where no rank leaves before all others have arrived, they fit.
+    """
+    misfits = []
+    for i, (other, first) in enumerate(zip(reference, shared, strict=True)):
+        if first == i and other != i and _misfit(offsets[i]):
+            misfits.append(i)
+        elif first != i and other in (first, reference[first]):
+            ahead_ns = offsets[i].ahead_ns - (offsets[first].ahead_ns if other != first else 0)
+            misfits += [i] if abs(ahead_ns) > _SHARED_APART_NS else []
+    return misfits
+
+
+def _misfit(offset: Offset) -> bool:
+    scattered = offset.uncertainty_ns > _APART_NS and offset.count >= _ENOUGH
+    return not offset.agrees and (abs(offset.drift) > _DRIFT or scattered)
+
+
+def exclude_misfits(matches: Matches, clocks: Clocks) -> Matches:
+    """Return the matches where no collective of a misfit with other devices is complete: it is not one collective.
+
+    What matching reports about a misfit is left out: the note on its clock says that nothing of it matches.
+    """
+    if not clocks.misfit.any() or not len(matches):
+        return matches
+    mixed = np.logical_or.reduceat(clocks.misfit[matches.device], matches.first[:-1]) & (np.diff(matches.first) > 1)
+    notes = tuple((device, note) for device, note in matches.device_notes if not clocks.misfit[device])
+    return replace(matches, complete=matches.complete & ~mixed, device_notes=notes)
+
+
+def _notes(
+    offsets: Sequence[Offset],
+    reference: Sequence[int],
+    ranks: Sequence[int],
+    misfits: Sequence[int],
+    shared: Sequence[int],
+    by_messages: Collection[int],
+) -> tuple[str, ...]:
+    compared = [i for i, other in enumerate(reference) if other != i and shared[i] == i]
+    alone = [i for i, other in enumerate(reference) if other == i and i not in reference[:i] and i > 0]
+    alone = [i for i in alone if i not in misfits]
+    off = [i for i in compared if abs(offsets[i].ahead_ns) > offsets[i].uncertainty_ns or offsets[i].drift]
+    notes = []
+    if compared and not off:
+        worst = max(offsets[i].uncertainty_ns for i in compared)
+        notes.append(
+            f"The clocks of the ranks agree within {duration(worst)}, as far as the traces show; no time is corrected."
+        )
+    for i in off:
+        source = "messages between them" if i in by_messages else f"{plural(offsets[i].count, 'collective')}"
+        word = "ahead of" if offsets[i].ahead_ns > 0 else "behind"
+        drifts = f", drifting by {offsets[i].drift * 1e6:,.1f} ppm" if offsets[i].drift else ""
+        notes.append(
+            f"Rank {ranks[i]}'s clock is {duration(abs(offsets[i].ahead_ns))} {word} rank {ranks[reference[i]]}'s "
+            f"(± {duration(offsets[i].uncertainty_ns)}, from {source}{drifts})."
+        )
+    if misfits:
+        notes.append(
+            f"The collectives of {_listed(ranks, misfits)} do not match the other ranks': their ends differ by more "
+            "than any clock offset explains, so their waits, transfers and clocks are not compared. Check that all "
+            "traces are from one recording and number their steps the same way."
+        )
+    if alone:
+        notes.append(
+            f"No collective connects {_listed(ranks, alone)} with rank {ranks[0]}: the offset of their clocks is "
+            "unknown."
+        )
+    return tuple(notes)
+
+
+def _listed(ranks: Sequence[int], devices: Sequence[int]) -> str:
+    shown = ", ".join(str(ranks[i]) for i in devices[:_MOST_LISTED])
+    more = f" and {len(devices) - _MOST_LISTED} more" if len(devices) > _MOST_LISTED else ""
+    return f"{'rank' if len(devices) == 1 else 'ranks'} {shown}{more}"

@@ -1,1 +1,0 @@
-"""The clocks of the ranks: offsets between them, from collectives, messages and shared clocks."""

@@ -1,0 +1,367 @@
+"""Clock offsets between ranks, by hand and on real jobs with shifted clocks."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import dptrace
+from dptrace.analysis.cross_rank.clocks import (
+    UNKNOWN_NS,
+    Clocks,
+    estimate,
+    exclude_misfits,
+    shared_clock_devices,
+    unify_shared_clocks,
+)
+from dptrace.analysis.cross_rank.stragglers import stragglers
+from dptrace.analysis.cross_rank.transfers import timing
+from dptrace.analysis.matching.match import Matches, match
+from dptrace.analysis.matching.pairing import Offset
+from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
+from dptrace.timeline.model import Collective
+from tests.support.builders import TimelineBuilder
+from tests.support.paths import ROOT
+from tests.support.rank_cases import JOBS, Call, rank, real_ranks, reduce, shifted
+from tests.support.real_traces import needs_real_traces
+
+MS = 1_000_000
+
+
+def compared(*devices: DeviceFigures) -> tuple[Matches, Clocks]:
+    matches = match(devices)
+    return matches, estimate(matches, devices)
+
+
+def ends(count: int = 60, seed: int = 0) -> list[int]:
+    found: list[int] = np.cumsum(np.random.default_rng(seed).integers(400_000, 900_000, count)).tolist()
+    return found
+
+
+def plain(number: int, jitter: int = 2_000, **about: object) -> DeviceFigures:
+    draw = np.random.default_rng(number + 7)
+    return rank(number, [reduce(0, end + int(draw.integers(-jitter, jitter + 1)), **about) for end in ends()])  # type: ignore[arg-type]
+
+
+def test_clocks_that_agree_are_left_as_they_are() -> None:
+    """Below the uncertainty a correction would only add noise; a note says that none is made."""
+    _, clocks = compared(plain(0), plain(1))
+    times = np.arange(5, dtype=np.int64) * MS
+
+    assert [False, False] == clocks.corrected.tolist()
+    assert times is clocks.align(1, times)
+    assert "agree within" in clocks.notes[0]
+    assert "no time is corrected" in clocks.notes[0]
+
+
+def test_a_wrong_clock_is_named_and_put_right() -> None:
+    """5 ms ahead: the aligned times equal the first rank's."""
+    right = plain(1)
+    _, clocks = compared(plain(0), shifted(right, 5 * MS))
+
+    assert clocks.corrected[1]
+    assert 5 * MS == pytest.approx(int(clocks.offset_ns[1]), abs=int(clocks.uncertainty_ns[1]))
+    back = clocks.align(1, shifted(right, 5 * MS).timeline.end_ns)
+    assert np.abs(back - right.timeline.end_ns).max() <= clocks.uncertainty_ns[1]
+    assert "Rank 1's clock is 5.00 ms ahead of rank 0's (± " in clocks.notes[0]
+
+
+def test_figures_below_the_uncertainty_are_not_reported() -> None:
+    """The result is None."""
+    _, clocks = compared(plain(0), plain(1))
+    least = int(clocks.uncertainty_ns[1])
+
+    assert clocks.resolve(least, 0, 1) is None
+    assert clocks.resolve(-least, 1, 0) is None
+    assert least + 1 == clocks.resolve(least + 1, 0, 1)
+    assert 1 == clocks.resolve(1, 1, 1)
+
+
+def test_ranks_that_share_nothing_are_not_compared() -> None:
+    """Two tensor-parallel pairs without a common group: comparable within a pair, not across; a note says so."""
+    _, clocks = compared(*(plain(i, group="tp", group_size=2, ranks=(i // 2 * 2, i // 2 * 2 + 1)) for i in range(4)))
+
+    assert [0, 0, 2, 2] == clocks.reference.tolist()
+    assert clocks.resolve(10**9, 1, 2) is None
+    assert 10**9 == clocks.resolve(10**9, 2, 3)
+    here, there = np.array([0, 1], np.int32), np.array([2, 0], np.int32)
+    assert [UNKNOWN_NS, int(clocks.uncertainty_ns[1])] == clocks.between(here, there).tolist()
+    assert any("No collective connects rank 2 with rank 0" in note for note in clocks.notes)
+
+
+def test_a_straggler_is_not_taken_for_a_wrong_clock() -> None:
+    """Rank 1 starts 30 ms late at every collective; the common ends still reveal the offset."""
+    late = [reduce(0, end + 100 * MS * i, length=30_000) for i, end in enumerate(ends())]
+    early = [reduce(0, end + 100 * MS * i, length=30 * MS) for i, end in enumerate(ends())]
+    matches, clocks = compared(rank(0, early), rank(1, late))
+
+    assert not clocks.corrected.any()
+    assert {1} == set(timing(matches, clocks).last.tolist())
+
+
+@pytest.mark.heavy
+@needs_real_traces
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("ahead", [500_000, 5 * MS, 500 * MS])
+@pytest.mark.parametrize("ppm", [0, 50])
+def test_a_real_clock_made_wrong_is_found_and_changes_no_verdict(job: str, ahead: int, ppm: float) -> None:
+    """Each rank's clock in turn is shifted and drifts: the error stays within the uncertainties of both estimates."""
+    run = real_ranks(job)
+    matches, clocks = compared(*run)
+    verdicts = timing(matches, clocks).last
+    for who in range(len(run)):
+        origin = int(run[who].timeline.start_ns[0])
+        wrong, found = compared(*(shifted(d, ahead, ppm) if d is run[who] else d for d in run))
+        for other in range(1, len(run)) if who == 0 else [who]:
+            times = matches.end_ns[matches.device == other]
+            truth, shown = clocks.align(other, times), times
+            if who == 0:
+                truth = truth + ahead + np.rint((truth - origin) * (ppm * 1e-6)).astype(np.int64)
+            else:
+                shown = times + ahead + np.rint((times - origin) * (ppm * 1e-6)).astype(np.int64)
+            error = np.abs(found.align(other, shown) - truth).max()
+            assert error <= found.uncertainty_ns[other] + clocks.uncertainty_ns[other]
+        last = timing(wrong, found).last
+        sure = (last >= 0) & (verdicts >= 0)
+        assert verdicts[sure].tolist() == last[sure].tolist()
+        assert ppm or verdicts.tolist() == last.tolist()
+
+
+@needs_real_traces
+def test_clocks_of_real_jobs_agree_as_closely_as_their_ends() -> None:
+    """One machine each: the clocks are within 100 µs of each other, with an uncertainty of some µs."""
+    for job in JOBS:
+        _, clocks = compared(*real_ranks(job))
+        assert np.abs(clocks.offset_ns).max() < 100_000
+        assert (clocks.uncertainty_ns[1:] < 50_000).all()
+        assert (clocks.collectives[1:] >= 8).all()
+
+
+def test_collectives_that_cannot_be_the_same_are_reported() -> None:
+    """No clock explains ends that drift apart by a tenth of the time: the rank is not compared."""
+    devices = []
+    for number, stretch in ((0, 1.0), (1, 1.1)):
+        build = TimelineBuilder(number, bounds=(0, 3_000_000_000))
+        for k in range(20):
+            at = int((1 + k) * 100_000_000 * stretch)
+            build.all_reduce(at, at + 1_000_000)
+        devices.append(figures_of(build.build()))
+    matches = match(devices, 2)
+    clocks = estimate(matches, devices)
+
+    assert [False, True] == clocks.misfit.tolist()
+    assert not clocks.corrected.any()
+    assert any("rank 1 do not match" in note for note in clocks.notes)
+    assert 0 == len(stragglers(matches, devices, clocks))
+    assert matches.complete.all()
+    assert not exclude_misfits(matches, clocks).complete.any()
+
+
+def hosts(*named: tuple[int, str]) -> dict[str, object]:
+    return {"ranks": [{"rank": rank, "node": node, "host": host} for rank, (node, host) in enumerate(named)]}
+
+
+def on_cpu(number: int, ends_: list[int], **about: object) -> DeviceFigures:
+    return rank(number, [reduce(0, end, **about) for end in ends_], on_cpu=True)  # type: ignore[arg-type]
+
+
+def test_ranks_on_the_cpus_of_one_machine_have_one_clock() -> None:
+    """Regardless of their ends, and even without a connection; GPUs are compared as usual."""
+    apart = [end + 40 * MS * (i % 3) for i, end in enumerate(ends())]
+    devices = [on_cpu(0, ends()), on_cpu(1, sorted(apart)), on_cpu(2, ends(), group="other")]
+    clocks = estimate(match(devices), devices, hosts(*[(0, "here")] * 3))
+
+    assert [0, 0, 0] == clocks.reference.tolist() == clocks.offset_ns.tolist()
+    assert 100_000 > clocks.uncertainty_ns.max()
+    assert not clocks.misfit.any()
+    assert not clocks.corrected.any()
+    (note,) = clocks.notes
+    assert "share one clock" in note
+    gpus = [plain(0), shifted(plain(1), 5 * MS)]
+    assert estimate(match(gpus), gpus, hosts((0, "here"), (0, "here"))).corrected[1]
+
+
+def on_host(number: int, ends_: list[int], host_name: str, length: int = 60 * MS) -> DeviceFigures:
+    device = rank(number, [reduce(0, end, length=length) for end in ends_], on_cpu=True)
+    return replace(device, timeline=replace(device.timeline, host_name=host_name))
+
+
+def scattered(ahead: int = 0) -> list[int]:
+    """Return ends of a rank that leaves its collectives up to 40 ms after the first rank, since its cores are busy."""
+    return [100 * MS * k + ahead + 40 * MS * (k * 7 % 11) // 10 for k in range(20)]
+
+
+EVEN = [100 * MS * k for k in range(20)]
+
+
+@pytest.mark.parametrize("names", [("vm", "vm", "vm"), ("vm", "vm", "other"), ("", "", "")])
+def test_ends_that_scatter_on_busy_cores_are_no_misfit(names: tuple[str, ...]) -> None:
+    """No rank leaves before all have arrived, so the collectives can be the same. The traces name the machine: ranks
+    of one share its clock, so that lateness far below the scatter is known; those of another, or of none, do not.
+    """
+    devices = [on_host(number, scattered() if number else EVEN, name) for number, name in enumerate(names)]
+    matches = match(devices)
+    clocks = estimate(matches, devices)
+    one = [name == "vm" for name in names]
+
+    assert not clocks.misfit.any()
+    assert exclude_misfits(matches, clocks).complete.all()
+    assert one[1:] == [bool(ns < 100_000) for ns in clocks.uncertainty_ns[1:]]
+    assert all(one) == any("All ranks ran on the CPUs of one machine" in note for note in clocks.notes)
+
+
+@pytest.mark.parametrize("ahead", [5 * MS, 3_600_000 * MS])
+def test_machines_with_one_name_and_two_clocks_are_compared(ahead: int) -> None:
+    """Virtual machines often have one name. By the times as they are, a rank left before another arrived."""
+    devices = [on_host(number, [end + ahead * number for end in ends()], "vm", 50_000) for number in (0, 1)]
+    clocks = estimate(match(devices), devices)
+
+    assert ahead == pytest.approx(int(clocks.offset_ns[1]), abs=10_000)
+    assert clocks.corrected[1]
+    assert not clocks.misfit.any()
+
+
+def test_two_recordings_on_one_machine_are_not_one_job() -> None:
+    """On one clock, ends a minute apart are not those of one collective; what the other ranks share stays."""
+    devices = [on_cpu(0, ends()), on_cpu(1, ends()), shifted(on_cpu(2, ends()), 60_000 * MS)]
+    devices += [on_cpu(number, ends(), group="b", group_size=2) for number in (3, 4)]
+    matches = match(devices)
+    clocks = estimate(matches, devices, hosts(*[(0, "here")] * 5))
+    excluded = exclude_misfits(matches, clocks)
+
+    assert [False, False, True, False, False] == clocks.misfit.tolist()
+    assert [0, 0, 2, 0, 0] == clocks.reference.tolist()
+    groups = np.array([matches.groups[i].name for i in matches.group])
+    assert {"0": False, "b": True} == dict(zip(groups.tolist(), excluded.complete.tolist(), strict=True))
+    assert matches.complete.all()
+
+
+def test_a_misfits_other_notes_are_left_out() -> None:
+    """That nothing of it matches says more than how many of its collectives have no counterpart."""
+    strange = shifted(on_cpu(1, [*ends(), 10_000 * MS, 10_100 * MS], bytes=4_000), 60_000 * MS)
+    devices = [on_cpu(0, ends()), strange]
+    matches = match(devices)
+    clocks = estimate(matches, devices, hosts(*[(0, "here")] * 2))
+
+    assert any("Rank 1" in note for note in matches.notes)
+    assert not any("Rank 1" in note for note in exclude_misfits(matches, clocks).notes)
+    assert 1 == sum("rank 1" in note for note in clocks.notes)
+
+
+def test_ranks_of_one_machine_share_what_another_machine_s_clock_is_off() -> None:
+    """Ranks 2 and 3 are on a second machine; only rank 2 shares collectives with the first."""
+    devices = [on_cpu(0, ends()), on_cpu(1, ends(), group="a"), on_cpu(2, ends()), on_cpu(3, ends(), group="b")]
+    devices[2] = shifted(devices[2], 5 * MS)
+    clocks = estimate(match(devices), devices, hosts((0, "a"), (0, "a"), (1, "b"), (1, "b")))
+
+    assert [0, 0, 0, 0] == clocks.reference.tolist()
+    assert [0, 0, 5 * MS, 5 * MS] == pytest.approx(clocks.offset_ns.tolist(), abs=10_000)
+    assert "share one clock" in clocks.notes[0]
+    assert not any("No collective connects" in note for note in clocks.notes)
+
+
+def test_nodes_that_share_a_name_are_not_one_machine() -> None:
+    """Containers often have the same host name."""
+    devices = [on_cpu(0, ends()), on_cpu(1, ends(), group="other")]
+    clocks = estimate(match(devices), devices, hosts((0, "localhost"), (1, "localhost")))
+
+    assert [0, 1] == clocks.reference.tolist()
+
+
+# Clocks connected only by messages.
+
+
+def ends_of_message(number: int, source: int, target: int, at: int) -> tuple[Call, Call]:
+    """Return a send of 100 µs and its receive, which begins earlier and ends with it."""
+    sent = Collective("send", 4_000 + number, "float", peer=target)
+    received = Collective("recv", 4_000 + number, "float", peer=source)
+    return (0, at, at + 100_000, sent), (0, at - 50_000, at + 110_000, received)
+
+
+def ring(*ways: tuple[int, int], ranks: int = 2, ahead: int = 0) -> list[DeviceFigures]:
+    """Build ranks that exchange ten messages each way; the last rank's clock is ahead."""
+    calls: list[list[Call]] = [[] for _ in range(ranks)]
+    for number in range(10):
+        for place, (source, target) in enumerate(ways):
+            sent, received = ends_of_message(number, source, target, number * 5 * MS + place * MS + MS)
+            calls[source].append(sent)
+            calls[target].append(received)
+    devices = [rank(number, own) for number, own in enumerate(calls)]
+    return [*devices[:-1], shifted(devices[-1], ahead)]
+
+
+@pytest.mark.parametrize("ahead", [0, 5 * MS, -7 * MS])
+@pytest.mark.parametrize(
+    ("ways", "ranks"), [(((0, 1), (1, 0)), 2), (((0, 1), (1, 2), (2, 0)), 3), (((0, 1), (1, 0), (1, 2), (2, 1)), 3)]
+)
+def test_messages_there_and_back_bound_a_clock(ways: tuple[tuple[int, int], ...], ranks: int, ahead: int) -> None:
+    """Between neighbors, around a ring, and along a chain: the true offset is within the uncertainty."""
+    devices = ring(*ways, ranks=ranks, ahead=ahead)
+    clocks = estimate(match(devices, ranks), devices)
+
+    assert [0] * ranks == clocks.reference.tolist()
+    assert abs(int(clocks.offset_ns[-1]) - ahead) <= clocks.uncertainty_ns[-1] <= 400_000
+    assert bool(ahead) == bool(clocks.corrected[-1])
+    assert bool(ahead) == any("from messages between them" in note for note in clocks.notes)
+
+
+def test_messages_one_way_leave_a_clock_open() -> None:
+    """Messages in one direction bound the offset from one side only."""
+    devices = ring((0, 1), ahead=5 * MS)
+    clocks = estimate(match(devices, 2), devices)
+
+    assert [0, 1] == clocks.reference.tolist()
+    assert not clocks.corrected.any()
+    assert any("No collective connects rank 1" in note for note in clocks.notes)
+
+
+# Which ranks share a clock, from run.json and traces.
+
+
+CALLS = [reduce(0, 1_000_000)]
+
+
+@pytest.mark.parametrize(
+    ("info", "shared"),
+    [
+        ({}, [0, 1, 2]),
+        ({"ranks": "?"}, [0, 1, 2]),
+        ({"ranks": [{"rank": 0}, {"rank": 1, "host": ""}, 7]}, [0, 1, 2]),
+        ({"ranks": [{"rank": i, "host": "a", "node": 0} for i in range(3)]}, [0, 0, 2]),
+        ({"ranks": [{"rank": 0, "host": "a", "node": 0}, {"rank": 1, "host": "a", "node": 1}]}, [0, 1, 2]),
+    ],
+)
+def test_cpus_of_one_host_share_its_clock(info: dict[str, Any], shared: list[int]) -> None:
+    """Rank 2 has a GPU's times; nothing is assumed without run.json."""
+    assert shared == shared_clock_devices(
+        [rank(0, CALLS, on_cpu=True), rank(1, CALLS, on_cpu=True), rank(2, CALLS)], info
+    )
+
+
+def test_traces_of_one_machine_share_its_clock_without_run_json(tmp_path: Path) -> None:
+    """Recorded by torch, which writes the machine's name; lateness of some µs is then known."""
+    for path in (ROOT / "traces" / "ddp_cpu_2ranks").glob("*.gz"):
+        shutil.copy(path, tmp_path)
+    run = dptrace.open(tmp_path, cache=False)
+    clocks = run.cross_rank.clocks
+
+    assert {} == run.metadata
+    assert [0, 0] == clocks.reference.tolist() == clocks.offset_ns.tolist()
+    assert 20_000 > clocks.uncertainty_ns.max()
+    assert any("share one clock" in note for note in clocks.notes)
+
+
+def test_what_shares_a_clock_is_compared_with_what_its_first_is_compared_with() -> None:
+    """Also if the first device's reference is itself compared with another."""
+    offsets = [Offset(float(i), 0.0, 0, float(i), i) for i in range(4)]
+    reference = [0, 1, 1, 3]
+    unify_shared_clocks(offsets, reference, [0, 0, 2, 2])
+
+    assert [0, 0, 0, 0] == reference
+    assert [0.0, 0.0, 2.0, 2.0] == [offset.ahead_ns for offset in offsets]
+    assert offsets[3].uncertainty_ns > offsets[2].uncertainty_ns

@@ -1,0 +1,154 @@
+"""Which rank kept the others waiting, and why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import dptrace
+from dptrace.analysis.cross_rank.stragglers import stragglers
+from dptrace.analysis.matching.match import match
+from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
+from dptrace.timeline.model import HostActivity, HostCause, HostLabel, Timeline
+from tests.support.builders import TimelineBuilder
+from tests.support.real_traces import needs_real_traces, real
+
+MS = 1_000_000
+
+
+def rank(number: int, late_by: int = 0, why: str = "compute") -> Timeline:
+    """Two all-reduces of 2 ms at 10 and 30 ms; before the second, this rank may be late by *late_by*."""
+    build = TimelineBuilder(number, bounds=(0, 50 * MS)).compute(0, 10 * MS).all_reduce(10 * MS, 12 * MS)
+    begin = 30 * MS - 5 * MS
+    build.compute(12 * MS, begin)
+    if late_by and why == "compute":
+        build.compute(begin, 30 * MS + late_by)
+    elif late_by and why == "memory_copies":
+        build.memory(begin, 30 * MS + late_by)
+    elif not late_by:
+        build.compute(begin, 30 * MS)
+    build.all_reduce(30 * MS + late_by, 40 * MS)
+    timeline = build.build()
+    launch = np.maximum(timeline.start_ns - 1000, 0)
+    launch[timeline.start_ns <= 12 * MS] = 0
+    doing = HostLabel(HostCause.DATA_LOADING if why == "data_loading" else HostCause.OPERATOR, "aten::cat")
+    labels = HostLabel(HostCause.OPERATOR, "aten::mm"), doing if late_by else HostLabel(HostCause.OPERATOR)
+    pieces = np.array([0, begin, 30 * MS + late_by], np.int64)
+    host = HostActivity(pieces, 50 * MS, np.array([0, 1, 0], np.int32), labels)
+    of_three = tuple(replace(collective, group_size=3) for collective in timeline.collectives)
+    return replace(timeline, launch_ns=launch, host=host, collectives=of_three)
+
+
+def devices(*timelines: Timeline) -> list[DeviceFigures]:
+    return [figures_of(timeline) for timeline in timelines]
+
+
+@pytest.mark.parametrize("why", ["compute", "memory_copies", "data_loading", "host_bound"])
+def test_the_last_rank_is_named_with_its_lateness_and_why(why: str) -> None:
+    """Rank 1 arrives 4 ms late at the second all-reduce; the wait of the others is exposed and counts as its cost."""
+    run = devices(rank(0), rank(1, 4 * MS, why), rank(2))
+    matches = match(run, 3)
+
+    found = stragglers(matches, run)
+
+    assert 2 == len(matches)
+    assert ([1], [1], [4 * MS], [4 * MS], (why,)) == (
+        found.instance.tolist(),
+        found.device.tolist(),
+        found.late_ns.tolist(),
+        found.cost_ns.tolist(),
+        found.cause,
+    )
+
+
+def test_ranks_that_come_together_keep_nobody_waiting() -> None:
+    """A difference of microseconds is not lateness, and a single rank has nobody to wait for."""
+    run = devices(rank(0), rank(1, 15_000), rank(2, 5_000))
+
+    assert 0 == len(stragglers(match(run, 3), run))
+    assert 0 == len(stragglers(match(run[:1], 3), run[:1]))
+    assert 0 == len(stragglers(match([], 0), []))
+
+
+def test_a_wait_under_compute_costs_nothing() -> None:
+    """The others had other work in the meantime."""
+    builders = [TimelineBuilder(number, bounds=(0, 50 * MS)).compute(0, 40 * MS) for number in range(2)]
+    run = devices(builders[0].all_reduce(10 * MS, 20 * MS).build(), builders[1].all_reduce(18 * MS, 20 * MS).build())
+
+    found = stragglers(match(run, 2), run)
+
+    assert ([8 * MS], [0]) == (found.late_ns.tolist(), found.cost_ns.tolist())
+
+
+@needs_real_traces
+def test_the_rank_that_sleeps_is_found() -> None:
+    """straggler_v100_4ranks: rank 2 is about a second late at one all-to-all of each step, because of its host."""
+    run = dptrace.open(real("straggler_v100_4ranks"))
+    matches = match(run.devices, run.world_size)
+    found = stragglers(matches, run.devices)
+    worst = np.flatnonzero(found.late_ns > 900 * MS)
+
+    assert ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"] == matches.step[found.instance[worst]].tolist()
+    assert {2} == {matches.device_ids[device][0] for device in found.device[worst].tolist()}
+    assert {"python"} == {found.cause[row] for row in worst.tolist()}
+    assert {"# running sparse arch"} == {found.delays[found.delay[row]].what for row in worst.tolist()}
+
+
+@pytest.mark.heavy
+@needs_real_traces
+@pytest.mark.parametrize(("name", "rank"), [("dlrm_v100_4ranks", 2), ("sharded_h100_8ranks", 1)])
+def test_the_rank_that_others_wait_for_most_is_found(name: str, rank: int) -> None:
+    """The rank with the largest cost over the run is the one in the recordings' catalog."""
+    run = dptrace.open(real(name))
+    matches = match(run.devices, run.world_size)
+    found = stragglers(matches, run.devices)
+    cost = np.bincount(found.device, found.cost_ns, len(matches.device_ids))
+
+    assert rank == matches.device_ids[int(cost.argmax())][0]
+
+
+def test_figures_alone_suffice() -> None:
+    """Intervals other than communication may have been dropped by the worker that read the file."""
+    run = devices(rank(0), rank(1, 4 * MS), rank(2))
+    thin = [device.only_communication() for device in run]
+    whole, part = stragglers(match(run, 3), run), stragglers(match(thin, 3), thin)
+
+    assert whole.cost_ns.tolist() == part.cost_ns.tolist()
+    assert whole.cause == part.cause
+
+
+def test_without_a_rank_nobody_is_blamed() -> None:
+    """The missing rank may have been later than all others."""
+    run = devices(rank(0), rank(1, 4 * MS))
+    matches = match(run, 3)
+
+    found = stragglers(matches, run)
+
+    assert not matches.complete.any()
+    assert 0 == len(found)
+
+
+def test_what_a_rank_pays_is_no_more_than_its_exposed_time() -> None:
+    """Two concurrent collectives share the time without compute."""
+    waiting = TimelineBuilder(0, bounds=(0, 50 * MS)).compute(0, 10 * MS)
+    waiting.all_reduce(10 * MS, 40 * MS).all_reduce(10 * MS, 41 * MS, lane=21)
+    late = TimelineBuilder(1, bounds=(0, 50 * MS)).compute(0, 39 * MS)
+    late.all_reduce(39 * MS, 40 * MS).all_reduce(39 * MS, 41 * MS, lane=21)
+    run = devices(waiting.build(), late.build())
+
+    found = stragglers(match(run, 2), run)
+
+    assert 2 == len(found)
+    assert int(found.cost_ns.sum()) <= int(run[0].split.figures["exposed_comm_ns"][0]) == 31 * MS
+
+
+def test_compute_that_the_others_did_under_the_collective_is_no_cause() -> None:
+    """A rank that computes before it communicates computes no longer than the others."""
+    under = TimelineBuilder(0, bounds=(0, 60 * MS)).all_reduce(5 * MS, 32 * MS).compute(5 * MS, 25 * MS)
+    first = TimelineBuilder(1, bounds=(0, 60 * MS)).compute(5 * MS, 25 * MS).all_reduce(30 * MS, 32 * MS)
+    under.compute(32 * MS, 33 * MS).all_reduce(33 * MS, 40 * MS)
+    first.compute(32 * MS, 33 * MS).all_reduce(38 * MS, 40 * MS)
+    run = devices(under.build(), first.build())
+
+    assert "compute" not in stragglers(match(run, 2), run).cause[1:]

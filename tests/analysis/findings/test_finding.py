@@ -1,0 +1,140 @@
+"""Advice on exposed communication, by its origin and the options in use."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import dptrace
+from dptrace.analysis.cross_rank.stragglers import stragglers
+from dptrace.analysis.findings.detect import Finding
+from dptrace.analysis.findings.finding import FindingContext, Gain, first_bucket_advice
+from dptrace.analysis.matching.match import match
+from dptrace.analysis.per_gpu.device import figures_of
+from dptrace.run.cross_rank import analyze_cross_rank
+from dptrace.timeline.model import Collective, Phase
+from tests.support.builders import TimelineBuilder
+from tests.support.planted import Plant, planted_job
+
+MS = 1_000_000
+DDP = {"ddp": {"bucket_cap_bytes": 26_214_400}}
+
+
+def exposed(collective: Collective, phase: Phase = Phase.FORWARD, **info: object) -> Finding:
+    """Return the finding on 30 of 100 ms of exposed time."""
+    devices = []
+    for rank in (0, 1):
+        build = TimelineBuilder(rank, bounds=(0, 100 * MS)).compute(0, 60 * MS).all_reduce(60 * MS, 90 * MS)
+        timeline = build.compute(90 * MS, 100 * MS).build()
+        phases = timeline.phase.copy()
+        phases[1] = phase
+        devices.append(figures_of(replace(timeline, collectives=(collective,), phase=phases, uses_ddp=True)))
+    (finding,) = analyze_cross_rank(devices, 2, info).findings
+    assert "exposed_comm" == finding.kind
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("phase", "info", "buffers"),
+    [
+        (Phase.FORWARD, {}, True),
+        (Phase.FORWARD, DDP, True),
+        (Phase.FORWARD, {"ranks": [{"rank": 0}, {"rank": 1, **DDP}]}, True),
+        (Phase.FORWARD, {"mode": "hierarchical", "ddp": None}, False),
+        (Phase.OPTIMIZER, DDP, False),
+        (Phase.OTHER, {}, False),
+    ],
+)
+def test_buffers_are_ddps_and_are_broadcast_in_forward(phase: Phase, info: dict[str, Any], buffers: bool) -> None:
+    """zero1 broadcasts parameters after the update, and hierarchical broadcasts gradients: neither are buffers."""
+    advice = exposed(Collective("broadcast", 4_000, "float"), phase, **info).advice
+
+    assert buffers == ("broadcast_buffers=False" in advice)
+
+
+@pytest.mark.parametrize(
+    ("label", "options", "advice"),
+    [
+        ("", {}, "Overlap it with independent compute, or send fewer bytes."),
+        ("FSDP::all_gather (0)", {}, "Prefetch earlier (FSDP: set_modules_to_forward_prefetch), or reshard less after"),
+        ("FSDP::all_gather (0)", {"prefetch": "explicit"}, "Reshard less after forward, or send fewer bytes (bf16)."),
+        ("FSDP::all_gather (0)", {"prefetch": "explicit", "reshard_after_forward": "no"}, "Send fewer bytes (bf16)."),
+    ],
+)
+def test_what_was_done_already_is_not_advised(label: str, options: dict[str, str], advice: str) -> None:
+    """Prefetching is advised for FSDP only, and not if it is already explicit."""
+    assert exposed(Collective("all_gather", 4_000, "float", label=label), options=options).advice.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("torch", "names"),
+    [
+        ("2.13.0+cu130", {"PYTORCH_ALLOC_CONF"}),
+        ("2.9.1", {"PYTORCH_CUDA_ALLOC_CONF"}),
+        ("2.4.0a0+git1", {"PYTORCH_CUDA_ALLOC_CONF"}),
+        (None, {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}),
+        ("nightly", {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}),
+    ],
+)
+@pytest.mark.parametrize("ranks", [[1], [0, 1, 2, 3]])
+def test_the_allocators_variable_is_the_one_that_torch_reads(
+    torch: str | None, names: set[str], ranks: list[int], tmp_path: Path
+) -> None:
+    """Where one rank keeps the others waiting, and where all allocate."""
+    folder = planted_job(tmp_path, [Plant(rank, "allocator", 6, [2]) for rank in ranks])
+    (folder / "run.json").write_text(json.dumps({"schema": 1, "versions": {"torch": torch}}))
+    found = [f for f in dptrace.open(folder, cache=False).cross_rank.findings if "ALLOC_CONF" in f.advice]
+
+    assert found
+    assert all(names == set(re.findall(r"PYTORCH\w+", finding.advice)) for finding in found)
+
+
+def test_messages_of_no_pipeline_are_to_be_hidden() -> None:
+    """The sends of a ring are transfers."""
+    assert exposed(Collective("send", 4_000, "float", peer=1)).advice.startswith("Overlap it with independent compute")
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        ({}, "Make the first message smaller"),
+        ({"options": {"bucket_cap_mb": 100}, "ddp": {"bucket_cap_bytes": 104_857_600}}, "leave bucket_cap_mb unset"),
+        ({"options": {"bucket_cap_mb": None}, **DDP}, "lower bucket_cap_mb."),
+        ({"options": {}, **DDP}, "lower bucket_cap_mb."),
+        ({"options": {}, "ddp": None}, "Make the first message smaller"),
+    ],
+)
+def test_what_was_left_unset_is_not_to_be_left_unset(info: dict[str, Any], said: str) -> None:
+    """From the options of the run, or from DDP's logging data."""
+    matches = match([])
+
+    assert said in first_bucket_advice(FindingContext((), matches, stragglers(matches, []), metadata=info))
+
+
+# The gain of a finding as plain data.
+
+
+def test_a_finding_has_the_keys_of_its_gain() -> None:
+    """Keys of gains are added to those of a finding; without a gain there are none."""
+    plain = Finding("copies", "text", "advice", 10, 0.1)
+    gained = Finding("copies", "text", "advice", 10, 0.1, gain=Gain("no copies", 5, 4, 6, 5))
+
+    assert plain.to_dict().items() <= gained.to_dict().items()
+    assert {"gain_ns": 5, "gain_low_ns": 4, "gain_high_ns": 6, "gain_change": "no copies"}.items() <= (
+        gained.to_dict().items()
+    )
+    assert not [key for key in plain.to_dict() if key.startswith("gain")]
+
+
+def test_an_unknown_gain_is_null() -> None:
+    """Where no number is known there is none, and a reason."""
+    data = Gain(reason="The recording is too short to tell.").to_dict()
+
+    assert data["gain_ns"] is None
+    assert data["gain_change"] is None
+    assert "The recording is too short to tell." == data["gain_reason"]
