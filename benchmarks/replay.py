@@ -28,15 +28,23 @@ import numpy as np
 import dptrace
 from benchmarks.read import repeated
 from dptrace.core.intervals import median
-from dptrace.replay.doubts import inferred_ns
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind
-from dptrace.replay.paths.path import path_of_run
-from dptrace.replay.simulation.changes import Bandwidth, Change, Compute, NoHostDelay
-from dptrace.replay.simulation.samples import WALL, Outcome, StepSelection, outcome, simulated_figures
-from dptrace.replay.simulation.simulate import Schedule
+from dptrace.replay.paths import path_of_run
+from dptrace.replay.simulation import (
+    WALL,
+    Bandwidth,
+    Change,
+    Compute,
+    NoHostDelay,
+    Outcome,
+    Schedule,
+    StepSelection,
+    outcome,
+    simulated_figures,
+)
 from dptrace.replay.transforms.stragglers import NoStraggler
-from dptrace.replay.whatif import Replay
+from dptrace.replay.whatif import Replay, inferred_ns
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "traces"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison as Comparison
     from dptrace.model.planning.describe import Description
     from dptrace.replay.critical_path import CriticalPath as CriticalPath
-    from dptrace.replay.transforms.options import ExtraOptions as ExtraOptions
+    from dptrace.replay.options import ExtraOptions as ExtraOptions
     from dptrace.replay.whatif import Replay as Replay
     from dptrace.replay.whatif import WhatIf as WhatIf
     from dptrace.run.run import Run
@@ -164,14 +164,14 @@ def whatif(
 
 def with_gains(run: Run) -> Run:
     """Return a run whose findings say what a step would gain without each; see :meth:`dptrace.Run.with_gains`."""
-    from dptrace.replay.gains.gains import with_gains
+    from dptrace.replay.gains import with_gains
 
     return with_gains(run)
 
 
 def find_gains(run: Run, found: Sequence[Finding], *, stragglers: bool = True) -> tuple[Finding, ...]:
     """Return findings of a run with what a step would gain without each, the greatest gain first."""
-    from dptrace.replay.gains.gains import find_gains
+    from dptrace.replay.gains import find_gains
 
     return find_gains(run, found, stragglers=stragglers)
 
@@ -329,7 +329,7 @@ def advise(run: Run | None = None, **description: Any) -> dict[str, Any]:
     if run is not None:
         if description:
             raise UsageError(f"{min(description)} describes a training; a recorded run describes itself.")
-        from dptrace.replay.advice.recorded_report import recorded_advice
+        from dptrace.replay.advice import recorded_advice
 
         if isinstance(run, str | PathLike):
             raise UsageError(f"{run}: is a path; open it first: dptrace.advise(dptrace.open(path)).")

@@ -14,14 +14,30 @@ from dptrace.analysis.per_gpu.device import middle_step
 from dptrace.core.intervals import Int64
 from dptrace.errors import UsageError
 from dptrace.replay.graph.build import Model
-from dptrace.replay.paths.binding_edges import binding_edges, chain_to
-from dptrace.replay.paths.by_module import ModuleTime, module_times, modules_frame
-from dptrace.replay.paths.host_names import HostNames, host_names
-from dptrace.replay.paths.path import LINK_KINDS, Links, StepEnds, last_task, links_of, step_ends, step_order
-from dptrace.replay.paths.recorded import RecordedPath, recorded_path
-from dptrace.replay.paths.shortening import HOST, TIMED_TASKS, Shortening
-from dptrace.replay.paths.slack import FREE, slack_of
-from dptrace.replay.simulation.simulate import Times
+from dptrace.replay.paths import (
+    FREE,
+    HOST,
+    LINK_KINDS,
+    TIMED_TASKS,
+    HostNames,
+    Links,
+    ModuleTime,
+    RecordedPath,
+    Shortening,
+    StepEnds,
+    binding_edges,
+    chain_to,
+    host_names,
+    last_task,
+    links_of,
+    module_times,
+    modules_frame,
+    recorded_path,
+    slack_of,
+    step_ends,
+    step_order,
+)
+from dptrace.replay.simulation import Times
 from dptrace.timeline.model import Kind, Timeline
 
 if TYPE_CHECKING:

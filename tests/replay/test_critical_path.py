@@ -11,7 +11,7 @@ import pytest
 import dptrace
 from dptrace.replay.critical_path import PathItem
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.simulation.simulate import Schedule, Times
+from dptrace.replay.simulation import Schedule, Times
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import dptrace
+from dptrace.replay.simulation import Bandwidth, Change, Compute, NoHostDelay, SteadyState
+from dptrace.replay.whatif import Question, Sweep, doubts
+from tests.support.kineto_files import KinetoFile
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 
@@ -166,3 +172,69 @@ def test_short_collectives_of_unknown_size_refuse_nothing() -> None:
 
     assert answer.can_tell
     assert answer.step_gain_ns < 0
+
+
+# When an answer is doubted.
+
+
+LEVEL = {"measured_ns": 100.0, "replayed_ns": 100.0, "predicted_ns": 80.0, "bound_ns": 60.0, "absent_share": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "different", "expected"),
+    [
+        (Compute(2), {}, {}),
+        (Compute(2), {"replayed_ns": 94.0}, {"replay_misses": True}),
+        (Compute(2), {"absent_share": 0.6}, {"absent_ranks": True}),
+        (Compute(2), {"bound_ns": 86.0}, {"steady_state": True}),
+        (Compute(2), {"host_share": 0.96}, {"host_sets": False}),
+        (NoHostDelay(), {"host_share": 0.96}, {}),
+        (Bandwidth(2), {}, {}),
+    ],
+)
+def test_a_doubt_has_its_limit(
+    run: dptrace.Run, change: Change, different: Mapping[str, Any], expected: dict[str, bool]
+) -> None:
+    """Each figure beyond its limit is a doubt; some refuse the answer, and some concern only other changes."""
+    about = {"host_share": 0.1, "steps": 4, "steady": SteadyState(60, 50), **LEVEL, **different}
+
+    found = doubts(Question(model=run.replay.model, changes=(change,), **about))
+
+    assert expected == {doubt.kind: doubt.refuses for doubt in found}
+
+
+def test_waiting_without_a_reason_refuses_an_answer(tmp_path: Path) -> None:
+    """A kernel that starts long after its launch, with nothing to wait for, is unexplained."""
+    file = KinetoFile().label("ProfilerStep#0", 0, 1000)
+    for i in range(9):
+        file.kernel("known", 20 + 20 * i, 30 + 20 * i, 10 + 20 * i)
+    file.kernel("late", 700, 800, 300)
+    opened = dptrace.open(file.write(tmp_path / "rank0.json"), cache=False)
+
+    answer = opened.whatif(compute=2)
+
+    assert not answer.can_tell
+    assert "unexplained" in {doubt.kind for doubt in answer.doubts}
+
+
+# What-ifs for several values.
+
+
+def sweep(option: str, *pairs: tuple[float, int]) -> Sweep:
+    answers = [SimpleNamespace(predicted_step_ns=step, to_dict=dict) for _, step in pairs]
+    return Sweep.of(option, [value for value, _ in pairs], cast(Any, answers))
+
+
+def test_the_best_value_has_the_shortest_step() -> None:
+    """Of two that are equally good, it is the one with fewer messages."""
+    found = sweep("bucket-cap-mb", (25, 90), (1, 80), (4, 80), (100, 95))
+
+    assert [1, 4, 25, 100] == [point.value for point in found.points]
+    assert found.best is not None
+    assert 4 == found.best.value
+    assert 4 == found.to_dict()["best"]
+
+
+def test_no_number_of_ranks_is_best() -> None:
+    """With more ranks, a step has more samples."""
+    assert sweep("world-size", (2, 80), (8, 90)).best is None

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dptrace.core.intervals import Int64
-from dptrace.replay.graph.model import Edge, EdgeKind, Graph, TaskKind
-from dptrace.replay.graph.order import order_tasks
+from dptrace.replay.graph.model import Edge, EdgeKind, Graph, TaskKind, order_tasks
 
 __all__ = ["graph_of", "graphs", "times_by_definition"]
 

@@ -17,7 +17,7 @@ PATH_KINDS = {
     "absent_ranks": "ranks that were not recorded",
     "unexplained": "unexplained",
 }
-"""By the names in :data:`dptrace.replay.paths.path.LINK_KINDS`."""
+"""By the names in :data:`dptrace.replay.paths.LINK_KINDS`."""
 
 
 def step_words(name: str) -> str:

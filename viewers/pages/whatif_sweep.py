@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dptrace.core.units import duration
-from dptrace.replay.sweep import Sweep
+from dptrace.replay.whatif import Sweep
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, time_axis
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections

@@ -87,7 +87,7 @@ def _recorded(
         raise UsageError(f"--{extra[0].replace('_', '-')} describes a training; a recording describes itself.")
     from dptrace.commands.shared.progress import progress
     from dptrace.commands.shared.reading import open_with_progress
-    from dptrace.replay.advice.recorded_report import recorded_advice
+    from dptrace.replay.advice import recorded_advice
 
     opened = open_with_progress((run,), read_options, verbosity, selection)
     with progress("Replaying", verbosity) as show:

@@ -20,8 +20,7 @@ from dptrace.load.options import ReadOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dptrace.replay.sweep import Sweep
-    from dptrace.replay.whatif import WhatIf
+    from dptrace.replay.whatif import Sweep, WhatIf
     from dptrace.run.run import Run
     from dptrace.viewers.base.marks import Drawing
 
@@ -106,7 +105,7 @@ def _check(to: Destination, export: Path | None) -> None:
 
 def _swept(run: Run, changes: dict[str, Any], name: str, values: list[float], verbosity: str) -> Sweep:
     """Predict the run for each value of an option."""
-    from dptrace.replay.sweep import Sweep
+    from dptrace.replay.whatif import Sweep
 
     distinct = sorted(set(values))
     option, answers = name.replace("_", "-"), list[Any]()

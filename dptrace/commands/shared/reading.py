@@ -58,7 +58,7 @@ def gains_wanted(gains: bool | None, paths: Sequence[str]) -> bool:
 
 def with_gains(run: Run, verbosity: str = NORMAL) -> Run:
     """Return the run whose findings say what a step would gain without each."""
-    from dptrace.replay.gains.gains import with_gains as gained
+    from dptrace.replay.gains import with_gains as gained
 
     with progress("Replaying", verbosity) as show:
         return gained(run, lambda fraction: show(fraction, ""))

@@ -9,21 +9,287 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
+from numpy.typing import NDArray
 
+from dptrace.analysis.matching.match import Matches
 from dptrace.core.intervals import Int64
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
-from dptrace.replay.graph.inferred import add_inferred
-from dptrace.replay.graph.model import INFERRED, NO_PROCESS, Edge, EdgeKind, Edges, Graph, TaskKind, Tasks
-from dptrace.replay.graph.order import order_tasks
-from dptrace.replay.graph.per_rank.events import RANK_EVENTS, RankEvents
-from dptrace.replay.graph.per_rank.process import Process, build_process
-from dptrace.replay.graph.rendezvous import Members, Transfers, add_rendezvous
+from dptrace.replay.graph.events import RANK_EVENTS, RankEvents
+from dptrace.replay.graph.model import INFERRED, NO_PROCESS, Edge, EdgeKind, Edges, Graph, TaskKind, Tasks, order_tasks
+from dptrace.replay.graph.process import Process, build_process
+from dptrace.replay.graph.waits import US
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
 
-__all__ = ["Model", "build_model", "whole_run"]
+__all__ = ["Members", "Model", "Transfers", "add_rendezvous", "build_model", "residuals"]
+
+
+# Waits that only times suggest: the last resort for tasks that start later than all that is known allows.
+
+
+_LEAST_NS = 20 * US
+_BEFORE_NS = 15 * US
+"""A wait ends this soon after what was waited for."""
+_AFTER_NS = 2 * US
+
+
+def residuals(graph: Graph) -> Int64:
+    """Return how much later than its edges allow each task was recorded to start, in ns; 0 for one without edges.
+
+    What is left over is unexplained; a negative value contradicts an edge.
+    """
+    edge = graph.edge
+    came = np.where(edge.from_end, graph.end_ns[edge.src], graph.start_ns[edge.src]) + edge.lag_ns
+    late = np.zeros(len(graph), np.int64)
+    waiting = np.flatnonzero(np.diff(graph.first))
+    if len(waiting):
+        late[waiting] = graph.start_ns[waiting] - np.maximum.reduceat(came, graph.first[waiting])
+    return late
+
+
+def add_inferred(edges: Edges, graph: Graph, processes: Sequence[Process]) -> None:
+    """Add edges for tasks on devices that start 20 µs or more after all that is known allows.
+
+    Where an interval of another stream ended just before, the task waited for it. Where a kernel of another stream ran
+    throughout, it left no multiprocessor free.
+    """
+    late = residuals(graph)
+    for process in processes:
+        if process.events.on_cpu:
+            continue
+        device = process.device
+        unexplained = late[process.interval_tasks]
+        interval = np.flatnonzero(unexplained >= _LEAST_NS)
+        source = _ended_just_before(process, interval)
+        found = source >= 0
+        lag = np.minimum(_AFTER_NS, device.start_ns[interval] - device.end_ns[source])[found]
+        tasks = process.interval_tasks
+        edges.add(tasks[source[found]], tasks[interval[found]], lag, EdgeKind.TIMED)
+        interval = interval[~found]
+        source = _ran_throughout(process, interval, unexplained[interval])
+        found = source >= 0
+        lag = (device.start_ns[interval] - device.end_ns[source])[found]
+        edges.add(tasks[source[found]], tasks[interval[found]], lag, EdgeKind.BUSY)
+
+
+def _ended_just_before(process: Process, interval: Int64) -> Int64:
+    """Return for each interval the last to end just before it on another stream, launched before it; or -1."""
+    device = process.device
+    by_end = np.argsort(device.end_ns, kind="stable")
+    ends = device.end_ns[by_end]
+    low = np.searchsorted(ends, device.start_ns[interval] - _BEFORE_NS)
+    count = np.searchsorted(ends, device.start_ns[interval], side="right") - low
+    which = np.repeat(np.arange(len(interval)), count)
+    other = by_end[np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + low[which]]
+    own = interval[which]
+    fits = (device.lane[other] != device.lane[own]) & (device.start_ns[other] < device.start_ns[own])
+    fits &= (device.launched_by[own] < 0) | (device.launched_by[other] <= device.launched_by[own])
+    found = np.full(len(interval), -1, np.int64)
+    found[which[fits]] = other[fits]  # ends ascend: the last one stays
+    return found
+
+
+def _ran_throughout(process: Process, interval: Int64, late: Int64) -> Int64:
+    """Return for each interval the longest kernel of another stream that ran while it could have started; or -1."""
+    device = process.device
+    kernel = ~device.communication & ~process.events.memory
+    found, longest = np.full(len(interval), -1, np.int64), np.zeros(len(interval), np.int64)
+    if not len(interval):
+        return found
+    since, start = device.start_ns[interval] - late + _LEAST_NS, device.start_ns[interval]
+    for lane in range(device.lanes):
+        own = np.flatnonzero((device.lane == lane) & kernel)
+        place = np.searchsorted(device.start_ns[own], start) - 1
+        other = np.where(place >= 0, own[place] if len(own) else -1, -1)
+        length = device.end_ns[other] - device.start_ns[other]
+        fits = (other >= 0) & (device.lane[interval] != lane) & (device.start_ns[other] <= since)
+        better = fits & (device.end_ns[other] > start) & (length > longest)
+        found, longest = np.where(better, other, found), np.where(better, length, longest)
+    return found
+
+
+# Collectives as meetings of ranks: one transfer that starts once the last rank has arrived, and ends for all.
+
+
+_LATE_NS = 5 * US
+"""A collective that takes this much longer than its transfer waited for a rank that was not recorded."""
+_LEFT_EARLY_NS = 100 * US
+"""A rank that leaves this long before the last arrives waits for no other: the root of a broadcast, a sender."""
+
+
+_UNEVEN_NS = 200 * US
+"""Ranks that leave this far apart did not leave together: clocks differ by less."""
+
+
+class Transfers(msgspec.Struct, frozen=True):
+    """The transfers of a run's collectives, one entry per transfer in each column.
+
+    A synchronizing collective on GPUs is one transfer; of others, each rank has its own, after a meeting that takes no
+    time.
+    """
+
+    arrived_ns: Int64
+    """Arrival of the last rank, on the shared clock."""
+    duration_ns: Int64
+    end_ns: Int64
+    """Recorded end on the last rank to leave."""
+    kind: NDArray[np.object_]
+    dtype: NDArray[np.object_]
+    """As the trace names it: ``"Float"``; empty where it does not."""
+    bytes: Int64
+    group: NDArray[np.int32]
+    absent: NDArray[np.bool_]
+    """Whether ranks of the group are not recorded."""
+    sized: NDArray[np.bool_]
+    """Whether its transfer is known: all ranks are recorded, or others of its size show it."""
+    task: Int64
+    """Number of each transfer's task."""
+    arrival: Int64
+    """Of each member that waits for the others: its task."""
+    instance: Int64
+    """Of each of these members: index of its transfer."""
+    match: Int64
+    """Of each transfer: index of its collective into the matches; -1 for one that is inserted."""
+
+    def __len__(self) -> int:
+        return len(self.duration_ns)
+
+    def ends(self, tasks: int) -> Int64:
+        """Return for each of the first *tasks* tasks the one at whose end it is over: its transfer, or itself."""
+        over = np.arange(tasks)
+        over[self.arrival] = self.task[self.instance]
+        return over
+
+
+class Members(msgspec.Struct, frozen=True):
+    """The members of matched collectives, in their order; one entry per member in each column."""
+
+    task: Int64
+    """Its task, or -1 where it is not in the graph."""
+    start_ns: Int64
+    """Recorded start and end, on the shared clock."""
+    end_ns: Int64
+
+
+def add_rendezvous(
+    edges: Edges, matches: Matches, members: Members, first_task: int, *, partial: bool, on_cpu: bool
+) -> Transfers:
+    """Build the transfers of the matched collectives and the edges to them.
+
+    Args:
+        first_task: number of the first transfer's task.
+        partial: whether ranks of the job were not recorded.
+        on_cpu: whether gloo carries out the collectives.
+    """
+    kept = members.task >= 0
+    instance = matches.instance[kept]
+    start, end, member = (column[kept] for column in (members.start_ns, members.end_ns, members.task))
+    known, first = np.unique(instance, return_index=True)
+    instance = np.searchsorted(known, instance)
+    arrived = _reduce(np.maximum, start, first)
+    # Only these wait for the others, and only these show how long the transfer takes.
+    waits = matches.synchronizing[known][instance] | (end + _LEFT_EARLY_NS >= arrived[instance])
+    length = np.where(waits, end - start, np.iinfo(np.int64).max)
+    shortest, longest = _reduce(np.minimum, length, first), _reduce(np.maximum, end - start, first)
+    absent = (matches.size[known] > np.bincount(instance, minlength=len(known))) | (~matches.complete[known] & partial)
+    usual, sized = _usual_transfer(matches, known, np.minimum(shortest, longest))
+    # How long a message takes depends on when its peer is ready: one whose peer is unknown takes what it took.
+    sized &= matches.synchronizing[known]
+    transfer = np.where(absent, np.where(sized, np.minimum(usual, longest), longest), np.minimum(shortest, longest))
+    transfers = Transfers(
+        arrived_ns=arrived,
+        duration_ns=transfer,
+        end_ns=_reduce(np.maximum, end, first),
+        kind=matches.kind[known],
+        dtype=np.array([matches.collectives[i].dtype for i in known.tolist()], object),
+        bytes=matches.bytes[known],
+        group=matches.group[known],
+        absent=absent,
+        sized=sized | ~absent,
+        task=first_task + np.arange(len(known)),
+        arrival=member[waits],
+        instance=instance[waits],
+        match=known,
+    )
+    edges.add(member[waits], transfers.task[instance[waits]], 0, EdgeKind.RENDEZVOUS)
+    edges.add(member[~waits], transfers.task[instance[~waits]], 0, EdgeKind.RENDEZVOUS, from_end=False)
+    transfers = _with_peers(edges, transfers, longest)
+    # On a CPU, a thread leaves a collective only when it gets a core.
+    # So it is where the ranks of an all-to-all on GPUs leave at different times.
+    first_end = _reduce(np.minimum, np.where(waits, end, np.iinfo(np.int64).max), first)
+    last_end = _reduce(np.maximum, np.where(waits, end, np.iinfo(np.int64).min), first)
+    uneven = last_end - first_end > _UNEVEN_NS
+    apart = ~absent & (on_cpu | uneven | ~matches.synchronizing[known])
+    return _leaving_apart(edges, transfers, apart, end[waits])
+
+
+def _leaving_apart(edges: Edges, transfers: Transfers, apart: NDArray[np.bool_], end: Int64) -> Transfers:
+    """Create a transfer for each rank where they leave at different times: of messages, broadcasts, on CPUs.
+
+    ::
+
+        arrivals ──► meeting, which takes no time ──► each rank's transfer
+
+    Args:
+        apart: which transfers are replaced.
+        end: recorded end of each member that waits, on the shared clock.
+    """
+    own = np.flatnonzero(apart[transfers.instance])
+    of = transfers.instance[own]
+    task = transfers.task[:1].sum() + len(transfers) + np.arange(len(own))
+    edges.add(transfers.task[of], task, 0, EdgeKind.RENDEZVOUS)
+    instance = transfers.instance.copy()
+    instance[own] = len(transfers) + np.arange(len(own))
+    left = np.maximum(end[own], transfers.arrived_ns[of])
+    return Transfers(
+        arrived_ns=np.append(transfers.arrived_ns, transfers.arrived_ns[of]),
+        duration_ns=np.append(np.where(apart, 0, transfers.duration_ns), left - transfers.arrived_ns[of]),
+        end_ns=np.append(np.where(apart, transfers.arrived_ns, transfers.end_ns), left),
+        kind=np.append(transfers.kind, transfers.kind[of]),
+        dtype=np.append(transfers.dtype, transfers.dtype[of]),
+        bytes=np.append(transfers.bytes, transfers.bytes[of]),
+        group=np.append(transfers.group, transfers.group[of]),
+        absent=np.append(transfers.absent, transfers.absent[of]),
+        sized=np.append(transfers.sized, transfers.sized[of]),
+        task=np.append(transfers.task, task),
+        arrival=transfers.arrival,
+        instance=instance,
+        match=np.append(transfers.match, transfers.match[of]),
+    )
+
+
+def _reduce(function: np.ufunc, values: Int64, first: Int64) -> Int64:
+    result: Int64 = function.reduceat(values, first) if len(first) else np.empty(0, np.int64)
+    return result
+
+
+def _usual_transfer(matches: Matches, known: Int64, shortest: Int64) -> tuple[Int64, NDArray[np.bool_]]:
+    """Return the shortest duration among the collectives of each one's kind, group and size, and where it is known."""
+    kinds = {kind: i for i, kind in enumerate(dict.fromkeys(matches.kind.tolist()))}
+    kind = np.array([kinds[one] for one in matches.kind[known].tolist()], np.int64)
+    _, size = np.unique(matches.bytes[known], return_inverse=True)
+    key = (kind * (int(matches.group.max(initial=0)) + 1) + matches.group[known]) * (len(known) + 1) + size
+    _, same = np.unique(key, return_inverse=True)
+    usual = np.full(len(known), np.iinfo(np.int64).max)
+    np.minimum.at(usual, same, shortest)
+    return usual[same], matches.bytes[known] > 0
+
+
+def _with_peers(edges: Edges, transfers: Transfers, longest: Int64) -> Transfers:
+    """Let the ranks that were not recorded arrive as long after the group's previous collective as they did."""
+    order = np.lexsort((transfers.arrived_ns, transfers.group))
+    previous = np.full(len(transfers), -1, np.int64)
+    same = transfers.group[order[1:]] == transfers.group[order[:-1]]
+    previous[order[1:][same]] = order[:-1][same]
+    late = longest - transfers.duration_ns
+    came = transfers.end_ns - transfers.duration_ns - transfers.end_ns[previous]
+    waited = transfers.absent & (late > _LATE_NS)
+    follows = waited & (previous >= 0) & (came >= 0)
+    before, after = previous[follows], np.flatnonzero(follows)
+    edges.add(transfers.task[before], transfers.task[after], came[follows], EdgeKind.PEER)
+    return replace(transfers, duration_ns=transfers.duration_ns + np.where(waited & ~follows, late, 0))
 
 
 class Model(msgspec.Struct, frozen=True):

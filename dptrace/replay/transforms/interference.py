@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64, covered, union
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
-from dptrace.replay.graph.per_rank.process import Process
-from dptrace.replay.graph.work import WORK, Work
-from dptrace.replay.simulation.changes import with_times
-from dptrace.replay.simulation.simulate import Schedule, Times
+from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.tasks import WORK, Work
+from dptrace.replay.simulation import Schedule, Times, with_times
 
 __all__ = ["ASSUMED", "Factor", "Interference", "measure", "with_interference"]
 

@@ -22,16 +22,28 @@ from msgspec.structs import replace
 from dptrace.core.intervals import Int64
 from dptrace.errors import DptraceError
 from dptrace.model.collectives import ALGORITHMS
-from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.build import Model, Transfers
 from dptrace.replay.graph.model import NO_PROCESS, Edge, EdgeKind, Edges, TaskKind
-from dptrace.replay.graph.per_rank.process import Process
-from dptrace.replay.graph.rendezvous import Transfers
-from dptrace.replay.simulation.changes import Change, HasDoubts
-from dptrace.replay.transforms.bucket_copies import copy_ns
-from dptrace.replay.transforms.gradients import GradientStep, sized_gradients
-from dptrace.replay.transforms.links import Communication, LinkBandwidth, LinkChange, OtherLink, WorldSize
-from dptrace.replay.transforms.schedule import RESUME_NS, Reschedule, first_after, optimizer_ns
-from dptrace.replay.transforms.transfer_costs import TransferCosts, with_transfers
+from dptrace.replay.graph.process import Process
+from dptrace.replay.simulation import Change, HasDoubts
+from dptrace.replay.transforms.links import (
+    Communication,
+    LinkBandwidth,
+    LinkChange,
+    OtherLink,
+    TransferCosts,
+    WorldSize,
+    copy_ns,
+    with_transfers,
+)
+from dptrace.replay.transforms.schedule import (
+    RESUME_NS,
+    GradientStep,
+    Reschedule,
+    first_after,
+    optimizer_ns,
+    sized_gradients,
+)
 from dptrace.timeline.model import COLUMNS, Collective, Kind, Phase, Timeline
 
 __all__ = ["SHARED", "Replicate", "with_replication"]

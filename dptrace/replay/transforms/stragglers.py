@@ -21,9 +21,9 @@ from dptrace.analysis.cross_rank.stragglers import HOST_CAUSES
 from dptrace.core.intervals import Int64, unique
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.host_pieces import cut_pieces, host_pieces
 from dptrace.replay.graph.model import TaskKind
-from dptrace.replay.simulation.changes import with_times
+from dptrace.replay.graph.tasks import cut_pieces, host_pieces
+from dptrace.replay.simulation import with_times
 from dptrace.timeline.model import HostCause, HostLabel
 from dptrace.timeline.steps import WRAPPER
 

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dptrace
 from dptrace.errors import DptraceError, UsageError
+from dptrace.replay.transforms.links import (
+    all_reduce_line,
+    copy_ns,
+    copy_tasks,
+    transfer_costs,
+    uses_ddp,
+    with_transfers,
+)
+from dptrace.replay.transforms.schedule import Reschedule
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 
@@ -108,3 +118,87 @@ def test_a_run_without_collectives_is_refused() -> None:
     for options in refused:
         with pytest.raises(DptraceError):
             single.whatif(**options)
+
+
+# DDP's copies into its buckets and back.
+
+
+_MIB = 1 << 20
+
+
+def test_ddp_copies_each_gradient_twice() -> None:
+    """Two ranks, four steps, ten gradients: one operator into the bucket, one out of it."""
+    model = dptrace.open(ROOT / "traces" / "ddp_cpu_2ranks").replay.model
+
+    assert 2 * 4 * 10 * 2 == int(copy_tasks(model).sum())
+    assert [0] == copy_ns(model, np.array([_MIB])).tolist()
+
+
+def test_others_copy_nothing_and_would_at_the_memory_bandwidth() -> None:
+    """A mebibyte read and written at 10 GB/s."""
+    model = dptrace.open(ROOT / "traces" / "naive_cpu_2ranks").replay.model
+
+    assert not uses_ddp(model)
+    assert not copy_tasks(model).any()
+    assert copy_ns(model, np.array([_MIB])).tolist() == [round(2 * _MIB / 10)]
+
+
+def test_without_buckets_the_copies_go() -> None:
+    """DDP's gradients one by one take no copies, and larger buckets keep them."""
+    model = dptrace.open(ROOT / "traces" / "ddp_cpu_2ranks").replay.model
+    copies = copy_tasks(model)
+
+    assert (model.graph.duration_ns[copies] > 0).any()
+    assert not Reschedule("interleaved").apply(model).graph.duration_ns[copies].any()
+    kept = Reschedule("ddp", 50 * _MIB).apply(model).graph.duration_ns[copies]
+    assert model.graph.duration_ns[copies].tolist() == kept.tolist()
+
+
+@needs_real_traces
+@pytest.mark.heavy
+def test_on_a_gpu_copies_are_kernels_of_ddps_hooks() -> None:
+    """161 gradients and three steps: one kernel from each hook, and one back."""
+    model = dptrace.open(real("ddp_a100_rank0of2")).replay.model
+
+    chosen = copy_tasks(model)
+    assert 2 * 3 * 161 == int(chosen.sum())
+    assert 2_823_829 == int(model.graph.duration_ns[chosen].sum())
+
+
+# What the transfers of a run cost.
+
+
+def test_costs_as_they_are_change_nothing(run: dptrace.Run) -> None:
+    """Latency and the rest add up to the recorded duration."""
+    model = run.replay.model
+
+    same = with_transfers(model, transfer_costs(model))
+
+    assert model.graph.duration_ns.tolist() == same.graph.duration_ns.tolist()
+
+
+def test_one_size_is_all_bandwidth(run: dptrace.Run) -> None:
+    """4 KiB in 100 µs, without a latency that would be a guess."""
+    line = all_reduce_line(run.replay.model)
+
+    assert 0 == line.alpha_s
+    assert line.seconds(4096) == pytest.approx(100e-6)
+
+
+def test_the_line_of_several_sizes_is_that_of_the_run() -> None:
+    """Between the smallest message and the largest, the line is near the recorded times."""
+    replay = dptrace.open(ROOT / "traces" / "naive_cpu_2ranks").replay
+    line, of = all_reduce_line(replay.model), transfer_costs(replay.model)
+
+    largest = of.bytes.max()
+    recorded = (of.latency_ns + of.moving_ns)[of.bytes == largest]
+    assert recorded.min() / 2e9 < line.seconds(largest) < recorded.max() / 0.5e9
+
+
+@needs_real_traces
+def test_waits_for_absent_ranks_are_no_latency() -> None:
+    """A message of 424 bytes takes 8 µs: what large ones take longer is bandwidth, and waits for the other rank."""
+    line = all_reduce_line(dptrace.open(real("ddp_a100_rank0of2")).replay.model)
+
+    assert 10e-6 < line.alpha_s < 50e-6
+    assert 1e9 * line.seconds(26_000_000) == pytest.approx(2_300_000, rel=0.1)

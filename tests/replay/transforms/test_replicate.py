@@ -10,11 +10,11 @@ import pytest
 
 import dptrace
 from dptrace.errors import DptraceError
-from dptrace.replay.simulation.simulate import simulate
-from dptrace.replay.transforms.gradients import sized_gradients
+from dptrace.replay.options import communication_of
+from dptrace.replay.simulation import simulate
 from dptrace.replay.transforms.links import Communication, WorldSize
-from dptrace.replay.transforms.options import communication_of
 from dptrace.replay.transforms.replicate import with_replication
+from dptrace.replay.transforms.schedule import sized_gradients
 from dptrace.timeline.model import Kind
 from tests.support.kineto_files import KinetoFile
 from tests.support.paths import ROOT
@@ -121,11 +121,11 @@ def test_without_a_link_the_message_is_how_to_add_one(single: dptrace.Run, optio
 
 def test_gradients_without_shapes_share_the_parameters(single: dptrace.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """run.json has their number; without it the answer is refused."""
-    from dptrace.replay.transforms import gradients
+    from dptrace.replay.transforms import schedule as transforms_schedule
 
-    ready = gradients.ready_gradients(single.replay.model)
-    bare = tuple(gradients.ReadyGradients(step.ready, np.zeros_like(step.shapes)) for step in ready)
-    monkeypatch.setattr(gradients, "ready_gradients", lambda model: bare)
+    ready = transforms_schedule.ready_gradients(single.replay.model)
+    bare = tuple(transforms_schedule.ReadyGradients(step.ready, np.zeros_like(step.shapes)) for step in ready)
+    monkeypatch.setattr(transforms_schedule, "ready_gradients", lambda model: bare)
 
     answer = single.whatif(world_size=2, link=_LINK, schedule="naive")
     assert answer.predicted["exposed_comm_ns"] == pytest.approx(10 * 2 * 50_000 + _BYTES, rel=0.01)

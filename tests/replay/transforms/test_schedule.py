@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import dptrace
-from dptrace.errors import UsageError
-from dptrace.replay.simulation.simulate import simulate
-from dptrace.replay.transforms.gradients import gradient_steps
-from dptrace.replay.transforms.schedule import MIB, Reschedule
-from dptrace.replay.transforms.transfer_costs import all_reduce_line
+from dptrace.errors import DptraceError, UsageError
+from dptrace.replay.simulation import simulate
+from dptrace.replay.transforms.links import all_reduce_line
+from dptrace.replay.transforms.schedule import MIB, Reschedule, gradient_steps
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 
@@ -101,3 +100,30 @@ def test_a_host_that_sets_the_step_sets_it_with_any_schedule() -> None:
     answer = dptrace.open(real("ddp_a100_rank0of2")).whatif(schedule="naive")
 
     assert answer.predicted_step_ns == pytest.approx(answer.measured_step_ns, rel=0.01)
+
+
+# Gradients of recorded runs: when they are ready, and their bytes.
+
+
+_LAYERS = [(784, 2048), (2048, 2048), (2048, 1024), (1024, 512), (512, 10)]
+_BYTES = [4 * size for inputs, outputs in reversed(_LAYERS) for size in (outputs, inputs * outputs)]
+
+
+@pytest.mark.parametrize("name", ["naive_cpu_2ranks", "interleaved_cpu_2ranks", "ddp_4mb_cpu_2ranks"])
+def test_gradients_come_from_the_last_layer_to_the_first(name: str) -> None:
+    """Biases before weights, with the bytes of their shapes, each later than the one before, on both ranks."""
+    model = dptrace.open(ROOT / "traces" / name).replay.model
+    steps = gradient_steps(model)
+
+    assert 4 == len(steps)
+    for step in steps:
+        assert _BYTES == step.bytes.tolist()
+        ends = model.graph.end_ns[step.ready]
+        assert (2, 10) == ends.shape
+        assert (ends[:, 1:] >= ends[:, :-1]).all()
+
+
+def test_a_trace_without_operators_is_refused(run: dptrace.Run) -> None:
+    """Kernels alone do not tell when a gradient is ready."""
+    with pytest.raises(DptraceError, match="AccumulateGrad"):
+        gradient_steps(run.replay.model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dptrace.replay.paths.path import LINK_KINDS
+from dptrace.replay.paths import LINK_KINDS
 from dptrace.viewers.base.path_kinds import PATH_KINDS, step_words
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dptrace
-from dptrace.replay.sweep import Sweep
+from dptrace.replay.whatif import Sweep
 from dptrace.viewers.base.marks import Dot
 from dptrace.viewers.pages.whatif_sweep import document, sweep_chart
 from tests.support.paths import ROOT

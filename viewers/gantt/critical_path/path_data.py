@@ -10,8 +10,7 @@ from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import Int64
 from dptrace.core.units import duration
 from dptrace.replay.critical_path import CriticalPath
-from dptrace.replay.paths.path import LINK_KINDS
-from dptrace.replay.paths.slack import FREE
+from dptrace.replay.paths import FREE, LINK_KINDS
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
 from dptrace.viewers.base.path_kinds import PATH_KINDS, step_words

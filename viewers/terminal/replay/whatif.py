@@ -10,7 +10,7 @@ from rich.text import Text
 
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.units import duration, milliseconds, plural, share, signed_milliseconds
-from dptrace.replay.paths.path import PathPiece
+from dptrace.replay.paths import PathPiece
 from dptrace.replay.whatif import RankAnswer, WhatIf
 from dptrace.viewers.base.format import plain
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dptrace.core.units import milliseconds, share
-from dptrace.replay.sweep import Point, Sweep
+from dptrace.replay.whatif import Point, Sweep
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.table import TextTable, print_text_table
 

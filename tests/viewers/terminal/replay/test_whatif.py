@@ -6,10 +6,9 @@ from io import StringIO
 
 from rich.console import Console
 
-from dptrace.replay.doubts import Doubt
-from dptrace.replay.paths.path import PathPiece
-from dptrace.replay.simulation.steady_state import SteadyState
-from dptrace.replay.whatif import RankAnswer, WhatIf
+from dptrace.replay.paths import PathPiece
+from dptrace.replay.simulation import SteadyState
+from dptrace.replay.whatif import Doubt, RankAnswer, WhatIf
 from dptrace.viewers.terminal.replay.whatif import print_whatif
 
 FIGURES = {"forward_ns": 60_000_000, "wall_ns": 100_000_000}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from dptrace.replay.sweep import Sweep
+from dptrace.replay.whatif import Sweep
 from dptrace.viewers.terminal.replay.whatif_sweep import sweep_sentence, sweep_table
 
 

@@ -1,1 +1,0 @@
-"""What to change in a recorded training: its findings, its options, and what replays of it gain."""

@@ -1,1 +1,0 @@
-"""What findings would gain: a counterfactual for each, replayed."""

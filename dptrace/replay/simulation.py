@@ -1,0 +1,590 @@
+"""Run the tasks of a graph: each starts as soon as all that it waits for has happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from dptrace.analysis.per_gpu.split import FIGURES, Split, split
+from dptrace.core.intervals import EMPTY, Int64, median
+from dptrace.core.patterns import matches
+from dptrace.core.units import duration
+from dptrace.errors import DptraceError, UsageError
+from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.model import EdgeKind, Graph, TaskKind
+from dptrace.replay.graph.process import Process
+from dptrace.run.run import Run
+from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, NO_ACTIVITY, UNKNOWN, Timeline, Windows
+from dptrace.timeline.steps import CpuSteps, device_windows
+
+__all__ = [
+    "NEVER",
+    "WALL",
+    "Bandwidth",
+    "Change",
+    "Compute",
+    "HasDoubts",
+    "Kernel",
+    "NoHostDelay",
+    "Outcome",
+    "PerfectOverlap",
+    "Schedule",
+    "SteadyState",
+    "StepSelection",
+    "Straggler",
+    "Times",
+    "choose",
+    "mean_range",
+    "median_range",
+    "no_collectives",
+    "outcome",
+    "recorded_figures",
+    "simulate",
+    "simulated_figures",
+    "steady_state",
+    "step_bounds",
+    "timeline_at",
+    "with_times",
+]
+
+
+NEVER = -(1 << 60)
+"""Lag of an edge that does not hold: its source has always happened."""
+
+
+class Times(msgspec.Struct, frozen=True):
+    """When each task of a graph starts and ends, in ns on the shared clock."""
+
+    start_ns: Int64
+    end_ns: Int64
+
+
+class Schedule:
+    """A graph prepared for many simulations.
+
+    ::
+
+        join ──► a ──► b ──► c        each of a, b, c waits for one task: it starts a known time after the join
+          └────► d ──► join           only joins, which wait for several tasks, are visited one after the other
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        order, edge = graph.order, graph.edge
+        self.graph = graph
+        counts = np.diff(graph.first)
+        self._follower = np.flatnonzero(counts == 1)
+        self._single = graph.first[self._follower]
+        self._parent = np.arange(len(graph))
+        self._parent[self._follower] = edge.src[self._single]
+        root = self._parent
+        while not np.array_equal(further := root[root], root):
+            root = further
+        self._root = root
+        joins = order[counts[order] > 1]
+        size = counts[joins]
+        # Edges of the joins, in the order of these.
+        self._edges = np.repeat(graph.first[joins] - np.cumsum(size) + size, size) + np.arange(size.sum())
+        self._sources = root[edge.src[self._edges]].tolist()
+        self._joins, self._sizes = joins.tolist(), size.tolist()
+
+    def run(self, duration_ns: Int64 | None = None, lag_ns: Int64 | None = None) -> Times:
+        """Simulate with other durations or lags; those of the graph by default."""
+        graph, edge = self.graph, self.graph.edge
+        duration = graph.duration_ns if duration_ns is None else duration_ns
+        lag = graph.edge.lag_ns if lag_ns is None else lag_ns
+        # From the start of an edge's source to what waits for it.
+        along = lag + np.where(edge.from_end, duration[edge.src], 0)
+        after = self._after_roots(along)
+        since = (along + after[edge.src])[self._edges].tolist()
+        start, sources = graph.start_ns.tolist(), self._sources
+        place = 0
+        # A loop, since most joins wait for the one before them: level by level, numpy would have as many calls.
+        for join, size in zip(self._joins, self._sizes, strict=True):
+            first, second = start[sources[place]] + since[place], start[sources[place + 1]] + since[place + 1]
+            latest = first if first > second else second
+            for further in range(place + 2, place + size):
+                latest = max(latest, start[sources[further]] + since[further])
+            start[join] = latest
+            place += size
+        begun = np.array(start, np.int64)[self._root] + after
+        return Times(begun, begun + duration)
+
+    def _after_roots(self, along: Int64) -> Int64:
+        """Return how long after its root each task starts: sums along chains, of which each pass doubles the length."""
+        after = np.zeros(len(self._parent), np.int64)
+        after[self._follower] = along[self._single]
+        parent = self._parent
+        while not np.array_equal(parent, self._root):
+            after = np.maximum(after + after[parent], NEVER)
+            parent = parent[parent]
+        return after
+
+
+def simulate(graph: Graph) -> Times:
+    """Simulate a graph once, as it is."""
+    return Schedule(graph).run()
+
+
+# From simulated times back to timelines: those of a run that went differently, and the lengths of its steps.
+
+
+def timeline_at(model: Model, number: int, times: Times) -> Timeline:
+    """Return a timeline of the run with simulated times, on its own clock; its steps are those of the definitions.
+
+    What the timeline says about the host is left out, since a simulation does not have it.
+    """
+    timeline, process, tasks = _find(model, number)
+    start, end = timeline.start_ns.copy(), timeline.end_ns.copy()
+    placed = np.flatnonzero(tasks >= 0)
+    task = tasks[placed]
+    shift = timeline.start_ns[placed] - model.graph.start_ns[task]
+    start[placed] = times.start_ns[task] + shift
+    end[placed] = times.end_ns[model.over[task]] + shift
+    marks = _marks(model, number, times)
+    windows = timeline.windows
+    if len(marks):
+        steps = CpuSteps(windows.names, marks[:-1], int(marks[-1]))
+        windows = device_windows(steps, start, end, timeline.step)
+    elif len(start):
+        windows = Windows(windows.names, np.array([start.min(), end.max()], np.int64))
+    moved = replace(
+        timeline,
+        start_ns=start,
+        end_ns=end,
+        launch_ns=_launches(timeline, process, tasks, times, start),
+        windows=windows,
+        host=NO_ACTIVITY,
+        data_loading=EMPTY,
+        parameter_search=EMPTY,
+        actions=NO_ACTIONS,
+        receiving=EMPTY,
+    )
+    order = np.argsort(start, kind="stable")
+    # Operators of a collective's own thread are part of it, and have no task.
+    return moved.filter(order[(tasks >= 0)[order]] if timeline.on_cpu else order)
+
+
+def _find(model: Model, number: int) -> tuple[Timeline, Process, Int64]:
+    index, tasks = model.place[number]
+    return model.run.timelines[number], model.processes[index], tasks
+
+
+def _shift(model: Model, number: int) -> int:
+    """Return what to add to times on the shared clock for those of the timeline's own."""
+    timeline, _, tasks = _find(model, number)
+    placed = np.flatnonzero(tasks >= 0)[:1]
+    return int((timeline.start_ns[placed] - model.graph.start_ns[tasks[placed]]).sum())
+
+
+def _marks(model: Model, number: int, times: Times) -> Int64:
+    """Return the start of each of the timeline's steps on the host, and the end of the last; empty without marks."""
+    timeline, process, _ = _find(model, number)
+    known = {name: i for i, name in enumerate(process.events.step_names)}
+    places = [known[name] for name in timeline.windows.names if name in known]
+    if len(places) != len(timeline.windows):
+        return EMPTY[0]
+    tasks = process.mark_tasks[[*places, places[-1] + 1]]
+    marks: Int64 = times.start_ns[tasks] + _shift(model, number)
+    return marks
+
+
+def _launches(timeline: Timeline, process: Process, tasks: Int64, times: Times, start: Int64) -> Int64:
+    """Return when each interval was launched, on the timeline's clock; *start* is when it starts."""
+    launch = timeline.launch_ns.copy()
+    interval = tasks - int(process.interval_tasks[0]) if len(process.interval_tasks) else np.full(len(tasks), -1)
+    # Tasks beyond the process's own were inserted by a change: no recorded call launches them.
+    inserted = tasks >= process.first_task + len(process)
+    on_device = (tasks >= 0) & (interval >= 0) & ~inserted
+    by = np.full(len(tasks), -1, np.int64)
+    by[on_device] = process.device.launched_by[interval[on_device]]
+    known = (by >= 0) & (launch != UNKNOWN)
+    call = process.host_tasks.begin[by[known]]
+    launch[known] += times.start_ns[call] - process.host.start_ns[by[known]]
+    launch[inserted] = start[inserted]
+    operator = (tasks >= 0) & (interval < 0) & ~inserted
+    launch[operator] += times.start_ns[tasks[operator]] - process.start_ns[tasks[operator] - process.first_task]
+    return launch
+
+
+def step_bounds(model: Model, number: int, times: Times, timeline: Timeline) -> Int64:
+    """Return when each step of a timeline is over, preceded by when what came before the first one was.
+
+    A step is over when the next begins on the host and all that was launched up to then has ended. In contrast to the
+    bounds of the definitions, these never move apart when something gets faster: a device that is further ahead of its
+    host starts a step later, not earlier.
+
+    Args:
+        timeline: the timeline at these times.
+    """
+    marks = _marks(model, number, times)
+    if not len(marks):
+        first = int(model.run.timelines[number].start_ns.min(initial=np.iinfo(np.int64).max))
+        return np.array([first, max(first, int(timeline.end_ns.max(initial=first)))], np.int64)
+    last = np.full(len(marks), np.iinfo(np.int64).min)
+    counted = timeline.step >= BEFORE_FIRST
+    np.maximum.at(last, timeline.step[counted] + 1, timeline.end_ns[counted])
+    bounds: Int64 = np.maximum.accumulate(np.maximum(last, marks))
+    return bounds
+
+
+def parts_by_end(model: Model, number: int, times: Times) -> tuple[Int64, Int64]:
+    """Return these bounds, and the figures of each step between them: steps × figures, in the order of FIGURES."""
+    timeline = timeline_at(model, number, times)
+    bounds = step_bounds(model, number, times, timeline)
+    figures = split(replace(timeline, windows=Windows(timeline.windows.names, bounds))).figures
+    return bounds, np.stack([figures[name] for name in FIGURES], axis=1)
+
+
+# Figures of the same steps on all ranks, as recorded and replayed, and the range of their median.
+
+
+WALL = FIGURES.index("wall_ns")
+_CUT_OFF = 0.1
+"""A last step shorter than this share of the median was cut off by the end of the recording."""
+_RESAMPLES = 400
+_RANGE = (5, 95)
+"""Percentiles of the median over resampled steps."""
+
+
+class StepSelection(msgspec.Struct, frozen=True):
+    """The steps and timelines that an answer is about."""
+
+    timelines: tuple[int, ...]
+    """Their numbers in the whole run."""
+    steps: tuple[str, ...]
+    places: tuple[NDArray[np.int64], ...]
+    """Index of each step in each timeline."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """A model that was simulated."""
+
+    model: Model
+    times: Times
+    by_end: NDArray[np.int64]
+    """Figures of each step, from the end of one to the end of the next: timelines × steps × figures."""
+    ended_ns: NDArray[np.int64]
+    """When the last of these steps ends, on each timeline's clock."""
+
+
+def choose(run: Run, whole: Run) -> StepSelection:
+    """Choose the steps that all selected ranks have, without one that was cut off.
+
+    Args:
+        run: the run with the ranks and steps that were selected.
+        whole: the run that they were selected from.
+
+    Raises:
+        DptraceError: no step is on all ranks.
+    """
+    numbers = {(t.rank, t.device): i for i, t in enumerate(whole.timelines)}
+    own = [timeline.windows.names for timeline in run.timelines]
+    steps = [name for name in own[0] if all(name in names for names in own)]
+    if not steps:
+        raise DptraceError(f"{run.path}: no step is on all ranks, so their steps can't be compared.")
+    timelines = tuple(numbers[t.rank, t.device] for t in run.timelines)
+    walls = recorded_figures(whole, _chosen(whole, timelines, steps))[:, :, WALL].mean(axis=0)
+    if len(steps) > 1 and walls[-1] < _CUT_OFF * median(walls[:-1]):
+        del steps[-1]
+    return _chosen(whole, timelines, steps)
+
+
+def _chosen(whole: Run, timelines: tuple[int, ...], steps: Sequence[str]) -> StepSelection:
+    names = [whole.timelines[number].windows.names for number in timelines]
+    return StepSelection(timelines, tuple(steps), tuple(np.array([own.index(name) for name in steps]) for own in names))
+
+
+def _table(chosen: StepSelection, splits: Sequence[Split]) -> NDArray[np.int64]:
+    rows = [
+        np.stack([figures.figures[name][places] for name in FIGURES], axis=1)
+        for figures, places in zip(splits, chosen.places, strict=True)
+    ]
+    return np.stack(rows).astype(np.int64)
+
+
+def recorded_figures(whole: Run, chosen: StepSelection) -> NDArray[np.int64]:
+    """Return the figures as recorded: timelines × steps × figures, in ns."""
+    return _table(chosen, [whole.devices[number].split for number in chosen.timelines])
+
+
+def simulated_figures(outcome: Outcome, chosen: StepSelection) -> NDArray[np.int64]:
+    """Return the figures by their definitions at simulated times: timelines × steps × figures, in ns."""
+    return _table(chosen, [split(timeline_at(outcome.model, number, outcome.times)) for number in chosen.timelines])
+
+
+def outcome(model: Model, chosen: StepSelection) -> Outcome:
+    """Simulate a model."""
+    times = Schedule(model.graph).run()
+    by_end, ended = [], []
+    for number, places in zip(chosen.timelines, chosen.places, strict=True):
+        bounds, parts = parts_by_end(model, number, times)
+        by_end.append(parts[places])
+        ended.append(bounds[places[-1] + 1])
+    return Outcome(model, times, np.stack(by_end), np.array(ended, np.int64))
+
+
+def median_range(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the range of the median if other steps of the same kind had been recorded: 5th to 95th percentile."""
+    return _range(median(_resampled(values), axis=1))
+
+
+def mean_range(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the same range of the mean."""
+    return _range(_resampled(values).mean(axis=1))
+
+
+def _resampled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    drawn = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
+    return values[drawn]
+
+
+def _range(figures: NDArray[np.float64]) -> tuple[float, float]:
+    ordered = np.sort(figures)
+    low, high = (ordered[round(percent / 100 * (_RESAMPLES - 1))] for percent in _RANGE)
+    return float(low), float(high)
+
+
+# What may be different in a what-if: each change takes a model and returns one with other durations or lags.
+
+
+class Change(Protocol):
+    """One change of a run."""
+
+    @property
+    def collectives(self) -> bool:
+        """Whether it needs to know how long a collective waits and how long it transfers."""
+
+    @property
+    def host(self) -> bool:
+        """Whether it changes what hosts do."""
+
+    def describe(self) -> str:
+        """Return what changes, for a heading."""
+
+    def apply(self, model: Model) -> Model:
+        """Return the changed model.
+
+        Raises:
+            DptraceError: the run does not have what would change.
+        """
+
+
+@runtime_checkable
+class HasDoubts(Protocol):
+    """A change that takes something for granted."""
+
+    def doubts(self, model: Model) -> tuple[str, ...]:
+        """Return what, in sentences."""
+
+
+def with_times(model: Model, duration_ns: Int64 | None = None, lag_ns: Int64 | None = None) -> Model:
+    """Return a model with other durations of tasks or lags of edges."""
+    graph = model.graph
+    if duration_ns is not None:
+        graph = replace(graph, duration_ns=duration_ns)
+    if lag_ns is not None:
+        graph = replace(graph, edge=replace(graph.edge, lag_ns=lag_ns))
+    return replace(model, graph=graph)
+
+
+def no_collectives(model: Model) -> DptraceError:
+    """Return the error about a change of communication in a run that has none."""
+    return DptraceError(
+        f"{model.run.path}: the run has no collectives, so links and schedules do not matter to it. To predict more "
+        "ranks from one, add --world-size N and --link NAME."
+    )
+
+
+def _scaled(values: Int64, chosen: NDArray[np.bool_], factor: float) -> Int64:
+    scaled = values.copy()
+    scaled[chosen] = np.rint(values[chosen] * factor).astype(np.int64)
+    return scaled
+
+
+class Compute(msgspec.Struct, frozen=True):
+    """Compute on all devices is faster by a factor; that of ranks that were not recorded, too."""
+
+    speedup: float
+    collectives: bool = False
+    host: bool = False
+
+    def describe(self) -> str:
+        return f"compute {self.speedup:g}×"
+
+    def apply(self, model: Model) -> Model:
+        graph = model.graph
+        durations = _scaled(graph.duration_ns, graph.of(TaskKind.COMPUTE), 1 / self.speedup)
+        return with_times(model, durations, _scaled(graph.edge.lag_ns, graph.edge.of(EdgeKind.PEER), 1 / self.speedup))
+
+
+class Bandwidth(msgspec.Struct, frozen=True):
+    """Links are faster by a factor; the latency of a collective stays, where sizes show it."""
+
+    speedup: float
+    collectives: bool = True
+    host: bool = False
+
+    def describe(self) -> str:
+        return f"bandwidth {self.speedup:g}×"
+
+    def apply(self, model: Model) -> Model:
+        graph, transfers = model.graph, model.transfers
+        moving = graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION)
+        if not moving.any():
+            raise no_collectives(model)
+        latency = np.zeros(len(graph), np.int64)
+        for fit in model.run.cross_rank.fits:
+            if fit.alpha_s:
+                same = (transfers.kind == fit.kind) & (transfers.group == fit.group)
+                latency[transfers.task[same]] = max(0, round(fit.alpha_s * 1e9))
+        fixed = np.minimum(latency, graph.duration_ns)
+        return with_times(model, fixed + _scaled(graph.duration_ns - fixed, moving, 1 / self.speedup))
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    """The kernels whose name matches take another share of their time."""
+
+    pattern: str
+    factor: float
+    collectives: bool = False
+    host: bool = False
+
+    def describe(self) -> str:
+        return f"kernels {self.pattern!r} {self.factor:g}×"
+
+    def apply(self, model: Model) -> Model:
+        graph = model.graph
+        fits = np.array(matches(self.pattern, graph.names, "--kernel"), np.bool_)
+        chosen = fits[graph.name] & graph.of(TaskKind.COMPUTE, TaskKind.MEMORY, TaskKind.COMMUNICATION)
+        # A collective's kernel is an arrival: what it takes is its transfer.
+        arrived = model.transfers.instance[fits[graph.name[model.transfers.arrival]]]
+        chosen[model.transfers.task[arrived]] = True
+        if not chosen.any():
+            raise UsageError(f"--kernel {self.pattern!r} fits no kernel of the run.")
+        return with_times(model, _scaled(graph.duration_ns, chosen, self.factor))
+
+
+class Straggler(msgspec.Struct, frozen=True):
+    """The host of one rank is late by some time in every step."""
+
+    rank: int
+    late_ns: int
+    collectives: bool = False
+    host: bool = True
+
+    def describe(self) -> str:
+        return f"rank {self.rank} {duration(self.late_ns)} late in each step"
+
+    def apply(self, model: Model) -> Model:
+        durations = model.graph.duration_ns.copy()
+        found = False
+        for timeline, (index, _) in zip(model.run.timelines, model.place, strict=True):
+            if timeline.rank == self.rank and not found:
+                found, process = True, model.processes[index]
+                marks = process.mark_tasks[:-1]
+                # Without marks the whole recording is one step.
+                durations[marks if len(marks) else [process.first_task]] += self.late_ns
+        if not found:
+            known = ", ".join(map(str, model.run.ranks))
+            raise UsageError(f"--straggler {self.rank}: rank {self.rank} is not in the run. Choose from {known}.")
+        return with_times(model, durations)
+
+
+class NoHostDelay(msgspec.Struct, frozen=True):
+    """Hosts take no time: every launch is in the queue as soon as what the host waits for has happened."""
+
+    collectives: bool = False
+    host: bool = True
+
+    def describe(self) -> str:
+        return "no host delay"
+
+    def apply(self, model: Model) -> Model:
+        return without_host(model)
+
+
+def without_host(model: Model) -> Model:
+    """Return the model with calls and pauses of no length; operators that compute on a CPU remain."""
+    graph = model.graph
+    durations = _scaled(graph.duration_ns, graph.of(TaskKind.CALL), 0)
+    return with_times(model, durations, _scaled(graph.edge.lag_ns, graph.edge.of(EdgeKind.HOST, EdgeKind.THREAD), 0))
+
+
+class PerfectOverlap(msgspec.Struct, frozen=True):
+    """Nothing waits for a collective: all communication is hidden, as far as links have the time."""
+
+    collectives: bool = True
+    host: bool = False
+
+    def describe(self) -> str:
+        return "perfect overlap"
+
+    def apply(self, model: Model) -> Model:
+        graph = model.graph
+        edge = graph.edge
+        waits = edge.of(EdgeKind.JOIN, EdgeKind.TIMED, EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN)
+        collective = graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION, TaskKind.ARRIVAL)
+        if not collective.any():
+            raise no_collectives(model)
+        return with_times(model, lag_ns=np.where(waits & collective[edge.src], NEVER, edge.lag_ns))
+
+
+# How long a step takes in the long run: no shorter than the host alone needs, nor than the devices alone.
+
+
+_HOST_WAITS = (EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN, EdgeKind.QUEUE)
+
+
+class SteadyState(msgspec.Struct, frozen=True):
+    """The length of a step in ns that each side sets on its own: the median step of the slowest rank."""
+
+    host_ns: int
+    device_ns: int
+
+    @property
+    def step_ns(self) -> int:
+        """The length of a step in the long run."""
+        return max(self.host_ns, self.device_ns)
+
+
+def steady_state(model: Model) -> SteadyState:
+    """Replay the hosts as if they never waited for devices, and the devices as if hosts took no time.
+
+    A recording of a few steps need not be in its steady state: at its start the host may be ahead of the device by
+    more than its queue holds later, or behind.
+    """
+    edge = model.graph.edge
+    free = with_times(model, lag_ns=np.where(edge.of(*_HOST_WAITS), NEVER, edge.lag_ns))
+    graph = free.graph
+    on_device = graph.of(TaskKind.MEMORY, TaskKind.COMMUNICATION, TaskKind.TRANSFER)
+    if not model.run.on_cpu:
+        on_device |= graph.of(TaskKind.COMPUTE)
+    hosts = with_times(free, np.where(on_device, 0, graph.duration_ns))
+    devices = without_host(with_times(free, np.where(graph.of(TaskKind.MARK), 0, graph.duration_ns)))
+    host, device = Schedule(hosts.graph).run(), Schedule(devices.graph).run()
+    return SteadyState(_host_step(model, host), _device_step(model, device))
+
+
+def _host_step(model: Model, times: Times) -> int:
+    """Return the median step of the slowest host, from mark to mark; 0 without marks."""
+    lengths = [np.diff(times.start_ns[process.mark_tasks]) for process in model.processes if len(process.host.marks)]
+    return _slowest(lengths)
+
+
+def _device_step(model: Model, times: Times) -> int:
+    """Return the median step of the slowest device, from the end of one step's work to that of the next."""
+    lengths = []
+    for number in range(len(model.run.timelines)):
+        timeline = timeline_at(model, number, times)
+        lengths.append(np.diff(step_bounds(model, number, times, timeline)))
+    return _slowest(lengths)
+
+
+def _slowest(lengths: list[Int64]) -> int:
+    steps = min((len(one) for one in lengths), default=0)
+    return int(median(np.stack([one[:steps] for one in lengths]).max(axis=0))) if steps else 0

@@ -1,0 +1,114 @@
+"""Advice on a recording: what limits its step, and what findings, options and replays gain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dptrace
+from dptrace.replay.advice import recorded_advice
+from dptrace.run.run import Run
+from tests.support.paths import TRACES
+from tests.support.real_traces import needs_real_traces, real
+
+
+@pytest.fixture(scope="module")
+def content(run: Run) -> dict[str, Any]:
+    """Rank 1 of two is late by 100 µs at an all-reduce of 100 µs, in a step of 800 µs."""
+    return recorded_advice(run)
+
+
+def items(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in content["checks"]}
+
+
+def test_the_parts_are_those_of_the_step(content: dict[str, Any]) -> None:
+    """800 µs: 600 or 700 of forward, backward and optimizer, 100 of transfer, and rank 0 waits for 100."""
+    parts = content["parts"]
+
+    assert 800_000 == content["step_ns"]
+    assert 100_000 == parts["exposed_transfer_ns"]
+    assert 50_000 == parts["exposed_wait_ns"]
+    assert 600_000 == parts["compute_ns"]
+
+
+def test_gains_of_what_ifs_are_those_of_the_replay(content: dict[str, Any]) -> None:
+    """Links twice as fast save half of the transfer; without exposed communication compute is a little slower."""
+    found = items(content)
+
+    assert 50_000 == found["faster-links"]["gain_ns"]
+    assert 50_000 < found["overlap"]["gain_ns"] <= 100_000
+    assert "whatif RUN --bandwidth 2x" in found["faster-links"]["computed"]
+
+
+def test_what_applies_comes_first_by_gain(content: dict[str, Any]) -> None:
+    """Items that gain a hundredth of the step or more, the largest first; then those that do not."""
+    gains = [one["gain_ns"] or 0 for one in content["checks"] if one["applies"]]
+    states = [one["status"] for one in content["checks"]]
+
+    assert sorted(gains, reverse=True) == gains
+    assert sorted(states, key=["apply", "keep", "skip"].index) == states
+    assert all(one["gain_share"] >= 0.01 for one in content["checks"] if one["applies"] and one["gain_ns"])
+
+
+def test_the_path_has_the_documents_goals(content: dict[str, Any]) -> None:
+    """Overlap, efficiency, data and stragglers, each with its number and the goal."""
+    path = {one["name"]: one for one in content["path"]}
+
+    assert (0.0, 0.8, "no") == tuple(path["overlap"][key] for key in ("value", "limit", "answer"))
+    assert "compute" == path["bound"]["answer"]
+    assert "yes" == path["straggler"]["answer"]
+    assert pytest.approx(1 - 0.1875 / 2) == path["efficiency"]["value"]
+
+
+@pytest.mark.heavy
+def test_options_of_ddp_are_items() -> None:
+    """A recording of DDP says which options it used: the copy of the gradients takes their bytes."""
+    found = items(dptrace.advise(dptrace.open(TRACES / "ddp_cpu_2ranks")))
+
+    assert 33_728_552 == found["gradient_as_bucket_view"]["gain_bytes"]
+    assert found["gradient_as_bucket_view"]["applies"]
+    assert "keep" == found["find_unused_parameters"]["status"]
+    assert "bucket-size" in found
+    assert "skip" == found["broadcast_buffers"]["status"]
+
+
+@pytest.mark.heavy
+def test_naive_gains_from_fewer_all_reduces() -> None:
+    """By replay, copies into DDP's buckets cost this job what their overlap gains; accumulating gains."""
+    found = items(dptrace.advise(dptrace.open(TRACES / "naive_cpu_2ranks")))
+
+    assert not found["ddp"]["applies"]
+    assert found["accumulate"]["applies"]
+
+
+def test_one_rank_has_no_communication() -> None:
+    """Nothing is asked about links, buckets or ranks."""
+    content = dptrace.advise(dptrace.open(TRACES / "single_cpu"))
+
+    assert not {"overlap", "faster-links", "straggler", "efficiency"} & {*items(content)}
+    assert 1 == content["ranks"]
+
+
+def test_a_run_without_steps_is_refused() -> None:
+    """There is nothing to advise on."""
+    with pytest.raises(dptrace.DptraceError, match="no steps"):
+        recorded_advice(Run("empty", ()))
+
+
+def test_a_run_and_a_description_are_two_questions(run: Run) -> None:
+    """A run describes itself."""
+    with pytest.raises(dptrace.UsageError, match="gpus"):
+        dptrace.advise(run, gpus=8)
+
+
+@needs_real_traces
+@pytest.mark.heavy
+def test_a_real_straggler_costs_most() -> None:
+    """Four V100s of which one is late: finding it is among the first items, with a gain by replay."""
+    content = dptrace.advise(dptrace.open(real("straggler_v100_4ranks")))
+    path = {one["name"]: one for one in content["path"]}
+
+    assert "yes" == path["straggler"]["answer"]
+    assert "straggler" in [one["name"] for one in content["checks"] if one["applies"]][:3]

@@ -1,0 +1,332 @@
+"""Which change takes a finding away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dptrace
+from dptrace.analysis.findings.finding import Finding
+from dptrace.core.intervals import EMPTY
+from dptrace.errors import DptraceError
+from dptrace.replay.counterfactual import (
+    GainContext,
+    HiddenCollectives,
+    NoStreamGaps,
+    NoStreamWaits,
+    ShorterTasks,
+    counterfactual,
+    faster_links,
+    fewer_messages,
+    host_time,
+    kernel_change,
+    transfers_of,
+    usual_transfers,
+)
+from dptrace.replay.gains import Measurer
+from dptrace.replay.graph.model import EdgeKind, TaskKind
+from dptrace.replay.simulation import Change
+from tests.support.compute_files import ComputeFile, inputs
+from tests.support.replay_files import job_rank
+
+KINDS: dict[str, dict[str, Any]] = {
+    "exposed_comm": {"collective": "all_reduce"},
+    "host_bound": {},
+    "synchronizing": {},
+    "launch_latency": {},
+    "waiting": {},
+    "copies": {},
+    "short_kernels": {},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_these_kinds_have_a_change_that_only_shortens(run: dptrace.Run, kind: str) -> None:
+    """A change takes time away and adds none, so that no gain is negative."""
+    model = run.replay.model
+    change = counterfactual(Finding(kind, "", "", 1, 0.1, KINDS[kind]), GainContext(run, model))
+    assert not isinstance(change, str)
+    after = change.apply(model)
+
+    assert change.describe()
+    assert (after.graph.duration_ns <= model.graph.duration_ns).all()
+    assert (after.graph.edge.lag_ns <= model.graph.edge.lag_ns).all()
+
+
+@pytest.mark.parametrize("kind", ["bubble", "allocator", "data_loading", "unused_parameters", "recompute"])
+def test_what_a_run_does_not_have_has_a_reason(run: dptrace.Run, kind: str) -> None:
+    """A job without such calls, and schedules that a replay keeps, have no counterfactual."""
+    found = counterfactual(Finding(kind, "", "", 1, 0.1), GainContext(run, run.replay.model))
+
+    assert isinstance(found, str)
+    assert found.endswith(".")
+
+
+def test_a_smaller_first_bucket_needs_gradients(run: dptrace.Run) -> None:
+    """Without recorded gradients no other buckets can be predicted, which is an error with its reason."""
+    with pytest.raises(DptraceError):
+        counterfactual(Finding("first_bucket", "", "", 1, 0.1), GainContext(run, run.replay.model))
+
+
+# The kernels of a run and their tasks.
+
+
+def test_each_kernel_has_its_task(run: dptrace.Run) -> None:
+    """The kernels of all steps of both ranks are as long as their tasks."""
+    context = GainContext(run, run.replay.model)
+
+    assert 2 * 4 * 3 == len(context.compute.kernels)
+    assert context.compute.kernels.ns.tolist() == run.replay.model.graph.duration_ns[context.tasks].tolist()
+
+
+# Device time that is taken out of a run.
+
+
+def test_shorter_kernels_take_less(run: dptrace.Run) -> None:
+    """Rank 1's forward sets the step: 30 µs less of it are 30 µs of the step, of rank 0's they are nothing."""
+    graph = run.replay.model.graph
+    forward = np.flatnonzero(np.array([name == "forward" for name in graph.names])[graph.name] & (graph.kind == 3))
+    gains = [
+        Measurer(run.replay).measure(ShorterTasks("x", own, np.full(len(own), 30_000))).gain.ns
+        for own in (forward[graph.process[forward] == rank] for rank in (0, 1))
+    ]
+
+    assert [0, 30_000] == gains
+
+
+def test_only_one_kind_is_hidden(run: dptrace.Run) -> None:
+    """A kind that the run does not have changes nothing."""
+    model = run.replay.model
+
+    assert (HiddenCollectives("all_gather").apply(model).graph.duration_ns == model.graph.duration_ns).all()
+    transfers = model.graph.of(TaskKind.TRANSFER)
+    assert 0 == HiddenCollectives("all_reduce").apply(model).graph.duration_ns[transfers].sum()
+
+
+def test_transfers_of_matched_collectives_are_found(run: dptrace.Run) -> None:
+    """Each all-reduce of the job has one transfer of 100 µs."""
+    place, task = transfers_of(run.replay.model, np.array([2, 0]))
+
+    assert [0, 1] == sorted(place.tolist())
+    assert [100_000] * 2 == run.replay.model.graph.duration_ns[task].tolist()
+
+
+def test_gaps_and_waits_of_streams_go(run: dptrace.Run) -> None:
+    """Kernels of a stream follow each other at once; the optimizer still waits for the all-reduce."""
+    model = run.replay.model
+    edge = NoStreamGaps().apply(model).graph.edge
+
+    assert 0 == edge.lag_ns[edge.of(EdgeKind.STREAM)].max()
+    assert 0 == Measurer(run.replay).measure(NoStreamWaits()).gain.ns
+
+
+# Host time that is taken out of a run.
+
+
+def gain_of(run: dptrace.Run, change: object) -> int | None:
+    return Measurer(run.replay).measure(change).gain.ns  # type: ignore[arg-type]
+
+
+def test_time_of_one_cause_goes(hidden: dptrace.Run) -> None:
+    """Without the DataLoader's 5 ms rank 0 is early, which is no gain; with rank 1 5 ms faster, both are."""
+    model = hidden.replay.model
+    loading = host_time(model, "no loading", lambda timeline: timeline.data_loading)
+    assert loading is not None
+    lags = loading.apply(model).graph.edge.lag_ns - model.graph.edge.lag_ns
+
+    assert 4 * -5_000_000 == int(lags.sum())
+    assert 0 == gain_of(hidden, loading)
+
+
+def test_a_cause_that_no_host_had_is_no_change(hidden: dptrace.Run) -> None:
+    """Nothing can be taken out where nothing is."""
+    assert host_time(hidden.replay.model, "nothing", lambda timeline: EMPTY) is None
+
+
+# What findings on compute would gain, on steps that the device sets.
+
+
+SAME = inputs([1024, 1024], [1024, 1024])
+PRODUCT = inputs([4096, 4096], [4096, 4096])
+STEPS = 4
+
+
+def synchronized(file: ComputeFile) -> ComputeFile:
+    """Let the host wait for the device, so that shorter kernels make shorter steps."""
+    file.file.event("cuda_runtime", "cudaDeviceSynchronize", file.host + 1, file.now + 5)
+    return file
+
+
+def chains() -> ComputeFile:
+    file = ComputeFile()
+    for _ in range(STEPS):
+        file.step().kernel("aten::mm", "gemm", 50)
+        for length in (10, 20, 30):
+            file.kernel("aten::add", "vectorized_add", length, **SAME)
+        synchronized(file.kernel("aten::mm", "gemm", 50))
+    return file
+
+
+def product() -> ComputeFile:
+    file = ComputeFile(step_us=2000)
+    for _ in range(STEPS):
+        synchronized(file.step().kernel("aten::mm", "nvjet", 600, **PRODUCT))
+    return file
+
+
+def attention() -> ComputeFile:
+    file, scores = ComputeFile(step_us=2000), [16, 512, 512]
+    for _ in range(STEPS):
+        file.step().kernel("aten::mm", "gemm", 50).kernel(
+            "aten::bmm", "gemm", 100, **inputs([16, 512, 64], [16, 64, 512])
+        )
+        file.kernel("aten::_softmax", "softmax", 300, **inputs(scores))
+        synchronized(file.kernel("aten::bmm", "gemm", 100, **inputs(scores, [16, 512, 64])))
+    return file
+
+
+def interfering() -> ComputeFile:
+    file = ComputeFile()
+    for _ in range(STEPS):
+        file.step().kernel("aten::mm", "gemm", 50).kernel("aten::mm", "gemm", 50).kernel("aten::mm", "gemm", 80)
+        file.communication(file.now - 81, file.now - 1)
+        synchronized(file)
+    return file
+
+
+def copying() -> ComputeFile:
+    file = ComputeFile()
+    for _ in range(STEPS):
+        synchronized(file.step().kernel("aten::mm", "gemm", 50).copy("Memcpy HtoD (Pageable -> Device)", 40))
+    return file
+
+
+def opened(folder: Path, *files: ComputeFile) -> dptrace.Run:
+    for rank, file in enumerate(files):
+        file.file.write(folder / f"rank{rank}.json")
+    return dptrace.open(folder, cache=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [
+        ("elementwise_chains", chains()),
+        ("slow_products", product()),
+        ("unfused_attention", attention()),
+        ("pageable_copies", copying()),
+    ],
+)
+def test_what_the_device_sets_gains_what_it_costs(tmp_path: Path, kind: str, file: ComputeFile) -> None:
+    """Where nothing else runs, a step is shorter by what the finding counts."""
+    found = opened(tmp_path, file).with_gains().compute_findings().set_index("kind").loc[kind]
+
+    assert found["cost_ns"] > 10_000
+    assert found["cost_ns"] == pytest.approx(found["gain_ns"], abs=3_000)
+
+
+def test_kernels_under_communication_take_what_they_take_without(tmp_path: Path) -> None:
+    """In each step, one of three kernels of the same work takes 80 µs under communication and 50 without."""
+    run = opened(tmp_path, interfering())
+    model = run.replay.model
+    change = kernel_change(Finding("interference", "", "", 1, 0.1), GainContext(run, model))
+    assert not isinstance(change, str)
+
+    assert STEPS * 30_000 == int((model.graph.duration_ns - change.apply(model).graph.duration_ns).sum())
+
+
+def test_what_refuses_a_what_if_refuses_a_gain(tmp_path: Path) -> None:
+    """The trace does not say why the communication starts when it does: there is no number, but that reason."""
+    found = opened(tmp_path, interfering()).with_gains().compute_findings().set_index("kind").loc["interference"]
+
+    assert found["gain_ns"] is None
+    assert ["unexplained"] == found["gain_doubts"]
+    assert "no recorded reason" in found["gain_reason"]
+
+
+def test_a_slow_gpu_gains_what_it_takes_longer(tmp_path: Path) -> None:
+    """The GPU of rank 1 takes 20 % longer: its steps would be 20 µs shorter, those of the others remain."""
+    files = [ComputeFile(rank, 3) for rank in range(3)]
+    for rank, file in enumerate(files):
+        for _ in range(STEPS):
+            synchronized(file.step().kernel("aten::mm", "gemm", 120 if rank == 1 else 100))
+    found = opened(tmp_path, *files).with_gains().compute_findings().set_index("kind").loc["slow_gpu"]
+
+    assert 20_000 / 3 == pytest.approx(found["gain_ns"], rel=0.01)
+
+
+def test_a_kind_without_a_counterfactual_says_so(run: dptrace.Run) -> None:
+    """A finding of a kind that no change takes away has a reason instead."""
+    found = kernel_change(Finding("new_kind", "", "", 1, 0.1), GainContext(run, run.replay.model))
+
+    assert isinstance(found, str)
+
+
+# Counterfactuals of findings on messages.
+
+
+ARRIVAL = 20 + 400 + 1 + 200 + 2
+
+
+def evidence(**more: Any) -> dict[str, Any]:
+    return {"collective": "all_reduce", "group": "0", **more}
+
+
+def message_gain_of(run: dptrace.Run, change: Change | str) -> int | None:
+    assert not isinstance(change, str), change
+    return Measurer(run.replay).measure(change).gain.ns
+
+
+def test_links_as_fast_as_others_halve_large_messages(tmp_path: Path) -> None:
+    """Of 40 MB in 100 µs at 400 GB/s, 800 GB/s would save 50 µs a step."""
+    for rank, forward in enumerate((300, 400)):
+        file = job_rank(rank, forward, ARRIVAL)
+        for event in file.events:
+            args = event.get("args", {})
+            args.update(dict.fromkeys(set(args) & {"In msg nelems", "Out msg nelems"}, 10_000_000))
+        file.write(tmp_path / f"rank{rank}.json")
+    run = dptrace.open(tmp_path, cache=False)
+    finding = Finding("low_bandwidth", "", "", 1, 0.1, evidence(reference_gbps=800.0))
+
+    assert 50_000 == pytest.approx(message_gain_of(run, faster_links(finding, run.replay.model)), abs=10)
+
+
+def test_combined_messages_pay_the_latency_once(run: dptrace.Run) -> None:
+    """Two messages of 4 KB a step, of which one of 8 KB would do, save half of a latency of 60 µs."""
+    finding = Finding(
+        "small_messages", "", "", 1, 0.1, evidence(bytes=8192, crossover_bytes=10_000, count=2, alpha_ns=60_000.0)
+    )
+
+    assert 30_000 == message_gain_of(run, fewer_messages(finding, run.replay.model))
+
+
+def test_a_collective_that_took_far_longer_takes_the_median(tmp_path: Path) -> None:
+    """One of six all-reduces takes 400 µs longer than the others: that is what the run gains, over six steps."""
+    for rank, forward in enumerate((300, 400)):
+        file, number, since = job_rank(rank, forward, ARRIVAL, steps=6), 0, float("inf")
+        for event in file.events:
+            if event.get("ts", 0) > since:
+                event["ts"] += 400
+            if "AllReduce" in event.get("name", ""):
+                if number == 2:
+                    since, event["dur"] = event["ts"], event["dur"] + 400
+                number += 1
+            if event.get("name") == "cudaDeviceSynchronize" and number == 3 and event["ts"] < since:
+                event["dur"] += 400
+        file.write(tmp_path / f"rank{rank}.json")
+    run = dptrace.open(tmp_path, cache=False)
+
+    assert any(latency.slow.any() for latency in run.cross_rank.latencies)
+    assert 400_000 / 6 == pytest.approx(
+        message_gain_of(run, usual_transfers(Finding("", "", "", 1, 1), run.replay.model)), rel=0.02
+    )
+
+
+def test_messages_that_the_run_does_not_have_are_no_change(run: dptrace.Run) -> None:
+    """Small messages are not compared with links, and none is slow."""
+    finding = Finding("low_bandwidth", "", "", 1, 0.1, evidence(reference_gbps=800.0))
+
+    assert isinstance(faster_links(finding, run.replay.model), str)
+    assert isinstance(usual_transfers(finding, run.replay.model), str)

@@ -1,0 +1,184 @@
+"""Findings with what a step would gain without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dptrace
+from dptrace.analysis.findings.finding import Finding, Gain, by_gain
+from dptrace.replay.counterfactual import HiddenCollectives
+from dptrace.replay.gains import Measurer, with_gains
+from dptrace.replay.simulation import Compute
+from tests.support.real_traces import needs_real_traces, real
+from tests.support.replay_files import job_rank
+
+
+def gain_of(run: dptrace.Run, kind: str) -> tuple[Finding, Gain]:
+    """Return a run's most expensive finding of a kind, and its gain."""
+    finding = next(finding for finding in run.with_gains().cross_rank.findings if finding.kind == kind)
+    assert finding.gain is not None
+    return finding, finding.gain
+
+
+def test_a_straggler_gains_what_it_costs(late: dptrace.Run) -> None:
+    """Nothing else holds the ranks up: a step would be shorter by all that they wait, as the what-if says."""
+    finding, gain = gain_of(late, "straggler")
+
+    assert 5_000_000 == finding.cost_ns
+    assert 5_000_000 == pytest.approx(gain.ns, abs=10)
+    assert late.whatif(no_straggler=True).step_gain_ns == gain.ns == (gain.next_ns or 0) + (gain.rest_ns or 0)
+    assert 5_000_000 == pytest.approx(gain.median_step_ns, abs=10)
+    assert gain.low_ns is not None
+    assert gain.high_ns is not None
+    assert gain.low_ns <= 5_000_000 <= gain.high_ns
+
+
+def test_idle_time_behind_another_rank_gains_nothing(hidden: dptrace.Run) -> None:
+    """Rank 0 waits for its data while rank 1 computes: the time is counted, but no step would be shorter."""
+    finding, gain = gain_of(hidden, "data_loading")
+
+    assert 2_500_000 == finding.cost_ns
+    assert 0 == gain.ns
+    assert "2.50 ms" in gain.reason
+    assert "critical path" in gain.reason
+
+
+def test_findings_stay_as_they_are(late: dptrace.Run) -> None:
+    """Gains add to findings that are no stragglers: their costs and texts stay, and so does the run that was asked."""
+    plain, gained = late.findings(), late.with_gains().findings()
+    others = plain[plain["kind"] != "straggler"].reset_index(drop=True)
+
+    assert others.equals(gained[gained["kind"] != "straggler"][list(plain.columns)].reset_index(drop=True))
+    assert "gain_ns" not in plain
+
+
+def test_findings_on_some_steps_have_gains(late: dptrace.Run) -> None:
+    """Of some steps, findings are found again, with gains."""
+    part = late.with_gains().select(steps=(2, 3))
+
+    assert all(finding.gain is not None for finding in part.cross_rank.findings)
+    assert {"straggler"} <= set(part.findings()["kind"])
+
+
+def test_a_run_that_cannot_be_read_again_says_why(late: dptrace.Run, tmp_path: Path) -> None:
+    """Without its files there is no gain and no error, but a reason."""
+    for rank, forward in enumerate((300, 5300)):
+        job_rank(rank, forward, 5523).write(tmp_path / f"rank{rank}.json")
+    run = dptrace.open(tmp_path, cache=False)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    gains = [finding.gain for finding in run.with_gains().cross_rank.findings]
+
+    assert gains
+    assert all(gain and gain.ns is None and "second time" in gain.reason for gain in gains)
+
+
+def test_figures_alone_have_no_gains(tmp_path: Path) -> None:
+    """A run of figures has no intervals to replay."""
+    for rank, forward in enumerate((300, 5300)):
+        job_rank(rank, forward, 5523).write(tmp_path / f"rank{rank}.json")
+    run = dptrace.open(tmp_path, cache=False, figures_only=True).with_gains()
+
+    assert run.cross_rank.findings
+    assert all(f.gain and f.gain.ns is None and "figures_only" in f.gain.reason for f in run.cross_rank.findings)
+
+
+def test_delays_that_hide_each_other_gain_together(hidden: dptrace.Run) -> None:
+    """Rank 0 loads data for 5 ms while rank 1 computes: neither gains alone, both together gain all of it."""
+    found = hidden.with_gains().cross_rank.findings
+    first, second = (finding for finding in found if finding.kind == "straggler")
+
+    assert found[:2] == (first, second)
+    assert [0, 0] == [finding.gain and finding.gain.ns for finding in (first, second)]
+    assert [0, 5_000_000] == [finding.figure[0] for finding in (first, second)]
+    assert not first.is_minor
+    assert hidden.whatif(no_straggler=True).step_gain_ns == 5_000_000
+
+
+def test_the_largest_gain_comes_first(hidden: dptrace.Run) -> None:
+    """What is counted most comes after what would gain more; without gains the costs decide."""
+    found = [finding for finding in hidden.with_gains().cross_rank.findings if finding.kind != "straggler"]
+
+    assert ["data_loading", "exposed_comm"] == [finding.kind for finding in hidden.cross_rank.findings]
+    assert ["exposed_comm", "data_loading"] == [finding.kind for finding in found]
+    assert list(found) == list(by_gain(found))
+
+
+def test_one_cause_counts_once(late: dptrace.Run) -> None:
+    """What findings are shown with adds up to no more than what all of them gain together."""
+    found = late.with_gains().cross_rank.findings
+    step_ns = int(late.steps()["wall_ns"].mean())
+
+    assert sum(finding.figure[0] for finding in found if finding.gain and finding.gain.ns is not None) <= step_ns
+    assert all(one.gain.next_ns <= one.gain.ns for one in found if one.gain and one.gain.ns and one.gain.next_ns)
+
+
+@needs_real_traces
+def test_a_known_straggler_gains_what_its_removal_gave() -> None:
+    """Rank 2 sleeps for a second in each step: 979 ms of it would come back, as a what-if says."""
+    run = dptrace.open(real("straggler_v100_4ranks"))
+    finding, gain = gain_of(run, "straggler")
+
+    assert gain.ns is not None
+    assert 979 == pytest.approx(gain.ns / 1e6, abs=5)
+    assert run.whatif(no_straggler=True).step_gain_ns == pytest.approx(gain.ns, rel=0.01)
+    assert finding.cost_ns > gain.ns
+
+
+def test_waiting_for_missing_ranks_is_no_gain(tmp_path: Path) -> None:
+    """Of two ranks one was recorded: how much of its all-reduce is waiting is unknown, so no number is promised."""
+    path = job_rank(0, 300, 5523).write(tmp_path / "rank0.json")
+    finding, gain = gain_of(dptrace.open(path, cache=False), "exposed_comm")
+
+    assert finding.cost_ns > 5_000_000
+    assert gain.ns is None
+    assert "missing" in gain.reason
+
+
+def test_kernels_without_calls_cannot_be_replayed(tmp_path: Path) -> None:
+    """A file with events of the device alone does not say what held them up: that is the reason, and no error."""
+    file = job_rank(0, 300, 623)
+    file.events[:] = [event for event in file.events if event.get("cat") == "kernel"]
+    run = dptrace.open(file.write(tmp_path / "rank0.json"), cache=False)
+
+    found = run.with_gains().cross_rank.findings
+
+    assert found
+    assert all(finding.gain and "no call of the host" in finding.gain.reason for finding in found)
+
+
+def test_progress_is_by_finding(late: dptrace.Run) -> None:
+    """It grows, up to 1."""
+    told: list[float] = []
+    with_gains(late, told.append)
+
+    assert told == sorted(told)
+    assert 1 == told[-1]
+
+
+# What one change gains, with its range.
+
+
+def test_a_gain_is_that_of_a_what_if(run: dptrace.Run) -> None:
+    """The gain of a change and its median step are those that a what-if of the same change has."""
+    measured, answer = Measurer(run.replay).measure(Compute(2)).gain, run.whatif(compute=2)
+
+    assert answer.step_gain_ns == measured.ns
+    assert answer.measured_step_ns - answer.predicted_step_ns == measured.median_step_ns
+
+
+def test_a_change_by_nothing_gains_nothing(run: dptrace.Run) -> None:
+    """The unchanged run ends when it did; the range has the least error of a replay."""
+    gain = Measurer(run.replay).measure(Compute(1)).gain
+
+    assert (0, 0, 8_000) == (gain.ns, gain.low_ns, gain.high_ns)
+
+
+def test_hidden_collectives_leave_the_links_their_time(run: dptrace.Run) -> None:
+    """An all-reduce of 100 µs under compute: all of it comes back, and the links need no more than that."""
+    change = HiddenCollectives("all_reduce")
+
+    assert 100_000 == Measurer(run.replay).measure(change).gain.ns
+    assert 100_000 == change.least_step_ns(run.replay.model)
