@@ -146,7 +146,7 @@ def whatif(
         UsageError: a factor is not above 0, no kernel matches, or a rank is not in the run.
         DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
     """
-    from dptrace.bench.links.measured import with_measured_link
+    from dptrace.bench.links import with_measured_link
     from dptrace.replay.options import changes_of
 
     changes = changes_of(

@@ -41,9 +41,23 @@ def test_files_keep_their_budget() -> None:
     """No file is longer than 800 lines, no trainer longer than 150."""
     offenders = []
     for path in [*OWN, *SCRIPTS]:
-        most = MAX_TRAINER_LINES if path.relative_to(ROOT).parts[0] == "trainers" else MAX_LINES
+        most = MAX_TRAINER_LINES if path.parent == ROOT / "trainers" else MAX_LINES
         lines = len(path.read_text(encoding="utf-8").splitlines())
         offenders += [f"{name_of(path)}: {lines} lines, at most {most}"] if lines > most else []
+
+    assert not offenders
+
+
+def test_folders_are_worth_their_level() -> None:
+    """A folder below a room has at least four modules, and is at most two levels below it."""
+    modules = [path for path in OWN if path.relative_to(ROOT).parts[0] not in ("tests", "benchmarks")]
+    offenders = []
+    for folder in sorted({path.parent for path in modules}):
+        parts = folder.relative_to(ROOT).parts
+        room = 1 if parts[0] != "dptrace" else 3 if parts[1:2] == ("analysis",) else 2
+        count = sum(path.parent == folder and path.name != "__init__.py" for path in modules)
+        if len(parts) > room and (count < 4 or len(parts) > room + 2):
+            offenders.append(f"{name_of(folder)}: {count} modules")
 
     assert not offenders
 

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.record import Options, World, assert_in_sync
-from dptrace.trainers.parts.communication.collectives import coordinates
+from dptrace.trainers.parts.collectives import coordinates
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task, main
 from dptrace.trainers.parts.tensor_parallel import TensorParallel

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from dptrace.record import Options, World
-from dptrace.trainers.parts.communication.collectives import coordinates, flat_gradients, mesh_of_nodes
+from dptrace.trainers.parts.collectives import coordinates, flat_gradients, mesh_of_nodes
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task, main
 

@@ -16,7 +16,7 @@ model for a node of n. The memory is that of fsdp on one node.
 from __future__ import annotations
 
 from dptrace.record import Options, World
-from dptrace.trainers.parts.communication.collectives import coordinates, mesh_of_nodes
+from dptrace.trainers.parts.collectives import coordinates, mesh_of_nodes
 from dptrace.trainers.parts.fully_sharded import fully_sharded
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task, main

@@ -19,16 +19,15 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from dptrace.record import Options, World, assert_in_sync
-from dptrace.trainers.parts.communication.collectives import coordinates
-from dptrace.trainers.parts.communication.gradient_sums import GradientSums
+from dptrace.trainers.parts.collectives import GradientSums, coordinates
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-from dptrace.trainers.parts.pipelines.stages import split_into_stages
+from dptrace.trainers.parts.pipeline_stages import split_into_stages
 from dptrace.trainers.parts.task import build_task, main
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
 
 
 def train(options: Options, world: World) -> None:
-    from dptrace.trainers.parts.pipelines.schedule import Pipeline  # a torch without it is reported here
+    from dptrace.trainers.parts.pipeline_schedule import Pipeline  # a torch without it is reported here
 
     replicas = world.size // (options.pp * options.tp)
     mesh = init_device_mesh(world.device.type, (replicas, options.pp, options.tp), mesh_dim_names=("dp", "pp", "tp"))

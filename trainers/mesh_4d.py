@@ -21,20 +21,17 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from dptrace.record import Options, World, assert_in_sync
-from dptrace.trainers.parts.communication.collectives import coordinates, joint_group
-from dptrace.trainers.parts.communication.gradient_sums import GradientSums
-from dptrace.trainers.parts.experts.exchange import Peers
-from dptrace.trainers.parts.experts.model import BALANCE, full_parameters, is_expert, use_experts
-from dptrace.trainers.parts.experts.settings import MixtureRanks
-from dptrace.trainers.parts.models.gpt import stage_shapes
+from dptrace.trainers.parts.collectives import GradientSums, coordinates, joint_group
+from dptrace.trainers.parts.experts import BALANCE, MixtureRanks, Peers, full_parameters, is_expert, use_experts
+from dptrace.trainers.parts.models import stage_shapes
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-from dptrace.trainers.parts.pipelines.stages import split_into_stages
+from dptrace.trainers.parts.pipeline_stages import split_into_stages
 from dptrace.trainers.parts.task import build_task, main
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
 
 
 def train(options: Options, world: World) -> None:
-    from dptrace.trainers.parts.pipelines.schedule import Pipeline  # a torch without it is reported here
+    from dptrace.trainers.parts.pipeline_schedule import Pipeline  # a torch without it is reported here
 
     shards, parts = world.size // (options.pp * options.tp), options.micro_batches
     shape = (shards // options.ep, options.pp, options.ep, options.tp)

@@ -23,9 +23,7 @@ import torch
 import torch.distributed as dist
 
 from dptrace.record import Options, World, assert_in_sync, phase
-from dptrace.trainers.parts.experts.exchange import Peers
-from dptrace.trainers.parts.experts.model import BALANCE, full_parameters, is_expert, use_experts
-from dptrace.trainers.parts.experts.settings import MixtureRanks
+from dptrace.trainers.parts.experts import BALANCE, MixtureRanks, Peers, full_parameters, is_expert, use_experts
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task, main
 

@@ -20,12 +20,12 @@ import torch.distributed as dist
 
 from dptrace.record import Options, World
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-from dptrace.trainers.parts.pipelines.stages import split_into_stages
+from dptrace.trainers.parts.pipeline_stages import split_into_stages
 from dptrace.trainers.parts.task import build_task, main
 
 
 def train(options: Options, world: World) -> None:
-    from dptrace.trainers.parts.pipelines.schedule import Pipeline  # a torch without it is reported here
+    from dptrace.trainers.parts.pipeline_schedule import Pipeline  # a torch without it is reported here
 
     task = build_task(options, world)
     pipeline_stages = split_into_stages(task.model, options.virtual_stages)

@@ -17,7 +17,7 @@ around the ring and every rank adds to it; then (all-gather) the sums travel aro
 from __future__ import annotations
 
 from dptrace.record import Options, World
-from dptrace.trainers.parts.communication.collectives import exchange, flat_gradients, ring_all_reduce
+from dptrace.trainers.parts.collectives import exchange, flat_gradients, ring_all_reduce
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task, main
 

@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.profiler import record_function
 
 from dptrace.record import Options, World, assert_in_sync, phase
-from dptrace.trainers.parts.communication.collectives import flat_gradients
+from dptrace.trainers.parts.collectives import flat_gradients
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task, main
 from dptrace.trainers.parts.tensor_parallel import TensorParallel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -11,24 +12,60 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
-from dptrace.bench.epoch_lines import EpochLines
-from dptrace.bench.matrix import BenchConfig
+from dptrace.bench.store import BenchConfig, Store
 from dptrace.errors import DptraceError, RecordingError
-from dptrace.record.checkpoints.folder import checkpoint_steps
-from dptrace.record.epochs.results import QUALITY
+from dptrace.record.epoch_results import QUALITY
 from dptrace.record.launch.launcher import launch
-from dptrace.record.launch.signals import catch_signals
 from dptrace.record.launch.torchrun import Launch, stop_agent, thread_environment
+from dptrace.record.messages import EPOCH, RESULTS
 from dptrace.record.options.modes import trainer
 from dptrace.record.options.validation import STATEFUL_COMPRESSIONS
-from dptrace.record.run_folder.messages import RESULTS
+from dptrace.record.processes import catch_signals
+from dptrace.record.run_folder import checkpoint_steps
 
-__all__ = ["BenchRunError", "Settings", "parse_results", "run_profiled", "run_timed"]
+__all__ = ["BenchRunError", "EpochLines", "Job", "Settings", "jobs", "parse_results", "results", "run_all", "run_timed"]
+
+
+# The lines that a training prints while it runs: one for each epoch, as it ends.
+
+
+_PIECE = 1 << 16
+
+
+class EpochLines:
+    """The lines of epochs in a file that another process writes.
+
+    Args:
+        tell: called with the figures of each epoch, as :func:`dptrace.record.epoch_results.epoch_line` returns them.
+    """
+
+    def __init__(self, file: TextIO | BinaryIO, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._file, self._tell, self._position, self._rest = file, tell, 0, b""
+
+    def read(self) -> None:
+        """Report what has been written since the last call."""
+        # Reading at a position leaves that of the file, which the writer shares, as it is.
+        while piece := os.pread(self._file.fileno(), _PIECE, self._position):
+            self._position += len(piece)
+            *lines, self._rest = (self._rest + piece).split(b"\n")
+            for line in lines:
+                self._tell_line(line.decode("utf-8", "replace"))
+
+    def _tell_line(self, line: str) -> None:
+        if not line.startswith(EPOCH):
+            return
+        try:
+            epoch = json.loads(line.removeprefix(EPOCH))
+        except ValueError:
+            return
+        if isinstance(epoch, dict):
+            self._tell(epoch)
+
 
 _POLL_S = 0.05
 _LAST_LINES = 6
@@ -273,3 +310,90 @@ def _figures(run_folder: Path) -> dict[str, Any]:
         "tflop": run.efficiency.of_wall(1.0)[0],
         "mfu_s": run.efficiency.of_wall(1.0)[1],
     }
+
+
+# Run a benchmark's configurations one after the other; each result is written before the next run starts.
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training: a repetition of a configuration without the profiler, or its one run with it."""
+
+    config: BenchConfig
+    repetition: int
+    """0 or more; -1 for the run with the profiler."""
+
+    @property
+    def name(self) -> str:
+        """The name of its result."""
+        return f"{self.config.name}.{'profiled' if self.repetition < 0 else self.repetition}"
+
+    def __str__(self) -> str:
+        what = "profiled" if self.repetition < 0 else f"run {self.repetition + 1}"
+        return f"{self.config}, {what}"
+
+
+def jobs(configs: Sequence[BenchConfig], repeat: int, profile: bool = True, profile_first: bool = False) -> list[Job]:
+    """Return the trainings in the order in which they run.
+
+    All configurations are timed once before any is timed again, so that a machine that becomes slower affects all of
+    them alike. The profiled runs come last, since the table is useful without them, or first.
+
+    Args:
+        profile: whether to run each configuration once with the profiler.
+        profile_first: whether to do so right before it is timed, so that its split is known while its epochs end.
+    """
+    if profile_first:
+        both = [Job(config, repetition) for config in configs for repetition in (-1, 0)]
+        return both + [Job(config, repetition) for repetition in range(1, repeat) for config in configs]
+    timed_ones = [Job(config, repetition) for repetition in range(repeat) for config in configs]
+    return timed_ones + [Job(config, -1) for config in configs if profile]
+
+
+def run_all(
+    work: Sequence[Job], settings: Settings, store: Store, show: Callable[[Job, bool], None] = lambda job, done: None
+) -> None:
+    """Run the jobs without a result; failed runs are repeated.
+
+    Args:
+        show: called with False before a job runs, and with True when it has a result.
+
+    Raises:
+        Interrupted: a signal arrived; the results so far are on disk.
+    """
+    for job in work:
+        before = store.result_if_readable(job.name)
+        if before is None or "failed" in before:
+            show(job, False)
+            store.save(job.name, _run_schedule(job, settings, store, _timed_before(job, work)))
+        show(job, True)
+
+
+def _timed_before(job: Job, work: Sequence[Job]) -> bool:
+    """Return whether the configuration of a job is timed before it."""
+    first = Job(job.config, 0)
+    return first in work and work.index(first) < work.index(job)
+
+
+def _run_schedule(job: Job, settings: Settings, store: Store, timed_before: bool) -> dict[str, Any]:
+    try:
+        if job.repetition >= 0:
+            # Repetitions are the same training, whose parameters are kept once.
+            return run_timed(job.config, settings if job.repetition == 0 else replace(settings, checkpoints=None))
+        timed_result = (store.result_if_readable(Job(job.config, 0).name) if timed_before else None) or {}
+        if "failed" in timed_result:
+            return {"failed": "not recorded, because its timed run failed"}
+        return run_profiled(job.config, settings, store.folder / "traces" / job.config.name)
+    except BenchRunError as error:
+        return {"failed": str(error)}
+
+
+def results(configs: Sequence[BenchConfig], repeat: int, store: Store) -> dict[BenchConfig, list[dict[str, Any]]]:
+    """Read the repetitions of each configuration from disk, each with the split under ``profiled``."""
+    found: dict[BenchConfig, list[dict[str, Any]]] = {}
+    for config in configs:
+        repetitions = [store.result(Job(config, number).name) for number in range(repeat)]
+        split = store.result(Job(config, -1).name)
+        good = split if split is not None and "failed" not in split else None
+        found[config] = [{**one, "profiled": good} for one in repetitions if one is not None]
+    return found

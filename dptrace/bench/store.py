@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,15 @@ from typing import Any
 import msgspec
 
 from dptrace.core.files import atomic_write, note_output
+from dptrace.core.units import plural
 from dptrace.errors import DptraceError, UsageError
-from dptrace.record.checkpoints.folder import delete_checkpoint
+from dptrace.record.options.catalog import check_model
+from dptrace.record.options.modes import MODELS, MODES
+from dptrace.record.options.validation import check_batch
+from dptrace.record.run_folder import delete_checkpoint
 
-__all__ = ["PLAN", "Store"]
+__all__ = ["PLAN", "BenchConfig", "Store", "matrix"]
+
 
 PLAN = "bench.json"
 """Holds the plan, and the table once all runs have ended."""
@@ -129,3 +136,70 @@ def write_json(path: Path, content: Any) -> None:
     """Write a JSON file atomically."""
     with atomic_write(path) as temporary:
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+
+
+# The configurations of a benchmark: one per model, mode and number of GPUs that this machine can run.
+
+
+@dataclass(frozen=True, slots=True)
+class BenchConfig:
+    """One training to time."""
+
+    model: str
+    """For a user's script, its name."""
+    mode: str
+    """For a user's script, ``script``."""
+    gpus: int
+    options: tuple[tuple[str, str], ...] = ()
+    """Further options of the trainer, as names without dashes and values; an empty value is a flag."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The options as a trainer's command line."""
+        return [f"--{name}={value}" if value else f"--{name}" for name, value in self.options]
+
+    @property
+    def name(self) -> str:
+        """A name for files, unique to this configuration."""
+        parts = [self.model, self.mode, str(self.gpus), *(f"{name}={value}" for name, value in self.options)]
+        return re.sub(r"[^\w.=-]", "_", "_".join(parts))
+
+    def __str__(self) -> str:
+        more = "".join(f", {name} {value}".rstrip() for name, value in self.options)
+        return f"{self.model}, {self.mode}, {plural(self.gpus, 'GPU')}{more}"
+
+
+def matrix(
+    models: Sequence[str], modes: Sequence[str], counts: Sequence[int], most: int, batch_size: int | None = None
+) -> tuple[list[BenchConfig], list[str]]:
+    """Return the configurations of a benchmark, in the order of its table, and a sentence on each count left out.
+
+    Modes that train on one GPU get one configuration per model, all others one per number of GPUs above 1, since
+    ``single`` is the baseline of all. With four GPUs and the defaults, there are 28.
+
+    Args:
+        most: number of processes that this machine can run: its GPUs, or the cores of its CPU.
+        batch_size: samples of a step; None for each model's default.
+
+    Raises:
+        UsageError: a mode can't train a model, or nothing is left to run.
+    """
+    for mode in modes:
+        for model in models:
+            check_model(mode, model)
+    several = [count for count in counts if count > 1]
+    left_out = []
+    for count in several:
+        if count > most:
+            left_out.append(f"{count} GPUs: this machine has {most}.")
+            continue
+        for model in models:
+            check_batch(batch_size or MODELS[model].batch_size, count)
+    fit = [count for count in several if count <= most]
+    configs = []
+    for model in models:
+        for mode in modes:
+            configs += [BenchConfig(model, mode, count) for count in ([1] if MODES[mode].single_gpu else fit)]
+    if not configs:
+        raise UsageError("--gpus: nothing to run: " + (" ".join(left_out) or "give numbers above 1."))
+    return configs, left_out

@@ -17,7 +17,7 @@ from typing import Any
 from dptrace.core.subprocess_pool import available_cores, command_output
 from dptrace.core.units import plural
 from dptrace.errors import install_command
-from dptrace.record.ranks.accelerator import ACCELERATORS, available_accelerator
+from dptrace.record.accelerator import ACCELERATORS, available_accelerator
 from dptrace.version import __version__
 
 __all__ = ["Capability", "Gpu", "Report", "Torch", "examine", "judge", "parse_links"]

@@ -113,7 +113,7 @@ def _read(source: Source, read_options: ReadOptions, folder: str, parent_pid: in
 
 Progress = Callable[[int, int, str], None]
 _ELSEWHERE = re.compile(r"\d+ of \d+ ranks are here; (?:add|read) those of other machines .*")
-"""The recorder's note on a machine that shares no folder with the others; see dptrace.record.run_folder.manifest."""
+"""The recorder's note on a machine that shares no folder with the others; see dptrace.record.run_folder."""
 
 
 def open_run(

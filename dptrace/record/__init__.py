@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from dptrace.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from dptrace.record.distributed import World, assert_in_sync, process_group, save_parameters
     from dptrace.record.integrations.huggingface import TrainerCallback
     from dptrace.record.integrations.lightning import LightningCallback
     from dptrace.record.integrations.trace_handler import trace_handler
-    from dptrace.record.options.parse import Options, parse_options
-    from dptrace.record.profiler.marks import phase
-    from dptrace.record.ranks.distributed import World, assert_in_sync, process_group, save_parameters
+    from dptrace.record.marks import phase
+    from dptrace.record.options.catalog import Options, parse_options
     from dptrace.record.recording import Recording, record
     from dptrace.record.script.explicit_step import step
 
@@ -44,10 +44,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("World", "assert_in_sync", "process_group", "save_parameters"), "ranks.distributed"),
-    **dict.fromkeys(("Options", "parse_options"), "options.parse"),
+    **dict.fromkeys(("World", "assert_in_sync", "process_group", "save_parameters"), "distributed"),
+    **dict.fromkeys(("Options", "parse_options"), "options.catalog"),
     **dict.fromkeys(("Recording", "record"), "recording"),
-    "phase": "profiler.marks",
+    "phase": "marks",
     "step": "script.explicit_step",
     "TrainerCallback": "integrations.huggingface",
     "LightningCallback": "integrations.lightning",

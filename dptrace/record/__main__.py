@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from dptrace.errors import DptraceError
+from dptrace.record.messages import LauncherSettings, restart_count
+from dptrace.record.options.catalog import Schedule
 from dptrace.record.options.command_line import Program, check_program
-from dptrace.record.options.parse import Schedule
-from dptrace.record.run_folder.folder import RunFolder
-from dptrace.record.run_folder.messages import LauncherSettings, restart_count
+from dptrace.record.run_folder import RunFolder
 
 _LOCAL_RANK = ("--local_rank=", "--local-rank=")
 """What deepspeed and torch.distributed.launch put before all other words, for the script."""

@@ -20,12 +20,11 @@ from typing import Any
 from torch.profiler import profile
 
 from dptrace.errors import DptraceError, RecordingError, UsageError
-from dptrace.record.ranks.distributed import RankStore
-from dptrace.record.ranks.process_tree import end_with_parent
-from dptrace.record.run_folder import messages
-from dptrace.record.run_folder.folder import RunFolder, trace_name
-from dptrace.record.run_folder.manifest import add_overhead, launch_metadata, write_manifest
-from dptrace.record.windows.requests import Request, WindowRequests
+from dptrace.record import messages
+from dptrace.record.distributed import RankStore
+from dptrace.record.processes import end_with_parent
+from dptrace.record.run_folder import RunFolder, add_overhead, launch_metadata, trace_name, write_manifest
+from dptrace.record.windows import Request, WindowRequests
 
 __all__ = ["RecordingOutput", "compress", "open_output", "start_thread", "write_rank"]
 

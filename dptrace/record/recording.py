@@ -18,15 +18,12 @@ from torch import nn
 
 from dptrace.core.termination import signals_held
 from dptrace.core.units import plural
-from dptrace.record.flops.step_flops import StepFlops
-from dptrace.record.memory import MemoryTracker
-from dptrace.record.options.parse import Schedule
+from dptrace.record import messages
+from dptrace.record.options.catalog import Schedule
 from dptrace.record.output import RecordingOutput, open_output, start_thread
-from dptrace.record.profiler.aligned_profile import AlignedProfile, Stopwatch, device_of
-from dptrace.record.profiler.window_profiler import WindowProfiler
-from dptrace.record.rank_metadata import describe, overhead_metadata
-from dptrace.record.run_folder import messages
-from dptrace.record.windows.plan import Plan, Purpose, Window
+from dptrace.record.profiler import AlignedProfile, Stopwatch, WindowProfiler, device_of
+from dptrace.record.rank_metadata import MemoryTracker, StepFlops, describe, overhead_metadata
+from dptrace.record.windows import Plan, Purpose, Window
 
 __all__ = ["Recording", "is_failure", "latest", "record"]
 

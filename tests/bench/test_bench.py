@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from dptrace.bench.execute import BenchRunError, Settings, parse_results, run_timed
-from dptrace.bench.matrix import BenchConfig, matrix
-from dptrace.bench.schedule import Job, jobs, results, run_all
-from dptrace.bench.store import Store
+from dptrace.bench.execute import BenchRunError, Job, Settings, jobs, parse_results, results, run_all, run_timed
+from dptrace.bench.store import BenchConfig, Store, matrix
 from dptrace.bench.table import Row, frame, rows, rows_from_csv
 from dptrace.commands.shared.output import csv_text
 from dptrace.errors import DptraceError, UsageError
-from dptrace.record.options.models import MLPS
+from dptrace.record.options.modes import MLPS
 
 FOUR = ("single", "naive", "interleaved", "ddp")
 
@@ -230,7 +228,7 @@ def test_a_csv_of_something_else_is_reported(tmp_path: Path, text: str, says: st
 
 def test_a_benchmark_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs with a result are skipped, failed ones repeated; each result is stored before the next run."""
-    from dptrace.bench import schedule
+    from dptrace.bench import execute
 
     a, b = BenchConfig("small", "single", 1), BenchConfig("small", "ddp", 2)
     store = Store(tmp_path)
@@ -243,7 +241,7 @@ def test_a_benchmark_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Mo
         ran.append(config.name)
         return result([3.0])
 
-    monkeypatch.setattr(schedule, "run_timed", fake)
+    monkeypatch.setattr(execute, "run_timed", fake)
     shown: list[tuple[str, bool]] = []
     run_all(jobs([a, b], 1, profile=False), Settings(), store, lambda job, done: shown.append((job.name, done)))
 

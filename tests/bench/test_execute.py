@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 
 from dptrace.bench import execute
-from dptrace.bench.execute import Settings, run_timed
-from dptrace.bench.matrix import BenchConfig
+from dptrace.bench.execute import BenchRunError, EpochLines, Settings, jobs, run_all, run_timed
+from dptrace.bench.store import BenchConfig, Store
 
 
 def started(monkeypatch: pytest.MonkeyPatch, config: BenchConfig, settings: Settings) -> list[str]:
@@ -66,3 +67,71 @@ def test_epochs_are_reported_while_the_run_goes_on(tmp_path: Path, monkeypatch: 
 
     assert [1, 2] == told
     assert 2 == output.count("EPOCH_JSON")
+
+
+# The lines of epochs, read while another process writes them.
+
+
+def test_epochs_are_reported_once_and_whole() -> None:
+    """Half a line waits for its other half; what the writer writes next is not moved by the reading."""
+    told: list[object] = []
+    with tempfile.TemporaryFile("w+") as file:
+        lines = EpochLines(file, told.append)
+        for text in (
+            'noise\nEPOCH_JSON: {"epoch": 1}\nEPOCH_JSON: {"ep',
+            'och": 2}\n',
+            "EPOCH_JSON: [1]\n",
+            "EPOCH_JSON: {\n",
+        ):
+            file.write(text)
+            file.flush()
+            lines.read()
+        lines.read()
+        file.seek(0)
+
+        assert [{"epoch": 1}, {"epoch": 2}] == told
+        assert file.read().startswith("noise\nEPOCH")
+
+
+# The order of the runs of a benchmark.
+
+
+A, B = BenchConfig("small", "ddp", 2, (("bucket-cap-mb", "1"),)), BenchConfig("small", "ddp", 2)
+
+
+def test_a_split_comes_last_or_right_before_its_run_is_timed() -> None:
+    """Whatever the order, all are timed once before any is timed again."""
+    last = [(job.config, job.repetition) for job in jobs([A, B], 2)]
+    first = [(job.config, job.repetition) for job in jobs([A, B], 2, profile_first=True)]
+
+    assert [(A, 0), (B, 0), (A, 1), (B, 1), (A, -1), (B, -1)] == last
+    assert [(A, -1), (A, 0), (B, -1), (B, 0), (A, 1), (B, 1)] == first
+
+
+@pytest.mark.parametrize(("profile_first", "expected"), [(True, ["recorded", "timed"]), (False, ["timed"])])
+def test_what_cannot_be_timed_is_not_recorded_after_it(
+    profile_first: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it, nobody knows yet, even if an earlier attempt failed; parameters are kept once."""
+    ran: list[str] = []
+    kept: list[Path | None] = []
+
+    def timed(config: BenchConfig, settings: Settings) -> dict[str, Any]:
+        ran.append("timed")
+        kept.append(settings.checkpoints)
+        raise BenchRunError("out of memory")
+
+    def profiled(config: BenchConfig, settings: Settings, out: Path) -> dict[str, Any]:
+        ran.append("recorded")
+        return {}
+
+    monkeypatch.setattr(execute, "run_timed", timed)
+    monkeypatch.setattr(execute, "run_profiled", profiled)
+    store = Store(tmp_path)
+    store.begin({}, False, False)
+    store.save(f"{A.name}.0", {"failed": "an earlier attempt"})
+    run_all(jobs([A], 1, profile_first=profile_first), Settings(checkpoints=tmp_path), store)
+    run_all(jobs([B], 2, profile=False), Settings(checkpoints=tmp_path), store)
+
+    assert [*expected, "timed", "timed"] == ran
+    assert [tmp_path, tmp_path, None] == kept

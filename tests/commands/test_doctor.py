@@ -11,8 +11,7 @@ from click.testing import CliRunner, Result
 from dptrace.commands.shared.main import cli
 from dptrace.doctor import environment, selftest
 from dptrace.doctor.environment import Gpu, Report, Torch, judge
-from dptrace.doctor.selftest import SelfTest
-from dptrace.doctor.verdict import Verdict
+from dptrace.doctor.selftest import SelfTest, Verdict
 
 
 def report(gpus: int, links: dict[str, str]) -> Report:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.core.termination import Terminated, end_on_signals, end_retries, signals_held
-from dptrace.record.launch.signals import catch_signals
+from dptrace.record.processes import catch_signals
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.paths import ROOT
 

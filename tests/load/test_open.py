@@ -91,7 +91,7 @@ def test_what_the_recorder_noted_stands_with_the_figures(folder: Path) -> None:
 
 def test_traces_copied_from_other_machines_are_no_longer_asked_for(folder: Path) -> None:
     """The note in run.json of the first machine that some are missing holds only until they are copied."""
-    from dptrace.record.run_folder.manifest import missing_ranks_note
+    from dptrace.record.run_folder import missing_ranks_note
 
     (folder / "run.json").write_text(json.dumps({"notes": [missing_ranks_note(1, 2)]}))
     assert () == dptrace.open(folder).notes

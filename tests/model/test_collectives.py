@@ -99,7 +99,7 @@ def test_every_kind_says_what_is_counted_and_has_an_algorithm() -> None:
             assert 0 == algorithm.hops(1) * algorithm.share(1)
 
 
-# What each all-reduce algorithm sends; tests/trainers/parts/communication/test_all_reduce.py counts real messages.
+# What each all-reduce algorithm sends; tests/trainers/parts/test_collectives.py counts real messages.
 
 
 @pytest.mark.parametrize("name", ALL_REDUCES)

@@ -22,7 +22,7 @@ from dptrace.readers.discovery import assign_ranks, find, path_text, read_run_fi
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.source import Source
 from dptrace.readers.trace import Trace
-from dptrace.record.run_folder.manifest import missing_ranks_note
+from dptrace.record.run_folder import missing_ranks_note
 from dptrace.viewers.terminal.summary import print_run
 from tests.support.kineto_files import KinetoFile, training_step
 

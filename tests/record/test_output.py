@@ -11,13 +11,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
 from dptrace.errors import RecordingError, UsageError  # noqa: E402
-from dptrace.record.options.parse import Schedule  # noqa: E402
+from dptrace.record.distributed import RankStore  # noqa: E402
+from dptrace.record.messages import LauncherSettings, write_json  # noqa: E402
+from dptrace.record.options.catalog import Schedule  # noqa: E402
 from dptrace.record.output import LauncherOutput, StandaloneOutput, open_output, write_rank  # noqa: E402
 from dptrace.record.rank_metadata import describe  # noqa: E402
-from dptrace.record.ranks.distributed import RankStore  # noqa: E402
 from dptrace.record.recording import Recording  # noqa: E402
-from dptrace.record.run_folder.messages import LauncherSettings, write_json  # noqa: E402
-from dptrace.record.windows.plan import Plan  # noqa: E402
+from dptrace.record.windows import Plan  # noqa: E402
 
 
 def test_alone_the_folder_is_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_rank_0_waits_no_longer_than_until_another_fails(
     """A rank whose training failed writes nothing more; the run is kept as failed, with the reason."""
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
     store = torch.distributed.HashStore()
-    monkeypatch.setattr("dptrace.record.ranks.distributed._store", lambda: store)
+    monkeypatch.setattr("dptrace.record.distributed._store", lambda: store)
     monkeypatch.setenv("WORLD_SIZE", "2")
     outputs = []
     for rank in (0, 1):

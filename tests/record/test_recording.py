@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.run_folder.messages import LauncherSettings, request_path
+from dptrace.record.messages import LauncherSettings, request_path
 from tests.support.recordings import environment
 
 torch = pytest.importorskip("torch")
@@ -187,7 +187,7 @@ def test_what_is_there_is_not_overwritten() -> None:
 def _launch(monkeypatch: pytest.MonkeyPatch, staging: Path, **settings: Any) -> None:
     """Make this process a rank of a launcher that keeps its files in *staging*."""
     monkeypatch.setattr("dptrace.record.output.end_with_parent", lambda signal: None)
-    monkeypatch.setattr("dptrace.record.windows.requests._POLL_NS", 0)
+    monkeypatch.setattr("dptrace.record.windows._POLL_NS", 0)
     for name, value in LauncherSettings(str(staging), "x", script=True, **settings).environment().items():
         monkeypatch.setenv(name, value)
 
@@ -223,7 +223,7 @@ def test_a_window_on_request_between_those_that_measure_the_overhead_leaves_it_w
     # Several ranks agree on a step ahead, so that a window may begin between others.
     asked = [(0, "record", 0), (5, "overhead", 10), (6, "record", 20)]
     requests = {step: SimpleNamespace(kind=kind, first=first) for step, kind, first in asked}
-    monkeypatch.setattr("dptrace.record.windows.requests.WindowRequests.poll", lambda self, step: requests.get(step))
+    monkeypatch.setattr("dptrace.record.windows.WindowRequests.poll", lambda self, step: requests.get(step))
     with record() as recording:
         for _ in range(60):
             torch.ones(4).sum()
@@ -259,7 +259,7 @@ def test_an_error_of_the_profiler_hides_no_error_of_the_training(
     def fail(self: object) -> None:
         raise RuntimeError("CUDA error: again")
 
-    monkeypatch.setattr(f"dptrace.record.profiler.aligned_profile.AlignedProfile.{method}", fail)
+    monkeypatch.setattr(f"dptrace.record.profiler.AlignedProfile.{method}", fail)
     with pytest.raises(ValueError, match="mine"), record("x", steps=2, warmup=2, wait=0) as recording:
         recording.step()
         raise ValueError("mine")

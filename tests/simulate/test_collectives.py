@@ -151,7 +151,7 @@ def test_ring_returns_columns_named_by_chunk() -> None:
 def test_the_ring_is_that_of_the_trainer(ranks: int) -> None:
     """dptrace record --mode ring sends the same chunks in the same order."""
     pytest.importorskip("torch")
-    from dptrace.trainers.parts.communication.collectives import rounds
+    from dptrace.trainers.parts.collectives import rounds
 
     sent = [[0] * ranks for _ in range(2 * (ranks - 1))]
     for step in explained("ring", ranks).steps:

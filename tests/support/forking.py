@@ -29,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dptrace.record.ranks.process_tree import descendants, end_with_parent
+from dptrace.record.processes import descendants, end_with_parent
 from tests.support import faults
 
 __all__ = ["run_python"]

@@ -51,8 +51,8 @@ def main(folder: Path, schedules: list[str]) -> None:
     from dptrace.record import parse_options, process_group
     from dptrace.record.options.validation import check_ranks
     from dptrace.trainers import pp
-    from dptrace.trainers.data.order import Order
-    from dptrace.trainers.parts.models import mlp
+    from dptrace.trainers.parts import models
+    from dptrace.trainers.parts.order import Order
     from dptrace.trainers.parts.task import Task
 
     common = [
@@ -73,7 +73,7 @@ def main(folder: Path, schedules: list[str]) -> None:
             check_ranks("pp", vars(options), world.size)
             stages = 2 if schedule == "interleaved" else 1
             naps = [Nap(FORWARD_S / stages) for _ in range(stages * world.size)]
-            images = mlp.Images(options.seed)
+            images = models.Images(options.seed)
             order = Order(len(images), options.batch_size, seed=None)
             build_task = partial(Task, nn.Sequential(*naps), images, order=order)
             pp.build_task = build_task  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dptrace.doctor.verdict import RecordedRun
+from dptrace.doctor.selftest import RecordedRun
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Phase, Timeline
 from tests.support.builders import TimelineBuilder

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from dptrace.bench.matrix import BenchConfig
-from dptrace.bench.schedule import Job
-from dptrace.bench.store import Store
-from dptrace.bench.sweep.points import BUCKET_CAP, configs
-from dptrace.bench.sweep.recorded import RecordedFigures
-from dptrace.bench.sweep.result import SweepRequest, SweepResult, sweep_result
+from dptrace.bench.execute import Job
+from dptrace.bench.store import BenchConfig, Store
+from dptrace.bench.sweep import SweepRequest, SweepResult, sweep_result
+from dptrace.bench.sweep_points import BUCKET_CAP, RecordedFigures, configs
 from dptrace.model.alpha_beta import Line, bucket_ends, predict
 
 __all__ = ["GRADIENTS", "LINE", "SweepFixture", "make_sweep", "read", "result"]
@@ -92,4 +90,4 @@ def make_sweep(
 def _recordings(monkeypatch: pytest.MonkeyPatch, known: Mapping[BenchConfig, RecordedFigures]) -> None:
     by_name = {config.name: one for config, one in known.items()}
     monkeypatch.setattr("dptrace.load.open.open_run", lambda paths: Path(paths[0]).name)
-    monkeypatch.setattr("dptrace.bench.sweep.result.recorded_figures", lambda name: by_name[name])
+    monkeypatch.setattr("dptrace.bench.sweep.recorded_figures", lambda name: by_name[name])

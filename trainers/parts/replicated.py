@@ -2,7 +2,7 @@
 
 A hook receives a bucket of gradients and returns a future of their average over the ranks. fp16, bf16 and PowerSGD
 (arXiv:1905.13727) come from torch. The others are ours: topk, threshold and randomk send some of the values
-(compression/sparse.py), int8, int4 and qsgd all of them in few bits (compression/rounding.py).
+(compression.py), int8, int4 and qsgd all of them in few bits (compression.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.record import Options
 from dptrace.record.options.validation import COMPRESSION_DEFAULTS
-from dptrace.trainers.parts.compression.error_feedback import ErrorFeedback
-from dptrace.trainers.parts.compression.rounding import Int8, Rounded
-from dptrace.trainers.parts.compression.sparse import RandomK, Threshold, TopK
+from dptrace.trainers.parts.compression import ErrorFeedback, Int8, RandomK, Rounded, Threshold, TopK
 
 __all__ = ["replicated"]
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dptrace.record import World
-from dptrace.trainers.parts.communication.collectives import all_gather, reduce_scatter
+from dptrace.trainers.parts.collectives import all_gather, reduce_scatter
 
 __all__ = ["Sharded"]
 

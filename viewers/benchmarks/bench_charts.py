@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dptrace.bench.conclusions import ChartText
-from dptrace.bench.scaling import savings, shares
-from dptrace.bench.table import Row
+from dptrace.bench.table import Row, savings, shares
 from dptrace.core.units import MINUS, plural, sanitize, signed
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis, log_axis, message

@@ -24,14 +24,11 @@ from dptrace.core.files import check_output, note_inputs, note_output
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import UsageError
-from dptrace.record.options.models import MLPS, MODELS
-from dptrace.record.options.modes import MODES, trainer
+from dptrace.record.options.modes import MLPS, MODELS, MODES, trainer
 
 if TYPE_CHECKING:
-    from dptrace.bench.execute import Settings
-    from dptrace.bench.matrix import BenchConfig
-    from dptrace.bench.schedule import Job
-    from dptrace.bench.store import Store
+    from dptrace.bench.execute import Job, Settings
+    from dptrace.bench.store import BenchConfig, Store
     from dptrace.commands.measuring.bench_files import BenchResult
 
 _DEFAULT_MODES = ("single", "naive", "interleaved", "ddp")
@@ -186,8 +183,7 @@ def local_device_count() -> tuple[int, bool]:
 
 
 def _measured(options: dict[str, Any]) -> BenchResult:
-    from dptrace.bench.execute import Settings
-    from dptrace.bench.schedule import jobs, results
+    from dptrace.bench.execute import Settings, jobs, results
     from dptrace.bench.store import Store
     from dptrace.bench.table import rows
     from dptrace.commands.measuring.bench_files import BenchResult, machine_info
@@ -231,7 +227,7 @@ def _title(options: dict[str, Any]) -> str:
 
 
 def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list[BenchConfig], list[str]]:
-    from dptrace.bench.matrix import BenchConfig, matrix
+    from dptrace.bench.store import BenchConfig, matrix
 
     script = options["script"]
     if script is None:
@@ -257,8 +253,8 @@ def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list
 
 def run_jobs(work: list[Job], settings: Settings, store: Store, verbosity: str) -> None:
     """Run what has no result yet, with progress or a line per run; exit where a signal stops it."""
-    from dptrace.bench.schedule import run_all
-    from dptrace.record.launch.signals import Interrupted
+    from dptrace.bench.execute import run_all
+    from dptrace.record.processes import Interrupted
 
     def show_job(job: Job, done: bool) -> None:
         number = work.index(job) + 1

@@ -52,7 +52,7 @@ def page_facts(result: BenchResult) -> list[str]:
 def draw_charts(result: BenchResult, local_loss: bool) -> list[tuple[ChartText, Drawing]]:
     """Draw the six charts, each with its conclusions."""
     from dptrace.bench.conclusions import conclusions
-    from dptrace.bench.scaling import usable
+    from dptrace.bench.table import usable
     from dptrace.viewers.benchmarks.bench_charts import draw
 
     good = usable(result.rows)

@@ -36,7 +36,7 @@ from dptrace.model.collectives import ALL_REDUCES, KINDS
 from dptrace.model.link_report import link_report
 
 if TYPE_CHECKING:
-    from dptrace.bench.links.launch import LinksRequest
+    from dptrace.bench.links import LinksRequest
 
 _DEFAULT_OUTPUT = Path("links.json")
 _BUDGET = "Time to spend on measuring. [60]"
@@ -114,7 +114,7 @@ def command(source: Path | None, as_json: bool, verbosity: str, **options: Any) 
         if path is not None:
             check_file(path, options["force"], (form,))
     if source is not None:
-        from dptrace.bench.links.launch import read_links
+        from dptrace.bench.links import read_links
 
         _refuse_measuring(options)
         content: dict[str, Any] | None = read_links(source)
@@ -156,7 +156,7 @@ def _request(options: dict[str, Any], verbosity: str) -> LinksRequest:
     if least < smallest:
         raise UsageError(f"--min-bytes {least}: must be at least {smallest}, one element for each rank.")
     per_node = _ranks_per_node(options["ranks_per_node"], algorithms, processes * nnodes)
-    from dptrace.bench.links.launch import LinksRequest
+    from dptrace.bench.links import LinksRequest
 
     budget, node = options["budget"], node_rank or 0
     return LinksRequest(kinds, least, most, budget, processes, nnodes, node, endpoint, algorithms, per_node)
@@ -210,9 +210,9 @@ def _processes(gpus: int | None, nnodes: int, verbosity: str) -> int:
 def _measured(request: LinksRequest, verbosity: str) -> dict[str, Any] | None:
     from datetime import datetime, timezone
 
-    from dptrace.bench.links.launch import measure_links
+    from dptrace.bench.links import measure_links
     from dptrace.doctor.environment import parse_links
-    from dptrace.record.launch.signals import Interrupted
+    from dptrace.record.processes import Interrupted
     from dptrace.version import __version__
 
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")

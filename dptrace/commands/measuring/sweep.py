@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.bench.sweep.points import SWEPT_MODES, check_samples, configs
+from dptrace.bench.sweep_points import SWEPT_MODES, check_samples, configs
 from dptrace.commands.measuring.bench import local_device_count, run_jobs, training_options
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import Toggle, json_option, quiet_option
@@ -25,12 +25,11 @@ from dptrace.commands.shared.output import (
 )
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
-from dptrace.record.options.models import MODELS
+from dptrace.record.options.modes import MODELS
 
 if TYPE_CHECKING:
-    from dptrace.bench.matrix import BenchConfig
-    from dptrace.bench.store import Store
-    from dptrace.bench.sweep.result import SweepRequest, SweepResult
+    from dptrace.bench.store import BenchConfig, Store
+    from dptrace.bench.sweep import SweepRequest, SweepResult
 
 _SWEPT = ("bucket_cap_mb", "micro_batches", "batch_size", "compress")
 
@@ -91,13 +90,13 @@ def command(**options: Any) -> None:
     The folder gets sweep.html, sweep.json, table.csv, table.md, epochs.csv (each epoch), buckets.csv (each bucket's
     times), step.svg, exposed.svg, loss.svg, the recorded runs in traces/ and parameters and state in checkpoints/.
     """
-    from dptrace.bench.sweep.result import SweepRequest, sweep_result
+    from dptrace.bench.sweep import SweepRequest, sweep_result
 
     cells, chosen, notes = _cells(options)
     links = None
     if options["links"] is not None:
-        from dptrace.bench.links.launch import read_links
-        from dptrace.bench.sweep.bucket_cap import fit_from_links
+        from dptrace.bench.links import read_links
+        from dptrace.bench.sweep import fit_from_links
 
         links = fit_from_links(read_links(options["links"]), str(options["links"]), cells[0].gpus)
     request = SweepRequest(cells, chosen, options["epochs"], options["repeat"], links)
@@ -110,8 +109,8 @@ def command(**options: Any) -> None:
 
 def _cells(options: dict[str, Any]) -> tuple[list[BenchConfig], dict[str, tuple[str, ...]], list[str]]:
     """Return the runs, the swept values and notes; refuse before any run what would fail in it."""
-    from dptrace.bench.sweep.points import values
-    from dptrace.record.options.parse import check_training
+    from dptrace.bench.sweep_points import values
+    from dptrace.record.options.catalog import check_training
 
     given = {field.replace("_", "-"): options[field] for field in _SWEPT if options[field] is not None}
     chosen = {name: values(name, text) for name, text in given.items()}
@@ -144,8 +143,7 @@ def _training_samples(options: dict[str, Any]) -> int:
 
 def _measured(options: dict[str, Any], request: SweepRequest) -> Store:
     """Run what the folder has no result of; return the results."""
-    from dptrace.bench.execute import Settings
-    from dptrace.bench.schedule import jobs
+    from dptrace.bench.execute import Settings, jobs
     from dptrace.bench.store import Store
 
     folder: Path = options["output"]
@@ -193,8 +191,8 @@ def _inference(text: str) -> str | None:
 
 def _tell_epoch(store: Store, config: BenchConfig, epoch: dict[str, Any]) -> None:
     """Print an epoch that has just ended, with the communication fraction of the steps that were recorded before."""
-    from dptrace.bench.schedule import Job
-    from dptrace.record.epochs.results import epoch_text
+    from dptrace.bench.execute import Job
+    from dptrace.record.epoch_results import epoch_text
 
     recorded = store.result_if_readable(Job(config, -1).name) or {}
     line = epoch | {"communication_fraction": recorded.get("communication_fraction")}

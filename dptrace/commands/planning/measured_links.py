@@ -15,7 +15,7 @@ __all__ = ["measured_gamma", "with_measured_links"]
 
 def measured_gamma(path: Path) -> float | None:
     """Return the measured time to add a byte, in seconds; None where ``--algorithms`` was not measured."""
-    from dptrace.bench.links.launch import read_links
+    from dptrace.bench.links import read_links
 
     found = read_links(path).get("algorithms")
     gamma: float | None = found["gamma_s_per_byte"] if found else None
@@ -33,7 +33,7 @@ def with_measured_links(description: Description, path: Path, preferred: str = "
     """
     from msgspec.structs import replace
 
-    from dptrace.bench.links.launch import read_links
+    from dptrace.bench.links import read_links
     from dptrace.model.training.communication import Link
 
     content = read_links(path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dptrace.model.collectives import bus_factor
 from dptrace.model.planning.recorded import MeasuredStep
 from dptrace.model.training.communication import Link, ccr, level, level_dict
-from dptrace.record.options.models import MODELS
+from dptrace.record.options.modes import MODELS
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run

@@ -24,8 +24,7 @@ from dptrace.model.training.plan import gpu_named
 from dptrace.model.training.shape import ModelShape, decoder_shape
 from dptrace.readers.discovery import find
 from dptrace.readers.storage import open_source
-from dptrace.record.options.models import DECODERS, MODELS, WIDTHS
-from dptrace.record.options.modes import REPLICATED
+from dptrace.record.options.modes import DECODERS, MODELS, REPLICATED, WIDTHS
 
 __all__ = ["compared_memory", "recorded_memory", "trainer_shape"]
 

@@ -25,25 +25,18 @@ from dptrace.commands.shared.output import NORMAL, QUIET
 from dptrace.commands.shared.progress import progress
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
-from dptrace.record.checkpoints.folder import (
+from dptrace.record.options.catalog import OPTIONS, Schedule, TrainerOptions, check_model, check_training, default_model
+from dptrace.record.options.command_line import Program, check_program, merge_settings, parse_program
+from dptrace.record.options.modes import MODELS, MODES, complete_mode, trainer
+from dptrace.record.options.validation import check_ranks
+from dptrace.record.processes import Signals, catch_signals
+from dptrace.record.run_folder import (
+    RunFolder,
     check_writable,
     checkpoint_folder,
     checkpoint_steps,
     kept_checkpoints_message,
 )
-from dptrace.record.launch.signals import Signals, catch_signals
-from dptrace.record.options.catalog import OPTIONS, TrainerOptions
-from dptrace.record.options.command_line import Program, check_program, merge_settings, parse_program
-from dptrace.record.options.models import MODELS
-from dptrace.record.options.modes import MODES, complete_mode, trainer
-from dptrace.record.options.parse import (
-    Schedule,
-    check_model,
-    check_training,
-    default_model,
-)
-from dptrace.record.options.validation import check_ranks
-from dptrace.record.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
     from dptrace.record.launch.torchrun import Launch
@@ -174,7 +167,7 @@ def _check_machines(options: dict[str, Any]) -> None:
             "Start the command again on all of them, with --resume."
         )
     if options["rdzv_endpoint"] is not None:
-        from dptrace.bench.links.launch import check_address
+        from dptrace.bench.links import check_address
 
         check_address(options["rdzv_endpoint"])
 
@@ -247,7 +240,7 @@ def _processes(mode: str | None, gpus: int | None, asked: int | None, quiet: boo
 
 
 def _job(mode: str | None, gpus: int | None, program: Program | None, options: dict[str, Any]) -> Launch:
-    from dptrace.bench.links.launch import links_summary, read_links
+    from dptrace.bench.links import links_summary, read_links
     from dptrace.record.launch.torchrun import Launch
 
     if program is not None and program.launcher:
@@ -306,7 +299,7 @@ def _trainer_arguments(options: dict[str, Any]) -> tuple[str, ...]:
 
 def _record(job: Launch, quiet: bool, signals: Signals) -> None:
     from dptrace.record.launch.launcher import launch
-    from dptrace.record.launch.signals import Interrupted
+    from dptrace.record.processes import Interrupted
 
     if job.mode is not None and job.max_restarts and job.checkpoints is None and not quiet:
         remedy = "Add --checkpoint-every N to resume instead."

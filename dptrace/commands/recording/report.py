@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.core.units import plural, sanitize
-from dptrace.record.options.parse import SYNTHETIC_IMAGES
+from dptrace.record.options.catalog import SYNTHETIC_IMAGES
 
 if TYPE_CHECKING:
-    from dptrace.record.launch.signals import Interrupted
     from dptrace.record.launch.torchrun import Launch
+    from dptrace.record.processes import Interrupted
 
 __all__ = ["RunReporter", "data_sentence", "interruption_text", "summary"]
 

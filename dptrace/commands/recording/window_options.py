@@ -12,7 +12,7 @@ from dptrace.commands.shared.numbers import NumberType, Whole
 from dptrace.errors import UsageError
 from dptrace.record.launch.monitor import request_window
 from dptrace.record.options.catalog import TrainerOptions
-from dptrace.record.run_folder.folder import RunFolder
+from dptrace.record.run_folder import RunFolder
 
 __all__ = ["WINDOW_OPTIONS", "attach", "check_windows", "window_options", "window_settings"]
 

@@ -102,7 +102,7 @@ def check_changes(changes: dict[str, Any], swept: tuple[str, list[float]] | None
         UsageError: a value is out of range, or a pattern is no regular expression.
         DptraceError: a file of links can't be read.
     """
-    from dptrace.bench.links.measured import with_measured_link
+    from dptrace.bench.links import with_measured_link
     from dptrace.replay.options import changes_of
 
     name, values = swept or ("link", [changes["link"]])

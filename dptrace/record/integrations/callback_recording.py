@@ -14,11 +14,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dptrace.errors import RecordingError
+from dptrace.record import messages
 from dptrace.record.recording import Recording, record
-from dptrace.record.run_folder import messages
-from dptrace.record.run_folder.folder import RunFolder
-from dptrace.record.script.closures import mark_closure
-from dptrace.record.script.evaluation import EvaluationMarks
+from dptrace.record.run_folder import RunFolder
+from dptrace.record.script.optimizer_steps import EvaluationMarks, mark_closure
 
 __all__ = ["CallbackRecording"]
 

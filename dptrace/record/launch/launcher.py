@@ -11,16 +11,13 @@ from typing import Any
 
 from dptrace.core.units import plural
 from dptrace.errors import MissingExtraError, RecordingError, UsageError
-from dptrace.record.checkpoints.folder import kept_checkpoints_message
-from dptrace.record.failures.failure import Failure, find_failure, last_lines, recorder_failures
-from dptrace.record.launch.machines import wait_for_first_machine
+from dptrace.record.accelerator import ACCELERATORS, available_accelerator
+from dptrace.record.failures import Failure, find_failure, last_lines, recorder_failures
 from dptrace.record.launch.monitor import Monitor, Reporter, Stalled
-from dptrace.record.launch.signals import Interrupted, Signals, catch_signals
-from dptrace.record.launch.torchrun import Launch, run_torchrun
-from dptrace.record.ranks.accelerator import ACCELERATORS, available_accelerator
-from dptrace.record.run_folder.folder import RUN_FILE, RunFolder
-from dptrace.record.run_folder.incomplete import keep_incomplete, recover
-from dptrace.record.run_folder.messages import rank_log, read_messages, window_folder
+from dptrace.record.launch.torchrun import Launch, run_torchrun, wait_for_first_machine
+from dptrace.record.messages import rank_log, read_messages, window_folder
+from dptrace.record.processes import Interrupted, Signals, catch_signals
+from dptrace.record.run_folder import RUN_FILE, RunFolder, keep_incomplete, kept_checkpoints_message, recover
 
 __all__ = ["launch", "local_gpu_count"]
 

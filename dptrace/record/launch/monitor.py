@@ -14,15 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
-from dptrace.record.failures.failure import find_restarts, has_failures
-from dptrace.record.failures.hangs import ask_ranks, describe_hang
-from dptrace.record.launch.signals import Signals
+from dptrace.record.failures import ask_ranks, describe_hang, find_restarts, has_failures
 from dptrace.record.launch.torchrun import Launch
-from dptrace.record.ranks.process_tree import descendants
-from dptrace.record.run_folder.folder import RunFolder
-from dptrace.record.run_folder.incomplete import note_launch
-from dptrace.record.run_folder.manifest import add_overhead, launch_metadata, write_manifest
-from dptrace.record.run_folder.messages import (
+from dptrace.record.messages import (
     finish_path,
     read_messages,
     recorded_marker,
@@ -31,6 +25,8 @@ from dptrace.record.run_folder.messages import (
     write_json,
     writers,
 )
+from dptrace.record.processes import Signals, descendants
+from dptrace.record.run_folder import RunFolder, add_overhead, launch_metadata, note_launch, write_manifest
 
 __all__ = ["Monitor", "RankSteps", "Reporter", "Stalled", "request_window"]
 

@@ -24,9 +24,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, api
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from dptrace.record.ranks.process_tree import AGENT_PID_ENV, LAUNCHER_PID_ENV, end_with_parent
-from dptrace.record.run_folder.incomplete import finish_for_launcher, note_agent
-from dptrace.record.run_folder.messages import rank_log, write_json, writers
+from dptrace.record.messages import rank_log, write_json, writers
+from dptrace.record.processes import AGENT_PID_ENV, LAUNCHER_PID_ENV, end_with_parent
+from dptrace.record.run_folder import finish_for_launcher, note_agent
 
 __all__ = ["RankLogs", "main"]
 

@@ -11,8 +11,7 @@ from math import gcd
 from typing import Any
 
 from dptrace.errors import UsageError
-from dptrace.record.options.models import MODELS
-from dptrace.record.options.modes import MODES
+from dptrace.record.options.modes import MODELS, MODES
 
 __all__ = [
     "COMPRESSION_DEFAULTS",

@@ -20,15 +20,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from dptrace.core.units import plural
 from dptrace.errors import RecordingError
+from dptrace.record import messages
+from dptrace.record.accelerator import accelerator_of
+from dptrace.record.distributed import RankStore
 from dptrace.record.output import start_thread, write_rank
-from dptrace.record.profiler.aligned_profile import AlignedProfile, device_of
-from dptrace.record.profiler.gloo_threads import gloo_threads
-from dptrace.record.profiler.quiet_stderr import quiet_stderr
+from dptrace.record.profiler import AlignedProfile, device_of, gloo_threads, quiet_stderr
 from dptrace.record.rank_metadata import ddp_logging, foreign_metadata
-from dptrace.record.ranks.accelerator import accelerator_of
-from dptrace.record.ranks.distributed import RankStore
 from dptrace.record.recording import latest
-from dptrace.record.run_folder import messages
 
 __all__ = ["ScriptProfilerSteps"]
 

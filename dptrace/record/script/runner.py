@@ -13,13 +13,13 @@ import traceback
 from typing import NoReturn
 
 from dptrace.errors import RecordingError
-from dptrace.record.ranks.distributed import exit_now
-from dptrace.record.ranks.process_tree import AGENT_PID_ENV
+from dptrace.record import messages
+from dptrace.record.distributed import exit_now
+from dptrace.record.processes import AGENT_PID_ENV
 from dptrace.record.recording import is_failure, latest
-from dptrace.record.run_folder import messages
 from dptrace.record.script import spawn
 from dptrace.record.script.execute import execute, program_frames
-from dptrace.record.script.watch import Steps, watch_steps, write_when_terminated
+from dptrace.record.script.optimizer_steps import Steps, watch_steps, write_when_terminated
 
 __all__ = ["main", "run_program"]
 

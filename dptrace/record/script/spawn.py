@@ -27,11 +27,11 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from dptrace.errors import RecordingError
-from dptrace.record.ranks.distributed import exit_now
-from dptrace.record.ranks.process_tree import end_with_parent
+from dptrace.record import messages
+from dptrace.record.distributed import exit_now
+from dptrace.record.processes import end_with_parent
 from dptrace.record.recording import is_failure, latest
-from dptrace.record.run_folder import messages
-from dptrace.record.script.watch import Steps, watch_steps
+from dptrace.record.script.optimizer_steps import Steps, watch_steps
 
 __all__ = ["OwnRanks", "exit_after_threads", "install", "report_killed_rank"]
 

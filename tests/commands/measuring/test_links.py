@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dptrace.bench.links.launch import read_links
+from dptrace.bench.links import read_links
 from dptrace.commands.measuring import links as verb
 from dptrace.commands.shared.main import cli
 from dptrace.errors import UsageError

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from dptrace.bench import schedule as bench_run
+from dptrace.bench import execute as bench_run
 from dptrace.bench.execute import BenchRunError, Settings
-from dptrace.bench.matrix import BenchConfig
-from dptrace.bench.sweep.points import BUCKET_CAP
+from dptrace.bench.store import BenchConfig
+from dptrace.bench.sweep_points import BUCKET_CAP
 from dptrace.commands.measuring import sweep as verb
 from dptrace.commands.shared.main import cli
 from dptrace.model.link_report import link_report
@@ -60,7 +60,7 @@ def ran(here: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(bench_run, "run_profiled", profiled)
     monkeypatch.setattr("dptrace.load.open.open_run", lambda paths: Path(paths[0]).name)
     monkeypatch.setattr(
-        "dptrace.bench.sweep.result.recorded_figures", lambda name: read(float(name.split("=")[1].split("_")[0]))
+        "dptrace.bench.sweep.recorded_figures", lambda name: read(float(name.split("=")[1].split("_")[0]))
     )
     return names
 

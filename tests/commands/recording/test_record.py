@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from dptrace.commands.recording.record import _record, command
 from dptrace.commands.recording.report import data_sentence, summary
 from dptrace.errors import DptraceError, MissingExtraError, UsageError
-from dptrace.record.launch.signals import Interrupted, Signals
 from dptrace.record.launch.torchrun import Launch
-from dptrace.record.options.parse import parse_options
-from dptrace.record.run_folder.manifest import overhead
+from dptrace.record.options.catalog import parse_options
+from dptrace.record.processes import Interrupted, Signals
+from dptrace.record.run_folder import overhead
 from tests.support.forking import run_python
 from tests.support.launchers import fake_accelerate
 from tests.support.recordings import dptrace, environment, recorded

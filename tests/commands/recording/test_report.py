@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dptrace.commands.recording.report import RunReporter, interruption_text
-from dptrace.record.launch.signals import Interrupted
 from dptrace.record.launch.torchrun import Launch
+from dptrace.record.processes import Interrupted
 
 INFO = {
     "folder": "runs/x",

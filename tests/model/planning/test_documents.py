@@ -16,7 +16,7 @@ from dptrace.model.scaling import communication_fraction, gustafson_efficiency
 from dptrace.model.training.communication import parse_link, sent_bytes
 from dptrace.model.training.plan import GPUS, Plan
 from dptrace.model.training.step import predict_step, traffic
-from dptrace.record.options.models import WIDTHS
+from dptrace.record.options.modes import WIDTHS
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "documents.md"

@@ -21,7 +21,7 @@ from dptrace.model.training.memory import (
     state_bytes,
 )
 from dptrace.model.training.shape import decoder_shape
-from dptrace.record.options.models import WIDTHS
+from dptrace.record.options.modes import WIDTHS
 
 GPT3 = decoder_shape(96, 12_288, heads=96)
 SBH = 2048 * 12_288
@@ -62,10 +62,10 @@ def kept_by_torch(model: str, batch: int) -> int:
     torch = pytest.importorskip("torch")
     from torch.nn.functional import cross_entropy
 
-    from dptrace.trainers.parts.models import gpt, mlp
+    from dptrace.trainers.parts import models
 
-    built = gpt.build(model) if model in gpt.SIZES else mlp.build(model)
-    data = gpt.Text(model, 0) if model in gpt.SIZES else mlp.Images(0)
+    built = models.build_gpt(model) if model in models.SIZES else models.build_mlp(model)
+    data = models.Text(model, 0) if model in models.SIZES else models.Images(0)
     x, y = (part.clone() for part in data[0:batch])
     parameters = {parameter.untyped_storage().data_ptr() for parameter in built.parameters()}
     kept: dict[int, Any] = {}

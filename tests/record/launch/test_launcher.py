@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.record.ranks.accelerator import ACCELERATORS
+from dptrace.record.accelerator import ACCELERATORS
 from tests.support.processes import processes_in
 from tests.support.recordings import dptrace, environment
 from tests.support.silent import SilentReporter
@@ -200,7 +200,7 @@ def test_a_failure_after_a_restart_names_it_and_the_checkpoints(tmp_path: Path) 
     from dptrace.record.launch import launcher as launch
     from dptrace.record.launch.monitor import Monitor
     from dptrace.record.launch.torchrun import Launch
-    from dptrace.record.run_folder.folder import RunFolder
+    from dptrace.record.run_folder import RunFolder
 
     run = RunFolder(tmp_path / "r")
     run.begin(force=False)

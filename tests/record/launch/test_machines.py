@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dptrace.errors import RecordingError
-from dptrace.record.launch import machines
-from dptrace.record.launch.machines import EndedElsewhere, wait_for_first_machine
+from dptrace.record.launch import torchrun
+from dptrace.record.launch.torchrun import EndedElsewhere, wait_for_first_machine
 from tests.support.recordings import environment
 
 
@@ -51,7 +51,7 @@ def test_the_end_of_another_machine_is_noticed_after_a_grace(
         folder.rename(tmp_path / "done")
     now[0] += 2
     assert not ended
-    now[0] += machines._GRACE_S + 1
+    now[0] += torchrun._MACHINES_GRACE_S + 1
     assert ended
 
 

@@ -14,17 +14,10 @@ import pytest
 
 from dptrace.errors import UsageError
 from dptrace.record.launch.monitor import Monitor, Stalled, request_window
-from dptrace.record.launch.signals import Signals
 from dptrace.record.launch.torchrun import Launch
-from dptrace.record.run_folder.folder import RunFolder
-from dptrace.record.run_folder.messages import (
-    Writing,
-    finish_path,
-    heartbeat_path,
-    request_path,
-    window_folder,
-    write_json,
-)
+from dptrace.record.messages import Writing, finish_path, heartbeat_path, request_path, window_folder, write_json
+from dptrace.record.processes import Signals
+from dptrace.record.run_folder import RunFolder
 from tests.support.silent import SilentReporter
 
 RUN_KEYS = ("model", "parameters", "options", "versions", "ddp", "memory", "node", "local_rank", "host", "device")

@@ -6,9 +6,10 @@ from typing import get_type_hints
 
 import pytest
 
-from dptrace.record.options.catalog import OPTIONS, Option, TrainerOptions, ratio
+from dptrace.errors import UsageError
+from dptrace.record.options.catalog import OPTIONS, Option, Schedule, TrainerOptions, check_model, parse_options, ratio
 from dptrace.record.options.modes import MODES
-from dptrace.record.options.parse import parse_options
+from dptrace.record.options.validation import check_batch
 
 
 def test_every_attribute_is_an_option_with_its_annotated_type() -> None:
@@ -66,3 +67,123 @@ def test_a_share_is_above_zero_and_at_most_one(text: str) -> None:
     """Anything else is refused as a value of --topk-ratio."""
     with pytest.raises(ValueError, match=r".+"):
         ratio(text)
+
+
+# A trainer's command line and the schedule of its recording.
+
+
+def test_as_many_steps_are_timed_as_recorded_by_default() -> None:
+    """Without --wait, the profiler starts after the warm-up and as many timed steps as it records."""
+    assert Schedule(18, 3, 5) == Schedule.of(5, 3, None)
+    assert 26 == Schedule.of(5, 3, None).total
+    assert Schedule(0, 2, 1) == Schedule.of(1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup", "wait", "says"),
+    [(0, 3, None, "--steps 0"), (1, 1, None, "rebuilds its buckets"), (1, 2, -1, "--wait -1")],
+)
+def test_a_schedule_that_makes_no_sense_is_refused(steps: int, warmup: int, wait: int | None, says: str) -> None:
+    """The message names the option, and for the warm-up the reason."""
+    with pytest.raises(UsageError, match=says):
+        Schedule.of(steps, warmup, wait)
+
+
+@pytest.mark.parametrize(
+    ("batch", "ranks", "says"),
+    [
+        (0, 1, "from 1 to 32768"),
+        (40_000, 1, "from 1 to 32768"),
+        (1000, 3, "3 ranks; try 999 or 1002"),
+        (2, 4, "4 ranks; try 4"),
+    ],
+)
+def test_a_batch_that_ranks_cannot_share_evenly_is_refused(batch: int, ranks: int, says: str) -> None:
+    """With unequal shards, the mean of the ranks' gradients would not be the gradient of the batch."""
+    with pytest.raises(UsageError, match=says):
+        check_batch(batch, ranks)
+
+
+def test_a_trainer_takes_the_common_options_and_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """ddp takes --bucket-cap-mb, naive does not."""
+    assert 4.0 == parse_options("", "ddp", ["--bucket-cap-mb", "4"]).bucket_cap_mb
+    assert parse_options("", "naive", []).steps == 10
+    with pytest.raises(SystemExit) as refused:
+        parse_options("", "naive", ["--bucket-cap-mb", "4"])
+    assert 2 == refused.value.code
+    assert "--bucket-cap-mb" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_options("", "ddp", ["--bucket-cap-mb", "0"])
+
+
+def test_what_is_not_said_is_what_suits_the_model() -> None:
+    """Batch size, optimizer and learning rate default to those of the model."""
+    usual, chosen = parse_options("", "naive", []), parse_options("", "naive", ["--lr", "0.5", "--batch-size", "8"])
+
+    assert ("medium", 1024, "sgd", 0.01, 0.0) == (
+        usual.model,
+        usual.batch_size,
+        usual.optimizer,
+        usual.lr,
+        usual.weight_decay,
+    )
+    assert (0.5, 8) == (chosen.lr, chosen.batch_size)
+
+
+@pytest.mark.parametrize(
+    ("mode", "model"),
+    [("pp", "balanced"), ("3d", "balanced"), ("dp-tp", "medium"), ("4d", "gpt-tiny"), ("ddp", "medium")],
+)
+def test_stages_are_equal_by_default(mode: str, model: str) -> None:
+    """A mode that cuts a model into stages trains equal blocks, if it can train them."""
+    assert model == parse_options("", mode, []).model
+
+
+def test_a_mode_refuses_a_model_that_it_cannot_train() -> None:
+    """The message lists the models that it can train."""
+    check_model("ddp", "small")
+    with pytest.raises(UsageError, match="ddp trains small, medium"):
+        check_model("ddp", "huge")
+
+
+@pytest.mark.parametrize(
+    "compression", ["fp16", "bf16", "powersgd", "topk", "randomk", "threshold", "int8", "int4", "qsgd"]
+)
+def test_only_compression_that_keeps_something_refuses_checkpoints(compression: str) -> None:
+    """The checkpoint of one rank is complete, unless each rank keeps what its messages left out.
+
+    A training continues only with the compression that it began with.
+    """
+    arguments = ["--compress", compression, "--checkpoint-every", "2"]
+    if compression in ("fp16", "bf16"):
+        assert compression == parse_options("", "ddp", arguments).checkpoint_settings["compress"]
+    else:
+        with pytest.raises(UsageError, match=f"--compress {compression} .*checkpoints"):
+            parse_options("", "ddp", arguments)
+    assert "compress" not in parse_options("", "ddp", []).checkpoint_settings
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_option_of_a_mode_has_its_help(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The trainer's own --help lists every option that dptrace record passes on to it."""
+    with pytest.raises(SystemExit):
+        parse_options("", mode, ["--help"])
+    text = capsys.readouterr().out
+    assert all(f"--{option.name}" in text for option in OPTIONS if not option.modes or mode in option.modes)
+
+
+def test_what_run_json_gets_leaves_out_what_it_has_elsewhere() -> None:
+    """Folder and schedule have their own keys in run.json; the arguments are those of record()."""
+    recording = parse_options("", "single", ["--steps", "7", "--out", "x"]).record_arguments
+
+    assert (7, "x", False) == (recording["steps"], recording["out"], recording["force"])
+    assert {"model", "batch_size", "dtype", "lr", "seed", "optimizer"} <= set(recording["options"])
+    assert not {"out", "steps", "force", "save_parameters"} & set(recording["options"])
+
+
+def test_a_flag_that_is_on_by_default_can_be_switched_off() -> None:
+    """--no-broadcast-buffers, and the same flag without no."""
+    chosen = [parse_options("", "ddp", words).broadcast_buffers for words in ([], ["--no-broadcast-buffers"])]
+
+    assert [True, False] == chosen
+    assert parse_options("", "accumulate", ["--broadcast-buffers"]).run_options["broadcast_buffers"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.options.modes import FAMILIES, MODES, complete_mode, trainer
+from dptrace.record.options.modes import FAMILIES, MLPS, MODELS, MODES, complete_mode, trainer
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
@@ -34,3 +34,13 @@ def test_newcomers_see_the_four_first() -> None:
 def test_shells_complete_the_modes() -> None:
     """Completion offers the modes that begin with the typed text."""
     assert (["interleaved"], list(MODES)) == (complete_mode(None, None, "inter"), complete_mode(None, None, ""))
+
+
+# The table of models.
+
+
+def test_every_model_can_be_trained_as_it_is() -> None:
+    """The default batch is divisible by 8 ranks, and the optimizer exists."""
+    assert set(MLPS) <= set(MODELS)
+    assert all(model.batch_size % 8 == 0 and model.optimizer in ("sgd", "adamw") for model in MODELS.values())
+    assert all(model.lr > 0 and model.weight_decay >= 0 for model in MODELS.values())

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.options.models import MODELS
-from dptrace.record.options.modes import MODES
+from dptrace.record.options.modes import MODELS, MODES
 from dptrace.record.options.validation import check_mesh
 
 
@@ -52,12 +51,18 @@ def test_what_does_not_divide_is_refused(mode: str, ranks: int, given: dict[str,
 def test_the_shares_of_a_model_are_those_of_its_layers() -> None:
     """Heads, or outputs of the first layer of each pair: the table agrees with the models that are built."""
     pytest.importorskip("torch")
-    from dptrace.trainers.parts.models import gpt, mlp
+    from dptrace.trainers.parts import models
 
     assert {name for name, model in MODELS.items() if model.tp_units} == set(MODES["tp"].models)
-    for name in set(gpt.SIZES) & set(MODELS):
-        assert (gpt.SIZES[name]["heads"], gpt.SIZES[name]["context"]) == (MODELS[name].tp_units, MODELS[name].context)
-    for name, widths in mlp.WIDTHS.items():
+    for name in set(models.SIZES) & set(MODELS):
+        assert (models.SIZES[name]["heads"], models.SIZES[name]["context"]) == (
+            MODELS[name].tp_units,
+            MODELS[name].context,
+        )
+    for name, widths in models.WIDTHS.items():
         if name in MODELS:
             assert gcd(*widths[1:-1:2]) == MODELS[name].tp_units
-    assert mlp.Block(MODELS["balanced"].tp_units).up.weight.shape == mlp.balanced().get_parameter("0.up.weight").shape
+    assert (
+        models.MlpBlock(MODELS["balanced"].tp_units).up.weight.shape
+        == models.balanced().get_parameter("0.up.weight").shape
+    )

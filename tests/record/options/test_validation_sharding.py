@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.options.models import MODELS
+from dptrace.record.options.modes import MODELS
 from dptrace.record.options.validation import check_recomputation, check_sharding
 
 

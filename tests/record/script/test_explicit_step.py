@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.record.run_folder.messages import LauncherSettings
+from dptrace.record.messages import LauncherSettings
 
 torch = pytest.importorskip("torch")
 

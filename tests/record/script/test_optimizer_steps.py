@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dptrace.record.run_folder.messages import LauncherSettings
+from dptrace.record.messages import LauncherSettings
 
 torch = pytest.importorskip("torch")
-
-pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ from version to version
 
 
 @pytest.fixture
@@ -37,6 +37,7 @@ def _piece(folder: Path) -> dict[str, object]:
     return piece
 
 
+@pytest.mark.filterwarnings("default")
 def test_several_optimizers_in_a_loop_count_once(folder: Path) -> None:
     """The first optimizer step starts the count; each further one of the same optimizer ends a step."""
     from dptrace.record.script.optimizer_steps import OptimizerSteps
@@ -54,6 +55,7 @@ def test_several_optimizers_in_a_loop_count_once(folder: Path) -> None:
     assert [] == _piece(folder)["notes"]
 
 
+@pytest.mark.filterwarnings("default")
 def test_an_optimizer_that_is_given_up_hands_over_to_the_next(folder: Path) -> None:
     """The steps of a script that continues with a new optimizer are counted further."""
     from dptrace.record.script.optimizer_steps import OptimizerSteps
@@ -69,6 +71,7 @@ def test_an_optimizer_that_is_given_up_hands_over_to_the_next(folder: Path) -> N
     assert 1 == _piece(folder)["recorded_steps"]
 
 
+@pytest.mark.filterwarnings("default")
 def test_a_script_that_records_itself_is_left_to_it(folder: Path) -> None:
     """Optimizer steps inside a script's own record() are not counted a second time."""
     from dptrace.record import record
@@ -88,6 +91,7 @@ def test_a_script_that_records_itself_is_left_to_it(folder: Path) -> None:
     assert (1, []) == (_piece(folder)["recorded_steps"], _piece(folder)["notes"])
 
 
+@pytest.mark.filterwarnings("default")
 def test_a_failure_is_reported_before_anything_else(folder: Path) -> None:
     """The failure message is written even if nothing was recorded."""
     from dptrace.record.script.optimizer_steps import OptimizerSteps
@@ -96,3 +100,293 @@ def test_a_failure_is_reported_before_anything_else(folder: Path) -> None:
 
     message = json.loads((folder / "rank0.failure.json").read_text())
     assert ("ValueError: boom", False, 1) == (message["message"], message["advice"], message["exit_code"])
+
+
+# The mark around an optimizer's closure.
+
+
+def _sgd(parameter: Any) -> Any:
+    return torch.optim.SGD([parameter], lr=0.1)
+
+
+def _lbfgs(parameter: Any) -> Any:
+    return torch.optim.LBFGS([parameter], max_iter=2)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("optimizer_of", [_sgd, _lbfgs])
+@pytest.mark.parametrize("keyword", [True, False])
+def test_each_call_of_a_closure_is_marked_and_returns_its_loss(
+    optimizer_of: Callable[[Any], Any], keyword: bool
+) -> None:
+    """Positional or by name, called once or several times; the step returns what the closure did."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    from dptrace.record.script.optimizer_steps import CLOSURE, mark_closure
+
+    parameter, calls = torch.full((3,), 2.0, requires_grad=True), []
+    optimizer = optimizer_of(parameter)
+
+    def closure() -> Any:
+        calls.append(1)
+        optimizer.zero_grad()
+        loss = (parameter**2).sum()
+        loss.backward()
+        return loss
+
+    handle = register_optimizer_step_pre_hook(mark_closure)
+    try:
+        with torch.profiler.profile() as profile:
+            loss = optimizer.step(closure=closure) if keyword else optimizer.step(closure)
+        unprofiled = len(calls)
+        optimizer.step(closure)
+    finally:
+        handle.remove()
+
+    assert 12.0 == float(loss)
+    assert unprofiled == sum(event.name == CLOSURE for event in profile.events())
+    assert len(calls) > unprofiled > 0
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_step_without_a_closure_stays_as_it_is() -> None:
+    """The hook returns nothing, so torch passes on what it had."""
+    from dptrace.record.script.optimizer_steps import mark_closure
+
+    optimizer = _sgd(torch.ones(3, requires_grad=True))
+    with torch.profiler.profile():
+        assert mark_closure(optimizer, (optimizer,), {}) is None
+        assert mark_closure(optimizer, (optimizer, None), {"closure": None}) is None
+
+
+# Which optimizer's steps are the steps of a training.
+
+
+def _parameter() -> Any:
+    return torch.ones(3, requires_grad=True)
+
+
+def _counted_optimizer_sgd(*parameters: Any) -> Any:
+    return torch.optim.SGD(parameters or [_parameter()], lr=0.1)
+
+
+def _counted(first: Any) -> Any:
+    from dptrace.record.script.optimizer_steps import CountedOptimizer
+
+    return CountedOptimizer(first)
+
+
+def test_alternating_optimizers_count_once() -> None:
+    """A GAN's two optimizers, one step each in a pass."""
+    critic, generator = _counted_optimizer_sgd(), _counted_optimizer_sgd()
+    counted = _counted(critic)
+
+    assert [False, True] * 5 == [counted.ends_step(optimizer) for optimizer in [generator, critic] * 5]
+    assert not counted.uneven
+
+
+@pytest.mark.parametrize("order", ["cccccg", "gccccc"])
+def test_optimizers_with_different_rates_are_reported(order: str) -> None:
+    """Five steps of the critic for one of the generator: the first of them counts, and the counter knows its doubt."""
+    by_name = {"c": _counted_optimizer_sgd(), "g": _counted_optimizer_sgd()}
+    counted = _counted(by_name[order[0]])
+    ends = [counted.ends_step(by_name[name]) for name in (order * 4)[1:]]
+
+    assert 4 * order.count(order[0]) - 1 == sum(ends)
+    assert counted.uneven
+
+
+def test_a_new_optimizer_of_the_same_model_takes_over() -> None:
+    """A new one in each epoch counts from its first step, even while its scheduler keeps the old one alive."""
+    parameter, kept = _parameter(), []
+    counted, ends = None, []
+    for _ in range(3):
+        kept.append(_counted_optimizer_sgd(parameter))
+        for _ in range(4):
+            if counted is None:
+                counted = _counted(kept[-1])
+            else:
+                ends.append(counted.ends_step(kept[-1]))
+
+    assert [True] * 11 == ends
+
+
+def test_a_new_optimizer_in_each_pass_counts() -> None:
+    """Each is gone when the next one steps."""
+    parameter = _parameter()
+    counted = _counted(_counted_optimizer_sgd(parameter))
+
+    assert [True] * 5 == [counted.ends_step(_counted_optimizer_sgd(parameter)) for _ in range(5)]
+
+
+def test_two_optimizers_that_share_a_parameter_count_once() -> None:
+    """An encoder in two losses, each with its optimizer: after the first pass, one of them ends a step."""
+    shared = _parameter()
+    first, second = _counted_optimizer_sgd(shared, _parameter()), _counted_optimizer_sgd(shared, _parameter())
+    counted = _counted(first)
+    ends = [counted.ends_step(optimizer) for optimizer in [second] + [first, second] * 4]
+
+    assert 4 == sum(ends[1:])
+
+
+def test_an_optimizer_that_stops_hands_over_in_time() -> None:
+    """A second model is trained after the first, and both are kept."""
+    first, second = _counted_optimizer_sgd(), _counted_optimizer_sgd()
+    counted = _counted(first)
+    ends = [counted.ends_step(optimizer) for optimizer in [first] * 5 + [second] * 40]
+
+    assert [True] * 5 == ends[:5]
+    assert [True] * 15 == ends[-15:]
+
+
+# The mark around evaluation between a script's steps.
+
+
+@pytest.fixture
+def marks() -> Iterator[Any]:
+    """Follow the calls of eval() during a test."""
+    from dptrace.record.script.optimizer_steps import EvaluationMarks
+
+    marks = EvaluationMarks()
+    marks.start()
+    yield marks
+    marks.stop()
+
+
+def _model() -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+
+
+def _marked(profile: Any) -> int:
+    return sum(event.name == "dptrace::evaluation" for event in profile.events())
+
+
+def _hooks() -> int:
+    return len(torch.nn.modules.module._global_forward_pre_hooks)
+
+
+@pytest.mark.filterwarnings("default")
+def test_only_the_outermost_call_without_gradients_is_marked(marks: Any) -> None:
+    """Training, and a call in eval mode with gradients, are not evaluation; a later evaluation is again."""
+    model, data = _model(), torch.ones(2, 4)
+    with torch.profiler.profile() as profile:
+        for _ in range(2):
+            model.train()
+            model(data).sum().backward()
+            model.eval()
+            with torch.no_grad():
+                model(data)
+                model[0](data)
+            model(data).sum().backward()
+    assert 4 == _marked(profile)
+
+
+@pytest.mark.filterwarnings("default")
+def test_hooks_are_there_during_evaluation_only(marks: Any) -> None:
+    """The first call after train() removes them; a model that is copied or saved in between takes none with it."""
+    import copy
+
+    model, data = _model(), torch.ones(2, 4)
+    assert 0 == _hooks()
+    with torch.profiler.profile():
+        model.eval()
+        assert 1 == _hooks()
+        assert not copy.deepcopy(model)._forward_pre_hooks
+        model.train()
+        model(data)
+    assert 0 == _hooks()
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_wrapper_that_stays_in_eval_mode_is_evaluated_if_what_it_wraps_trained(marks: Any) -> None:
+    """Lightning sets only the module in DistributedDataParallel back, so the wrapper stays in eval mode."""
+    model, data = _model(), torch.ones(2, 4)
+    wrapper = torch.nn.Sequential(model).eval()
+    model.train()
+    with torch.profiler.profile() as profile:
+        wrapper(data).sum().backward()
+        wrapper.eval()
+        with torch.no_grad():
+            wrapper(data)
+        model.train()
+        wrapper(data).sum().backward()
+    assert 1 == _marked(profile)
+    assert 0 == _hooks()
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_teacher_that_never_trained_is_part_of_the_step(marks: Any) -> None:
+    """Its forward is in eval mode without gradients in each step, but it is no evaluation of what is trained."""
+    teacher, student, data = _model().eval(), _model(), torch.ones(2, 4)
+    with torch.profiler.profile() as profile:
+        for _ in range(3):
+            student.eval()
+            student.train()
+            teacher.eval()
+            with torch.no_grad():
+                teacher(data)
+            student(data).sum().backward()
+
+    assert 0 == _marked(profile)
+
+
+@pytest.mark.filterwarnings("default")
+def test_without_a_profiler_nothing_is_hooked_and_the_end_restores_all() -> None:
+    """eval() is torch's own again, and a mark costs nothing where nothing is recorded."""
+    from dptrace.record.script.optimizer_steps import EvaluationMarks
+
+    original = torch.nn.Module.eval
+    marks = EvaluationMarks()
+    marks.start()
+    marks.start()
+    model = _model()
+    assert model.eval() is model
+    assert (False, 0) == (model.training, _hooks())
+    with torch.profiler.profile():
+        model.train().eval()
+        marks.stop()
+
+    assert (original, 0) == (torch.nn.Module.eval, _hooks())
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_forward_that_fails_ends_its_mark(marks: Any) -> None:
+    """The next evaluation is marked as well."""
+    model = _model()
+    with torch.profiler.profile() as profile:
+        model.eval()
+        with torch.no_grad():
+            with pytest.raises(RuntimeError):
+                model(torch.ones(2, 3))
+            model(torch.ones(2, 4))
+
+    assert 2 == _marked(profile)
+
+
+@pytest.fixture
+def _forgets_compiled() -> Iterator[None]:
+    """Leave the process as one that compiled nothing, which other tests rely on."""
+    yield
+    torch.compiler.reset()
+    importlib.import_module("torch._dynamo.utils").counters.clear()
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.heavy
+@pytest.mark.usefixtures("_forgets_compiled")
+def test_a_compiled_model_is_marked_around_its_compiled_code(marks: Any) -> None:
+    """The compiler sees no mark, and the model computes the same."""
+    model, data = _model(), torch.ones(2, 4)
+    with torch.no_grad():
+        expected = model(data)
+    compiled = torch.compile(model, backend="eager")
+    compiled(data).sum().backward()
+    with torch.profiler.profile() as profile:
+        compiled.eval()
+        with torch.no_grad():
+            assert torch.equal(expected, compiled(data))
+        compiled.train()
+        compiled(data).sum().backward()
+
+    assert 1 == _marked(profile)
+    assert 0 == _hooks()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.record.run_folder.messages import LauncherSettings
+from dptrace.record.messages import LauncherSettings
 from tests.support.recordings import dptrace
 
 torch = pytest.importorskip("torch")

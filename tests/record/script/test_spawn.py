@@ -140,7 +140,7 @@ def test_a_group_of_its_own_is_recognized(
     arguments: dict[str, Any], environment: dict[str, str], own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that a rank starts, and that joins the launcher's group for it, is no rank of its own."""
-    from dptrace.record.run_folder.messages import LauncherSettings
+    from dptrace.record.messages import LauncherSettings
     from dptrace.record.script.spawn import _joins_own_group, _Start
 
     launcher = {"RANK": "0", "MASTER_PORT": "1"}

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import dptrace
-from dptrace.record.run_folder.messages import LauncherSettings
+from dptrace.record.messages import LauncherSettings
 from tests.support.forking import run_python
 from tests.support.paths import ROOT
 from tests.support.recordings import environment

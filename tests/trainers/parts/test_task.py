@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from dptrace.record import Options
+from dptrace.errors import UsageError
 
 torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from dptrace.record import Options
 
 
 def options(*arguments: str) -> Options:
@@ -47,3 +51,105 @@ def test_a_training_that_goes_on_sees_the_batches_that_come_next() -> None:
 
     assert 2 == len(later)
     assert all(torch.equal(a[0], b[0]) for a, b in zip(all_of_them[2:], later, strict=True))
+
+
+# Wrappers around a model's blocks change how it is computed, and not the result.
+
+
+def block_options(*arguments: str) -> Options:
+    from dptrace.record import parse_options
+
+    return parse_options("", "single", ["--model", "gpt-tiny", "--batch-size", "2", *arguments])
+
+
+def gradients(*arguments: str) -> dict[str, Any]:
+    from dptrace.record import World
+    from dptrace.trainers.parts.task import build_task
+
+    task = build_task(block_options(*arguments), World(0, 1, torch.device("cpu")))
+    x, y = next(task.batches(1))
+    task.loss(task.model(x), y).backward()
+    return {name: parameter.grad for name, parameter in task.model.named_parameters()}
+
+
+@pytest.mark.heavy
+def test_checkpointed_activations_give_the_same_gradients() -> None:
+    """Bit for bit, for each parameter, and under the same names."""
+    plain = gradients()
+    for arguments in (["--checkpoint-activations"], ["--checkpoint-activations-every", "2"]):
+        again = gradients(*arguments)
+        assert plain.keys() == again.keys()
+        assert all(torch.equal(plain[name], again[name]) for name in plain)
+
+
+@pytest.mark.heavy
+def test_checkpointed_blocks_run_forward_twice() -> None:
+    """Backward recomputes each block, or every k-th from the first on; without checkpointing, forward runs once."""
+    from dptrace.record import World
+    from dptrace.trainers.parts.task import build_task
+
+    every = "--checkpoint-activations-every"
+    for arguments, times in (
+        ((), [1, 1, 1, 1]),
+        (("--checkpoint-activations",), [2, 2, 2, 2]),
+        ((every, "1"), [2, 2, 2, 2]),
+        ((every, "2"), [2, 1, 2, 1]),
+        ((every, "3", "--checkpoint-activations"), [2, 1, 1, 2]),
+    ):
+        calls: Counter[int] = Counter()
+        task = build_task(block_options(*arguments), World(0, 1, torch.device("cpu")))
+        blocks: list[Any] = list(task.model)[1:-1]
+        for number, block in enumerate(blocks):
+            block.mlp.register_forward_pre_hook(lambda *_, number=number, calls=calls: calls.update([number]))
+        x, y = next(task.batches(1))
+        task.loss(task.model(x), y).backward()
+        assert times == [calls[number] for number in range(4)]
+
+
+def test_the_equal_blocks_of_a_model_are_those_that_its_description_counts() -> None:
+    """Without stem, embedding and head, so that what is recomputed is what repeats."""
+    from dptrace.record.options.modes import MODELS
+    from dptrace.trainers.parts import models
+    from dptrace.trainers.parts.task import layers_of
+
+    with torch.device("meta"):
+        built = {
+            "balanced": models.balanced(),
+            "resnet18": models.build_resnet(),
+            **{name: models.build_gpt(name) for name in models.SIZES},
+        }
+    counted = {name: len(layers_of(model)) for name, model in built.items()}
+    assert {name: model.blocks for name, model in MODELS.items() if model.blocks} == counted
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["bf16", "fp16"])
+def test_lower_precision_comes_near_the_gradients(kind: str) -> None:
+    """Parameters and gradients stay float32; their values differ by the rounding of the lower precision."""
+    plain, lower = gradients(), gradients("--amp", kind)
+
+    assert all(gradient.dtype == torch.float32 for gradient in lower.values())
+    name = "1.mlp.up.weight"
+    apart = (plain[name] - lower[name]).norm() / plain[name].norm()
+    assert 0 < apart < 0.05
+
+
+def test_compilation_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says what to install, before torch fails deep inside."""
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(UsageError, match="apt-get install"):
+        gradients("--compile")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--model", "small", "--checkpoint-activations"], "no blocks"),
+        (["--data", "x"], "resnet18"),
+        (["--amp", "bf16", "--dtype", "bfloat16"], "leave --dtype bfloat16 out"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(arguments: list[str], says: str) -> None:
+    """Such options are refused, not ignored."""
+    with pytest.raises(UsageError, match=says):
+        block_options(*arguments)

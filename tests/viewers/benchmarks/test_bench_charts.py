@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptrace.bench.conclusions import CHARTS, conclusions
-from dptrace.bench.scaling import usable
-from dptrace.bench.table import Row
+from dptrace.bench.table import Row, usable
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Box, Dot, Drawing, Label, Line
 from dptrace.viewers.base.svg_renderer import svg

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.bench.conclusions import conclusions
-from dptrace.bench.scaling import usable
-from dptrace.bench.table import Row
+from dptrace.bench.table import Row, usable
 from dptrace.viewers.base.screenshot import svg_page
 from dptrace.viewers.benchmarks.bench_charts import draw
 from dptrace.viewers.benchmarks.bench_page import Content, document

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.bench.sweep.points import BUCKET_CAP
+from dptrace.bench.sweep_points import BUCKET_CAP
 from dptrace.viewers.base.marks import Dot, Label
 from dptrace.viewers.benchmarks import sweep_loss, sweep_page
 from tests.support.sweeps import make_sweep, result

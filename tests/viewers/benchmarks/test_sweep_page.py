@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.bench.sweep.points import BUCKET_CAP
+from dptrace.bench.sweep_points import BUCKET_CAP
 from dptrace.viewers.base.marks import Dot, Drawing, Label, Line
 from dptrace.viewers.base.svg_renderer import svg
 from dptrace.viewers.benchmarks import sweep_page

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dptrace.bench.sweep.points import BUCKET_CAP
+from dptrace.bench.sweep_points import BUCKET_CAP
 from dptrace.viewers.benchmarks import sweep_table
 from tests.support.sweeps import make_sweep, result
 

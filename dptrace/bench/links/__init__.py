@@ -1,1 +1,0 @@
-"""Measure the links between ranks."""

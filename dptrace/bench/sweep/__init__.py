@@ -1,1 +1,0 @@
-"""Train with several values of one option and compare."""

@@ -1,0 +1,369 @@
+"""The points of a sweep: the runs for an option's values, and the figures of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dptrace.bench.store import BenchConfig
+from dptrace.errors import UsageError
+from dptrace.record.epoch_results import LAST_STEPS, QUALITY
+from dptrace.record.options.catalog import OPTIONS, check_model
+from dptrace.record.options.modes import MODELS, modes_with
+from dptrace.record.options.validation import check_batch, check_replicas
+from dptrace.run.cross_rank import gradient_transfers, ready_before_last
+
+if TYPE_CHECKING:
+    from dptrace.run.cross_rank import CrossRankAnalysis
+    from dptrace.run.run import Run
+
+__all__ = [
+    "BUCKET_CAP",
+    "SWEPT_MODES",
+    "Point",
+    "RecordedFigures",
+    "buckets",
+    "check_samples",
+    "configs",
+    "epochs",
+    "label",
+    "points",
+    "recorded_figures",
+    "swept_options",
+    "values",
+]
+
+
+# Figures of the recorded run of a sweep's point: split, bucket times, and when gradients become ready.
+
+
+_COMPUTE = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns")
+_COMMUNICATION = ("exposed_comm_ns", "overlapped_comm_ns")
+
+
+@dataclass(frozen=True)
+class RecordedFigures:
+    """Figures of one recorded run; times are means over ranks and steps unless stated otherwise."""
+
+    compute_s: float
+    comm_s: float
+    exposed_s: float
+    collectives: float
+    """Number per step, on the first rank."""
+    bytes: float
+    """Bytes of the collectives of a step, on the first rank."""
+    order: tuple[int, ...] = ()
+    """Indices of the parameters in ``model.parameters()``, in the order in which DDP puts them in buckets."""
+    bucket_bytes: tuple[int, ...] = ()
+    """Bytes of DDP's buckets, in order."""
+    ready_s: tuple[float, ...] = ()
+    """When each bucket was ready, relative to the last one (0 or less)."""
+    sent: tuple[tuple[int, float], ...] = ()
+    """Bytes of each all-reduce in backward, and the seconds that it took, or would have taken alone."""
+    buckets: tuple[dict[str, Any], ...] = ()
+    """A row for each bucket in each step: ``step``, ``bucket``, ``bytes``, ``transfer_s``, ``wait_s``,
+    ``exposed_s``; the last two are means over ranks."""
+    notes: tuple[str, ...] = ()
+    tflop: float | None = None
+    """FLOPs of the model on one rank in a step, in units of 10¹²."""
+    mfu_s: float | None = None
+    """MFU of a step that takes a second."""
+
+    @property
+    def fraction(self) -> float | None:
+        """s = T_comm / (T_comp + T_comm), communication overlapped or not; None where both are 0."""
+        whole = self.compute_s + self.comm_s
+        return self.comm_s / whole if whole else None
+
+
+def recorded_figures(run: Run) -> RecordedFigures:
+    """Return the figures of a run."""
+    splits = run.splits
+
+    def mean(*names: str) -> float:
+        return sum(float(np.mean([split.figures[name].mean() for split in splits])) for name in names) / 1e9
+
+    kinds = splits[0].comm.values()
+    cross_rank = run.cross_rank
+    found = cross_rank.buckets
+    buckets = found.buckets if found else ()
+    return RecordedFigures(
+        compute_s=mean(*_COMPUTE),
+        comm_s=mean(*_COMMUNICATION),
+        exposed_s=mean("exposed_comm_ns"),
+        collectives=float(sum(kind.count.mean() for kind in kinds)),
+        bytes=float(sum(kind.bytes.mean() for kind in kinds)),
+        order=tuple(place for bucket in buckets for place in bucket.parameters),
+        bucket_bytes=tuple(bucket.bytes for bucket in buckets),
+        ready_s=ready_before_last(cross_rank),
+        sent=gradient_transfers(cross_rank),
+        buckets=tuple(_rows(cross_rank)),
+        notes=found.notes if found else (),
+        tflop=run.efficiency.of_wall(1.0)[0],
+        mfu_s=run.efficiency.of_wall(1.0)[1],
+    )
+
+
+def _rows(cross_rank: CrossRankAnalysis) -> list[dict[str, Any]]:
+    if cross_rank.buckets is None:
+        return []
+    rows = []
+    for row, bucket in zip(cross_rank.collectives(), cross_rank.buckets.bucket.tolist(), strict=True):
+        members: Sequence[dict[str, Any]] = row["members"]
+        if bucket >= 0 and row["complete"]:
+            rows.append(
+                {
+                    "step": row["step"],
+                    "bucket": bucket,
+                    "bytes": row["bytes"],
+                    "transfer_s": row["transfer_ns"] / 1e9,
+                    "wait_s": float(np.mean([member["wait_ns"] for member in members])) / 1e9,
+                    "exposed_s": float(np.mean([member["exposed_ns"] for member in members])) / 1e9,
+                }
+            )
+    return rows
+
+
+BUCKET_CAP = "bucket-cap-mb"
+SWEPT = (BUCKET_CAP, "micro-batches", "batch-size", "compress")
+"""Options that can be swept; the first swept one is the x axis of the charts."""
+SWEPT_MODES = modes_with("ddp")
+"""The modes that a sweep trains with."""
+
+_OPTIONS = {option.name: option for option in OPTIONS}
+LAST = LAST_STEPS
+"""Number of steps at the end of each timed run that count."""
+_EPOCH_NAMES = {"accuracy": "validation_accuracy"}
+FEWEST = 8
+"""Fewest steps for a standard error of the median."""
+
+
+def values(name: str, text: str) -> tuple[str, ...]:
+    """Read comma-separated values of an option, without duplicates, in the order given.
+
+    Raises:
+        UsageError: the option does not take a value, or the list is empty.
+    """
+    option = _OPTIONS[name]
+    found = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        if option.choices and part not in option.choices:
+            raise UsageError(f"--{name}: unknown value {part!r}; choose from {', '.join(option.choices)}.")
+        try:
+            read = option.type(part)
+        except ValueError as error:
+            reason = "is not a whole number" if option.type is int else error
+            raise UsageError(f"--{name} {part}: {reason}.") from None
+        found.append(f"{read:.10g}" if isinstance(read, int | float) else part)
+    if not found:
+        raise UsageError(f"--{name}: the list is empty; give values separated by commas.")
+    return tuple(dict.fromkeys(found))
+
+
+def configs(mode: str, model: str, gpus: int, chosen: Mapping[str, Sequence[str]]) -> list[BenchConfig]:
+    """Return a configuration for each combination of the values.
+
+    Args:
+        chosen: values by option; an option with one value applies to all.
+
+    Raises:
+        UsageError: the mode lacks an option, a batch is not divisible, or there is nothing to compare.
+    """
+    check_model(mode, model)
+    for name in chosen:
+        modes = _OPTIONS[name].modes
+        if modes and mode not in modes:
+            others = " or ".join(f"--mode {other}" for other in modes if other in SWEPT_MODES)
+            raise UsageError(f"--{name}: mode {mode} does not have this option; use {others}.")
+    if not swept_options(chosen):
+        raise UsageError(f"Nothing to compare: give one option several values, such as --{BUCKET_CAP} 0.5,1,2,4,8")
+    names = [name for name in reversed(SWEPT) if name in chosen]
+    configs_run = []
+    for combination in product(*(chosen[name] for name in names)):
+        given = dict(zip(names, combination, strict=True))
+        batch = int(given.get("batch-size", MODELS[model].batch_size))
+        check_batch(batch, gpus)
+        parts = given.get("micro-batches")
+        check_replicas(mode, {"batch_size": batch, "micro_batches": None if parts is None else int(parts)}, gpus)
+        configs_run.append(
+            BenchConfig(model, mode, gpus, tuple((name, given[name]) for name in SWEPT if name in given))
+        )
+    return configs_run
+
+
+def check_samples(configs_run: Sequence[BenchConfig], samples: int) -> None:
+    """Check that the training data fills a batch of each configuration.
+
+    Raises:
+        UsageError: it does not.
+    """
+    for config in configs_run:
+        batch = int(dict(config.options).get("batch-size", MODELS[config.model].batch_size))
+        if batch > samples:
+            raise UsageError(
+                f"A batch of {batch} samples is more than the {samples:,} to train on: give a smaller --batch-size, or "
+                "more --samples."
+            )
+
+
+def swept_options(chosen: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the options that have several values, in the order of :data:`SWEPT`."""
+    return [name for name in SWEPT if len(chosen.get(name, ())) > 1]
+
+
+def label(name: str, value: str) -> str:
+    """Return the label of a value.
+
+    >>> label("bucket-cap-mb", "4"), label("batch-size", "128"), label("compress", "none")
+    ('4 MiB', 'batch 128', 'no compression')
+    """
+    if name == "compress":
+        return "no compression" if value == "none" else value
+    return {BUCKET_CAP: f"{value} MiB", "batch-size": f"batch {value}"}.get(name, f"{value} {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One combination of values; times in seconds, None where a figure was not measured."""
+
+    options: dict[str, str]
+    """All given options, also those with one value."""
+    label: str
+    """The values that distinguish it from other points: ``4 MiB``."""
+    failed: str | None = None
+    steps: int = 0
+    """Number of timed steps that count: the last 20 of each repetition."""
+    batch_size: int = 0
+    step_p50_s: float | None = None
+    step_p95_s: float | None = None
+    error_s: float | None = None
+    """Standard error of the median, from the middle half of the steps; None for fewer than eight."""
+    samples_per_s: float | None = None
+    """At the median step."""
+    tflops: float | None = None
+    """FLOPs of the model on one rank over the median step, in TFLOP/s."""
+    mfu: float | None = None
+    """The same as a share of the GPU's peak."""
+    compute_s: float | None = None
+    comm_s: float | None = None
+    communication_fraction: float | None = None
+    """s = T_comm / (T_comp + T_comm), communication overlapped or not."""
+    exposed_s: float | None = None
+    collectives: float | None = None
+    bytes: float | None = None
+    accuracy: float | None = None
+    """Final accuracy on the validation data, as a share."""
+    validation_loss: float | None = None
+    """Mean cross-entropy of the validation data at the end."""
+    training_accuracy: float | None = None
+    """Final accuracy on as many of the training data, as a share."""
+    training_loss: float | None = None
+    inference: tuple[dict[str, Any], ...] = ()
+    """For each batch size the latency of the trained model, see ``inference_latency``."""
+    predicted_exposed_s: float | None = None
+    """Prediction of the alpha-beta line, for points without compression where caps were swept."""
+    predicted_collectives: int | None = None
+
+
+def points(
+    configs_run: Sequence[BenchConfig],
+    chosen: Mapping[str, Sequence[str]],
+    results: Mapping[BenchConfig, Sequence[dict[str, Any]]],
+    recordings: Mapping[BenchConfig, RecordedFigures],
+) -> list[Point]:
+    """Return the figures of each configuration that has a result.
+
+    Args:
+        results: the repetitions of each configuration, from ``schedule.results``.
+        recordings: figures of the recorded runs that could be read.
+    """
+    names = swept_options(chosen)
+    return [
+        _point(config, names, results[config], recordings.get(config)) for config in configs_run if results.get(config)
+    ]
+
+
+def _point(
+    config: BenchConfig, names: Sequence[str], repetitions: Sequence[dict[str, Any]], recordings: RecordedFigures | None
+) -> Point:
+    options = dict(config.options)
+    named = ", ".join(label(name, options[name]) for name in names)
+    good = [one for one in repetitions if "failed" not in one]
+    if not good:
+        return Point(options, named, failed=str(repetitions[0]["failed"]))
+    steps = np.concatenate([np.asarray(one["step_s"][-LAST:], float) for one in good])
+    low, middle, high, late = np.percentile(steps, [25, 50, 75, 95]).tolist()
+    quality: dict[str, Any] = {name: of_epochs(good[0], name)[-1] for name in QUALITY}
+    return Point(
+        options,
+        named,
+        steps=len(steps),
+        batch_size=int(good[0]["batch_size"]),
+        step_p50_s=middle,
+        step_p95_s=late,
+        # For a normal distribution, the quartiles are 1.349 standard deviations apart, and the standard error of the
+        # median is 1.2533 times that of the mean.
+        error_s=1.2533 * (high - low) / 1.349 / len(steps) ** 0.5 if len(steps) >= FEWEST else None,
+        samples_per_s=int(good[0]["batch_size"]) / middle,
+        **quality,
+        inference=tuple(good[0].get("inference") or ()),
+        **_split(recordings, middle),
+    )
+
+
+def _split(recordings: RecordedFigures | None, step_s: float) -> dict[str, Any]:
+    if recordings is None:
+        return {}
+    figures = {name: getattr(recordings, name) for name in ("compute_s", "comm_s", "exposed_s", "collectives", "bytes")}
+    tflops, mfu = (None if of is None else of / step_s for of in (recordings.tflop, recordings.mfu_s))
+    return figures | {"communication_fraction": recordings.fraction, "tflops": tflops, "mfu": mfu}
+
+
+def of_epochs(result: Mapping[str, Any], name: str) -> list[float | None]:
+    """Return a figure after each epoch; None for all but the last where the result has only the final one."""
+    values = result.get(name)
+    if isinstance(values, list) and values:
+        return values
+    return [*[None] * (len(result["epoch_s"]) - 1), values if isinstance(values, int | float) else None]
+
+
+def _figures_of_epoch(result: Mapping[str, Any], epoch: int) -> dict[str, float | None]:
+    names = {"step_p50_s": "epoch_step_p50_s", **{_EPOCH_NAMES.get(name, name): name for name in QUALITY}}
+    found = {name: of_epochs(result, key) for name, key in names.items()}
+    return {name: values[epoch] if epoch < len(values) else None for name, values in found.items()}
+
+
+def epochs(
+    configs_run: Sequence[BenchConfig],
+    results: Mapping[BenchConfig, Sequence[dict[str, Any]]],
+    recordings: Mapping[BenchConfig, RecordedFigures],
+) -> list[dict[str, Any]]:
+    """Return a row for each timed epoch, with the communication fraction of the recorded steps."""
+    rows = []
+    for config in configs_run:
+        fraction = recordings[config].fraction if config in recordings else None
+        for number, one in enumerate(results.get(config, ()), 1):
+            if "failed" in one:
+                continue
+            samples = one["batch_size"] * one["steps_per_epoch"]
+            for epoch, seconds in enumerate(one["epoch_s"], 1):
+                figures = {"seconds": seconds, "samples_per_s": samples / seconds, "communication_fraction": fraction}
+                about = {**dict(config.options), "repetition": number, "epoch": epoch}
+                rows.append(about | figures | _figures_of_epoch(one, epoch - 1))
+    return rows
+
+
+def buckets(
+    configs_run: Sequence[BenchConfig], recordings: Mapping[BenchConfig, RecordedFigures]
+) -> list[dict[str, Any]]:
+    """Return a row for each DDP bucket in each recorded step."""
+    return [
+        {**dict(config.options), **row}
+        for config in configs_run
+        if config in recordings
+        for row in recordings[config].buckets
+    ]

@@ -1,1 +1,0 @@
-"""Training epochs that are timed without the profiler, and their results."""

@@ -1,1 +1,0 @@
-"""The FLOPs of a step, counted while it runs."""

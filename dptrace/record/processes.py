@@ -1,0 +1,176 @@
+"""Processes of a job: the signals that end them, and the tree below one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+__all__ = [
+    "AGENT_PID_ENV",
+    "LAUNCHER_PID_ENV",
+    "Interrupted",
+    "Signals",
+    "catch_signals",
+    "descendants",
+    "end_with_parent",
+    "is_running",
+    "tie_to_parent",
+]
+
+
+# Processes that end with their parent, however it ends, and the descendants of a process.
+
+
+LAUNCHER_PID_ENV, AGENT_PID_ENV = "DPTRACE_LAUNCHER", "DPTRACE_AGENT"
+"""Environment variables that hold the process id of the launcher, for its agent, and of the agent, for its ranks."""
+
+_PR_SET_PDEATHSIG = 1
+_LOOK_S, _GRACE_S = 1.0, 5.0
+"""How often a process looks whether its parent lives, and how long it may take to end by itself then."""
+
+
+def end_with_parent(with_signal: signal.Signals, parent: str | None = None) -> None:
+    """Ask Linux to signal this process when its parent dies, even by SIGKILL; elsewhere do nothing.
+
+    Args:
+        parent: id of a process that must be alive, if known: it may have died before this process made the request.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    before = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(with_signal))
+    if os.getppid() != before or (parent and not is_running(int(parent))):
+        # It died before the call above, so no signal will come.
+        os.kill(os.getpid(), with_signal)
+
+
+def is_running(process: int) -> bool:
+    """Return whether a process of this machine has not ended."""
+    try:
+        os.kill(process, 0)
+        with open(f"/proc/{process}/stat", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"  # ended, but not yet collected by its parent
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's process, or a system without /proc
+        return True
+
+
+def tie_to_parent(parent: str | None, busy: Callable[[], bool]) -> None:
+    """Let this process end when its parent dies: by SIGTERM first, so that it can write, and by SIGKILL in the end.
+
+    Args:
+        parent: as in :func:`end_with_parent`.
+        busy: whether this process writes what must not be lost.
+    """
+    end_with_parent(signal.SIGTERM, parent)
+    before = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == before:
+            time.sleep(_LOOK_S)
+        time.sleep(_GRACE_S)
+        while busy():
+            time.sleep(_LOOK_S)
+        os.kill(os.getpid(), signal.SIGKILL)  # the main thread may wait in C++ code, which heeds no SIGTERM
+
+    threading.Thread(target=watch, name="dptrace_parent", daemon=True).start()
+
+
+def descendants(process: int) -> list[int]:
+    """Return the ids of all descendants of a process."""
+    children: dict[int, list[int]] = {}
+    for child, parent in _parents():
+        children.setdefault(parent, []).append(child)
+    tree = [process]
+    for member in tree:  # grows during the loop
+        tree += children.get(member, [])
+    return tree[1:]
+
+
+def _parents() -> list[tuple[int, int]]:
+    """Return the ids of each process of this machine and its parent."""
+    if not sys.platform.startswith("linux"):
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
+        return [(int(child), int(parent)) for child, parent in map(str.split, listed.stdout.splitlines())]
+    pairs = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            # The program name, in parentheses, may contain anything; state and parent follow it.
+            with open(f"/proc/{name}/stat", errors="replace") as file:
+                pairs.append((int(name), int(file.read().rpartition(")")[2].split()[1])))
+        except OSError:  # the process has ended
+            continue
+    return pairs
+
+
+# Catch the signals that ask a launcher to end, and act on them where that is safe.
+#
+# A handler that raised would do so anywhere: inside an import that swallows it, or inside ``Popen.poll``, whose lock it
+# would leave locked. So the handler only takes note, and loops look.
+
+
+class Interrupted(BaseException):
+    """A signal stopped the launcher."""
+
+    def __init__(self, number: int) -> None:
+        self.exit_code = 128 + number
+        self.runs: list[str] = []
+        """The complete runs that are kept."""
+        self.kept_failed: Path | None = None
+        """An incomplete run that is kept."""
+        self.kept_ranks: list[int] = []
+        """The ranks whose traces it has."""
+        self.lost = ""
+        """What is not kept although steps were recorded, and why."""
+
+
+class Signals:
+    """The signals that have arrived."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def check(self) -> None:
+        """Raise Interrupted if a signal has arrived."""
+        if self.numbers:
+            raise Interrupted(self.numbers[0])
+
+    @property
+    def again(self) -> bool:
+        """Whether the user has asked a second time."""
+        return len(self.numbers) > 1
+
+
+_caught: Signals | None = None
+
+
+@contextmanager
+def catch_signals() -> Iterator[Signals]:
+    """Take note of SIGINT, SIGTERM and SIGHUP in the block; a block inside another one shares what it has noted."""
+    global _caught
+    if _caught is not None or threading.current_thread() is not threading.main_thread():
+        yield _caught or Signals()
+        return
+    caught = _caught = Signals()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        caught.numbers.append(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield caught
+    finally:
+        _caught = None
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,456 @@
+"""torch's profiler over one window of steps, started at the same time on all ranks, and a stopwatch for steps."""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd import profiler as autograd_profiler
+from torch.profiler import ProfilerAction, ProfilerActivity, profile
+
+from dptrace.record import script_profiler as profiler_guard
+from dptrace.record.accelerator import accelerator_of, used_accelerator
+from dptrace.record.distributed import RankStore
+from dptrace.record.marks import ModuleMarks
+from dptrace.record.messages import LauncherSettings
+from dptrace.record.script_profiler import ProfilerGuard
+from dptrace.record.windows import Purpose, Window, steps_in
+
+__all__ = [
+    "AlignedProfile",
+    "StartAgreement",
+    "Stopwatch",
+    "WindowProfiler",
+    "device_of",
+    "gloo_threads",
+    "quiet_stderr",
+]
+
+
+# Keep what torch's native code prints when the profiler starts and stops away from the terminal.
+#
+# Kineto writes to file descriptor 2 itself, with a severity above that of errors, so no log level hides its lines
+# without hiding errors too.
+
+
+_CHATTER = re.compile(
+    rb"USDT:"  # Kineto of torch 2.13
+    rb"|(STAGE|INFO):\d{4}-\d\d-\d\d .*\]"  # older Kineto
+    rb"|\[Gloo\] Rank \d+ is connected to"
+    rb"|.*\bNCCL INFO "
+)
+"""Matches lines that report no problem."""
+_LOCK = threading.Lock()
+"""Held while file descriptor 2 is replaced: two threads would restore each other's."""
+
+
+class _Held:
+    """A file that standard error goes to, for all blocks of a process.
+
+    A thread may be about to write to it when a block ends, and do so after it was read. So it stays, and what comes
+    late is read at the end of the next block, or of the process.
+    """
+
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create"):  # in memory, so that no full disk makes a print() of the script fail
+            self.file: Any = os.fdopen(os.memfd_create("dptrace_stderr"), "r+b", buffering=0)
+        else:
+            self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # for the life of the process
+        # Without it, a late write could land where the offset was when the file was read.
+        fcntl.fcntl(self.file, fcntl.F_SETFL, fcntl.fcntl(self.file, fcntl.F_GETFL) | os.O_APPEND)
+        self._read = 0
+
+    def new(self) -> bytes:
+        """Return what was written since the last call."""
+        size = os.fstat(self.file.fileno()).st_size - self._read
+        found = os.pread(self.file.fileno(), size, self._read)
+        self._read += len(found)
+        return found
+
+
+_HELD: list[_Held] = []
+"""The file, once there was a block."""
+# A child process has its own lines only.
+os.register_at_fork(after_in_child=_HELD.clear)
+
+
+@contextmanager
+def quiet_stderr(log: Path | None = None) -> Iterator[None]:
+    """Hold back what this process writes to standard error, and write it when the block ends, without chatter.
+
+    All threads' lines are held back, and written in their order; what is not known as chatter is never dropped. If the
+    process crashes inside the block, what was held back is lost. Processes that other threads start inside the block
+    keep writing to the temporary file: keep the block short.
+
+    Args:
+        log: a file to which the chatter is appended; by default it is dropped.
+    """
+    if not _LOCK.acquire(blocking=False):
+        yield  # inside another block
+        return
+    try:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+        try:
+            terminal = os.dup(2)
+            held = _held()
+        except OSError:  # standard error is closed, or the disk is full
+            yield
+            return
+        os.dup2(held.file.fileno(), 2)
+        try:
+            yield
+        finally:
+            with suppress(OSError, ValueError):
+                sys.stderr.flush()
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            _show(held, log)
+    finally:
+        _LOCK.release()
+
+
+def _held() -> _Held:
+    if not _HELD:
+        _HELD.append(_Held())
+    return _HELD[0]
+
+
+@atexit.register
+def _show_late() -> None:
+    for held in _HELD:
+        _show(held)
+
+
+def _show(held: _Held, log: Path | None = None) -> None:
+    """Write the lines that came since the last time to standard error, and chatter to the log."""
+    lines = held.new().splitlines(keepends=True)
+    chatter = [line for line in lines if _CHATTER.match(line)]
+    with suppress(OSError):
+        _write(2, b"".join(line for line in lines if not _CHATTER.match(line)))
+        if log is not None and chatter:
+            with log.open("ab") as file:
+                file.writelines(chatter)
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    while text:
+        text = text[os.write(descriptor, text) :]
+
+
+# The ids of gloo's threads: a trace names no process group for their work, but their order identifies it.
+
+
+_NAME = "pt_gloo_runloop"
+
+
+def gloo_threads(tasks: Path = Path("/proc/self/task")) -> list[int]:
+    """Return the ids of gloo's threads in order of creation; empty if the system does not list threads.
+
+    Args:
+        tasks: the folder in which the system lists this process's threads, in the order in which they were created:
+            Linux appends each to the list that it shows. Their ids begin again when they have reached the largest,
+            and their start times are in hundredths of a second, so neither can replace that order.
+    """
+    threads = []
+    with suppress(OSError):
+        for name in os.listdir(tasks):
+            with suppress(OSError, ValueError):  # a thread may end meanwhile
+                if (tasks / name / "comm").read_text(encoding="utf-8").strip() == _NAME:
+                    threads.append(int(name))
+    return threads
+
+
+BARRIER_TIMEOUT = timedelta(seconds=10)
+"""How long a rank waits for the others before it records without them: they may not train together."""
+
+
+def device_of(parameters: Iterable[torch.Tensor]) -> torch.device:
+    """Return the device on which these parameters are trained: a GPU if one of them is there, else the CPU.
+
+    The presence of a GPU proves nothing, because a machine with GPUs can train on its CPU. If no parameter is known,
+    a GPU that this process has used counts.
+    """
+    devices = [parameter.device for parameter in parameters]
+    if not devices and (used := used_accelerator()) is not None:
+        return torch.device(used.device_type, used.module.current_device())
+    return next((device for device in devices if accelerator_of(device) is not None), torch.device("cpu"))
+
+
+class AlignedProfile(profile):
+    """A profiler over one window of steps, whose ranks begin their first recorded step together.
+
+    Ranks take different times to start the profiler; without a barrier the first recorded all-reduce would show the
+    difference as wait for a peer.
+
+    Args:
+        window: its steps; the profiler is prepared before the first one. ``ProfilerStep#k`` is step k of the recording.
+        choose_end: called before the barrier, when recording begins; it may change the end of the window.
+        without_operators: leave the operators on the CPU out.
+        device: where the training is.
+        log: a file for what torch prints about the profiler; by default that is dropped.
+    """
+
+    def __init__(
+        self,
+        rank_store: RankStore,
+        window: Window,
+        choose_end: Callable[[], None] = lambda: None,
+        without_operators: bool = False,
+        device: torch.device | None = None,
+        log: Path | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(schedule=self._action, **settings)
+        self._device = device or torch.device("cpu")
+        self._log = log
+        self._ending = False
+        self._window, self._rank_store, self._choose_end = window, rank_store, choose_end
+        self._without_operators = without_operators
+        self.step_num = window.first
+        self.current_action = self._prev_schedule_action = self._action(window.first)
+
+    def _action(self, step: int) -> Any:
+        window = getattr(self, "_window", None)  # torch asks once before it is set
+        return ProfilerAction.WARMUP if window is None or step < window.start else ProfilerAction.RECORD
+
+    def prepare_trace(self) -> None:
+        """Prepare for recording without Kineto's lines on the terminal."""
+        with quiet_stderr(self._log):
+            super().prepare_trace()
+
+    def start_trace(self) -> None:
+        """Start recording, then wait for the other ranks; the first ``ProfilerStep`` begins after that."""
+        with quiet_stderr(self._log), _only_marks() if self._without_operators else nullcontext():
+            super().start_trace()
+        if threads := gloo_threads():
+            self.add_metadata_json("gloo_threads", json.dumps(threads))
+        # torch starts a profiler that ends in its warm-up; the other ranks do not start theirs then.
+        if self._window.purpose is Purpose.RECORDED and not self._ending:
+            self._choose_end()
+            self._rank_store.barrier(f"recording{self._window.number}", BARRIER_TIMEOUT)
+
+    def stop_trace(self) -> None:
+        """Stop recording when the device that trains has done its work; torch waits for the current one only."""
+        accelerator = accelerator_of(self._device)
+        with quiet_stderr(self._log), nullcontext() if accelerator is None else accelerator.module.device(self._device):
+            super().stop_trace()
+
+    def finish(self) -> None:
+        """Stop, at any point of the window."""
+        self._ending = True
+        self.__exit__(None, None, None)
+
+
+@contextmanager
+def _only_marks() -> Iterator[None]:
+    """Make torch record annotations and the nodes of backward, but no operator of the CPU.
+
+    torch.profiler has no option for it; its private function takes the scopes to record.
+    """
+    module: Any = autograd_profiler
+    enable = module._enable_profiler
+    scope = torch._C._profiler.RecordScope
+    scopes = {scope.USER_SCOPE, scope.BACKWARD_FUNCTION}
+    module._enable_profiler = lambda config, activities: enable(config, activities, scopes)
+    try:
+        yield
+    finally:
+        module._enable_profiler = enable
+
+
+class Stopwatch:
+    """Wall times of steps: on a GPU between two events in its stream, so that no step waits for the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        accelerator = accelerator_of(device)
+        self._device, self._module = device, None if accelerator is None else accelerator.module
+        self._begin: Any = None
+
+    def _now(self) -> Any:
+        if self._module is None:
+            return time.perf_counter_ns()
+        # Not every script calls set_device, so the current device may not be the one that trains.
+        with self._module.device(self._device):
+            event = self._module.Event(enable_timing=True)
+            event.record(self._module.current_stream(self._device))
+        return event
+
+    def begin(self) -> None:
+        """Start the time of a step."""
+        self._begin = self._now()
+
+    def end(self) -> Any:
+        """End the time of the step, and return a lap for :meth:`durations_ns`."""
+        return self._begin, self._now()
+
+    def durations_ns(self, laps: Iterable[Any]) -> list[int]:
+        """Return the wall time of each lap in ns."""
+        if self._module is None:
+            return [end - begin for begin, end in laps]
+        self._module.synchronize(self._device)
+        return [round(begin.elapsed_time(end) * 1e6) for begin, end in laps]
+
+
+# Agree between ranks when to record, where the scripts of only some ranks profile themselves.
+
+
+_ANNOUNCEMENT = "script_profiler"
+_TIMEOUT = timedelta(seconds=10)
+"""How long a rank waits for the others before it decides alone: they may not train together."""
+
+
+class StartAgreement:
+    """Whether a rank cannot record now, so that all ranks warm up and start at the same steps.
+
+    Ranks ask each other only after one of them has announced a profiler of the script, so that others cost nothing.
+    """
+
+    def __init__(self, rank_store: RankStore, guard: ProfilerGuard) -> None:
+        self._rank_store, self._guard = rank_store, guard
+        self._announced = False
+        self._alone = False
+
+    def announce(self) -> None:
+        """Publish, once, that the script profiles itself."""
+        if self._guard.foreign_seen and not self._announced:
+            self._announced = True
+            self._rank_store.publish(_ANNOUNCEMENT, "1")
+
+    def blocked(self, own: bool, step: int) -> bool:
+        """Return whether this rank or another cannot record now.
+
+        Args:
+            own: whether this rank cannot.
+            step: number of the step at whose end the ranks ask, equal on all ranks.
+        """
+        self.announce()
+        if self._alone or not self._rank_store.is_published(_ANNOUNCEMENT):
+            return own
+        answer = self._rank_store.any(f"blocked{step}", own, _TIMEOUT)
+        self._alone = answer is None
+        return own if answer is None else answer
+
+
+# Turn torch's profiler on and off for one window of steps at a time, next to a profiler of the script itself.
+
+
+profiler_guard.install()  # when imported, since a profiler that is prepared before the loop must be seen too
+
+
+class WindowProfiler:
+    """The profiler of a recording, which is on in some windows of steps.
+
+    Args:
+        log: a file for what torch prints about the profiler.
+        make_way: called when the script starts its own profiler while this one is on; turns this one off.
+    """
+
+    def __init__(
+        self, rank_store: RankStore, settings: LauncherSettings, make_way: Callable[[], None], log: Path | None
+    ) -> None:
+        self._rank_store, self._settings, self._log = rank_store, settings, log
+        self._guard = profiler_guard.install()
+        self._guard.sentences()  # of earlier recordings
+        self._guard.on_foreign_start = make_way
+        self._agreement = StartAgreement(rank_store, self._guard)
+        self._profile: AlignedProfile | None = None
+        self.modules = ModuleMarks()
+        self._step_ends: deque[float] = deque(maxlen=5)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the profiler is prepared or recording."""
+        return self._profile is not None
+
+    def blocked(self, step: int, warmup_lost: bool = False) -> bool:
+        """Return whether the profiler cannot be on in this step, on this rank or another that profiles itself.
+
+        Args:
+            warmup_lost: whether the script's profiler has ended this rank's warm-up.
+        """
+        return self._agreement.blocked(warmup_lost or self._guard.foreign_busy(), step)
+
+    def start(self, window: Window, device: torch.device) -> None:
+        """Prepare the profiler for a window that begins with the next step."""
+        profile = AlignedProfile(
+            self._rank_store,
+            window,
+            choose_end=lambda: self._choose_end(window),
+            without_operators=self._settings.light and accelerator_of(device) is not None,
+            device=device,
+            log=self._log,
+            activities=_activities(device),
+            record_shapes=not self._settings.light and (self._settings.shapes or _needs_shapes(device)),
+            profile_memory=self._settings.memory,
+        )
+        if self._settings.modules:
+            self.modules.start()  # in the warm-up, since a compiled model is compiled again for the hooks
+        with self._guard.ours():
+            profile.start()
+        self._profile = profile
+
+    def step(self) -> None:
+        """End a step, whether the profiler is on or off."""
+        self._step_ends.append(time.perf_counter())
+        self._agreement.announce()
+        if self._profile is not None:
+            with self._guard.ours():
+                self._profile.step()
+
+    def finish(self) -> AlignedProfile | None:
+        """Turn the profiler off, and return the profile, which holds the trace; None if it was not on."""
+        profile, self._profile = self._profile, None
+        self.modules.stop()
+        if profile is not None:
+            with self._guard.ours():
+                profile.finish()
+        return profile
+
+    def notes(self) -> list[str]:
+        """Return what happened between this profiler and the script's since the last call."""
+        return self._guard.sentences()
+
+    def _choose_end(self, window: Window) -> None:
+        """With --duration, turn seconds into steps: rank 0 chooses, so that all ranks record the same steps."""
+        if self._settings.duration_s is None:
+            return
+        ends = list(self._step_ends)
+        step_s = median(after - before for before, after in pairwise(ends)) if ends[1:] else 0.0
+        steps = steps_in(self._settings.duration_s, step_s)
+        window.end = window.start + self._rank_store.agree(f"steps{window.number}", steps, BARRIER_TIMEOUT)
+
+
+def _activities(device: torch.device) -> list[ProfilerActivity]:
+    # Parameters may be on the CPU although a GPU computes: offloading.
+    accelerator = accelerator_of(device) or used_accelerator()
+    return [ProfilerActivity.CPU] + ([] if accelerator is None else [accelerator.activity])
+
+
+def _needs_shapes(device: torch.device) -> bool:
+    """Return whether message sizes must be computed from shapes: gloo's events contain no size, NCCL's do.
+
+    Recording shapes makes every operator slower, which matters if the GPU waits for the host.
+    """
+    accelerator = accelerator_of(device) or used_accelerator()
+    if accelerator is None:
+        return True
+    joined = dist.is_available() and dist.is_initialized()
+    return joined and accelerator.backend_config not in dist.get_backend_config()

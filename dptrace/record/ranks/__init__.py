@@ -1,1 +1,0 @@
-"""The processes that train: their accelerators and environment, their process group, and whom they end with."""

@@ -1,1 +1,0 @@
-"""The profiler of the script itself, kept apart from dptrace's."""

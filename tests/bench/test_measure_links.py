@@ -1,0 +1,189 @@
+"""The check of the algorithms before they are timed; test_operations.py runs them on two ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.forking import run_python
+from tests.support.recordings import environment
+
+torch = pytest.importorskip("torch")
+
+from dptrace.bench import measure_links  # noqa: E402 - needs torch
+from dptrace.errors import RecordingError  # noqa: E402 - needs torch
+from dptrace.model.collectives import ALL_REDUCES  # noqa: E402
+from dptrace.record.distributed import World, process_group  # noqa: E402
+
+
+def test_an_algorithm_that_adds_up_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is timed then; the sums of one rank are right."""
+    alone = World(0, 1, torch.device("cpu"))
+    measure_links.check_sums(ALL_REDUCES, alone, 1)
+
+    def forget(name: str, *_: object) -> Callable[[], object]:
+        return lambda: None
+
+    monkeypatch.setattr(measure_links, "all_reduce_call", forget)
+    with pytest.raises(RecordingError, match=r"tree all-reduce among 2 ranks gave .* wrong sums on rank 1"):
+        measure_links.check_sums(["tree"], World(1, 2, torch.device("cpu")), 1)
+
+
+# The measurement on one rank; test_launch.py runs it with real ranks.
+
+
+@given(st.integers(64, 10**6), st.integers(0, 10**9), st.sampled_from([8, 12, 16, 32, 64]))
+def test_sizes_double_in_whole_units(least: int, more: int, unit: int) -> None:
+    """Sizes lie between the limits, each within a unit of a doubling, and none is smaller than a unit."""
+    sizes = measure_links.sizes_between(least, least + more, unit)
+
+    assert all(size % unit == 0 and size >= unit for size in sizes)
+    assert all(0 <= (least << k) - size < unit for k, size in enumerate(sizes))
+    assert sizes[-1] <= least + more < least << len(sizes)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A measurement on one rank, whose collectives return at once."""
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    asked = {"collectives": ["all_reduce", "broadcast"], "min_bytes": 1024, "max_bytes": 8192, "budget_s": 0.5}
+    asked |= {"algorithms": [], "ranks_per_node": None}
+    with process_group():
+        yield measure_links._LinkBenchmark(World(0, 1, torch.device("cpu")), asked, 8192, tmp_path / "progress")
+
+
+@pytest.mark.heavy
+def test_of_three_timings_the_least_counts(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds run until the budget is used, and each adds the shortest of three timings to a size."""
+    bench.choose()
+    ticks = iter(range(1, 10**9))
+    monkeypatch.setattr(bench, "_time", lambda item: next(ticks) * 1e-3)
+    bench.measure()
+    times = bench.results()
+
+    assert [("all_reduce", 1024 << k) for k in range(4)] == [(s["collective"], s["bytes"]) for s in times["samples"]][
+        :4
+    ]
+    for item, sample in zip(bench.items, times["samples"], strict=True):
+        assert times["rounds"] * item.timings_per_round == len(sample["seconds"])
+        threes = [item.seconds[i : i + 3] for i in range(0, len(item.seconds), 3)]
+        assert [min(three) for three in threes] == sample["seconds"]
+    assert times["rounds"] >= 3
+    assert bench._progress.read_text().endswith(" 100")
+
+
+@pytest.mark.heavy
+def test_larger_sizes_stop_where_the_budget_does(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collective whose next size would take too long stops, with a note; the other continues."""
+    monkeypatch.setattr(bench, "_time", lambda item: 1.0 if item.kind == "all_reduce" else 1e-6)
+    bench.choose()
+
+    assert [1024, 1024, 2048, 4096, 8192] == [item.size for item in bench.items]
+    (note,) = bench.notes
+    assert "--budget" in note
+    assert "all_reduce at 1,024 bytes" in note
+
+
+@pytest.mark.heavy
+def test_what_a_backend_cannot_do_is_left_out(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A note gives the reason; other errors are raised."""
+
+    def refuse(item: measure_links.Measurement) -> float:
+        if item.kind == "all_reduce":
+            raise RuntimeError("ProcessGroupGloo does not support all_reduce")
+        return 1e-6
+
+    monkeypatch.setattr(bench, "_time", refuse)
+    bench.choose()
+    assert {"broadcast"} == {item.kind for item in bench.items}
+    assert "all_reduce was skipped: RuntimeError: ProcessGroupGloo does not support all_reduce" in bench.notes
+
+    monkeypatch.setattr(bench, "_time", lambda item: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        bench.choose()
+
+
+# The measured calls move as many bytes as their size says.
+
+
+RANK = """
+import sys, torch, torch.distributed as dist
+from dptrace.bench.measure_links import Operations
+from dptrace.record.distributed import World
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+operations = Operations(World(rank, 2, torch.device("cpu")), 64)
+operations._sent[:] = torch.arange(16) + 100 * rank
+for kind in sys.argv[1:]:
+    operations._received[:] = -1
+    sent = operations._sent.clone()
+    operations.call(kind, 32)()
+    if rank == (kind not in ("reduce", "gather")):  # these have their result on rank 0
+        print(kind, operations._sent.int().tolist(), operations._received.int().tolist(), flush=True)
+    operations._sent[:] = sent
+"""
+
+
+@pytest.mark.spawn
+def test_each_collective_moves_its_bytes_and_no_others(tmp_path: Path) -> None:
+    """32 of 64 bytes on two ranks are eight numbers; those of the last rank show who sent how much."""
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    kinds = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "gather", "scatter", "send_recv"]
+    kinds += ["reduce", *(f"all_reduce/{name}" for name in ALL_REDUCES), "add"]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), *kinds]
+    done = run_python(*command, env=environment())
+    assert 0 == done.returncode, done.stderr
+    tensors = {}
+    for line in done.stdout.splitlines():
+        kind, sent, received = line.replace("] [", "]|[").replace(" [", "|[", 1).split("|")
+        tensors[kind] = [int(x) for x in sent.strip("[]").split(",")], [int(x) for x in received.strip("[]").split(",")]
+    own, rest, nothing = list(range(100, 108)), list(range(108, 116)), [-1] * 8
+    gathered, reduced = tensors["gather"][1], tensors["reduce"][0][:8]
+
+    assert kinds == list(tensors)
+    assert [100 + 2 * i for i in range(8)] + rest == tensors["all_reduce"][0]
+    assert [0, 1, 2, 3, 100, 101, 102, 103, *nothing] == tensors["all_gather"][1]
+    assert [108, 110, 112, 114] == tensors["reduce_scatter"][1][:4]
+    assert [4, 5, 6, 7, 104, 105, 106, 107, *nothing] == tensors["all_to_all"][1]
+    assert list(range(8)) + rest == tensors["broadcast"][0]
+    assert list(range(8)) + nothing == tensors["send_recv"][1]
+    assert [4, 5, 6, 7] == tensors["scatter"][1][:4]
+    assert [99 + i for i in own] == [100 + i for i in tensors["add"][1][:8]]
+    for name in ALL_REDUCES:
+        assert tensors["all_reduce"][0] == tensors[f"all_reduce/{name}"][0]
+    assert [0, 1, 2, 3, 100, 101, 102, 103, *nothing] == gathered
+    assert [100 + 2 * i for i in range(8)] == reduced
+    assert own + rest == tensors["send_recv"][0]
+
+
+@pytest.mark.heavy
+def test_sizes_end_where_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the free memory is shared by three tensors per rank; less than the smallest size is an error."""
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(measure_links, "_free_on_machine", lambda: 12_000_000)
+    with process_group():
+        world = World(0, 1, torch.device("cpu"))
+        assert 1_000_000 == measure_links.largest_message(world, 1024, 1 << 30)
+        assert 4096 == measure_links.largest_message(world, 1024, 4096)
+        with pytest.raises(RecordingError, match=r"too little memory: messages of 2,000,000 bytes need 12,000,000"):
+            measure_links.largest_message(world, 2_000_000, 1 << 30)
+
+
+def test_free_memory_is_some_and_no_more_than_the_machine_has() -> None:
+    """On each system that runs the tests."""
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    assert 0 < measure_links._free_on_machine() <= have

@@ -1,0 +1,127 @@
+"""The models by their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dptrace.record.options.modes import MODELS
+from tests.support.cifar10_files import write_binary
+
+torch = pytest.importorskip("torch")
+
+
+def test_a_decoder_comes_with_text_whose_samples_have_several_tokens() -> None:
+    """run.json learns from the data how many tokens a sample has; a decoder has no validation data."""
+    from dptrace.record import parse_options
+    from dptrace.trainers.parts.models import model_and_data, token_options
+
+    _, data, validation = model_and_data(parse_options("", "single", ["--model", "gpt-tiny"]))
+
+    assert validation is None
+    assert {"tokens_per_sample": data[0:1][0].shape[1]} == token_options(data)
+
+
+# The decoder and its synthetic text.
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("gpt-tiny", 932_608), ("gpt-small", 135_780_864)])
+def test_the_sizes_are_those_that_help_shows(name: str, parameters: int) -> None:
+    """The models have 0.9 and 135.8 million parameters, as the help says."""
+    from dptrace.trainers.parts import models
+
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in models.build_gpt(name).parameters())
+
+    assert parameters == count
+    assert f"{round(count / 1e6, 1)} million" in MODELS[name].description
+
+
+def test_no_prediction_sees_what_comes_after() -> None:
+    """Changing a token changes no score before it, and some after it."""
+    from dptrace.trainers.parts import models
+
+    torch.manual_seed(0)
+    model = models.build_gpt("gpt-tiny")
+    x, _ = models.Text("gpt-tiny", 1)[0:1]
+    other = x.clone()
+    other[0, 20] = (other[0, 20] + 1) % 512
+    with torch.no_grad():
+        a, b = model(x), model(other)
+
+    assert torch.allclose(a[0, :20], b[0, :20], atol=1e-6)
+    assert not torch.allclose(a[0, 20:], b[0, 20:], atol=1e-3)
+
+
+def test_text_is_the_same_on_every_rank_and_can_be_learned() -> None:
+    """The target is the text shifted by one token, and four of five tokens follow by a step of one."""
+    from dptrace.trainers.parts import models
+
+    text = models.Text("gpt-tiny", 5)
+    x, y = text[0:64]
+
+    assert (64, 64) == tuple(x.shape)
+    assert torch.equal(x[:, 1:], y[:, :-1])
+    assert torch.equal(text[7:9][0][0], x[7])
+    assert pytest.approx(0.8, abs=0.03) == float(((y - x) % 512 == 1).float().mean())
+
+
+# The multi-layer perceptrons.
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "millions"),
+    [("small", 1_462_538, 1.5), ("medium", 8_432_138, 8.4), ("large", 35_211_786, 35.2), ("xlarge", 51_993_098, 52.0)],
+)
+def test_the_models_have_the_sizes_that_their_help_shows(model: str, parameters: int, millions: float) -> None:
+    """The four MLPs have 1.5, 8.4, 35.2 and 52.0 million parameters."""
+    from dptrace.trainers.parts import models
+
+    # On the meta device, so that 52 million numbers need no memory.
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in models.build_mlp(model).parameters())
+
+    assert parameters == count
+    assert millions == round(count / 1e6, 1)
+    assert f"{millions} million" in MODELS[model].description
+
+
+# ResNet-18 and its images, read from files or synthetic.
+
+
+def test_the_model_is_resnet18() -> None:
+    """It has as many parameters as torchvision's with ten classes, and a score for each class."""
+    from dptrace.trainers.parts import models
+
+    model = models.build_resnet()
+
+    assert 11_181_642 == sum(parameter.numel() for parameter in model.parameters())
+    assert (2, 10) == model(torch.zeros(2, 3, 32, 32)).shape
+
+
+def test_files_are_read_as_images_from_0_to_1(tmp_path: Path) -> None:
+    """The five training files are concatenated; validation uses the test file; rows may be in any order."""
+    from dptrace.trainers.parts.models import Cifar10
+
+    training, validation = Cifar10(str(write_binary(tmp_path))), Cifar10(str(tmp_path), validation=True)
+    x, y = training[3:5]
+
+    assert (20, 4) == (len(training), len(validation))
+    assert (2, 3, 32, 32) == x.shape
+    assert [3, 0] == y.tolist()
+    assert pytest.approx([3 / 255, 10 / 255]) == x[:, 0, 0, 0].tolist()
+    assert torch.equal(x.flip(0), training[np.array([4, 3])][0])
+
+
+def test_made_up_images_are_the_same_on_every_rank_and_new_in_validation() -> None:
+    """A row does not depend on the slice that it comes in; validation uses no training image."""
+    from dptrace.trainers.parts.models import SyntheticImages
+
+    training, validation = SyntheticImages(1), SyntheticImages(1, validation=True)
+
+    assert torch.equal(training[2:6][0][1], training[3:4][0][0])
+    assert torch.equal(training[np.array([9, 3])][0][1], training[3:4][0][0])
+    assert not torch.equal(training[0:1][0], validation[0:1][0])
+    assert torch.equal(training.patterns, validation.patterns)

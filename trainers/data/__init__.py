@@ -1,1 +1,0 @@
-"""Which samples the ranks train on, and in which order."""

@@ -1,1 +1,0 @@
-"""Gradients in fewer bytes: encodings, and the hook of DDP that averages them."""

@@ -1,1 +1,0 @@
-"""The models that trainers train, each with its data, and their names."""
