@@ -13,8 +13,8 @@ from pathlib import Path
 from rich.console import Console
 
 import dptrace
-from dptrace.commands.planning.picture import chart_of
-from dptrace.commands.planning.recorded_step import predict_recording
+from dptrace.commands.plan_options import chart_of
+from dptrace.commands.recorded_plan import predict_recording
 from dptrace.simulate.catalog import explain, settings_of
 from dptrace.viewers.base.svg_renderer import svg
 from dptrace.viewers.explain import page as explain_page

@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.commands.shared.answer import Answer, Destination, answer_options
-from dptrace.commands.shared.options import Selection, gains_option, opening_options, run_options
-from dptrace.commands.shared.output import print_hint, print_notes, quoted_paths
-from dptrace.commands.shared.progress import progress
-from dptrace.commands.shared.reading import GAINS_HINT, gains_wanted, open_with_progress, with_gains
-from dptrace.commands.shared.snapshots import snapshot_answer, snapshots_in
-from dptrace.commands.shared.workload_options import WORKLOAD_OPTIONS, with_workload, workload_options
+from dptrace.commands.shared.options import (
+    WORKLOAD_OPTIONS,
+    Selection,
+    gains_option,
+    opening_options,
+    run_options,
+    with_workload,
+    workload_options,
+)
+from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_paths
+from dptrace.commands.shared.reading import (
+    GAINS_HINT,
+    gains_wanted,
+    open_with_progress,
+    snapshot_answer,
+    snapshots_in,
+    with_gains,
+)
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 

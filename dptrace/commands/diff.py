@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file
-from dptrace.commands.shared.options import RenamedOption, reading_options, verbosity_options
+from dptrace.commands.shared.options import (
+    RenamedOption,
+    reading_options,
+    verbosity_options,
+    with_workload,
+    workload_options,
+)
 from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, quoted_paths
-from dptrace.commands.shared.reading import open_with_progress
-from dptrace.commands.shared.sides import SideOptions, SidesCommand, side_options
-from dptrace.commands.shared.workload_options import with_workload, workload_options
+from dptrace.commands.shared.reading import SideOptions, SidesCommand, open_with_progress, side_options
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.commands.shared.options import Selection, Toggle, force_option, opening_options, run_options
-from dptrace.commands.shared.output import OutputFile, print_hint, print_notes
-from dptrace.commands.shared.progress import progress
+from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, progress
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.core.files import atomic_write, check_output
 from dptrace.core.units import byte_size, plural, sanitize

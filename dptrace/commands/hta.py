@@ -12,8 +12,7 @@ import click
 from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file
 from dptrace.commands.shared.numbers import NumberType, Whole
 from dptrace.commands.shared.options import RenamedOption, group, quiet_option, strict_option
-from dptrace.commands.shared.output import OutputFile, print_hint, print_notes
-from dptrace.commands.shared.progress import progress
+from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, progress
 from dptrace.core.patterns import compiled
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError

@@ -9,10 +9,9 @@ import click
 
 from dptrace.commands.shared.answer import Answer, Destination, answer_options
 from dptrace.commands.shared.numbers import Amount, Whole
-from dptrace.commands.shared.options import Selection, gains_option, opening_options, run_options
+from dptrace.commands.shared.options import Selection, gains_option, opening_options, run_options, with_workload
 from dptrace.commands.shared.output import print_notes
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
-from dptrace.commands.shared.workload_options import with_workload
 from dptrace.core.numbers import AMOUNT
 from dptrace.core.patterns import compiled
 from dptrace.errors import UsageError

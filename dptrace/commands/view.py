@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.shared.figure_options import FigureOptions, figure_options
 from dptrace.commands.shared.options import Selection, force_option, gains_option, opening_options, run_options
 from dptrace.commands.shared.output import OutputFile, console, quoted_paths
 from dptrace.commands.shared.pages import file_stem, write_page
-from dptrace.commands.shared.picture_options import PictureOptions, picture_options
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
-from dptrace.commands.shared.serve_options import ServeOptions, open_browser, serve_options
+from dptrace.commands.shared.view_options import (
+    FigureOptions,
+    PictureOptions,
+    ServeOptions,
+    figure_options,
+    open_browser,
+    picture_options,
+    serve_options,
+)
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
 from dptrace.readers.source import is_url

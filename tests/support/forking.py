@@ -43,7 +43,7 @@ _PRELOADED = (
     "torch.distributed.pipelining",
     "torch.profiler",
     "numpy",
-    "dptrace.commands.recording.record",
+    "dptrace.commands.record",
     "dptrace.record.recording",
     "dptrace.record.launch.launcher",
     "dptrace.trainers.parts.task",

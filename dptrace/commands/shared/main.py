@@ -43,14 +43,6 @@ COMMANDS = {
 }
 """Verbs with their one-line help, listed here so that ``--help`` imports none of them."""
 
-_FOLDERS = {
-    "record": "recording",
-    **dict.fromkeys(("bench", "sweep", "links"), "measuring"),
-    **dict.fromkeys(("advise", "explain", "memory", "predict"), "planning"),
-    **dict.fromkeys(("critical-path", "whatif"), "replaying"),
-}
-"""Folders below ``dptrace.commands`` of the verbs that have one."""
-
 ENVIRONMENT = {
     "DPTRACE_CACHE": "Cache folder [default: see dptrace cache].",
     "DPTRACE_GZIP_LIMIT": "Factor by which a gzip file may grow when unpacked [200]; 0: no limit.",
@@ -90,8 +82,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        place = ".".join(filter(None, (_FOLDERS.get(name), name.replace("-", "_"))))
-        command = importlib.import_module(f"dptrace.commands.{place}").command
+
+        command = importlib.import_module(f"dptrace.commands.{name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

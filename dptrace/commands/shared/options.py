@@ -5,17 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.numbers import Whole
+from dptrace.commands.shared.numbers import Amount, Whole
 from dptrace.commands.shared.output import NORMAL, QUIET, VERBOSE
+from dptrace.core.numbers import AMOUNT
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 from dptrace.run.selection import ranks_of, steps_of
 
+if TYPE_CHECKING:
+    from dptrace.run.run import Run
+
 __all__ = [
+    "WORKLOAD_OPTIONS",
     "RenamedOption",
     "Selection",
     "Toggle",
@@ -35,7 +40,10 @@ __all__ = [
     "selection_options",
     "strict_option",
     "verbosity_options",
+    "with_workload",
+    "workload_options",
 ]
+
 
 Decorator = Callable[[Any], Any]
 """Adds options to the function below it."""
@@ -194,3 +202,31 @@ selection_options = group(
 
 run_options = group(run_argument, selection_options)
 opening_options = group(reading_options, verbosity_options)
+
+
+# Options on what a step computes, where run.json does not say it: parameters, tokens, samples, and the GPU's peak.
+
+
+WORKLOAD_OPTIONS = ("parameters", "tokens", "samples", "peak_tflops")
+"""The names of the arguments that :data:`workload_options` passes."""
+
+
+_AMOUNT = Amount(AMOUNT)
+workload_options = group(
+    click.option("--params", "parameters", type=_AMOUNT, metavar="N", help="Parameters of the whole model, like 7B."),
+    click.option("--tokens", type=_AMOUNT, metavar="N", help="Tokens of one step, over all ranks, like 4M."),
+    click.option("--samples", type=_AMOUNT, metavar="N", help="Samples of one step, over all ranks."),
+    click.option("--peak-tflops", type=_AMOUNT, metavar="N", help="Dense peak of one GPU in TFLOP/s, for MFU."),
+)
+"""--params, --tokens, --samples and --peak-tflops."""
+
+
+def with_workload(run: Run, **values: float | None) -> Run:
+    """Return the run with what the options say of a step: any of WORKLOAD_OPTIONS."""
+    if all(value is None for value in values.values()):
+        return run
+    from dataclasses import replace
+
+    from dptrace.run.utilization import Workload
+
+    return replace(run, workload=Workload(**values))

@@ -6,7 +6,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
 from numbers import Number
 from pathlib import Path
@@ -33,10 +35,12 @@ __all__ = [
     "print_hint",
     "print_notes",
     "print_written",
+    "progress",
     "quoted_paths",
     "tables_text",
     "write_text",
 ]
+
 
 QUIET, NORMAL, VERBOSE = "quiet", "normal", "verbose"
 
@@ -168,3 +172,42 @@ def quoted_paths(paths: Sequence[str]) -> str:
 
     reread = all(path != "-" and not path.startswith(("/dev/fd/", "/proc/self/fd/")) for path in paths)
     return shlex.join(map(redact, paths)) if reread else "RUN"
+
+
+# Progress bars on stderr, and how much a command prints besides its answer.
+
+
+_DELAY_S = 1.0
+"""Seconds after which a silent command begins to show its progress."""
+
+
+@contextmanager
+def progress(verb: str, verbosity: str = NORMAL, measured: bool = True) -> Iterator[Callable[[float, str], None]]:
+    """Show a progress bar with the elapsed and the remaining time; nothing where stderr is not a terminal.
+
+    Yields a function to call with the fraction done and what is under way.
+
+    Args:
+        measured: whether the fraction is known; without, only a spinner and the elapsed time are shown.
+    """
+    if verbosity != NORMAL or not sys.stderr.isatty():
+        yield lambda done, what: None
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    what = TextColumn("{task.description}", markup=False)
+    bars = (BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (SpinnerColumn(), TextColumn(verb), *(bars if measured else (TimeElapsedColumn(),)), what)
+    # The remaining time is estimated from all that is done: a part may take minutes.
+    bar = Progress(*columns, console=console(stderr=True), transient=True, speed_estimate_period=86_400)
+    task = bar.add_task("", total=1.0)
+    # On a timer: while one large file is read, nothing calls back.
+    timer = threading.Timer(_DELAY_S, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda done, what: bar.update(task, completed=done, description=what)
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()

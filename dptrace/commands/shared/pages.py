@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from dptrace.commands.shared.output import print_written, write_text
-from dptrace.commands.shared.progress import progress
+from dptrace.commands.shared.output import print_written, progress, write_text
 from dptrace.core.files import atomic_write
 from dptrace.readers.source import is_url, last_part, redact
 

@@ -85,7 +85,7 @@ class Option:
 
     group: str
     """The heading under which --help-trainers lists it: a key of ``_TRAINER_HEADINGS`` in
-    dptrace.commands.recording.help."""
+    dptrace.commands.record."""
     help: str
     type: Callable[[str], Any] = str
     """How to read its text; ``bool`` for a flag, which is ``--no-…`` too if its default is true. A ValueError says why

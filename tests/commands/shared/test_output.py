@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import time
@@ -13,6 +14,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from dptrace.commands.shared import output as module
 from dptrace.commands.shared.main import cli
 from dptrace.commands.shared.output import (
     NORMAL,
@@ -23,6 +25,7 @@ from dptrace.commands.shared.output import (
     json_text,
     print_hint,
     print_notes,
+    progress,
     quoted_paths,
     tables_text,
 )
@@ -139,3 +142,41 @@ def test_a_file_holds_what_its_name_says(line: str, tmp_path: Path, monkeypatch:
 
     assert (2, []) == (done.exit_code, list(tmp_path.iterdir())), done.output
     assert line.split()[-1] in done.output
+
+
+# Progress on stderr.
+
+
+class Terminal(io.StringIO):
+    """A stream that calls itself a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_silent_where_stderr_is_not_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Piped or logged, no bar is drawn however long it takes."""
+    with progress("Reading") as show:
+        show(0.5, "a file")
+
+    assert ("", "") == tuple(capsys.readouterr())
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_terminal_shows_elapsed_and_remaining_time(measured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remaining time only where the fraction is known; nothing with --quiet."""
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(module, "_DELAY_S", 0.0)
+    with progress("Reading", QUIET) as show:
+        show(0.5, "a file")
+    assert "" == stream.getvalue()
+
+    with progress("Reading", measured=measured) as show:
+        show(0.5, "a file")
+        while "a file" not in stream.getvalue():
+            pass
+    assert "Reading" in stream.getvalue()
+    assert measured == ("left" in stream.getvalue())

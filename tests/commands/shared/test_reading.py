@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from dptrace.commands.shared.main import cli
 from dptrace.commands.shared.options import Selection
 from dptrace.commands.shared.output import VERBOSE
-from dptrace.commands.shared.reading import open_with_progress
+from dptrace.commands.shared.reading import SideOptions, SidesCommand, open_with_progress, side_options
+from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.memory_files import GOLDEN
+from tests.support.snapshot_files import SNAPSHOT
 
 
 def test_files_are_listed_and_the_selection_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,3 +38,105 @@ def test_impossible_paths_are_errors(path: str) -> None:
 
     assert result.exit_code in (1, 2)
     assert "Error" in result.output
+
+
+# The arguments of two sides.
+
+
+@click.command(cls=SidesCommand)
+@side_options
+@click.option("--flag", is_flag=True)
+def command(sides: SideOptions, flag: bool) -> None:
+    chosen = [selection.steps for selection in sides.selections]
+    click.echo(json.dumps([sides.before, sides.after, sides.arguments, chosen, flag]))
+
+
+def parsed(*arguments: str) -> Any:
+    result = CliRunner().invoke(command, arguments)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "before", "after"),
+    [
+        (("a", "b"), ["a"], ["b"]),
+        (("--before", "a", "--after", "b"), ["a"], ["b"]),
+        (("--before", "a", "b", "--flag", "--after", "c", "d", "e"), ["a", "b"], ["c", "d", "e"]),
+        (("--after", "c", "--before", "a", "b"), ["a", "b"], ["c"]),
+        (("--before", "a", "--before", "b", "--after", "c"), ["a", "b"], ["c"]),
+    ],
+)
+def test_sides_are_what_the_options_list(arguments: tuple[str, ...], before: list[str], after: list[str]) -> None:
+    """All arguments up to the next option; the order of the options does not matter."""
+    found = parsed(*arguments)
+
+    assert [before, after] == found[:2]
+    assert ("--flag" in arguments) == found[4]
+    assert found[:2] == parsed(*found[2])[:2]
+
+
+def test_steps_are_chosen_for_each_side() -> None:
+    """Or with --steps for both."""
+    assert [[4, 9], [10, 15]] == parsed("a", "a", "--before-steps", "4:9", "--after-steps", "10:15")[3]
+    assert [[4, 9], None] == parsed("a", "b", "--before-steps", "4:9")[3]
+    assert [[3, 3], [3, 3]] == parsed("a", "b", "--steps", "3")[3]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("a",),
+        ("--before", "a"),
+        ("a", "--before", "b", "--after", "c"),
+        ("--before", "a", "./a", "--after", "b"),
+        ("--before", "a", "b", "--after", "b"),
+        ("a", "a", "--before-steps", "4:9"),
+        ("a", "a", "--before-steps", "4:9", "--after-steps", "9:12"),
+    ],
+)
+def test_sides_that_make_no_comparison_are_refused(arguments: tuple[str, ...]) -> None:
+    """A missing side, a recording given twice, and the same steps on both sides."""
+    with pytest.raises(UsageError):
+        parsed(*arguments)
+
+
+# Memory snapshots on the command line.
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    (tmp_path / "snapshot.json").write_text(json.dumps(SNAPSHOT))
+    return str(tmp_path / "snapshot.json")
+
+
+def test_analyze_memory_takes_a_snapshot_for_a_run(path: str) -> None:
+    """As tables, and as JSON with the same figures."""
+    tables, data = (CliRunner().invoke(cli, ["analyze", "--memory", *form, path]) for form in ([], ["--json"]))
+
+    assert "fragmentation" in tables.stdout
+    [snapshot] = json.loads(data.stdout)["snapshots"]
+    assert [512, 0] == [device["inactive_split_bytes"] for device in snapshot["devices"]]
+
+
+@pytest.mark.parametrize("other", [["--steps", "4"], ["--ranks", "0"], ["--csv"]])
+def test_options_of_a_run_are_refused(path: str, other: list[str]) -> None:
+    """A snapshot has no steps, ranks or rows."""
+    assert 2 == CliRunner().invoke(cli, ["analyze", "--memory", *other, path]).exit_code
+
+
+def test_a_snapshot_is_never_overwritten(path: str) -> None:
+    """Not even with --force: it is the input."""
+    result = CliRunner().invoke(cli, ["analyze", "--memory", path, "--json", "-o", path, "--force"])
+
+    assert 2 == result.exit_code
+    assert SNAPSHOT == json.loads(Path(path).read_text())
+
+
+def test_several_files_must_be_snapshots(path: str) -> None:
+    """The file that is none is named."""
+    result = CliRunner().invoke(cli, ["analyze", "--memory", path, str(GOLDEN / "run.json")])
+
+    assert 1 == result.exit_code
+    assert "run.json" in result.stderr

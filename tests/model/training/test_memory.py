@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.commands.planning.recording import trainer_shape
+from dptrace.commands.recorded_plan import trainer_shape
 from dptrace.model.planning.recorded import perceptron_activations
 from dptrace.model.training.layout import Layout, strategy_layout
 from dptrace.model.training.memory import (

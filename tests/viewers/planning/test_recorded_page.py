@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.commands.planning.recorded_step import predict_recording
+from dptrace.commands.recorded_plan import predict_recording
 from dptrace.load.open import open_run
 from dptrace.viewers.planning.recorded_page import document
 from tests.support.browser import browser_test, chromium, open_page

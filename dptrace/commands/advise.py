@@ -1,0 +1,106 @@
+"""``dptrace advise``: which way to train, and what to change, with what each gains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dptrace.commands.plan_options import chart_of, page_of, plan_of, plan_options
+from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.options import (
+    Selection,
+    given_options,
+    reading_options,
+    selection_options,
+    verbosity_options,
+)
+from dptrace.commands.shared.output import print_notes
+from dptrace.errors import UsageError
+from dptrace.load.options import ReadOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+_EXAMPLES = """\b
+Examples:
+  dptrace advise --params 70B --gpus 64 --seq 4096 --batch 512   # what fits, is fastest, is to change
+  dptrace advise --params 7B --gpus 8 --gpu a100-40 --link nvlink3 --all
+  dptrace advise --params 7B --gpus 8 --strategy ddp             # the checklists for your own plan
+  dptrace advise --params 70B --gpus 64 -o advice.html           # a page: steps and memory side by side
+  dptrace advise runs/ddp                                        # a recording: findings and replays
+"""
+_ALL = "Show every plan and item, the sources of rules, and how gains were computed."
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("run", metavar="[RUN]", required=False, type=click.Path())
+@plan_options
+@selection_options
+@reading_options
+@click.option("--all", "every", is_flag=True, help=_ALL)
+@answer_options("html", "svg", "png")
+@verbosity_options
+def command(
+    run: str | None,
+    links: Path | None,
+    selection: Selection,
+    read_options: ReadOptions,
+    every: bool,
+    to: Destination,
+    verbosity: str,
+    **described: Any,
+) -> None:
+    """Choose a way to train, and what to change: the field's rules of thumb with the numbers that decide.
+
+    For a description (the options of dptrace predict), all combinations of data, tensor, pipeline and expert
+    parallelism, sharding, recomputation and micro-batches are compared: what fits, how long a step takes, and why the
+    others lose.
+    The checklists then say what each change gains; with --strategy they are about that plan. For a recording, dptrace
+    says what limits its step and what to change, with gains from its findings and from replays.
+    """
+    if run is not None:
+        if to.form in ("html", "svg", "png"):
+            raise UsageError(f"{to.output}: the advice on a recording is tables; name the file .txt, .md or .json.")
+        content = _recorded(run, {*described, "links"}, selection, read_options, verbosity)
+    else:
+        from dptrace.model.planning.advice_report import advice_report
+
+        content = advice_report(plan_of(described, links))
+    to.write(
+        Answer(
+            lambda console: _print(content, every, console),
+            lambda: content,
+            page=lambda: page_of(content),
+            chart=lambda: chart_of(content),
+        )
+    )
+    print_notes(content["assumptions"])
+
+
+def _recorded(
+    run: str, described: set[str], selection: Selection, read_options: ReadOptions, verbosity: str
+) -> dict[str, Any]:
+    if extra := sorted(given_options() & described):
+        raise UsageError(f"--{extra[0].replace('_', '-')} describes a training; a recording describes itself.")
+    from dptrace.commands.shared.output import progress
+    from dptrace.commands.shared.reading import open_with_progress
+    from dptrace.replay.advice import recorded_advice
+
+    opened = open_with_progress((run,), read_options, verbosity, selection)
+    with progress("Replaying", verbosity) as show:
+        return recorded_advice(opened, lambda fraction: show(fraction, ""))
+
+
+def _print(content: dict[str, Any], every: bool, console: Console) -> None:
+    from dptrace.viewers.base.table import print_text_table
+    from dptrace.viewers.planning.advise_table import advise_facts, advise_tables, recommendation
+
+    said = [*advise_facts(content), *(recommendation(content) if "candidates" in content else [])]
+    for line in said:
+        console.print(line, markup=False)
+    for title, table in advise_tables(content, every):
+        console.print()
+        print_text_table(table, title, console)

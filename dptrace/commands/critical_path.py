@@ -1,0 +1,73 @@
+"""``dptrace critical-path``: what sets the length of a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.numbers import Whole
+from dptrace.commands.shared.options import opening_options, run_argument
+from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_paths
+from dptrace.commands.shared.reading import open_with_progress
+from dptrace.errors import UsageError
+from dptrace.load.options import ReadOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@click.command()
+@run_argument
+@click.option("--step", type=Whole(0), metavar="N", help="Number of the step. [the one of median length]")
+@click.option("--all", "every", is_flag=True, help="Print every piece of the chain.")
+@answer_options("html", csv="Print CSV: by default a row for each kernel of the step.")
+@click.option("--by", type=click.Choice(("kernel", "module")), help="What a row of --csv stands for. [kernel]")
+@opening_options
+def command(
+    paths: tuple[str, ...],
+    step: int | None,
+    every: bool,
+    to: Destination,
+    by: str | None,
+    read_options: ReadOptions,
+    verbosity: str,
+) -> None:
+    """Find the chain of kernels, collectives, launches and host gaps that sets the length of a step of RUN.
+
+    The chain goes from the end of the step before to the end of the step, across ranks, without a gap: only what lies
+    on it can make the step shorter. For what takes most of it, the run is replayed with 10 % less time, since
+    another chain may be nearly as long. --csv lists how much longer each kernel of the step could take without
+    delaying its end, and with --by module the time on the chain by module, if the trace has modules.
+    -o FILE.html draws the chain on the step's Gantt chart.
+
+    \b
+    Examples:
+      dptrace critical-path runs/ddp
+      dptrace critical-path runs/ddp --step 12 --all
+      dptrace critical-path runs/ddp --csv -o slack.csv
+      dptrace critical-path runs/ddp --step 12 -o path.html
+    """
+    if by is not None and to.form != "csv":
+        raise UsageError(
+            "--by chooses the rows of --csv: add --csv. Text and --json have modules where the trace does."
+        )
+    run = open_with_progress(paths, read_options, verbosity)
+    with progress("Replaying", verbosity, measured=False):
+        path = run.critical_path(None if step is None else f"ProfilerStep#{step}")
+
+    def tables(console: Console) -> None:
+        from dptrace.viewers.terminal.replay.critical_path import print_critical_path
+
+        print_critical_path(path, console, every)
+
+    def page() -> str:
+        from dptrace.viewers.gantt.page.critical_path import step_document
+
+        return step_document(run, path)
+
+    to.write(Answer(tables, path.to_dict, path.modules if by == "module" else path.kernels, page))
+    print_notes(run.notes)
+    if to.on_terminal:
+        print_hint(f"Next: dptrace whatif {quoted_paths(paths)}", verbosity)

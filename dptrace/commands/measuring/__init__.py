@@ -1,1 +1,0 @@
-"""The verbs that train or measure in order to compare: benchmarks, sweeps and links."""

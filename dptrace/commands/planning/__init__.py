@@ -1,1 +1,0 @@
-"""Verbs that compute from a description instead of a recording."""

@@ -1,0 +1,132 @@
+"""``dptrace predict``: the time of a step on any number of GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dptrace.commands.plan_options import chart_of, page_of, plan_of, plan_options
+from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.numbers import Amount, NumberType
+from dptrace.commands.shared.options import (
+    Selection,
+    given_options,
+    reading_options,
+    selection_options,
+    verbosity_options,
+)
+from dptrace.commands.shared.output import print_notes
+from dptrace.errors import UsageError
+from dptrace.load.options import ReadOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+_EXAMPLES = """\b
+Examples:
+  dptrace predict --params 7e9 --gpus 8 --gpu h100 --link nvlink4 --strategy ddp
+  dptrace predict --params 70B --gpus 64 --seq 4096 --batch 512    # each strategy: what fits, is fastest
+  dptrace predict --params 70B --gpus 64 --strategy 3d --tp 8 --pp 2 --json
+  dptrace predict --params 7e9 --gpus 64 -o plan.html              # a page with sliders that recompute it
+  dptrace predict --bytes 208MB --gpus 4 --link 5us:25GB/s         # one message, by each collective
+  dptrace predict runs/ddp                                         # a recording, on 1 to 1,024 ranks
+  dptrace predict runs/ddp -o roofline.html                        # its steps on the communication roofline
+"""
+_BYTES = "Instead of a training, one message by every collective: 208MB (of 10⁶ bytes)."
+_GAMMA = "Picoseconds to add a byte, with --bytes. [0; of --links as measured]"
+_DESCRIBED = ("tokens", "links", "message_bytes", "gamma")
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("run", metavar="[RUN]", required=False, type=click.Path())
+@plan_options
+@click.option("--bytes", "message_bytes", type=Amount(), metavar="SIZE", help=_BYTES)
+@click.option("--gamma", type=NumberType(), metavar="PS", help=_GAMMA)
+@click.option("--tokens", type=Amount(), metavar="N", help="Tokens to train on: adds the days that it takes.")
+@selection_options
+@reading_options
+@answer_options("html", "svg", "png")
+@verbosity_options
+def command(
+    run: str | None,
+    links: Path | None,
+    message_bytes: float | None,
+    gamma: float | None,
+    tokens: float | None,
+    selection: Selection,
+    read_options: ReadOptions,
+    to: Destination,
+    verbosity: str,
+    **described: Any,
+) -> None:
+    """Predict a training step: computation, communication, what is exposed, throughput, and scaling to 1,024 GPUs.
+
+    Without --strategy, each strategy is compared by itself, and its degrees, the micro-batch and recomputation chosen:
+    the fastest plan that fits into the GPUs is shown. dptrace advise compares combinations of strategies, too.
+    With the folder of a recorded data-parallel training, its own times are predicted for other numbers of ranks. The
+    assumptions are printed with it; docs/guides/plan.md compares predictions with published measurements.
+    """
+    if run is not None:
+        content = _recorded(run, {*described, *_DESCRIBED}, selection, read_options, verbosity)
+    elif message_bytes is not None:
+        from dptrace.commands.plan_options import predict_message
+
+        content = predict_message(described, links, message_bytes, gamma)
+    else:
+        if gamma is not None:
+            raise UsageError(f"--gamma {gamma:g}: is for one message; add --bytes.")
+        from dptrace.model.planning.predict_report import predict_report
+
+        content = predict_report(plan_of(described, links), tokens, live=to.form == "html")
+    to.write(
+        Answer(
+            lambda console: (_print_recorded if "recorded" in content else _print)(content, console),
+            lambda: content,
+            page=lambda: page_of(content),
+            chart=lambda: chart_of(content),
+        )
+    )
+    print_notes(content.get("assumptions", ()))
+
+
+def _recorded(
+    run: str, described: set[str], selection: Selection, read_options: ReadOptions, verbosity: str
+) -> dict[str, Any]:
+    from dptrace.commands.recorded_plan import predict_recording
+    from dptrace.commands.shared.reading import open_with_progress
+
+    if extra := sorted(given_options() & described):
+        name = extra[0].removeprefix("message_").replace("_", "-")
+        raise UsageError(f"--{name} describes a training; a recording describes itself.")
+    read_options = replace(read_options, figures_only=selection.steps is None)
+    return predict_recording(open_with_progress((run,), read_options, verbosity, selection), run)
+
+
+def _print_recorded(content: dict[str, Any], console: Console) -> None:
+    from dptrace.viewers.base.table import print_text_table
+    from dptrace.viewers.planning import predict_table
+
+    console.print(predict_table.recorded_step_sentence(content), markup=False)
+    if roofline := predict_table.recorded_roofline_sentence(content):
+        console.print(roofline, markup=False)
+        if len(content["roofline"]["levels"]) > 1:
+            print_text_table(predict_table.recorded_roofline_table(content), "Communication roofline by link", console)
+    print_text_table(predict_table.recorded_scaling_table(content), "On other numbers of ranks", console)
+
+
+def _print(content: dict[str, Any], console: Console) -> None:
+    from dptrace.viewers.base.table import print_text_table
+    from dptrace.viewers.planning import message_table, predict_table
+
+    of_message = content["kind"] == "message_costs"
+    facts = message_table.message_facts if of_message else predict_table.predict_facts
+    tables = message_table.message_tables if of_message else predict_table.predict_tables
+    for line in facts(content):
+        console.print(line, markup=False)
+    for title, table in tables(content):
+        console.print()
+        print_text_table(table, title, console)

@@ -1,0 +1,170 @@
+"""The options of ``dptrace record`` that say when to record, for how long, and how much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dptrace.commands.shared.numbers import NumberType, Whole
+from dptrace.errors import UsageError
+from dptrace.record.launch.monitor import request_window
+from dptrace.record.options.catalog import TrainerOptions
+from dptrace.record.run_folder import RunFolder
+
+__all__ = ["WINDOW_OPTIONS", "attach", "check_windows", "window_options", "window_settings"]
+
+
+_TIMEOUT_S = 1800
+_SECONDS = 1e9
+
+_OPTIONS = (
+    click.option(
+        "--duration",
+        type=NumberType(above=0, most=_SECONDS),
+        metavar="S",
+        help="Record about S seconds instead of --steps.",
+    ),
+    click.option("--stop", is_flag=True, help="End the training after the recording; by default, it continues."),
+    click.option("--repeat", type=Whole(1), default=1, metavar="N", help="Record N runs: NAME, NAME-2 ..."),
+    click.option(
+        "--every",
+        type=Whole(1),
+        metavar="N",
+        help="With --repeat: steps from the start of one run to the next.",
+    ),
+    click.option(
+        "--trigger",
+        metavar="FILE|SIGUSR2",
+        help="Record only when FILE appears, which is then deleted, or on the signal.",
+    ),
+    click.option("--attach", metavar="RUN", help="Ask a running dptrace record -o RUN to record now, and return."),
+    click.option(
+        "--use-script-profiler",
+        is_flag=True,
+        help="Record with the script's own torch.profiler: its first trace becomes the run.",
+    ),
+    click.option("--light", is_flag=True, help="Record kernels and communication only: no operators, no shapes."),
+    click.option("--shapes", is_flag=True, help="Record shapes on GPUs, too, for the FLOPs in dptrace kernels."),
+    click.option("--memory", is_flag=True, help="Also record each allocation and free, for dptrace analyze --memory."),
+    click.option("--modules", is_flag=True, help="Mark each module's forward, so that dptrace kernels shows layers."),
+    click.option(
+        "--timeout",
+        type=NumberType(0, _SECONDS),
+        default=_TIMEOUT_S,
+        show_default=True,
+        metavar="S",
+        help="End a job in which a rank makes no step for S seconds; 0 sets no limit.",
+    ),
+)
+WINDOW_OPTIONS = (
+    *("duration", "stop", "repeat", "every", "trigger", "attach", "use_script_profiler", "timeout"),
+    *("light", "shapes", "memory", "modules"),
+)
+_NEEDS_OPERATORS = {
+    "modules": "finds a module's backward by its operators",
+    "shapes": "records the inputs of operators",
+}
+_FOR_SCRIPTS = ("duration", "stop", "every", "trigger")
+
+
+def window_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def check_windows(mode: str | None, options: dict[str, Any]) -> None:
+    """Check that the options can be combined.
+
+    Raises:
+        UsageError: they cannot; the message says which.
+    """
+    if mode is not None and (given := [name for name in _FOR_SCRIPTS if options[name]] + _repeated(options)):
+        raise UsageError(f"--{given[0]} is for a script of your own: a trainer of dptrace ends when it is recorded.")
+    if options["use_script_profiler"]:
+        _check_script_profiler(mode, options)
+    _check_numbers(options)
+    _check_light(options)
+    if options["duration"] is not None and options["steps"] is not None:
+        raise UsageError("Choose one of --steps and --duration.")
+    if options["trigger"] is not None and (given := [name for name in ("wait",) if options[name] is not None]):
+        raise UsageError(f"--{given[0]} counts steps from the beginning; with --trigger, recording begins on demand.")
+    if options["trigger"] is not None and (options["every"] or _repeated(options)):
+        raise UsageError("--trigger records on demand, as often as you ask: leave --repeat and --every out.")
+    if options["every"] is not None and options["repeat"] < 2:
+        raise UsageError("--every is the distance between several recordings: add --repeat N.")
+    if options["repeat"] > 1 and options["every"] is None:
+        raise UsageError("--repeat needs --every N: the steps from the start of one recording to that of the next.")
+    if options["stop"] and options["trigger"] is not None:
+        raise UsageError("--stop ends the training after the recording; with --trigger, another one may follow.")
+
+
+def _check_script_profiler(mode: str | None, options: dict[str, Any]) -> None:
+    """Refuse options that set dptrace's profiler where the script's own is used."""
+    if mode is not None:
+        raise UsageError("--use-script-profiler is for a script that uses torch.profiler; a --mode has no profiler.")
+    names = ("steps", "warmup", "wait", "duration", "trigger", "light", "shapes", "memory", "modules")
+    given = [name for name in names if options[name]]
+    for name in given + _repeated(options):
+        raise UsageError(
+            f"--{name} is for dptrace's profiler; with --use-script-profiler, the schedule in the script decides."
+        )
+
+
+def _check_light(options: dict[str, Any]) -> None:
+    for name, why in _NEEDS_OPERATORS.items():
+        if options[name] and options["light"]:
+            raise UsageError(f"--{name} {why}, which --light leaves out; choose one.")
+
+
+def _check_numbers(options: dict[str, Any]) -> None:
+    defaults = TrainerOptions()
+    warmup = defaults.warmup if options["warmup"] is None else options["warmup"]
+    steps = defaults.steps if options["steps"] is None else options["steps"]
+    if options["every"] is not None and options["duration"] is None and options["every"] < warmup + steps:
+        raise UsageError(f"--every {options['every']}: one recording takes {warmup + steps} steps with its warm-up.")
+    trigger = options["trigger"]
+    if trigger is not None and (not trigger or (trigger.startswith("SIG") and trigger != "SIGUSR2")):
+        raise UsageError(f"--trigger {trigger}: give SIGUSR2, or the name of a file.")
+
+
+def _repeated(options: dict[str, Any]) -> list[str]:
+    return ["repeat"] if options["repeat"] > 1 else []
+
+
+def window_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``Launch`` that the options stand for."""
+    return {
+        "schedule": {
+            "steps": options["steps"],
+            "warmup": options["warmup"],
+            "wait": options["wait"],
+            "duration_s": options["duration"],
+            "every": options["every"] or 0,
+            "light": options["light"],
+            "memory": options["memory"],
+            "modules": options["modules"],
+            "shapes": options["shapes"],
+        },
+        "repeat": options["repeat"],
+        "stop": options["stop"],
+        "trigger": options["trigger"],
+        "use_script_profiler": options["use_script_profiler"],
+        "timeout_s": options["timeout"] or None,
+    }
+
+
+def attach(run: str, mode: str | None, script: tuple[str, ...]) -> None:
+    """Ask the ``dptrace record`` that writes to *run* for a recording.
+
+    Raises:
+        UsageError: something else is given too, or no such job is running.
+    """
+    if mode is not None or script:
+        raise UsageError("--attach asks a job that is running; leave --mode and the script out.")
+    request_window(RunFolder(Path(run)))
+    click.echo(f"Asked for a recording: it will be in {run} or, if that is taken, in {run}-2, {run}-3 ...", err=True)

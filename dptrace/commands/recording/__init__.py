@@ -1,1 +1,0 @@
-"""The verbs that record a run, and what only they need."""

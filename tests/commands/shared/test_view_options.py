@@ -1,0 +1,360 @@
+"""``dptrace view --figure``."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import urllib.request
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace.commands.shared.main import cli
+from dptrace.commands.shared.view_options import ServeOptions, parse_size
+from dptrace.errors import UsageError
+from dptrace.viewers.gantt.chart import chart
+from dptrace.viewers.gantt.page import document as page
+from dptrace.viewers.gantt.page import server
+from dptrace.viewers.views.names import NAMES
+from tests.support.browser import browser_test
+from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.synthetic import training_run
+
+RUN = Path(__file__).parents[3] / "traces" / "ddp_cpu_2ranks"
+
+
+def view(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "100"}).invoke(cli, ["view", str(RUN), *map(str, arguments)])
+
+
+def test_an_svg_has_the_chosen_ranks_and_steps(tmp_path: Path) -> None:
+    """One step of all ranks where none are chosen."""
+    whole, part = tmp_path / "whole.svg", tmp_path / "part.svg"
+    written = view("--figure", whole, "--annotate")
+    chosen = view("--figure", part, "--ranks", "1", "--figure-width", 480)
+
+    assert (0, 0) == (written.exit_code, chosen.exit_code), (written.output, chosen.output)
+    assert f"Wrote {whole} (" in written.output
+    assert {"rank 0", "rank 1"} <= set(re.findall(r">(rank \d+)", whole.read_text()))
+    assert {"rank 1"} == set(re.findall(r">(rank \d+)", part.read_text()))
+    assert "480" == ET.fromstring(part.read_text()).get("width")
+
+
+@browser_test
+def test_a_png_is_three_times_as_dense_and_a_pdf_has_one_page(tmp_path: Path) -> None:
+    """The PDF's text is text."""
+    png, pdf = tmp_path / "x.png", tmp_path / "x.pdf"
+
+    assert 0 == view("--figure", png).exit_code
+    assert 0 == view("--figure", pdf).exit_code
+    assert 3 * 640 == struct.unpack(">I", png.read_bytes()[16:20])[0]
+    assert 1 == len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes()))
+    assert b"/Font" in pdf.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (("--annotate",), "add --figure"),
+        (("--figure-width", 500), "add --figure"),
+        (("--figure", "x.gif"), "svg, .pdf or .png"),
+        (("--figure", "x.svg", "--text"), "leave"),
+        (("--figure", "x.svg", "--svg", "y.svg"), "leave"),
+        (("--figure", "x.svg", "--figure-width", 12), "2,000"),
+        (("--figure", "x.svg", "--against", RUN), "leave"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    arguments: tuple[object, ...], advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any work, with what to do instead."""
+    monkeypatch.chdir(tmp_path)
+    refused = view(*arguments)
+
+    assert 2 == refused.exit_code
+    assert advice in " ".join(refused.output.split())
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_figure_is_not_overwritten(tmp_path: Path) -> None:
+    """Without --force."""
+    path = tmp_path / "x.svg"
+    path.write_text("mine")
+
+    assert 2 == view("--figure", path).exit_code
+    assert "mine" == path.read_text()
+    assert 0 == view("--figure", path, "--force").exit_code
+
+
+# ``dptrace view`` with --view, --svg, --png and --size.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "run"
+    place.mkdir()
+    for rank in (0, 1):
+        file = training_step(training_step(KinetoFile(rank=rank, world_size=2), 4, 0), 5, 100)
+        file.write(place / f"r{rank}.json.gz")
+    return place
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "100"}).invoke(cli, ["view", *map(str, arguments)])
+
+
+def test_the_views_are_listed() -> None:
+    """Without a run, each with what it shows; and help names them all."""
+    listed, help_text = run("--view", "list"), run("--help").output
+
+    assert 0 == listed.exit_code, listed.output
+    assert [line.split()[0] for line in listed.output.splitlines()] == list(NAMES)
+    for name, about in NAMES.items():
+        assert about in listed.output
+        assert name in help_text
+
+
+@pytest.mark.parametrize("name", ["new.png", "new.svg", "new.PDF"])
+def test_a_picture_named_as_the_page_is_refused_with_the_option_that_writes_it(name: str) -> None:
+    """Before the run is read, and with the name as it was given."""
+    refused = run("nowhere", "-o", name)
+    option = refused.output.split(" use: ")[-1].split()[0]
+
+    assert 2 == refused.exit_code, refused.output
+    assert f"{option} {name}" in refused.output
+    assert f" {option} PATH" in run("--help").output
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", NAMES)
+def test_every_view_is_a_page_an_svg_and_a_text(name: str, folder: Path, tmp_path: Path) -> None:
+    """Each by its own option."""
+    page, drawn = tmp_path / "x.html", tmp_path / "x.svg"
+    written = run(folder, "--view", name, "-o", page)
+    pictured = run(folder, "--view", name, "--svg", drawn)
+    text = run(folder, "--view", name, "--text")
+
+    assert (0, 0, 0) == (written.exit_code, pictured.exit_code, text.exit_code), (written.output, pictured.output)
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert "svg" in ET.fromstring(drawn.read_text(encoding="utf-8")).tag
+    assert "2 ranks" in drawn.read_text(encoding="utf-8")
+    assert f"Wrote {drawn} (" in pictured.output
+    assert "rank" in text.output or "no communication" in text.output or "find" in text.output.lower()
+
+
+@browser_test
+@pytest.mark.parametrize(("name", "size"), [("gantt", "800x300"), ("breakdown", None)])
+def test_a_png_is_drawn_by_chromium(name: str, size: str | None, folder: Path, tmp_path: Path) -> None:
+    """Of the requested size, else as wide as a slide and as high as needed."""
+    path = tmp_path / "x.png"
+    result = run(folder, "--view", name, "--png", path, *(["--size", size] if size else []))
+    data = path.read_bytes()
+
+    assert 0 == result.exit_code, result.output
+    width, height = struct.unpack(">II", data[16:24])
+    assert ("do not fit every row" in result.output) == bool(size)
+    assert (800, 300) == (width, height) if size else width == 1600
+    assert {"run", "x.png"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_without_chromium_nothing_is_left(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says what to install; exit code 1."""
+    monkeypatch.setenv("CHROMIUM", "/none")
+    result = run(folder, "--png", tmp_path / "x.png")
+
+    assert 1 == result.exit_code
+    assert "--svg" in result.stderr
+    assert {"run"} == {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--view", "pie"], "'gantt', 'summary'"),
+        (["--size", "10x10", "--png", "x.png"], "for example 1600x900"),
+        (["--size", "800x600"], "add --png FILE"),
+        (["--png", "x.jpg"], "name the file .png"),
+        (["--svg", "x.PNG"], "name the file .svg"),
+        (["--svg", "x.svg", "--text"], "leave -o and --text out"),
+        (["--svg", "x.svg", "-o", "x.html"], "leave -o and --text out"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(folder: Path, arguments: list[str], words: str) -> None:
+    """Before anything is read, with what to do."""
+    result = run(folder / "missing", *arguments)
+
+    assert 2 == result.exit_code
+    assert words in result.stderr
+
+
+def test_nothing_is_overwritten_unasked(folder: Path, tmp_path: Path) -> None:
+    """Pictures need --force too."""
+    path = tmp_path / "x.svg"
+    path.write_text("mine")
+
+    assert 2 == run(folder, "--svg", path).exit_code
+    assert "mine" == path.read_text()
+    assert 0 == run(folder, "--svg", path, "--force").exit_code
+
+
+@pytest.mark.parametrize("text", ["", "1600", "1600x", "99999x900", "x900", "1600x100"])
+def test_other_sizes_are_refused(text: str) -> None:
+    """With an example."""
+    with pytest.raises(UsageError, match="1600x900"):
+        parse_size(text)
+
+
+def test_sizes_are_read() -> None:
+    """With an x, or a times sign."""
+    assert (1600, 900) == parse_size("1600x900") == parse_size(" 1600 × 900 ")
+
+
+# ``dptrace view --serve`` as a user runs it.
+
+
+TRACE = Path(__file__).resolve().parents[3] / "traces" / "single_cpu"
+
+
+def serve_option_view(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "100"}).invoke(cli, ["view", *map(str, arguments)])
+
+
+@pytest.fixture
+def served_pages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let servers stop at once, and keep the pages that they serve."""
+    pages: list[str] = []
+
+    def wait(self: server.PageServer) -> None:
+        pages.append(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(self.url).read().decode())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server.PageServer, "wait", wait)
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    return pages
+
+
+@pytest.mark.heavy
+def test_it_serves_until_ctrl_c_and_says_where(served_pages: list[str]) -> None:
+    """The address alone on stdout, exit code 0, no traceback, no file."""
+    result = serve_option_view(TRACE, "--serve", "--no-browser")
+
+    assert 0 == result.exit_code, result.output
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32,}/\n", result.stdout)
+    assert "Ctrl-C" in result.stderr
+    assert "Traceback" not in result.output
+    assert served_pages[0].startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.heavy
+def test_the_index_is_kept_in_the_cache(
+    served_pages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for the same ranks and steps, mapped the next time; none with --no-cache."""
+    monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path))
+
+    def entries() -> dict[str, int]:
+        return {path.name: path.stat().st_ino for path in tmp_path.glob("*.tiles")}
+
+    serve_option_view(TRACE, "--serve", "--no-browser", "--no-cache")
+    assert {} == entries()
+    serve_option_view(TRACE, "--serve", "--no-browser")
+    once = entries()
+    assert 1 == len(once)
+    serve_option_view(TRACE, "--serve", "--no-browser")
+    assert once == entries()
+    serve_option_view(TRACE, "--serve", "--no-browser", "--ranks", "0")
+    assert 2 == len(entries())
+    assert 4 == len(served_pages)
+
+
+@pytest.mark.heavy
+def test_over_ssh_it_gives_the_tunnel(served_pages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line to type, with the port that is served."""
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.9 50000 10.0.0.5 22")
+    result = serve_option_view(TRACE, "--serve", "--no-browser")
+    port = re.search(r":(\d+)/", result.stdout)
+
+    assert port
+    assert re.search(rf"ssh -N -L {port[1]}:127\.0\.0\.1:{port[1]} \S+@10\.0\.0\.5\n", result.stderr)
+
+
+@pytest.mark.heavy
+def test_another_address_is_served_with_a_warning(served_pages: list[str]) -> None:
+    """Only on request; --host and --port request a server too."""
+    result = serve_option_view(TRACE, "--host", "0.0.0.0", "--no-browser", "-q")
+
+    assert 0 == result.exit_code, result.output
+    assert "anyone who has this address" in result.stderr
+    assert "not encrypted" in result.stderr
+    assert "anyone" not in serve_option_view(TRACE, "--serve", "--no-browser").stderr
+
+
+def test_what_is_too_large_for_a_file_is_served(
+    served_pages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unasked where it is to be looked at; where a file is asked for, the refusal names --serve."""
+    monkeypatch.setattr(page, "MAX_INTERVALS", 5)
+    assert 0 == serve_option_view(TRACE, "--no-browser").exit_code
+    assert 1 == len(served_pages)
+    result = serve_option_view(TRACE, "-o", tmp_path / "page.html")
+    assert 1 == result.exit_code
+    assert "--serve" in result.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    "other", [["-o", "x.html"], ["--text"], ["--against", "y"], ["--svg", "x.svg"], ["--view", "heatmap"]]
+)
+@pytest.mark.parametrize("asked", [["--serve"], ["--port", "8000"], ["--host", "::1"]])
+def test_a_server_is_for_the_page_of_one_run(asked: list[str], other: list[str]) -> None:
+    """Refused before anything is read."""
+    result = serve_option_view("missing", *asked, *other)
+
+    assert 2 == result.exit_code
+    assert "Gantt page of one run" in result.stderr
+
+
+def test_nothing_is_served_unasked() -> None:
+    """The options alone decide."""
+    assert not ServeOptions().requested
+    assert ServeOptions(port=1).requested
+    ServeOptions().check(other=True)
+    with pytest.raises(UsageError):
+        ServeOptions(serve_requested=True).check(other=True)
+
+
+@pytest.mark.spawn
+def test_ctrl_c_ends_the_process_quietly() -> None:
+    """A real process, a real signal; a shell that ran pytest in the background would have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    command = [sys.executable, "-m", "dptrace", "view", str(TRACE), "--serve", "--no-browser"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_PROXY": "*"}
+    ) as process:
+        signal.signal(signal.SIGINT, before)
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline().startswith("http://127.0.0.1:")
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+
+    assert 0 == process.returncode
+    assert "Traceback" not in errors
+
+
+def test_a_chart_that_is_made_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large runs take seconds to lay out."""
+    run = training_run(600)
+    gantt_chart = chart(run)
+    monkeypatch.delattr(page, "chart")
+
+    assert "synthetic" in page.document(run, gantt_chart)
+    assert page.served(run, gantt_chart).store.lanes

@@ -1,0 +1,100 @@
+"""`dptrace explain`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace.commands.explain import command
+from dptrace.commands.shared.main import cli
+from tests.support.paths import ROOT
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["explain", *arguments], catch_exceptions=False)
+
+
+def test_the_ring_of_the_workshop() -> None:
+    """GPU workshop: 208 MB over four GPUs, 312 MB sent by each, in six steps."""
+    done = run("ring", "--ranks", "4", "--bytes", "208MB", "--link", "pcie4", "-q")
+
+    assert 0 == done.exit_code
+    assert "312 MB by each rank" in done.stdout
+    assert "Step 6 of 6" in done.stdout
+    assert "" == done.stderr
+
+
+def test_json_is_complete_and_goes_to_a_file(tmp_path: Path) -> None:
+    """Every message has its ends, its numbers and its bytes."""
+    path = tmp_path / "ring.json"
+    printed = json.loads(run("ring", "--ranks", "3", "--json").stdout)
+
+    assert 0 == run("ring", "--ranks", "3", "--json", "-o", str(path)).exit_code
+    assert printed == json.loads(path.read_text())
+    first = printed["steps"][0]["messages"][0]
+    assert (0, 1, "A0", [10.0]) == (first["source"], first["target"], first["label"], first["values"])
+    assert [1] == [step["number"] for step in json.loads(run("ring", "--json", "--step", "1").stdout)["steps"]]
+
+
+def test_a_page_is_written_once(tmp_path: Path) -> None:
+    """It is not overwritten without --force."""
+    path = tmp_path / "tree.html"
+
+    assert 0 == run("tree", "-o", str(path)).exit_code
+    assert "<svg" in path.read_text()
+    assert 0 != run("tree", "-o", str(path)).exit_code
+    assert 0 == run("tree", "-o", str(path), "--step", "2", "--force").exit_code
+    assert 'data-step="2"' in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["rnig"], "Did you mean ring"),
+        (["ring", "--ranks", "1"], "from 2 to"),
+        (["ring", "--step", "7"], "6 steps"),
+        (["ring", "--step", "0"], "6 steps"),
+        (["ring", "--micro-batches", "4"], "no meaning for ring"),
+        (["1f1b", "--chunks", "3"], "it is for interleaved"),
+        (["ring", "--bytes", "much"], "208MB"),
+        (["ring", "--alpha", "3"], "give both"),
+        (["gpipe", "--micro-batches", "0"], "from 1 to 64"),
+        (["ring", "--link", "warp"], "nvlink4"),
+        (["ring", "-o", "nowhere/ring.html"], "nowhere"),
+    ],
+)
+def test_wrong_use_is_refused_in_a_line(arguments: list[str], says: str) -> None:
+    """With what is possible instead, and exit code 2."""
+    done = run(*arguments)
+
+    assert done.exit_code in ({1, 2} if "-o" in arguments else {2})
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4096", 4096), ("208MB", 208e6), ("25MiB", 25 * 2**20), ("1.5GB", 1.5e9), ("64k", 64e3), ("64KiB", 65536)],
+)
+def test_sizes_are_decimal_unless_they_say_otherwise(text: str, size: float) -> None:
+    """As the figures that are printed, and as the documents count."""
+    found = json.loads(run("ring", "--bytes", text, "--json").stdout)["cost"]["size_bytes"]
+
+    assert size == found
+    assert "size_bytes" in {param.name for param in command.params}
+
+
+def test_the_outputs_of_the_guide_are_real() -> None:
+    """Each block of docs/guides/explain.md is what its command prints; a line "…" stands for lines left out."""
+    guide = (ROOT / "docs" / "guides" / "explain.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```console\n\$ dptrace explain (.*?)\n(.*?)```", guide, re.DOTALL)
+
+    assert 2 == len(blocks)
+    for arguments, shown in blocks:
+        printed = run(*arguments.split(), "-q").stdout
+        for part in shown.split("…\n"):
+            assert part.strip("\n") in printed

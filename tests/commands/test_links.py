@@ -1,0 +1,143 @@
+"""`dptrace links`: what is refused before any process is started, and what is shown of a result that is there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace.bench.links import read_links
+from dptrace.commands import links as verb
+from dptrace.commands.shared.main import cli
+from dptrace.errors import UsageError
+from dptrace.model.collectives import KINDS
+from dptrace.model.link_report import link_report
+from tests.support.links_samples import measured
+
+
+@pytest.fixture
+def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A measurement in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("COLUMNS", "132")
+    path = tmp_path / "links.json"
+    path.write_text(json.dumps(link_report(measured())))
+    return path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["links", *arguments])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--collectives", "all-reduce,barrier"], "choose from all-reduce, all-gather"),
+        (["--collectives", ","], "choose from all-reduce"),
+        (["--algorithms", "bruck"], "choose from ring, tree"),
+        (["--algorithms", "ring", "--ranks-per-node", "2"], "--ranks-per-node 2: is for --algorithms hierarchical"),
+        (["--algorithms", "all", "--ranks-per-node", "5", "--gpus", "4"], "there are only 4 ranks"),
+        (["--from", "links.json", "--algorithms", "all"], "--algorithms is for measuring"),
+        (["--min-bytes", "2MB", "--max-bytes", "1MB"], "--min-bytes 2,097,152 is more than --max-bytes 1,048,576"),
+        (["--min-bytes", "12", "--gpus", "4"], "at least 16"),
+        (["--min-bytes", "many"], "'many' is not a size"),
+        (["--max-bytes", "0"], "'0' must be from 1"),
+        (["--budget", "0"], "Invalid value for '--budget'"),
+        (["--gpus", "1"], "CUDA_VISIBLE_DEVICES= dptrace links --gpus 2"),
+        (["--nnodes", "2"], "--nnodes needs --node-rank"),
+        (["--node-rank", "1"], "add --nnodes"),
+        (["--nnodes", "2", "--node-rank", "2", "--rdzv-endpoint", "a:1"], "from 0 to 1"),
+        (["-o", "nowhere/links.json"], "does not exist"),
+        (["--from", "links.json", "--budget", "3"], "--budget is for measuring"),
+        (["--from", "links.json", "-o", "other.json"], "-o is for measuring"),
+    ],
+)
+def test_wrong_use_is_refused_in_a_line(result: Path, arguments: list[str], says: str) -> None:
+    """Before anything is started or written."""
+    pytest.importorskip("torch")
+    out = ["-o", "new.json"] if "-o" not in arguments and "--from" not in arguments else []
+    done = run(*arguments, *out)
+
+    assert 2 == done.exit_code
+    assert says in done.output
+    assert ["links.json"] == os.listdir(result.parent)
+
+
+def test_a_result_that_is_there_stays(result: Path) -> None:
+    """links.json is the default's name; only --force overwrites it."""
+    done = run()
+
+    assert 2 == done.exit_code
+    assert "links.json already exists; --force" in done.output
+
+
+def test_without_torch_the_package_to_install_is_named(result: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a line."""
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    done = run("-o", "new.json")
+
+    assert 1 == done.exit_code
+    assert "pip install 'torch>=2.4'" in done.output
+
+
+@pytest.mark.heavy
+def test_a_result_is_shown_as_a_table_as_json_and_as_a_page(result: Path) -> None:
+    """Without measuring; the JSON is the file's."""
+    shown = run("--from", "links.json")
+    assert 0 == shown.exit_code
+    assert "point-to-point" in shown.output
+    assert "Next: dptrace links --from links.json --html links.html" in shown.output
+
+    assert read_links(result) == json.loads(run("--from", "links.json", "--json", "-q").output)
+    assert 0 == run("--from", "links.json", "--html", "links.html").exit_code
+    assert "Measured links" in (result.parent / "links.html").read_text()
+
+
+@pytest.mark.heavy
+def test_a_collective_of_any_name_is_shown_as_it_is_called(result: Path) -> None:
+    """Its name is text, also where the terminal's library would take it for markup."""
+    content = json.loads(result.read_text())
+    content["collectives"] = {"[/b]": content["collectives"]["all_reduce"]}
+    result.write_text(json.dumps(content))
+
+    shown = run("--from", "links.json", "--html", "links.html")
+
+    assert 0 == shown.exit_code
+    assert "[/b]" in shown.output
+
+
+def test_a_changed_result_is_refused_in_a_line(result: Path) -> None:
+    """The message names the file, and the place in it."""
+    content = json.loads(result.read_text())
+    del content["collectives"]["broadcast"]["busbw_gbps"]
+    result.write_text(json.dumps(content))
+
+    shown = run("--from", "links.json", "--html", "links.html")
+
+    assert 1 == shown.exit_code
+    assert "links.json: " in shown.output
+    assert "busbw_gbps" in shown.output
+    assert not (result.parent / "links.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("4096", 4096), ("4K", 4096), ("4kb", 4096), ("4 KiB", 4096), ("1GB", 1 << 30), ("2T", 2 << 40)]
+)
+def test_sizes_are_read_with_and_without_units(text: str, count: int) -> None:
+    """In powers of 1024, as nccl-tests reads them."""
+    assert count == verb.Size().convert(text, None, None)
+
+
+def test_collectives_are_read_in_any_order_and_spelling() -> None:
+    """They are measured in the order of the model's list; all of them by default."""
+    assert ("all_reduce", "send_recv") == verb._kinds("p2p, All-Reduce,all_reduce")
+    assert KINDS == verb._kinds(None)
+    with pytest.raises(UsageError, match="all-reduce"):
+        verb._kinds("barrier")
+    assert ("all_reduce", "send_recv") == verb._kinds(None, for_algorithms=True)
+    assert ("all_reduce", "broadcast", "send_recv") == verb._kinds("broadcast", for_algorithms=True)
