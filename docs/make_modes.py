@@ -20,9 +20,9 @@ from dptrace.analysis.per_gpu.split import OVERLAPPED_LABEL, PART_LABELS
 from dptrace.record.options.modes import FAMILIES, MODES, trainer
 from dptrace.timeline.steps import select_steps
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.svg_canvas import Canvas, text_width
+from dptrace.viewers.base.svg import Canvas, text_width
 from dptrace.viewers.gantt.chart import OVERLAPPED, Lane, Role, chart
-from dptrace.viewers.gantt.svg.level_of_detail import Intervals, Lod
+from dptrace.viewers.pages.gantt_svg import Intervals, Lod
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images" / "modes"

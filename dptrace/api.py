@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from dptrace.replay.whatif import Replay as Replay
     from dptrace.replay.whatif import WhatIf as WhatIf
     from dptrace.run.run import Run
-    from dptrace.viewers.explain.notebook import Explained as Explained
-    from dptrace.viewers.pages.notebook import NotebookPage as NotebookPage
+    from dptrace.viewers.pages.explain import Explained as Explained
+    from dptrace.viewers.pages.view import NotebookPage as NotebookPage
 
 __all__ = [
     "advise",
@@ -213,7 +213,7 @@ def show(
         UsageError: no view has that name, or it does not draw critical paths.
         DptraceError: the run has nothing to draw, or too much for one page.
     """
-    from dptrace.viewers.pages.notebook import show
+    from dptrace.viewers.pages.view import show
 
     return show(run, view, height, critical_path)
 
@@ -230,7 +230,7 @@ def figure(
         every_step: draw all steps instead of the one of median length.
         every_rank: draw all ranks; by default, of more than eight only the most notable.
     """
-    from dptrace.viewers.gantt.svg.figure import figure_svg
+    from dptrace.viewers.pages.gantt_svg import figure_svg
 
     return figure_svg(run, every_step, every_rank, width, annotate)
 
@@ -293,7 +293,7 @@ def explain(
         UsageError: a name or an option is unknown, or a value is out of range.
     """
     from dptrace.simulate.catalog import explain, settings_of
-    from dptrace.viewers.explain.notebook import Explained
+    from dptrace.viewers.pages.explain import Explained
 
     settings = settings_of(name, ranks, size_bytes, link, alpha_us, bandwidth_gbps, options)
     return Explained(explain(name, settings))

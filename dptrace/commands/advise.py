@@ -96,7 +96,7 @@ def _recorded(
 
 def _print(content: dict[str, Any], every: bool, console: Console) -> None:
     from dptrace.viewers.base.table import print_text_table
-    from dptrace.viewers.planning.advise_table import advise_facts, advise_tables, recommendation
+    from dptrace.viewers.planning.tables import advise_facts, advise_tables, recommendation
 
     said = [*advise_facts(content), *(recommendation(content) if "candidates" in content else [])]
     for line in said:

@@ -164,7 +164,7 @@ def _write_hta_compat(paths: tuple[str, ...], options: _Options, strict: bool) -
         compat = hta_compat(find(paths), strict)
 
     def tables(console: Console) -> None:
-        from dptrace.viewers.terminal.tables.data_frame import print_frame
+        from dptrace.viewers.terminal.data_frame import print_frame
 
         title = f"HTA {COMPATIBLE_WITH}'s temporal breakdown and overlap"
         print_frame(compat.frame, title, console, options.every)
@@ -177,8 +177,8 @@ def _answer(run: Run, options: _Options) -> Answer:
     every = options.every
 
     def tables(console: Console) -> None:
+        from dptrace.viewers.base.memory_table import print_memory
         from dptrace.viewers.terminal.summary import print_collectives, print_run
-        from dptrace.viewers.terminal.tables.memory import print_memory
 
         if options.memory:
             print_memory(run, console, every)

@@ -352,7 +352,7 @@ def draw_charts(result: BenchResult, local_loss: bool) -> list[tuple[ChartText, 
     """Draw the six charts, each with its conclusions."""
     from dptrace.bench.conclusions import conclusions
     from dptrace.bench.table import usable
-    from dptrace.viewers.benchmarks.bench_charts import draw
+    from dptrace.viewers.benchmarks.bench_table import draw
 
     good = usable(result.rows)
     on_cpu = set(result.machine.get("devices", [])) == {"CPU"}
@@ -364,13 +364,13 @@ def write(folder: Path, result: BenchResult, charts: Sequence[tuple[ChartText, D
     """Write all files; return their names within the folder."""
     from dptrace.bench.store import PLAN, write_json
     from dptrace.bench.table import frame
-    from dptrace.viewers.benchmarks import bench_page, bench_table
+    from dptrace.viewers.benchmarks import bench_table, pages
 
     sentences = [sentence for chart, _ in charts for sentence in chart.sentences]
     write_text(folder / "table.csv", csv_text(frame(result.rows)))
     write_text(folder / "table.md", bench_table.markdown(result.rows, result.title, [*result.notes, *sentences]))
-    page = bench_page.Content(result.title, page_facts(result), result.notes, result.rows, charts)
-    write_text(folder / "charts.html", bench_page.document(page))
+    page = pages.Content(result.title, page_facts(result), result.notes, result.rows, charts)
+    write_text(folder / "charts.html", pages.bench_document(page))
     drawn = _pictures(folder / "charts", charts, png)
     reading = {chart.name: list(chart.sentences) or [chart.missing] for chart, _ in charts}
     tables = {
@@ -385,7 +385,7 @@ def write(folder: Path, result: BenchResult, charts: Sequence[tuple[ChartText, D
 
 def _pictures(folder: Path, charts: Sequence[tuple[ChartText, Drawing]], png: bool) -> int:
     """Write each chart as SVG and PNG, and delete those that can no longer be drawn. Return the number of files."""
-    from dptrace.viewers.base.svg_renderer import svg
+    from dptrace.viewers.base.svg import svg
 
     folder.mkdir(exist_ok=True)
     count = 0

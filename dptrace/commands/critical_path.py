@@ -58,12 +58,12 @@ def command(
         path = run.critical_path(None if step is None else f"ProfilerStep#{step}")
 
     def tables(console: Console) -> None:
-        from dptrace.viewers.terminal.replay.critical_path import print_critical_path
+        from dptrace.viewers.terminal.replay import print_critical_path
 
         print_critical_path(path, console, every)
 
     def page() -> str:
-        from dptrace.viewers.gantt.page.critical_path import step_document
+        from dptrace.viewers.gantt.page.document import step_document
 
         return step_document(run, path)
 

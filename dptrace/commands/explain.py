@@ -106,7 +106,7 @@ def command(
         )
 
     def show(console: Console) -> None:
-        from dptrace.viewers.explain.terminal import lines
+        from dptrace.viewers.terminal.explain import lines
 
         width = _WIDTH if to.output is not None else _width()
         console.print("\n".join(lines(explanation, width, step)), markup=False, soft_wrap=True)
@@ -117,7 +117,7 @@ def command(
         return to_dict(explanation, step)
 
     def page() -> str:
-        from dptrace.viewers.explain.page import document
+        from dptrace.viewers.pages.explain import document
 
         return document(explanation, step or 0)
 

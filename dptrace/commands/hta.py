@@ -149,7 +149,7 @@ def command(
     result = _chosen(result, analysis, only, to.form == "csv")
 
     def tables(console: Console) -> None:
-        from dptrace.viewers.terminal.tables.data_frame import print_frame
+        from dptrace.viewers.terminal.data_frame import print_frame
 
         for name, frame in result.tables.items():
             print_frame(frame, f"{analysis}: {name.replace('_', ' ')}", console, every)

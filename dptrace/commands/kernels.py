@@ -97,7 +97,7 @@ def _kernel_answer(run: Run, options: _Options) -> Answer:
     found = compute_findings_of(run) if options.looks_for_findings else None
 
     def tables(console: Console) -> None:
-        from dptrace.viewers.terminal.tables.kernels import print_kernels
+        from dptrace.viewers.terminal.kernels import print_kernels
 
         most = options.top or _MOST_ROWS
         print_kernels(summary, rows, console, options.full_names, most, found or (), on_cpu=run.on_cpu)
@@ -125,7 +125,7 @@ def _host_answer(run: Run, options: _Options) -> Answer:
     rows = select_rows(rows, options.match, options.sort or "self", options.top)
 
     def tables(console: Console) -> None:
-        from dptrace.viewers.terminal.tables.launches import print_host
+        from dptrace.viewers.terminal.kernels import print_host
 
         print_host(rows, figures, console, options.top or _MOST_ROWS)
 

@@ -127,7 +127,7 @@ def command(source: Path | None, as_json: bool, verbosity: str, **options: Any) 
     if output is not None:
         write_text(output, json_text(content))
     if html is not None:
-        from dptrace.viewers.benchmarks.links_page import document
+        from dptrace.viewers.benchmarks.pages import links_document as document
 
         write_text(html, document(content))
     _show(content, as_json)
@@ -236,8 +236,7 @@ def _show(content: dict[str, Any], as_json: bool) -> None:
         emit(json_text(content), None)
         return
     from dptrace.viewers.base.table import print_text_table
-    from dptrace.viewers.benchmarks.algorithms_table import algorithm_tables
-    from dptrace.viewers.benchmarks.links_table import facts, nearest_link_sentence, table, topology
+    from dptrace.viewers.benchmarks.links_table import algorithm_tables, facts, nearest_link_sentence, table, topology
 
     terminal = console()
     terminal.print(" · ".join(map(sanitize, facts(content))), markup=False)

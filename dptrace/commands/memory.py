@@ -54,16 +54,16 @@ def command(run: str | None, to: Destination, verbosity: str, **described: Any) 
 
 def _print(content: dict[str, Any], console: Console) -> None:
     from dptrace.viewers.base.table import print_text_table
-    from dptrace.viewers.planning import memory_table
+    from dptrace.viewers.planning import tables
 
     if "recorded" in content:
-        print_text_table(memory_table.recorded_table(content), memory_table.recorded_title(content), console)
+        print_text_table(tables.recorded_table(content), tables.recorded_title(content), console)
         if "in_flight" in content["recorded"]:
-            print_text_table(memory_table.in_flight_table(content), "Micro-batches in flight", console)
+            print_text_table(tables.in_flight_table(content), "Micro-batches in flight", console)
         return
-    for line in memory_table.memory_facts(content):
+    for line in tables.memory_facts(content):
         console.print(line, markup=False)
     console.print()
-    print_text_table(memory_table.memory_table(content), "Memory of a GPU", console)
+    print_text_table(tables.memory_table(content), "Memory of a GPU", console)
     console.print()
-    print_text_table(memory_table.strategies_table(content), "By strategy", console)
+    print_text_table(tables.strategies_table(content), "By strategy", console)

@@ -245,23 +245,26 @@ def predict_message(options: dict[str, Any], links: Path | None, size: float, ga
 def page_of(content: Mapping[str, Any]) -> str:
     """Return the page of advice, of a plan, of a recording's prediction, or of a message."""
     if content["kind"] == "advise":
-        from dptrace.viewers.planning.advise_page import document
+        from dptrace.viewers.planning.pages import advise_document as document
     elif content["kind"] == "message_costs":
-        from dptrace.viewers.planning.message_page import document
+        from dptrace.viewers.planning.pages import message_document as document
     elif "recorded" in content:
-        from dptrace.viewers.planning.recorded_page import document
+        from dptrace.viewers.planning.pages import recorded_document as document
     else:
-        from dptrace.viewers.planning.predict_page import document
+        from dptrace.viewers.planning.pages import predict_document as document
     return document(content)
 
 
 def chart_of(content: Mapping[str, Any]) -> Drawing:
     """Draw the step by strategy; of one strategy, its efficiency by number of GPUs; of a recording, its roofline; of a
     message, its all-reduces by size; of advice, the steps of its plans."""
-    from dptrace.viewers.planning.advise_charts import steps_chart
-    from dptrace.viewers.planning.message_chart import message_chart
-    from dptrace.viewers.planning.predict_charts import scaling_chart, strategies_chart
-    from dptrace.viewers.planning.roofline_chart import recorded_roofline_chart
+    from dptrace.viewers.planning.charts import (
+        message_chart,
+        recorded_roofline_chart,
+        scaling_chart,
+        steps_chart,
+        strategies_chart,
+    )
 
     if content["kind"] == "advise":
         return steps_chart(content)

@@ -120,11 +120,12 @@ def _print_recorded(content: dict[str, Any], console: Console) -> None:
 
 def _print(content: dict[str, Any], console: Console) -> None:
     from dptrace.viewers.base.table import print_text_table
-    from dptrace.viewers.planning import message_table, predict_table
+    from dptrace.viewers.planning import predict_table
+    from dptrace.viewers.planning import tables as planning_tables
 
     of_message = content["kind"] == "message_costs"
-    facts = message_table.message_facts if of_message else predict_table.predict_facts
-    tables = message_table.message_tables if of_message else predict_table.predict_tables
+    facts = planning_tables.message_facts if of_message else predict_table.predict_facts
+    tables = planning_tables.message_tables if of_message else predict_table.predict_tables
     for line in facts(content):
         console.print(line, markup=False)
     for title, table in tables(content):

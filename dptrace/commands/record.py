@@ -244,7 +244,7 @@ class RunReporter:
 
     def recorded(self, info: dict[str, Any], goes_on: bool) -> None:
         """Print what was written, what to note about it, and what to do next."""
-        from dptrace.viewers.terminal.run_facts import memory_sentence
+        from dptrace.viewers.terminal.summary import memory_sentence
 
         for note in info["notes"]:
             self.message(f"! {sanitize(note)}")
@@ -261,7 +261,7 @@ class RunReporter:
 
     def measured(self, info: dict[str, Any]) -> None:
         """Print the profiler's overhead."""
-        from dptrace.viewers.terminal.run_facts import profiler_sentence
+        from dptrace.viewers.terminal.summary import profiler_sentence
 
         if sentence := profiler_sentence(info):
             self.message(sentence)
@@ -298,7 +298,7 @@ def data_sentence(info: dict[str, Any]) -> str:
 
 def summary(info: dict[str, Any]) -> str:
     """Return what was written, and the profiler's overhead."""
-    from dptrace.viewers.terminal.run_facts import profiler_sentence
+    from dptrace.viewers.terminal.summary import profiler_sentence
 
     ranks = info["ranks"]
     steps = plural(max(rank["recorded_steps"] for rank in ranks), "step")

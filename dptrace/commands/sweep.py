@@ -204,8 +204,8 @@ def _write(folder: Path, result: SweepResult) -> None:
     """Write the files of the results, each whole or not at all."""
     import pandas as pd
 
-    from dptrace.viewers.base.svg_renderer import svg
-    from dptrace.viewers.benchmarks import sweep_loss, sweep_page, sweep_table
+    from dptrace.viewers.base.svg import svg
+    from dptrace.viewers.benchmarks import pages, sweep_table
 
     content = result.content
     options = list(content["values"])
@@ -214,10 +214,10 @@ def _write(folder: Path, result: SweepResult) -> None:
     table = [{name: value for name, value in point.items() if name not in hidden} for point in points]
     texts = {
         "sweep.json": json_text(content),
-        "sweep.html": sweep_page.document(content),
-        "step.svg": svg(sweep_page.steps(content)),
-        "exposed.svg": svg(sweep_page.exposed(content)),
-        "loss.svg": svg(sweep_loss.loss(content)),
+        "sweep.html": pages.sweep_document(content),
+        "step.svg": svg(pages.steps(content)),
+        "exposed.svg": svg(pages.exposed(content)),
+        "loss.svg": svg(sweep_table.loss(content)),
         "table.md": sweep_table.markdown(content),
         "table.csv": csv_text(pd.DataFrame(table)),
         "epochs.csv": csv_text(pd.DataFrame(result.epochs)),

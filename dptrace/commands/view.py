@@ -147,7 +147,7 @@ def _print(runs: list[Run], by_step: bool, picture: PictureOptions) -> None:
     if not picture.is_gantt:
         picture.print(runs[0])
         return
-    from dptrace.viewers.terminal.gantt import chart as terminal
+    from dptrace.viewers.terminal import gantt as terminal
 
     screen = console(piped_width=terminal.DEFAULT_WIDTH)
     if len(runs) == 2:
@@ -201,7 +201,7 @@ def _document(
         return gantt.document(runs[0], gantt_chart, path=runs[0].critical_path() if critical_path else None)
     if len(runs) == 1:
         return picture.document(runs[0])
-    from dptrace.viewers.gantt.pair import page as pair_page
+    from dptrace.viewers.gantt.page import pair as pair_page
 
     return pair_page.document(runs[0], runs[1], by_step)
 

@@ -300,7 +300,7 @@ def _swept(run: Run, changes: dict[str, Any], name: str, values: list[float], ve
 
 def _sweep_answer(sweep: Sweep) -> Answer:
     def tables(console: Console) -> None:
-        from dptrace.viewers.terminal.replay.whatif_sweep import print_sweep
+        from dptrace.viewers.terminal.replay import print_sweep
 
         print_sweep(sweep, console)
 
@@ -319,14 +319,14 @@ def _sweep_answer(sweep: Sweep) -> Answer:
 
 def _answer(run: Run, answer: WhatIf, every: bool) -> Answer:
     def tables(console: Console) -> None:
-        from dptrace.viewers.terminal.replay.whatif import print_whatif
+        from dptrace.viewers.terminal.replay import print_whatif
 
         print_whatif(answer, console, every)
 
     def page() -> str:
         """Draw the predicted run below the measured one."""
-        from dptrace.viewers.gantt.pair.page import document
-        from dptrace.viewers.terminal.replay.whatif import sentence
+        from dptrace.viewers.gantt.page.pair import document
+        from dptrace.viewers.terminal.replay import sentence
 
         return document(run, answer.run, verdict=(sentence(answer).plain, *(doubt.text for doubt in answer.doubts)))
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.run.run import Run
 from dptrace.timeline.model import Phase, Timeline
-from dptrace.viewers.terminal.gantt.chart import print_gantt, print_pair
+from dptrace.viewers.terminal.gantt import print_gantt, print_pair
 from tests.support.builders import TimelineBuilder
 
 __all__ = ["GLYPHS", "drawn", "paired", "run_of", "training"]

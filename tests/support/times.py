@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dptrace.core.intervals import Int64
-from dptrace.viewers.gantt.time_packing import DELTAS, GAPS
+from dptrace.viewers.gantt.packing import DELTAS, GAPS
 
 __all__ = ["unpack_times"]
 

@@ -11,7 +11,7 @@ from bokeh.plotting import figure
 
 from dptrace.core.units import sanitize
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Label, Line
-from dptrace.viewers.base.svg_canvas import FONT, shorten, text_width
+from dptrace.viewers.base.svg import FONT, shorten, text_width
 from dptrace.viewers.base.theme import PATTERNS, dark_color, dark_ink
 
 __all__ = ["bokeh_figure"]

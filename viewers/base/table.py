@@ -2,18 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.core.units import sanitize
-from dptrace.viewers.base.format import plain
+from dptrace.analysis.findings.finding import Gain
+from dptrace.core.units import duration, sanitize
+from dptrace.run.run import Run
+from dptrace.timeline.model import Timeline
 
-__all__ = ["MAX_ROWS", "TextTable", "escape_markdown", "markdown_lines", "print_text_table", "rich_table"]
+__all__ = [
+    "MAX_ROWS",
+    "PATH_KINDS",
+    "TextTable",
+    "escape_markdown",
+    "gain_sentence",
+    "markdown_lines",
+    "plain",
+    "print_text_table",
+    "rank_label",
+    "rich_table",
+    "shapes_text",
+    "step_label",
+    "step_words",
+]
+
+
+# Names of ranks and steps, and what findings would gain, as every table and picture writes them.
+
+
+def plain(text: str) -> Text:
+    """Return a text from a trace without markup and control characters that a terminal would obey."""
+    return Text(sanitize(text))
+
+
+def shapes_text(row: Mapping[str, Any]) -> str:
+    """Return the shapes of an operator's inputs from its row in a table of kernels: ``[8,512] [512,64]``."""
+    return " ".join(str(sizes).replace(" ", "") for sizes in row["input_dims"] if sizes)
+
+
+def step_label(name: str) -> str:
+    """Shorten the profiler's step names to their number; return other names unchanged."""
+    return name.removeprefix("ProfilerStep#")
+
+
+def gain_sentence(gain: Gain) -> str:
+    """Return what a step would gain without a finding, with its range; or why that is not known.
+
+    >>> gain_sentence(Gain("rank 2 level with the others", 978_800_000, 958_100_000, 996_100_000))
+    'Would gain 978.8 ms a step (958.1 ms to 996.1 ms): rank 2 level with the others.'
+    """
+    if gain.ns is None:
+        return f"Gain unknown: {gain.reason}"
+    if gain.ns < 0:
+        return f"Would lose {duration(-gain.ns)} a step: {gain.change}."
+    low, high = (duration(ns) if ns else "0" for ns in (gain.low_ns, gain.high_ns))
+    known = gain.high_ns is not None
+    between, at_most = (f" ({low} to {high})", f" (at most {high} a step)") if known else ("", "")
+    text = f"{duration(gain.ns)} a step{between}" if gain.ns else f"nothing{at_most}"
+    if gain.next_ns and gain.next_ns > 2 * gain.ns:
+        text = f"{duration(gain.next_ns)} a step with those above, alone {text}"
+    return f"Would gain {text}: {gain.change}. {gain.reason}".rstrip()
+
+
+def rank_label(run: Run, timeline: Timeline) -> str:
+    """Return a GPU's rank, with its device index where the rank has several."""
+    several = sum(other.rank == timeline.rank for other in run.timelines) > 1
+    return f"{timeline.rank} GPU {timeline.device}" if several else str(timeline.rank)
+
 
 MAX_ROWS = 40
 """Most rows of a table in the terminal or in a report, without --all."""
@@ -80,3 +141,30 @@ def escape_markdown(text: str) -> str:
     """Escape what has a meaning in Markdown or HTML: names and notes may come from other people's scripts."""
     escaped = sanitize(text).replace("\\", "\\\\").replace("|", "\\|")
     return escaped.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")
+
+
+# What the pieces of a critical path, and its step, are called.
+
+
+PATH_KINDS = {
+    "compute": "compute",
+    "memory": "copies and sets",
+    "transfer": "collectives, once the last rank has arrived",
+    "host": "host: calls and pauses between them",
+    "launch": "latency of launches",
+    "stream": "gaps between kernels of a stream",
+    "wait": "returns of waits",
+    "absent_ranks": "ranks that were not recorded",
+    "unexplained": "unexplained",
+}
+"""By the names in :data:`dptrace.replay.paths.LINK_KINDS`."""
+
+
+def step_words(name: str) -> str:
+    """Return what a sentence calls a step.
+
+    >>> step_words("ProfilerStep#4"), step_words("whole trace")
+    ('step 4', 'the whole trace')
+    """
+    label = step_label(name)
+    return f"step {label}" if label[-1:].isdigit() else f"the {label}"

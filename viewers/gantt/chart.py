@@ -25,14 +25,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.ddp_buckets import call_names
-from dptrace.analysis.cross_rank.transfers import CallWaits, ExposedWait
+from dptrace.analysis.cross_rank.transfers import CallWaits, ExposedWait, sum_of_waits
 from dptrace.analysis.matching.calls import coordinates
-from dptrace.analysis.per_gpu.split import CAUSES, Part, Segments, exposure, idle, part_intervals_of, partition
-from dptrace.core.intervals import Int64, IntervalSet
+from dptrace.analysis.per_gpu.split import (
+    CAUSES,
+    Part,
+    Segments,
+    exposure,
+    idle,
+    part_intervals_of,
+    partition,
+    waiting_label,
+)
+from dptrace.core.intervals import Int64, IntervalSet, covered
 from dptrace.run.run import Run
-from dptrace.timeline.model import Collective, Kind, Phase, Timeline
-from dptrace.viewers.gantt.phase_labels import phase_labels, wait_names
-from dptrace.viewers.gantt.waiting import ranks_waited_for, with_waiting_parts, with_waiting_pieces
+from dptrace.timeline.model import Action, Collective, Kind, Phase, Timeline
 
 __all__ = [
     "OVERLAPPED",
@@ -45,7 +52,167 @@ __all__ = [
     "cause_category",
     "chart",
     "drawn_intervals",
+    "why_unknown",
 ]
+
+
+# What the labels of the phases row stand on: spans of one part, a pipeline's actions, waits for one rank.
+
+
+_INTERRUPTIONS = (1 / 20_000, 1 / 2_000, 1 / 200)
+"""Shares of a step up to which another part does not end a label; ascending, so that short pieces are joined first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLabels:
+    """The labels of one GPU's phases."""
+
+    spans: Segments
+    """What each label stands on; the source is an index into ``name``."""
+    name: Int64
+    """Index of each name plus 1, or 0 for a label that names only the part."""
+
+
+def phase_labels(timeline: Timeline, busy: Segments, names: Mapping[str, int]) -> PhaseLabels:
+    """Return the labels of a GPU's phases; a pipeline's forward and backward are its named actions.
+
+    Args:
+        busy: the partition without idle time.
+        names: numbers the names, in the order of their first use.
+    """
+    plain, actions = _spans(busy, timeline.windows.bounds), timeline.actions
+    kept = np.ones(len(plain.part), bool) if not len(actions) else ~np.isin(plain.part, (Part.FORWARD, Part.BACKWARD))
+    several = len(set(actions.stage.tolist())) > 1
+    texts = [
+        f"{stage if several else ''}{Action(kind).name}{batch}"
+        for stage, kind, batch in zip(actions.stage, actions.kind, actions.micro_batch, strict=True)
+    ]
+    part = np.where(actions.kind == Action.F, Part.FORWARD, Part.BACKWARD).astype(np.uint8)
+    start = np.concatenate((plain.start_ns[kept], actions.start_ns))
+    order = np.argsort(start, kind="stable")
+    source = np.concatenate((np.zeros(int(kept.sum()), np.int32), np.arange(len(actions), dtype=np.int32) + 1))
+    pieces = Segments(
+        start[order],
+        np.concatenate((plain.end_ns[kept], actions.end_ns))[order],
+        np.concatenate((plain.part[kept], part))[order],
+        source[order],
+    )
+    return PhaseLabels(pieces, np.array([0, *(names[text] + 1 for text in texts)], np.int64))
+
+
+def _spans(busy: Segments, bounds: Int64) -> Segments:
+    """Join pieces of one part across idle time and across short pieces of other parts.
+
+    ``F.F.F|B.B o B.B|X`` becomes ``F---F|B-----B|X``, with one label each.
+    """
+    start, end, part, step = busy.start_ns, busy.end_ns, busy.part, busy.source
+    time = end - start
+    for share in (0.0, *_INTERRUPTIONS):
+        long = time >= share * np.diff(bounds)[step]
+        start, end, part, step, time = start[long], end[long], part[long], step[long], time[long]
+        if not len(start):
+            break
+        changed = (part[1:] != part[:-1]) | (step[1:] != step[:-1])
+        first = np.flatnonzero(np.concatenate(([True], changed)))
+        last = np.concatenate((first[1:], [len(start)])) - 1
+        time = np.add.reduceat(time, first)
+        start, end, part, step = start[first], end[last], part[first], step[first]
+    return Segments(start, end, part, step)
+
+
+def wait_names(start: Int64, end: Int64, begun: Int64, ranks: Int64, names: Mapping[str, int]) -> Int64:
+    """Return the index of ``Waiting for rank 2`` plus 1 for each span of waiting, or 0 where it is not for one rank.
+
+    Args:
+        start, end: of the spans.
+        begun: starts of the waits that the spans hold, ascending.
+        ranks: the rank that each of these is for, or -1.
+    """
+    low, high = np.searchsorted(begun, start).tolist(), np.searchsorted(begun, end).tolist()
+    found = [set(ranks[first:last].tolist()) for first, last in zip(low, high, strict=True)]
+    one = [rank.pop() if len(rank) == 1 else -1 for rank in found]
+    return np.array([names[waiting_label(rank)] + 1 if rank >= 0 else 0 for rank in one], np.int64)
+
+
+# Divide exposed communication in the rows of a Gantt chart into waiting for later ranks and transfer.
+
+
+def why_unknown(run: Run) -> str:
+    """Return why the waits of some of a run's collectives are not known; empty where all are."""
+    if not sum_of_waits(run.cross_rank.exposed_waits)["exposed_unmatched_ns"]:
+        return ""
+    ranks = len({timeline.rank for timeline in run.timelines})
+    if run.world_size > ranks:
+        return f"only {ranks} of {run.world_size} ranks {'is' if ranks == 1 else 'are'} recorded"
+    return "not all ranks of the collective are recorded, or they do not match"
+
+
+def with_waiting_parts(parts: Segments, wait: ExposedWait, category: int) -> Segments:
+    """Set *category* for the waiting in a partition's exposed communication."""
+    exposed = parts.part == Part.EXPOSED_COMM
+    start, end = parts.start_ns[exposed], parts.end_ns[exposed]
+    edges = np.column_stack(wait.intervals).ravel()
+    low, high = np.searchsorted(edges, start, side="right"), np.searchsorted(edges, end, side="left")
+    times = np.maximum(high - low, 0) + 1
+    index = np.repeat(np.arange(len(start)), times)
+    nth = np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times)
+    padded = np.append(edges, 0)
+    begin = np.where(nth == 0, start[index], padded[np.minimum(low[index] + nth - 1, len(edges))])
+    stop = np.where(nth == times[index] - 1, end[index], padded[np.minimum(low[index] + nth, len(edges))])
+    waits = covered(wait.intervals, stop) > covered(wait.intervals, begin)
+    part = np.where(waits, category, Part.EXPOSED_COMM)
+    return _merged(parts, exposed, begin, stop, part, parts.source[exposed][index])
+
+
+def with_waiting_pieces(pieces: Segments, timeline: Timeline, calls: CallWaits, category: int) -> Segments:
+    """Set *category* for the waiting in the exposed pieces of each collective.
+
+    Args:
+        pieces: the timeline's exposure, by category.
+        calls: the waits of the timeline's collectives.
+    """
+    wait_ns = np.zeros(len(timeline), np.int64)
+    wait_ns[timeline.collective >= 0] = np.maximum(calls.wait_ns, 0)
+    exposed = pieces.part == Part.EXPOSED_COMM
+    start, end, source = pieces.start_ns[exposed], pieces.end_ns[exposed], pieces.source[exposed]
+    turn = np.clip(timeline.start_ns[source] + wait_ns[source], start, end)
+    begin, stop = np.concatenate((start, turn)), np.concatenate((turn, end))
+    part = np.repeat([category, int(Part.EXPOSED_COMM)], len(start))
+    kept = stop > begin
+    # An empty piece stays one.
+    kept[len(start) :] |= start == end
+    return _merged(pieces, exposed, begin[kept], stop[kept], part[kept], np.tile(source, 2)[kept])
+
+
+def ranks_waited_for(times: Int64, timeline: Timeline, calls: CallWaits) -> Int64:
+    """Return the rank that the device waits for at each of *times*, or -1: by the last collective that began."""
+    waiting = calls.exposed_ns > 0
+    start = timeline.start_ns[timeline.collective >= 0][waiting]
+    call = np.searchsorted(start, times, side="right") - 1
+    until = np.append(start + calls.wait_ns[waiting], np.iinfo(np.int64).min)[call]
+    ranks = np.append(calls.waits_for[waiting].astype(np.int64), -1)[call]
+    return np.where(times < until, ranks, -1)
+
+
+def _merged(
+    whole: Segments,
+    replaced: NDArray[np.bool_],
+    start: Int64,
+    end: Int64,
+    part: NDArray[np.integer],
+    source: NDArray[np.integer],
+) -> Segments:
+    """Replace some segments by others, in order of their starts."""
+    kept = ~replaced
+    start = np.concatenate((whole.start_ns[kept], start))
+    order = np.argsort(start, kind="stable")
+    return Segments(
+        start[order],
+        np.concatenate((whole.end_ns[kept], end))[order],
+        np.concatenate((whole.part[kept], part)).astype(np.uint8)[order],
+        np.concatenate((whole.source[kept], source)).astype(np.int32)[order],
+    )
+
 
 _NamedCollective: TypeAlias = tuple[str, Collective, str]
 """A collective's kernel name, its metadata, and its short name or an empty string."""

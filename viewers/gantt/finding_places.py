@@ -13,7 +13,7 @@ from dptrace.analysis.per_gpu.split import CAUSES
 from dptrace.core.units import duration, share
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind
-from dptrace.viewers.base.format import gain_sentence
+from dptrace.viewers.base.table import gain_sentence
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, cause_category, drawn_intervals
 
 __all__ = ["MOST", "Place", "finding_places", "place_of"]

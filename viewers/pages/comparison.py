@@ -24,7 +24,7 @@ from dptrace.core.units import byte_size, milliseconds, sanitize
 from dptrace.errors import DptraceError
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.page import Markup, environment, static
-from dptrace.viewers.gantt.pair.page import picture
+from dptrace.viewers.gantt.page.pair import picture
 from dptrace.viewers.terminal.comparison import (
     change_cells,
     count,

@@ -13,7 +13,7 @@ from markupsafe import escape
 from dptrace.core.units import sanitize
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.page import Markup, environment, page
-from dptrace.viewers.terminal.tables.data_frame import cell
+from dptrace.viewers.terminal.data_frame import cell
 
 __all__ = ["plotly_page"]
 

@@ -11,19 +11,16 @@ from dptrace.analysis.findings.finding import by_gain
 from dptrace.core.units import milliseconds, sanitize
 from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
-from dptrace.viewers.base.format import gain_sentence
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import split_by_height
-from dptrace.viewers.base.page import Markup, environment, static
-from dptrace.viewers.base.section_page import Section, section_page, sections
-from dptrace.viewers.base.svg_renderer import svg
-from dptrace.viewers.base.table import MAX_ROWS
+from dptrace.viewers.base.page import Markup, Section, environment, section_page, sections, static
+from dptrace.viewers.base.svg import svg
+from dptrace.viewers.base.table import MAX_ROWS, gain_sentence
 from dptrace.viewers.gantt.chart import Chart, chart
-from dptrace.viewers.gantt.host.host_data import host_data, host_notes
-from dptrace.viewers.gantt.page.data import scene
+from dptrace.viewers.gantt.host import host_data, host_notes
+from dptrace.viewers.gantt.page.data import details, scene
 from dptrace.viewers.gantt.page.document import gantt_page, run_data
-from dptrace.viewers.gantt.page.interval_details import details
-from dptrace.viewers.gantt.svg.chart import gantt_svg
+from dptrace.viewers.pages.gantt_svg import gantt_svg
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS, View
 

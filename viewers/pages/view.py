@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dptrace.core.numbers import Number
 from dptrace.errors import UsageError
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
-from dptrace.viewers.base.svg_renderer import svg
+from dptrace.viewers.base.page import Section, chart_plots, live_charts, section_page, sections
+from dptrace.viewers.base.svg import svg
 from dptrace.viewers.gantt.page import document as page
-from dptrace.viewers.gantt.svg.chart import gantt_svg
-from dptrace.viewers.views.registry import View
+from dptrace.viewers.gantt.page.document import rows_height
+from dptrace.viewers.pages.gantt_svg import gantt_svg
+from dptrace.viewers.views.registry import View, view_named
 
 if TYPE_CHECKING:
     from dptrace.replay.critical_path import CriticalPath
 
-__all__ = ["document", "picture"]
+__all__ = ["NotebookPage", "document", "picture", "show"]
 
 
 def document(view: View, run: Run, embedded: bool = False, path: CriticalPath | None = None) -> str:
@@ -50,3 +54,66 @@ def picture(view: View, run: Run) -> str:
         return gantt_svg(run)
     head = headline(run)
     return svg(view.draw(run), run=" · ".join((head.title, *head.facts)))
+
+
+# A view in a notebook: the same page, in a frame that can reach neither the notebook nor the network.
+
+
+_NAME = "{}: {} of {} ({:.1f} MB); a notebook shows it, save(path) writes it."
+_ABOVE_ROWS, _AROUND = 440, 280
+"""Height in pixels of what is above the rows of a Gantt chart, and of title, legend and margins of another picture."""
+_LEAST, _MOST_ROWS, _MOST = 420, 860, 1_600
+_HEIGHTS = Number(1, 100_000, whole=True)
+"""Least height of a frame in pixels, and greatest, of a Gantt chart, whose rows scroll, and of another picture."""
+
+
+@dataclass(frozen=True)
+class NotebookPage:
+    """A page that a notebook shows when it is the last value of a cell."""
+
+    view: str
+    run: str
+    page: str
+    """The HTML of the page."""
+    height: int
+    """Height of the frame, in pixels."""
+
+    def __repr__(self) -> str:
+        return _NAME.format(type(self).__name__, self.view, self.run, len(self.page) / 1e6)
+
+    def _repr_html_(self) -> str:
+        # Without allow-same-origin the page's scripts can't reach the notebook; downloads are its saved pictures.
+        return (
+            f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{escape(self.page)}" '
+            f'width="100%" height="{self.height}" '
+            f'title="{escape(self.view)}" style="border:1px solid #d5dae1;border-radius:6px"></iframe>'
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the page to a file, replacing an existing one."""
+        Path(path).write_text(self.page, encoding="utf-8")
+
+
+def show(run: Run, name: str, height: int | None = None, path: CriticalPath | None = None) -> NotebookPage:
+    """Draw a view of a run for a notebook.
+
+    Args:
+        height: of the frame in pixels; without, as high as the view needs, within limits.
+        path: a critical path to draw on the Gantt chart.
+
+    Raises:
+        UsageError: there is no view of that name, it draws no critical path, or no frame has such a height.
+        DptraceError: there is nothing to draw, or too much for a page.
+    """
+    view = view_named(name)
+    if height is not None:
+        _HEIGHTS.check(height, "height")
+    drawn = document(view, run, True, path)
+    return NotebookPage(name, run.path, drawn, _height(view, run) if height is None else height)
+
+
+def _height(view: View, run: Run) -> int:
+    """Return the height of a frame for a view: of its picture or rows, and of what stands around them."""
+    if view.draw is None:
+        return min(max(rows_height(run) + _ABOVE_ROWS, _LEAST), _MOST_ROWS)
+    return round(min(max(view.draw(run).height + _AROUND, _LEAST), _MOST))

@@ -8,9 +8,9 @@ from dptrace.core.units import duration
 from dptrace.replay.whatif import Sweep
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, time_axis
-from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
+from dptrace.viewers.base.page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.base.theme import EXPOSED
-from dptrace.viewers.terminal.replay.whatif_sweep import sweep_sentence, sweep_table
+from dptrace.viewers.terminal.replay import sweep_sentence, sweep_table
 
 __all__ = ["document", "sweep_chart"]
 

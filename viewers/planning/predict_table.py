@@ -7,7 +7,7 @@ from typing import Any
 
 from dptrace.core.units import byte_size, duration, plural, share
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.planning.memory_table import billions
+from dptrace.viewers.planning.tables import billions
 
 __all__ = [
     "predict_facts",

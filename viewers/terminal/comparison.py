@@ -16,9 +16,9 @@ from dptrace.comparison.compare import FIGURE_NAMES, Comparison
 from dptrace.comparison.sides import DeviceId, RunSample
 from dptrace.comparison.summary import shared_notes
 from dptrace.core.units import MINUS, byte_size, milliseconds, plural, sanitize, signed_milliseconds
-from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.terminal.tables.split import HEADINGS, titled_table
+from dptrace.viewers.base.table import plain
+from dptrace.viewers.terminal.split import HEADINGS, titled_table
 
 __all__ = [
     "ROWS",

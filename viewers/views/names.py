@@ -1,6 +1,6 @@
-"""The names of all views, each with its folder and what it shows: help lists them without importing the views.
+"""The names of all views, each with its module and what it shows: help lists them without importing the views.
 
-A view is a line here, and a module of its name in its folder that defines ``VIEW``.
+A view is a line here, and its ``NAME_VIEW`` in that module.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ _VIEWS = {
 }
 NAMES = {name: about for name, (_, about) in _VIEWS.items()}
 """What each view shows, by its name, in the order of ``--view list``."""
-MODULES = {name: f"dptrace.viewers.views.{folder}.{name}" for name, (folder, _) in _VIEWS.items()}
+MODULES = {name: f"dptrace.viewers.views.{module}" for name, (module, _) in _VIEWS.items()}
 """The module of each view, by the view's name."""

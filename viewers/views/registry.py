@@ -10,10 +10,9 @@ from rich.console import Console
 
 from dptrace.errors import UsageError
 from dptrace.run.run import Run
-from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import Drawing
-from dptrace.viewers.base.table import TextTable, print_text_table
+from dptrace.viewers.base.table import TextTable, plain, print_text_table
 from dptrace.viewers.views.names import MODULES, NAMES
 
 __all__ = ["VIEWS", "View", "print_view", "view_named"]
@@ -40,12 +39,12 @@ class View:
 
 
 class _Views(Mapping[str, View]):
-    """The views by name: each is the ``VIEW`` of its module."""
+    """The views by name: each is the ``NAME_VIEW`` of its module."""
 
     def __getitem__(self, name: str) -> View:
         if name not in NAMES:
             raise KeyError(name)
-        view: View = import_module(MODULES[name]).VIEW
+        view: View = getattr(import_module(MODULES[name]), f"{name.upper()}_VIEW")
         return view
 
     def __iter__(self) -> Iterator[str]:

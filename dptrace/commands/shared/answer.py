@@ -112,7 +112,7 @@ def _text(answer: Answer, form: str) -> str:
 
 
 def _svg(answer: Answer) -> str:
-    from dptrace.viewers.base.svg_renderer import svg
+    from dptrace.viewers.base.svg import svg
 
     assert answer.chart is not None
     return svg(answer.chart())

@@ -229,7 +229,7 @@ def snapshot_answer(files: list[Source], every: bool) -> Answer:
     """
     from dptrace.analysis.memory.snapshot import device_snapshots
     from dptrace.readers.memory_snapshot import read_snapshot
-    from dptrace.viewers.terminal.tables.snapshot import print_snapshot
+    from dptrace.viewers.base.memory_table import print_snapshot
 
     note_inputs([Path(file.address) for file in files])
     found = [(file.address, device_snapshots(read_snapshot(file))) for file in files]

@@ -141,7 +141,7 @@ class PictureOptions:
     def _page(self, runs: Sequence[Run], by_step: bool, drawn: str) -> tuple[str, tuple[int, int]]:
         """Return a page with the picture, and the size that fits all of it."""
         if len(runs) == 2:
-            from dptrace.viewers.gantt.pair import page as pair_page
+            from dptrace.viewers.gantt.page import pair as pair_page
 
             height = min(pair_page.rows_height(*runs) + _PAIR_HEADER_HEIGHT, _MAX_SIZE)
             return pair_page.document(runs[0], runs[1], by_step), (_DEFAULT_WIDTH, height)
@@ -236,7 +236,7 @@ class FigureOptions:
                 raise UsageError(f"{option} changes a figure; add --figure FILE.")
             return
         if self.figure_width is not None:
-            from dptrace.viewers.gantt.svg.figure import FIGURE_WIDTHS
+            from dptrace.viewers.pages.gantt_svg import FIGURE_WIDTHS
 
             FIGURE_WIDTHS.check(self.figure_width, "--figure-width")
         form_of(self.figure, _FORMS)
@@ -249,7 +249,7 @@ class FigureOptions:
 
     def write(self, run: Run, selection: Selection, verbosity: str) -> None:
         """Write the figure of a run that was cut to *selection*."""
-        from dptrace.viewers.gantt.svg.figure import FIGURE_WIDTH, figure_svg
+        from dptrace.viewers.pages.gantt_svg import FIGURE_WIDTH, figure_svg
 
         path, width = self.figure, FIGURE_WIDTH if self.figure_width is None else self.figure_width
         assert path is not None
@@ -321,7 +321,7 @@ class ServeOptions:
         Args:
             entry: the file in the cache that keeps the chart's index; None for none.
         """
-        from dptrace.viewers.gantt.host.host_data import HostAnswers
+        from dptrace.viewers.gantt.host import HostAnswers
         from dptrace.viewers.gantt.page.document import served
         from dptrace.viewers.gantt.page.server import LOOPBACK, PageServer
         from dptrace.viewers.gantt.tiles.service import TileService

@@ -6,7 +6,7 @@ import pytest
 
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.theme import dark_color, dark_ink
-from dptrace.viewers.views.collectives import bandwidth
+from dptrace.viewers.views import collectives
 from tests.support.color_vision import contrast
 
 PAPER = theme.CHROME["dark"]["paper"]
@@ -18,7 +18,7 @@ def test_texts_are_read_on_dark(color: str) -> None:
     assert contrast(dark_color(color), PAPER) >= 4.5
 
 
-@pytest.mark.parametrize("color", [color for color, _ in bandwidth._LOOKS])
+@pytest.mark.parametrize("color", [color for color, _ in collectives._LOOKS])
 def test_dots_are_seen_on_dark(color: str) -> None:
     """At least 3 to 1."""
     assert contrast(dark_color(color), PAPER) >= 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptrace.viewers.base.marks import Axis, Box, linear_axis, log_axis, message, split_by_height, time_axis
-from dptrace.viewers.base.svg_renderer import svg
+from dptrace.viewers.base.svg import svg
 from dptrace.viewers.views.registry import VIEWS
 from tests.support.view_cases import drawn, many_ranks
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
-from dptrace.viewers.base.table import TextTable, print_text_table
+from dptrace.analysis.findings.finding import Gain
+from dptrace.replay.paths import LINK_KINDS
+from dptrace.viewers.base.table import PATH_KINDS, TextTable, gain_sentence, print_text_table, step_words
 from tests.support.view_cases import PAYLOAD
 
 CELLS = TextTable(("name", "ms"), tuple((f"row {i}", str(i)) for i in range(50)), 1, "All of it.")
@@ -41,3 +44,39 @@ def test_names_give_the_terminal_no_orders() -> None:
     assert not {"\x1b", "\u202e"} & set(text)
     assert "[red]y" in text
     assert "[bold]x" in text
+
+
+# How a gain reads.
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("gain", "parts"),
+    [
+        (Gain("no copies", 10 * MS, 5 * MS, 15 * MS), ["10.0 ms a step", "5.00 ms", "15.0 ms", "no copies"]),
+        (Gain("no copies", 0, 0, 2 * MS, reason="Hidden."), ["nothing", "2.00 ms", "Hidden."]),
+        (Gain("schedule ddp", -3 * MS, -4 * MS, -2 * MS), ["lose 3.00 ms", "schedule ddp"]),
+        (Gain(reason="The recording is too short."), ["unknown", "The recording is too short."]),
+    ],
+)
+def test_a_gain_is_a_sentence(gain: Gain, parts: list[str]) -> None:
+    """It says how much, in which range, what is different, and why it is less; or why it is not known."""
+    text = gain_sentence(gain)
+
+    assert [part for part in parts if part in text] == parts
+    assert text.endswith(".")
+
+
+# What the kinds of pieces of a critical path are called.
+
+
+def test_every_kind_of_piece_has_words() -> None:
+    """In the order in which a path lists its time by kind."""
+    assert LINK_KINDS == tuple(PATH_KINDS)
+
+
+def test_a_recording_without_steps_is_not_called_one() -> None:
+    """Steps have numbers; the whole of a recording has none."""
+    assert ["step 4", "the whole trace"] == [step_words(name) for name in ("ProfilerStep#4", "whole trace")]

@@ -7,9 +7,14 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from dptrace.bench.table import Row
+from dptrace.bench.conclusions import CHARTS, conclusions
+from dptrace.bench.table import Row, usable
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.marks import Box, Dot, Drawing, Label, Line
+from dptrace.viewers.base.svg import svg
 from dptrace.viewers.benchmarks import bench_table
-from tests.support.bench_tables import WORKSHOP, bench
+from dptrace.viewers.benchmarks.bench_table import COMPUTE, draw, style
+from tests.support.bench_tables import WORKSHOP, bench, with_losses
 
 
 def test_a_row_has_a_text_for_each_heading() -> None:
@@ -106,3 +111,135 @@ def test_failures_are_reported() -> None:
     rows = [Row("a", "ddp", 2, failed="out of memory"), Row("a", "single", 1, failed="x")]
 
     assert ["a, ddp, 2 GPUs failed: out of memory", "a, single, 1 GPU failed: x"] == bench_table.failures(rows)
+
+
+# The charts of a benchmark: where marks are, and that nothing depends on colour alone.
+
+
+def drawn(rows: list[Row], name: str, local_loss: bool = False) -> Drawing:
+    chart = next(chart for chart in conclusions(rows, local_loss=local_loss) if chart.name == name)
+    return draw(chart, usable(rows), local_loss)
+
+
+def texts(drawing: Drawing) -> list[str]:
+    return [mark.text for mark in drawing.marks if isinstance(mark, Label)]
+
+
+def test_a_bar_for_each_run_is_as_high_as_its_epoch() -> None:
+    """28 bars from zero, the mark of each one's mode above it, and its milliseconds."""
+    drawing = drawn(WORKSHOP, "epoch_time")
+    bars = [mark for mark in drawing.marks if isinstance(mark, Box)]
+
+    assert 28 == len(bars) == len([mark for mark in drawing.marks if isinstance(mark, Dot)])
+    assert {0} == {bar.bottom for bar in bars}
+    assert [pytest.approx(36.1), pytest.approx(60.2)] == [bar.top for bar in bars[:2]]
+    assert {"36", "596", "small (1.5 M)", "xlarge (52.0 M)"} <= set(texts(drawing))
+    assert {"1 GPU", "2 GPUs", "4 GPUs"} == {text for _, text in drawing.x.ticks}
+
+
+def test_speedups_stand_beside_the_ideal_and_the_ceilings() -> None:
+    """A dashed line for each model; rings where Amdahl's ceiling is; the best is labelled."""
+    drawing = drawn(WORKSHOP, "speedup")
+    ideal = [mark for mark in drawing.marks if isinstance(mark, Line) and mark.dash]
+    rings = [mark for mark in drawing.marks if isinstance(mark, Dot) and mark.hollow]
+
+    assert [(1.0, 2.0, 4.0)] * 4 == [tuple(y for _, y in line.points) for line in ideal]
+    assert 8 == len(rings)
+    assert {"0.83×", "1.75×", "2.30×", "2.40×"} <= set(texts(drawing))
+    assert all(drawing.y.high <= mark.y <= drawing.y.low for mark in drawing.marks if isinstance(mark, Dot))
+
+
+def test_communication_lies_end_to_end_with_computing() -> None:
+    """Both add up to the epoch; the share is written beside."""
+    bars = [mark for mark in drawn(WORKSHOP, "communication").marks if isinstance(mark, Box)]
+
+    assert [COMPUTE, theme.EXPOSED] * 8 == [bar.color for bar in bars]
+    assert all(first.right == second.left for first, second in zip(bars[::2], bars[1::2], strict=True))
+    assert pytest.approx(60.2e6) == bars[1].right
+    assert "47 % communication, 28.4 ms" in texts(drawn(WORKSHOP, "communication"))
+
+
+def test_savings_go_right_and_losses_left() -> None:
+    """Values have a sign."""
+    drawing = drawn(WORKSHOP, "saving")
+    bars = [mark for mark in drawing.marks if isinstance(mark, Box)]
+
+    assert 16 == len(bars)
+    assert pytest.approx(-2.99, abs=0.01) == bars[0].left
+    assert 0 == bars[0].right
+    assert ["−3 %", "+28 %"] == texts(drawing)[:2]
+    assert "2 GPUs, interleaved" in {text for _, text in drawing.y.ticks}
+
+
+def test_losses_are_lines_over_steps() -> None:
+    """The mean losses of all runs coincide, those of rank 0 do not."""
+    rows = with_losses(WORKSHOP)
+    mean, local = drawn(rows, "loss"), drawn(rows, "loss", local_loss=True)
+
+    def ends(drawing: Drawing) -> set[float]:
+        return {round(mark.points[-1][1], 6) for mark in drawing.marks if isinstance(mark, Line)}
+
+    assert 28 == sum(isinstance(mark, Line) for mark in mean.marks)
+    assert {2.23} == ends(mean)
+    assert {2.25, 2.27, 2.31} == ends(local)
+
+
+def test_throughput_is_on_a_log_axis() -> None:
+    """On it, the ideal has the same slope for all models."""
+    drawing = drawn(WORKSHOP, "throughput")
+
+    assert drawing.y.log
+    assert all(drawing.y.high <= mark.y <= drawing.y.low for mark in drawing.marks if isinstance(mark, Dot))
+    assert all(y <= drawing.y.low for mark in drawing.marks if isinstance(mark, Line) for _, y in mark.points)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [bench("a", "single", 1, 1.0)],
+        [bench("a", "ddp", 2, 1.0)],
+        [Row("a", "ddp", 2, failed="broke")],
+        [Row("<b>", "script", n, None, 2.0 / n, losses=(None, 1.0)) for n in (1, 2, 3)],
+        with_losses([bench("a", "naive", 2, 1e-6)], steps=1),
+    ],
+)
+def test_whatever_is_missing_there_is_a_picture_or_a_sentence(name: str, rows: list[Row]) -> None:
+    """The SVG has no markup from names."""
+    drawing = drawn(rows, name)
+    text = svg(drawing)
+
+    assert bool(drawing.message) != bool(drawing.marks)
+    assert "<b>" not in text
+    assert "nan" not in text.lower().replace("nanosecond", "")
+
+
+def test_modes_differ_by_mark_and_colour() -> None:
+    """The four common modes, and others."""
+    modes = ["single", "naive", "interleaved", "ddp", "fsdp", "pp"]
+
+    assert 4 == len({style(mode, modes)[1] for mode in modes[:4]})
+    assert 6 == len({style(mode, modes) for mode in modes})
+
+
+def test_the_ideal_is_a_straight_line() -> None:
+    """Numbers of GPUs are true to scale: linear for speedup, logarithmic for throughput, which says so."""
+    speedup, throughput = drawn(WORKSHOP, "speedup"), drawn(WORKSHOP, "throughput")
+    (one, two, four) = next(mark for mark in speedup.marks if isinstance(mark, Line) and mark.dash).points
+    (low, middle, high) = next(mark for mark in throughput.marks if isinstance(mark, Line) and mark.dash).points
+
+    assert (two[0] - one[0]) / (four[0] - one[0]) == pytest.approx(1 / 3)
+    assert (middle[0] - low[0]) / (high[0] - low[0]) == pytest.approx(1 / 2)
+    assert "log scale" in throughput.x.title
+    assert "log scale" in throughput.y.title
+    assert "log" not in speedup.x.title
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_processes_on_cpu_are_not_called_gpus(name: str) -> None:
+    """No text of a chart mentions GPUs."""
+    rows = with_losses(WORKSHOP)
+    chart = next(chart for chart in conclusions(rows, on_cpu=True) if chart.name == name)
+
+    assert "GPU" not in svg(draw(chart, usable(rows), on_cpu=True))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Part, exposure
 from dptrace.core.intervals import covered, union
 from dptrace.run.run import Run
-from dptrace.timeline.model import Actions, Kind, Phase, Windows
-from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Lane, Role, cause_category, chart
+from dptrace.timeline.model import Actions, Collective, Kind, Phase, Windows
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, cause_category, chart
+from tests.analysis.cross_rank.test_transfers import Job, jobs
 from tests.support.builders import TimelineBuilder, two_rank_timelines
+from tests.support.jobs import MS, late_run
 from tests.support.synthetic import training_run
 
 PART_FIGURES = {
@@ -196,3 +199,101 @@ def test_a_pipeline_s_stretches_bear_its_micro_batches() -> None:
         assert [Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER] == found.category.tolist()
         assert [*expected, None] == [drawn.names[name - 1] if name else None for name in found.name]
         assert [20_000, 20_000] == found.duration_ns[:2].tolist()
+
+
+# What the labels of the phases row say.
+
+
+def waits(drawn: Chart, track: int = 0) -> list[tuple[int, int, str]]:
+    """Return start and duration of each label of waiting, and its name."""
+    lane = next(one for one in drawn.lanes if one.role is Role.PHASE_LABELS and one.track == track)
+    rows = zip(
+        lane.start_ns.tolist(), lane.duration_ns.tolist(), lane.name.tolist(), lane.category.tolist(), strict=True
+    )
+    return [(start, ns, drawn.names[name - 1] if name else "") for start, ns, name, kind in rows if kind == WAITING]
+
+
+def test_a_wait_is_named_by_the_rank_that_it_is_for() -> None:
+    """The one that came last, if it alone was late."""
+    assert [(30 * MS, 40 * MS, "Waiting for rank 1")] == waits(chart(late_run(30, 70)))
+    assert [""] == [name for _, _, name in waits(chart(late_run(30, 68, 70)))]
+    assert [] == waits(chart(late_run(30, 70)), 1)
+
+
+def test_waits_for_several_ranks_bear_no_rank() -> None:
+    """One label stands on two waits: naming the first rank would blame it for both."""
+    comm, short = Collective("all_reduce", 4_096, "float", "0", 3), 20_000
+    first, second = 40 * MS + short, 90 * MS + short
+    builds = [
+        TimelineBuilder(rank, bounds=(0, 100 * MS)).collective(a * MS, first, comm).collective(b, second, comm)
+        for rank, (a, b) in enumerate(((10, first), (40, first), (10, 90 * MS)))
+    ]
+
+    assert ["", "Waiting for rank 2"] == [
+        name for track in (0, 1) for _, _, name in waits(chart(Run("r", tuple(b.build() for b in builds))), track)
+    ]
+
+
+# Exposed communication in the rows of the Gantt chart, divided into waiting and transfer.
+
+
+def waiting_lane(drawn: Chart, role: Role, track: int = 0) -> Lane:
+    return next(one for one in drawn.lanes if one.role is role and one.track == track)
+
+
+def spans(of: Lane, category: int) -> list[tuple[int, int]]:
+    mask = of.category == category
+    return list(zip(of.start_ns[mask].tolist(), of.duration_ns[mask].tolist(), strict=True))
+
+
+@pytest.mark.heavy
+@settings(max_examples=40)
+@given(jobs())
+def test_waiting_in_both_rows_is_that_of_the_figures(job: Job) -> None:
+    """In each step, phases and the union of all collectives' pieces hold the wait; the rest is as it was."""
+    devices = job.devices()
+    run = Run("r", tuple(device.timeline for device in devices), world_size=job.ranks)
+    drawn = chart(run)
+
+    for track, (device, wait) in enumerate(zip(run.devices, run.cross_rank.exposed_waits, strict=True)):
+        bounds = drawn.tracks[track].bounds_ns
+        phases = waiting_lane(drawn, Role.PHASES, track)
+        for of in (phases, waiting_lane(drawn, Role.EXPOSURE, track)):
+            mask = of.category == WAITING
+            waiting = union(of.start_ns[mask], (of.start_ns + of.duration_ns)[mask])
+            assert wait.wait_ns.tolist() == np.diff(covered(waiting, bounds)).tolist()
+        exposed = np.isin(phases.category, (WAITING, int(Part.EXPOSED_COMM)))
+        assert device.split.total()["exposed_comm_ns"] == phases.duration_ns[exposed].sum()
+
+
+def test_a_collective_waits_and_then_transfers() -> None:
+    """One piece each, in the rows of phases and of communication; the collective itself stays whole."""
+    drawn = chart(late_run(30, 70))
+
+    for role in (Role.PHASES, Role.EXPOSURE):
+        assert [(30 * MS, 40 * MS)] == spans(waiting_lane(drawn, role), WAITING)
+        assert [(70 * MS, 10 * MS)] == spans(waiting_lane(drawn, role), int(Part.EXPOSED_COMM))
+        assert [] == spans(waiting_lane(drawn, role, 1), WAITING)
+    whole = waiting_lane(drawn, Role.COLLECTIVES)
+    assert ([50 * MS], [40 * MS + 1], [2]) == (
+        whole.duration_ns.tolist(),
+        whole.wait_ns.tolist(),
+        whole.waits_for.tolist(),
+    )
+
+
+def test_the_row_of_phases_names_the_rank_that_is_waited_for() -> None:
+    """Plus 1; 0 for all other parts, and where two ranks are late together."""
+    phases = waiting_lane(chart(late_run(30, 70)), Role.PHASES)
+    together = waiting_lane(chart(late_run(30, 68, 70)), Role.PHASES)
+
+    assert [(WAITING, 2)] == [pair for pair in zip(phases.category, phases.name, strict=True) if pair[1]]
+    assert not together.name.any()
+
+
+def test_unknown_waits_are_not_divided() -> None:
+    """A rank is missing: the collective is exposed as a whole, and its wait unknown."""
+    drawn = chart(late_run(30, size=2))
+
+    assert [(30 * MS, 50 * MS)] == spans(waiting_lane(drawn, Role.PHASES), int(Part.EXPOSED_COMM))
+    assert [0] == waiting_lane(drawn, Role.COLLECTIVES).wait_ns.tolist()

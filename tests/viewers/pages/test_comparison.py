@@ -16,7 +16,7 @@ from dptrace.core.units import milliseconds
 from dptrace.errors import DptraceError
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base import theme
-from dptrace.viewers.gantt.pair import page as pair_page
+from dptrace.viewers.gantt.page import pair as pair_page
 from dptrace.viewers.pages import comparison
 from tests.comparison.test_sides import alternating
 from tests.support.browser import browser_test, chromium, open_page

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from pathlib import Path
 
 import pytest
 
+import dptrace
+from dptrace.errors import UsageError
 from dptrace.viewers.pages.view import document
 from dptrace.viewers.views.registry import VIEWS
-from tests.support.browser import PATIENCE_S, browser_test, chromium, emulate, open_page, rest
+from tests.support.browser import PATIENCE_S, browser_test, chromium, emulate, open_page, rest, until
+from tests.support.paths import TRACES
+from tests.support.synthetic import training_run
 from tests.support.view_cases import CASES, hostile_run
 from tests.viewers.base.test_page import Scripts
 
@@ -95,3 +101,82 @@ def test_a_page_is_dark_where_the_system_is(tmp_path: Path) -> None:
         assert page.locator(".still svg").is_visible()
         assert not page.locator("#figure").is_visible()
         assert "rgb(255, 255, 255)" == page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+# A run in a notebook.
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["gantt", "breakdown"])
+def test_a_notebook_shows_the_same_page(name: str, tmp_path: Path) -> None:
+    """In a frame that may run scripts and reach nothing of the notebook; and writes it where asked."""
+    run = CASES["two ranks"]()
+    shown = run.show(name)
+    html = shown._repr_html_()
+    frame = re.fullmatch(r'<iframe sandbox="allow-scripts allow-downloads" srcdoc="([^"]*)"[^<>]*></iframe>', html)
+
+    assert frame
+    assert unescape(frame[1]) == shown.page
+    # Bokeh counts its models up from page to page.
+    assert re.sub(r"p\d+", "", document(VIEWS[name], run, embedded=True)) == re.sub(r"p\d+", "", shown.page)
+    assert f"{name} of runs/two" in repr(shown)
+    shown.save(tmp_path / "x.html")
+    assert shown.page == (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
+def test_a_view_that_is_not_there_is_refused() -> None:
+    """The message lists the existing views."""
+    with pytest.raises(UsageError, match="gantt, summary"):
+        CASES["two ranks"]().show("pie")
+
+
+@pytest.mark.heavy
+def test_a_critical_path_is_shown_on_the_gantt_chart_alone() -> None:
+    """Another view refuses it."""
+    run = dptrace.open(TRACES / "naive_cpu_2ranks")
+    path = run.critical_path()
+
+    assert f'"path":{{"step":"{path.step}"' in dptrace.show(run, critical_path=path).page
+    with pytest.raises(UsageError, match="idle"):
+        dptrace.show(run, "idle", critical_path=path)
+
+
+@browser_test
+@pytest.mark.parametrize("name", ["gantt", "breakdown"])
+def test_a_view_fits_its_frame_and_leaves_the_wheel_to_the_notebook(name: str, tmp_path: Path) -> None:
+    """Nothing in the frame scrolls or zooms where the notebook should scroll; with Ctrl, the chart zooms."""
+    path, frame = tmp_path / "notebook.html", training_run(2_000, ranks=4).show(name)._repr_html_()
+    path.write_text(
+        f'<!DOCTYPE html><title>x</title><p style="height: 300px"></p>{frame}<p style="height: 3000px">', "utf-8"
+    )
+    with chromium() as browser, open_page(browser, path, (1000, 900), ready=False) as (page, _):
+        page.frame_locator("iframe").locator("html[data-ready='1']").wait_for(timeout=1000 * PATIENCE_S)
+        inner = page.frames[1]
+        size = (
+            "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
+        )
+        until(inner, size, [0, 0])  # type: ignore[arg-type]
+        shown = "globalThis.dptrace ? dptrace.main.range.to - dptrace.main.range.from : 0"
+        before = inner.evaluate(shown)
+        page.mouse.move(500, 750)
+        page.mouse.wheel(0, 200)
+        until(page, "scrollY", 200)
+        assert before == inner.evaluate(shown)
+        if name == "gantt":
+            page.keyboard.down("Control")
+            page.mouse.wheel(0, -200)
+            until(inner, f"({shown}) < {before}", True)  # type: ignore[arg-type]
+
+
+@browser_test
+def test_a_hostile_run_does_nothing_in_a_notebook(tmp_path: Path) -> None:
+    """Its page draws itself inside the frame, and nothing fires there or outside."""
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!DOCTYPE html><title>x</title>{hostile_run().show('breakdown')._repr_html_()}", encoding="utf-8")
+    before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
+    with chromium() as browser, open_page(browser, path, before=before, ready=False) as (page, errors):
+        frame = page.frame_locator("iframe")
+        frame.locator("html[data-ready='1']").wait_for(state="attached", timeout=1000 * PATIENCE_S)
+
+        assert [] == [found.evaluate("window.PWNED") for found in page.frames if found.evaluate("window.PWNED")]
+        assert [] == [e for e in errors if "setting log level" not in e and not e.startswith(("about:", "data:"))]

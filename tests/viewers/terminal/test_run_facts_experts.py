@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dptrace.viewers.terminal.run_facts import MAX_LAYERS, expert_lines, in_flight_lines, mesh_lines
+from dptrace.viewers.terminal.summary import MAX_LAYERS, expert_lines, in_flight_lines, mesh_lines
 
 
 def test_each_layer_names_its_most_and_least_loaded_expert() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,30 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.kernels.names import short_names, shortened
 from dptrace.analysis.matching.calls import place
+from dptrace.analysis.memory.usage import MEMORY, DeviceMemory, MemoryUse, total_bytes
 from dptrace.analysis.per_gpu.split import CAUSE_LABELS, CAUSES, EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS, Part
-from dptrace.core.intervals import unique
-from dptrace.timeline.model import Collective
+from dptrace.core.intervals import Int64, unique
+from dptrace.run.cross_rank import CrossRankAnalysis
+from dptrace.run.notable_ranks import notable_ranks
+from dptrace.run.run import Run
+from dptrace.timeline.model import UNKNOWN, Collective, Kind, Timeline
 from dptrace.viewers.base import theme
-from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, cause_category
-from dptrace.viewers.gantt.column_packing import pack
-from dptrace.viewers.gantt.time_packing import pack_times
+from dptrace.viewers.base.charts import sample_levels
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, cause_category, drawn_intervals
+from dptrace.viewers.gantt.packing import differences, pack, pack_times
 
-__all__ = ["MANY_TRACKS", "categories", "collective_entries", "layout", "scene"]
+__all__ = [
+    "categories",
+    "collective_entries",
+    "details",
+    "few_ranks",
+    "layout",
+    "memory_lanes",
+    "row_orders",
+    "scene",
+    "with_memory",
+]
+
 
 _HEIGHTS = {
     2: {Role.PHASES: 40, Role.COMPUTE: 56, Role.EXPOSURE: 36, Role.MEMORY: 18},
@@ -201,3 +216,232 @@ def _streams(lanes: Sequence[Lane]) -> tuple[list[int], list[NDArray[np.intp]]]:
 
 def _one_stream(lane: Lane) -> bool:
     return len(lane) == 0 or bool(lane.stream.min() == lane.stream.max())
+
+
+# Details of a clicked interval: a kernel's launch delay, a collective's other ranks.
+#
+# The page unpacks these columns on the first click. Columns of collectives have an entry for each collective of the
+# chart, track by track; columns of instances have an entry for each matched collective.
+
+
+MAX_LAUNCHES = 500_000
+"""Largest number of intervals of a page with launch delays, which make a page larger by a third."""
+
+
+def details(run: Run, chart: Chart) -> dict[str, Any]:
+    """Return the columns for a run's chart, which must be the result of ``chart.chart``."""
+    page_data = {"launch": pack(_launch_delays(run, chart))} if len(chart) <= MAX_LAUNCHES else {}
+    if chart.collectives:
+        page_data |= _members(run.cross_rank, run, chart)
+    return page_data
+
+
+def _shown(run: Run, chart: Chart, kind: Kind) -> list[Any]:
+    origin, end = chart.origin_ns, chart.origin_ns + chart.end_ns
+    return [drawn_intervals(timeline, origin, end, kind) for timeline in run.timelines]
+
+
+def _launch_delays(run: Run, chart: Chart) -> Int64:
+    """Return the ns from launch to start plus 1 (0: unknown) of kernels, collectives and copies, track by track."""
+    kinds = [_shown(run, chart, kind) for kind in (Kind.COMPUTE, Kind.COMMUNICATION, Kind.MEMORY)]
+    delays = [np.zeros(0, np.int64)]
+    for timeline, *shown in zip(run.timelines, *kinds, strict=True):
+        for index in shown:
+            launch, start = timeline.launch_ns[index], timeline.start_ns[index]
+            known = (launch != UNKNOWN) & (launch <= start)
+            delays.append(np.where(known, start - launch + 1, 0))
+    return np.concatenate(delays)
+
+
+def _members(cross_rank: CrossRankAnalysis, run: Run, chart: Chart) -> dict[str, Any]:
+    """Return each collective's instance plus 1 (0: unmatched), its wait and its lateness plus 1 (0: unknown)."""
+    matches, timing = cross_rank.matches, cross_rank.timing
+    known = [np.zeros((3, 0), np.int64)]
+    for device, (timeline, shown) in enumerate(zip(run.timelines, _shown(run, chart, Kind.COMMUNICATION), strict=True)):
+        comm = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
+        mask = matches.device == device
+        columns = np.zeros((3, len(comm)), np.int64)
+        late = np.where(timing.late_known[mask], timing.late_ns[mask] + 1, 0)
+        columns[:, matches.index[mask]] = matches.instance[mask] + 1, timing.wait_ns[mask] + 1, late
+        known.append(columns[:, np.searchsorted(comm, shown)])
+    instance, wait, late = np.concatenate(known, axis=1)
+    return {
+        "instance": pack(instance),
+        "wait": pack(wait),
+        "late": pack(late),
+        "instances": _instances(cross_rank),
+        "groups": [{"name": g.name, "description": g.description, "size": g.size} for g in matches.groups],
+    }
+
+
+def _instances(cross_rank: CrossRankAnalysis) -> dict[str, Any]:
+    matches, timing = cross_rank.matches, cross_rank.timing
+    names = sorted(set(cross_rank.names))
+    place = {name: i for i, name in enumerate(names)}
+    columns = {
+        "transfer": timing.transfer_ns + 1,
+        "algbw": _rate(timing.algbw),
+        "busbw": _rate(timing.busbw),
+        "last": timing.last.astype(np.int64) + 1,
+        "bytes": matches.bytes,
+        "seq": np.array([max(collective.seq, -1) + 1 for collective in matches.collectives], np.int64),
+        "group": matches.group.astype(np.int64),
+        "name": np.array([place[name] for name in cross_rank.names], np.int64),
+    }
+    return {**{name: pack(column) for name, column in columns.items()}, "names": names}
+
+
+def _rate(rate: Any) -> Int64:
+    """Return whole kB/s, which fit in 32 bits; 0 if unknown."""
+    whole: Int64 = (np.nan_to_num(rate, nan=0, posinf=0, neginf=0) / 1000).round().astype(np.int64)
+    return whole
+
+
+# The memory lanes of a page in one file: each device's allocated and reserved memory over time, and its peak.
+
+
+MOST_TRACKS = 16
+"""GPUs of a page whose memory it holds: the most notable ones, as of the host's rows."""
+MOST_POINTS = 4_000
+"""Points of a lane; of more events, it has the highest level in each of as many columns."""
+
+
+def with_memory(run: Run, chart: Chart) -> dict[str, Any]:
+    """Return ``memory``, the lanes, as data of the page; nothing where no file has memory events."""
+    lanes = memory_lanes(run, chart)
+    return {"memory": {"tracks": lanes}} if lanes else {}
+
+
+def memory_lanes(run: Run, chart: Chart) -> dict[str, dict[str, Any]]:
+    """Return the lane of each GPU that has memory events, by its number as text.
+
+    Each has ``delta``, ``bytes`` and ``reserved`` (packed columns: times as differences, sizes as folded differences),
+    ``least`` and ``most`` (the ends of its scale), ``peak`` (time and bytes), ``calls`` (times of the runtime's
+    allocator calls and of failed allocations), ``exact`` (whether all events are in it) and ``fromStart`` (whether its
+    totals count from the start of the recording).
+    """
+    tracks = [notable.index for notable in notable_ranks(run)] if len(run.timelines) > 1 else [0]
+    found = {}
+    for track in sorted(tracks[:MOST_TRACKS]):
+        timeline = run.timelines[track]
+        use = run.read_again(timeline, MEMORY)
+        device = _device_of(timeline, use)
+        if use is not None and device is not None:
+            found[str(track)] = _lane(use, device, chart)
+    return found
+
+
+def _device_of(timeline: Timeline, use: MemoryUse | None) -> DeviceMemory | None:
+    return next((device for device in (use.devices if use else ()) if device.device == timeline.device), None)
+
+
+def _lane(use: MemoryUse, device: DeviceMemory, chart: Chart) -> dict[str, Any]:
+    start, end = chart.origin_ns, chart.origin_ns + chart.end_ns
+    times, total = device.events.time_ns, total_bytes(device)
+    first, last = (int(edge) for edge in np.searchsorted(times, (start, end), side="right"))
+    exact = last - first <= MOST_POINTS
+    if exact:
+        # The level that the chart begins with, and that after each event in it.
+        level: Int64 = np.arange(first, last + 1)
+        time: Int64 = np.append(start, times[first:last])
+    else:
+        columns = sample_levels(device, start, end, MOST_POINTS)
+        level, time = columns.level, start + columns.edges[:-1].astype(np.int64)
+    reserved = np.append(device.events.reserved[:1], device.events.reserved)
+    peak = first + int(total[first : last + 1].argmax())
+    calls = np.sort(np.append(use.calls.start_ns, use.failed.time_ns)) if not device.on_cpu else np.empty(0, np.int64)
+    return {
+        "delta": pack(np.diff(time - start, prepend=0)),
+        "bytes": pack(differences(total[level])),
+        "reserved": pack(differences(reserved[level])),
+        "least": min(int(total[level].min()), 0),
+        "most": max(int(total[level].max()), int(reserved[level].max()), 1),
+        "peak": [max(int(times[max(peak - 1, 0)]) - start, 0), int(total[peak])],
+        "calls": (calls[(calls >= start) & (calls < end)] - start).tolist(),
+        "exact": exact,
+        "fromStart": device.on_cpu,
+    }
+
+
+# The orders in which the Gantt page can show the GPUs of a run, by rank, by what is wrong, by place in the job; and
+# the few to look at first.
+
+
+_FEWEST = 3
+"""Number of GPUs from which an order other than by rank helps."""
+_OPEN = 4
+"""Most notable GPUs that stay expanded, where the others are collapsed."""
+_FEW = 5
+"""Most GPUs that are chosen of a run."""
+_WORDS = {"held others up": "latest"}
+"""What the list of a run's chosen GPUs says, where that is not the reason itself."""
+
+
+def row_orders(run: Run, gantt_chart: Chart) -> list[dict[str, Any]]:
+    """Return the orders of a run's tracks, the present one first, as data of the page; none for few GPUs.
+
+    Each has a ``label`` and the ``tracks`` in its order; ``open`` is the number of tracks that it is about, if not all,
+    and ``groups`` the name of each track's group, if it groups them.
+    """
+    if len(gantt_chart.tracks) < _FEWEST:
+        return []
+    by_rank = list(range(len(gantt_chart.tracks)))
+    notable = [one for one in notable_ranks(run) if one.index < len(by_rank)]
+    causes = sum(one.why not in ("", "typical") for one in notable)
+    orders: list[dict[str, Any]] = [{"label": "by rank", "tracks": by_rank}]
+    if causes:
+        tracks = [one.index for one in notable]
+        tracks += [track for track in by_rank if track not in set(tracks)]
+        orders.append({"label": "notable ranks first", "tracks": tracks, "open": min(causes, _OPEN)})
+    orders += _by_figures(run, by_rank)
+    for name, value_of in _places(run, gantt_chart):
+        tracks = sorted(by_rank, key=lambda track: (value_of(track), track))
+        groups = [f"{name} {value_of(track)}" if value_of(track) >= 0 else f"no {name} known" for track in by_rank]
+        orders.append({"label": f"by {name}", "tracks": tracks, "groups": groups})
+    return orders
+
+
+def few_ranks(run: Run, gantt_chart: Chart) -> dict[str, Any] | None:
+    """Return the few GPUs of a run to look at first, as data of the page; None where there are not many more.
+
+    ``tracks`` holds them by rank, ``why`` the reason for each, ``label`` all reasons: ``latest, slowest, typical``.
+    """
+    reasons = {one.index: one.why for one in notable_ranks(run) if one.why} if gantt_chart.tracks else {}
+    tracks = list(reasons)[:_FEW]
+    typical = next((track for track, why in reasons.items() if why == "typical"), None)
+    if typical is not None and typical not in tracks:
+        tracks[-1] = typical
+    if len(tracks) < 2 or len(gantt_chart.tracks) < len(tracks) + _FEWEST:
+        return None
+    words = dict.fromkeys(_WORDS.get(word, word) for track in tracks for word in reasons[track].split(", "))
+    tracks.sort()
+    return {"label": ", ".join(words), "tracks": tracks, "why": [reasons[track] for track in tracks]}
+
+
+def _by_figures(run: Run, by_rank: list[int]) -> Iterable[dict[str, Any]]:
+    """Yield the orders by figures that differ between GPUs, the largest mean over the steps first."""
+    waits = [wait.wait_ns for wait in run.cross_rank.exposed_waits]
+    columns = {
+        "longest step first": [split.figures["wall_ns"] for split in run.splits],
+        f"{EXPOSED_LABELS['exposed_wait_ns'].lower()}, most first": waits,
+        "idle, most first": [split.figures["idle_ns"] for split in run.splits],
+    }
+    for label, per_device in columns.items():
+        means = [float(np.mean(values)) if len(values) else 0.0 for values in per_device]
+        if len(means) == len(by_rank) and max(means) > min(means):
+            yield {"label": label, "tracks": sorted(by_rank, key=lambda track: -means[track])}
+
+
+def _places(run: Run, gantt_chart: Chart) -> Iterable[tuple[str, Callable[[int], int]]]:
+    """Yield the dimensions of the job in which ranks differ: the node, and those of its mesh."""
+    entries = run.metadata.get("ranks")
+    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    nodes = {entry.get("rank"): entry.get("node") for entry in known if isinstance(entry.get("node"), int)}
+    tracks = gantt_chart.tracks
+    places = [("node", [nodes.get(track.rank) for track in tracks])]
+    dimensions = dict.fromkeys(name for track in tracks for name in track.coordinates)
+    places += [(name, [track.coordinates.get(name) for track in tracks]) for name in dimensions]
+    for name, values in places:
+        numbers = [-1 if value is None else value for value in values]
+        if len(set(numbers)) > 1:
+            yield name, numbers.__getitem__

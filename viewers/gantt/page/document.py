@@ -10,47 +10,42 @@ draws the intervals between Bokeh's canvases, from the exact sums of static/data
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bokeh.core.types import ID
 from bokeh.embed import json_item
 from bokeh.layouts import column
 from bokeh.model import Model
-from bokeh.models import (
-    AdaptiveTicker,
-    BasicTickFormatter,
-    PanTool,
-    Range1d,
-    RangeTool,
-    WheelZoomTool,
-)
+from bokeh.models import AdaptiveTicker, BasicTickFormatter, PanTool, Range1d, RangeTool, WheelZoomTool
 from bokeh.plotting import figure
 
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
+from dptrace.replay.critical_path import CriticalPath
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, headline
 from dptrace.viewers.base.page import Markup, bokeh_scripts, bundle, page, static
-from dptrace.viewers.gantt.chart import Chart, chart
+from dptrace.viewers.gantt.chart import Chart, chart, why_unknown
 from dptrace.viewers.gantt.finding_places import finding_places
-from dptrace.viewers.gantt.host.host_data import host_data, host_notes
-from dptrace.viewers.gantt.host.looks import kind_looks
-from dptrace.viewers.gantt.memory.lane_data import with_memory
-from dptrace.viewers.gantt.page.data import collective_entries, layout, scene
-from dptrace.viewers.gantt.page.interval_details import details
-from dptrace.viewers.gantt.row_order import few_ranks, row_orders
-from dptrace.viewers.gantt.tiles.first_view import first_view
-from dptrace.viewers.gantt.tiles.index_file import kept_store
+from dptrace.viewers.gantt.host import host_data, host_notes, kind_looks
+from dptrace.viewers.gantt.page.data import (
+    collective_entries,
+    details,
+    few_ranks,
+    layout,
+    row_orders,
+    scene,
+    with_memory,
+)
+from dptrace.viewers.gantt.tiles.answers import first_view
 from dptrace.viewers.gantt.tiles.merged import MergedChart, merge_intervals
-from dptrace.viewers.gantt.tiles.store import TileStore
-from dptrace.viewers.gantt.waiting import why_unknown
+from dptrace.viewers.gantt.tiles.store import TileStore, kept_store
 
-if TYPE_CHECKING:
-    from dptrace.replay.critical_path import CriticalPath
+__all__ = ["MAX_INTERVALS", "document", "gantt_page", "rows_height", "run_data", "served", "step_document"]
 
-__all__ = ["MAX_INTERVALS", "ServedPage", "document", "gantt_page", "rows_height", "run_data", "served"]
 
 MAX_INTERVALS = 3_000_000
 """Intervals of a page in one file at most: about 30 MB, which a browser opens in about a second. Of a run with more,
@@ -107,7 +102,7 @@ def document(
 def _of_path(run: Run, gantt_chart: Chart, path: CriticalPath) -> tuple[dict[str, Any], list[str]]:
     """Return the data of a critical path, and what to say of it."""
     # Only pages with a path need replays.
-    from dptrace.viewers.gantt.critical_path.path_data import path_data, path_notes
+    from dptrace.viewers.gantt.critical_path import path_data, path_notes
 
     return path_data(run, gantt_chart, path), path_notes(run, path)
 
@@ -308,3 +303,17 @@ def _minimap(page_data: dict[str, Any], shared: Range1d, low: int, high: int) ->
     )
     mini.add_tools(window)
     return mini
+
+
+# The Gantt page of the step whose critical path it shows.
+
+
+def step_document(run: Run, path: CriticalPath) -> str:
+    """Draw the path on the chart of its step, or of the whole run where steps have no numbers.
+
+    Raises:
+        DptraceError: there are more intervals than a page can hold.
+    """
+    number = re.search(r"(\d+)$", path.step)
+    part = run.select(steps=(int(number[1]), int(number[1]))) if number else run
+    return document(part, path=path)

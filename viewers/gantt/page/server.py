@@ -20,8 +20,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from dptrace.errors import DptraceError
-from dptrace.viewers.gantt.tiles.encoding import compressed
-from dptrace.viewers.gantt.tiles.requests import MAX_BODY, BadRequest
+from dptrace.viewers.gantt.tiles.requests import MAX_BODY, BadRequest, compressed
 from dptrace.viewers.gantt.tiles.service import TileService
 
 __all__ = ["LOOPBACK", "PageServer", "tunnel"]

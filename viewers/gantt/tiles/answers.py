@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
+import base64
+import math
+from concurrent.futures import Executor, ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import Int64, unique
-from dptrace.viewers.gantt.chart import WAITING, Role
-from dptrace.viewers.gantt.tiles.encoding import Message, quantized
-from dptrace.viewers.gantt.tiles.index.grid import column_cover, nested_cover
-from dptrace.viewers.gantt.tiles.index.lane import Rows
-from dptrace.viewers.gantt.tiles.requests import MAX_CELLS, BadRequest, TilesRequest, ViewRequest
-from dptrace.viewers.gantt.tiles.store import KINDS, STREAM, WAITS, StoredLane, TileStore
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Role
+from dptrace.viewers.gantt.tiles.index import (
+    Lane,
+    LaneColumns,
+    Rows,
+    column_cover,
+    index_lane,
+    make_grids,
+    nested_cover,
+)
+from dptrace.viewers.gantt.tiles.requests import (
+    MAX_CELLS,
+    BadRequest,
+    BusyRequest,
+    IntervalAtRequest,
+    Message,
+    RowsRequest,
+    StreamsRequest,
+    TilesRequest,
+    ViewRequest,
+    Window,
+    quantized,
+)
+from dptrace.viewers.gantt.tiles.store import EXTRA, KINDS, RECORDED, STREAM, WAITS, StoredLane, TileStore
 
-__all__ = ["TILE", "add_rows", "lane_of", "texts_of", "tiles", "view"]
+__all__ = [
+    "TILE",
+    "StreamLanes",
+    "busy",
+    "exposed_per_step",
+    "first_view",
+    "interval_at",
+    "rows_at",
+    "sums",
+    "tiles",
+    "view",
+]
+
 
 TILE = 512
 """Columns of a tile."""
@@ -175,3 +209,169 @@ def texts_of(store: TileStore, lanes: list[int], found: list[Rows]) -> dict[str,
 
 def _used(numbers: NDArray[Any]) -> set[int]:
     return set(unique(numbers).tolist())
+
+
+# Exact sums over a range of time: the parts of the steps, communication by kind, the exposed time of each step.
+
+
+def sums(store: TileStore, asked: Window) -> dict[str, Any]:
+    """Return the ns of each category within a range and the steps, over all tracks, as the page's summary counts them.
+
+    ``parts`` are those of the phases by category, ``overlapped`` overlapped communication, ``kinds`` the exposed,
+    waiting and overlapped time of each kind of collective, ``count`` the number of kernels, collectives and copies that
+    touch the range.
+    """
+    parts, overlapped = dict[int, float](), 0.0
+    for lane in store.of_role(Role.PHASES.value):
+        for category, ns in _within(store, lane, asked).items():
+            parts[category] = parts.get(category, 0) + ns
+    for lane in store.of_role(Role.EXPOSURE.value):
+        overlapped += _within(store, lane, asked).get(OVERLAPPED, 0)
+    kinds = [{"kind": kind, "exposed": 0.0, "waiting": 0.0, "overlapped": 0.0} for kind in store.about.kinds]
+    for lane in store.of_role(KINDS):
+        for category, ns in _within(store, lane, asked).items():
+            kinds[category // 2]["overlapped" if category % 2 else "exposed"] += ns  # type: ignore[operator]
+    for lane in store.of_role(WAITS):
+        for category, ns in _within(store, lane, asked).items():
+            kinds[category]["waiting"] += ns  # type: ignore[operator]
+    count = sum(stored.lane.touching(asked.start, asked.end) for stored in store.lanes if stored.role in RECORDED)
+    used = [kind for kind in kinds if kind["exposed"] or kind["overlapped"]]
+    return {"parts": parts, "overlapped": overlapped, "kinds": used, "count": count}
+
+
+def busy(store: TileStore, asked: BusyRequest) -> dict[int, float]:
+    """Return the ns that each category of a lane covers in a range."""
+    lane = lane_of(store, asked.lane).lane
+    covered = np.diff(lane.cover(np.array([asked.start, asked.end], np.float64)))[:, 0]
+    return dict(zip(lane.categories, covered.tolist(), strict=True))
+
+
+def _within(store: TileStore, stored: StoredLane, asked: Window) -> dict[int, float]:
+    """Return the ns of each category of a lane within a range and its track's steps."""
+    bounds = store.about.bounds[stored.track]
+    begin, end = max(asked.start, bounds[0]), min(asked.end, bounds[-1])
+    if not begin < end or not stored.lane.count:
+        return {}
+    covered = np.diff(stored.lane.cover(np.array([begin, end], np.float64)))[:, 0]
+    return dict(zip(stored.lane.categories, covered.tolist(), strict=True))
+
+
+def exposed_per_step(store: TileStore) -> list[list[float]]:
+    """Return the exposed time of communication in each step of each track."""
+    exposed = (int(Part.EXPOSED_COMM), WAITING)
+    times = []
+    for stored, bounds in zip(store.of_role(Role.PHASES.value), store.about.bounds, strict=True):
+        cover = stored.lane.cover(np.array(bounds, np.float64))
+        chosen = [slot for slot, category in enumerate(stored.lane.categories) if category in exposed]
+        times.append(np.diff(cover[chosen].sum(axis=0)).tolist())
+    return times
+
+
+# Single intervals: the one under the pointer, and those that the page knows by number.
+
+
+def interval_at(store: TileStore, asked: IntervalAtRequest) -> bytes:
+    """Return the interval at a time of a lane, if any, and how many lie within half of the slack of it."""
+    lane = lane_of(store, asked.lane).lane
+    found = lane.at(asked.time, asked.slack)
+    message = Message()
+    head = add_rows(message, store, asked.lane, found, False)
+    under = lane.touching(asked.time - asked.slack / 4, asked.time + asked.slack / 4)
+    return message.encode({"rows": [head], "under": under, **texts_of(store, [asked.lane], [found])})
+
+
+def rows_at(store: TileStore, asked: RowsRequest) -> bytes:
+    """Return intervals by lane and position, a lane at a time; ``places`` must list the lanes one after the other."""
+    message, heads, lanes, found = Message(), [], [], []
+    for number in dict.fromkeys(lane for lane, _ in asked.places):
+        lane = lane_of(store, number).lane
+        positions = np.array(sorted({place for owner, place in asked.places if owner == number}), np.int64)
+        if positions[-1] >= lane.count:
+            raise BadRequest(f"lane {number} has no interval {positions[-1]}")
+        lanes.append(number)
+        found.append(lane.rows_at(positions))
+        heads.append(add_rows(message, store, number, found[-1], False))
+    return message.encode({"rows": heads, **texts_of(store, lanes, found)})
+
+
+# What a served page draws first: its server puts that into the page, so that the first picture waits for no answer.
+
+
+_COLUMNS = 1024
+"""Columns of a view of the whole run at least; the page's smallest screen has fewer pixels, a usual one a few more."""
+_MOST_LANES = 64
+"""Lanes at most; more rows are seldom on a screen."""
+
+
+def first_view(store: TileStore, layout: dict[str, Any], start: int, end: int) -> dict[str, Any]:
+    """Return the tiles of the first rows for a view of the whole run, and the sums of that range.
+
+    Args:
+        layout: as ``page.data.layout`` returns it.
+        start, end: the range that the page shows first, in ns since the chart's origin.
+    """
+    level = max(0, math.floor(math.log2((end - start) / _COLUMNS)))
+    last = int(min(end, max(bounds[-1] for bounds in store.about.bounds))) // (TILE << level)
+    runs = [(lane, 0, last) for lane in _first_lanes(store, layout)]
+    with ThreadPoolExecutor(1) as pool:
+        data = tiles(store, TilesRequest(level, runs), pool)
+    packed = {"level": level, "runs": runs, "data": base64.b64encode(data).decode("ascii")}
+    return {"tiles": packed, "sums": sums(store, Window(start, end))}
+
+
+def _first_lanes(store: TileStore, layout: dict[str, Any]) -> list[int]:
+    """Return the lanes that fill the first rows; a collapsed GPU shows its phases only."""
+    roles = {(lane.track, lane.role): number for number, lane in reversed(list(enumerate(store.lanes)))}
+    rows = [(row["track"], row["role"]) for row in layout["rows"]]
+    shown = [row for row in rows if not layout["collapsed"] or row[1] == Role.PHASES.value]
+    return [roles[row] for row in shown if row in roles][:_MOST_LANES]
+
+
+# The recorded intervals of a track by stream, as lanes that are made when a page asks for them.
+
+
+_STREAM_COLUMNS = ("start_ns", "duration_ns", "category", "name", "stream")
+
+
+class StreamLanes:
+    """Adds lanes of streams to a store, once for each track."""
+
+    def __init__(self, store: TileStore) -> None:
+        self._store, self._lock, self._made = store, Lock(), dict[int, list[dict[str, Any]]]()
+
+    def of(self, asked: StreamsRequest) -> list[dict[str, Any]]:
+        """Return number, stream, number of intervals and categories of each lane of a track's streams."""
+        if asked.track >= len(self._store.about.bounds):
+            raise BadRequest(f"there is no track {asked.track}")
+        with self._lock:
+            if asked.track not in self._made:
+                self._made[asked.track] = [self._add(lane, stream) for stream, lane in self._lanes(asked.track)]
+            return self._made[asked.track]
+
+    def _add(self, stored: StoredLane, stream: int) -> dict[str, Any]:
+        self._store.lanes.append(stored)
+        lane, number = stored.lane, len(self._store.lanes) - 1
+        return {"lane": number, "stream": stream, "count": lane.count, "categories": list(lane.categories)}
+
+    def _lanes(self, track: int) -> list[tuple[int, StoredLane]]:
+        """Return the lanes of a track's streams; further columns say where each interval was recorded."""
+        recorded = [
+            (number, stored)
+            for number, stored in enumerate(self._store.lanes)
+            if stored.track == track and stored.role in RECORDED
+        ]
+        rows = [stored.lane.rows_of_blocks(np.arange(len(stored.lane.first))) for _, stored in recorded]
+        column = {key: np.concatenate([getattr(one, key) for one in rows]) for key in (*_STREAM_COLUMNS, "position")}
+        column["lane"] = np.repeat([number for number, _ in recorded], [len(one) for one in rows])
+        for name in EXTRA:
+            parts = [stored.extra.get(name, np.zeros(stored.lane.count, np.int64)) for _, stored in recorded]
+            column[name] = np.concatenate(parts)
+        order = np.lexsort((column["start_ns"], column["stream"]))
+        cuts = np.flatnonzero(np.diff(column["stream"][order].astype(np.int64))) + 1
+        lanes = []
+        for part in np.split(order, cuts) if len(order) else []:
+            of = {key: values[part] for key, values in column.items()}
+            lane = Lane(index_lane(LaneColumns(*(of[key] for key in _STREAM_COLUMNS))))
+            extra = {name: of[name].astype(np.int64) for name in (*EXTRA, "lane", "position")}
+            lanes.append((int(of["stream"][0]), StoredLane(track, STREAM, lane, make_grids(lane), extra)))
+        return lanes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +19,22 @@ from dptrace.core.array_file import ArrayWriter, CorruptArrayFile, MappedArrays,
 from dptrace.core.intervals import unique
 from dptrace.viewers.gantt.chart import WAITING, Chart, Role
 from dptrace.viewers.gantt.chart import Lane as ChartLane
-from dptrace.viewers.gantt.tiles.index.blocks import Allocate, LaneColumns, LaneIndex, index_lane
-from dptrace.viewers.gantt.tiles.index.grid import Grid, make_grids
-from dptrace.viewers.gantt.tiles.index.lane import Lane
+from dptrace.viewers.gantt.tiles.index import Allocate, Grid, Lane, LaneColumns, LaneIndex, index_lane, make_grids
 
-__all__ = ["EXTRA", "KINDS", "RECORDED", "STREAM", "WAITS", "StoredLane", "TileStore", "build", "open_store", "save"]
+__all__ = [
+    "EXTRA",
+    "KINDS",
+    "RECORDED",
+    "STREAM",
+    "WAITS",
+    "StoredLane",
+    "TileStore",
+    "build",
+    "kept_store",
+    "open_store",
+    "save",
+]
+
 
 KINDS, WAITS = "kinds", "waits"
 """Roles of the lanes that divide communication, and the waiting in it, by kind; the page does not know them."""
@@ -173,3 +185,22 @@ def _mapped(entry: tuple[Any, ...], arrays: Iterator[NDArray[Any]], mapped: Mapp
     for array in (heads, *(grid.cover_ns for grid in grids)):
         mapped.read_ahead(array)
     return StoredLane(track, role, lane, grids, {name: next(arrays) for name in extra})
+
+
+# Keep the index of a chart in a file, so that the next time it is only mapped.
+
+
+def kept_store(entry: Path | None, chart: Chart, collectives: list[Any]) -> TileStore:
+    """Return the store of a chart: from a file, written first if it is missing or damaged; else in memory.
+
+    Args:
+        entry: the file; None for none. Where it can't be written, memory holds the store.
+        collectives: the chart's collectives as the page's data has them.
+    """
+    if entry is not None:
+        with suppress(OSError, CorruptArrayFile):
+            return open_store(entry)
+        with suppress(OSError, CorruptArrayFile):
+            save(entry, chart, collectives)
+            return open_store(entry)
+    return build(chart, collectives)

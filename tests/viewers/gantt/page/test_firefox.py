@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.viewers.gantt.page import document as gantt
-from dptrace.viewers.gantt.pair import page as pair_page
+from dptrace.viewers.gantt.page import pair as pair_page
 from tests.support.firefox import FirefoxPage, firefox, firefox_test
 from tests.support.jobs import job
 

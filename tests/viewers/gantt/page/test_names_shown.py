@@ -19,7 +19,7 @@ from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.page.data import collective_entries, scene
 from dptrace.viewers.gantt.tiles.service import TileService
 from dptrace.viewers.gantt.tiles.store import build
-from dptrace.viewers.terminal.replay.critical_path import print_critical_path
+from dptrace.viewers.terminal.replay import print_critical_path
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.builders import TimelineBuilder
 from tests.support.gantt_page import at, settle, tip

@@ -11,7 +11,7 @@ import pytest
 
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import Role, chart
-from dptrace.viewers.gantt.host.host_data import HostAnswers
+from dptrace.viewers.gantt.host import HostAnswers
 from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.page.server import PageServer
 from dptrace.viewers.gantt.tiles.service import TileService

@@ -10,9 +10,8 @@ import pytest
 from dptrace.core.array_file import CorruptArrayFile
 from dptrace.viewers.gantt.chart import Role, chart
 from dptrace.viewers.gantt.page.data import collective_entries
-from dptrace.viewers.gantt.tiles import index_file
-from dptrace.viewers.gantt.tiles.index_file import kept_store
-from dptrace.viewers.gantt.tiles.store import TileStore, build, open_store, save
+from dptrace.viewers.gantt.tiles import store as tiles_store
+from dptrace.viewers.gantt.tiles.store import TileStore, build, kept_store, open_store, save
 from tests.support.synthetic import training_run
 
 CHART = chart(training_run(2_000, ranks=2))
@@ -69,7 +68,7 @@ def test_an_entry_is_written_once_and_a_damaged_one_again(tmp_path: Path, monkey
     entry, expected = tmp_path / "a.tiles", contents(build(CHART, ENTRIES))
     assert expected == contents(kept_store(entry, CHART, ENTRIES))
     with monkeypatch.context() as patched:
-        patched.delattr(index_file, "save")
+        patched.delattr(tiles_store, "save")
         assert expected == contents(kept_store(entry, CHART, ENTRIES))
     entry.write_bytes(entry.read_bytes()[:-1000])
     assert expected == contents(kept_store(entry, CHART, ENTRIES))

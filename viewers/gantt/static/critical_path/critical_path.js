@@ -4,7 +4,7 @@ import { unpack } from "../data/columns.js";
 import { above } from "../data/lod.js";
 import { laneOf } from "../data/rows.js";
 
-/** The lanes of the intervals that pieces can be of, by the number that viewers/gantt/critical_path/path_data.py gives. */
+/** The lanes of the intervals that pieces can be of, by the number that viewers/gantt/critical_path.py gives. */
 const LANES = ["", "compute", "collectives", "memory"];
 const RECORDED = new Set(LANES.slice(1));
 /** Packed slack of what the step does not wait for. */

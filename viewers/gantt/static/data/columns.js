@@ -1,4 +1,4 @@
-/** Unpacks the page's columns; viewers/gantt/column_packing.py packs them. */
+/** Unpacks the page's columns; viewers/gantt/packing.py packs them. */
 
 import { timesOf } from "./times.js";
 

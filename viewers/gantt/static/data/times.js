@@ -1,4 +1,4 @@
-/** Unpacks start times and durations of lanes; viewers/gantt/time_packing.py packs them. */
+/** Unpacks start times and durations of lanes; viewers/gantt/packing.py packs them. */
 
 /** Undo the mapping of 0, -1, 1, -2, ... to 0, 1, 2, 3, ... */
 function unfolded(value) {

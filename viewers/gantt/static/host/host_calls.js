@@ -23,7 +23,7 @@ export function detailsAt(table, index) {
 }
 
 export class HostCalls {
-  /** `packed` is the result of window_data() in viewers/gantt/host/track_data.py. */
+  /** `packed` is the result of window_data() in viewers/gantt/host.py. */
   static async of({ levels, columns, names, details, window, total, leftOut, shortest }) {
     const keys = ["delta", "duration", "kind", "name", "detail"];
     const [delta, duration, kind, name, detail] = await Promise.all(keys.map((key) => unpack(columns[key])));

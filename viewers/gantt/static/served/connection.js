@@ -1,4 +1,4 @@
-/** Requests to the server of a page, and the messages that it sends; viewers/gantt/tiles/encoding.py writes them. */
+/** Requests to the server of a page, and the messages that it sends; viewers/gantt/tiles/requests.py writes them. */
 
 import { joinPlanes } from "../data/columns.js";
 

@@ -1,0 +1,99 @@
+"""SVG text: coordinates, texts that fit, and names that stay text."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.svg import WIDTH, Canvas, escape, legend_svg, number, shorten, svg, text_width
+from tests.support.view_cases import PAYLOAD, drawn
+
+
+def test_names_are_escaped() -> None:
+    """Whatever stands in them, the drawing is well-formed and holds them as text."""
+    canvas = Canvas(100, 50, PAYLOAD)
+    canvas.text(1, 2, PAYLOAD)
+    canvas.rect(1, 1, 5, 5, "#FFFFFF", PAYLOAD)
+    root = ET.fromstring(canvas.finish())
+
+    assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
+    assert 3 == sum("PWN" in (element.text or "") for element in root.iter())
+    assert "\\u202e" in escape("\u202e")
+
+
+def test_patterns_distinguish_colours() -> None:
+    """Waiting and exposed communication have patterns that lean in opposite directions; the drawing defines what it
+    uses, and a ground for text is plain."""
+    canvas = Canvas(10, 10, "x")
+    canvas.rect(0, 0, 5, 5, theme.EXPOSED)
+    canvas.rect(0, 0, 5, 6, theme.WAITING)
+    canvas.rect(0, 0, 5, 7, theme.OVERLAPPED)
+    canvas.rect(0, 0, 5, 8, theme.EXPOSED, plain=True)
+    root = ET.fromstring(canvas.finish())
+    space = "{http://www.w3.org/2000/svg}"
+    turned = {f"url(#{one.get('id')})": one.get("patternTransform") for one in root.iter(f"{space}pattern")}
+    fills = {one.get("height"): one.get("fill") for one in root.iter(f"{space}rect")}
+
+    assert ["rotate(45)", "rotate(-45)"] == [turned[str(fills[height])] for height in ("5", "6")]
+    assert 2 == len(turned)
+    assert [theme.OVERLAPPED, theme.EXPOSED] == [fills["7"], fills["8"]]
+
+
+def test_a_rectangle_of_no_size_is_not_drawn() -> None:
+    """Nor counted."""
+    canvas = Canvas(10, 10, "x")
+    canvas.rect(0, 0, 0, 5, "#000000")
+    canvas.rects([], "#000000")
+
+    assert 0 == canvas.shapes
+
+
+@pytest.mark.parametrize("room", [10, 60, 200, 1000])
+def test_a_shortened_name_fits(room: float) -> None:
+    """In its room, its beginning and its end kept."""
+    name = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
+    short = shorten(name, room)
+
+    assert text_width(short) <= max(room, text_width("…"))
+    if "…" in short[1:]:
+        assert name.startswith(short.split("…")[0])
+        assert name.endswith(short.split("…")[1])
+
+
+def test_numbers_are_short() -> None:
+    """A hundredth of a pixel is enough."""
+    assert ["0", "1.5", "-3", "1234.57"] == [number(value) for value in (0.0001, 1.5, -3, 1234.5678)]
+
+
+# Drawings as SVG.
+
+
+def test_svg_shows_every_mark() -> None:
+    """And writes of a box' texts the first that fits."""
+    text = svg(drawn())
+
+    words = "title", "subtitle", "a tip", ">short<", "beside", "before", "row", "rows", "red"
+    for shown in (*words, "<circle", "<polygon"):
+        assert shown in text
+    assert "too long" not in text
+    assert ">title</text>" not in svg(drawn(), heading=False)
+    assert f'width="{WIDTH}"' in legend_svg(drawn())
+
+
+def test_a_tall_picture_has_its_ticks_above_too() -> None:
+    """A low one has them below only; and a run's name stands above its heading."""
+    low, tall = drawn(), replace(drawn(), height=900)
+    label = low.x.ticks[-1][1]
+
+    assert 1 == svg(low).count(f">{label}</text>")
+    assert 2 == svg(tall).count(f">{label}</text>")
+    assert svg(low, run="my run").index("my run") < svg(low, run="my run").index(">title</text>")
+
+
+def test_dark_colors_are_given_to_a_page_only() -> None:
+    """A picture for slides is as it is."""
+    assert "--n:" in svg(drawn(), dark=True)
+    assert "--n:" not in svg(drawn())

@@ -1,0 +1,300 @@
+"""Two runs as one chart: every interval is at its step's place, and the figures are the runs' own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from dptrace.analysis.per_gpu.split import Part
+from dptrace.comparison.compare import compare
+from dptrace.comparison.step_alignment import align_steps, run_steps
+from dptrace.errors import DptraceError
+from dptrace.run.run import Run
+from dptrace.viewers.base.time_saved import time_saved_sentence
+from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Role, chart
+from dptrace.viewers.gantt.page import pair as pair_page
+from dptrace.viewers.gantt.page.pair import paired_chart, paired_scene
+from tests.support.browser import browser_test, chromium, open_page
+from tests.support.builders import TimelineBuilder
+from tests.support.gantt_page import SHARE_FIGURES, settle, show, visible_range
+from tests.support.jobs import job, run_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+def lane(drawn: Chart, track: int, role: Role) -> list[tuple[int, int, int]]:
+    found = [one for one in drawn.lanes if (one.track, one.role) == (track, role)]
+    return [
+        row
+        for one in found
+        for row in zip(one.start_ns.tolist(), one.duration_ns.tolist(), one.category.tolist(), strict=True)
+    ]
+
+
+@pytest.mark.heavy
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3), st.booleans())
+def test_each_steps_figures_are_the_splits(steps_a: int, steps_b: int, ranks: int, by_step: bool) -> None:
+    """The phases of each step, at its place, are the split's figures to the nanosecond."""
+    runs = job(steps_a, ranks, noise=0.1), job(steps_b, 2, seed=1, noise=0.1, factors={"exposed": 0.3})
+    aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]), by_step)
+    drawn, data = paired_scene(aligned)
+
+    tracks = [(run, device) for run in (0, 1) for device in range(len(runs[run].timelines))]
+    for track, (which, device) in enumerate(tracks):
+        split, page = runs[which].splits[device], data["tracks"][track]
+        phases = lane(drawn, track, Role.PHASES)
+        for step, (begin, end) in enumerate(zip(page["bounds"], page["ends"], strict=False)):
+            assert split.figures["wall_ns"][step] == end - begin
+            inside = [(max(s, begin), min(s + d, end), part) for s, d, part in phases if s < end and s + d > begin]
+            for part, name in SHARE_FIGURES.items():
+                if part != Part.IDLE:
+                    assert split.figures[name][step] == sum(e - s for s, e, p in inside if p == part)
+        assert sum(d for _, d, c in lane(drawn, track, Role.EXPOSURE) if c == OVERLAPPED) == sum(
+            split.figures["overlapped_comm_ns"][: len(aligned.a.names)]
+        )
+
+
+def test_recorded_intervals_stay_whole() -> None:
+    """An interval that ends after its step keeps its length, but its pieces are cut at the step."""
+    build = TimelineBuilder(0, bounds=(0, 100, 200)).compute(0, 60).all_reduce(50, 130).compute(110, 180)
+    aligned = align_steps(
+        run_steps(run_of([build.build()])), run_steps(run_of([TimelineBuilder(0, bounds=(0, 150, 300)).build()]))
+    )
+    drawn = paired_chart(aligned)
+
+    assert [(50, 80, int(Part.EXPOSED_COMM))] == lane(drawn, 0, Role.COLLECTIVES)
+    exposed = [(s, d) for s, d, c in lane(drawn, 0, Role.PHASES) if c == Part.EXPOSED_COMM]
+    assert [(60, 40), (150, 10)] == exposed
+    assert [(0, 60), (160, 70)] == [(s, d) for s, d, _ in lane(drawn, 0, Role.COMPUTE)]
+
+
+def test_one_run_against_itself_is_drawn_as_it_is() -> None:
+    """Aligned by the first step only, both halves equal the run's own chart, and no time is saved."""
+    run = job()
+    drawn, data = paired_scene(align_steps(run_steps(run), run_steps(run), by_step=False))
+    alone = chart(run)
+
+    assert [] == data["freed"]
+    for track in (0, 1):
+        for role in Role:
+            if role is Role.PHASE_LABELS:
+                continue
+            assert lane(alone, track, role) == lane(drawn, track, role) == lane(drawn, track + 2, role), role
+
+
+def test_names_are_each_runs_own() -> None:
+    """B's kernels and collectives have B's names."""
+    a, b = job(ranks=1), job(ranks=1, seed=1)
+    other = replace(b.timelines[0], names=tuple(f"other {name}" for name in b.timelines[0].names))
+    drawn = paired_chart(align_steps(run_steps(a), run_steps(Run("runs/b", (other,)))))
+
+    for one in drawn.lanes:
+        if one.role in (Role.COMPUTE, Role.COLLECTIVES):
+            texts = [drawn.names[i] if one.role is Role.COMPUTE else drawn.collectives[i][0] for i in one.name.tolist()]
+            assert {one.track == 1} == {text.startswith("other ") for text in texts}
+
+
+def test_the_scene_names_the_runs() -> None:
+    """Strips and groups have the run's name, tracks its letter; the axis ends where the longer run does."""
+    a, b = job(path="runs/naive", ranks=1), job(path="runs/inter", ranks=2, seed=1, factors={"exposed": 2.0})
+    aligned = align_steps(run_steps(a), run_steps(b))
+    _, data = paired_scene(aligned)
+
+    assert ["A · rank 0 · GPU 0", "B · rank 0 · GPU 0", "B · rank 1 · GPU 1"] == [t["label"] for t in data["tracks"]]
+    assert ["naive", "inter"] == [strip["title"] for strip in data["strips"]]
+    assert [("A · naive", [0]), ("B · inter", [1, 2])] == [(g["label"], g["tracks"]) for g in data["groups"]]
+    assert aligned.slots_ns.tolist() == data["slots"]
+    assert data["end"] == data["slots"][-1]
+    assert {0} == {one["strip"] for one in data["freed"]}
+    assert all(one["ns"] < 0 for one in data["freed"])
+    assert np.sum([one["ns"] for one in data["freed"]]) == aligned.saved_ns()
+
+
+# The page of two runs on one axis, in a browser.
+
+
+PAYLOAD = "</script><script>PWN(1)</script><img src=x onerror=PWN(2)>\"'{{7*7}}\u202e"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def runs() -> tuple[Run, Run]:
+    faster = {"exposed": 0.2, "idle": 0.5}
+    return job(4, path="runs/naive"), job(5, ranks=3, seed=1, factors=faster, path="runs/interleaved")
+
+
+@pytest.fixture(scope="module")
+def file(runs: tuple[Run, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pages") / "against.html"
+    path.write_text(pair_page.document(*runs), encoding="utf-8")
+    return path
+
+
+def shown_bars(page: Page) -> list[dict[int, float]]:
+    """Read the bar of each run's line: ns by category."""
+    return [
+        {int(category): float(ns) for category, ns in bar}
+        for bar in page.eval_on_selector_all(
+            "#summary .bar",
+            "bars => bars.map((bar) => [...bar.children].map((s) => [s.dataset.category, s.dataset.ns]))",
+        )
+    ]
+
+
+def expected(run: Run, step: int) -> dict[int, int]:
+    """Sum one step over the ranks, without parts that are too small for the bar."""
+    wall = sum(int(split.figures["wall_ns"][step]) for split in run.splits)
+    parts = {int(part): sum(int(s.figures[name][step]) for s in run.splits) for part, name in SHARE_FIGURES.items()}
+    return {part: ns for part, ns in parts.items() if ns >= 0.0005 * wall}
+
+
+@browser_test
+def test_each_pair_of_steps_is_what_the_splits_say(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
+    """In the window of a pair, each run's line has its own step and none of the saved time."""
+    slots = align_steps(run_steps(runs[0]), run_steps(runs[1])).slots_ns.tolist()
+    with open_page(browser, file) as (page, errors):
+        settle(page)
+        for step, (start, end) in enumerate(pairwise(slots)):
+            show(page, start, end)
+
+            assert [expected(run, step) for run in runs] == shown_bars(page)
+        assert [] == errors
+
+
+@browser_test
+def test_any_window_is_exact(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
+    """Also across saved time, the line's sum is the time of the window inside the steps."""
+    aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]))
+    gap = aligned.time_saved()[0]
+    windows = [(gap.from_ns - 3_000_000, gap.to_ns + 2_000_000), (gap.from_ns - 900, gap.from_ns + 700), (5e6, 5.001e6)]
+    with open_page(browser, file) as (page, _):
+        settle(page)
+        for start, end in windows:
+            show(page, start, end)
+            start, end = visible_range(page)
+            sums = page.eval_on_selector_all("#summary .bar", _SUMS)
+            for which, (one, found) in enumerate(zip(aligned.runs, sums, strict=True)):
+                begins, ends = (times + aligned.shifts(which) for times in (one.start_ns, one.end_ns))
+                inside = (ends.clip(start, end) - begins.clip(start, end)).clip(0).sum()
+                assert inside == pytest.approx(found, rel=1e-3, abs=2)
+
+
+_SUMS = "bars => bars.map((bar) => [...bar.children].reduce((sum, one) => sum + Number(one.dataset.ns), 0))"
+
+
+@browser_test
+def test_saved_time_is_drawn_and_reported(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
+    """It is green in B's rows, not in A's, and the sentence is above the chart."""
+    found = compare(*runs)
+    aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]), comparison=found)
+    gap = aligned.time_saved()[0]
+    with open_page(browser, file) as (page, _):
+        settle(page)
+        show(page, gap.from_ns, gap.to_ns)
+        pixels = page.evaluate(_TINTS)
+
+        assert [found.summary(), time_saved_sentence(aligned)] == page.locator(".answer").all_text_contents()
+        assert 0 == pixels["A"]
+        assert pixels["B"] > 0.95
+        assert "paired by order" in (page.locator("#notes").text_content() or "")
+
+
+_TINTS = """(() => {
+  const { main, scene, stage } = dptrace, { canvas } = main;
+  const context = canvas.getContext("2d"), scale = canvas.width / main.frame().width;
+  const share = (track) => {
+    const { y, h } = stage.blocks.find((block) => block.track === track);
+    const { data } = context.getImageData(4, y * scale, canvas.width - 8, h * scale);
+    let green = 0;
+    for (let i = 0; i < data.length; i += 4) if (data[i + 3] < 60 && data[i + 1] > data[i + 2] + 10) green++;
+    return green / (data.length / 4);
+  };
+  return { A: share(0), B: share(scene.strips[1].tracks[1]) };
+})()"""
+
+
+@browser_test
+def test_keys_go_from_pair_to_pair(browser: Browser, file: Path) -> None:
+    """] shows the next pair and stays at the last; [ goes back; F shows the whole run."""
+    with open_page(browser, file) as (page, _):
+        settle(page)
+        whole, slots = visible_range(page), page.evaluate("dptrace.scene.slots")
+        seen = []
+        for key in "]]]]][":
+            page.keyboard.press(key)
+            settle(page)
+            seen.append(visible_range(page))
+        page.keyboard.press("f")
+        settle(page)
+
+        for (start, end), step in zip(seen, (0, 1, 2, 3, 3, 2), strict=True):
+            margin = 0.021 * (slots[step + 1] - slots[step])
+            assert slots[step] - 2 * margin <= start <= slots[step]
+            assert slots[step + 1] <= end <= slots[step + 1] + 2 * margin
+        assert whole == visible_range(page)
+
+
+@browser_test
+def test_hostile_names_of_runs_are_text(browser: Browser, tmp_path: Path) -> None:
+    """In paths, titles and notes: nothing is executed or added to the page."""
+    runs = [job(2, seed=seed, path=PAYLOAD, metadata={"mode": PAYLOAD}, notes=(PAYLOAD,)) for seed in (0, 1)]
+    path = tmp_path / "hostile.html"
+    path.write_text(pair_page.document(runs[0], runs[1]), encoding="utf-8")
+    with open_page(browser, path, before="globalThis.PWN = (what) => console.error('ran: ' + what);") as (page, errors):
+        settle(page)
+
+        assert [] == errors
+        assert 0 == page.locator("img").count()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("by_step", [True, False])
+def test_both_alignments_draw(runs: tuple[Run, Run], by_step: bool) -> None:
+    """Each has its own sentence about the saved time."""
+    page: Any = pair_page.document(*runs, by_step)
+
+    aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]), by_step, compare(*runs))
+    assert time_saved_sentence(aligned).replace("'", "&#39;") in page
+    assert by_step == ('"slots":' in page)
+
+
+def test_a_run_without_steps_is_refused(runs: tuple[Run, Run]) -> None:
+    """The error names the run."""
+    with pytest.raises(DptraceError, match="runs/job: there is no step"):
+        pair_page.document(runs[0], run_of([TimelineBuilder(0, bounds=()).build()]))
+
+
+@pytest.mark.heavy
+def test_differences_are_listed_above(runs: tuple[Run, Run]) -> None:
+    """Runs of different work are not compared."""
+    page = pair_page.document(*runs)
+    other = pair_page.document(job(metadata={"model": "small"}), job(seed=1, metadata={"model": "large"}))
+
+    assert f"A had {runs[0].world_size} ranks, B {runs[1].world_size}." in page.split('class="answer"')[0]
+    assert "B saves" in page
+    assert '<p class="answer quiet">Not compared: A trained the model small, B large.' in other
+    assert '"freed":[]' in other
+
+
+def test_a_prediction_has_its_own_verdict(runs: tuple[Run, Run]) -> None:
+    """Its sentences stand above the chart, as text, instead of a comparison of two recordings."""
+    shown = pair_page.document(*runs, verdict=("With compute 2×: 1 ms a step", PAYLOAD))
+
+    assert '<p class="answer">With compute 2×: 1 ms a step</p>' in shown
+    assert compare(*runs, with_kernels=False).summary() not in shown
+    assert PAYLOAD not in shown

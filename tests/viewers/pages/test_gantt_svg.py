@@ -1,0 +1,300 @@
+"""The static Gantt chart: its areas are the split's times, and it has few shapes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import dptrace
+from dptrace.analysis.per_gpu.split import Part, partition
+from dptrace.run.run import Run
+from dptrace.timeline.model import Collective, Phase, Windows
+from dptrace.viewers.base import theme
+from dptrace.viewers.gantt.chart import Role, chart
+from dptrace.viewers.pages.gantt_svg import MAX_SHAPES, RIGHT, WIDTH, Intervals, Lod, figure_svg, gantt_svg, svg_layout
+from tests.support.builders import TimelineBuilder, two_rank_timelines
+from tests.support.jobs import late_run
+from tests.support.paths import TRACES
+from tests.support.synthetic import training_run
+from tests.support.view_cases import CASES, many_ranks
+
+BOX = re.compile(r"M([\d.-]+) ([\d.-]+)h([\d.-]+)v([\d.-]+)h")
+
+
+def areas(text: str, color: str) -> float:
+    """Sum the area that paths fill with a colour in the phases row, in square pixels."""
+    idle = re.search(rf'y="([\d.]+)" width="[\d.]+" height="20" fill="{theme.IDLE}"', text)
+    assert idle
+    top, total = float(idle[1]), 0.0
+    for path, filled in re.findall(r'<path d="([^"]*)" fill="([^"]*)"', text):
+        if filled == color:
+            boxes = BOX.findall(path)
+            total += sum(float(w) * float(h) for _, y, w, h in boxes if top <= float(y) < top + 20)
+    return total
+
+
+@pytest.mark.parametrize("kernels", [40, 3_000])
+def test_areas_are_the_times_of_the_split(kernels: int) -> None:
+    """Each part's area in the phases row is its time, drawn whole or as shares of columns."""
+    run = training_run(kernels, ranks=1)
+    text = gantt_svg(run)
+    pieces, bounds = partition(run.timelines[0]), run.timelines[0].windows.bounds
+    for part in (Part.FORWARD, Part.BACKWARD):
+        mask = pieces.part == part
+        share = float((pieces.end_ns[mask] - pieces.start_ns[mask]).sum()) / int(bounds[-1] - bounds[0])
+        assert areas(text, theme.PART_COLORS[part]) == pytest.approx(share * 20 * (1400 - 24 - left_of(text)), rel=0.02)
+
+
+def left_of(text: str) -> float:
+    found = re.search(r'<polyline points="([\d.]+),', text)
+    assert found
+    return float(found[1])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("ranks", [1, 8, 64])
+def test_shapes_are_few(ranks: int) -> None:
+    """With many kernels and ranks, the file is small."""
+    text = gantt_svg(training_run(60_000, ranks=ranks, steps=4))
+    whole = sum(len(BOX.findall(path)) for path in re.findall(r'<path d="([^"]*)"', text))
+
+    assert whole <= MAX_SHAPES * 2
+    assert len(text) < 1_000_000
+
+
+def test_what_matters_is_named() -> None:
+    """GPUs, rows, steps with their durations, the sentence, and the hatch of exposed communication."""
+    text = gantt_svg(Run("runs/two", two_rank_timelines(), world_size=2))
+
+    rows = "rank 1 · GPU 1", "phases", "communication"
+    for word in (*rows, "step 0 · 0.10 ms", "A step takes", "Exposed communication"):
+        assert word in text
+    assert f'fill="url(#hatch-{theme.EXPOSED[1:]})"' in text
+    assert "A step takes" not in gantt_svg(Run("x", two_rank_timelines()), heading=False)
+
+
+def test_no_label_stands_over_idle_time() -> None:
+    """A phase is named where its colour fills the place, with its time if idle time does not interrupt it."""
+    build = TimelineBuilder(0, bounds=(0, 10_000_000))
+    build.compute(0, 4_000_000, Phase.FORWARD, "gemm")
+    for i in range(40):
+        build.compute(4_100_000 + 140_000 * i, 4_150_000 + 140_000 * i, Phase.BACKWARD, "gemm")
+    text = gantt_svg(Run("sparse", (build.build(),)))
+
+    assert 1 == text.count(">Forward 4.00 ms<")
+    assert 1 == len(re.findall(">Backward[^<]*<", text))  # in the legend
+
+
+@pytest.mark.heavy
+def test_many_ranks_have_a_row_each() -> None:
+    """Only the phases are drawn, and the chart is not too high."""
+    text = gantt_svg(many_ranks())
+    found = re.search(r'height="([\d.]+)"', text)
+
+    assert found
+    assert float(found[1]) < 1_200
+    assert 64 == len(re.findall(r">rank \d+ · GPU \d+<", text))
+
+
+# The figure for papers and slides.
+
+
+def texts(drawn: str) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+
+
+def test_one_step_is_drawn_without_a_heading() -> None:
+    """The one of median length; nothing but axis, rows and legend stands around it."""
+    run = training_run(600, ranks=2, steps=5)
+    drawn = texts(figure_svg(run))
+
+    assert 1 == sum(text.startswith("step ") for text in drawn)
+    assert {"rank 0 · GPU 0", "rank 1 · GPU 1"} <= set(drawn)
+    assert not any(run.path in text or "A step takes" in text for text in drawn)
+
+
+@pytest.mark.parametrize("width", [400, 640, 1200])
+def test_it_is_as_wide_as_asked_and_nothing_leaves_it(width: int) -> None:
+    """Boxes and legend end within the figure, and labels of the axis do not touch."""
+    drawn = figure_svg(training_run(600, ranks=2, steps=3), width=width)
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
+    boxes = [(float(x), float(w)) for x, w in re.findall(r"M([\d.]+) [\d.]+h([\d.]+)v", drawn)]
+    starts = [float(x) for x in re.findall(r'<text x="([\d.]+)"', drawn)]
+
+    assert size
+    assert width == float(size[1])
+    assert boxes
+    assert all(x + w <= width for x, w in boxes)
+    assert all(x < width - 10 for x in starts)
+
+
+@pytest.mark.heavy
+def test_the_chosen_steps_and_ranks_are_drawn() -> None:
+    """All of them, also if they are many."""
+    run = many_ranks()
+    every = texts(figure_svg(run, every_rank=True))
+    some = texts(figure_svg(run))
+
+    assert len(run.ranks) == sum(text.startswith("rank ") for text in every)
+    assert 8 == sum(text.startswith("rank ") for text in some)
+    assert 3 == sum(text.startswith("step ") for text in texts(figure_svg(training_run(600, steps=3), True)))
+
+
+def test_findings_are_numbered_in_the_chart_and_written_below() -> None:
+    """The culprit is framed, and the text of the finding stands below the rows with its number."""
+    run = dptrace.open(str(TRACES / "interleaved_cpu_2ranks"))
+    drawn = figure_svg(run, annotate=True)
+    numbers = [text for text in texts(drawn) if text in "123"]
+
+    assert numbers.count("1") == 2
+    assert any("waits for rank 1" in text for text in texts(drawn))
+    assert not any("waits for rank 1" in text for text in texts(figure_svg(run)))
+
+
+def test_a_run_without_steps_says_so() -> None:
+    """The figure holds one sentence."""
+    assert any("no step" in text for text in texts(figure_svg(Run("x", ()))))
+
+
+# Labels in the static Gantt chart.
+
+
+def label_texts(run: Run) -> list[str]:
+    """Return all texts of a picture."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", gantt_svg(run, heading=False))
+
+
+def test_a_wait_shows_whom_it_is_for_and_how_long_it_takes() -> None:
+    """In the row of phases and in that of communication; the transfer after it bears the collective's name."""
+    shown = label_texts(late_run(20, 70))
+
+    assert "Waiting for rank 1 · 50.00 ms" in shown
+    assert any("waiting for rank 1 · 50.0 ms" in text for text in shown)
+    assert 2 == sum(text.startswith("all_reduce 4.1 kB") for text in shown)
+
+
+def test_a_label_stands_on_a_plain_ground() -> None:
+    """The lines of a pattern would cross the text."""
+    text = gantt_svg(late_run(20, 70))
+
+    assert 2 == len(re.findall(rf'<rect [^>]*rx="3" fill="{theme.WAITING}"/>\n<text', text))
+
+
+@pytest.mark.parametrize(("label", "expected"), [("FSDP::all_gather (layers.3)", "AG layers.3"), ("", "all_gather")])
+def test_a_collective_is_called_by_its_layer_where_that_is_known(label: str, expected: str) -> None:
+    """Else by its kind."""
+    comm = Collective("all_gather", 2_000_000, "float", "0", 1, label=label)
+    build = TimelineBuilder(0, bounds=(0, 1_000_000)).collective(100_000, 900_000, comm)
+
+    assert f"{expected} 2.0 MB" in label_texts(Run("one", (build.build(),)))
+
+
+# The layout of a static Gantt chart.
+
+
+@pytest.mark.parametrize(("ranks", "rows"), [(2, 3), (12, 2), (64, 1)])
+def test_many_gpus_have_fewer_rows_each(ranks: int, rows: int) -> None:
+    """Rows do not overlap, and are between top and bottom."""
+    where = svg_layout(chart(many_ranks(ranks)), 100)
+
+    assert ranks * rows == len(where.rows)
+    edges = [100.0, *(edge for row in where.rows for edge in (row.y, row.y + row.height)), where.bottom]
+    assert sorted(edges) == edges
+
+
+def test_time_runs_from_left_to_right() -> None:
+    """Within the margins; times outside the chart are at its edges."""
+    gantt_chart = chart(CASES["two ranks"]())
+    where = svg_layout(gantt_chart, 100)
+
+    assert where.left == where.x(0) == where.x(-5)
+    assert where.x(gantt_chart.end_ns) == pytest.approx(WIDTH - RIGHT, abs=1)
+    assert where.x(2 * gantt_chart.end_ns) == where.x(gantt_chart.end_ns)
+
+
+def test_a_row_that_no_gpu_fills_is_left_out() -> None:
+    """A single GPU has no communication row."""
+    where = svg_layout(chart(CASES["no communication"]()), 100)
+
+    assert {Role.PHASES, Role.COMPUTE} == {row.role for row in where.rows}
+    assert where.lane(0, Role.PHASES) is not None
+    assert where.lane(7, Role.PHASES) is None
+
+
+def test_steps_are_named_once() -> None:
+    """By the first GPU of those whose steps differ, and beside them by one whose steps are at other times."""
+    one, two = two_rank_timelines()
+    length = int(one.windows.bounds[-1] - one.windows.bounds[0])
+    shifted, later = (
+        replace(two, windows=Windows(two.windows.names, two.windows.bounds + by)) for by in (length // 3, 2 * length)
+    )
+    where = svg_layout(chart(Run("", (one, shifted, later))), 100)
+
+    assert [0, 2] == [number for _, number in where.strips]
+    assert 1 == len({top for top, _ in where.strips})
+    assert {0, 1, 2} == {row.track for row in where.rows}
+
+
+# The level of detail in Python, against the golden vectors of lod.js and brute force.
+
+
+GOLDEN = json.loads((Path(__file__).resolve().parents[2] / "golden" / "lod.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def lods() -> list[Lod]:
+    lanes = [
+        Intervals(*(np.array(lane[key], np.int64) for key in ("start", "duration", "category")))
+        for lane in GOLDEN["lanes"]
+    ]
+    return [Lod(lane, GOLDEN["categories"]) for lane in lanes]
+
+
+@pytest.mark.parametrize("window", GOLDEN["windows"], ids=lambda window: f"{window['from']}-{window['to']}")
+def test_golden_vectors(lods: list[Lod], window: dict[str, object]) -> None:
+    """Shares of columns, time in the window and the intervals drawn whole equal the file's."""
+    start, end, width = float(str(window["from"])), float(str(window["to"])), int(str(window["width"]))
+
+    np.testing.assert_allclose(np.array(window["density"]), [lod.density(start, end, width) for lod in lods], atol=1e-9)
+    busy = [lod.density(start, end, 1)[:, 0] * (end - start) for lod in lods]
+    np.testing.assert_allclose(np.array(window["busy"]), busy, atol=1e-6)
+    long = [sorted(lod.long(start, end, float(str(window["shortest"]))).tolist()) for lod in lods]
+    assert window["long"] == long
+
+
+@pytest.mark.parametrize("window", GOLDEN["windows"], ids=lambda window: f"{window['from']}-{window['to']}")
+def test_golden_vectors_are_true(window: dict[str, object]) -> None:
+    """The file's shares equal a count of single nanoseconds."""
+    start, end, width = int(str(window["from"])), int(str(window["to"])), int(str(window["width"]))
+    for lane, busy in zip(GOLDEN["lanes"], window["busy"], strict=True):  # type: ignore[call-overload]
+        for category in range(GOLDEN["categories"]):
+            covered: set[int] = set()
+            for begin, length, kind in zip(lane["start"], lane["duration"], lane["category"], strict=True):
+                if kind == category:
+                    covered.update(range(max(begin, start), min(begin + length, end)))
+            assert busy[category] == len(covered)
+    # The columns add up to the window.
+    total = np.array(window["density"]).sum(axis=2) * ((end - start) / width)
+    np.testing.assert_allclose(np.array(window["busy"]), total, atol=1e-6)
+
+
+def test_longest_come_first() -> None:
+    """A short interval is drawn over a long one."""
+    lane = Intervals(np.array([0, 10, 20]), np.array([100, 5, 40]), np.zeros(3, np.int64))
+
+    assert [0, 2, 1] == Lod(lane, 1).long(0, 200, 1).tolist()
+    assert [0, 2] == Lod(lane, 1).long(0, 200, 6).tolist()
+
+
+def test_an_empty_lane_is_idle() -> None:
+    """No interval, no share, nothing to draw."""
+    nothing = np.zeros(0, np.int64)
+    lod = Lod(Intervals(nothing, nothing, nothing), 2)
+
+    assert not lod.density(0, 10, 5).any()
+    assert not len(lod.long(0, 10, 0))

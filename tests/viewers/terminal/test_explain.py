@@ -1,0 +1,69 @@
+"""An explanation in the terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from dptrace.simulate.catalog import ENTRIES
+from dptrace.viewers.terminal.explain import chart_lines, cost_rows, lines
+from tests.support.explanations import explained
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 9])
+@pytest.mark.parametrize("name", ENTRIES)
+def test_lines_fit_80_columns(name: str, ranks: int) -> None:
+    """For few ranks and many, without a cut: the numbers of every message are there."""
+    printed = list(lines(explained(name, ranks), 80))
+
+    assert max(map(len, printed)) <= 80
+    assert not [line for line in printed if line.endswith("…") and ranks < 9]
+
+
+def test_a_step_shows_before_and_after() -> None:
+    """Rank 0's chunk of 10 is added to rank 1's of 20."""
+    printed = "\n".join(lines(explained("ring", 4), 80))
+
+    assert "0 → 1  chunk 0 (52 MB): A0 = 10, added to 20 → 30" in printed
+    assert "  rank 1  A0+B0*   B1       B2       B3" in printed
+
+
+def test_one_step_alone() -> None:
+    """Without the others and the cost."""
+    printed = "\n".join(lines(explained("ring", 4), 80, 2))
+
+    assert "Step 2 of 6" in printed
+    assert "Step 3" not in printed
+    assert "Size" not in printed
+
+
+def test_many_ranks_get_counts_instead_of_names() -> None:
+    """Nine letters do not fit into a column."""
+    printed = list(lines(explained("ring", 9), 80, 8))
+
+    assert any(line.startswith("  rank 0") and " 9*" in line for line in printed)
+
+
+def test_the_chart_has_a_column_for_each_unit_of_time() -> None:
+    """1F1B with four ranks and four micro-batches: the last rank's first backward follows its first forward."""
+    chart = list(chart_lines(explained("1f1b", 4, micro_batches=4), 80))
+    rows = {line[:6]: line for line in chart if line.startswith("rank")}
+
+    assert rows["rank 3"].index("B0") > rows["rank 3"].index("F0") == rows["rank 0"].index("F3")
+    assert rows["rank 0"].index("B0") > rows["rank 1"].index("B0") > rows["rank 2"].index("B0")
+
+
+def test_a_narrow_terminal_gets_the_chart_in_pieces() -> None:
+    """Each with its rows; no work is lost."""
+    explanation = explained("gpipe", 3, micro_batches=9)
+    printed = "\n".join(chart_lines(explanation, 50))
+
+    assert printed.count("rank 0") > 1
+    assert 3 * 9 == sum(printed.count(f"F{micro}") for micro in range(9))
+
+
+def test_the_cost_has_the_numbers_of_the_formula() -> None:
+    """As the reader would write it out."""
+    rows = dict(cost_rows(explained("ring", 4, 1e6)))
+
+    assert "2(P-1)·alpha + 2(P-1)/P·n·beta" == rows["Time"]
+    assert "= 6 × 10.0 µs + 1.5 × 1 MB / 1 GB/s = 60.0 µs + 1.50 ms = 1.56 ms" == rows[""]

@@ -1,0 +1,160 @@
+"""A critical path in the terminal."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+import dptrace
+from dptrace.replay.paths import PathPiece
+from dptrace.replay.simulation import SteadyState
+from dptrace.replay.whatif import Doubt, RankAnswer, Sweep, WhatIf
+from dptrace.viewers.terminal.replay import print_critical_path, print_whatif, sweep_sentence, sweep_table
+from tests.support.kineto_files import KinetoFile
+
+
+def printed(run: dptrace.Run, every: bool = False) -> str:
+    text = StringIO()
+    print_critical_path(run.critical_path(), Console(file=text, width=200, highlight=False), every)
+    return text.getvalue()
+
+
+@pytest.mark.heavy
+def test_of_many_pieces_the_longest_are_listed(tmp_path: Path) -> None:
+    """Forty pieces are printed, all of them on request; control characters and long names do not reach the terminal."""
+    file = KinetoFile().label("ProfilerStep#1", 0, 5000)
+    for i in range(60):
+        file.kernel(f"\x1b[31mgemm_{i}" + "x" * 200, 20 + 50 * i, 50 + 50 * i, 10 + 50 * i)
+        file.event("cuda_runtime", "cudaDeviceSynchronize", 13 + 50 * i, 55 + 50 * i)
+    run = dptrace.open(file.write(tmp_path / "rank0.json"), cache=False)
+
+    few, all_of_them = printed(run), printed(run, every=True)
+
+    assert "the 40 longest of" in few
+    assert len(all_of_them.splitlines()) > len(few.splitlines()) + 20
+    assert "\x1b" not in all_of_them
+    assert "x" * 100 not in all_of_them
+
+
+# The answer of a what-if in the terminal.
+
+
+FIGURES = {"forward_ns": 60_000_000, "wall_ns": 100_000_000}
+
+
+def figures(**changed: int) -> dict[str, int]:
+    names = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns", "exposed_comm_ns", "overlapped_comm_ns")
+    return {**dict.fromkeys((*names, "exposed_memory_ns", "idle_ns", "wall_ns"), 0), **FIGURES, **changed}
+
+
+def answer(ranks: int, *doubts: Doubt) -> WhatIf:
+    after = figures(wall_ns=80_000_000)
+    return WhatIf(
+        path="run",
+        changes=("kernels 'x\x1b[31m' 0.5×",),
+        steps=("ProfilerStep#1",),
+        measured_step_ns=100_000_000,
+        replayed_step_ns=101_000_000,
+        predicted_step_ns=80_000_000,
+        low_ns=70_000_000,
+        high_ns=90_000_000,
+        run_gain_ns=20_000_000,
+        step_gain_ns=20_000_000,
+        micro_steps=1,
+        measured=figures(),
+        predicted=after,
+        steady=SteadyState(10, 20),
+        path_ns={"host": 60_000_000, "compute": 20_000_000},
+        longest=(PathPiece(55_000_000, "host", 1, "cudaMalloc in aten::cat", "aten::cat"),),
+        ranks=tuple(
+            RankAnswer(rank, 0, figures(wall_ns=100_000_000 + rank), figures(), after) for rank in range(ranks)
+        ),
+        doubts=doubts,
+        interference=None,
+        notes=("inferred",),
+        _outcome=None,  # type: ignore[arg-type]
+        _selected=None,  # type: ignore[arg-type]
+    )
+
+
+def whatif_printed(one: WhatIf, every: bool = False) -> str:
+    text = StringIO()
+    print_whatif(one, Console(file=text, width=200, highlight=False), every)
+    return text.getvalue()
+
+
+def test_an_answer_that_can_not_be_reported_says_so() -> None:
+    """A doubt that refuses precedes the figures, and its reason is printed."""
+    text = whatif_printed(answer(2, Doubt("replay_misses", "It misses.", True)))
+
+    assert text.index("cannot tell") < text.index("80.00 ms")
+    assert "! It misses." in text
+
+
+def test_the_error_and_the_range_are_printed() -> None:
+    """The replay's error of 1 % and the range of the prediction stand beside it."""
+    text = whatif_printed(answer(2))
+
+    assert "1.00 % off" in text
+    assert "range 70.00 to 90.00 ms" in text
+    assert "−20.00" in text
+    assert "cudaMalloc in aten::cat on rank 1, 55.0 ms" in text
+
+
+def test_of_many_ranks_the_slowest_are_listed() -> None:
+    """A table has 16 rows, unless every rank is requested; control characters do not reach the terminal."""
+    few, all_of_them = whatif_printed(answer(40)), whatif_printed(answer(40), every=True)
+
+    assert len(all_of_them.splitlines()) - len(few.splitlines()) == 40 - 16
+    assert "slowest 16" in few
+    assert "\x1b" not in few
+
+
+# The answers for several values in the terminal.
+
+
+def whatif_sweep_answer(step_ms: int, can_tell: bool = True) -> Any:
+    step = step_ms * 1_000_000
+    return SimpleNamespace(
+        measured_step_ns=100_000_000,
+        predicted_step_ns=step,
+        low_ns=step - 1_000_000,
+        high_ns=step + 1_000_000,
+        predicted={"exposed_comm_ns": 5_000_000},
+        can_tell=can_tell,
+    )
+
+
+def test_each_value_has_a_row() -> None:
+    """With its step, its range, its change, and whether it can be told."""
+    table = sweep_table(
+        Sweep.of(
+            "bucket-cap-mb", [1, 25], cast(Any, [whatif_sweep_answer(120), whatif_sweep_answer(80, can_tell=False)])
+        )
+    )
+
+    assert ("1", "120.0", "119.0–121.0", "5.00", "+20 %", "yes") == table.rows[0]
+    assert ("25 (best)", "80.00", "79.00–81.00", "5.00", "−20 %", "no") == table.rows[1]
+
+
+def test_ranks_have_no_best() -> None:
+    """The sentence says why."""
+    sentence = sweep_sentence(
+        Sweep.of("world-size", [2, 4], cast(Any, [whatif_sweep_answer(100), whatif_sweep_answer(110)]))
+    )
+
+    assert "best" not in sentence
+    assert "more samples" in sentence
+
+
+def test_values_that_make_no_difference_have_no_best() -> None:
+    """Steps that are equal within a percent are not ranked."""
+    sweep = Sweep.of("bucket-cap-mb", [1, 25], cast(Any, [whatif_sweep_answer(200), whatif_sweep_answer(199)]))
+
+    assert "best" not in sweep_sentence(sweep)
+    assert ["1", "25"] == [row[0] for row in sweep_table(sweep).rows]

@@ -1,0 +1,83 @@
+"""The bars of kernels add up to their time, by phase and kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dptrace
+from dptrace.run.kernels import kernel_summary
+from dptrace.run.run import Run
+from dptrace.viewers.base.marks import Box, Dot, Label, Line
+from dptrace.viewers.views.compute import kernels, kernels_table, roofline, roofline_table
+from tests.support.layered_files import layered_file
+from tests.support.synthetic import training_timeline
+from tests.support.view_cases import CASES
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run("runs/made", (training_timeline(0, 600), training_timeline(1, 600)), world_size=2)
+
+
+def test_boxes_are_the_time_of_each_kernel(run: Run) -> None:
+    """Mean per device and step."""
+    drawn = sum(mark.right - mark.left for mark in kernels(run).marks if isinstance(mark, Box))
+    totals = kernel_summary(run, "kernel").totals
+
+    assert sum(one["total_ns"] for one in totals.values()) / 6 == pytest.approx(drawn)
+
+
+def test_the_table_has_a_row_for_each_kernel(run: Run) -> None:
+    """Most time first, with its short name."""
+    rows = kernels_table(run).rows
+
+    assert "vectorized_elementwise_kernel(CUDAFunctor_add<float>)" in [row[0] for row in rows]
+    assert sorted((float(row[3].replace(",", "")) for row in rows), reverse=True) == [
+        float(row[3].replace(",", "")) for row in rows
+    ]
+
+
+# FLOP/s over arithmetic intensity, under the roofline.
+
+
+def run_on(gpu: str, folder: Path) -> Run:
+    """Return a rank with four products of [64, 32] × [32, 16], on a GPU of this name."""
+    file = layered_file()
+    file.head["deviceProperties"] = [{"id": 0, "name": gpu}]
+    return dptrace.open(file.write(folder / "rank0.json"))
+
+
+def test_an_operator_is_a_dot_under_the_roof(tmp_path: Path) -> None:
+    """65,536 FLOPs over 7,168 bytes; the roof bends at the ridge of an H100, at its peak."""
+    drawing = roofline(run_on("NVIDIA H100 80GB HBM3", tmp_path))
+
+    (dot,) = (mark for mark in drawing.marks if isinstance(mark, Dot))
+    roof, ridge = (mark for mark in drawing.marks if isinstance(mark, Line))
+    assert pytest.approx(65_536 / 7_168, rel=1e-5) == dot.x
+    assert "aten::mm [64,32] [32,16] bf16" in dot.tip
+    assert [pytest.approx((295.3, 989.4), rel=1e-3), (drawing.x.high, 989.4)] == list(roof.points[1:])
+    assert ridge.points[0][0] == ridge.points[1][0] == roof.points[1][0]
+    assert {"ridge 295", "bf16 989 TFLOP/s"} == {mark.text for mark in drawing.marks if isinstance(mark, Label)}
+
+
+def test_without_a_known_gpu_there_are_dots_only(tmp_path: Path) -> None:
+    """The axes still hold them."""
+    drawing = roofline(run_on("A GPU", tmp_path))
+
+    assert {Dot} == {type(mark) for mark in drawing.marks}
+
+
+def test_the_table_says_how_far_below_the_roof_they_are(tmp_path: Path) -> None:
+    """Four calls in one row, bound by memory at 9 FLOP/byte."""
+    (row,) = roofline_table(run_on("NVIDIA H100 80GB HBM3", tmp_path)).rows
+
+    assert ("aten::mm", "[64,32] [32,16]", "bf16", "4") == row[:4]
+    assert "memory" == row[-1]
+
+
+def test_without_shapes_or_files_it_says_so() -> None:
+    """A run built in memory has no file to read the operators from; an empty one has nothing."""
+    assert "read again" in roofline(CASES["two ranks"]()).message
+    assert "shapes" in roofline(CASES["empty"]()).message

@@ -1,0 +1,205 @@
+"""The measured memory of a run in the terminal: peaks, what was alive at them, calls of the allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from dptrace.analysis.memory.snapshot import DeviceSnapshot
+from dptrace.core.units import byte_size, milliseconds, share
+from dptrace.run.memory import (
+    NO_MEMORY,
+    DeviceReport,
+    block_rows,
+    call_rows,
+    device_reports,
+    memory_notes,
+    peak_rows,
+    unallocated_bytes,
+)
+from dptrace.run.run import Run
+from dptrace.viewers.base.headline import headline
+from dptrace.viewers.base.table import TextTable, plain, print_text_table, step_label
+
+__all__ = ["CPU_NOTE", "device_name", "peaks_table", "print_memory", "print_snapshot", "usage_table"]
+
+
+_FEW_DEVICES = 8
+_FEW_ROWS = 10
+CPU_NOTE = "CPU memory counts from the start of the recording; what was allocated before is unknown."
+_PHASES = ("forward", "backward", "optimizer", "other")
+
+
+def device_name(report: DeviceReport) -> str:
+    """Return ``rank 0 GPU 0`` or ``rank 0 CPU``."""
+    return f"rank {report.rank} {report.device.label}"
+
+
+def print_memory(run: Run, console: Console, every: bool = False) -> None:
+    """Print the peaks of all devices, and what was alive at the highest of them.
+
+    Args:
+        every: leave no row out, and show each device.
+    """
+    reports = device_reports(run)
+    head = headline(run)
+    console.print(plain(" · ".join((head.title, *head.facts))), style="bold")
+    console.print()
+    for title, table in _tables(reports, every):
+        print_text_table(table, title, console)
+        console.print()
+    if not reports and NO_MEMORY not in memory_notes(run):
+        console.print(NO_MEMORY)
+    for note in (*run.notes, *memory_notes(run)):
+        console.print(plain(f"! {note}"))
+
+
+def _tables(reports: Sequence[DeviceReport], every: bool) -> Iterator[tuple[str, TextTable]]:
+    if not reports:
+        return
+    yield "peak of each device", _short(peaks_table(reports), every, _FEW_DEVICES)
+    yield "peak of each phase", _short(_phases(reports, every), every, _FEW_DEVICES)
+    # GPUs run out of memory, CPUs seldom.
+    highest = max(reports, key=lambda report: (not report.device.on_cpu, report.peak.bytes))
+    for report in reports if every else [highest]:
+        at = f"at the peak of {device_name(report)}"
+        for by, most in (("kind", None), ("operator", _FEW_ROWS), ("module", _FEW_ROWS)):
+            table = usage_table(report, by)
+            if any(row[0] != "–" for row in table.rows):
+                yield f"by {by}, {at}", _short(table, every, most)
+        yield f"largest blocks {at}", _blocks(report, None if every else _FEW_ROWS)
+    if calls := _calls(reports):
+        yield "calls of the runtime's allocator", calls
+
+
+def _short(table: TextTable, every: bool, most: int | None) -> TextTable:
+    return table if every or most is None else table.truncated(most)
+
+
+def _size(value: int) -> str:
+    """Write bytes; 0 is a size here, and memory freed of what was there before is below 0."""
+    return f"−{byte_size(-value)}" if value < 0 else byte_size(value) if value else "0 B"
+
+
+def peaks_table(reports: Sequence[DeviceReport]) -> TextTable:
+    """Return the peak of each device: when it was, what was reserved then and unused at most."""
+    rows = []
+    for report in reports:
+        peak, device = report.peak, report.device
+        step = report.step_name(peak.step)
+        reserved = (_size(peak.reserved_bytes), _size(unallocated_bytes(report)))
+        rows.append(
+            (
+                device_name(report),
+                "–" if step is None else step_label(step),
+                peak.phase.name.lower(),
+                _size(peak.bytes),
+                *(("–", "–") if device.on_cpu else reserved),
+                "–" if device.on_cpu else _size(device.baseline_bytes),
+                f"{len(report.use.failed):,}" if len(report.use.failed) else "–",
+            )
+        )
+    columns = ("device", "step", "phase", "allocated", "reserved then", "most reserved unused", "at start", "failed")
+    note = CPU_NOTE if any(report.device.on_cpu for report in reports) else ""
+    return TextTable(columns, tuple(rows), 3, note)
+
+
+def _phases(reports: Sequence[DeviceReport], every: bool) -> TextTable:
+    """Return the peak of each phase: the highest of all steps, or with *every* that of each step."""
+    rows: list[tuple[str, ...]] = []
+    for report in reports:
+        highest: dict[tuple[str, str], int] = {}
+        for row in peak_rows((report,)):
+            key = (step_label(row["step"]) if every else "all", row["phase"])
+            highest[key] = max(highest.get(key, row["peak_bytes"]), row["peak_bytes"])
+        for step in dict.fromkeys(step for step, _ in highest):
+            peaks = [highest.get((step, phase)) for phase in _PHASES]
+            rows.append((device_name(report), step, *("–" if peak is None else _size(peak) for peak in peaks)))
+    return TextTable(("device", "step", *_PHASES), tuple(rows), 2, "" if every else "The highest of all steps.")
+
+
+def usage_table(report: DeviceReport, by: str) -> TextTable:
+    """Return the bytes alive at a device's peak by kind, operator or module."""
+    bytes_at_peak = max(report.peak.bytes, 1)
+    rows = tuple(
+        (
+            name or "–",
+            _size(one.peak_bytes),
+            f"{100 * one.peak_bytes / bytes_at_peak:.1f}",
+            f"{one.alive:,}",
+            _size(one.allocated_bytes),
+            f"{one.allocations:,}",
+        )
+        for name, one in report.groups(by)
+    )
+    return TextTable((by, "at peak", "%", "blocks", "allocated in all", "times"), rows, 1)
+
+
+def _blocks(report: DeviceReport, most: int | None) -> TextTable:
+    rows = []
+    for row in block_rows((report,), most):
+        where = row["module"] or "–"
+        step = "–" if row["step"] is None else step_label(row["step"])
+        rows.append((row["operator"] or "–", where, row["kind"], row["phase"] or "–", step, _size(row["bytes"])))
+    return TextTable(("operator", "module or label", "kind", "phase", "step", "bytes"), tuple(rows), 4)
+
+
+def _calls(reports: Sequence[DeviceReport]) -> TextTable | None:
+    rows: list[dict[str, Any]] = list(call_rows(tuple(reports)))
+    if not rows:
+        return None
+    cells = tuple(
+        (f"rank {row['rank']}", row["name"], f"{row['count']:,}", f"{row['in_steps']:,}", milliseconds(row["total_ns"]))
+        for row in rows
+    )
+    note = "Each may wait for the GPU. A free within a step gives cached memory back: a retry, or empty_cache()."
+    return TextTable(("rank", "call", "calls", "in steps", "ms"), cells, 2, note)
+
+
+# A memory snapshot of torch's allocator in the terminal.
+
+
+_FEW = 10
+
+
+def print_snapshot(path: str, devices: Sequence[DeviceSnapshot], console: Console, every: bool = False) -> None:
+    """Print how each device's reserved memory is used, the largest blocks, and what the allocator did.
+
+    Args:
+        every: print all blocks that were kept.
+    """
+    console.print(plain(f"{path} · memory snapshot"), style="bold")
+    console.print()
+    for device in devices:
+        name = f"GPU {device.device}"
+        print_text_table(_use(device), f"reserved memory of {name}", console)
+        console.print()
+        blocks = TextTable(
+            ("allocated in", "bytes"), tuple((b.where or "–", byte_size(b.bytes)) for b in device.blocks), 1
+        )
+        if blocks.rows:
+            print_text_table(blocks if every else blocks.truncated(_FEW), f"largest blocks in use on {name}", console)
+            console.print()
+        if device.actions:
+            rows = tuple((action, f"{count:,}") for action, count in sorted(device.actions.items()))
+            print_text_table(TextTable(("action", "times"), rows, 1), f"history of {name}", console)
+            console.print()
+
+
+def _use(device: DeviceSnapshot) -> TextTable:
+    parts = [
+        ("allocated", device.allocated_bytes),
+        ("  of it rounding", device.allocated_bytes - device.requested_bytes),
+        ("awaiting free (used by another stream)", device.awaiting_free_bytes),
+        ("inactive, in segments that can be given back", device.inactive_bytes - device.inactive_split_bytes),
+        ("inactive, in split segments (fragmentation)", device.inactive_split_bytes),
+        ("  largest inactive block", device.largest_free_bytes),
+        ("reserved", device.reserved_bytes),
+    ]
+    whole = max(device.reserved_bytes, 1)
+    rows = [(name, byte_size(size) if size else "0 B", share(size / whole)) for name, size in parts]
+    if device.peak_bytes is not None:
+        rows.append(("peak of the recorded history", byte_size(device.peak_bytes), share(device.peak_bytes / whole)))
+    return TextTable(("part", "bytes", "of reserved"), tuple(rows), 1, f"{device.segments:,} segments.")

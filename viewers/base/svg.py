@@ -1,0 +1,370 @@
+"""SVG pictures: text and shapes, and charts drawn from marks."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from html import escape as _escape
+
+from dptrace.core.units import sanitize
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.marks import Box, Dot, Drawing, Entry, Label, Line
+from dptrace.viewers.base.theme import PATTERNS, dark_color, dark_ink
+
+__all__ = ["FONT", "WIDTH", "Canvas", "escape", "legend_svg", "number", "shorten", "svg", "text_width"]
+
+
+# Write SVG: shapes and text, no script. All text from a run goes through :func:`escape`.
+
+
+FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
+
+_UNFIT = re.compile("[\ufffe\uffff\u2028\u2029]")
+"""Characters that XML forbids, or that break a line."""
+_NARROW = frozenset("iljtfrI.,:;|!'()[]· ")
+_PATTERN = (
+    '<pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({turn})">'
+    '<rect width="7" height="7" fill="{color}"{style}/>{dark}</pattern>'
+)
+_LINE = '<rect width="1.6" height="7" fill="#000" fill-opacity=".34"/>'
+_DOT = '<circle cx="3.5" cy="3.5" r="1.5" fill="#000" fill-opacity=".45"/>'
+_PATTERNS = {"hatch": (45, _LINE), "back": (-45, _LINE), "bars": (0, _LINE), "rails": (90, _LINE), "dots": (0, _DOT)}
+"""How far each of theme.PATTERNS is turned, in degrees, and what is dark in it."""
+_ATTRIBUTES = 'xmlns="http://www.w3.org/2000/svg" role="img" font-size="12"'
+_SHAPES = {
+    "square": ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),
+    "triangle": ((0, -4.8), (4.5, 3.2), (-4.5, 3.2)),
+    "diamond": ((0, -5), (5, 0), (0, 5), (-5, 0)),
+}
+
+
+def escape(text: str) -> str:
+    r"""Escape a text from a trace for SVG or HTML, between tags and in quotes.
+
+    >>> escape('</svg><script>"\u202e')
+    '&lt;/svg&gt;&lt;script&gt;&quot;\\u202e'
+    """
+    return _escape(_UNFIT.sub("\ufffd", sanitize(text)))
+
+
+def number(value: float) -> str:
+    """Write a coordinate to a hundredth, without trailing zeros.
+
+    >>> number(3), number(2.5), number(-0.001)
+    ('3', '2.5', '0')
+    """
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
+
+
+def text_width(text: str, size: float = 12) -> float:
+    """Estimate a text's width in pixels without a browser; rather too wide than too narrow."""
+    units = 0.0
+    for c in text:
+        wide = unicodedata.east_asian_width(c) in "WF"
+        units += 1.05 if wide else 0.36 if c in _NARROW else 0.9 if c in "mwMW@%" else 0.7 if c.isupper() else 0.58
+    return units * size
+
+
+def shorten(text: str, room: float, size: float = 12) -> str:
+    """Cut a text in its middle so that it fits into *room* pixels; similar names often start alike.
+
+    >>> shorten("bucket 0", 400), shorten("FSDP::all_gather (layers.3.attention)", 120)
+    ('bucket 0', 'FSDP::all_…s.3.attention)')
+    """
+    text = sanitize(text)
+    if text_width(text, size) <= room:
+        return text
+    for kept in range(len(text) - 1, 1, -1):
+        head = kept // 2
+        short = f"{text[:head]}…{text[len(text) - (kept - head) :]}"
+        if text_width(short, size) <= room:
+            return short
+    return "…"
+
+
+class Canvas:
+    """Collect shapes, then :meth:`finish`.
+
+    One with *dark* carries each shape's color on a dark page, as the properties --n (fill) and --s (stroke).
+    """
+
+    def __init__(self, width: float, height: float, title: str, dark: bool = False) -> None:
+        self.width, self.height, self.dark = width, height, dark
+        size = f'width="{number(width)}" height="{number(height)}"'
+        self._parts = [
+            f'<svg {_ATTRIBUTES} viewBox="0 0 {number(width)} {number(height)}" {size} font-family="{escape(FONT)}">',
+            f"<title>{escape(title)}</title>",
+            f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"{self._dark_style("#FFFFFF")}/>',
+        ]
+        self._patterned: dict[str, str] = {}
+        self.shapes = 0
+        """Number of rectangles, lines and dots."""
+
+    def _add(self, tag: str, attributes: str, tip: str) -> None:
+        self.shapes += 1
+        self._parts.append(
+            f"<{tag} {attributes}><title>{escape(tip)}</title></{tag}>" if tip else f"<{tag} {attributes}/>"
+        )
+
+    def _dark_style(self, fill: str = "", stroke: str = "", dark: str = "") -> str:
+        shades = ("--n", fill, dark or dark_color(fill)), ("--s", stroke, dark_color(stroke))
+        properties = ";".join(f"{name}:{dark}" for name, light, dark in shades if dark != light)
+        return f' style="{escape(properties)}"' if self.dark and properties else ""
+
+    def _pattern(self, color: str) -> str:
+        """Return the name of a color's pattern, which is defined once."""
+        pattern = theme.PATTERNS[color]
+        name, (turn, dark) = f"{pattern}-{color[1:]}", _PATTERNS[pattern]
+        self._patterned[color] = _PATTERN.format(
+            name=name, turn=turn, color=color, style=self._dark_style(color), dark=dark
+        )
+        return name
+
+    def _fill(self, color: str, dark: str = "", plain: bool = False) -> str:
+        if color in theme.PATTERNS and not plain:
+            return f'fill="url(#{self._pattern(color)})"'
+        return f'fill="{escape(color)}"{self._dark_style(color, dark=dark)}'
+
+    def rect(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        color: str,
+        tip: str = "",
+        round_: float = 0,
+        dark: str = "",
+        plain: bool = False,
+    ) -> None:
+        """Draw a rectangle; one without width is not drawn.
+
+        Args:
+            dark: its color on a dark page, where that is not the palette's.
+            plain: without the color's pattern, whose lines would cross a text.
+        """
+        if width <= 0 or height <= 0:
+            return
+        corners = f' rx="{number(round_)}"' if round_ else ""
+        size = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"{corners}'
+        self._add("rect", f"{size} {self._fill(color, dark, plain)}", tip)
+
+    def rects(self, boxes: list[tuple[float, float, float, float]], color: str) -> None:
+        """Draw many rectangles of one color (x, y, width, height) as one path."""
+        if boxes:
+            path = "".join(f"M{number(x)} {number(y)}h{number(w)}v{number(h)}h{number(-w)}z" for x, y, w, h in boxes)
+            self._add("path", f'd="{path}" {self._fill(color)}', "")
+            self.shapes += len(boxes) - 1
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, color: str, width: float = 1, dash: str = "") -> None:
+        """Draw a line."""
+        self.polyline([(x1, y1), (x2, y2)], color, width, dash)
+
+    def polyline(self, points: list[tuple[float, float]], color: str, width: float = 1, dash: str = "") -> None:
+        """Draw lines from point to point."""
+        dashed = f' stroke-dasharray="{dash}"' if dash else ""
+        path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
+        shade = self._dark_style(stroke=color)
+        self._add(
+            "polyline",
+            f'points="{path}" fill="none" stroke="{color}" stroke-width="{number(width)}"{dashed}{shade}',
+            "",
+        )
+
+    def dot(
+        self,
+        x: float,
+        y: float,
+        color: str,
+        shape: str = "circle",
+        hollow: bool = False,
+        tip: str = "",
+        size: float = 9.0,
+    ) -> None:
+        """Draw a dot of a shape, or its outline; *size* is its diameter."""
+        scale = size / 9.0
+        look = f'fill="#FFFFFF" stroke="{color}" stroke-width="1.5"' if hollow else f'fill="{color}" fill-opacity=".75"'
+        look += self._dark_style("#FFFFFF", color) if hollow else self._dark_style(color)
+        around = _SHAPES.get(shape)
+        if around is None:
+            self._add("circle", f'cx="{number(x)}" cy="{number(y)}" r="{number(4 * scale)}" {look}', tip)
+        else:
+            corners = " ".join(f"{number(x + dx * scale)},{number(y + dy * scale)}" for dx, dy in around)
+            self._add("polygon", f'points="{corners}" {look}', tip)
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        color: str = "#111827",
+        size: float = 12,
+        anchor: str = "start",
+        bold: bool = False,
+        upright: bool = False,
+        on: str = "",
+        dark: str = "",
+    ) -> None:
+        """Write a text centered on *y*; *anchor* is start, middle or end; *upright* rotates it to run upwards.
+
+        Args:
+            on: the color behind it, where that is not the background.
+            dark: its color on a dark page, where that is not the palette's.
+        """
+        style = f' text-anchor="{anchor}"' if anchor != "start" else ""
+        style += f' font-size="{number(size)}"' if size != 12 else ""
+        style += ' font-weight="700"' if bold else ""
+        shade = self._dark_style(color, dark=dark or (dark_ink(on, color) if on else ""))
+        style += f' transform="rotate(-90 {number(x)} {number(y)})"' if upright else ""
+        self._parts.append(
+            f'<text x="{number(x)}" y="{number(y + size * 0.36)}" fill="{color}"{style}{shade}>{escape(text)}</text>'
+        )
+
+    def finish(self) -> str:
+        """Return the SVG text."""
+        definitions = [f"<defs>{''.join(self._patterned.values())}</defs>"] if self._patterned else []
+        return "\n".join([*self._parts[:2], *definitions, *self._parts[2:], "</svg>", ""])
+
+
+# Draw a view as SVG, for slides, reports and print.
+
+
+WIDTH = 1200
+"""Width of the whole picture in pixels."""
+_TOP, _BOTTOM, _LEAST_LEFT, _MOST_LEFT = 16.0, 24.0, 60.0, 320.0
+_ABOVE, _TALL = 16.0, 700.0
+"""Space for ticks above a picture that is so tall that those below it are out of sight."""
+_QUIET, _GRID, _AXIS = "#5B6472", "#E3E7EC", "#9CA3AF"
+
+
+def svg(drawing: Drawing, heading: bool = True, dark: bool = False, run: str = "") -> str:
+    """Draw as SVG text.
+
+    Args:
+        heading: draw title and subtitle; a page has its own.
+        night: whether it also has colors for a dark page.
+        run: the name of the run, drawn above the heading.
+    """
+    top = _TOP + (22 if run else 0) + (24 if heading else 0) + (20 if heading and drawing.subtitle else 0)
+    left = _left(drawing)
+    inner = WIDTH - left - drawing.right
+    legend = _legend_rows(drawing, WIDTH - left)
+    top += 22 * len(legend) + (_ABOVE if _tall(drawing) else 0)
+    bottom = _BOTTOM + (18 if drawing.x.title else 0) if drawing.x.ticks or drawing.x.title else 8
+    canvas = Canvas(WIDTH, top + drawing.height + bottom, drawing.title, dark)
+    y = _TOP
+    if run:
+        canvas.text(16, y + 1, shorten(run, WIDTH - 32, 13), _QUIET, size=13)
+        y += 22
+    if heading:
+        canvas.text(16, y + 2, drawing.title, size=16, bold=True)
+        y += 24
+    if heading and drawing.subtitle:
+        canvas.text(16, y, shorten(drawing.subtitle, WIDTH - 32), _QUIET)
+        y += 20
+    for row in legend:
+        _legend(canvas, row, left, y)
+        y += 22
+    if drawing.message:
+        canvas.text(16, top + 20, drawing.message, _QUIET, size=14)
+        return canvas.finish()
+    _axes(canvas, drawing, left, top, inner)
+    _marks(canvas, drawing, left, top, inner)
+    return canvas.finish()
+
+
+def legend_svg(drawing: Drawing, dark: bool = False) -> str:
+    """Draw only the legend, for a picture that another renderer draws."""
+    rows = _legend_rows(drawing, WIDTH)
+    canvas = Canvas(WIDTH, 22 * len(rows) + 4, "Legend", dark)
+    for number, row in enumerate(rows):
+        _legend(canvas, row, 4, 13 + 22 * number)
+    return canvas.finish()
+
+
+def _tall(drawing: Drawing) -> bool:
+    return drawing.height > _TALL and bool(drawing.x.ticks)
+
+
+def _left(drawing: Drawing) -> float:
+    if drawing.message:
+        return 16
+    widest = max((text_width(label) for _, label in drawing.y.ticks), default=0)
+    return min(max(widest + 22 + (20 if drawing.y.title else 0), _LEAST_LEFT), _MOST_LEFT)
+
+
+def _legend_rows(drawing: Drawing, room: float) -> list[list[Entry]]:
+    rows: list[list[Entry]] = []
+    used = room
+    for given in drawing.legend:
+        entry = Entry(given.color, shorten(given.name, _MOST_LEFT * 1.5), given.shape)
+        width = text_width(entry.name) + 36
+        if used + width > room:
+            rows.append([])
+            used = 0
+        rows[-1].append(entry)
+        used += width
+    return rows
+
+
+def _legend(canvas: Canvas, entries: list[Entry], x: float, y: float) -> None:
+    for entry in entries:
+        if entry.shape:
+            canvas.dot(x + 8, y, entry.color, entry.shape)
+        else:
+            canvas.rect(x, y - 6, 15, 12, entry.color, round_=2)
+        canvas.text(x + 20, y, entry.name, "#374151")
+        x += text_width(entry.name) + 36
+
+
+def _axes(canvas: Canvas, drawing: Drawing, left: float, top: float, inner: float) -> None:
+    x, y, low = drawing.x, drawing.y, top + drawing.height
+    room = x.room(inner)
+    for value, label in x.ticks:
+        at = left + x.place(value) * inner
+        if x.grid:
+            canvas.line(at, top, at, low, _GRID)
+        for y_of_text in (low + 12, *([top - 10] if _tall(drawing) else [])):
+            canvas.text(at, y_of_text, shorten(label, room), "#374151", anchor="middle")
+    for value, label in y.ticks:
+        at = top + y.place(value) * drawing.height
+        if y.grid:
+            canvas.line(left, at, left + inner, at, _GRID)
+        strong = value in y.strong
+        canvas.text(left - 8, at, shorten(label, left - 16), "#111827" if strong else _QUIET, anchor="end", bold=strong)
+    if x.grid:
+        canvas.line(left, top, left, low, _AXIS)
+    if x.title:
+        canvas.text(left + inner / 2, low + 31, x.title, _QUIET, anchor="middle")
+    if y.title:
+        canvas.text(14, top + drawing.height / 2, y.title, _QUIET, anchor="middle", upright=True)
+
+
+def _marks(canvas: Canvas, drawing: Drawing, left: float, top: float, inner: float) -> None:
+    def across(value: float) -> float:
+        return left + drawing.x.place(value) * inner
+
+    def down(value: float) -> float:
+        return top + drawing.y.place(value) * drawing.height
+
+    for mark in drawing.marks:
+        if isinstance(mark, Box):
+            x, y, width, height = across(mark.left), down(mark.top), 0.0, down(mark.bottom) - down(mark.top)
+            width = across(mark.right) - x
+            color, ink = mark.dark or ("", "")
+            canvas.rect(x, y, width, height, mark.color, mark.tip, dark=color)
+            size = 12 if height >= 15 else 10
+            fitting = next((text for text in mark.texts if text_width(text, size) + 6 <= width), "")
+            if fitting and height >= 11:
+                if mark.color in PATTERNS:
+                    around = text_width(fitting, size) + 6
+                    canvas.rect(x + (width - around) / 2, y + 1, around, height - 2, mark.color, plain=True)
+                canvas.text(x + width / 2, y + height / 2, fitting, mark.ink, size, "middle", on=mark.color, dark=ink)
+        elif isinstance(mark, Dot):
+            canvas.dot(across(mark.x), down(mark.y), mark.color, mark.shape, mark.hollow, mark.tip, mark.size)
+        elif isinstance(mark, Line):
+            canvas.polyline([(across(x), down(y)) for x, y in mark.points], mark.color, mark.width, mark.dash)
+        elif isinstance(mark, Label):
+            shift, anchor = {"right": (6, "start"), "left": (-6, "end"), "center": (0, "middle")}[mark.side]
+            canvas.text(across(mark.x) + shift, down(mark.y), mark.text, mark.color, 12, anchor, mark.bold)

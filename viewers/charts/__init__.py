@@ -1,1 +1,0 @@
-"""Building blocks of pictures that several views share: rows of bars, curves of memory."""

@@ -1,1 +1,0 @@
-"""Explanations of algorithms, drawn in the terminal and as animated pages."""

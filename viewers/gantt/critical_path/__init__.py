@@ -1,1 +1,0 @@
-"""The critical path of a step on the Gantt chart."""

@@ -1,1 +1,0 @@
-"""A lane of memory below the rows of each device on the Gantt page."""

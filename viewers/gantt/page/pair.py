@@ -1,0 +1,236 @@
+"""The page of two runs on one time axis, aligned by step, with the time that the second one saves.
+
+Example::
+
+    from dptrace.viewers.gantt.page.pair import document
+    html = document(dptrace.open("runs/naive"), dptrace.open("runs/interleaved"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dptrace.comparison.compare import compare
+from dptrace.comparison.sides import drawn_differences, incomparable
+from dptrace.comparison.step_alignment import AlignedSteps, RunSteps, align_steps, run_steps
+from dptrace.core.intervals import Int64
+from dptrace.core.units import sanitize
+from dptrace.errors import DptraceError
+from dptrace.run.run import Run
+from dptrace.viewers.base.headline import Headline, headline
+from dptrace.viewers.base.page import Markup, static
+from dptrace.viewers.base.table import step_label
+from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence, titles
+from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart
+from dptrace.viewers.gantt.page.data import layout, scene
+from dptrace.viewers.gantt.page.document import MAX_INTERVALS, gantt_page
+
+__all__ = ["document", "paired_chart", "paired_scene", "picture", "rows_height"]
+
+
+# Two runs as one chart: A's GPUs above B's, every interval moved to its step's place on the common axis.
+
+
+_WHOLE = {Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY}
+"""Lanes of recorded intervals, which keep their true length. The pieces of the other lanes are cut at the steps, so
+that the figures of every window are exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Paired(Track):
+    """A GPU of one of the two runs, with time between its steps."""
+
+    letter: str
+    ends_ns: Int64
+    """End of each step on the axis."""
+
+    @property
+    def label(self) -> str:
+        """The names of the run and the GPU."""
+        return f"{self.letter} · rank {self.rank} · " + ("CPU" if self.device < 0 else f"GPU {self.device}")
+
+
+def paired_chart(aligned: AlignedSteps) -> Chart:
+    """Build the chart of both runs on their common axis."""
+    sides = [_side(aligned, which) for which in (0, 1)]
+    a, b = sides
+    moved = [_renumbered(lane, len(a.tracks), len(a.names), len(a.collectives)) for lane in b.lanes]
+    strips = tuple(
+        Strip(tuple(range(first, first + len(side.tracks))), side.tracks[0].steps, letter)
+        for letter, first, side in (("A", 0, a), ("B", len(a.tracks), b))
+    )
+    return replace(
+        a,
+        origin_ns=0,
+        end_ns=int(aligned.slots_ns[-1]),
+        tracks=(*a.tracks, *b.tracks),
+        strips=strips,
+        lanes=(*a.lanes, *moved),
+        names=(*a.names, *b.names),
+        collectives=(*a.collectives, *b.collectives),
+    )
+
+
+def _side(aligned: AlignedSteps, which: int) -> Chart:
+    """Build the chart of one of the runs, with its steps moved to their places."""
+    one, shifts = aligned.runs[which], aligned.shifts(which)
+    gantt_chart = chart(one.run)
+    begin, end = one.start_ns - gantt_chart.origin_ns, one.end_ns - gantt_chart.origin_ns
+    by = shifts + gantt_chart.origin_ns
+    lanes = tuple(_moved(lane, begin[lane.track], end[lane.track], by[lane.track]) for lane in gantt_chart.lanes)
+    tracks = tuple(
+        _Paired(
+            t.rank,
+            t.device,
+            t.device_name,
+            one.names,
+            np.append(begin[i] + by[i], end[i][-1] + by[i][-1]),
+            t.coordinates,
+            "AB"[which],
+            end[i] + by[i],
+        )
+        for i, t in enumerate(gantt_chart.tracks)
+    )
+    return replace(gantt_chart, tracks=tracks, lanes=lanes)
+
+
+def _moved(lane: Lane, begin: Int64, end: Int64, by: Int64) -> Lane:
+    """Move the intervals inside the steps; begin, end and by have an entry per step."""
+    starts, ends = lane.start_ns, lane.start_ns + lane.duration_ns
+    first = np.searchsorted(end, starts, side="right")
+    stop = np.searchsorted(begin, ends, side="left")
+    if lane.role in _WHOLE:
+        stop = np.minimum(stop, first + 1)
+    pieces = np.maximum(stop - first, 0)
+    source = np.repeat(np.arange(len(lane)), pieces)
+    step = np.arange(len(source)) - np.repeat(np.cumsum(pieces) - pieces, pieces) + first[source]
+    starts, ends = starts[source], ends[source]
+    if lane.role not in _WHOLE:
+        starts, ends = np.maximum(starts, begin[step]), np.minimum(ends, end[step])
+    starts, lengths = starts + by[step], ends - starts
+    order = np.argsort(starts, kind="stable")
+    source = source[order]
+    return replace(
+        lane,
+        start_ns=starts[order],
+        duration_ns=lengths[order],
+        category=lane.category[source],
+        name=lane.name[source],
+        stream=lane.stream[source],
+        exposed_ns=lane.exposed_ns[source] if len(lane.exposed_ns) else lane.exposed_ns,
+        wait_ns=lane.wait_ns[source] if len(lane.wait_ns) else lane.wait_ns,
+        waits_for=lane.waits_for[source] if len(lane.waits_for) else lane.waits_for,
+    )
+
+
+def _renumbered(lane: Lane, tracks: int, names: int, collectives: int) -> Lane:
+    """Renumber a lane of B, whose tracks and names come after A's."""
+    of_collectives = lane.role in (Role.COLLECTIVES, Role.EXPOSURE)
+    by = collectives if of_collectives else names if lane.role in _WHOLE else 0
+    # Labels are numbered from 1; 0 means no label.
+    name = np.where(lane.name > 0, lane.name + names, 0) if lane.role is Role.PHASE_LABELS else lane.name + by
+    return replace(lane, track=lane.track + tracks, name=name)
+
+
+def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
+    """Return the chart of two runs and the page's data."""
+    gantt_chart = paired_chart(aligned)
+    page_data = scene(gantt_chart)
+    for number, track in enumerate(gantt_chart.tracks):
+        assert isinstance(track, _Paired)
+        page_data["tracks"][number]["ends"] = track.ends_ns.tolist()
+    for which, strip in enumerate(page_data["strips"]):
+        one, place = aligned.runs[which], aligned.place_ns[which]
+        ends = place + one.length_ns
+        strip |= {"title": _title(one), "bounds": [*place.tolist(), int(ends[-1])], "ends": ends.tolist()}
+        page_data["layout"]["strips"][which]["label"] = f"step{'s' if len(one.names) > 1 else ''} of {'AB'[which]}"
+    page_data["groups"] = [
+        {"label": f"{letter} · {_group_name(one)}", "tracks": list(strip.tracks)}
+        for letter, one, strip in zip("AB", aligned.runs, gantt_chart.strips, strict=True)
+    ]
+    if aligned.by_step:
+        page_data["slots"] = aligned.slots_ns.tolist()
+    page_data["freed"] = [
+        {"strip": f.run, "from": f.from_ns, "to": f.to_ns, "ns": f.saved_ns, "share": f.share} | {"certain": f.certain}
+        for f in aligned.time_saved()
+    ]
+    return gantt_chart, page_data
+
+
+def _title(one: RunSteps) -> str:
+    return headline(one.run).title
+
+
+def _group_name(one: RunSteps) -> str:
+    """Return the run's name, or its step's if there is only one."""
+    return _title(one) if len(one.names) > 1 else f"step {step_label(sanitize(one.names[0]))}"
+
+
+_NOTHING = Markup("")
+
+
+def document(a: Run, b: Run, by_step: bool = True, verdict: Sequence[str] = ()) -> str:
+    """Draw two runs as one HTML page.
+
+    Args:
+        by_step: align each pair of steps; otherwise only the first.
+        verdict: sentences above the chart where B is a prediction, which no statistics of recordings are about.
+
+    Raises:
+        DptraceError: a run has no step, or there are more intervals than a page can hold.
+    """
+    steps = run_steps(a), run_steps(b)
+    comparison = None if verdict or incomparable(a, b) else compare(a, b, with_kernels=False)
+    aligned = align_steps(*steps, by_step, comparison)
+    notes = (*notes_of_both(a, b), *aligned.notes, *(comparison.notes if comparison else ()))
+    return picture(aligned, notes, _above(aligned, verdict))
+
+
+def rows_height(a: Run, b: Run) -> int:
+    """Return the height of all rows of both runs in pixels."""
+    return int(layout(paired_chart(align_steps(run_steps(a), run_steps(b))))["height"])
+
+
+def picture(aligned: AlignedSteps, notes: tuple[str, ...], above: Markup, below: Markup = _NOTHING) -> str:
+    """Render the page of two aligned runs.
+
+    Args:
+        above, below: escaped HTML above and below the chart.
+    """
+    gantt_chart, page_data = paired_scene(aligned)
+    if len(gantt_chart) > MAX_INTERVALS:
+        raise DptraceError(
+            f"{len(gantt_chart):,} intervals to draw; one page holds at most {MAX_INTERVALS:,}. Select fewer ranks or "
+            "steps, for example with --ranks 0,1 or --steps A:B."
+        )
+    paths = " → ".join(one.run.path for one in aligned.runs)
+    head = Headline(" → ".join(titles(aligned)), paths, (), tuple(map(sanitize, notes)))
+    return gantt_page(head, page_data, above, below, static("base", "compare.css"))
+
+
+def _above(aligned: AlignedSteps, verdict: Sequence[str]) -> Markup:
+    lines = [
+        Markup('<p class="runs"><b>{}</b> {}</p>').format(letter, sanitize(" · ".join((head.title, *head.facts))))
+        for letter, head in (("A", headline(aligned.a.run)), ("B", headline(aligned.b.run)))
+    ]
+    answer = Markup("\n").join(
+        Markup('<p class="answer{}">{}</p>').format(" quiet" * quiet, text)
+        for text, quiet in _answers(aligned, verdict)
+    )
+    differences = drawn_differences(aligned.a.run, aligned.b.run)
+    items = Markup("").join(Markup("<li>{}</li>").format(text) for text in differences)
+    listed = Markup('<ul class="differs">{}</ul>').format(items) if items else Markup("")
+    return Markup("\n").join([*lines, listed, answer, Markup("")])
+
+
+def _answers(aligned: AlignedSteps, verdict: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return the sentences above the chart, and whether each is quiet: the verdict, and what the drawn steps take."""
+    if verdict:
+        return [(sanitize(text), number > 0) for number, text in enumerate(verdict)]
+    if aligned.comparison is None:
+        return [(time_saved_sentence(aligned), bool(aligned.incomparable))]
+    return [(aligned.comparison.summary(), False), (time_saved_sentence(aligned), True)]

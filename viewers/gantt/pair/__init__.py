@@ -1,1 +1,0 @@
-"""Two runs on one time axis, aligned by step: their chart and its page."""

@@ -1,0 +1,601 @@
+"""A figure for papers and slides: one step of a Gantt chart, in type that stays readable when it is printed small."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.matching.calls import place as place_of_rank
+from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS, Part, waiting_label
+from dptrace.core.intervals import Int64, covered, union, unique
+from dptrace.core.numbers import Number
+from dptrace.core.units import byte_size, duration, milliseconds, share
+from dptrace.run.notable_ranks import middle_step_of, notable_ranks
+from dptrace.run.run import Run
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.headline import headline
+from dptrace.viewers.base.marks import message, time_axis
+from dptrace.viewers.base.svg import Canvas, shorten, text_width
+from dptrace.viewers.base.svg import svg as message_svg
+from dptrace.viewers.base.table import step_label
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, chart
+from dptrace.viewers.gantt.finding_places import MOST, Place, place_of
+from dptrace.viewers.terminal.summary import sentence
+
+__all__ = [
+    "FIGURE_WIDTH",
+    "FIGURE_WIDTHS",
+    "MAX_SHAPES",
+    "RIGHT",
+    "WIDTH",
+    "Intervals",
+    "Lod",
+    "figure_svg",
+    "gantt_svg",
+    "svg_layout",
+]
+
+
+# The layout of a static Gantt chart: rows, step strips, time axis.
+
+
+WIDTH, RIGHT = 1400.0, 24.0
+"""Width of the chart and of its right margin in pixels."""
+STRIP = 18.0
+"""Height of a step strip in pixels."""
+
+_HEIGHTS: dict[int, dict[Role, float]] = {
+    8: {Role.PHASES: 20, Role.COMPUTE: 18, Role.EXPOSURE: 15, Role.MEMORY: 8},
+    24: {Role.PHASES: 17, Role.EXPOSURE: 9},
+    10**9: {Role.PHASES: 11},
+}
+"""Row heights in pixels by maximum number of GPUs."""
+_ROW_NAME, _BETWEEN = 100.0, 7.0
+"""Width of a row's name and gap between GPUs in pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the chart: the track and role of its lane, and its place in pixels."""
+
+    track: int
+    role: Role
+    y: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class SvgLayout:
+    """The places of rows and strips in pixels."""
+
+    gantt_chart: Chart
+    left: float
+    top: float
+    rows: tuple[Row, ...]
+    strips: tuple[tuple[float, int], ...]
+    """Top and index of each strip that is drawn; they lie side by side."""
+    bottom: float
+    chart_width: float = WIDTH
+    """The width of the whole chart in pixels."""
+
+    @property
+    def width(self) -> int:
+        """The width of the time axis in whole pixels."""
+        return int(self.chart_width - self.left - RIGHT)
+
+    def x(self, ns: float) -> float:
+        """Return the x position of a time since the chart's origin, limited to the axis."""
+        return self.left + min(max(ns / max(self.gantt_chart.end_ns, 1), 0), 1) * self.width
+
+    def lane(self, track: int, role: Role) -> Lane | None:
+        """Return a lane, or None if the chart does not have it."""
+        return next((lane for lane in self.gantt_chart.lanes if lane.track == track and lane.role is role), None)
+
+
+def svg_layout(gantt_chart: Chart, top: float, width: float = WIDTH) -> SvgLayout:
+    """Place the rows of a chart below *top*; with many GPUs, each has fewer and lower rows."""
+    heights = next(rows for limit, rows in _HEIGHTS.items() if len(gantt_chart.tracks) <= limit)
+    shown = {role: height for role, height in heights.items() if role is Role.PHASES or gantt_chart.has(role)}
+    names = _ROW_NAME if len(shown) > 2 else 16
+    left = max(text_width(track.label, 13) for track in gantt_chart.tracks) + names + 20
+    rows, y = [], top + 6
+    strips = tuple((y, number) for number in _side_by_side(gantt_chart))
+    y += STRIP + 5
+    for track in range(len(gantt_chart.tracks)):
+        for role, height in shown.items():
+            rows.append(Row(track, role, y, height))
+            y += height + 2
+        y += _BETWEEN if len(shown) > 1 else 0
+    return SvgLayout(gantt_chart, left, top, tuple(rows), strips, y, width)
+
+
+def _side_by_side(gantt_chart: Chart) -> list[int]:
+    """Return the strips whose steps fit in one row: the first, and those next to it."""
+    kept: list[int] = []
+    taken: list[tuple[int, int]] = []
+    for number, strip in enumerate(gantt_chart.strips):
+        bounds = gantt_chart.tracks[strip.tracks[0]].bounds_ns
+        low, high = int(bounds[0]), int(bounds[-1])
+        if all(high <= begin or low >= end for begin, end in taken):
+            kept.append(number)
+            taken.append((low, high))
+    return kept
+
+
+# The labels of a static Gantt chart, each on the block that it describes.
+
+
+COLORS = {int(part): color for part, color in theme.PART_COLORS.items()}
+COLORS |= {OVERLAPPED: theme.OVERLAPPED, WAITING: theme.WAITING}
+NAMES = {int(part): name for part, name in PART_LABELS.items()}
+NAMES |= {OVERLAPPED: OVERLAPPED_LABEL, WAITING: EXPOSED_LABELS["exposed_wait_ns"]}
+
+_TRIES = 12
+"""Places at which a label is tried."""
+_MIXED = 0.03
+"""Share of another colour allowed under a label."""
+_NARROWEST = 30
+"""Width in pixels of a labelled block at least."""
+_LABELS = {Role.PHASES: Role.PHASE_LABELS, Role.EXPOSURE: Role.COLLECTIVES}
+
+_Block: TypeAlias = tuple[int, int, tuple[str, ...], int]
+"""Start and end of a block, the texts for it, longest first, and the category that it must have, or -1."""
+
+
+def draw_labels(canvas: Canvas, layout: SvgLayout, row: Row) -> None:
+    """Label the phases and collectives that are wide enough."""
+    lane = layout.lane(row.track, _LABELS[row.role]) if row.role in _LABELS else None
+    if lane is None or row.height < 12:
+        return
+    reach = 0.0
+    for index in np.flatnonzero(lane.duration_ns >= _NARROWEST * layout.gantt_chart.end_ns / layout.width).tolist():
+        category = int(lane.category[index])
+        blocks = _phase(layout, row, lane, index) if row.role is Role.PHASES else _collective(layout, row, lane, index)
+        for start, end, texts, wanted in blocks:
+            left, right = max(layout.x(start), reach), layout.x(end)
+            fitting = next((text for text in texts if text_width(text, 11) + 10 <= right - left), "")
+            if not fitting:
+                continue
+            width = text_width(fitting, 11) + 8
+            if row.role is Role.PHASES:
+                place = _filled_place(layout, row, category, left, right, width)
+            else:
+                place = _on_one_color(layout, row, left, right, width)
+            if place is None:
+                continue
+            x, color = place
+            if wanted >= 0 and color != COLORS[wanted]:
+                continue
+            # A box in the block's colour covers short gaps and the lines of a pattern under the text.
+            if row.role is Role.PHASES or color in theme.PATTERNS:
+                canvas.rect(x + 1, row.y + 1, width, row.height - 2, color, round_=3, plain=True)
+            canvas.text(x + 5, row.y + row.height / 2, fitting, theme.ink_on(color), 11, on=color)
+            reach = x + width + 2
+
+
+def _phase(layout: SvgLayout, row: Row, lane: Lane, index: int) -> Iterator[_Block]:
+    """Yield the block of a phase: ``Backward 18.8 ms``, ``Waiting for rank 2 · 963 ms``, ``F3``."""
+    category, start, length = int(lane.category[index]), int(lane.start_ns[index]), int(lane.duration_ns[index])
+    named = int(lane.name[index])
+    name = layout.gantt_chart.names[named - 1] if named else NAMES[category]
+    phases = layout.lane(row.track, Role.PHASES)
+    assert phases is not None
+    ns = _covered(phases, category, start, start + length)
+    # Where idle time interrupts a phase, a time next to its name would be read as that of the block under the label.
+    between = " · " if named else " "
+    timed = (f"{name}{between}{milliseconds(ns)} ms",) if ns >= (1 - _MIXED) * length else ()
+    yield start, start + length, (*timed, name, name.split()[0]), category
+
+
+def _collective(layout: SvgLayout, row: Row, lane: Lane, index: int) -> Iterator[_Block]:
+    """Yield the wait of a collective, ``waiting for rank 2 · 1.00 s``, and the rest, ``AR bucket 0 26.2 MB``."""
+    start, length, wait = int(lane.start_ns[index]), int(lane.duration_ns[index]), int(lane.wait_ns[index]) - 1
+    texts = _collective_texts(layout, lane, index)
+    if wait > 0:
+        exposure = layout.lane(row.track, row.role)
+        assert exposure is not None
+        whom = waiting_label(int(lane.waits_for[index]) - 1)
+        whom = whom[0].lower() + whom[1:]
+        whole = _covered(exposure, WAITING, start, start + wait) >= (1 - _MIXED) * wait
+        time = duration(wait)
+        waits = (f"{whom} · {time}", f"waiting · {time}", time) if whole else (whom, "waiting")
+        yield start, start + wait, (*(f"{texts[-1]} · {text}" for text in waits[:1]), *waits), WAITING
+    yield start + max(wait, 0), start + length, texts, -1
+
+
+def _collective_texts(layout: SvgLayout, lane: Lane, index: int) -> tuple[str, ...]:
+    name, known, title = layout.gantt_chart.collectives[int(lane.name[index])]
+    kind = title or (known.kind if known.kind not in ("", "other") else shorten(name, 150, 11))
+    return (f"{kind} {byte_size(known.bytes)}", kind) if known.bytes else (kind,)
+
+
+def _filled_place(
+    layout: SvgLayout, row: Row, category: int, left: float, right: float, width: float
+) -> tuple[float, str] | None:
+    """Find the first place of a phase where its colour fills the width of a text; return x and colour."""
+    lane = layout.lane(row.track, Role.PHASES)
+    assert lane is not None
+    to_ns = layout.gantt_chart.end_ns / layout.width
+    for x in np.linspace(left, right - width, _TRIES).tolist():
+        low, high = round((x - layout.left) * to_ns), round((x + width - layout.left) * to_ns)
+        if _covered(lane, category, low, high) >= (1 - _MIXED) * (high - low):
+            return float(x), COLORS[category]
+    return None
+
+
+def _on_one_color(layout: SvgLayout, row: Row, left: float, right: float, width: float) -> tuple[float, str] | None:
+    """Find an end of a collective where one colour is under the whole text; return x and colour."""
+    lane = layout.lane(row.track, row.role)
+    assert lane is not None
+    to_ns = layout.gantt_chart.end_ns / layout.width
+    for x in (left, right - width):
+        low, high = round((x - layout.left) * to_ns), round((x + width - layout.left) * to_ns)
+        shares = {
+            category: _covered(lane, category, low, high) / max(high - low, 1)
+            for category in (int(Part.EXPOSED_COMM), WAITING, OVERLAPPED)
+        }
+        category = max(shares, key=lambda category: shares[category])
+        if shares[category] > 1 - _MIXED and sum(shares.values()) - shares[category] < _MIXED:
+            return x, COLORS[category]
+    return None
+
+
+def _covered(lane: Lane, category: int, start: int, end: int) -> int:
+    """Return the ns of a window that a category's intervals take, summed without regard to overlaps."""
+    mask = lane.category == category
+    starts, ends = lane.start_ns[mask], (lane.start_ns + lane.duration_ns)[mask]
+    inside: Int64 = np.maximum(np.minimum(ends, end) - np.maximum(starts, start), 0)
+    return int(inside.sum())
+
+
+# Exact level of detail for pictures drawn without a browser; static/data/lod.js is the same in JavaScript.
+#
+# Both are tested against the golden vectors in tests/golden/lod.json.
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """One lane: intervals sorted by start, which can overlap; each column has an entry per interval."""
+
+    start_ns: Int64
+    duration_ns: Int64
+    category: NDArray[np.integer]
+
+
+class Lod:
+    """The busy share of each pixel column of a lane, and the intervals that are wide enough to be drawn whole."""
+
+    def __init__(self, lane: Intervals, categories: int) -> None:
+        self.lane, ends = lane, lane.start_ns + lane.duration_ns
+        masks = [lane.category == category for category in range(categories)]
+        self._covers = [union(lane.start_ns[mask], ends[mask]) for mask in masks]
+
+    def density(self, start_ns: float, end_ns: float, width: int) -> NDArray[np.float64]:
+        """Return the busy share of each of *width* columns of a window, as an array (categories, columns)."""
+        edges = start_ns + np.arange(width + 1) * ((end_ns - start_ns) / width)
+        return np.array([np.diff(covered(cover, edges)) for cover in self._covers]) * (width / (end_ns - start_ns))
+
+    def long(self, start_ns: float, end_ns: float, shortest_ns: float) -> Int64:
+        """Return the intervals of at least *shortest_ns* that touch a window, largest power of two first.
+
+        Drawn in this order, no interval hides a much shorter one.
+        """
+        starts, durations = self.lane.start_ns, self.lane.duration_ns
+        index = np.flatnonzero((durations >= shortest_ns) & (starts < end_ns) & (starts + durations > start_ns))
+        power = np.floor(np.log2(np.maximum(durations[index], 1)))
+        return index[np.argsort(-power, kind="stable")]
+
+
+# The Gantt chart as static SVG, for slides and reports, drawn without a browser.
+#
+# As on the page, each pixel column is a stack of exact time shares, and intervals of three pixels are drawn whole.
+
+
+MAX_SHAPES = 5_000
+"""Maximum number of rectangles of short intervals; with more, the columns are wider."""
+
+_COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+"""Widths of a column in pixels, finest first."""
+_WHOLE, _SEPARATED = 3.0, 5.0
+"""Minimum widths in pixels of an interval that is drawn whole, and of one with a gap to the next."""
+_LEGEND_LINE = 18.0
+"""Height of a line of the legend in pixels."""
+_FINE = 14.0
+"""Minimum height of a row whose shares are drawn to half a pixel."""
+_ROW_NAMES = {Role.PHASES: "phases", Role.COMPUTE: "compute", Role.EXPOSURE: "communication", Role.MEMORY: "memory"}
+_QUIET, _EDGE = "#5B6472", "#8593A8"
+_ORDER = (*theme.PART_ORDER[:5], WAITING, OVERLAPPED, *theme.PART_ORDER[5:])
+_Box: TypeAlias = tuple[float, float, float, float]
+
+
+def gantt_svg(run: Run, heading: bool = True, dark: bool = False) -> str:
+    """Draw a run as SVG text.
+
+    Args:
+        heading: draw the run's name, facts and summary sentence; a page has its own.
+        dark: add the colours for a dark page.
+    """
+    gantt_chart = chart(run)
+    head = headline(run)
+    if not gantt_chart.tracks or gantt_chart.end_ns <= 0:
+        return message_svg(message(head.title or "Gantt chart", "There is no step in this run."), heading, dark)
+    layout = svg_layout(gantt_chart, 106 if heading else 50)
+    canvas = Canvas(layout.chart_width, layout.bottom + 12, head.title, dark)
+    if heading:
+        canvas.text(16, 20, shorten(head.title, 500, 18), size=17, bold=True)
+        facts = shorten(" · ".join(head.facts), WIDTH - 600)
+        canvas.text(WIDTH - RIGHT, 20, facts, _QUIET, anchor="end")
+        canvas.text(16, 44, shorten(sentence(run).plain, WIDTH - 32, 13), size=13)
+    draw_chart(canvas, layout, (layout.left, layout.top - 36))
+    return canvas.finish()
+
+
+def draw_chart(canvas: Canvas, layout: SvgLayout, legend: tuple[float, float]) -> None:
+    """Draw a chart's axis, rows and labels, and its legend, whose first line begins at *legend*."""
+    left, top = legend
+    for x, y, category in _legend(layout, left):
+        canvas.rect(x, top + y - 6, 15, 12, COLORS[category], round_=2)
+        canvas.text(x + 20, top + y, NAMES[category], "#374151")
+    _frame(canvas, layout)
+    lods = _lods(layout)
+    _short(canvas, layout, lods)
+    for row, lod in zip(layout.rows, lods, strict=True):
+        _whole(canvas, layout, row, lod)
+        draw_labels(canvas, layout, row)
+
+
+def legend_height(layout: SvgLayout, left: float) -> float:
+    """Return the height of the lines of a chart's legend, which begin at *left*, in pixels."""
+    return max(y for _, y, _ in _legend(layout, left)) + _LEGEND_LINE
+
+
+def _legend(layout: SvgLayout, left: float) -> list[tuple[float, float, int]]:
+    """Return place and category of each entry, in as many lines as the width of the chart requires."""
+    lanes = [layout.lane(row.track, row.role) for row in layout.rows]
+    used = {int(c) for lane in lanes if lane for c in unique(lane.category)} | {int(Part.IDLE)}
+    entries, x, y = [], left, 0.0
+    for category in (int(category) for category in _ORDER if int(category) in used):
+        width = text_width(NAMES[category]) + 20
+        if x > left and x + width > layout.chart_width - RIGHT:
+            x, y = left, y + _LEGEND_LINE
+        entries.append((x, y, category))
+        x += width + 16
+    return entries
+
+
+def _frame(canvas: Canvas, layout: SvgLayout) -> None:
+    """Draw the axis, the step strips and edges, the names of GPUs and rows, and the idle background."""
+    tracks = layout.gantt_chart.tracks
+    reach = 0.0
+    for value, label in time_axis(layout.gantt_chart.end_ns).ticks:
+        x, half = layout.x(value), text_width(label) / 2
+        canvas.line(x, layout.top, x, layout.bottom, "#E3E7EC")
+        if x - half >= reach:
+            canvas.text(x, layout.top - 9, label, "#374151", anchor="middle")
+            reach = x + half + 8
+    canvas.line(layout.left, layout.top, layout.left + layout.width, layout.top, "#9CA3AF")
+    for y, number in layout.strips:
+        _strip(canvas, layout, y, number)
+    if len(layout.gantt_chart.strips) > 1:
+        lead = tracks[layout.gantt_chart.strips[0].tracks[0]]
+        canvas.text(layout.left - 8, layout.strips[0][0] + STRIP / 2, f"steps, rank {lead.rank}", _QUIET, 12, "end")
+    _edges(canvas, layout)
+    several = len({row.role for row in layout.rows}) > 2
+    for row in layout.rows:
+        track, middle = tracks[row.track], row.y + row.height / 2
+        if row.role is Role.PHASES:
+            canvas.text(16, middle, track.label, size=13 if row.height > 12 else 10, bold=True)
+            low, high = layout.x(float(track.bounds_ns[0])), layout.x(float(track.bounds_ns[-1]))
+            canvas.rect(low, row.y, high - low, row.height, theme.IDLE)
+        elif row.role is Role.COMPUTE and track.coordinates:
+            canvas.text(16, middle, place_of_rank(track.coordinates), _QUIET, 11)
+        if several:
+            canvas.text(layout.left - 8, middle, _ROW_NAMES[row.role], _QUIET, 10 if row.height < 12 else 12, "end")
+
+
+def _strip(canvas: Canvas, layout: SvgLayout, y: float, number: int) -> None:
+    strip = layout.gantt_chart.strips[number]
+    bounds = layout.gantt_chart.tracks[strip.tracks[0]].bounds_ns.tolist()
+    for step, name in enumerate(strip.steps):
+        left, right = layout.x(bounds[step]), layout.x(bounds[step + 1])
+        canvas.rect(left, y, right - left - (1 if right - left > 4 else 0), STRIP, "#D3DBE7" if step % 2 else "#E4E9F0")
+        short = step_label(name)
+        length = milliseconds(bounds[step + 1] - bounds[step])
+        texts = (f"step {short} · {length} ms" if short != name else f"{name} · {length} ms", short)
+        fitting = next((text for text in texts if text_width(text) + 8 <= right - left), "")
+        if fitting:
+            canvas.text((left + right) / 2, y + STRIP / 2, fitting, "#2B3544", anchor="middle")
+
+
+def _edges(canvas: Canvas, layout: SvgLayout) -> None:
+    """Draw lines through the rows where steps begin, one through all neighbors whose steps begin at one pixel."""
+    tops = {row.track: row.y for row in reversed(layout.rows)}
+    ends = {row.track: row.y + row.height for row in layout.rows}
+    places = [[round(layout.x(bound)) for bound in track.bounds_ns.tolist()] for track in layout.gantt_chart.tracks]
+    for bounds, tracks in groupby(range(len(places)), places.__getitem__):
+        first, *_, last = (*tracks,) * 2
+        if bounds[-1] - bounds[0] <= 4 * len(bounds):
+            continue
+        top = layout.strips[0][0] if first == 0 else tops[first] - 4
+        for x in bounds:
+            canvas.line(x, top, x, ends[last], _EDGE, dash="3 3")
+
+
+def _lods(layout: SvgLayout) -> list[Lod]:
+    empty = np.zeros(0, np.int64)
+    none = Intervals(empty, empty, empty)
+    lanes = [layout.lane(row.track, row.role) for row in layout.rows]
+    intervals = (Intervals(lane.start_ns, lane.duration_ns, lane.category) if lane else none for lane in lanes)
+    return [Lod(lane, WAITING + 1) for lane in intervals]
+
+
+def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:
+    """Draw short intervals as stacks of time shares, as finely as MAX_SHAPES allows."""
+    longest = _WHOLE * layout.gantt_chart.end_ns / layout.width
+    brief = []
+    for lod in lods:
+        lane, kept = lod.lane, lod.lane.duration_ns < longest
+        brief.append(Lod(Intervals(lane.start_ns[kept], lane.duration_ns[kept], lane.category[kept]), WAITING + 1))
+    for wide in _COLUMNS:
+        drawn = [_stacks(layout, row, lod, wide) for row, lod in zip(layout.rows, brief, strict=True)]
+        if sum(len(boxes) for row in drawn for boxes in row.values()) <= MAX_SHAPES:
+            break
+    for row in drawn:
+        for category, boxes in row.items():
+            canvas.rects(boxes, COLORS[category])
+
+
+def _stacks(layout: SvgLayout, row: Row, lod: Lod, wide: int) -> dict[int, list[_Box]]:
+    columns = max(layout.width // wide, 1)
+    share = lod.density(0, layout.gantt_chart.end_ns, columns)
+    fit = row.height / np.maximum(1, share.sum(axis=0))
+    finest = 0.5 if row.height >= _FINE else row.height / 6
+    total = np.zeros(columns)
+    stacks: dict[int, list[_Box]] = {}
+    for category in map(int, _ORDER):
+        low = np.round(total * fit / finest) * finest
+        total = total + share[category]
+        high = np.round(total * fit / finest) * finest
+        # Copies are short and rare; a minimum height keeps them visible.
+        if row.role is Role.MEMORY:
+            high = np.where(share[category] > 0, np.maximum(high, low + min(4, row.height)), high)
+        if boxes := _runs(low, np.minimum(high, row.height), layout, row):
+            stacks[category] = boxes
+    return stacks
+
+
+def _runs(low: NDArray[np.float64], high: NDArray[np.float64], layout: SvgLayout, row: Row) -> list[_Box]:
+    """Join neighboring columns of the same height."""
+    changed = np.flatnonzero((np.diff(low) != 0) | (np.diff(high) != 0)) + 1
+    first = np.concatenate(([0], changed))
+    last = np.concatenate((changed, [len(low)]))
+    wide = layout.width / len(low)
+    return [
+        (layout.left + begin * wide, row.y + row.height - high[begin], (end - begin) * wide, high[begin] - low[begin])
+        for begin, end in zip(first.tolist(), last.tolist(), strict=True)
+        if high[begin] > low[begin]
+    ]
+
+
+def _whole(canvas: Canvas, layout: SvgLayout, row: Row, lod: Lod) -> None:
+    lane = lod.lane
+    end = layout.gantt_chart.end_ns
+    boxes: dict[int, list[_Box]] = {}
+    apart = row.role in (Role.COMPUTE, Role.EXPOSURE)
+    for index in lod.long(0, end, _WHOLE * end / layout.width).tolist():
+        start = int(lane.start_ns[index])
+        left, right = layout.x(start), layout.x(start + int(lane.duration_ns[index]))
+        line = 0.8 if apart and right - left > _SEPARATED else 0.0
+        boxes.setdefault(int(lane.category[index]), []).append((left, row.y, right - left - line, row.height))
+    for category in sorted(boxes.keys() & COLORS.keys()):
+        canvas.rects(boxes[category], COLORS[category])
+
+
+FIGURE_WIDTH = 640
+"""Width in pixels: as wide as a page of a paper (178 mm), letters are 2.5 to 3.6 mm high."""
+FIGURE_WIDTHS = Number(400, 2000, whole=True)
+_MOST_RANKS = 8
+"""Number of ranks that are drawn where none are chosen."""
+_TEXT, _LINE = 13, 19.0
+"""Size of the annotations and height of their lines in pixels."""
+_LEFT = 16
+_MARK = "#B00020"
+_BADGE = 8.0
+"""Radius of an annotation's number in pixels."""
+
+
+def figure_svg(
+    run: Run, every_step: bool = False, every_rank: bool = False, width: int = FIGURE_WIDTH, annotate: bool = False
+) -> str:
+    """Draw the step of median length as SVG text: no heading, only rows, axis and legend.
+
+    Args:
+        every_step: draw all steps of *run* instead of one.
+        every_rank: draw all ranks of *run*; else of more than eight, the most notable.
+        width: of the figure in pixels; a narrow one has the larger type once it is scaled to a column.
+        annotate: number the most expensive findings in the chart and write them below it.
+
+    Raises:
+        UsageError: no figure has such a width.
+    """
+    FIGURE_WIDTHS.check(width, "--figure-width")
+    part = run if every_step else middle_step_of(run)
+    part = part if every_rank else _some_ranks(part)
+    gantt_chart = chart(part)
+    if not gantt_chart.tracks or gantt_chart.end_ns <= 0:
+        return message_svg(message(headline(run).title or "Gantt chart", "There is no step in this run."))
+    legend = legend_height(svg_layout(gantt_chart, 0, width), _LEFT)
+    layout = svg_layout(gantt_chart, legend + 30, width)
+    notes = _annotations(part, gantt_chart, width) if annotate else []
+    canvas = Canvas(width, layout.bottom + _height(notes) + 6, headline(run).title)
+    draw_chart(canvas, layout, (_LEFT, 12))
+    _draw_annotations(canvas, layout, notes)
+    return canvas.finish()
+
+
+def _some_ranks(run: Run) -> Run:
+    """Choose the most notable ranks of many, in their order."""
+    if len(run.ranks) <= _MOST_RANKS:
+        return run
+    chosen = [run.timelines[one.index].rank for one in notable_ranks(run)]
+    return run.select(ranks=list(dict.fromkeys(chosen))[:_MOST_RANKS])
+
+
+_Annotation = tuple[Place, Sequence[str]]
+"""Where an annotation is, and its lines."""
+
+
+def _annotations(run: Run, gantt_chart: Chart, width: float) -> list[_Annotation]:
+    """Return the most expensive findings that the chart shows."""
+    found = [(finding, place_of(finding, run, gantt_chart)) for finding in run.cross_rank.findings]
+    shown = [(finding, place) for finding, place in found if place is not None][:MOST]
+    return [
+        (
+            place,
+            list(_lines(f"{finding.text} {duration(finding.figure[0])}, {share(finding.figure[1])} of a step.", width)),
+        )
+        for finding, place in shown
+    ]
+
+
+def _lines(text: str, width: float) -> Iterator[str]:
+    """Break a text into lines that fit next to an annotation's number."""
+    room = width - 2 * RIGHT - 3 * _BADGE
+    line = ""
+    for word in re.split(r" (?!%)", text):
+        if line and text_width(f"{line} {word}", _TEXT) > room:
+            yield line
+            line = ""
+        line = shorten(f"{line} {word}".strip(), room, _TEXT)
+    yield line
+
+
+def _height(annotations: list[_Annotation]) -> float:
+    return sum(len(lines) * _LINE + 4 for _, lines in annotations) + (8 if annotations else 0)
+
+
+def _draw_annotations(canvas: Canvas, layout: SvgLayout, annotations: list[_Annotation]) -> None:
+    """Frame each finding's place in the rows of its rank, and write it below the chart."""
+    y = layout.bottom + 8
+    for number, (place, lines) in enumerate(annotations, 1):
+        rows = [row for row in layout.rows if row.track == place.track]
+        left, right = layout.x(place.start_ns), layout.x(place.end_ns)
+        top, bottom = min(row.y for row in rows) - 2, max(row.y + row.height for row in rows) + 2
+        canvas.polyline([(left, top), (right, top), (right, bottom), (left, bottom), (left, top)], _MARK, 1.6)
+        _badge(canvas, min(right, layout.chart_width - _BADGE - 1), top, number)
+        _badge(canvas, RIGHT, y + _LINE / 2, number)
+        for line in lines:
+            canvas.text(RIGHT + 2 * _BADGE, y + _LINE / 2, line, size=_TEXT)
+            y += _LINE
+        y += 4
+
+
+def _badge(canvas: Canvas, x: float, y: float, number: int) -> None:
+    canvas.rect(x - _BADGE, y - _BADGE, 2 * _BADGE, 2 * _BADGE, _MARK, round_=_BADGE)
+    canvas.text(x, y, str(number), "#FFFFFF", 11, "middle", bold=True, on=_MARK)

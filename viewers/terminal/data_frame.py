@@ -1,0 +1,54 @@
+"""Any pandas frame as a table for the terminal, with its numbers unrounded."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dptrace.core.units import sanitize
+
+__all__ = ["MAX_ROWS", "cell", "print_frame"]
+
+
+MAX_ROWS = 20
+_LONGEST = 72
+"""Characters of a name that are shown; kernel names can have a thousand."""
+
+
+def cell(value: object) -> str:
+    """Return a value as text; a number with at most six decimals, as pandas prints it.
+
+    >>> cell(338781.0), cell(77.78), cell(float("nan")), cell("gemm")
+    ('338781', '77.78', '–', 'gemm')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.6f}".rstrip("0").rstrip(".")
+    return sanitize(str(value))
+
+
+def print_frame(frame: pd.DataFrame, title: str, console: Console, every: bool = False) -> None:
+    """Print the first rows of a frame, or every row, and the number of rows left out."""
+    rows = frame if every else frame.head(MAX_ROWS)
+    texts = [[_short(cell(value)) for value in row] for row in rows.itertuples(index=False)]
+    table = Table(title=Text(title), title_justify="left", title_style="bold")
+    for i, name in enumerate(frame.columns):
+        number = pd.api.types.is_numeric_dtype(frame[name])
+        # A heading may be folded at a blank; a number never.
+        heading = sanitize(str(name)).replace("_", " ").replace("(", " (")
+        width = max((len(row[i]) for row in texts), default=0) if number else None
+        table.add_column(Text(heading), justify="right" if number else "left", min_width=width)
+    for row in texts:
+        table.add_row(*map(Text, row))
+    console.print(table)
+    if len(rows) < len(frame):
+        console.print(f"… and {len(frame) - len(rows):,} more rows; --all shows them, --csv writes them.", style="dim")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -1,1 +1,0 @@
-"""What-ifs and critical paths in the terminal."""

@@ -1,0 +1,315 @@
+"""The split and the causes of idle time as tables that fit a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dptrace.analysis.cross_rank.transfers import ExposedWait, Latency, merge_groups, with_phase_in_name
+from dptrace.analysis.findings.finding import Finding, by_gain
+from dptrace.analysis.matching.match import Matches
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Split, by_kind, overlap_percent
+from dptrace.core.units import byte_size, milliseconds, share
+from dptrace.run.cross_rank import CrossRankAnalysis
+from dptrace.run.run import Run
+from dptrace.timeline.model import Timeline
+from dptrace.viewers.base.table import gain_sentence, plain, rank_label, step_label
+
+__all__ = [
+    "MAX_RANKS",
+    "MAX_STEPS",
+    "collective_table",
+    "findings_list",
+    "idle_table",
+    "step_tables",
+    "timing_table",
+    "titled_table",
+]
+
+
+HEADINGS = {
+    "forward_ns": "for-\nward",
+    "backward_ns": "back-\nward",
+    "optimizer_ns": "opti-\nmizer",
+    "other_ns": "other",
+    "exposed_comm_ns": "exposed\ncomm",
+    "exposed_memory_ns": "exposed\nmemory",
+    "idle_ns": "idle",
+    "wall_ns": "wall",
+    "overlapped_comm_ns": "overl.\ncomm",
+}
+"""The parts in the order of the tables, their sum, and overlapped communication."""
+_WAIT_HEADINGS = {"exposed_wait_ns": "of which\nwaiting", "exposed_unmatched_ns": "incom-\nplete"}
+"""Parts of exposed communication, which follow it."""
+
+Figures = Mapping[str, float | None]
+
+MAX_STEPS = 12
+MAX_RANKS = 16
+"""Rows of a table of steps or ranks, unless every row is requested."""
+
+
+def _overlap(figures: Figures) -> str:
+    percent = overlap_percent(figures["overlapped_comm_ns"] or 0, figures["exposed_comm_ns"] or 0)
+    return "–" if percent is None else f"{percent:.1f}"
+
+
+def _headings(waits: Sequence[Figures]) -> dict[str, str]:
+    """Return the headings of the columns: waiting where any is known, missing ranks where any are."""
+    known = ["exposed_wait_ns"] if any(one["exposed_wait_ns"] is not None for one in waits) else []
+    known += ["exposed_unmatched_ns"] if any(one["exposed_unmatched_ns"] for one in waits) else []
+    names = list(HEADINGS)
+    after = names.index("exposed_comm_ns") + 1
+    names[after:after] = known
+    return {name: (HEADINGS | _WAIT_HEADINGS)[name] for name in names}
+
+
+def _columns(table: Table, headings: Mapping[str, str]) -> None:
+    for name, heading in headings.items():
+        style = {"exposed_comm_ns": "bold red", "wall_ns": "bold", "overlapped_comm_ns": "green"}.get(name, "")
+        table.add_column(heading, justify="right", style=style, no_wrap=True)
+    table.add_column("over-\nlap%", justify="right", no_wrap=True)
+
+
+def _row(figures: Figures, headings: Iterable[str]) -> list[str]:
+    return [*(_cell(figures[name]) for name in headings), _overlap(figures)]
+
+
+def _cell(ns: float | None) -> str:
+    """Return milliseconds, or ? for a wait that the run does not show."""
+    return "?" if ns is None else milliseconds(ns)
+
+
+def titled_table(title: Text | str, collapse_padding: bool = False) -> Table:
+    """Return a table without borders below a title; every table of a run looks like this."""
+    text = Text(title, style="bold") if isinstance(title, str) else title
+    table = Table(title=text, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+    table.collapse_padding = collapse_padding
+    return table
+
+
+def _table(title: Text | str, first: str, headings: Mapping[str, str]) -> Table:
+    # Narrow gaps, so that a table with further columns still fits 80 characters.
+    table = titled_table(title, collapse_padding=len(headings) > len(HEADINGS))
+    table.add_column(first, no_wrap=True)
+    _columns(table, headings)
+    return table
+
+
+def _heading(timeline: Timeline) -> Text:
+    text = Text(timeline.label, style="bold")
+    text.append_text(plain("" if timeline.on_cpu else f" ({timeline.device_name})").append(" · ms per step"))
+    return text
+
+
+def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, every: bool) -> Table:
+    """Return the table of one rank: a row for each step, the mean, and each part's share of the wall time."""
+    headings = _headings([waits.step(k) for k in range(len(figures.names))])
+    table = _table(_heading(timeline), "step", headings)
+    shown = range(len(figures.names)) if every or len(figures.names) <= MAX_STEPS else range(MAX_STEPS // 2)
+    for k in shown:
+        table.add_row(
+            plain(step_label(figures.names[k])),
+            *_row({**{name: int(figures.figures[name][k]) for name in FIGURES}, **waits.step(k)}, headings),
+        )
+    if len(shown) < len(figures.names):
+        table.add_row("…", *["…"] * (len(headings) + 1))
+    if len(figures.names) > 1:
+        table.add_section()
+        table.add_row("mean", *_row({**figures.mean(), **waits.mean()}, headings), style="bold")
+    total: Figures = {**figures.total(), **waits.total()}
+    wall = max(total["wall_ns"] or 0, 1)
+    shares = (_share(total[name], wall) for name in headings)
+    table.add_row("share", *shares, _overlap(total), style="dim")
+    return table
+
+
+def _share(ns: float | None, wall: float) -> str:
+    return "?" if ns is None else f"{100 * ns / wall:.1f}%".replace("100.0", "100")
+
+
+def _ranks_table(run: Run, every: bool) -> Table:
+    """Return a table with a row for each rank: its mean step."""
+    both = zip(run.splits, run.cross_rank.exposed_waits, strict=True)
+    means: list[Figures] = [{**figures.mean(), **waits.mean()} for figures, waits in both]
+    headings = _headings(means)
+    table = _table("mean step by rank, ms", "rank", headings)
+    shown = len(run.splits) if every else min(len(run.splits), MAX_RANKS)
+    for timeline, figures in list(zip(run.timelines, means, strict=True))[:shown]:
+        table.add_row(rank_label(run, timeline), *_row(figures, headings))
+    if shown < len(run.splits):
+        table.add_row("…", *["…"] * (len(headings) + 1))
+    return table
+
+
+def step_tables(run: Run, every: bool = False) -> Iterator[RenderableType]:
+    """Yield the tables of the split: by step for a run of one GPU, else by rank.
+
+    Args:
+        every: also yield each rank's table by step, and leave no row out.
+    """
+    if len(run.splits) > 1:
+        yield _ranks_table(run, every)
+    if len(run.splits) == 1 or every:
+        for timeline, figures, wait in zip(run.timelines, run.splits, run.cross_rank.exposed_waits, strict=True):
+            yield _rank_table(timeline, figures, wait, every)
+
+
+_KIND_HEADINGS = {"exposed_wait_ns": "waiting ms", "exposed_unmatched_ns": "incomplete ms"}
+
+
+def collective_table(run: Run) -> Table | None:
+    """Return a table with a row for each kind of collective in the mean step; None without any."""
+    kinds = by_kind(run.splits)
+    if not kinds:
+        return None
+    table = titled_table("mean step by kind of collective")
+    waits = run.cross_rank.mean_waits_by_kind()
+    columns = {name: heading for name, heading in _KIND_HEADINGS.items() if any(one[name] for one in waits.values())}
+    table.add_column("kind", no_wrap=True)
+    for heading in ("count", "bytes", "exposed ms", *columns.values(), "overlapped ms", "overlap"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for kind_figures in kinds:
+        percent = kind_figures.overlap_percent
+        table.add_row(
+            kind_figures.kind,
+            f"{kind_figures.count:.4g}",
+            byte_size(kind_figures.bytes),
+            milliseconds(kind_figures.exposed_ns),
+            *(_cell(waits[kind_figures.kind][name]) for name in columns),
+            milliseconds(kind_figures.overlapped_ns),
+            "–" if percent is None else f"{percent:.1f} %",
+        )
+    return table
+
+
+CAUSE_HEADINGS = {
+    "data_loading_ns": "data\nloading",
+    "allocator_ns": "allo-\ncator",
+    "synchronizing_ns": "synchro-\nnizing",
+    "host_bound_ns": "host-\nbound",
+    "launch_latency_ns": "launch\nlatency",
+    "waiting_ns": "waiting",
+    "bubble_ns": "bubble",
+}
+
+
+def idle_table(run: Run, every: bool = False) -> Table | None:
+    """Return a table with a row for each rank: its mean step's idle time by cause; None where no GPU was idle.
+
+    Args:
+        every: leave no rank out.
+    """
+    devices = [device for device in run.devices if len(device.timeline.windows)]
+    if not any(device.split.figures["idle_ns"].any() for device in devices):
+        return None
+    table = titled_table("mean step by cause of idle time, ms")
+    shown_causes = [cause for cause in CAUSES if any(device.idle_causes[cause].any() for device in devices)]
+    for heading in ("rank", *(CAUSE_HEADINGS[cause] for cause in shown_causes), "idle"):
+        table.add_column(heading, justify="right" if heading != "rank" else "left", no_wrap=True)
+    shown = devices if every else devices[:MAX_RANKS]
+    for device in shown:
+        means = device.mean_idle()
+        cells = (means[cause] for cause in shown_causes)
+        table.add_row(rank_label(run, device.timeline), *map(milliseconds, (*cells, sum(means.values()))))
+    if len(shown) < len(devices):
+        table.add_row("…", *["…"] * (len(shown_causes) + 1))
+    return table
+
+
+# Figures across ranks in the terminal: the findings, and wait and transfer time of collectives.
+
+
+MAX_ROWS = 6
+
+
+def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
+    """Return the findings: what a step would gain where that is known, else the cost; text and advice.
+
+    They are sorted by that figure; those without which a step would gain less than 1 % share a line.
+    """
+    if not findings:
+        return Text("Findings: nothing costs 1 % of a step or more.", style="bold")
+    replayed = any(finding.gain is not None and finding.gain.change for finding in findings)
+    order = "by what a step would gain without each" if replayed else "most expensive first (cost per step)"
+    parts: list[RenderableType] = [Text(f"Findings, {order}", style="bold")]
+    table = Table.grid(padding=(0, 1))
+    for _ in ("cost", "share"):
+        table.add_column(justify="right", style="bold", no_wrap=True)
+    table.add_column()
+    ordered = by_gain(findings)
+    minor = [finding for finding in ordered if finding.is_minor]
+    for finding in (finding for finding in ordered if not finding.is_minor):
+        figure, of_step = finding.figure
+        lines = [plain(finding.text), plain(f"→ {finding.advice}{_where(finding)}")]
+        if replayed and finding.gain is not None:
+            lines.append(plain(f"= {gain_sentence(finding.gain)}"))
+        table.add_row(f"{milliseconds(figure)} ms", f"({share(of_step)})", Group(*lines))
+    if not replayed and (why := next((f.gain.reason for f in findings if f.gain is not None), "")):
+        parts.append(plain(f"What a step would gain without them is not known: {why}"))
+    parts.append(table)
+    if minor:
+        gains = (f"{one.kind.replace('_', ' ')} {milliseconds(one.figure[0])} ms" for one in minor)
+        parts.append(plain(f"A step would gain less than 1 % without each of these: {', '.join(gains)}."))
+    return Group(*parts)
+
+
+def _where(finding: Finding) -> str:
+    """Return the step and the rank to look at, as --json names them."""
+    step, rank = finding.evidence.get("step"), finding.evidence.get("rank")
+    if step is None or rank is None:
+        return ""
+    return f" (see {step}, rank {rank})"
+
+
+def timing_table(analysis: CrossRankAnalysis, every: bool = False) -> Table | None:
+    """Return wait and transfer time of the matched collectives: a row for each kind, size and bucket.
+
+    Groups with the same purpose share a row, and so do layers whose sizes vary, such as tokens sent to experts.
+
+    Args:
+        every: leave no row out, and give each group and layer its own.
+
+    Returns:
+        The table; None for a run of one rank, or where no collective was matched.
+    """
+    if not analysis.latencies or len(analysis.devices) < 2:
+        return None
+    rows = analysis.latencies if every else merge_groups(analysis.latencies, analysis.matches, analysis.timing)
+    shown = with_phase_in_name(rows)[: None if every else MAX_ROWS]
+    names = [_name(latency, analysis.matches, every) for latency in shown]
+    title = "collectives across ranks" if len(shown) == len(rows) else f"collectives across ranks (first {len(shown)})"
+    table = titled_table(title, collapse_padding=True)
+    table.add_column("kind", no_wrap=True)
+    if any(names):
+        table.add_column("bucket")
+    transfer = ("transfer\np50 ms", "\np90 ms", "\nmax ms")
+    for heading in ("count", "bytes", *transfer, "mean\nwait ms", "busbw\nGB/s", "slow"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for latency, name in zip(shown, names, strict=True):
+        slow = int(latency.slow.sum())
+        table.add_row(
+            latency.kind,
+            *([plain(name)] if any(names) else []),
+            f"{len(latency.instances):,}",
+            byte_size(latency.bytes),
+            *(f"{latency.quantile(quantile) / 1e6:.3f}" for quantile in (0.5, 0.9, 1)),
+            "–" if latency.wait_ns is None else milliseconds(latency.wait_ns),
+            "–" if latency.busbw is None else f"{latency.busbw / 1e9:.1f}",
+            str(slow) if slow else "",
+        )
+    if len(shown) < len(rows):
+        table.add_row("…", *[""] * any(names), f"+{len(rows) - len(shown):,}")
+    return table
+
+
+def _name(latency: Latency, matches: Matches, every: bool) -> str:
+    """Return a row's label, with its group where there are several."""
+    group = matches.groups[latency.group]
+    several = len({one.ranks for one in matches.groups if one.ranks}) > 1
+    ranks = f"ranks {', '.join(map(str, group.ranks))}" if every and several and group.ranks else ""
+    where = ranks or (group.description if several and not latency.name else "")
+    return ", ".join(filter(None, (latency.name, where)))

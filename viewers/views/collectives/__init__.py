@@ -1,1 +1,0 @@
-"""Views of collectives: their exposed and overlapped time, their bandwidth, their buckets."""

@@ -1,1 +1,0 @@
-"""Views of what the devices compute: kernels and operators."""

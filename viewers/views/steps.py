@@ -1,0 +1,501 @@
+"""Views of steps: their parts, idle time, ranks by steps, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.cross_rank.transfers import ExposedWait, exposed_parts
+from dptrace.analysis.findings.finding import Finding, by_gain
+from dptrace.analysis.kernels.attribution import launch_figures
+from dptrace.analysis.per_gpu.device import DeviceFigures, StepGrid, step_grid
+from dptrace.analysis.per_gpu.split import (
+    CAUSE_LABELS,
+    CAUSES,
+    EXPOSED_LABELS,
+    FIGURES,
+    PART_LABELS,
+    Part,
+    overlap_percent,
+    waiting_label,
+)
+from dptrace.core.intervals import Int64
+from dptrace.core.units import milliseconds, sanitize
+from dptrace.run.run import Run
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.charts import (
+    DENSE,
+    FLAT,
+    NO_STEP,
+    TALL,
+    Bar,
+    RowLayout,
+    bar_chart,
+    rank_labels,
+    share,
+    step_waits,
+    with_steps,
+)
+from dptrace.viewers.base.marks import Axis, Box, Drawing, Label, message, time_axis
+from dptrace.viewers.base.table import TextTable, step_label
+from dptrace.viewers.base.theme import dark_color
+from dptrace.viewers.views.registry import View
+
+__all__ = [
+    "BREAKDOWN_VIEW",
+    "FINDINGS_VIEW",
+    "HEATMAP_VIEW",
+    "IDLE_VIEW",
+    "SUMMARY_VIEW",
+    "breakdown",
+    "breakdown_table",
+    "exposed_bar_parts",
+    "findings",
+    "findings_table",
+    "heatmap",
+    "heatmap_table",
+    "idle",
+    "idle_table",
+    "summary",
+    "summary_table",
+]
+
+
+# A bar of the parts of a step, and its row in a table: shared by the views of steps.
+
+
+StepFigures: TypeAlias = Mapping[str, float | None]
+"""The nine figures of a step and those of waiting, in ns; an unknown wait is None."""
+
+_ORDER = (*FIGURES[:5], "exposed_wait_ns", "exposed_unmatched_ns", *FIGURES[6:], "overlapped_comm_ns")
+_HEADINGS = {"exposed_wait_ns": "waiting", "exposed_unmatched_ns": "incomplete"}
+
+
+def step_bar(figures: StepFigures, tick: str, name: str, head: str = "", rank: int | None = None) -> Bar:
+    """Return the bar of a step's figures; its text is the wall time, which its parts add up to.
+
+    Args:
+        rank: the rank that the step waits for, if one stands out.
+    """
+    parts: list[tuple[str, float, str]] = []
+    for part, color in theme.PART_COLORS.items():
+        ns = figures[f"{part.name.lower()}_ns"] or 0
+        parts += exposed_bar_parts(ns, figures, rank) if part is Part.EXPOSED_COMM else [(PART_LABELS[part], ns, color)]
+    return Bar(tick, name, parts, under=figures["overlapped_comm_ns"] or 0, head=head)
+
+
+def exposed_bar_parts(exposed_ns: float, waits: StepFigures, rank: int | None) -> Iterator[tuple[str, float, str]]:
+    """Yield exposed communication as parts of a bar: transfer, what lacks a rank, and waiting."""
+    parts = exposed_parts(exposed_ns, waits)
+    wait = parts.pop("exposed_wait_ns", None)
+    yield from ((EXPOSED_LABELS[name], ns, theme.EXPOSED) for name, ns in parts.items())
+    if wait is not None:
+        yield waiting_label(rank), wait, theme.WAITING
+
+
+def shown_figures(rows: Sequence[StepFigures]) -> tuple[str, ...]:
+    """Return the figures that a table of steps shows: waiting where any is known, missing ranks where there are any."""
+    known = any(row["exposed_wait_ns"] is not None for row in rows)
+    missing = any(row["exposed_unmatched_ns"] for row in rows)
+    left_out = {name for name, shown in zip(_HEADINGS, (known, missing), strict=True) if not shown}
+    return tuple(name for name in _ORDER if name not in left_out)
+
+
+def columns(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the headings of figures by their names, and of the overlap."""
+    return *(_HEADINGS.get(name, name.removesuffix("_ns").replace("_", " ")) for name in names), "overlap"
+
+
+def step_cells(figures: StepFigures, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts of a step's figures and overlap; ? for a wait that is not known."""
+    percent = overlap_percent(int(figures["overlapped_comm_ns"] or 0), int(figures["exposed_comm_ns"] or 0))
+    cells = ("?" if (ns := figures[name]) is None else milliseconds(ns) for name in names)
+    return *cells, "–" if percent is None else f"{percent:.1f} %"
+
+
+# A bar for each rank: the parts of its mean step.
+
+
+SUMMARY_TITLE = "Mean step of each rank"
+
+
+def summary(run: Run, note: str = "") -> Drawing:
+    """Draw a bar for each rank: the mean of its steps."""
+    means = _means(run)
+    if not means:
+        return message(SUMMARY_TITLE, NO_STEP)
+    every = 1 if len(means) <= DENSE * 2 else 4
+    ranks = [wait.waits_for_most() for wait in step_waits(run)]
+    bars = [
+        step_bar(figures, "" if row % every else rank, rank, rank=ranks[row])
+        for row, (rank, figures) in enumerate(means.items())
+    ]
+    text = note or "Means over the steps. The parts add up to the mean wall time."
+    return bar_chart(SUMMARY_TITLE, text, bars, TALL if len(bars) <= DENSE else FLAT)
+
+
+def summary_table(run: Run) -> TextTable:
+    """Return the figures of each rank's mean step, in ms."""
+    means = _means(run)
+    names = shown_figures(list(means.values()))
+    rows = tuple((rank, *step_cells(figures, names)) for rank, figures in means.items())
+    return TextTable(("rank", *columns(names)), rows, 1, "In ms, means over the steps." if rows else NO_STEP)
+
+
+def _means(run: Run) -> dict[str, StepFigures]:
+    """Return the figures of each rank's mean step."""
+    devices = with_steps(run)
+    grid = step_grid(devices)
+    means = {name: grid.mean(name).tolist() for name in grid.figures}
+    waits = [wait.mean() for wait in step_waits(run)]
+    return {
+        rank: {name: values[row] for name, values in means.items()} | waits[row]
+        for row, rank in enumerate(rank_labels(run, devices))
+    }
+
+
+SUMMARY_VIEW = View("summary", SUMMARY_TITLE, summary_table, summary)
+
+
+# A bar for each rank and step: its parts, which add up to its wall time.
+
+
+TITLE = "Breakdown of each step"
+NOTE = "In ms. The parts up to idle add up to wall; waiting and missing ranks are parts of exposed communication."
+MAX_BARS = 96
+"""Number of bars above which each bar is a rank's mean step."""
+
+
+def breakdown(run: Run) -> Drawing:
+    """Draw a bar for each rank and step, or for each rank's mean step where there would be too many."""
+    devices = with_steps(run)
+    if not devices:
+        return message(TITLE, NO_STEP)
+    bars = sum(len(device.split.names) for device in devices)
+    if bars > MAX_BARS:
+        return summary(run, f"{bars} steps of all ranks are too many for a bar each: a bar is the mean of a rank's.")
+    drawn = []
+    for rank, device, wait in zip(rank_labels(run, devices), devices, step_waits(run), strict=True):
+        several = len(device.split.names) > 1
+        for k, (name, figures) in enumerate(_steps(device, wait)):
+            step, head = f"step {name}", rank if several and not k else ""
+            waits_for = int(wait.waits_for[k])
+            drawn.append(step_bar(figures, step if several else rank, f"{rank}, {step}", head, waits_for))
+    subtitle = "The parts of each step add up to its wall time."
+    return bar_chart(TITLE, subtitle, drawn, TALL if bars <= DENSE else FLAT + 3)
+
+
+def breakdown_table(run: Run) -> TextTable:
+    """Return the figures of each rank and step, in ms."""
+    devices = with_steps(run)
+    found = [
+        (rank, name, figures)
+        for rank, device, wait in zip(rank_labels(run, devices), devices, step_waits(run), strict=True)
+        for name, figures in _steps(device, wait)
+    ]
+    names = shown_figures([figures for *_, figures in found])
+    rows = tuple((rank, name, *step_cells(figures, names)) for rank, name, figures in found)
+    return TextTable(("rank", "step", *columns(names)), rows, 2, NOTE if rows else NO_STEP)
+
+
+def _steps(device: DeviceFigures, wait: ExposedWait) -> Iterator[tuple[str, StepFigures]]:
+    """Yield the name of each step, and its figures."""
+    for k, name in enumerate(device.split.names):
+        yield step_label(name), {**{key: float(v[k]) for key, v in device.split.figures.items()}, **wait.step(k)}
+
+
+BREAKDOWN_VIEW = View("breakdown", TITLE, breakdown_table, breakdown, in_report=True)
+
+
+# A map of ranks by steps: wall time, exposed communication, waiting and idle time; more is darker.
+
+
+_Rgb: TypeAlias = tuple[int, int, int]
+_Look: TypeAlias = tuple[str, str, tuple[str, str]]
+"""Color and text color of a cell, on a light and on a dark page."""
+
+HEATMAP_TITLE = "Ranks by steps"
+_PALE = (244, 246, 249)
+_DARK = {"wall_ns": (27, 79, 156), "exposed_comm_ns": (190, 36, 24), "idle_ns": (55, 65, 81)}
+_DARK["exposed_wait_ns"] = (92, 74, 110)
+_DIM = (31, 38, 48)
+_BRIGHT = {"wall_ns": (127, 178, 245), "exposed_comm_ns": (255, 122, 107), "idle_ns": (190, 199, 210)}
+_BRIGHT["exposed_wait_ns"] = (196, 176, 220)
+_MISSING: _Look = ("#FFFFFF", "#9CA3AF", (dark_color("#FFFFFF"), dark_color("#9CA3AF")))
+_NAMES = {
+    "wall_ns": "Wall time",
+    "exposed_comm_ns": "Exposed communication",
+    "exposed_wait_ns": "Waiting",
+    "idle_ns": "Idle",
+}
+"""The maps; that of waiting only where any wait is known."""
+_HEAD = 26.0
+_GAP = 0.06
+"""Space between two maps, as a share of the width of one."""
+_LEAST_SPAN = 0.1
+"""Least span of the colors, as a share of the median wall time: a thousandth must not look like a straggler."""
+_LEAST_SHARE = 0.2
+"""Least share of the step that the darkest color stands for."""
+_MOST_NAMES = 12
+
+
+def heatmap(run: Run) -> Drawing:
+    """Draw the maps side by side, with a cell for each rank and step."""
+    devices = with_steps(run)
+    if not devices:
+        return message(HEATMAP_TITLE, NO_STEP)
+    rank_step_grid, labels = step_grid(devices), rank_labels(run, devices)
+    waits = _Waits.of(rank_step_grid, devices, step_waits(run))
+    names = [name for name in _NAMES if name != "exposed_wait_ns" or waits.known.any()]
+    if not rank_step_grid.total("wall_ns"):
+        return message(HEATMAP_TITLE, "The steps of this run have no length.")
+    height = 24.0 if len(labels) <= 32 else 12.0 if len(labels) <= 128 else 6.0
+    every = 1 if height >= 12 else 4
+    ticks = [(_HEAD + (row + 0.5) * height, label) for row, label in enumerate(labels) if row % every == 0]
+    bottom = _HEAD + height * len(labels)
+    marks: list[Box | Label] = []
+    for index, name in enumerate(names):
+        marks += _map(rank_step_grid, waits, labels, name, index * (1 + _GAP), height)
+    y = Axis(0, bottom, tuple(ticks), grid=False)
+    text = "Each map has its own scale; darker is more. Shares are of the step's wall time."
+    return Drawing(HEATMAP_TITLE, text, _heatmap_steps(rank_step_grid, len(names)), y, bottom, tuple(marks), right=16)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """Waiting of each GPU in each step, in the rows and columns of the grid."""
+
+    wait_ns: Int64
+    known: NDArray[np.bool_]
+    waits_for: Int64
+    """The rank that it waits for, or -1."""
+
+    @classmethod
+    def of(cls, rank_step_grid: StepGrid, devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> _Waits:
+        shape = rank_step_grid.present.shape
+        wait_ns, known, waits_for = np.zeros(shape, np.int64), np.zeros(shape, np.bool_), np.full(shape, -1, np.int64)
+        column = {name: index for index, name in enumerate(rank_step_grid.steps)}
+        for row, (device, wait) in enumerate(zip(devices, waits, strict=True)):
+            columns = [column[name] for name in device.split.names]
+            np.add.at(wait_ns[row], columns, wait.wait_ns)
+            known[row, columns], waits_for[row, columns] = wait.known, wait.waits_for
+        return cls(wait_ns, known, waits_for)
+
+    def share(self, rank_step_grid: StepGrid) -> NDArray[np.float64]:
+        """Return waiting as a share of the step's wall time, from 0 to 1; NaN where it is not known."""
+        wall = rank_step_grid.figures["wall_ns"]
+        return np.where(self.known & (wall > 0), self.wait_ns / np.maximum(wall, 1), np.nan)
+
+
+def _heatmap_steps(rank_step_grid: StepGrid, maps: int) -> Axis:
+    count = len(rank_step_grid.steps)
+    every = -(-count // _MOST_NAMES)
+    ticks = [
+        (index * (1 + _GAP) + (step + 0.5) / count, step_label(name))
+        for index in range(maps)
+        for step, name in enumerate(rank_step_grid.steps)
+        if step % every == 0
+    ]
+    return Axis(0, maps + (maps - 1) * _GAP, tuple(ticks), "step", grid=False)
+
+
+def _values(rank_step_grid: StepGrid, waits: _Waits, name: str) -> NDArray[np.float64]:
+    """Return what a map shows: ns of wall time, or a share of it; NaN where there is nothing to show."""
+    if name == "exposed_wait_ns":
+        return waits.share(rank_step_grid)
+    values = rank_step_grid.figures["wall_ns"].astype(np.float64) if name == "wall_ns" else rank_step_grid.share(name)
+    return np.where(rank_step_grid.present, values, np.nan)
+
+
+def _map(
+    rank_step_grid: StepGrid, waits: _Waits, labels: list[str], name: str, left: float, height: float
+) -> list[Box | Label]:
+    values = _values(rank_step_grid, waits, name)
+    low, high = _span(name, values)
+    ends = _words(name, float(np.nanmin(values))), _words(name, float(np.nanmax(values)))
+    heading = f"{_NAMES[name]}: {ends[0]}" + (f" to {ends[1]}" if ends[0] != ends[1] else "")
+    marks: list[Box | Label] = [Label(left - 0.005, 12, heading, "#111827", bold=True)]
+    width = 1 / len(rank_step_grid.steps)
+    for row, label in enumerate(labels):
+        top = _HEAD + row * height
+        for step, step_name in enumerate(rank_step_grid.steps):
+            at, value = left + step * width, values[row, step]
+            missing = bool(np.isnan(value))
+            look = _MISSING if missing else _color(name, (value - low) / (high - low))
+            word = "–" if missing else _words(name, float(value))
+            known = f"{_NAMES[name]} {'unknown' if missing else word}"
+            what = known if rank_step_grid.present[row, step] else "not there"
+            tip = f"{label}, step {step_label(step_name)}: {what}"
+            if name == "exposed_wait_ns" and value > 0 and (rank := waits.waits_for[row, step]) >= 0:
+                tip += f", for rank {rank}"
+            edge = width * 0.02
+            texts = word, word.split(" ")[0]
+            marks.append(Box(at + edge, at + width - edge, top + 1, top + height, look[0], tip, texts, *look[1:]))
+    return marks
+
+
+def _span(name: str, values: NDArray[np.float64]) -> tuple[float, float]:
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if name != "wall_ns":
+        return 0.0, max(high, _LEAST_SHARE)
+    return low, max(high, low + _LEAST_SPAN * float(np.nanmedian(values)), low + 1)
+
+
+def _words(name: str, value: float) -> str:
+    if np.isnan(value):
+        return "–"
+    return f"{milliseconds(value)} ms" if name == "wall_ns" else f"{100 * value:.1f} %"
+
+
+def _color(name: str, share: float) -> _Look:
+    """Return the color for a share of the span and of text on it, then both on a dark page, where more is brighter."""
+    return *_mixed(_PALE, _DARK[name], share, 140), _mixed(_DIM, _BRIGHT[name], share, 122)
+
+
+def _mixed(none: _Rgb, all_: _Rgb, share: float, light_from: int) -> tuple[str, str]:
+    mixed = [round(start + (end - start) * share) for start, end in zip(none, all_, strict=True)]
+    light = 0.299 * mixed[0] + 0.587 * mixed[1] + 0.114 * mixed[2]
+    return "#" + "".join(f"{channel:02X}" for channel in mixed), "#111827" if light > light_from else "#FFFFFF"
+
+
+def heatmap_table(run: Run) -> TextTable:
+    """Return a row for each rank: its wall time in each step, and its shares over all steps."""
+    devices = with_steps(run)
+    rank_step_grid = step_grid(devices)
+    waits = step_waits(run)
+    known = any(wait.known.any() for wait in waits)
+    rows = []
+    for row, label in enumerate(rank_labels(run, devices)):
+        steps = zip(rank_step_grid.figures["wall_ns"][row].tolist(), rank_step_grid.present[row].tolist(), strict=True)
+        walls = (milliseconds(wall) if there else "–" for wall, there in steps)
+        exposed, idle = (_words(name, _of_all(rank_step_grid, name, row)) for name in ("exposed_comm_ns", "idle_ns"))
+        waiting = [_waiting(waits[row], rank_step_grid.figures["wall_ns"][row])] if known else []
+        rows.append((label, *walls, exposed, *waiting, idle))
+    shares = ("exposed", *(("waiting",) if known else ()), "idle")
+    columns = ("rank", *map(step_label, rank_step_grid.steps), *shares)
+    return TextTable(
+        columns, tuple(rows), 1, "Wall time of each step in ms; shares are of all steps." if rows else NO_STEP
+    )
+
+
+def _waiting(wait: ExposedWait, wall_ns: Int64) -> str:
+    """Return waiting as a share of all of a GPU's steps; a dash where none is known."""
+    ns, wall = wait.total()["exposed_wait_ns"], int(wall_ns.sum())
+    return "–" if ns is None or not wall else _words("exposed_wait_ns", ns / wall)
+
+
+def _of_all(rank_step_grid: StepGrid, name: str, row: int) -> float:
+    wall = rank_step_grid.mean("wall_ns")[row]
+    return float(rank_step_grid.mean(name)[row] / wall) if wall else float("nan")
+
+
+HEATMAP_VIEW = View("heatmap", HEATMAP_TITLE, heatmap_table, heatmap, in_report=True)
+
+
+# Bars of idle time by cause: the mean of each rank's steps.
+
+
+IDLE_TITLE = "Idle time by cause"
+NOT_IDLE = "No GPU was idle in a step of this run."
+
+
+_CAUSES = {cause: CAUSE_LABELS[cause].removeprefix("Idle: ") for cause in CAUSES}
+
+
+def idle(run: Run) -> Drawing:
+    """Draw each rank's idle time by cause: the mean of its steps."""
+    devices = with_steps(run)
+    if not any(device.split.figures["idle_ns"].any() for device in devices):
+        return message(IDLE_TITLE, NOT_IDLE if devices else NO_STEP)
+    bars = []
+    for rank, device in zip(rank_labels(run, devices), devices, strict=True):
+        means = device.mean_idle()
+        bars.append(Bar(rank, rank, [(name, means[c], theme.CAUSE_COLORS[c]) for c, name in _CAUSES.items()]))
+    subtitle = "Mean of each rank's steps. Shares are of its idle time."
+    return bar_chart(IDLE_TITLE, subtitle, bars, TALL if len(devices) <= DENSE else FLAT)
+
+
+def idle_table(run: Run) -> TextTable:
+    """Return each rank's idle time by cause, in ms."""
+    devices = with_steps(run)
+    rows = []
+    for label, device in zip(rank_labels(run, devices), devices, strict=True):
+        means = device.mean_idle()
+        rows.append((label, *(milliseconds(means[cause]) for cause in CAUSES), milliseconds(sum(means.values()))))
+    columns = ("rank", *_CAUSES.values(), "idle")
+    note = f"In ms, means over the steps. {_queues(run)}".strip()
+    return TextTable(columns, tuple(rows), 1, note if rows else NO_STEP)
+
+
+def _queues(run: Run) -> str:
+    """Describe how far the hosts run ahead of the devices: where queues are empty, idle time is theirs."""
+    figures = [launch_figures(timeline) for timeline in run.timelines]
+    known = [one for one in figures if one.empty_queue_share is not None and one.queue_depth_p50 is not None]
+    if not known:
+        return ""
+    starved = max(known, key=lambda one: one.empty_queue_share or 0)
+    depth = float(np.median([one.queue_depth_p50 or 0 for one in known]))
+    text = f"When the host launches, {depth:.0f} kernels are queued (median)"
+    return f"{text}; on rank {starved.rank}, {share(starved.empty_queue_share or 0, 1)} of launches find none."
+
+
+IDLE_VIEW = View("idle", IDLE_TITLE, idle_table, idle, in_report=True)
+
+
+# Bars of findings by what a step would gain without each, or their cost where that is not known.
+
+
+FINDINGS_TITLE = "Findings by what a step would gain, or their cost"
+NO_FINDING = "No finding costs 1 % of a step or more."
+_COST = "#5B6472"
+"""Color of what is not a part of a step."""
+
+
+def findings(run: Run) -> Drawing:
+    """Draw the gain or cost of each finding per step, in the order of the terminal."""
+    found = by_gain(run.cross_rank.findings)
+    if not found:
+        return message(FINDINGS_TITLE, NO_FINDING if with_steps(run) else NO_STEP)
+    rows = RowLayout(TALL)
+    marks: list[Box | Label] = []
+    for finding in found:
+        top = rows.row(_place(finding))
+        ns, share = finding.figure
+        text = f"{milliseconds(ns)} ms · {100 * share:.1f} % of the step"
+        tip = f"{finding.text} → {finding.advice}"
+        marks.append(Box(0, max(ns, 0), top, top + rows.height, _COST, tip))
+        marks.append(Label(max(ns, 0), top + rows.height / 2, text))
+    longest = max(1, *(finding.figure[0] for finding in found))
+    gained = any(finding.gain is not None for finding in found)
+    each = "what a step would gain after those above it" if gained else "what it costs"
+    subtitle = f"Each at the rank and step where it costs most, by {each}."
+    return Drawing(FINDINGS_TITLE, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), right=220)
+
+
+def _place(finding: Finding) -> str:
+    """Return the name of a finding and where to look for it."""
+    where, kind = finding.evidence, finding.kind.replace("_", " ").replace("comm", "communication")
+    words = [kind.replace("host bound", "host-bound")]
+    if finding.kind == "exposed_comm" and where.get("collective"):
+        words = [f"exposed {where['collective']}"]
+    elif finding.kind != "straggler" and where.get("collective"):
+        words.append(str(where["collective"]))
+    rank, step = where.get("rank"), where.get("step")
+    places = [f"rank {rank}"] if rank is not None else []
+    places += [f"step {step_label(step)}"] if step else []
+    return sanitize(" · ".join([*words, *([", ".join(places)] if places else [])]))
+
+
+def findings_table(run: Run) -> TextTable:
+    """Return each finding with its gain or cost, its text and its advice."""
+    found = [(*f.figure, f) for f in by_gain(run.cross_rank.findings)]
+    rows = tuple((f"{milliseconds(ns)} ms", f"{100 * share:.1f} %", f.text, f.advice) for ns, share, f in found)
+    nothing = NO_FINDING if with_steps(run) else NO_STEP
+    return TextTable(("gain or cost", "of the step", "what", "what to do"), rows, 4, "" if rows else nothing)
+
+
+FINDINGS_VIEW = View("findings", FINDINGS_TITLE, findings_table, findings, shows_cross_rank=True)

@@ -1,1 +1,0 @@
-"""Views of where the time of the steps goes, by rank and step, and what causes it."""

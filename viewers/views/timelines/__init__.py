@@ -1,1 +1,0 @@
-"""Views along a time axis: what ran when, and the memory in use."""
