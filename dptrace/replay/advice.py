@@ -178,7 +178,8 @@ def _straggler(step: RecordedStep) -> list[Question]:
 # Items of the checklists that a recording answers without a replay: its findings, its options, its split.
 
 
-_FROM_FINDINGS = "gain of the finding, or its cost where that is unknown; dptrace analyze"
+_BY_REPLAY = "gain of the finding by replay; dptrace analyze --gains"
+_AS_COUNTED = "cost of the finding in a step, since its gain is unknown; dptrace analyze"
 _ITEMS = {
     "data_loading": ("num_workers", f"{GUIDE}, 7.6; {GOSPEL}, DataLoader"),
     "copies": ("pin_memory", f"{GUIDE}, 7.6; {GOSPEL}, DataLoader"),
@@ -217,7 +218,7 @@ def finding_checks(run: Run) -> list[Check]:
                 reason=one.text,
                 gain_s=gain / 1e9,
                 gain_share=part,
-                computed=_FROM_FINDINGS,
+                computed=_AS_COUNTED if one.gain is None or one.gain.ns is None else _BY_REPLAY,
                 do="dptrace analyze RUN shows where",
                 source=source,
             ),
@@ -577,7 +578,9 @@ def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fractio
     step = recorded_step(run)
     found = {one.name: one for one in what_if_checks(run, progress)}
     for one in finding_checks(run.with_gains()):
-        found[one.name] = _with_gain(one, found[one.name]) if one.name in found else one
+        # What a finding gains by itself is known where a replay could tell.
+        known = one.computed == _BY_REPLAY or one.name not in found
+        found[one.name] = one if known else _with_gain(one, found[one.name])
     # A finding says more than an option, and both more than the parts of the step.
     for one in (*option_checks(run, step), *step_checks(run, step)):
         found.setdefault(one.name, one)

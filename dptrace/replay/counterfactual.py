@@ -119,7 +119,7 @@ class HiddenCollectives(msgspec.Struct, frozen=True):
     host: bool = False
 
     def describe(self) -> str:
-        return f"every {self.kind} under compute"
+        return f"no time in transfers of {self.kind}"
 
     def apply(self, model: Model) -> Model:
         hidden = _collectives(model, self.kind) & model.graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION)

@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -275,6 +276,15 @@ class _Group(msgspec.Struct, frozen=True, eq=False):
             by_rank[delay.rank] += delay.excess.ns
         return sorted(rank for rank, ns in by_rank.items() if ns >= _NOTABLE_STRAGGLER * max(by_rank.values()))
 
+    def lost_ns(self, model: Model) -> float:
+        """What its ranks lose, of the mean rank that can wait for them: that of the latest rank, in its collectives."""
+        by_rank = Counter[int]()
+        for delay in self.delays:
+            by_rank[delay.rank] += delay.excess.ns
+        instance, matches = self.largest.excess.instance, model.run.cross_rank.matches
+        members = int(np.diff(matches.first)[instance]) if instance >= 0 else len(model.processes)
+        return max(by_rank.values()) * min(1.0, members / len(model.processes))
+
     @property
     def largest(self) -> _Delay:
         return max(self.delays, key=lambda delay: delay.excess.ns)
@@ -316,29 +326,31 @@ def straggler_findings(
         alone.append((group, measurer.measure(group.change).gain))
         progress(number / (2 * len(groups)))
     alone.sort(key=lambda pair: (pair[0].is_once(run), -(pair[1].ns or 0)))
-    # Without the first, without the first two …, and without all.
-    gained, taken = [0], list[Excess]()
-    for number, (group, _) in enumerate(alone, 1):
-        taken += group.change.excesses
-        gained.append(measurer.gain_ns(WithoutExcesses("", tuple(taken))))
-        progress(0.5 + number / (2 * len(groups)))
+    least = MIN_SHARE * step_ns
+    after = _one_after_the_other(alone, measurer)
+    progress(0.75)
+    needed = _needed(alone, after, measurer, least)
+    if needed:
+        # Those that others gain with come before these, and those that nothing needs after all.
+        order = sorted(range(len(alone)), key=lambda i: max(after[i], alone[i][1].ns or 0) < least and i not in needed)
+        alone, needed = [alone[i] for i in order], {order.index(i) for i in needed}
+        after = _one_after_the_other(alone, measurer)
     kept = [
-        (group, gain, own - above)
-        for (group, gain), above, own in zip(alone, gained, gained[1:], strict=False)
-        if max(gain.ns or 0, own - above) >= MIN_SHARE * step_ns or group.ns >= _HIDDEN * groups[0].ns
+        (number, group, gain, after[number])
+        for number, (group, gain) in enumerate(alone)
+        if max(gain.ns or 0, after[number]) >= least or group.ns >= _HIDDEN * groups[0].ns
     ]
-    rest = measurer.gain_ns(WithoutExcesses("", every)) - sum(after for *_, after in kept) if every else 0
+    rest = measurer.gain_ns(WithoutExcesses("", every)) - sum(own for *_, own in kept) if every else 0
     waits = _Waits(run)
-    for number, (group, gain, after) in enumerate(kept):
-        hides = any(_hides(group.ns / steps, *below[1:]) for below in kept[number + 1 :])
-        known = replace(gain, reason=gain.reason or _hidden(gain.ns, after, group.ns / steps))
+    for number, group, gain, own in kept:
+        known = replace(gain, reason=gain.reason or _hidden(gain.ns, own, group.lost_ns(model) / steps))
         if known.ns is not None:
-            known = replace(known, next_ns=after, rest_ns=rest)
-        found = waits.finding(group, delays, step_ns)
-        yield replace(found, gain=known, evidence=found.evidence | {"hides_others": hides}), group.change
+            known = replace(known, next_ns=own, rest_ns=rest)
+        found = waits.finding(group, delays, step_ns, _what_follows(model, group.largest.excess))
+        yield replace(found, gain=known, evidence=found.evidence | {"hides_others": number in needed}), group.change
     can_tell = not alone or any(gain.ns is not None for _, gain in alone)
     if can_tell and rest >= MIN_SHARE * step_ns and not run.has_selected_steps:
-        taken_out = {id(excess) for group, *_ in kept for excess in group.change.excesses}
+        taken_out = {id(excess) for _, group, *_ in kept for excess in group.change.excesses}
         yield _jitter([delay for delay in delays if id(delay.excess) not in taken_out], rest, step_ns), None
 
 
@@ -356,16 +368,39 @@ def _jitter(delays: Sequence[_Delay], gain_ns: int, step_ns: float) -> Finding:
     return Finding("jitter", text, advice, gain_ns, gain_ns / step_ns, evidence, gain)
 
 
-def _hides(own_ns: float, gain: Gain, next_ns: int) -> bool:
-    """Return whether what ranks lose hides another delay, which gains only together with it."""
-    return next_ns > 2 * (gain.ns or 0) and own_ns > next_ns / 2
+def _one_after_the_other(groups: Sequence[tuple[_Group, Gain]], measurer: Measurer) -> list[int]:
+    """Return what each group gains after those before it."""
+    gained, taken = [0], list[Excess]()
+    for group, _ in groups:
+        taken += group.change.excesses
+        gained.append(measurer.gain_ns(WithoutExcesses("", tuple(taken))))
+    return [own - above for above, own in pairwise(gained)]
+
+
+def _needed(groups: Sequence[tuple[_Group, Gain]], after: Sequence[int], measurer: Measurer, least: float) -> set[int]:
+    """Return which groups gain nothing themselves, but others gain with them only: these are as late elsewhere."""
+    if not any(own >= least and own > 2 * (gain.ns or 0) for own, (_, gain) in zip(after, groups, strict=True)):
+        return set()
+    found = set()
+    for number, (group, gain) in enumerate(groups):
+        if max(after[number], gain.ns or 0) < least:
+            others = [excess for other, _ in groups if other is not group for excess in other.change.excesses]
+            if sum(after) - measurer.gain_ns(WithoutExcesses("", tuple(others))) >= least:
+                found.add(number)
+    return found
+
+
+def _what_follows(model: Model, excess: Excess) -> str:
+    """Return the name of the call that comes after the longest pause of an excess; empty for one of calls."""
+    longest = int(excess.index[int(excess.cut_ns.argmax())])
+    return "" if longest >= 0 else model.graph.names[model.graph.name[model.graph.edge.dst[-1 - longest]]]
 
 
 def _hidden(alone_ns: int | None, next_ns: int, own_ns: float) -> str:
     """Explain a gain far below what the ranks lose: the others are as late at the same collectives."""
     if alone_ns is None or max(alone_ns, next_ns) > own_ns / 2:
         return ""
-    return f"Of {duration(round(own_ns))} a step that it loses, the rest is hidden: other ranks or work are as late."
+    return f"Of {duration(round(own_ns))} a step that is lost, the rest is hidden: other ranks or work are as late."
 
 
 def _delays(every: Sequence[Excess], run: Run, model: Model) -> Iterator[_Delay]:
@@ -420,7 +455,7 @@ class _Waits:
             self._arrivals.setdefault(place, []).append((instance, late_ns, cost_ns))
         self._late = set(zip(late.instance.tolist(), late.device.tolist(), strict=True))
 
-    def finding(self, group: _Group, delays: Sequence[_Delay], step_ns: float) -> Finding:
+    def finding(self, group: _Group, delays: Sequence[_Delay], step_ns: float, before: str) -> Finding:
         """Describe a group; its cost is the waiting that it caused, shared with the rank's other delays of a step."""
         total, own = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
         for delay in delays:
@@ -447,7 +482,8 @@ class _Waits:
         evidence |= {"count": len(reached), "ranks": group.ranks, "waiting_ranks": waiting, "cost_by_step_ns": cost}
         steps = [step for step in excess_by_step if step]
         reason = straggler_reason(group.cause, largest.what, largest.where, group.ranks, self.run.on_cpu)
-        most = duration(max(excess_by_step.values()))
+        reason += f" before “{before}”" if before and group.cause == "nothing_recorded" else ""
+        most = duration(max(own.values()))
         longer = f"{'up to ' if len(steps) > 1 else ''}{most} longer" + (f" {steps_text(steps)}" if steps else "")
         devices = max(1, len({name for timeline in self.run.timelines for name in timeline.windows.names}))
         cost_ns = round(sum(cost.values()) / devices)
@@ -585,7 +621,7 @@ def _after(gain: Gain, ns: int, above: Sequence[Finding]) -> Gain:
     """Add to a gain what is left of it after the findings above, and say so where that is far less."""
     if not above or gain.ns is None or ns >= _FAR_BELOW * gain.ns:
         return replace(gain, next_ns=ns)
-    text = f"After the findings above it would gain {duration(ns) if ns else 'nothing'}: the time is the same."
+    text = f"Findings above have part of the same time: after them it gains {duration(ns) if ns else 'nothing'}."
     return replace(gain, next_ns=ns, reason=f"{gain.reason} {text}".lstrip())
 
 

@@ -65,7 +65,7 @@ def gain_sentence(gain: Gain) -> str:
     known = gain.high_ns is not None
     between, at_most = (f" ({low} to {high})", f" (at most {high} a step)") if known else ("", "")
     text = f"{duration(gain.ns)} a step{between}" if gain.ns else f"nothing{at_most}"
-    if gain.next_ns and gain.next_ns > 2 * gain.ns:
+    if gain.next_ns and gain.next_ns > 1.1 * gain.ns:
         text = f"{duration(gain.next_ns)} a step with those above, alone {text}"
     return f"Would gain {text}: {gain.change}. {gain.reason}".rstrip()
 

@@ -235,6 +235,7 @@ def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
         return Text("Findings: nothing costs 1 % of a step or more.", style="bold")
     replayed = any(finding.gain is not None and finding.gain.change for finding in findings)
     order = "by what a step would gain without each" if replayed else "most expensive first (cost per step)"
+    order += "; what one step has, last" if any(finding.evidence.get("once") for finding in findings) else ""
     parts: list[RenderableType] = [Text(f"Findings, {order}", style="bold")]
     table = Table.grid(padding=(0, 1))
     for _ in ("cost", "share"):
@@ -247,7 +248,8 @@ def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
         lines = [plain(finding.text), plain(f"→ {finding.advice}{_where(finding)}")]
         if replayed and finding.gain is not None:
             lines.append(plain(f"= {gain_sentence(finding.gain)}"))
-        table.add_row(f"{milliseconds(figure)} ms", f"({share(of_step)})", Group(*lines))
+        counted = "cost " if replayed and (finding.gain is None or finding.gain.ns is None) else ""
+        table.add_row(f"{counted}{milliseconds(figure)} ms", f"({share(of_step)})", Group(*lines))
     if not replayed and (why := next((f.gain.reason for f in findings if f.gain is not None), "")):
         parts.append(plain(f"What a step would gain without them is not known: {why}"))
     parts.append(table)

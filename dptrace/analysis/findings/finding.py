@@ -357,6 +357,8 @@ def exposed_advice(
         bytes_each = f", {byte_size(size)} on average" if size else ""
         text += f" {count:.0f} per step{bytes_each}: each pays the latency."
         return text, "Reduce gradients in buckets, as DistributedDataParallel does (bucket_cap_mb=25)."
+    if gradients and tail >= _TAIL and hidden < 0.05 * exposed and _is_ddp(context):
+        return text, "No bucket is sent during backward: set a smaller bucket_cap_mb, so that the first fill earlier."
     if gradients and tail >= _TAIL and hidden < 0.05 * exposed:
         return text, "Start it during backward: use gradient hooks, DistributedDataParallel, or smaller buckets."
     if gradients and tail >= _TAIL and not _ddp_may_be(context):
@@ -392,6 +394,11 @@ def _for_gathers(context: FindingContext) -> str:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _is_ddp(context: FindingContext) -> bool:
+    """Return whether torch's DistributedDataParallel is known to train."""
+    return bool(ddp_logging_data(context.metadata)) or any(device.timeline.uses_ddp for device in context.devices)
 
 
 def _ddp_may_be(context: FindingContext) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 from dptrace.analysis.cross_rank.stragglers import HOST_CAUSES
 from dptrace.core.intervals import Int64, unique
 from dptrace.errors import DptraceError
+from dptrace.readers.communication import C10D_PREFIX
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.graph.tasks import cut_pieces, host_pieces
@@ -317,8 +318,10 @@ def _host_pieces(model: Model, rank: int, points: Int64) -> _Pieces:
     if model.run.on_cpu:
         operator = np.flatnonzero((pieces.index >= 0) & graph.of(TaskKind.COMPUTE)[np.maximum(pieces.index, 0)])
         names = graph.name[pieces.index[operator]]
-        numbers = {n: labels.setdefault(("compute", graph.names[n], ""), len(labels)) for n in unique(names).tolist()}
-        label[operator] = [numbers[n] for n in names.tolist()]
+        for n in unique(names).tolist():
+            # What requests a collective computes nothing.
+            own = _MANY if graph.names[n].startswith(C10D_PREFIX) else ("compute", graph.names[n], "")
+            label[operator[names == n]] = labels.setdefault(own, len(labels))
     segment = np.searchsorted(points, pieces.at_ns)
     return _Pieces(pieces.length_ns, segment, pieces.index, pieces.twin, label, tuple(labels))
 
