@@ -75,7 +75,9 @@ def place_of(finding: Finding, run: Run, chart: Chart) -> Place | None:
         if step is None:
             continue
         if "instance" in evidence:
-            return _collective(run, chart, track, evidence["instance"]) or step
+            # A delay that reaches no collective that others wait in is shown by its step.
+            reached = evidence["instance"]
+            return step if reached is None else _collective(run, chart, track, reached) or step
         if (cause := _cause(finding)) in CAUSES:
             return _longest_gap(step, _lane(chart, track, Role.IDLE), cause_category(cause)) or step
         if "exposed_ns" in evidence:

@@ -72,6 +72,15 @@ def test_a_step_that_is_not_drawn_has_no_place(late: Run) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("name", ["ddp_cpu_2ranks", "interleaved_cpu_2ranks", "naive_cpu_2ranks"])
+def test_every_finding_with_its_gain_has_a_place(name: str) -> None:
+    """Also a delay that reaches no collective in which others wait: it is shown by its step."""
+    run = dptrace.open(Path(__file__).parents[3] / "traces" / name).with_gains()
+
+    assert all(entry["place"] for entry in finding_places(run, chart(run)))
+
+
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(
     "name", ["sharded_h100_8ranks", "dlrm_v100_4ranks", "perparam_v100_rank1of2", "ddp_mi300_rank0of8"]
