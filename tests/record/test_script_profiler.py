@@ -338,7 +338,7 @@ def test_a_forked_child_does_not_end_the_parents_recording(tmp_path: Path) -> No
     """A profiler of the child is muted, since the child inherits the open session."""
     script = """
 import os, sys, torch
-from dptrace.record.script_profiler import guard as profiler_guard
+from dptrace.record import script_profiler as profiler_guard
 guard = profiler_guard.install()
 own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
 with guard.ours():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import product
 from queue import Queue
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,8 @@ def algorithm(name: str, per_node: int) -> Callable[..., None]:
 def run(name: str, tensors: list[Tensor], per_node: int = 2) -> list[int]:
     """All-reduce in place with a thread for each rank, and return how many elements each sent."""
     size, sent = len(tensors), [0] * len(tensors)
-    links: defaultdict[tuple[int, int], Queue[Tensor]] = defaultdict(Queue)
+    # All at once: threads that make one at the same time would each have their own.
+    links: dict[tuple[int, int], Queue[Tensor]] = {pair: Queue() for pair in product(range(size), repeat=2)}
 
     def rank_of(rank: int) -> None:
         def swap(out: collectives.Messages, into: collectives.Messages) -> None:

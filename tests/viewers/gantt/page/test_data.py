@@ -270,12 +270,6 @@ def test_a_run_without_collectives_has_no_members() -> None:
 NAMES = "[...document.querySelectorAll('#names .track')].map((one) => one.textContent)"
 
 
-@pytest.fixture(scope="module")
-def row_order_browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
-
-
 def charted(run: Run) -> tuple[Run, Chart]:
     return run, chart(run)
 
@@ -340,11 +334,11 @@ def test_few_ranks_have_no_orders() -> None:
 
 @browser_test
 @needs_real_traces
-def test_the_rows_follow_the_chosen_order(row_order_browser: Browser, tmp_path: Path) -> None:
+def test_the_rows_follow_the_chosen_order(browser: Browser, tmp_path: Path) -> None:
     """Names, rows and the arrow keys; the strip goes on showing the steps of the same rank."""
     run, path = dptrace.open(real("straggler_v100_4ranks")), tmp_path / "run.html"
     path.write_text(gantt.document(run), encoding="utf-8")
-    with open_page(row_order_browser, path) as (page, errors):
+    with open_page(browser, path) as (page, errors):
         settle(page)
         steps = page.locator("#names .strip").first.inner_text()
         page.get_by_role("combobox", name="Order of the ranks").select_option("notable ranks first")
@@ -362,12 +356,12 @@ def test_the_rows_follow_the_chosen_order(row_order_browser: Browser, tmp_path: 
 
 
 @browser_test
-def test_of_many_ranks_only_those_that_an_order_is_about_stay_open(row_order_browser: Browser, tmp_path: Path) -> None:
+def test_of_many_ranks_only_those_that_an_order_is_about_stay_open(browser: Browser, tmp_path: Path) -> None:
     """The others are one row each."""
     run, path = training_run(400, ranks=10), tmp_path / "run.html"
     drawn = gantt.document(run)
     path.write_text(drawn, encoding="utf-8")
-    with open_page(row_order_browser, path) as (page, _):
+    with open_page(browser, path) as (page, _):
         settle(page)
         page.evaluate("(tracks) => (dptrace.scene.orders[0] = { tracks, open: 3 })", [*range(9, -1, -1)])
         page.evaluate("dptrace.order.choose(0)")
@@ -379,12 +373,12 @@ def test_of_many_ranks_only_those_that_an_order_is_about_stay_open(row_order_bro
 
 
 @browser_test
-def test_groups_pins_and_the_chosen_few_are_kept_in_the_address(row_order_browser: Browser, tmp_path: Path) -> None:
+def test_groups_pins_and_the_chosen_few_are_kept_in_the_address(browser: Browser, tmp_path: Path) -> None:
     """Chosen by mouse and keyboard; a page that is opened by that address shows the same."""
     run, path = training_run(1_200, ranks=12), tmp_path / "run.html"
     ranks = [{"rank": rank, "node": rank % 2} for rank in range(12)]
     path.write_text(gantt.document(Run(run.path, run.timelines, {"ranks": ranks}, (), 12)), encoding="utf-8")
-    with open_page(row_order_browser, path) as (page, errors):
+    with open_page(browser, path) as (page, errors):
         settle(page)
         page.get_by_role("combobox", name="Order of the ranks").select_option("by node")
         assert ["node 0", "node 1"] == page.evaluate("dptrace.stage.allHeadings.map(({ label }) => label)")
@@ -404,7 +398,7 @@ def test_groups_pins_and_the_chosen_few_are_kept_in_the_address(row_order_browse
         address = page.evaluate("location.hash")
         assert all(part in address for part in ("order=by%20node", "few=1", "pin=4%2C2"))
         assert [] == errors
-    with open_page(row_order_browser, path.as_uri() + address) as (page, errors):
+    with open_page(browser, path.as_uri() + address) as (page, errors):
         settle(page)
         assert shown == page.evaluate("dptrace.stage.order")
         assert [] == [error for error in errors if "file:" not in error]

@@ -11,6 +11,7 @@ import pandas
 import pytest
 
 import dptrace
+from dptrace.analysis.findings.finding import by_gain
 from dptrace.analysis.per_gpu.split import PART_LABELS, Part
 from dptrace.core.units import duration
 from dptrace.viewers.gantt.chart import WAITING, Chart, Role
@@ -69,7 +70,8 @@ class Checked:
         assert wait == shown.get("exposed_wait_ns", 0)
         assert int(steps["overlapped_comm_ns"].sum()) == shown["overlapped"]
         costs = self.page.locator("#findings button b").all_inner_texts()
-        assert [duration(cost) for cost in self.run.findings()["cost_ns"]][: len(costs)] == costs
+        shown = by_gain(self.run.cross_rank.findings)
+        assert [duration(finding.figure[0]) for finding in shown][: len(costs)] == costs
         self.values += 2 + len(costs)
 
     def hover(self, rank: int, device: int, role: str, start: float, end: float) -> str:
