@@ -124,7 +124,7 @@ def run(name: str, tensors: list[Tensor], per_node: int = 2) -> list[int]:
     """All-reduce in place with a thread for each rank, and return how many elements each sent."""
     size, sent = len(tensors), [0] * len(tensors)
     # All at once: threads that make one at the same time would each have their own.
-    links: dict[tuple[int, int], Queue[Tensor]] = {pair: Queue() for pair in product(range(size), repeat=2)}
+    links: dict[tuple[int, int], Queue[Tensor]] = {pair: Queue() for pair in product(range(size), range(size))}
 
     def rank_of(rank: int) -> None:
         def swap(out: collectives.Messages, into: collectives.Messages) -> None:

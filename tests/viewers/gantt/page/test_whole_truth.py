@@ -70,8 +70,8 @@ class Checked:
         assert wait == shown.get("exposed_wait_ns", 0)
         assert int(steps["overlapped_comm_ns"].sum()) == shown["overlapped"]
         costs = self.page.locator("#findings button b").all_inner_texts()
-        shown = by_gain(self.run.cross_rank.findings)
-        assert [duration(finding.figure[0]) for finding in shown][: len(costs)] == costs
+        listed = by_gain(self.run.cross_rank.findings)
+        assert [duration(finding.figure[0]) for finding in listed][: len(costs)] == costs
         self.values += 2 + len(costs)
 
     def hover(self, rank: int, device: int, role: str, start: float, end: float) -> str:
