@@ -269,21 +269,24 @@ class _Group(msgspec.Struct, frozen=True, eq=False):
         return sum(delay.excess.ns for delay in self.delays)
 
     @property
-    def ranks(self) -> list[int]:
-        """The ranks that have most of it; what others have of the same cause is jitter."""
+    def ns_by_rank(self) -> Counter[int]:
+        """What each rank has of it."""
         by_rank = Counter[int]()
         for delay in self.delays:
             by_rank[delay.rank] += delay.excess.ns
+        return by_rank
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that have most of it; what others have of the same cause is jitter."""
+        by_rank = self.ns_by_rank
         return sorted(rank for rank, ns in by_rank.items() if ns >= _NOTABLE_STRAGGLER * max(by_rank.values()))
 
     def lost_ns(self, model: Model) -> float:
         """What its ranks lose, of the mean rank that can wait for them: that of the latest rank, in its collectives."""
-        by_rank = Counter[int]()
-        for delay in self.delays:
-            by_rank[delay.rank] += delay.excess.ns
         instance, matches = self.largest.excess.instance, model.run.cross_rank.matches
         members = int(np.diff(matches.first)[instance]) if instance >= 0 else len(model.processes)
-        return max(by_rank.values()) * min(1.0, members / len(model.processes))
+        return max(self.ns_by_rank.values()) * min(1.0, members / len(model.processes))
 
     @property
     def largest(self) -> _Delay:
