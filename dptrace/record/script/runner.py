@@ -35,7 +35,15 @@ def run_program(program: str, is_module: bool) -> None:
     """Run a program in this rank, record it, and end the process; ``sys.argv`` holds it and its arguments."""
     steps = watch_steps()
     write_when_terminated(steps, os.environ.get(AGENT_PID_ENV))
-    code = _run(program, is_module, steps, spawn.install(program))
+    try:
+        code = _run(program, is_module, steps, spawn.install(program))
+    except SystemExit as stop:
+        # A SIGTERM, whose handler raises wherever Python is, while the end of the program was dealt with: that end
+        # counts. Python must not end with a profiler that is on, because torch crashes then.
+        error = stop.__context__ if isinstance(stop.__context__, Exception) else stop
+        if error is not stop:
+            traceback.print_exception(error)
+        _fail(steps, error, stop.code if isinstance(stop.code, int) else 1)
     if code:
         exit_now(code)
     gc.collect()  # see process_group: DDP models that live until the interpreter exits

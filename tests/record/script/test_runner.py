@@ -32,6 +32,7 @@ def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest
     monkeypatch.setattr(runner, "exit_now", leave)
     monkeypatch.setattr(OptimizerSteps, "close", fail)
     (tmp_path / "train.py").write_text("raise ValueError")
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # which a program replaces
     ranks = spawn.OwnRanks(spawn._Start("train.py", {}, os.getpid()), print)
 
     with pytest.raises(Left, match="1"):
@@ -69,3 +70,36 @@ def test_a_child_that_the_script_forks_leaves_the_recording_alone(tmp_path: Path
 
     assert 0 == ended.returncode, ended.stderr
     assert "complete" == json.loads((tmp_path / "run" / "run.json").read_text())["status"]
+
+
+TERMINATED = """
+import os, signal, torch
+
+class Boom(Exception):
+    def with_traceback(self, trace):  # what the runner calls before it shows the traceback
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().with_traceback(trace)
+
+parameter = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+for step in range(12):
+    if step == 8:
+        raise Boom("in step 8")
+    parameter.sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.spawn
+def test_sigterm_while_a_failure_is_reported_loses_nothing(tmp_path: Path) -> None:
+    """As of the peer of a rank that died: the failure, its traceback and the steps are kept; no process crashes."""
+    (tmp_path / "boom.py").write_text(TERMINATED)
+    options = ["--gpus", "1", "--steps", "30", "--warmup", "2", "--wait", "0", "--out", "run"]
+    command = [sys.executable, "-m", "dptrace", "record", *options, "boom.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+
+    assert 1 == ended.returncode
+    assert "Rank 0 died: Boom: in step 8" in ended.stderr
+    assert 'raise Boom("in step 8")' in ended.stderr
+    info = json.loads((tmp_path / "run.failed" / "run.json").read_text())
+    assert [5] == [rank["recorded_steps"] for rank in info["ranks"]]
