@@ -68,7 +68,6 @@ COMMANDS_OF_SEVERAL = {
     "json cached": "analyze RUN --json",
     "chrome raw clocks": "export RUN -o OUT.json --no-align --no-cache",
     "pftrace": "export RUN -o OUT.pftrace --no-cache",
-    "zip": "export RUN -o OUT.zip --no-cache",
     "gantt rank 0": "view RUN -o OUT.html --ranks 0 --no-browser --no-cache",
     "gantt steps": "view RUN -o OUT.html --steps 5:11 --no-browser --no-cache",
 }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dptrace.export.tracks import AlignedRun
     from dptrace.run.run import Run
 
-__all__ = ["BUNDLE", "FORMATS", "format_of", "write_trace"]
+__all__ = ["FORMATS", "format_of", "write_trace"]
 
 FORMATS = {
     ".pftrace": "Perfetto's own format",
@@ -24,21 +24,18 @@ FORMATS = {
     ".json": "Chrome trace events",
 }
 """The formats of a merged trace, by file suffix."""
-BUNDLE = ".zip"
-"""Suffix of a zip with the run's original files."""
 
 
 def format_of(path: Path) -> str:
     """Return the suffix of *path* that selects the format to write.
 
     Raises:
-        UsageError: the name ends in no suffix of FORMATS, nor in BUNDLE.
+        UsageError: the name ends in no suffix of FORMATS.
     """
-    known = FORMATS | {BUNDLE: "the ranks' original files"}
-    for suffix in known:
+    for suffix in FORMATS:
         if path.name.lower().endswith(suffix) and len(path.name) > len(suffix):
             return suffix
-    choices = ", ".join(f"{suffix} ({what})" for suffix, what in known.items())
+    choices = ", ".join(f"{suffix} ({what})" for suffix, what in FORMATS.items())
     raise UsageError(f"{path}: the suffix selects the format to write; use one of {choices}.")
 
 

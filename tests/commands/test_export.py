@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gzip
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -156,70 +155,6 @@ def test_clocks_are_aligned_unless_you_say_otherwise(tmp_path: Path, name: str) 
     raw = export(tmp_path / "run", "-o", tmp_path / name, "--force", "--no-align")
     assert "Clocks as recorded: no offset between ranks was corrected." in raw.stderr
     assert [0, 412_000] == starts(tmp_path / name)
-
-
-def test_a_zip_holds_the_files_and_their_offsets(tmp_path: Path) -> None:
-    """NAME.zip, or --format perfetto-zip, carries the ranks' own files and says how far their clocks are apart."""
-    paths = recorded(tmp_path / "run", late_ns=412_000)
-
-    assert 0 == export(tmp_path / "run", "-o", tmp_path / "all.zip").exit_code
-    result = export(tmp_path / "run", "-o", tmp_path / "all", "--format", "perfetto-zip")
-
-    assert 0 == result.exit_code
-    assert "2 ranks, 2 files as recorded (unpacked, else unmodified)" in result.stderr
-    assert (tmp_path / "all.zip").read_bytes() == (tmp_path / "all").read_bytes()
-    with zipfile.ZipFile(tmp_path / "all") as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
-    manifest = json.loads(files.pop("perfetto_manifest.json"))["perfetto_manifest"]
-    assert [gzip.decompress(path.read_bytes()) for path in paths] == list(files.values())
-    # Rank 1's times go earlier by what its clock is ahead; told of rank 0, so that nothing begins before the first.
-    offsets = {entry["path"]: entry.get("clocks") for entry in manifest["files"]}
-    first = "0-rank1.pt.trace.json"
-    assert {"rank0.pt.trace.json": {"sync_to": {"file": first}, "offset_ns": 412_000}, first: None} == offsets
-
-
-def test_a_zip_can_be_made_of_a_zip(tmp_path: Path) -> None:
-    """Files in an archive go into the zip as well, and what was exported can be read again as a run."""
-    recorded(tmp_path / "run")
-    assert 0 == export(tmp_path / "run", "-o", tmp_path / "one.zip").exit_code
-
-    result = export(tmp_path / "one.zip", "-o", tmp_path / "other.zip")
-
-    assert (0, "") == (result.exit_code, result.output if result.exit_code else "")
-    with zipfile.ZipFile(tmp_path / "one.zip") as one, zipfile.ZipFile(tmp_path / "other.zip") as other:
-        assert {name: one.read(name) for name in one.namelist()} == {
-            name: other.read(name) for name in other.namelist()
-        }
-
-
-def test_a_file_with_an_odd_name_is_found_again(tmp_path: Path) -> None:
-    """A name that is shown in another way than it is written still leads to its file."""
-    (path,) = recorded(tmp_path / "run", ranks=1)
-    odd = path.rename(path.with_name("rank0 \x1b[31m\u202e.json.gz"))
-
-    assert 0 == export(odd, "-o", tmp_path / "all.zip").exit_code
-
-    with zipfile.ZipFile(tmp_path / "all.zip") as archive:
-        assert ["perfetto_manifest.json", "rank0_x1b_31m_u202e.json"] == archive.namelist()
-
-
-def test_a_pipe_cannot_go_into_a_zip(tmp_path: Path) -> None:
-    """What can be read once only is refused before it is read."""
-    result = export("-", "-o", tmp_path / "all.zip")
-
-    assert 2 == result.exit_code
-    assert "save it as a file first" in result.output
-
-
-def test_a_file_that_went_away_is_reported(opened: list[Any], tmp_path: Path) -> None:
-    """A timeline whose file isn't among those that RUN names stops the export, and leaves nothing."""
-    recorded(tmp_path / "run")
-
-    result = export(tmp_path / "run", "-o", tmp_path / "all.zip")
-
-    assert 1 == result.exit_code
-    assert "can't be found to put it into the zip" in result.output
-    assert [tmp_path / "run"] == list(tmp_path.iterdir())
 
 
 def test_help_has_an_example() -> None:

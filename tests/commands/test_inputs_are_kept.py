@@ -47,7 +47,7 @@ CASES = [
     "report runs/a -o ./runs/../hard.html",
     "export runs/a -o runs/a/rank0.json",
     "export runs/a -o folder/rank0.json",
-    "export packed.zip -o packed.zip",
+    "export packed.zip -o packed.zip --format chrome",
     "diff runs/a runs/b --json -o runs/b/rank0.json",
     "diff runs/a runs/b --html hard.html",
     "diff --before runs/a --after runs/b --json -o runs/b/run.json",

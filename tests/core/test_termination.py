@@ -130,7 +130,7 @@ def test_ctrl_c_waits_for_what_can_not_be_done_by_halves() -> None:
 
 WRITERS = {
     "cp": ["cp", "naive", "."],
-    "export": ["export", "{trace}", "-o", "all.zip", "--no-cache"],
+    "export": ["export", "{trace}", "-o", "all.pftrace", "--no-cache"],
     "the cache": ["analyze", "{trace}", "--json"],
 }
 _SIGNALLED = """

@@ -15,7 +15,7 @@ import dptrace
 from dptrace.analysis.per_gpu.split import PART_LABELS, Part
 from dptrace.errors import UsageError
 from dptrace.export import tracks as rows
-from dptrace.export.formats import BUNDLE, FORMATS, format_of, write_trace
+from dptrace.export.formats import FORMATS, format_of, write_trace
 from dptrace.run.run import Run
 from dptrace.timeline.model import Phase, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
@@ -319,11 +319,6 @@ def test_unknown_endings_name_the_known(name: str) -> None:
     """A name without a known suffix is refused with the list of known ones."""
     with pytest.raises(UsageError, match=r"\.pftrace .*\.json\.gz .*\.json "):
         format_of(Path(name))
-
-
-def test_zip_asks_for_the_files_themselves() -> None:
-    """The suffix .zip selects the bundle of the ranks' original files, in upper or lower case."""
-    assert BUNDLE == format_of(Path("runs/all.ZIP"))
 
 
 @pytest.mark.heavy
