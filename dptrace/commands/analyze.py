@@ -22,8 +22,6 @@ from dptrace.commands.shared.reading import (
     GAINS_HINT,
     gains_wanted,
     open_with_progress,
-    snapshot_answer,
-    snapshots_in,
     with_gains,
 )
 from dptrace.errors import UsageError
@@ -78,11 +76,6 @@ def command(
     workload = {name: shown.pop(name) for name in WORKLOAD_OPTIONS}
     options = _Options(to=to, **shown)
     options.check()
-    if options.memory and (files := snapshots_in(paths)):
-        if selection or dask or any(workload.values()) or to.form == "csv":
-            raise UsageError("A memory snapshot has no steps, ranks or rows: --memory takes --json, --all and -o here.")
-        to.write(snapshot_answer(files, options.every))
-        return
     if options.as_hta:
         if selection or dask or any(workload.values()) or read_options != ReadOptions(strict=read_options.strict):
             raise UsageError(_HTA_ALONE)

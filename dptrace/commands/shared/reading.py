@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from dptrace.commands.shared.answer import Answer
 from dptrace.commands.shared.options import Selection, group
 from dptrace.commands.shared.output import NORMAL, VERBOSE, progress
-from dptrace.core.files import note_inputs
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -22,9 +20,6 @@ from dptrace.readers.source import is_url
 from dptrace.run.selection import ranks_of, steps_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from dptrace.readers.source import Source
     from dptrace.run.run import Run
 
 __all__ = [
@@ -34,8 +29,6 @@ __all__ = [
     "gains_wanted",
     "open_with_progress",
     "side_options",
-    "snapshot_answer",
-    "snapshots_in",
     "with_gains",
 ]
 
@@ -205,41 +198,3 @@ def _check_overlap(
 
 def _place(path: str) -> str:
     return path if is_url(path) else str(Path(path).resolve())
-
-
-# Memory snapshots of torch's allocator, where a command gets them instead of a run.
-
-
-def snapshots_in(paths: tuple[str, ...]) -> list[Source]:
-    """Return the files if they are memory snapshots, judging by the first; else none."""
-    from dptrace.readers.memory_snapshot import is_snapshot
-    from dptrace.readers.source import Source
-
-    if not paths or not all(Path(path).is_file() for path in paths):
-        return []
-    files = [Source.of(path) for path in paths]
-    return files if is_snapshot(files[0]) else []
-
-
-def snapshot_answer(files: list[Source], every: bool) -> Answer:
-    """Return the snapshots as tables and JSON.
-
-    Raises:
-        TraceError: a file is a pickle, damaged, or no snapshot.
-    """
-    from dptrace.analysis.memory.snapshot import device_snapshots
-    from dptrace.readers.memory_snapshot import read_snapshot
-    from dptrace.viewers.base.memory_table import print_snapshot
-
-    note_inputs([Path(file.address) for file in files])
-    found = [(file.address, device_snapshots(read_snapshot(file))) for file in files]
-
-    def data() -> object:
-        snapshots = [{"path": path, "devices": [device.to_dict() for device in devices]} for path, devices in found]
-        return {"schema": 1, "snapshots": snapshots}
-
-    def show(console: Console) -> None:
-        for path, devices in found:
-            print_snapshot(path, devices, console, every)
-
-    return Answer(show, data)

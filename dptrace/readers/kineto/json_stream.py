@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from dptrace.errors import TraceError
 from dptrace.readers.kineto.event_schema import DAMAGE
-from dptrace.readers.memory_snapshot import PICKLE
 from dptrace.readers.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece
 
@@ -390,12 +389,16 @@ def _twice_as_much(text: bytes, chunks: ChunkedStream) -> bytes:
     return joined if text else joined.lstrip(_FOREWORD)
 
 
+_PICKLE = (
+    "a pickle, which dptrace does not load since loading one runs its code; https://pytorch.org/memory_viz shows what "
+    "torch.cuda.memory._dump_snapshot writes"
+)
 _OTHER_FORMATS = (
     # Other formats that users name as a trace, by their first bytes.
     (b"\x28\xb5\x2f\xfd", "compressed with zstd, which dptrace does not read; unpack it: zstd -d FILE"),
     (b"BZh", "compressed with bzip2, which dptrace does not read; unpack it: bunzip2 FILE"),
     (b"\xfd7zXZ", "compressed with xz, which dptrace does not read; unpack it: unxz FILE"),
-    *((bytes((0x80, version)), PICKLE) for version in (2, 3, 4, 5)),
+    *((bytes((0x80, version)), _PICKLE) for version in (2, 3, 4, 5)),
 )
 
 

@@ -17,8 +17,6 @@ from dptrace.commands.shared.reading import SideOptions, SidesCommand, open_with
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 from tests.support.kineto_files import KinetoFile, training_step
-from tests.support.memory_files import GOLDEN
-from tests.support.snapshot_files import SNAPSHOT
 
 
 def test_files_are_listed_and_the_selection_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,43 +98,3 @@ def test_sides_that_make_no_comparison_are_refused(arguments: tuple[str, ...]) -
     """A missing side, a recording given twice, and the same steps on both sides."""
     with pytest.raises(UsageError):
         parsed(*arguments)
-
-
-# Memory snapshots on the command line.
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    (tmp_path / "snapshot.json").write_text(json.dumps(SNAPSHOT))
-    return str(tmp_path / "snapshot.json")
-
-
-def test_analyze_memory_takes_a_snapshot_for_a_run(path: str) -> None:
-    """As tables, and as JSON with the same figures."""
-    tables, data = (CliRunner().invoke(cli, ["analyze", "--memory", *form, path]) for form in ([], ["--json"]))
-
-    assert "fragmentation" in tables.stdout
-    [snapshot] = json.loads(data.stdout)["snapshots"]
-    assert [512, 0] == [device["inactive_split_bytes"] for device in snapshot["devices"]]
-
-
-@pytest.mark.parametrize("other", [["--steps", "4"], ["--ranks", "0"], ["--csv"]])
-def test_options_of_a_run_are_refused(path: str, other: list[str]) -> None:
-    """A snapshot has no steps, ranks or rows."""
-    assert 2 == CliRunner().invoke(cli, ["analyze", "--memory", *other, path]).exit_code
-
-
-def test_a_snapshot_is_never_overwritten(path: str) -> None:
-    """Not even with --force: it is the input."""
-    result = CliRunner().invoke(cli, ["analyze", "--memory", path, "--json", "-o", path, "--force"])
-
-    assert 2 == result.exit_code
-    assert SNAPSHOT == json.loads(Path(path).read_text())
-
-
-def test_several_files_must_be_snapshots(path: str) -> None:
-    """The file that is none is named."""
-    result = CliRunner().invoke(cli, ["analyze", "--memory", path, str(GOLDEN / "run.json")])
-
-    assert 1 == result.exit_code
-    assert "run.json" in result.stderr

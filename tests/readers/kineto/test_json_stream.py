@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 import tracemalloc
 from pathlib import Path
 from time import process_time
@@ -185,6 +186,7 @@ def test_what_unpacks_to_little_is_no_bomb(tmp_path: Path) -> None:
         (b"\x28\xb5\x2f\xfd\0\0", "zstd -d"),
         (b"BZh91AY", "bunzip2"),
         (b"\xfd7zXZ\0", "unxz"),
+        *((pickle.dumps({}, protocol), "does not load .*memory_viz") for protocol in (2, 3, 4, 5)),
     ],
 )
 def test_other_forms_are_named_with_what_to_do(content: bytes, message: str, tmp_path: Path) -> None:

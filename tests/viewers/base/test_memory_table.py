@@ -5,17 +5,13 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 
 import dptrace
-from dptrace.analysis.memory.snapshot import device_snapshots
-from dptrace.readers.memory_snapshot import Snapshot
 from dptrace.run.memory import device_reports
 from dptrace.run.run import Run
-from dptrace.viewers.base.memory_table import peaks_table, print_memory, print_snapshot, usage_table
+from dptrace.viewers.base.memory_table import peaks_table, print_memory, usage_table
 from tests.support.memory_files import memory_run, training_file
-from tests.support.snapshot_files import SNAPSHOT
 
 
 def printed(run: Run, every: bool = False) -> str:
@@ -65,18 +61,3 @@ def test_hostile_names_control_no_terminal(tmp_path: Path) -> None:
     assert "red" in text
     assert "\x1b" not in text
     assert "\u202e" not in text
-
-
-# Tables of a memory snapshot.
-
-
-def test_each_device_is_printed() -> None:
-    """Use of the reserved memory, the blocks with where they were allocated, the history; names are made safe."""
-    out = io.StringIO()
-    devices = device_snapshots(msgspec.convert(SNAPSHOT, Snapshot))
-    print_snapshot("a\x1b[31m.json", devices, Console(file=out, width=120))
-    text = out.getvalue()
-
-    for part in ("GPU 0", "GPU 1", "6.1 kB", "train.py:12 forward", "oom", "3.0 kB"):
-        assert part in text
-    assert "\x1b" not in text
