@@ -74,12 +74,11 @@ class DptraceTrace(Trace):  # type: ignore[misc] # HTA has no types
             self.traces[rank] = frame.set_index("index", drop=False).rename_axis(None)
 
 
-def trace_of(found: Sources, strict: bool = False, round_out: bool | None = None) -> DptraceTrace:
+def trace_of(found: Sources, strict: bool = False) -> DptraceTrace:
     """Read the files of a run into a Trace that is parsed, as HTA calls it, but not yet aligned and filtered.
 
     Args:
         strict: treat damage in a file as an error instead of a note.
-        round_out: round fractional times to whole µs; None uses HTA's setting (``HTA_DISABLE_NS_ROUNDING``).
 
     Raises:
         DptraceError: a file cannot be read, or two files have the same rank.
@@ -88,8 +87,7 @@ def trace_of(found: Sources, strict: bool = False, round_out: bool | None = None
     if config.parse_all_args:
         raise DptraceError("HTA's parse_all_args is set, which only HTA's own loader supports: use that, or unset it.")
     arguments = [ArgColumn(a.name, a.raw_name, a.default_value) for a in config.get_args()]
-    round_out = not options.disable_ns_rounding() if round_out is None else round_out
-    files, notes = read_ranks(found, arguments, round_out, strict)
+    files, notes = read_ranks(found, arguments, not options.disable_ns_rounding(), strict)
     trace = DptraceTrace({rank: file.source for rank, file in files.items()}, tuple(notes))
     for rank, file in files.items():
         _add(trace, rank, file)

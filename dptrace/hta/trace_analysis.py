@@ -15,10 +15,7 @@ from dptrace.readers.discovery import Sources
 if TYPE_CHECKING:
     from dptrace.run.run import Run
 
-__all__ = ["analysis_of", "captured_figures", "hta_analysis", "hta_of", "parsed_trace", "silence_hta"]
-
-
-# Silence HTA: its log, its output, its warnings, and the browser that it opens for a figure.
+__all__ = ["analysis_of", "hta_analysis", "hta_of", "silence_hta"]
 
 
 @contextmanager
@@ -47,24 +44,6 @@ class _ErrorList(logging.Handler):
         self.errors.append(record.getMessage())
 
 
-@contextmanager
-def captured_figures() -> Iterator[list[Any]]:
-    """Collect plotly figures instead of showing them."""
-    from plotly.basedatatypes import BaseFigure
-
-    figures: list[Any] = []
-    show = BaseFigure.show
-
-    def keep(figure: Any, *args: object, **kwargs: object) -> None:
-        figures.append(figure)
-
-    BaseFigure.show = keep
-    try:
-        yield figures
-    finally:
-        BaseFigure.show = show
-
-
 def hta_of(run: Run, include_last_profiler_step: bool = False) -> Any:
     """Return HTA's ``TraceAnalysis`` of a run, with all its methods.
 
@@ -84,21 +63,16 @@ def hta_of(run: Run, include_last_profiler_step: bool = False) -> Any:
 
 def hta_analysis(found: Sources, strict: bool = False, include_last_profiler_step: bool = False) -> Any:
     """Read the files of a run into HTA's ``TraceAnalysis``; see ``trace_adapter.trace_of``."""
-    with silence_hta():
-        trace = parsed_trace(found, strict)
-        trace.align_and_filter_trace(include_last_profiler_step)
-        return analysis_of(trace)
-
-
-def parsed_trace(found: Sources, strict: bool = False, round_out: bool | None = None) -> Any:
-    """Read files into HTA's ``Trace``, parsed but not filtered; see ``trace_adapter.trace_of``."""
     try:
         from dptrace.hta.trace_adapter import trace_of
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("dptrace"):
             raise
         raise MissingExtraError("This needs Holistic Trace Analysis (HTA)", "hta") from None
-    return trace_of(found, strict, round_out)
+    with silence_hta():
+        trace = trace_of(found, strict)
+        trace.align_and_filter_trace(include_last_profiler_step)
+        return analysis_of(trace)
 
 
 def analysis_of(trace: Any) -> Any:

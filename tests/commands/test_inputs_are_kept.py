@@ -52,8 +52,6 @@ CASES = [
     "diff runs/a runs/b --html hard.html",
     "diff --before runs/a --after runs/b --json -o runs/b/run.json",
     "hta runs/a idle-breakdown --json -o runs/a/rank0.json",
-    "hta runs/a idle-breakdown --html hard.html",
-    "hta runs/a trace-diff --against runs/b --json -o runs/b/rank0.json",
     "links --from links.json --html hard_links.html",
     "bench --from table.csv -o made --csv table.csv",
     "bench --from made/table.csv -o made",

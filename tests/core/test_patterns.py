@@ -133,7 +133,6 @@ def test_an_endless_search_ends_in_python(trace: str, search: Callable[[str], ob
         ("whatif", "--fuse", "{}"),
         ("whatif", "--kernel", "{}=2x"),
         ("analyze", "--comm-pattern", "{}"),
-        ("hta", "critical-path", "--data-loading", "{}"),
     ],
     ids=lambda words: words[-2],
 )

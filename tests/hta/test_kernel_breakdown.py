@@ -6,7 +6,7 @@ import pytest
 
 import dptrace
 from dptrace.analysis.kernels.summary import summarize
-from dptrace.hta.trace_analysis import captured_figures, silence_hta
+from dptrace.hta.trace_analysis import silence_hta
 from dptrace.timeline.host_calls import OperatorCalls
 from tests.support.hta_own import needs_hta
 from tests.support.real_traces import needs_real_traces, real
@@ -22,7 +22,7 @@ def test_time_by_kernel_equals_hta(name: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
     monkeypatch.setattr(env_options.HTAEnvOptions, "_instance", None)  # HTA reads its settings once
     run = dptrace.open(real(name))
-    with silence_hta(), captured_figures():
+    with silence_hta():
         analysis = run.hta(include_last_profiler_step=True)
         _, table = analysis.get_gpu_kernel_breakdown(visualize=False, num_kernels=10_000, duration_ratio=1.0)
     theirs: dict[tuple[int, str], int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -12,7 +13,7 @@ import pytest
 
 import dptrace
 from dptrace.errors import DptraceError, MissingExtraError
-from dptrace.hta.trace_analysis import captured_figures, hta_analysis, hta_of, parsed_trace, silence_hta
+from dptrace.hta.trace_analysis import hta_analysis, hta_of, silence_hta
 from dptrace.readers.discovery import find
 from tests.support.hta_own import RUNS, both, needs_hta, own_trace
 from tests.support.kineto_files import KinetoFile, training_step
@@ -41,7 +42,7 @@ def assert_same(own: Any, ours: Any) -> None:
 
 def outcome(call: Callable[[Any], Any], analysis: Any) -> Any:
     """Return the result of a call, or the name of its exception: HTA fails on some recordings."""
-    with silence_hta(), captured_figures():
+    with silence_hta():
         try:
             return call(analysis)
         except Exception as error:
@@ -63,10 +64,10 @@ def critical_path(analysis: Any) -> Any:
 
 
 def frequent_sequences(analysis: Any) -> Any:
-    from dptrace.hta.analyses import frequent_sequences
-
-    chosen = {"min_pattern_len": 1}
-    return frequent_sequences(analysis, "aten::addmm", first(analysis), False, None, chosen)[0]
+    with TemporaryDirectory() as folder:
+        return analysis.get_frequent_cuda_kernel_sequences(
+            "aten::addmm", folder, min_pattern_len=1, rank=first(analysis), visualize=False
+        )
 
 
 ANALYSES: dict[str, Callable[[Any], Any]] = {
@@ -127,11 +128,12 @@ def test_trace_diff_equals_that_with_htas_loader() -> None:
     from hta.common.trace import Trace
     from hta.trace_diff import TraceDiff
 
+    from dptrace.hta.trace_adapter import trace_of
     from tests.support.hta_own import paths_of
 
     found = [find(paths_of(run)) for run in ("ddp_a100", "ns_v100")]
     with silence_hta():
-        ours = [parsed_trace(files) for files in found]
+        ours = [trace_of(files) for files in found]
         own = [Trace(trace_files=dict(trace.trace_files), trace_dir="/") for trace in ours]
         frames = [TraceDiff.compare_traces(*traces) for traces in (own, ours)]
 

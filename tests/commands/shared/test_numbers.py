@@ -90,7 +90,6 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("view RUN.json --figure x.svg --figure-width 5", 2, "--figure-width"),
         ("kernels RUN.json --top nan", 2, "--top"),
         (f"kernels RUN.json --top {DIGITS}", 2, "--top"),
-        ("hta RUN.json kernel-breakdown --duration-ratio nan", 2, "--duration-ratio"),
         ("links --budget nan", 2, "--budget"),
         ("links --budget 1e30", 2, "--budget"),
         (f"links --max-bytes {DIGITS}", 2, "--max-bytes"),

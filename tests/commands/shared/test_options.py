@@ -16,7 +16,7 @@ from tests.support.kineto_files import KinetoFile, training_step
 
 READING = ("analyze", "kernels", "view", "report", "diff", "whatif", "export", "advise", "predict")
 SHARED = {
-    "--ranks": (*READING, "hta"),
+    "--ranks": READING,
     "--steps": READING,
     "--comm-pattern": (*READING, "critical-path"),
     "--no-cache": (*READING, "critical-path"),
@@ -57,7 +57,6 @@ def test_an_option_is_spelled_alike_on_every_verb(name: str) -> None:
         ("diff", "--every-step", "--include-outliers"),
         ("diff", "--draw-steps", "--html-steps"),
         ("bench", "--no-split", "--no-record"),
-        ("hta", "--rank", "--ranks"),
     ],
 )
 def test_renamed_options_keep_their_former_names(verb: str, old: str, new: str) -> None:

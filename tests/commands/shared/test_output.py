@@ -129,7 +129,7 @@ def test_a_dash_is_stdout_only_where_it_is_allowed() -> None:
         "whatif RUN --csv -o x.json",
         "whatif RUN --json -o x.html",
         "critical-path RUN --json -o x.csv",
-        "hta RUN overlap --html x.csv",
+        "hta RUN overlap --csv -o x.html",
         "predict --params 1e9 --json -o x.svg",
         "explain ring --json -o x.html",
         "links --from links.json --html x.json",
