@@ -14,6 +14,7 @@ TYPE_CHECKING = False  # importing typing takes longer than the rest
 if TYPE_CHECKING:
     from dptrace import record
     from dptrace.api import (
+        Run,
         advise,
         compare,
         critical_path,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
         whatif,
     )
     from dptrace.comparison.compare import Comparison
-    from dptrace.run.run import Run
 
 __all__ = [
     "Comparison",
@@ -57,9 +57,6 @@ __all__ = [
 ]
 
 
-_HOMES = {"Comparison": "comparison.compare", "Run": "run.run"}
-
-
 def __getattr__(name: str) -> object:
     # Imported on first use: each start of the command line imports this package, and a script may need one function.
     if name not in __all__:
@@ -68,7 +65,9 @@ def __getattr__(name: str) -> object:
 
     if name == "record":
         return importlib.import_module("dptrace.record")
-    return getattr(importlib.import_module(f"dptrace.{_HOMES.get(name, 'api')}"), name)
+    return getattr(
+        importlib.import_module("dptrace.comparison.compare" if name == "Comparison" else "dptrace.api"), name
+    )
 
 
 def __dir__() -> list[str]:

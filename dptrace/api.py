@@ -1,48 +1,49 @@
-"""The public functions; each imports what it needs when it is called, so that ``import dptrace`` stays light."""
+"""The public functions, and the run that they take; each imports what it needs when it is called."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dptrace.core.files import atomic_write
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
+from dptrace.run.run import Run as RunData
 
 if TYPE_CHECKING:
+    import pandas as pd
     from typing_extensions import Unpack
 
-    from dptrace.analysis.findings.finding import Finding
     from dptrace.comparison.compare import Comparison as Comparison
     from dptrace.model.planning.describe import Description
     from dptrace.replay.critical_path import CriticalPath as CriticalPath
     from dptrace.replay.options import ExtraOptions as ExtraOptions
     from dptrace.replay.whatif import Replay as Replay
     from dptrace.replay.whatif import WhatIf as WhatIf
-    from dptrace.run.run import Run
     from dptrace.viewers.pages.explain import Explained as Explained
     from dptrace.viewers.pages.view import NotebookPage as NotebookPage
 
 __all__ = [
+    "Run",
     "advise",
     "compare",
     "critical_path",
     "explain",
     "export_trace",
     "figure",
-    "find_gains",
     "hta_analysis",
     "memory",
     "open",
     "predict",
     "predict_message",
-    "replay",
     "show",
     "whatif",
     "with_gains",
 ]
+
+AnyRun = TypeVar("AnyRun", bound=RunData)
 
 
 def open(
@@ -77,10 +78,10 @@ def open(
         raise UsageError("dptrace.open takes each path as its own argument: dptrace.open(*paths).")
     patterns = (comm_patterns,) if isinstance(comm_patterns, str) else tuple(comm_patterns)
     read_options = ReadOptions(patterns, strict, cache, jobs, dask, figures_only or dask is not None)
-    return open_run([path_text(path) for path in paths], read_options)
+    return Run(**vars(open_run([path_text(path) for path in paths], read_options)))
 
 
-def compare(before: Run | Sequence[Run], after: Run | Sequence[Run]) -> Comparison:
+def compare(before: RunData | Sequence[RunData], after: RunData | Sequence[RunData]) -> Comparison:
     """Compare two runs: what changed from *before* (A) to *after* (B), and whether each change is beyond noise.
 
     Args:
@@ -97,19 +98,8 @@ def compare(before: Run | Sequence[Run], after: Run | Sequence[Run]) -> Comparis
     return compare(before, after)
 
 
-def replay(run: Run) -> Replay:
-    """Prepare a run for what-ifs: build its dependency graph from a second reading of its files.
-
-    Raises:
-        DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
-    """
-    from dptrace.replay.whatif import Replay
-
-    return Replay(run)
-
-
 def whatif(
-    run: Run,
+    run: RunData,
     *,
     compute: float | None = None,
     bandwidth: float | str | None = None,
@@ -148,6 +138,7 @@ def whatif(
     """
     from dptrace.bench.links import with_measured_link
     from dptrace.replay.options import changes_of
+    from dptrace.replay.whatif import replay_of
 
     changes = changes_of(
         compute=compute,
@@ -159,24 +150,30 @@ def whatif(
         perfect_overlap=perfect_overlap,
         **with_measured_link(others),
     )
-    return run.replay.whatif(changes)
+    return replay_of(run).whatif(changes)
 
 
-def with_gains(run: Run) -> Run:
-    """Return a run whose findings say what a step would gain without each; see :meth:`dptrace.Run.with_gains`."""
+def with_gains(run: AnyRun) -> AnyRun:
+    """Return the run whose findings say what a step would gain without each: a replay for each.
+
+    Additional columns of :meth:`Run.findings` and :meth:`Run.compute_findings`:
+        gain_ns (int or None, ns): how much earlier the run would end without the finding, per step.
+        gain_low_ns, gain_high_ns (int or None, ns): its range.
+        gain_of_median_step_ns (int or None, ns): how much shorter the median step would be.
+        gain_next_ns (int or None, ns): what is left of it after the findings above.
+        gain_share (float or None): that, as a share of the mean step.
+        gain_change (str or None): what is different in the replay; None where no change removes the finding.
+        gain_reason (str or None): why there is no number, or why it is far below cost_ns.
+        gain_doubts (list): kinds of the doubts, as in :func:`dptrace.whatif`.
+
+    A run that can't be replayed has the reason instead of gains. Pages and reports of the run show gains.
+    """
     from dptrace.replay.gains import with_gains
 
     return with_gains(run)
 
 
-def find_gains(run: Run, found: Sequence[Finding], *, stragglers: bool = True) -> tuple[Finding, ...]:
-    """Return findings of a run with what a step would gain without each, the greatest gain first."""
-    from dptrace.replay.gains import find_gains
-
-    return find_gains(run, found, stragglers=stragglers)
-
-
-def critical_path(run: Run, step: str | int | None = None) -> CriticalPath:
+def critical_path(run: RunData, step: str | int | None = None) -> CriticalPath:
     """Find the chain of kernels, collectives, launches and host gaps that sets the length of a step, across ranks.
 
     Args:
@@ -192,12 +189,13 @@ def critical_path(run: Run, step: str | int | None = None) -> CriticalPath:
         DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
     """
     from dptrace.replay.critical_path import critical_path
+    from dptrace.replay.whatif import replay_of
 
-    return critical_path(run.replay, step)
+    return critical_path(replay_of(run), step)
 
 
 def show(
-    run: Run, view: str = "gantt", height: int | None = None, critical_path: CriticalPath | None = None
+    run: RunData, view: str = "gantt", height: int | None = None, critical_path: CriticalPath | None = None
 ) -> NotebookPage:
     """Show a run in a notebook, as ``dptrace view`` shows it in a browser.
 
@@ -219,7 +217,7 @@ def show(
 
 
 def figure(
-    run: Run, *, width: int = 640, annotate: bool = False, every_step: bool = False, every_rank: bool = False
+    run: RunData, *, width: int = 640, annotate: bool = False, every_step: bool = False, every_rank: bool = False
 ) -> str:
     """Draw the Gantt chart of one step as SVG, for papers and slides: rows, axis and legend in large type.
 
@@ -235,7 +233,7 @@ def figure(
     return figure_svg(run, every_step, every_rank, width, annotate)
 
 
-def export_trace(run: Run, path: str | PathLike[str], *, align: bool = True, force: bool = False) -> Path:
+def export_trace(run: RunData, path: str | PathLike[str], *, align: bool = True, force: bool = False) -> Path:
     """Write all ranks of a run to one trace for Perfetto or Chrome; the suffix of *path* chooses the format.
 
     Args:
@@ -299,7 +297,7 @@ def explain(
     return Explained(explain(name, settings))
 
 
-def hta_analysis(run: Run, include_last_profiler_step: bool = False) -> Any:
+def hta_analysis(run: RunData, include_last_profiler_step: bool = False) -> Any:
     """Return Holistic Trace Analysis's ``TraceAnalysis`` of the run's files, with all its methods.
 
     Args:
@@ -315,7 +313,7 @@ def hta_analysis(run: Run, include_last_profiler_step: bool = False) -> Any:
     return hta_of(run, include_last_profiler_step)
 
 
-def advise(run: Run | None = None, **description: Any) -> dict[str, Any]:
+def advise(run: RunData | None = None, **description: Any) -> dict[str, Any]:
     """Advise on a training: the contents of ``dptrace advise --json``.
 
     Args:
@@ -399,3 +397,235 @@ def _description(given: dict[str, Any]) -> Description:
         known = ", ".join(Description.__struct_fields__)
         raise UsageError(f"{min(unknown)} is not part of a description; it has {known}.")
     return Description(**given)
+
+
+class Run(RunData):
+    """The recording of one job: a timeline per GPU, sorted by rank and device, with all that can be asked of it.
+
+    :func:`dptrace.open` reads one. Its memory tables need memory events in the files, and read them again for these:
+    record them with ``dptrace record --memory``, or with ``profile_memory=True`` of torch.profiler.
+    """
+
+    @property
+    def replay(self) -> Replay:
+        """The run prepared for what-ifs: its dependency graph, built once from a second reading of the files.
+
+        Raises:
+            DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
+        """
+        from dptrace.replay.whatif import replay_of
+
+        return replay_of(self)
+
+    compare = compare
+    whatif = whatif
+    with_gains = with_gains
+    critical_path = critical_path
+    show = show
+    hta = hta_analysis
+
+    def kernel_summary(self, by: str = "kernel", kind: str = "all", per_rank: bool = False) -> pd.DataFrame:
+        """Return where the devices' time goes, by kernel or by what launched it: a row per group, most time first.
+
+        Args:
+            by: ``kernel``, ``operator``, ``operator-shape``, ``module``, ``layer``, ``annotation`` or ``phase``.
+                All but ``kernel`` and ``phase`` read the files of the run again.
+            kind: ``all``, ``compute``, ``communication`` or ``memory``.
+            per_rank: give each rank rows of its own.
+
+        Columns:
+            kernel, kind (str): short name, and ``compute``, ``communication`` or ``memory``.
+            count, kernels, recompute_count (int): calls, intervals, and calls that repeat forward work in backward.
+            total_ns, kernel_ns (int, ns): sum of durations, and the same without overlaps within a call.
+            compute_ns, communication_ns, memory_ns (int, ns): total_ns by kind.
+            exposed_comm_ns, recompute_ns (int, ns): communication without compute, and forward work repeated.
+            forward_ns, backward_ns, optimizer_ns, other_ns (int, ns): compute_ns by phase.
+            mean_ns, p50_ns, p95_ns (float, ns): of a call's part of kernel_ns.
+            step_ns (int, ns): the part of total_ns launched within steps.
+            share_of_step, share_of_compute (float or None): from 0 to 1.
+            main_phase (str or None): the phase of most of its compute.
+            share_of_phase (float or None): its share of all compute in that phase.
+            launch_delay_ns (float or None, ns): median from launch to start; None where unknown.
+            max_over_median (float or None): the largest total_ns of a rank over the median one.
+            slowest_rank (int or None): the rank with the largest; None for one rank.
+            name (str): the kernel's whole name.
+
+        With another *by*, the columns that name a row are others; docs/reference/json.md lists them.
+
+        Raises:
+            DptraceError: the run was opened with ``figures_only``, or its files can't be read again.
+            UsageError: there is no such *by* or *kind*.
+        """
+        import pandas as pd
+
+        from dptrace.run.kernels import kernel_summary
+
+        return pd.DataFrame(kernel_summary(self, by, kind, per_rank).rows)
+
+    def compute_findings(self) -> pd.DataFrame:
+        """Return what makes compute slower than it could be, most expensive first: a row each; none on a CPU.
+
+        The files of the run are read again, for operators and their shapes. Two findings may count the same time.
+
+        Columns:
+            kind (str): ``small_products``, ``elementwise_chains``, ``short_kernels``, ``slow_gpu`` …
+            text … evidence: as in :meth:`findings`.
+
+        Raises:
+            DptraceError: the run was opened with ``figures_only``, or its files can't be read again.
+        """
+        from dptrace.run.kernels import compute_findings_of
+        from dptrace.run.tables import finding_frame
+
+        return finding_frame(compute_findings_of(self))
+
+    def launches(self, per_rank: bool = False) -> pd.DataFrame:
+        """Return where the time of the launching threads goes: a row per operator and runtime call.
+
+        A run that was built in memory has none.
+
+        Columns:
+            call, kind (str): its name, and ``operator``, ``runtime``, ``allocator`` or ``synchronizing``.
+            count (int): calls within the steps.
+            self_ns, total_ns (int, ns): host time without and with the calls inside it.
+            mean_ns (float, ns): mean of total_ns.
+            share_of_step (float or None): self_ns as a share of the steps' length.
+            launches (int): intervals on a device that it launched.
+
+        Raises:
+            DptraceError: as for :meth:`kernel_summary`.
+        """
+        from dptrace.run.kernels import LAUNCH_COLUMNS, launch_table
+        from dptrace.run.tables import frame
+
+        return frame(launch_table(self, per_rank)[0], [*(["rank"] if per_rank else []), *LAUNCH_COLUMNS])
+
+    def memory(self) -> pd.DataFrame:
+        """Return the most memory that each step and phase used: a row per rank, device, step and phase.
+
+        Columns:
+            rank, device (int): rank number, and index of its GPU; device is -1 for the CPU's memory.
+            step (str): name of the step.
+            phase (str): ``forward``, ``backward``, ``optimizer``, ``other``, or ``all`` for the whole step.
+            peak_bytes (int, bytes): the most that was allocated; on a CPU beyond the start of the recording.
+            reserved_bytes (int, bytes): the most that torch's allocator held; 0 on a CPU.
+        """
+        from dptrace.run.memory import memory_peaks
+
+        return memory_peaks(self)
+
+    def memory_usage(self, by: str = "kind") -> pd.DataFrame:
+        """Return what memory was used for: a row per rank, device and kind, operator or module.
+
+        Columns:
+            rank, device (int): as in :meth:`memory`.
+            name (str): the kind, operator or module; empty for no operator or module.
+            peak_bytes (int, bytes): bytes alive at the device's peak.
+            blocks (int): number of blocks alive at the peak; those from before the recording are not counted.
+            allocated_bytes (int, bytes): bytes of all allocations.
+            allocations (int): number of allocations.
+
+        Args:
+            by: ``kind`` (gradients, activations …), ``operator`` or ``module``.
+
+        Raises:
+            UsageError: *by* is something else.
+        """
+        from dptrace.run.memory import BY, USAGE_COLUMNS, device_reports, usage_rows
+        from dptrace.run.tables import frame
+
+        if by not in BY:
+            raise UsageError(f"memory can't be grouped by {by!r}; choose from {', '.join(BY)}.")
+        return frame(usage_rows(device_reports(self), by), USAGE_COLUMNS)
+
+    def memory_blocks(self) -> pd.DataFrame:
+        """Return the blocks that were alive at each device's peak, the largest first: a row each.
+
+        Columns:
+            rank, device (int): as in :meth:`memory`.
+            bytes (int, bytes): size of the block.
+            kind (str): ``gradients``, ``activations`` …; docs/definitions.md defines them.
+            operator, module (str): what allocated it; empty where nothing shows it.
+            step (str or None): name of the step that allocated it; None outside all steps.
+            phase (str or None): phase that allocated it.
+            born_ns (Int64, ns): when it was allocated, on the rank's own clock; <NA> before the recording.
+        """
+        from dptrace.run.memory import BLOCK_COLUMNS, block_rows, device_reports
+        from dptrace.run.tables import frame
+
+        return frame(block_rows(device_reports(self)), BLOCK_COLUMNS).astype({"born_ns": "Int64"})
+
+    def memory_over_time(self) -> pd.DataFrame:
+        """Return the memory after each allocation and free: a row per event.
+
+        Columns:
+            rank, device (int): as in :meth:`memory`.
+            time_ns (int, ns): on the rank's own clock.
+            bytes (int, bytes): size of the block; below 0 for a free.
+            allocated_bytes (int, bytes): allocated on the device after the event, as the file has it.
+            reserved_bytes (int, bytes): held by torch's allocator; 0 on a CPU.
+        """
+        from dptrace.run.memory import memory_over_time
+
+        return memory_over_time(self)
+
+    def allocator_calls(self) -> pd.DataFrame:
+        """Return the calls of the GPU's runtime that allocate or free memory: a row per rank and name.
+
+        Columns:
+            rank (int): rank number.
+            name (str): ``cudaMalloc``, ``cudaFree`` …
+            count (int): number of calls.
+            in_steps (int): number of those within steps; each may wait for the GPU.
+            total_ns (int, ns): time in the calls.
+        """
+        from dptrace.run.memory import CALL_COLUMNS, call_rows, device_reports
+        from dptrace.run.tables import frame
+
+        return frame(call_rows(device_reports(self)), CALL_COLUMNS)
+
+    def utilization(
+        self,
+        *,
+        parameters: float | None = None,
+        tokens: float | None = None,
+        samples: float | None = None,
+        peak_tflops: float | None = None,
+    ) -> pd.DataFrame:
+        """Return what each step computes, and the share of its GPU's peak: a row per rank, device and step.
+
+        What is not given comes from run.json, the peak from the table of GPUs.
+
+        Args:
+            parameters: of the whole model.
+            tokens: of one step, over all ranks.
+            samples: of one step, over all ranks.
+            peak_tflops: dense peak of one GPU, in TFLOP/s.
+
+        Columns:
+            rank, device (int): as in :meth:`steps`.
+            step (str): name of the step.
+            wall_ns (int, ns): length of the step.
+            model_flops, hardware_flops (float): FLOPs of the model, and with recomputation; NaN where unknown.
+            tflops (float, TFLOP/s): model_flops over wall_ns.
+            mfu, hfu (float): model and hardware FLOPs utilization, from 0 to 1; NaN without a known peak.
+            samples_per_s, tokens_per_s (float, 1/s): of all ranks together; NaN where the batch is unknown.
+        """
+        from dptrace.run.tables import frame
+        from dptrace.run.utilization import COLUMNS, Workload, utilization_of
+
+        given = Workload(parameters, tokens, samples, peak_tflops)
+        found = utilization_of(self.devices, self.metadata, self.world_size, given)
+        table = frame((step.to_dict() for step in found.steps), COLUMNS)
+        return table.astype(dict.fromkeys(COLUMNS[4:], float))
+
+    def to_dict(self, align: bool = True, memory: bool = False) -> dict[str, Any]:
+        """Return the figures as plain data, as ``dptrace analyze --json`` prints them.
+
+        Args:
+            align: correct clocks that are off before ranks are compared.
+            memory: add the memory of each rank and device, for which its file is read again.
+        """
+        from dptrace.run.memory import figures_with_memory
+
+        return figures_with_memory(self, align) if memory else super().to_dict(align)

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import dptrace
-import dptrace.api
 import dptrace.errors
-from dptrace.run.run import Run
+from dptrace import Run
 from tests.support.paths import TRACES
 
 
@@ -90,40 +89,6 @@ def test_a_trace_is_exported_once(tmp_path: Path) -> None:
     assert size == target.stat().st_size > 1000
     with pytest.raises(dptrace.UsageError):
         dptrace.export_trace(run, tmp_path / "all.txt")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("idle", "idle_causes"),
-        ("intervals", "kernels"),
-        ("matches", "matched_collectives"),
-        ("clocks", "clock_offsets"),
-        ("actions", "pipeline_actions"),
-    ],
-)
-def test_old_names_warn_and_give_the_same(old: str, new: str) -> None:
-    """Code written for version 0.1 works for one more release."""
-    run = dptrace.open(TRACES / "naive_cpu_2ranks")
-
-    with pytest.warns(DeprecationWarning, match=new):
-        found = getattr(run, old)()
-    assert found.equals(getattr(run, new)())
-
-
-@pytest.mark.parametrize(("old", "new"), [("info", "metadata"), ("together", "cross_rank")])
-def test_old_attributes_warn(old: str, new: str) -> None:
-    """``info`` and ``together`` are the metadata and the analysis across ranks."""
-    run = dptrace.open(TRACES / "naive_cpu_2ranks")
-
-    with pytest.warns(DeprecationWarning, match=new):
-        assert getattr(run, old) is getattr(run, new)
-
-
-def test_other_names_are_attribute_errors() -> None:
-    """A name that no version had warns of nothing."""
-    with pytest.raises(AttributeError, match="timeline_of"):
-        getattr(Run("x", ()), "timeline_of")  # noqa: B009 - Run has no such name
 
 
 def test_a_plan_is_one_line() -> None:

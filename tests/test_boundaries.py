@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis/kernels": {"timeline", "readers", "model", "core"},
     "analysis/findings": FIGURES | {"core"},
     "analysis/compute_findings": {"analysis/kernels", "analysis/findings", "timeline", "readers", "model", "core"},
-    "run": FIGURES | {"analysis/findings", "analysis/kernels", "analysis/compute_findings", "core", "errors", "api"},
+    "run": FIGURES | {"analysis/findings", "analysis/kernels", "analysis/compute_findings", "core", "errors"},
     "replay": FIGURES
     | {"analysis/findings", "analysis/compute_findings", "analysis/kernels", "run", "readers", "core", "errors"}
     | {"record"},
@@ -88,8 +88,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"core", "errors", "version"},
     "__main__": {"commands", "core"},
 }
-"""``run`` imports ``api`` only inside methods that people look for on a run (``run.view()``), when they are called."""
-LAZY = {("run", "api")}
 
 # The folders of the Gantt page's scripts, from the bottom up; "." has the entry point.
 SCRIPT_FOLDERS = (
@@ -116,12 +114,10 @@ def room(module: str) -> str:
     return "/".join(parts[:2]) if parts[0] == "analysis" and len(parts) > 2 else parts[0]
 
 
-def imports(path: Path, lazy: bool = True) -> set[str]:
-    """List the modules of dptrace that a file imports; without *lazy*, only those imported when it is."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = ast.walk(tree) if lazy else iter(tree.body)
+def imports(path: Path) -> set[str]:
+    """List the modules of dptrace that a file imports, also in its functions and for type checkers."""
     found = set()
-    for node in nodes:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dptrace":
             assert node.module
             names = {f"{node.module}.{alias.name}" for alias in node.names}
@@ -145,23 +141,8 @@ def test_rooms_import_only_what_lies_below() -> None:
 
 
 def test_the_rooms_have_an_order() -> None:
-    """The table itself allows no cycle, but for what a method imports when it is called."""
-    arrows = {name: {other for other in known if (name, other) not in LAZY} for name, known in MAY_IMPORT.items()}
-
-    TopologicalSorter(arrows).prepare()
-
-
-@pytest.mark.heavy
-def test_lazy_arrows_are_lazy() -> None:
-    """An arrow that points up is followed inside a function only."""
-    offenders = [
-        f"{module} imports {other}"
-        for module, path in MODULES.items()
-        for other in imports(path, lazy=False)
-        if (room(module), room(other)) in LAZY
-    ]
-
-    assert not offenders
+    """The table itself allows no cycle."""
+    TopologicalSorter(MAY_IMPORT).prepare()
 
 
 @pytest.mark.heavy
@@ -183,10 +164,7 @@ def test_the_folders_of_viewers_have_an_order() -> None:
 @pytest.mark.heavy
 def test_no_module_is_part_of_a_cycle() -> None:
     """Following every import, lazy ones and those for type checkers too, no module comes back to itself."""
-    arrows = {
-        module: {other for other in imports(path) if other != module and (room(module), room(other)) not in LAZY}
-        for module, path in MODULES.items()
-    }
+    arrows = {module: imports(path) - {module} for module, path in MODULES.items()}
     try:
         TopologicalSorter(arrows).prepare()
     except CycleError as error:

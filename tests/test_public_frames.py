@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 import dptrace
+from dptrace import Run
 from dptrace.comparison.compare import Comparison
-from dptrace.run.run import Run
 from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, run_of
 from tests.support.compute_files import ComputeFile
 from tests.support.memory_files import memory_run
@@ -99,11 +99,11 @@ def test_a_comparisons_frames_are_documented(name: str, runs: list[Run]) -> None
 
 
 def test_no_frame_is_left_out() -> None:
-    """Every public method that returns a frame is among those above, but for deprecated names."""
+    """Every public method that returns a frame is among those above."""
     for owner, names in ((Run, (*RUN_FRAMES, *FRAMES_OF_GPUS)), (Comparison, COMPARISON_FRAMES)):
         frames = {
             name
             for name, method in inspect.getmembers(owner, inspect.isfunction)
-            if method.__annotations__.get("return") == "pd.DataFrame" and "deprecated" not in (method.__doc__ or "")
+            if method.__annotations__.get("return") == "pd.DataFrame"
         }
         assert frames == set(names)

@@ -180,5 +180,8 @@ def _answer(run: Run, options: _Options) -> Answer:
         else:
             print_run(run, console, every, options.align)
 
-    rows = run.memory if options.memory else run.collectives if options.collectives else run.steps
-    return Answer(tables, lambda: run.to_dict(options.align, options.memory), rows)
+    if options.memory:
+        from dptrace.run.memory import figures_with_memory, memory_peaks
+
+        return Answer(tables, lambda: figures_with_memory(run, options.align), lambda: memory_peaks(run))
+    return Answer(tables, lambda: run.to_dict(options.align), run.collectives if options.collectives else run.steps)

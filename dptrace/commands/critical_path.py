@@ -53,9 +53,11 @@ def command(
         raise UsageError(
             "--by chooses the rows of --csv: add --csv. Text and --json have modules where the trace does."
         )
+    from dptrace.api import critical_path
+
     run = open_with_progress(paths, read_options, verbosity)
     with progress("Replaying", verbosity, measured=False):
-        path = run.critical_path(None if step is None else f"ProfilerStep#{step}")
+        path = critical_path(run, None if step is None else f"ProfilerStep#{step}")
 
     def tables(console: Console) -> None:
         from dptrace.viewers.terminal.replay import print_critical_path

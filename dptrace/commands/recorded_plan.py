@@ -345,9 +345,7 @@ def _level_name(members: Sequence[int], ranks: int) -> tuple[str, int]:
 
 def _flops(run: Run, step: MeasuredStep) -> tuple[float | None, float | None]:
     """Return the FLOPs of a rank's step and its GPU's peak: as recorded, else of a model of dptrace's own."""
-    from dptrace.run.utilization import utilization_of
-
-    found = utilization_of(run)
+    found = run.efficiency
     counted = [one.model_flops for one in found.steps if one.model_flops]
     peak = found.peak_tflops and found.peak_tflops * 1e12
     if counted:

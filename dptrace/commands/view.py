@@ -196,9 +196,10 @@ def _document(
 ) -> str:
     """Draw one run or two as a page."""
     if gantt_chart is not None or critical_path:
+        from dptrace.api import critical_path as path_of
         from dptrace.viewers.gantt.page import document as gantt
 
-        return gantt.document(runs[0], gantt_chart, path=runs[0].critical_path() if critical_path else None)
+        return gantt.document(runs[0], gantt_chart, path=path_of(runs[0]) if critical_path else None)
     if len(runs) == 1:
         return picture.document(runs[0])
     from dptrace.viewers.gantt.page import pair as pair_page

@@ -264,8 +264,10 @@ def command(
         to.write(_sweep_answer(_swept(run, changes, *swept, verbosity)))
         print_notes(run.notes)
         return
+    from dptrace.api import whatif
+
     with progress("Replaying", verbosity, measured=False):
-        answer = run.whatif(**changes)
+        answer = whatif(run, **changes)
     to.write(_answer(run, answer, every))
     print_notes(run.notes)
     if export is not None:
@@ -287,6 +289,7 @@ def _check(to: Destination, export: Path | None) -> None:
 
 def _swept(run: Run, changes: dict[str, Any], name: str, values: list[float], verbosity: str) -> Sweep:
     """Predict the run for each value of an option."""
+    from dptrace.api import whatif
     from dptrace.replay.whatif import Sweep
 
     distinct = sorted(set(values))
@@ -294,7 +297,7 @@ def _swept(run: Run, changes: dict[str, Any], name: str, values: list[float], ve
     with progress("Replaying", verbosity) as show:
         for number, value in enumerate(distinct):
             show(number / len(distinct), f"{option} {value:g}")
-            answers.append(run.whatif(**{**changes, name: value}))
+            answers.append(whatif(run, **{**changes, name: value}))
     return Sweep.of(option, distinct, answers)
 
 

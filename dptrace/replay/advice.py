@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,10 +15,10 @@ from dptrace.model.planning.candidates import DDP_PAGE, GOSPEL, GUIDE, LEAST_SHA
 from dptrace.model.planning.decision import RULES, Question, question_by_rule, question_dict
 from dptrace.model.scaling import gustafson_efficiency
 from dptrace.record.options.modes import REPLICATED, modes_with
-
-if TYPE_CHECKING:
-    from dptrace.replay.whatif import WhatIf
-    from dptrace.run.run import Run
+from dptrace.replay.gains import with_gains
+from dptrace.replay.options import changes_of
+from dptrace.replay.whatif import WhatIf, replay_of
+from dptrace.run.run import Run
 
 __all__ = ["recorded_advice"]
 
@@ -511,8 +511,8 @@ def what_if_checks(run: Run, progress: Callable[[float], None] = lambda fraction
 def _answered(run: Run, item: WhatIfCheck) -> Check:
     command = f"dptrace whatif RUN {item.typed}"
     try:
-        answer = run.whatif(**item.changes)
-        beyond = run.whatif(**item.beyond) if item.beyond else None
+        answer = replay_of(run).whatif(changes_of(**item.changes))
+        beyond = replay_of(run).whatif(changes_of(**item.beyond)) if item.beyond else None
     except DptraceError as error:
         return Check(
             name=item.name,
@@ -577,7 +577,7 @@ def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fractio
         raise DptraceError(f"{run.path}: has no steps, so there is nothing to advise on. Record with profiler.step().")
     step = recorded_step(run)
     found = {one.name: one for one in what_if_checks(run, progress)}
-    for one in finding_checks(run.with_gains()):
+    for one in finding_checks(with_gains(run)):
         # What a finding gains by itself is known where a replay could tell.
         known = one.computed == _BY_REPLAY or one.name not in found
         found[one.name] = one if known else _with_gain(one, found[one.name])

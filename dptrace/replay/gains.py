@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -52,10 +52,10 @@ from dptrace.replay.simulation import (
     timeline_at,
 )
 from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses, excesses
-from dptrace.replay.whatif import Replay
+from dptrace.replay.whatif import Replay, replay_of
 from dptrace.run.run import Run
 
-__all__ = ["Measurer", "find_gains", "with_gains"]
+__all__ = ["Measurer", "findings_with_gains", "with_gains"]
 
 
 # What one change gains: how much earlier the run ends per step, with its range, and why it is unknown.
@@ -511,11 +511,12 @@ _FAR_BELOW = 0.5
 _ABSENT = "Ranks are missing, so it is unknown how much of this is waiting for them."
 
 
+AnyRun = TypeVar("AnyRun", bound=Run)
 Progress = Callable[[float], None]
 """Called with the fraction that is done."""
 
 
-def find_gains(
+def findings_with_gains(
     run: Run,
     found: Sequence[Finding],
     progress: Progress = lambda fraction: None,
@@ -553,14 +554,15 @@ def _is_unlevel(finding: Finding, known: set[int]) -> bool:
     return finding.evidence["cause"] == "unlevel_start" and not known & set(finding.evidence["ranks"])
 
 
-def with_gains(run: Run, progress: Progress = lambda fraction: None) -> Run:
+def with_gains(run: AnyRun, progress: Progress = lambda fraction: None) -> AnyRun:
     """Return a run whose findings have what each would gain."""
-    gained = dataclasses.replace(run, gains=True)
+    found = findings_with_gains(run, run.cross_rank.findings, progress)
+    result = dataclasses.replace(run, gains=findings_with_gains)
     # Both are computed only once; a run is frozen, so its cached properties are set in its dictionary.
-    vars(gained)["cross_rank"] = replace(run.cross_rank, findings=find_gains(run, run.cross_rank.findings, progress))
+    vars(result)["cross_rank"] = replace(run.cross_rank, findings=found)
     if "replay" in vars(run):
-        vars(gained)["replay"] = run.replay
-    return gained
+        vars(result)["replay"] = replay_of(run)
+    return result
 
 
 _Gained = tuple[Finding, "Change | None"]
@@ -571,8 +573,8 @@ class _Gains:
     """The counterfactuals of a run; findings with the same one share its replay."""
 
     def __init__(self, run: Run) -> None:
-        self._run, self._context = run, GainContext(run, run.replay.model)
-        self._measurer = Measurer(run.replay)
+        replay = replay_of(run)
+        self._run, self._context, self._measurer = run, GainContext(run, replay.model), Measurer(replay)
         self._known: dict[Change, GainEstimate] = {}
 
     def of_stragglers(self, progress: Progress) -> list[_Gained]:

@@ -346,7 +346,9 @@ def predicted_run(model: Model, times: Times, changes: Sequence[str], selected: 
     note = f"Predicted, not recorded: {', '.join(changes) or 'a replay of the run as it was'}."
     timelines = tuple(timeline_at(model, number, times) for number in range(len(whole.timelines)))
     # Pages and tables name a run by its path.
-    predicted = Run(f"{whole.path} (predicted)", timelines, whole.metadata, (note, *whole.notes), whole.world_size)
+    predicted = type(whole)(
+        f"{whole.path} (predicted)", timelines, whole.metadata, (note, *whole.notes), whole.world_size
+    )
     if run is whole:
         return predicted
     names = {name for timeline in run.timelines for name in timeline.windows.names}
@@ -549,6 +551,14 @@ class Replay:
             absent_share=self._shares["absent_ranks"],
             host_share=self._shares["host"],
         )
+
+
+def replay_of(run: Run) -> Replay:
+    """Return a run prepared for what-ifs; it is prepared once, and keeps its graph as it keeps a cached property."""
+    replay: Replay | None = vars(run).get("replay")
+    if replay is None:
+        replay = vars(run)["replay"] = Replay(run)
+    return replay
 
 
 def _moved(run_gain_ns: int, longer_ns: int, interference: Interference | None) -> list[str]:

@@ -6,7 +6,7 @@ A run's figures do not need memory events, so that its files are read again for 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -32,18 +32,26 @@ from dptrace.analysis.memory.usage import (
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import DptraceError
-from dptrace.timeline.host_calls import Result, SecondPass
-from dptrace.timeline.model import Phase, Timeline
+from dptrace.run.run import Run
+from dptrace.run.tables import frame
+from dptrace.timeline.model import Phase
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
+    "BLOCK_COLUMNS",
+    "CALL_COLUMNS",
     "NO_MEMORY",
+    "USAGE_COLUMNS",
     "DeviceReport",
-    "MemorySource",
     "block_rows",
     "call_rows",
     "device_reports",
-    "memory_dicts",
+    "figures_with_memory",
     "memory_notes",
+    "memory_over_time",
+    "memory_peaks",
     "memory_uses",
     "peak_rows",
     "unallocated_bytes",
@@ -57,29 +65,11 @@ NO_MEMORY = (
 _MOST_BLOCKS = 20
 """Blocks, operators and modules that JSON lists for each device."""
 BY = ("kind", "operator", "module")
-
-
-class MemorySource(Protocol):
-    """What a run needs for its memory to be read."""
-
-    @property
-    def path(self) -> str:
-        """The path as the user gave it."""
-
-    @property
-    def figures_only(self) -> bool:
-        """Whether its files can't be read again."""
-
-    @property
-    def timelines(self) -> tuple[Timeline, ...]:
-        """The timeline of each GPU."""
-
-    @property
-    def selected_from(self) -> tuple[Any, ...] | None:
-        """The run that this one is a part of, and how; None for a whole run."""
-
-    def read_again(self, timeline: Timeline, reading: SecondPass[Result]) -> Result | None:
-        """Return what the file of a timeline's rank holds beyond the figures."""
+_PEAK_COLUMNS = ("rank", "device", "step", "phase", "peak_bytes", "reserved_bytes")
+USAGE_COLUMNS = ("rank", "device", "name", "peak_bytes", "blocks", "allocated_bytes", "allocations")
+BLOCK_COLUMNS = ("rank", "device", "bytes", "kind", "operator", "module", "step", "phase", "born_ns")
+_TIME_COLUMNS = ("rank", "device", "time_ns", "bytes", "allocated_bytes", "reserved_bytes")
+CALL_COLUMNS = ("rank", "name", "count", "in_steps", "total_ns")
 
 
 class DeviceReport(msgspec.Struct, frozen=True):
@@ -112,7 +102,7 @@ class DeviceReport(msgspec.Struct, frozen=True):
         return [(self.name(one.key), one) for one in groups(self.device, keys, self.levels, self.peak)]
 
 
-def memory_uses(run: MemorySource) -> dict[int, MemoryUse]:
+def memory_uses(run: Run) -> dict[int, MemoryUse]:
     """Return the memory of each rank whose file can be read again.
 
     Raises:
@@ -125,7 +115,7 @@ def memory_uses(run: MemorySource) -> dict[int, MemoryUse]:
     return {rank: use for rank, use in found if use is not None}
 
 
-def device_reports(run: MemorySource) -> tuple[DeviceReport, ...]:
+def device_reports(run: Run) -> tuple[DeviceReport, ...]:
     """Return the devices of each rank, the GPUs first; without those that the selected steps do not touch."""
     reports = []
     for rank, use in memory_uses(run).items():
@@ -137,9 +127,9 @@ def device_reports(run: MemorySource) -> tuple[DeviceReport, ...]:
     return tuple(reports)
 
 
-def _selected(run: MemorySource, rank: int, use: MemoryUse) -> NDArray[np.bool_] | None:
+def _selected(run: Run, rank: int, use: MemoryUse) -> NDArray[np.bool_] | None:
     """Return which steps of a rank the run still has; None if it has all."""
-    whole: Any = run
+    whole = run
     while whole.selected_from is not None:
         whole = whole.selected_from[0]
     names, all_names = (
@@ -148,7 +138,7 @@ def _selected(run: MemorySource, rank: int, use: MemoryUse) -> NDArray[np.bool_]
     return None if names == all_names else np.array([name in names for name in use.steps], np.bool_)
 
 
-def memory_notes(run: MemorySource) -> list[str]:
+def memory_notes(run: Run) -> list[str]:
     """Return what limits the figures of memory, a sentence each."""
     uses = memory_uses(run)
     unread = sorted({timeline.rank for timeline in run.timelines} - uses.keys())
@@ -236,6 +226,25 @@ def _phase(number: int) -> str:
     return Phase(number).name.lower()
 
 
+def memory_peaks(run: Run) -> pd.DataFrame:
+    """Return the peak of each step and phase: a row per rank, device, step and phase."""
+    return frame(peak_rows(device_reports(run)), _PEAK_COLUMNS)
+
+
+def memory_over_time(run: Run) -> pd.DataFrame:
+    """Return the memory after each allocation and free: a row per event."""
+    import pandas as pd
+
+    parts = []
+    for report in device_reports(run):
+        chosen = report.levels[report.levels > 0] - 1
+        events = report.device.events
+        columns = (events.time_ns, events.bytes, events.allocated, events.reserved)
+        values = dict(zip(_TIME_COLUMNS[2:], (column[chosen] for column in columns), strict=True))
+        parts.append(pd.DataFrame({"rank": report.rank, "device": report.device.device, **values}))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(_TIME_COLUMNS))
+
+
 def call_rows(reports: tuple[DeviceReport, ...]) -> Iterator[dict[str, Any]]:
     """Yield how often each rank called the runtime's allocator in the selected steps, by the call's name."""
     for rank, report in {report.rank: report for report in reports}.items():
@@ -254,9 +263,11 @@ def call_rows(reports: tuple[DeviceReport, ...]) -> Iterator[dict[str, Any]]:
             }
 
 
-def memory_dicts(run: MemorySource) -> list[dict[str, Any]]:
-    """Return the memory of each rank and device as plain data, for JSON."""
-    return [_device_dict(report) for report in device_reports(run)]
+def figures_with_memory(run: Run, align: bool = True) -> dict[str, Any]:
+    """Return what :meth:`Run.to_dict` does, with the memory of each rank and device."""
+    figures = run.to_dict(align)
+    figures["notes"] += memory_notes(run)
+    return figures | {"memory": [_device_dict(report) for report in device_reports(run)]}
 
 
 def _device_dict(report: DeviceReport) -> dict[str, Any]:

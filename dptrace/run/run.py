@@ -1,28 +1,33 @@
-"""A run: the recorded ranks of one job, their figures, and their analysis across ranks."""
+"""A run: the recorded ranks of one job, their figures, and their analysis across ranks.
+
+What else is asked of a run is a function that takes it, in this room, in replay, comparison, viewers and others;
+:class:`dptrace.Run` has them as methods.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import Split
 from dptrace.errors import DptraceError
 from dptrace.run import tables
-from dptrace.run.kernels import KernelTables
-from dptrace.run.methods import MemoryTables, RenamedMethods, UtilizationTables, WhatIfs
 from dptrace.timeline.model import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
+    from typing_extensions import Self
 
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
-    from dptrace.api import Comparison, NotebookPage
+    from dptrace.analysis.findings.finding import Finding
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.select import KeptDevice
-    from dptrace.run.utilization import Workload
+    from dptrace.run.utilization import Utilization, Workload
     from dptrace.timeline.host_calls import Rereader, Result, SecondPass
 
 __all__ = ["SCHEMA", "Run"]
@@ -32,8 +37,8 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, repr=False)
-class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs):
-    """The recording of one job: a timeline per GPU, sorted by rank and device. :func:`dptrace.open` reads one."""
+class Run:
+    """The recording of one job: a timeline per GPU, sorted by rank and device."""
 
     path: str
     """The path as the user gave it."""
@@ -54,8 +59,8 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
     """Reads the files again, for :meth:`read_again`; None for a run built in memory."""
     workload: Workload | None = None
     """Parameters, tokens and peak that the user gives; None for those of run.json."""
-    gains: bool = False
-    """Whether findings say what a step would gain without them, as :meth:`with_gains` returns the run."""
+    gains: Callable[..., tuple[Finding, ...]] | None = field(default=None, compare=False)
+    """Computes what a step would gain without each finding of a run; None where findings do not say it."""
     selected_from: tuple[Run, tuple[KeptDevice, ...]] | None = field(default=None, compare=False)
     """The run that these ranks and steps are a part of; None for a whole run."""
 
@@ -81,7 +86,13 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
     @cached_property
     def cross_rank(self) -> CrossRankAnalysis:
         """The analysis across ranks: matched collectives, clocks, stragglers, findings."""
-        return self.gained(self.analyze_cross_rank())
+        across = self.analyze_cross_rank()
+        if self.gains is None or all(finding.gain is not None for finding in across.findings):
+            return across
+        # Findings on some of the steps are new. They are about this run, whose own analysis is not there yet.
+        plain = replace(self, gains=None)
+        vars(plain)["cross_rank"] = across
+        return msgspec.structs.replace(across, findings=self.gains(plain, across.findings))
 
     def analyze_cross_rank(self, align: bool = True) -> CrossRankAnalysis:
         """Compute :attr:`cross_rank`; without *align*, clocks that are off are not corrected."""
@@ -297,7 +308,7 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
             share (float): cost_ns as a share of the step, from 0 to 1.
             evidence (dict): where to look: step, rank, collective.
 
-        Of a run :meth:`with_gains`, also ``gain_ns`` and the other columns of a gain.
+        Of a run :meth:`dptrace.Run.with_gains`, also ``gain_ns`` and the other columns of a gain.
         """
         return tables.finding_frame(self.cross_rank.findings)
 
@@ -313,7 +324,7 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
 
     def select(
         self, ranks: str | int | Iterable[int] | None = None, steps: str | int | tuple[int, int] | None = None
-    ) -> Run:
+    ) -> Self:
         """Return the part of the run with these ranks and steps.
 
         Args:
@@ -340,38 +351,25 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
             run = run._part(tuple(all_steps(number, run.devices[number]) for number in numbers), notes)
         return run
 
-    def _part(self, kept: tuple[KeptDevice, ...], notes: tuple[str, ...]) -> Run:
+    def _part(self, kept: tuple[KeptDevice, ...], notes: tuple[str, ...]) -> Self:
         devices = tuple(part.device for part in kept)
         timelines = tuple(device.timeline for device in devices)
         return replace(self, timelines=timelines, devices=devices, notes=notes, selected_from=(self, kept))
 
-    def compare(self, after: Run) -> Comparison:
-        """Compare with a later run; see :func:`dptrace.compare`."""
-        from dptrace.api import compare
+    @cached_property
+    def efficiency(self) -> Utilization:
+        """FLOP/s, MFU, HFU, samples and tokens per second, over all steps and of each."""
+        from dptrace.run.utilization import utilization_of
 
-        return compare(self, after)
+        return utilization_of(self.devices, self.metadata, self.world_size, self.workload)
 
-    def show(self, view: str = "gantt", height: int | None = None) -> NotebookPage:
-        """Show the run in a notebook; see :func:`dptrace.show`."""
-        from dptrace.api import show
-
-        return show(self, view, height)
-
-    def hta(self, include_last_profiler_step: bool = False) -> Any:
-        """Return HTA's ``TraceAnalysis`` of the run's files; see :func:`dptrace.hta_analysis`."""
-        from dptrace.api import hta_analysis
-
-        return hta_analysis(self, include_last_profiler_step)
-
-    def to_dict(self, align: bool = True, memory: bool = False) -> dict[str, Any]:
+    def to_dict(self, align: bool = True) -> dict[str, Any]:
         """Return the figures as plain data, as ``dptrace analyze --json`` prints them.
 
         Args:
             align: correct clocks that are off before ranks are compared.
-            memory: add the memory of each rank and device, for which its file is read again.
         """
         from dptrace.run.mean_step import mean_step
-        from dptrace.run.memory import memory_dicts, memory_notes
 
         across = self.cross_rank if align else self.analyze_cross_rank(align=False)
         staged = any(len(timeline.actions) for timeline in self.timelines)
@@ -381,11 +379,10 @@ class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods, WhatIfs
             "world_size": self.world_size,
             "mean_step": None if (step := mean_step(across)) is None else step.to_dict(),
             "ranks": tables.rank_dicts(self.devices, across.exposed_waits, across.matches.groups, self.metadata),
-            "notes": [*self.notes, *across.notes, *(memory_notes(self) if memory else ())],
+            "notes": [*self.notes, *across.notes],
             **({"pipelines": tables.pipeline_dicts(self._pipelines(across), self.timelines)} if staged else {}),
-            **self.efficiency_dict(),
+            **({"utilization": self.efficiency.to_dict()} if self.efficiency.known else {}),
             **across.to_dict(),
-            **({"memory": memory_dicts(self)} if memory else {}),
         }
 
     def __repr__(self) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,26 +23,7 @@ from dptrace.model.gpu_peaks import (
 if TYPE_CHECKING:
     from dptrace.analysis.per_gpu.device import DeviceFigures
 
-__all__ = ["COLUMNS", "NO_WORKLOAD", "StepUtilization", "Utilization", "Workload", "utilization_of"]
-
-
-class _Run(Protocol):
-    """What the figures need of a run."""
-
-    @property
-    def devices(self) -> tuple[DeviceFigures, ...]: ...
-
-    @property
-    def metadata(self) -> dict[str, Any]: ...
-
-    @property
-    def world_size(self) -> int: ...
-
-    @property
-    def ranks(self) -> tuple[int, ...]: ...
-
-    @property
-    def on_cpu(self) -> bool: ...
+__all__ = ["COLUMNS", "StepUtilization", "Utilization", "Workload", "utilization_of"]
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -62,8 +43,6 @@ class Workload(msgspec.Struct, frozen=True):
             if (value := getattr(self, name)) is not None:
                 AMOUNT.check(value, "--params" if name == "parameters" else f"--{name.replace('_', '-')}")
 
-
-NO_WORKLOAD = Workload()
 
 COLUMNS = (
     "rank",
@@ -145,34 +124,46 @@ class Utilization(msgspec.Struct, frozen=True):
         }
 
 
-def utilization_of(run: _Run, workload: Workload = NO_WORKLOAD) -> Utilization:
-    """Return what the steps of a run compute.
+def utilization_of(
+    devices: Sequence[DeviceFigures],
+    metadata: Mapping[str, Any],
+    world_size: int,
+    workload: Workload | None = None,
+) -> Utilization:
+    """Return what the steps of a run compute; *metadata* is run.json.
 
     FLOPs come from *workload* (6 · parameters · tokens, divided among the ranks), else from run.json, for which dptrace
     counts those of one step. Batch and tokens come from *workload*, else from run.json's options ``batch_size`` and
     ``tokens_per_sample``. The peak comes from *workload*, else from the table of GPUs, for the type of most FLOPs.
     """
-    samples, tokens = _batch(run, workload)
-    flops = [_flops(run, device, workload, tokens) for device in run.devices]
+    workload = workload or Workload()
+    options = metadata.get("options")
+    options = options if isinstance(options, dict) else {}
+    samples, tokens = _batch(options, workload)
+    if workload.parameters and tokens:
+        ranks = max(world_size, len({device.timeline.rank for device in devices}), 1)
+        whole = transformer_flops(workload.parameters, tokens)
+        said = ModelFlops(whole / ranks, None, "6 · parameters · tokens"), _dtype_of(options)
+        flops: list[tuple[ModelFlops, str] | None] = [said] * len(devices)
+    else:
+        flops = [_recorded_flops(metadata, device.timeline.rank) for device in devices]
     dtype = next((found[1] for found in flops if found is not None), "")
-    peaks = [
-        _peak(device, found[1] if found else "", workload) for device, found in zip(run.devices, flops, strict=True)
-    ]
+    peaks = [_peak(device, found[1] if found else "", workload) for device, found in zip(devices, flops, strict=True)]
     steps = tuple(
         _step(device, k, found[0] if found else None, peak, samples, tokens)
-        for device, found, peak in zip(run.devices, flops, peaks, strict=True)
+        for device, found, peak in zip(devices, flops, peaks, strict=True)
         for k in range(len(device.split.names))
     )
     given = workload.peak_tflops is not None
-    named = next((device for device, peak in zip(run.devices, peaks, strict=True) if peak is not None), None)
+    named = next((device for device, peak in zip(devices, peaks, strict=True) if peak is not None), None)
     return Utilization(
         steps=steps,
         source=next((found[0].source for found in flops if found is not None), ""),
         dtype="" if given else dtype,
         gpu="" if given or named is None else _gpu_name(named),
         peak_tflops=next((peak / 1e12 for peak in peaks if peak is not None), None),
-        note=_note(run, flops, peaks, dtype),
-        **_overall(steps, {(d.timeline.rank, d.timeline.device): p for d, p in zip(run.devices, peaks, strict=True)}),
+        note=_note(devices, flops, peaks, dtype),
+        **_overall(steps, {(d.timeline.rank, d.timeline.device): p for d, p in zip(devices, peaks, strict=True)}),
     )
 
 
@@ -182,43 +173,29 @@ def _number(value: object) -> float | None:
     return float(value) if good else None  # type: ignore[arg-type]
 
 
-def _batch(run: _Run, workload: Workload) -> tuple[float | None, float | None]:
+def _batch(options: Mapping[str, Any], workload: Workload) -> tuple[float | None, float | None]:
     """Return samples and tokens of a step, over all ranks."""
-    options = run.metadata.get("options")
-    options = options if isinstance(options, dict) else {}
     samples = workload.samples or _number(options.get("batch_size"))
     each = _number(options.get("tokens_per_sample"))
     return samples, workload.tokens or (samples * each if samples and each else None)
 
 
-def _flops(run: _Run, device: DeviceFigures, workload: Workload, tokens: float | None) -> tuple[ModelFlops, str] | None:
-    """Return the FLOPs of one step of a rank, and the type of most of them."""
-    ranks = max(run.world_size, len(run.ranks), 1)
-    if workload.parameters and tokens:
-        whole = transformer_flops(workload.parameters, tokens)
-        return ModelFlops(whole / ranks, None, "6 · parameters · tokens"), _dtype_of_options(run)
-    counted = _recorded(run, device.timeline.rank)
-    model, hardware = _number(counted.get("model")), _number(counted.get("hardware"))
-    if model is None:
-        return None
-    return ModelFlops(model, hardware, "counted in a step of the warm-up"), str(counted.get("dtype", ""))
-
-
-def _recorded(run: _Run, rank: int) -> dict[str, Any]:
-    ranks = run.metadata.get("ranks")
-    for entry in ranks if isinstance(ranks, list) else ():
-        if isinstance(entry, dict) and entry.get("rank") == rank and isinstance(entry.get("flops"), dict):
-            return dict(entry["flops"])
-    return {}
+def _recorded_flops(metadata: Mapping[str, Any], rank: int) -> tuple[ModelFlops, str] | None:
+    """Return the FLOPs of one step of a rank as dptrace counted them, and the type of most of them."""
+    entries = metadata.get("ranks")
+    for entry in entries if isinstance(entries, list) else ():
+        counted = entry.get("flops") if isinstance(entry, dict) and entry.get("rank") == rank else None
+        if isinstance(counted, dict) and (model := _number(counted.get("model"))) is not None:
+            hardware = _number(counted.get("hardware"))
+            return ModelFlops(model, hardware, "counted in a step of the warm-up"), str(counted.get("dtype", ""))
+    return None
 
 
 _SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 
 
-def _dtype_of_options(run: _Run) -> str:
+def _dtype_of(options: Mapping[str, Any]) -> str:
     """Return the type that the options name, also that of mixed precision; bf16 where they name none."""
-    options = run.metadata.get("options")
-    options = options if isinstance(options, dict) else {}
     amp, dtype = str(options.get("amp") or ""), str(options.get("dtype") or "")
     return _SHORT.get(amp) or (amp if amp in _SHORT.values() else "") or _SHORT.get(dtype, "bf16")
 
@@ -290,11 +267,14 @@ def _times(rate: float | None, wall: int) -> float | None:
     return None if rate is None else rate * wall
 
 
-def _note(run: _Run, flops: Sequence[object | None], peaks: Sequence[float | None], dtype: str) -> str:
+def _note(
+    devices: Sequence[DeviceFigures], flops: Sequence[object | None], peaks: Sequence[float | None], dtype: str
+) -> str:
     """Return why there is no MFU, and what to do."""
-    if run.on_cpu or all(found is None for found in flops) or all(peak is not None for peak in peaks):
+    on_cpu = all(device.timeline.on_cpu for device in devices)
+    if on_cpu or all(found is None for found in flops) or all(peak is not None for peak in peaks):
         return ""
-    lacking = next(device.timeline for device, peak in zip(run.devices, peaks, strict=True) if peak is None)
+    lacking = next(device.timeline for device, peak in zip(devices, peaks, strict=True) if peak is None)
     row = gpu_peak(lacking.gpu or GpuProperties(lacking.device_name))
     if row is not None:
         return f"The peak of {row.name} for {dtype} is not known: give it with --peak-tflops."

@@ -29,6 +29,7 @@ def hierarchical() -> Any:
     groups = tuple(SimpleNamespace(name=name, ranks=ranks) for name, ranks in inside + across)
     return SimpleNamespace(
         devices=(),
+        efficiency=SimpleNamespace(steps=[SimpleNamespace(model_flops=6e12)], peak_tflops=10.0),
         metadata={"parameters": 1000, "model": "medium"},
         steps=lambda: steps,
         collectives=lambda: matched.assign(group_size=2),
@@ -37,10 +38,8 @@ def hierarchical() -> Any:
     )
 
 
-def test_each_kind_of_group_is_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_group_is_a_link() -> None:
     """Within a node a rank sends half of 8 MB in 1 ms, across nodes 2 MB in 10 ms; each has its own ridge."""
-    known = SimpleNamespace(steps=[SimpleNamespace(model_flops=6e12)], peak_tflops=10.0)
-    monkeypatch.setattr("dptrace.run.utilization.utilization_of", lambda run: known)
     step = MeasuredStep(ranks=4, compute_s=0.9, communication_s=0.011, exposed_s=0.01, rest_s=0.0, samples=64)
     point = roofline_point(cast(Run, hierarchical()), step)
     assert point is not None

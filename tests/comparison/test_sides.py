@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from msgspec.structs import force_setattr, replace
 
+from dptrace import Run
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
 from dptrace.comparison.compare import Comparison, compare
 from dptrace.comparison.sides import (
@@ -28,7 +29,6 @@ from dptrace.comparison.sides import (
 from dptrace.comparison.summary import shared_notes
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.open import open_run
-from dptrace.run.run import Run
 from dptrace.timeline.model import COLUMNS, Phase, Timeline, Windows
 from dptrace.timeline.steps import select_steps
 from tests.support.builders import TimelineBuilder

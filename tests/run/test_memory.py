@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import dptrace
+from dptrace import Run
 from dptrace.errors import DptraceError
-from dptrace.run.memory import NO_MEMORY, device_reports, memory_dicts, memory_notes, unallocated_bytes
-from dptrace.run.run import Run
+from dptrace.run.memory import NO_MEMORY, device_reports, memory_notes, unallocated_bytes
 from tests.support.kineto_files import KinetoFile
 from tests.support.memory_files import GOLDEN, memory_run, training_file
 
@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> Run:
 
 def test_each_rank_has_its_peak_and_what_was_alive_then(run: Run) -> None:
     """The step's gradients, its activation and the optimizer state, on top of what was there before."""
-    [first, second] = memory_dicts(run)
+    [first, second] = run.to_dict(memory=True)["memory"]
 
     assert (0, 1) == (first["rank"], second["rank"])
     assert (1340, 4096, "ProfilerStep#1", "backward") == tuple(
@@ -73,7 +73,7 @@ def test_a_run_without_memory_events_says_how_to_record_them(tmp_path: Path) -> 
     run = dptrace.open(tmp_path / "a.json")
 
     assert [NO_MEMORY] == memory_notes(run)
-    assert [] == memory_dicts(run)
+    assert [] == run.to_dict(memory=True)["memory"]
 
 
 def test_what_limits_the_figures_is_noted(tmp_path: Path) -> None:
@@ -99,4 +99,4 @@ def test_a_file_that_has_gone_is_noted(tmp_path: Path) -> None:
 def test_figures_only_has_no_memory() -> None:
     """The message says what to do."""
     with pytest.raises(DptraceError, match="figures_only"):
-        memory_dicts(dptrace.open(GOLDEN, figures_only=True))
+        dptrace.open(GOLDEN, figures_only=True).to_dict(memory=True)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dptrace.core.gpu import GpuProperties
 from dptrace.run.run import Run
-from dptrace.run.utilization import COLUMNS, Workload, utilization_of
+from dptrace.run.utilization import COLUMNS, Utilization, Workload, utilization_of
 from tests.support.builders import two_rank_timelines
 
 STEP_NS = 100_000
@@ -23,11 +23,15 @@ def job(flops: Any, gpu: GpuProperties | None = H100, **options: Any) -> Run:
     return Run("job", timelines, {"ranks": ranks, "options": options}, world_size=2)
 
 
+def computed(run: Run, workload: Workload | None = None) -> Utilization:
+    return utilization_of(run.devices, run.metadata, run.world_size, workload)
+
+
 def test_mfu_is_model_flops_over_time_and_peak() -> None:
     """49.47 GFLOP in 100 µs are 494.7 TFLOP/s, half of an H100's 989.4; HFU counts what was recomputed."""
     flops = {"model": 49_470_000_000, "hardware": 59_364_000_000, "dtype": "bf16"}
 
-    found = utilization_of(job(flops, batch_size=32, tokens_per_sample=1024))
+    found = computed(job(flops, batch_size=32, tokens_per_sample=1024))
 
     assert pytest.approx((0.5, 0.6, 494.7)) == (found.mfu, found.hfu, found.tflops)
     assert pytest.approx((32 / 1e-4, 32 * 1024 / 1e-4)) == (found.samples_per_s, found.tokens_per_s)
@@ -40,15 +44,15 @@ def test_mfu_is_model_flops_over_time_and_peak() -> None:
 
 def test_a_timed_step_has_its_own_rate() -> None:
     """The same FLOPs in half the time that the recorded step took."""
-    found = utilization_of(job({"model": 49_470_000_000, "hardware": 49_470_000_000, "dtype": "bf16"}))
+    found = computed(job({"model": 49_470_000_000, "hardware": 49_470_000_000, "dtype": "bf16"}))
 
     assert pytest.approx((989.4, 1.0)) == found.of_wall(5e-5)
-    assert (None, None) == utilization_of(job(None)).of_wall(1.0)
+    assert (None, None) == computed(job(None)).of_wall(1.0)
 
 
 def test_parameters_and_tokens_stand_in_for_a_count() -> None:
     """6 · 1e6 · 8,000 FLOPs are shared by two ranks: 24 GFLOP each in 100 µs, without HFU."""
-    found = utilization_of(job(None), Workload(parameters=1e6, tokens=8000, peak_tflops=480))
+    found = computed(job(None), Workload(parameters=1e6, tokens=8000, peak_tflops=480))
 
     assert pytest.approx((240.0, 0.5)) == (found.tflops, found.mfu)
     assert (None, "", 480) == (found.hfu, found.gpu, found.peak_tflops)
@@ -56,7 +60,7 @@ def test_parameters_and_tokens_stand_in_for_a_count() -> None:
 
 def test_an_unknown_gpu_has_rates_but_no_mfu() -> None:
     """The note says which option helps."""
-    found = utilization_of(job({"model": 1e9, "hardware": 1e9, "dtype": "bf16"}, GpuProperties("NVIDIA H20", 78)))
+    found = computed(job({"model": 1e9, "hardware": 1e9, "dtype": "bf16"}, GpuProperties("NVIDIA H20", 78)))
 
     assert (None, 10.0) == (found.mfu, found.tflops)
     assert "--peak-tflops" in found.note
@@ -66,7 +70,7 @@ def test_a_type_without_a_peak_says_so() -> None:
     """A V100 has none for bf16."""
     flops = {"model": 1e9, "hardware": 1e9, "dtype": "bf16"}
 
-    found = utilization_of(job(flops, GpuProperties("Tesla V100-SXM2-16GB", 80)))
+    found = computed(job(flops, GpuProperties("Tesla V100-SXM2-16GB", 80)))
 
     assert found.mfu is None
     assert "V100 SXM2" in found.note
@@ -76,7 +80,7 @@ def test_a_type_without_a_peak_says_so() -> None:
 @pytest.mark.parametrize("flops", [None, {}, [], "many", {"model": "many"}, {"model": -1}, {"model": float("nan")}])
 def test_without_a_count_there_are_no_figures(flops: Any) -> None:
     """Whatever stands in run.json, nothing is guessed and nothing fails."""
-    found = utilization_of(job(flops))
+    found = computed(job(flops))
 
     assert (False, "", "") == (found.known, found.source, found.note)
     assert {None} == {step.mfu for step in found.steps}
@@ -87,7 +91,7 @@ def test_a_rank_without_a_count_leaves_the_whole_unknown() -> None:
     run = job({"model": 1e9, "hardware": 1e9, "dtype": "bf16"})
     run.metadata["ranks"][1]["flops"] = None
 
-    found = utilization_of(run)
+    found = computed(run)
 
     assert (None, None) == (found.mfu, found.tflops)
     assert [10.0, 10.0, None, None] == [step.tflops for step in found.steps]

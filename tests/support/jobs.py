@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from dptrace.run.run import Run
+from dptrace import Run
 from dptrace.timeline.model import Collective, Phase, Timeline
 from tests.support.builders import TimelineBuilder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dptrace.run.run import Run
+from dptrace import Run
 from dptrace.timeline.model import Collective, Kind, Phase, Timeline, Windows
 
 __all__ = ["training_run", "training_timeline"]

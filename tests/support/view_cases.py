@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
-from dptrace.run.run import Run
+from dptrace import Run
 from dptrace.timeline.model import Collective, Phase, Timeline, Windows
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis
 from tests.support.builders import TimelineBuilder, two_rank_timelines

@@ -71,10 +71,10 @@ def gains_wanted(gains: bool | None, paths: Sequence[str]) -> bool:
 
 def with_gains(run: Run, verbosity: str = NORMAL) -> Run:
     """Return the run whose findings say what a step would gain without each."""
-    from dptrace.replay.gains import with_gains as gained
+    from dptrace.replay import gains
 
     with progress("Replaying", verbosity) as show:
-        return gained(run, lambda fraction: show(fraction, ""))
+        return gains.with_gains(run, lambda fraction: show(fraction, ""))
 
 
 # The two sides of ``dptrace diff``: A and B, or several recordings each with --before and --after.

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import dptrace
+from dptrace import Run
 from dptrace.analysis.cross_rank.pipeline_bubble import bubble_formula
-from dptrace.run.run import Run
 from dptrace.timeline.model import Action, Actions, Collective, Timeline
 from tests.support.builders import TimelineBuilder
 from tests.support.forking import run_python

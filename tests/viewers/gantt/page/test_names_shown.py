@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import dptrace
-from dptrace.run.run import Run
+from dptrace import Run
 from dptrace.timeline.model import Collective
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.page import document as gantt
