@@ -31,7 +31,7 @@ Examples:
   dptrace predict --params 7e9 --gpus 8 --gpu h100 --link nvlink4 --strategy ddp
   dptrace predict --params 70B --gpus 64 --seq 4096 --batch 512    # each strategy: what fits, is fastest
   dptrace predict --params 70B --gpus 64 --strategy 3d --tp 8 --pp 2 --json
-  dptrace predict --params 7e9 --gpus 64 -o plan.html              # a page with sliders that recompute it
+  dptrace predict --params 7e9 --gpus 64 -o plan.html              # a page with charts and tables
   dptrace predict --bytes 208MB --gpus 4 --link 5us:25GB/s         # one message, by each collective
   dptrace predict runs/ddp                                         # a recording, on 1 to 1,024 ranks
   dptrace predict runs/ddp -o roofline.html                        # its steps on the communication roofline
@@ -81,7 +81,7 @@ def command(
             raise UsageError(f"--gamma {gamma:g}: is for one message; add --bytes.")
         from dptrace.model.planning.predict_report import predict_report
 
-        content = predict_report(plan_of(described, links), tokens, live=to.form == "html")
+        content = predict_report(plan_of(described, links), tokens)
     to.write(
         Answer(
             lambda console: (_print_recorded if "recorded" in content else _print)(content, console),

@@ -1,14 +1,12 @@
-"""A prediction as one page: sliders that compute it again, charts and tables."""
+"""A prediction, advice, or the cost of a message as one page: the answer, charts and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from jinja2.utils import htmlsafe_json_dumps
-
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.page import Markup, Section, bundle, chart_plots, live_charts, section_page, sections, static
+from dptrace.viewers.base.page import Markup, Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.planning.charts import (
     memory_chart,
     message_chart,
@@ -32,7 +30,7 @@ __all__ = ["advise_document", "message_document", "predict_document", "recorded_
 
 
 def predict_document(content: Mapping[str, Any]) -> str:
-    """Draw a prediction, the contents of ``dptrace predict --json`` with its ``live`` figures, as one HTML page."""
+    """Draw a prediction, the contents of ``dptrace predict --json``, as one HTML page."""
     charts = {"strategies": strategies_chart(content), "scaling": scaling_chart(content)}
     if content["roofline"]:
         charts["roofline"] = plan_roofline_chart(content)
@@ -46,22 +44,11 @@ def predict_document(content: Mapping[str, Any]) -> str:
     answer = Markup('<section class="part">{}</section>').format(
         Markup("").join(Markup("<p>{}</p>").format(fact) for fact in facts[1:])
     )
-    body = Markup("<style>{}</style>").format(Markup(static("planning", "plan_page.css"))) + answer + _sliders(content)
-    return section_page(head, body + sections(parts), chart_plots(charts), bundle("planning", "plan_page.js"))
+    return section_page(head, answer + sections(parts), chart_plots(charts))
 
 
 def _tables(content: Mapping[str, Any]) -> Any:
     return enumerate(predict_tables(content))
-
-
-def _sliders(content: Mapping[str, Any]) -> Markup:
-    """Return the place of the sliders, and the numbers that they compute with."""
-    island = htmlsafe_json_dumps({"plan": content["live"], "layout": content["layout"]})
-    return Markup(
-        '<section class="part"><h2>Try other values</h2><p class="note">{} computed again as you move a slider, with '
-        'the formulas of dptrace predict.</p><div id="sliders"></div></section>'
-        '<script type="application/json" id="plan-data">{}</script>'
-    ).format(content["layout"], island)
 
 
 # Advice on a described training as one page: the answer, charts of steps and memory, and the tables.

@@ -25,78 +25,10 @@ from dptrace.model.training.communication import (
     sent_by_level,
 )
 from dptrace.model.training.layout import Layout
-from dptrace.model.training.memory import PRECISIONS
 from dptrace.model.training.plan import Plan
-from dptrace.model.training.shape import forward_flops, hardware_flops, model_flops
 from dptrace.model.training.step import StepPrediction, Traffic, predict_step, targets
 
-__all__ = ["GPU_COUNTS", "best_plan", "choices", "live_figures", "predict_report", "ranked_choices", "sharded_notes"]
-
-
-# What a page needs to compute a predicted step again with other values: viewers/planning/static/plan_model.js.
-
-
-def live_figures(plan: Plan) -> dict[str, Any]:
-    """Return a plan as numbers: what a micro-batch computes, each collective, and how it scales with the GPUs."""
-    step, layout = predict_step(plan), plan.layout
-    samples = plan.micro_batch * layout.data
-    model_parallel = layout.tensor * layout.stages
-    gpus = layout.data * model_parallel
-    return {
-        "gpus": gpus,
-        "model_parallel": model_parallel,
-        "least_data": plan.layout.shards if layout.strategy == "hsdp" else layout.expert,
-        "micro_batches": plan.micro_batches,
-        "micro_batch": plan.micro_batch,
-        "sequence": plan.shape.sequence,
-        "stages": layout.stages,
-        "bubble_parts": _bubble_parts(plan),
-        "share": step.share,
-        "peak_flops": plan.gpu.peak(PRECISIONS[plan.precision].compute),
-        "flops": hardware_flops(plan.shape, samples, plan.recompute, plan.recomputed_share) * plan.balance / gpus,
-        "forward_flops": forward_flops(plan.shape) * samples * plan.shape.sequence * plan.balance / gpus,
-        "model_flops": model_flops(plan.shape, samples) / gpus,
-        "optimizer": _optimizer(plan, step),
-        "gpus_per_node": plan.network.gpus_per_node,
-        "within": {"alpha_s": plan.network.within.alpha_s, "bytes_per_s": plan.network.within.bytes_per_s},
-        "between": {"alpha_s": plan.network.between.alpha_s, "bytes_per_s": plan.network.between.bytes_per_s},
-        "traffic": [*_traffic(plan, step)],
-    }
-
-
-def _bubble_parts(plan: Plan) -> float:
-    """Return the parts of equal length into which a schedule divides a micro-batch; the bubble has p-1 of them."""
-    virtual = plan.layout.virtual_stages
-    return {"interleaved": float(virtual), "zero-bubble": 3.0 * virtual}.get(plan.layout.schedule, 1.0)
-
-
-def _optimizer(plan: Plan, step: StepPrediction) -> dict[str, float]:
-    """Return the optimizer's time, and what of it is divided among the data-parallel GPUs."""
-    sharded = plan.layout.zero > 0 and plan.layout.strategy != "hsdp"
-    return {"fixed_s": 0.0 if sharded else step.optimizer_s, "shared_s": step.optimizer_s * plan.layout.data * sharded}
-
-
-def _traffic(plan: Plan, step: StepPrediction) -> list[dict[str, Any]]:
-    layout, data = plan.layout, plan.layout.data
-    rows = []
-    for one in step.traffic:
-        fixed = (one.hides == "" and one.what != "updated parameters") or (
-            layout.strategy == "hsdp" and one.stride == layout.tensor
-        )
-        rows.append(
-            {
-                "what": one.what,
-                "kind": one.kind,
-                "bytes": one.bytes,
-                "calls": one.calls / plan.micro_batches if one.every_micro_batch else one.calls,
-                "every_micro_batch": one.every_micro_batch,
-                "ranks": one.ranks,
-                "divisor": 0 if fixed else data // one.ranks,
-                "stride": one.stride,
-                "hides": one.hides,
-            }
-        )
-    return rows
+__all__ = ["GPU_COUNTS", "best_plan", "choices", "predict_report", "ranked_choices", "sharded_notes"]
 
 
 # Efficiency from 1 to 1,024 GPUs, with a fixed batch for each GPU and with a fixed batch for all of them.
@@ -248,12 +180,11 @@ _DAY_S = 86_400
 _TOKENS = Number(1, 1e18)
 
 
-def predict_report(description: Description, tokens: float | None = None, live: bool = False) -> dict[str, Any]:
+def predict_report(description: Description, tokens: float | None = None) -> dict[str, Any]:
     """Predict the step of a training by its strategy; without one, compare all and take the best.
 
     Args:
         tokens: to train on, for the days that it takes.
-        live: add what a page needs to compute it again.
 
     Raises:
         UsageError: the description is incomplete, or its numbers do not divide.
@@ -291,7 +222,6 @@ def predict_report(description: Description, tokens: float | None = None, live: 
             *_assumed(plan, best.step, description),
             *_compared(description, len(compared)),
         ],
-        **({"live": live_figures(plan)} if live else {}),
     }
     rounded: dict[str, Any] = whole_bytes(content)
     return rounded
