@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.plan_options import chart_of, page_of, plan_of, plan_options
+from dptrace.commands.plan_options import chart_of, page_of, plan_of, plan_options, refuse_description
 from dptrace.commands.shared.answer import Answer, Destination, answer_options
 from dptrace.commands.shared.options import (
     Selection,
-    given_options,
     reading_options,
     selection_options,
     verbosity_options,
@@ -64,7 +63,7 @@ def command(
     if run is not None:
         if to.form in ("html", "svg", "png"):
             raise UsageError(f"{to.output}: the advice on a recording is tables; name the file .txt, .md or .json.")
-        content = _recorded(run, {*described, "links"}, selection, read_options, verbosity)
+        content = _recorded(run, selection, read_options, verbosity)
     else:
         from dptrace.model.planning.advice_report import advice_report
 
@@ -80,11 +79,8 @@ def command(
     print_notes(content["assumptions"])
 
 
-def _recorded(
-    run: str, described: set[str], selection: Selection, read_options: ReadOptions, verbosity: str
-) -> dict[str, Any]:
-    if extra := sorted(given_options() & described):
-        raise UsageError(f"--{extra[0].replace('_', '-')} describes a training; a recording describes itself.")
+def _recorded(run: str, selection: Selection, read_options: ReadOptions, verbosity: str) -> dict[str, Any]:
+    refuse_description()
     from dptrace.commands.shared.output import progress
     from dptrace.commands.shared.reading import open_with_progress
     from dptrace.replay.advice import recorded_advice

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.plan_options import description_of, memory_options
+from dptrace.commands.plan_options import description_of, memory_options, refuse_description
 from dptrace.commands.shared.answer import Answer, Destination, answer_options
 from dptrace.commands.shared.options import given_options, quiet_option
 from dptrace.commands.shared.output import print_notes
-from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +27,6 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("run", metavar="[RUN]", required=False, type=click.Path())
 @memory_options
-@click.option("--cpu-offload", is_flag=True, help="Shards and optimizer are in the CPU's memory (fsdp, hsdp, zero3).")
 @answer_options()
 @quiet_option
 def command(run: str | None, to: Destination, verbosity: str, **described: Any) -> None:
@@ -41,8 +39,7 @@ def command(run: str | None, to: Destination, verbosity: str, **described: Any) 
     if run is not None:
         from dptrace.commands.recorded_plan import recorded_memory
 
-        if extra := sorted(given_options() & set(described) - {"gpu", "gpu_memory"}):
-            raise UsageError(f"--{extra[0].replace('_', '-')} describes a training; a recording describes itself.")
+        refuse_description(but=("gpu", "gpu_memory"))
         content = recorded_memory(run, described["gpu"] if "gpu" in given_options() else None, described["gpu_memory"])
     else:
         from dptrace.model.planning.memory_report import memory_report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,116 +10,66 @@ import click
 
 from dptrace.commands.shared.numbers import Amount, NumberType, Whole
 from dptrace.commands.shared.options import Toggle, given_options, group
+from dptrace.core.numbers import Number
 from dptrace.errors import DptraceError, UsageError
+from dptrace.model.planning.describe import OPTIONS, Description, Option
 
 if TYPE_CHECKING:
-    from dptrace.model.planning.describe import Description
     from dptrace.viewers.base.marks import Drawing
 
-__all__ = ["chart_of", "description_of", "memory_options", "page_of", "plan_of", "plan_options", "predict_message"]
+__all__ = [
+    "chart_of",
+    "description_of",
+    "memory_options",
+    "page_of",
+    "plan_of",
+    "plan_options",
+    "predict_message",
+    "refuse_description",
+]
 
 
-_COUNT = Whole()  # dptrace.model.planning.describe knows the limits
-_GPU = "v100, a100-40, a100, h100, h200, b200, l40s, mi300x … [h100]"
-_LINK = "Links within and between nodes: names, or 5us:12.5GB/s. [nvlink4,ib-ndr]"
-_SHARDS = "GPUs that share a copy of the parameters."
-_STRATEGY = "ddp, zero1, zero2, zero3, fsdp, hsdp, tp, pp, ep or 3d."
+def _option(name: str, option: Option, default: Any) -> Any:
+    """Return the option that sets a part of a description; dptrace.model.planning.describe declares and checks it."""
+    flag, takes = f"--{name.replace('_', '-')}", option.takes
+    text = option.help.format(", ".join(takes)) if isinstance(takes, tuple) else option.help
+    if default is not None and default is not False and "[" not in text:
+        text += f" [{default}]"
+    if takes is None and not isinstance(default, str):
+        if default is None:
+            return click.option(f"{flag}/--no{flag[1:]}", cls=Toggle, default=None, help=text)
+        return click.option(flag, is_flag=True, help=text)
+    kind: click.ParamType[Any] | None = click.Choice(takes) if isinstance(takes, tuple) else None
+    if isinstance(takes, Number):  # the limits are checked with the description, in Python too
+        kind = Whole() if takes.whole else NumberType() if takes.most == 1 else Amount()
+    return click.option(flag, type=kind, default=default, metavar=option.metavar, help=text)
 
-model_options = group(
-    click.option("--params", type=Amount(), metavar="N", help="Parameters of the model: 7e9 or 7B."),
-    click.option("--layers", type=_COUNT, metavar="N", help="Layers of the decoder. [by --params]"),
-    click.option("--hidden", type=_COUNT, metavar="N", help="Width of the model. [by --params]"),
-    click.option("--heads", type=_COUNT, metavar="N", help="Heads of the attention. [128 wide each]"),
-    click.option("--kv-heads", type=_COUNT, metavar="N", help="Heads of keys and values. [--heads]"),
-    click.option("--mlp", type=_COUNT, metavar="N", help="Width inside the MLP. [4 × hidden; llama: 8/3]"),
-    click.option("--vocab", type=_COUNT, metavar="N", help="Size of the vocabulary. [51200; llama: 32000]"),
-    click.option("--seq", type=_COUNT, default=2048, show_default=True, metavar="N", help="Tokens in a sample."),
-    click.option(
-        "--family",
-        default="gpt",
-        show_default=True,
-        type=click.Choice(["gpt", "llama"]),
-        help="llama: gated MLP, no biases, no dropout.",
-    ),
-    click.option("--experts", type=_COUNT, default=1, metavar="N", help="MLPs in each layer, for --strategy ep. [1]"),
-    click.option("--top-k", type=_COUNT, default=2, metavar="N", help="Experts of a token. [2]"),
-)
-"""The model."""
 
-training_options = group(
-    click.option(
-        "--precision",
-        default="bf16",
-        type=click.Choice(["bf16", "fp16", "fp8", "amp", "bf16-pure", "fp32", "tf32"]),
-        metavar="NAME",
-        help="Number types: bf16, fp16, fp8, amp, bf16-pure, fp32 or tf32. [bf16]",
-    ),
-    click.option(
-        "--optimizer",
-        default="adam",
-        type=click.Choice(["adam", "adamw", "adam-8bit", "lion", "momentum", "sgd"]),
-        metavar="NAME",
-        help="adam, adamw, adam-8bit, lion, momentum or sgd. [adam]",
-    ),
-    click.option(
-        "--master-weights/--no-master-weights", cls=Toggle, default=None, help="A float32 copy. [by --precision]"
-    ),
-    click.option("--gradient-bytes", type=_COUNT, metavar="N", help="Bytes of a gradient. [by --precision]"),
-    click.option("--batch", type=_COUNT, metavar="N", help="Samples in a step, over all GPUs. [8 for each GPU]"),
-    click.option("--micro-batch", type=_COUNT, metavar="N", help="Samples that a GPU computes at once."),
-    click.option(
-        "--recompute",
-        type=click.Choice(["none", "selective", "full"]),
-        metavar="NAME",
-        help="Activations that backward computes again: none, selective or full.",
-    ),
-    click.option(
-        "--recompute-every", type=_COUNT, default=1, metavar="N", help="Recompute those of every N-th layer only. [1]"
-    ),
-    click.option(
-        "--attention",
-        default="standard",
-        show_default=True,
-        type=click.Choice(["standard", "flash"]),
-        help="flash keeps no table of scores.",
-    ),
-    click.option("--dropout/--no-dropout", cls=Toggle, default=None, help="Keep dropout's masks. [with --family gpt]"),
-)
-"""The training."""
-
-_cluster_options = group(
-    click.option("--gpus", type=_COUNT, default=8, show_default=True, metavar="N", help="GPUs."),
-    click.option("--gpu", default="h100", metavar="NAME", help=_GPU),
-    click.option("--gpu-memory", type=Amount(), metavar="BYTES", help="Memory of a GPU: 80GB. [by --gpu]"),
-    click.option("--gpus-per-node", type=_COUNT, default=8, show_default=True, metavar="N", help="GPUs of a node."),
-    click.option("--strategy", metavar="NAME", help=_STRATEGY),
-    click.option("--tp", type=_COUNT, metavar="N", help="GPUs that split each layer."),
-    click.option("--pp", type=_COUNT, metavar="N", help="Stages of the pipeline."),
-    click.option("--ep", type=_COUNT, metavar="N", help="GPUs that the experts are spread over."),
-    click.option("--zero", type=_COUNT, metavar="N", help="ZeRO stage. [by --strategy]"),
-    click.option("--shards", type=_COUNT, metavar="N", help=_SHARDS),
-    click.option(
-        "--schedule",
-        default="1f1b",
-        type=click.Choice(["gpipe", "1f1b", "interleaved", "zero-bubble"]),
-        metavar="NAME",
-        help="Pipeline: gpipe, 1f1b, interleaved or zero-bubble. [1f1b]",
-    ),
-    click.option("--virtual-stages", type=_COUNT, default=2, metavar="N", help="Of each GPU, interleaved. [2]"),
-)
-"""GPUs, and how the training is spread over them."""
-
-memory_options = group(model_options, training_options, _cluster_options)
+_OPTIONS = [(_option(name, *declared), declared[0].timed) for name, declared in OPTIONS.items()]
+memory_options = group(*(option for option, timed in _OPTIONS if not timed))
 """What the memory of a training depends on."""
-_SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
 _LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
 plan_options = group(
-    memory_options,
-    click.option("--link", default="nvlink4,ib-ndr", metavar="A,B", help=_LINK),
-    click.option("--mfu", type=NumberType(), metavar="SHARE", help=_SHARE),
+    *(option for option, _ in _OPTIONS),
     click.option("--links", type=click.Path(path_type=Path), metavar="FILE", help=_LINKS),
 )
-"""The same, and what its time depends on."""
+"""What the time of a training depends on."""
+
+
+def refuse_description(but: Container[str] = ()) -> None:
+    """Refuse options that describe a training, next to a recording.
+
+    Args:
+        but: names of options that a recording takes, too.
+
+    Raises:
+        UsageError: one is on the command line.
+    """
+    described = {*OPTIONS, "links", "message_bytes", "gamma", "tokens"}
+    for name in sorted(given_options() & described):
+        if name not in but:
+            option = name.removeprefix("message_").replace("_", "-")
+            raise UsageError(f"--{option} describes a training; a recording describes itself.")
 
 
 def description_of(options: dict[str, Any]) -> Description:
@@ -128,10 +78,8 @@ def description_of(options: dict[str, Any]) -> Description:
     Raises:
         UsageError: an option has no meaning for what the others describe.
     """
-    from dptrace.model.planning.describe import Description
-
     _refuse_unused(options, given_options())
-    return Description(**{name: options.pop(name) for name in Description.__struct_fields__ if name in options})
+    return Description(**{name: options.pop(name) for name in OPTIONS if name in options})
 
 
 def plan_of(options: dict[str, Any], links: Path | None) -> Description:
@@ -145,7 +93,6 @@ def plan_of(options: dict[str, Any], links: Path | None) -> Description:
     description = description_of(options)
     if links is None:
         return description
-
     return with_measured_links(description, links)
 
 
@@ -224,7 +171,6 @@ def predict_message(options: dict[str, Any], links: Path | None, size: float, ga
         UsageError: an option describes a training, or there are fewer than two GPUs.
         DptraceError: the file of links has no fitted line.
     """
-    from dptrace.model.planning.describe import Description
     from dptrace.model.training.communication import Network, message_costs, nominal_network
 
     for name in sorted(given_options() - _USED - _OUTPUT):

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.plan_options import chart_of, page_of, plan_of, plan_options
+from dptrace.commands.plan_options import (
+    chart_of,
+    page_of,
+    plan_of,
+    plan_options,
+    predict_message,
+    refuse_description,
+)
 from dptrace.commands.shared.answer import Answer, Destination, answer_options
 from dptrace.commands.shared.numbers import Amount, NumberType
 from dptrace.commands.shared.options import (
     Selection,
-    given_options,
     reading_options,
     selection_options,
     verbosity_options,
@@ -38,7 +44,6 @@ Examples:
 """
 _BYTES = "Instead of a training, one message by every collective: 208MB (of 10⁶ bytes)."
 _GAMMA = "Picoseconds to add a byte, with --bytes. [0; of --links as measured]"
-_DESCRIBED = ("tokens", "links", "message_bytes", "gamma")
 
 
 @click.command(epilog=_EXAMPLES)
@@ -71,10 +76,8 @@ def command(
     assumptions are printed with it; docs/guides/plan.md compares predictions with published measurements.
     """
     if run is not None:
-        content = _recorded(run, {*described, *_DESCRIBED}, selection, read_options, verbosity)
+        content = _recorded(run, selection, read_options, verbosity)
     elif message_bytes is not None:
-        from dptrace.commands.plan_options import predict_message
-
         content = predict_message(described, links, message_bytes, gamma)
     else:
         if gamma is not None:
@@ -93,15 +96,11 @@ def command(
     print_notes(content.get("assumptions", ()))
 
 
-def _recorded(
-    run: str, described: set[str], selection: Selection, read_options: ReadOptions, verbosity: str
-) -> dict[str, Any]:
+def _recorded(run: str, selection: Selection, read_options: ReadOptions, verbosity: str) -> dict[str, Any]:
     from dptrace.commands.recorded_plan import predict_recording
     from dptrace.commands.shared.reading import open_with_progress
 
-    if extra := sorted(given_options() & described):
-        name = extra[0].removeprefix("message_").replace("_", "-")
-        raise UsageError(f"--{name} describes a training; a recording describes itself.")
+    refuse_description()
     read_options = replace(read_options, figures_only=selection.steps is None)
     return predict_recording(open_with_progress((run,), read_options, verbosity, selection), run)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
@@ -16,7 +17,7 @@ from dptrace.model.training.memory import OPTIMIZERS, PRECISIONS, RECOMPUTE
 from dptrace.model.training.plan import Plan, gpu_named
 from dptrace.model.training.shape import FAMILIES, ModelShape, assumed_shape, decoder_shape
 
-__all__ = ["Description"]
+__all__ = ["OPTIONS", "Description", "Option"]
 
 _SAMPLES_EACH = 8
 """Samples of each GPU in a step, unless the batch is given."""
@@ -25,58 +26,65 @@ _ALIKE, _DIFFERENT = 0.01, 0.25
 above the second they are of different models."""
 
 
-_NUMBERS = {
-    **dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "mlp", "vocab", "seq", "experts", "top_k"), COUNT),
-    **dict.fromkeys(("batch", "micro_batch", "recompute_every", "gpus_per_node", "virtual_stages"), COUNT),
-    **dict.fromkeys(("tp", "pp", "ep", "shards"), COUNT),
-    **dict.fromkeys(("params", "gpu_memory"), Number(1, 1e18)),
-    "gpus": Number(1, 1 << 20, whole=True),
-    "gradient_bytes": Number(1, 8, whole=True),
-    "zero": Number(0, 3, whole=True),
-    "mfu": Number(above=0, most=1),
-}
-"""What the numbers of a description may be."""
+class Option(msgspec.Struct, frozen=True):
+    """How a part of a description is given: as an option of the three verbs, and as a keyword in Python."""
+
+    help: str
+    """What --help says of it; a default that is not a value of its own stands in brackets."""
+    takes: Number | tuple[str, ...] | None = None
+    """The numbers or the names that it may be; None for texts that are read elsewhere, and for switches."""
+    metavar: str = "N"
+    timed: bool = False
+    """Whether only the time of a step depends on it, so that ``dptrace memory`` does not have it."""
+
+
+_SIZE, _NUMBER = Number(1, 1e18), Number(1, 8, whole=True)
+_LINK = "Links within and between nodes: names, or 5us:12.5GB/s."
+_SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a training; None where it is not given."""
+    """What is known of a training; None where it is not given.
 
-    params: float | None = None
-    layers: int | None = None
-    hidden: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    mlp: int | None = None
-    vocab: int | None = None
-    seq: int = 2048
-    family: str = "gpt"
-    experts: int = 1
-    top_k: int = 2
-    precision: str = "bf16"
-    optimizer: str = "adam"
-    master_weights: bool | None = None
-    gradient_bytes: int | None = None
-    batch: int | None = None
-    micro_batch: int | None = None
-    recompute: str | None = None
-    recompute_every: int = 1
-    cpu_offload: bool = False
-    attention: str = "standard"
-    dropout: bool | None = None
-    gpus: int = 8
-    gpu: str = "h100"
-    gpu_memory: float | None = None
-    gpus_per_node: int = 8
-    link: str = "nvlink4,ib-ndr"
-    strategy: str | None = None
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    zero: int | None = None
-    shards: int | None = None
-    schedule: str = "1f1b"
-    virtual_stages: int = 2
-    mfu: float | None = None
+    Each field is declared once, with its option: the verbs' options and checks, and :data:`OPTIONS`, follow.
+    """
+
+    params: Annotated[float | None, Option("Parameters of the model: 7e9 or 7B.", _SIZE)] = None
+    layers: Annotated[int | None, Option("Layers of the decoder. [by --params]", COUNT)] = None
+    hidden: Annotated[int | None, Option("Width of the model. [by --params]", COUNT)] = None
+    heads: Annotated[int | None, Option("Heads of the attention. [128 wide each]", COUNT)] = None
+    kv_heads: Annotated[int | None, Option("Heads of keys and values. [--heads]", COUNT)] = None
+    mlp: Annotated[int | None, Option("Width inside the MLP. [4 × hidden; llama: 8/3]", COUNT)] = None
+    vocab: Annotated[int | None, Option("Size of the vocabulary. [51200; llama: 32000]", COUNT)] = None
+    seq: Annotated[int, Option("Tokens in a sample.", COUNT)] = 2048
+    family: Annotated[str, Option("llama: gated MLP, no biases, no dropout.", FAMILIES, "NAME")] = "gpt"
+    experts: Annotated[int, Option("MLPs in each layer, for --strategy ep.", COUNT)] = 1
+    top_k: Annotated[int, Option("Experts of a token.", COUNT)] = 2
+    precision: Annotated[str, Option("Number types: {}.", tuple(PRECISIONS), "NAME")] = "bf16"
+    optimizer: Annotated[str, Option("{}.", tuple(OPTIMIZERS), "NAME")] = "adam"
+    master_weights: Annotated[bool | None, Option("A float32 copy. [by --precision]")] = None
+    gradient_bytes: Annotated[int | None, Option("Bytes of a gradient. [by --precision]", _NUMBER)] = None
+    batch: Annotated[int | None, Option("Samples in a step, over all GPUs. [8 for each GPU]", COUNT)] = None
+    micro_batch: Annotated[int | None, Option("Samples that a GPU computes at once.", COUNT)] = None
+    recompute: Annotated[str | None, Option("Activations that backward computes again: {}.", RECOMPUTE, "NAME")] = None
+    recompute_every: Annotated[int, Option("Recompute those of every N-th layer only.", COUNT)] = 1
+    attention: Annotated[str, Option("flash keeps no table of scores.", ("standard", "flash"), "NAME")] = "standard"
+    dropout: Annotated[bool | None, Option("Keep dropout's masks. [with --family gpt]")] = None
+    gpus: Annotated[int, Option("GPUs.", Number(1, 1 << 20, whole=True))] = 8
+    gpu: Annotated[str, Option("v100, a100-40, a100, h100, h200, b200, l40s, mi300x … [h100]", metavar="NAME")] = "h100"
+    gpu_memory: Annotated[float | None, Option("Memory of a GPU: 80GB. [by --gpu]", _SIZE, "BYTES")] = None
+    gpus_per_node: Annotated[int, Option("GPUs of a node.", COUNT)] = 8
+    strategy: Annotated[str | None, Option("{}.", tuple(STRATEGIES), "NAME")] = None
+    tp: Annotated[int | None, Option("GPUs that split each layer.", COUNT)] = None
+    pp: Annotated[int | None, Option("Stages of the pipeline.", COUNT)] = None
+    ep: Annotated[int | None, Option("GPUs that the experts are spread over.", COUNT)] = None
+    zero: Annotated[int | None, Option("ZeRO stage. [by --strategy]", Number(0, 3, whole=True))] = None
+    shards: Annotated[int | None, Option("GPUs that share a copy of the parameters.", COUNT)] = None
+    schedule: Annotated[str, Option("Pipeline: {}.", SCHEDULES, "NAME")] = "1f1b"
+    virtual_stages: Annotated[int, Option("Of each GPU, interleaved.", COUNT)] = 2
+    cpu_offload: Annotated[bool, Option("Shards and optimizer are in the CPU's memory (fsdp, hsdp, zero3).")] = False
+    link: Annotated[str, Option(_LINK, metavar="A,B", timed=True)] = "nvlink4,ib-ndr"
+    mfu: Annotated[float | None, Option(_SHARE, Number(above=0, most=1), "SHARE", timed=True)] = None
     measured_within: Link | None = None
     """A measured link within nodes, which is taken as it is."""
     measured_between: Link | None = None
@@ -87,22 +95,14 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             UsageError: the message names the option.
         """
-        known = (
-            ("family", FAMILIES),
-            ("precision", tuple(PRECISIONS)),
-            ("optimizer", tuple(OPTIMIZERS)),
-            ("recompute", (None, *RECOMPUTE)),
-            ("attention", ("standard", "flash")),
-            ("strategy", (None, *STRATEGIES)),
-            ("schedule", SCHEDULES),
-        )
-        for name, choices in known:
-            if (value := getattr(self, name)) not in choices:
-                raise UsageError(f"--{name} {value}: choose from {', '.join(filter(None, choices))}.")
-        unset = Description()
-        for name, number in _NUMBERS.items():
-            if (value := getattr(self, name)) is not None or getattr(unset, name) is not None:
-                number.check(value, f"--{name.replace('_', '-')}")
+        for name, (option, default) in OPTIONS.items():
+            value, takes = getattr(self, name), option.takes
+            if takes is None or value is default is None:
+                continue
+            if isinstance(takes, Number):
+                takes.check(value, f"--{name.replace('_', '-')}")
+            elif value not in takes:
+                raise UsageError(f"--{name} {value}: choose from {', '.join(takes)}.")
         if self.params is None and (self.layers is None or self.hidden is None):
             raise UsageError("Give the size of the model: --params 7e9, or --layers and --hidden.")
         if self.recompute_every > 1 and self.recompute in (None, "none"):
@@ -306,3 +306,14 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 def _powers(most: int) -> list[int]:
     return [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+
+
+def _options() -> dict[str, tuple[Option, Any]]:
+    hints = get_type_hints(Description, include_extras=True)
+    defaults = Description()
+    options = {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+    return {name: (option, getattr(defaults, name)) for name, option in options.items()}
+
+
+OPTIONS = _options()
+"""The options of a description by the names of their fields, each with its default."""
