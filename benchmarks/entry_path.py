@@ -1,7 +1,8 @@
-"""How far the code runs before it reads: files entered by ``dptrace analyze``, and calls deep at the first trace byte.
+"""How far the code runs before it reads: files that a command enters, and calls deep at the first trace byte.
 
-``python benchmarks/entry_path.py [CHECKOUT] [RUN]`` prints one line; compare two checkouts by running it for both.
-A file is entered where one of its functions is called; importing it does not count.
+``python benchmarks/entry_path.py [CHECKOUT [VERB RUN OPTION...]]`` prints one line; compare two checkouts by running it for
+both. Without a verb it is ``analyze --no-gains`` of two small ranks. A file is entered where one of its functions is called;
+importing it does not count.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
@@ -54,28 +56,33 @@ class Tracer:
 
 
 def main() -> None:
-    """Run analyze in this process under the tracer."""
+    """Run a command in this process under the tracer."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[1]).resolve()
-    run = sys.argv[2] if len(sys.argv) > 2 else str(root / "traces" / "interleaved_cpu_2ranks")
+    command = sys.argv[2:] or ["analyze", str(root / "traces" / "interleaved_cpu_2ranks"), "--no-gains", "--jobs", "1"]
     sys.path.insert(0, str(root))
     tracer = Tracer(root)
-    sys.argv = ["dptrace", "analyze", run, "--no-cache", "--jobs", "1", "-q", "-o", os.devnull]
+    with TemporaryDirectory() as folder:
+        output = (
+            [] if "-o" in command else ["-o", str(Path(folder, "answer.html" if command[0] == "view" else "answer"))]
+        )
+        sys.argv = ["dptrace", *command, "--no-cache", "-q", *output]
+        _run(tracer)
+    print(
+        f"files entered: {len(tracer.files)} ({tracer.files_before} before the first byte), crossings between files: "
+        f"{tracer.crossings}, calls deep at the first byte: {tracer.depth}"
+    )
+
+
+def _run(tracer: Tracer) -> None:
+    from dptrace.commands.shared.main import main as entry
+
     sys.setprofile(tracer)
     try:
-        # The entry point moved between versions.
-        if (root / "dptrace" / "cli.py").exists():
-            from dptrace.cli import main as entry
-        else:
-            from dptrace.commands.shared.main import main as entry
         entry()
     except SystemExit:
         pass
     finally:
         sys.setprofile(None)
-    print(
-        f"files entered: {len(tracer.files)} ({tracer.files_before} before the first byte), crossings between files: "
-        f"{tracer.crossings}, calls deep at the first byte: {tracer.depth}"
-    )
 
 
 if __name__ == "__main__":

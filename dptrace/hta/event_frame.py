@@ -20,10 +20,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dptrace.core.subprocess_pool import run_parallel
 from dptrace.core.units import sanitize
-from dptrace.errors import TraceError
-from dptrace.readers.discovery import Sources, assign_ranks, collect, refuse_damage
+from dptrace.errors import DptraceError, TraceError
+from dptrace.readers.discovery import Sources, assign_ranks, raise_unless_left_out, refuse_damage, without_errors
 from dptrace.readers.kineto.columns import EventSink
 from dptrace.readers.kineto.reader import Metadata, damage_of, read_into
 from dptrace.readers.source import Source
@@ -322,14 +321,16 @@ def read_ranks(
     Raises:
         DptraceError: a file that the user named cannot be read, no file can, or two files have the same rank.
     """
-
-    def read(file: Source) -> EventFrame:
-        frames = read_event_frame(file, arguments, round_out)
-        if strict:
-            refuse_damage(frames.path, frames.damage)
-        return frames
-
-    files, notes = collect(found, run_parallel(read, found.files, jobs=1), strict)
+    results = dict[int, EventFrame | DptraceError]()
+    for index, file in enumerate(found.files):
+        try:
+            results[index] = frames = read_event_frame(file, arguments, round_out)
+            if strict:
+                refuse_damage(frames.path, frames.damage)
+        except DptraceError as error:
+            raise_unless_left_out(found, index, error, strict)
+            results[index] = error
+    files, notes = without_errors(found, results)
     ranks, guesses = assign_ranks(files)
     notes += [*(note for file in files for note in file.damage), *guesses]
     return dict(sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])), notes

@@ -15,7 +15,7 @@ from dptrace.readers.source import Source
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["LOCAL", "read_on_cluster", "read_on_worker"]
+__all__ = ["LOCAL", "read_on_cluster"]
 
 LOCAL = "local"
 """Instead of a scheduler's address: a temporary cluster on this machine's cores."""
@@ -40,21 +40,13 @@ def read_on_cluster(
 
         # The workers' current folder is not this process's.
         remote = [source.absolute() for source in sources]
-        futures = client.map(read_on_worker, remote, read_options=read_options, pure=False)
+        futures = client.map(load_rank_file, remote, read_options=read_options, pure=False)
         index = {future.key: number for number, future in enumerate(futures)}
         for future in as_completed(futures):
             number = index[future.key]
             result = _result(future, sources[number])
             yield number, _with_user_path(result, remote[number].address, sources[number].address)
             future.release()
-
-
-def read_on_worker(source: Source, read_options: ReadOptions) -> RankFile | DptraceError:
-    """Read one file on a worker; return an error in the file instead of raising it, so that Dask does not retry."""
-    try:
-        return load_rank_file(source, read_options)[0]
-    except DptraceError as error:
-        return error
 
 
 def _with_user_path(result: RankFile | DptraceError, absolute: str, given: str) -> RankFile | DptraceError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -22,9 +22,9 @@ from dptrace.core.units import plural, sanitize
 from dptrace.errors import DptraceError
 from dptrace.load import rank_file
 from dptrace.load.options import ReadOptions
-from dptrace.load.rank_file import FileRereader, RankFile, load_rank_file
+from dptrace.load.rank_file import FileRereader, RankFile, cached_rank_file, load_rank_file
 from dptrace.readers.communication import communication_names
-from dptrace.readers.discovery import assign_ranks, collect, find
+from dptrace.readers.discovery import assign_ranks, find, raise_unless_left_out, without_errors
 from dptrace.readers.source import Source, redact
 from dptrace.readers.storage import file_identity
 from dptrace.run.run import Run
@@ -43,7 +43,7 @@ _BYTES_PER_PROCESS = 2 << 20
 
 
 def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator[tuple[int, RankFile | DptraceError]]:
-    """Read the files; yield each file's index with its figures or its error, as they arrive.
+    """Read the files; return each file's index with its figures or its error, as they arrive.
 
     Raises:
         DptraceError: reading failed for a reason outside the files, such as an unreachable Dask cluster.
@@ -51,38 +51,33 @@ def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator
     if read_options.dask is not None:
         from dptrace.load.dask import read_on_cluster
 
-        yield from read_on_cluster(sources, read_options)
-        return
+        return read_on_cluster(sources, read_options)
     # Only this process can read a pipe.
     jobs = 1 if any(source.single_pass for source in sources) else read_options.jobs or _process_count(sources)
     if jobs == 1 or len(sources) == 1:
-        for index, source in enumerate(sources):
-            try:
-                result: RankFile | DptraceError = load_rank_file(source, read_options, jobs)[0]
-            except DptraceError as error:
-                result = error
-            yield index, result
-        return
+        return enumerate(map(partial(load_rank_file, read_options=read_options, jobs=jobs), sources))
+    return _read_in_processes(sources, read_options, jobs)
+
+
+def _read_in_processes(
+    sources: Sequence[Source], read_options: ReadOptions, jobs: int
+) -> Iterator[tuple[int, RankFile | DptraceError]]:
+    from tempfile import TemporaryDirectory  # a run of one file needs none
+
     # Figures are small enough to be sent; arrays go through a folder.
-    with nullcontext("") if read_options.figures_only else _temporary() as folder:
+    arrays = not read_options.figures_only
+    with TemporaryDirectory(prefix="dptrace.", ignore_cleanup_errors=True) if arrays else nullcontext("") as folder:
         read = partial(_read, read_options=read_options, folder=folder, parent_pid=os.getpid())
         for index, answer in run_parallel(read, sources, jobs):
             yield index, _map_result(answer, sources[index], read_options) if isinstance(answer, Path) else answer
 
 
-def _temporary() -> AbstractContextManager[str]:
-    # A run of one file needs none.
-    from tempfile import TemporaryDirectory
-
-    return TemporaryDirectory(prefix="dptrace.", ignore_cleanup_errors=True)
-
-
-def _map_result(entry: Path, source: Source, read_options: ReadOptions) -> RankFile:
+def _map_result(entry: Path, source: Source, read_options: ReadOptions) -> RankFile | DptraceError:
     """Map the arrays that another process wrote."""
     try:
         return rank_file.read(entry, RankFile).with_path(source.address)
     except (OSError, CorruptArrayFile):  # the disk was full, or the cache was cleared meanwhile
-        return load_rank_file(source, replace(read_options, cache=False))[0]
+        return load_rank_file(source, replace(read_options, cache=False))
 
 
 def _process_count(sources: Sequence[Source]) -> int:
@@ -100,11 +95,12 @@ def _weight(source: Source) -> int:
     return size if source.name.endswith(".gz") else size // 12
 
 
-def _read(source: Source, read_options: ReadOptions, folder: str, parent_pid: int) -> RankFile | Path:
+def _read(source: Source, read_options: ReadOptions, folder: str, parent_pid: int) -> RankFile | DptraceError | Path:
     """Read one file; in another process than the parent, write the arrays to a file that the parent maps."""
-    file, entry = load_rank_file(source, read_options)
-    if read_options.figures_only or os.getpid() == parent_pid:
+    file = load_rank_file(source, read_options)
+    if read_options.figures_only or os.getpid() == parent_pid or isinstance(file, DptraceError):
         return file
+    entry = cached_rank_file(source, read_options)
     if entry is None:
         entry = Path(folder, uuid4().hex)
         rank_file.write(file, entry)
@@ -128,7 +124,14 @@ def open_run(
     read_options = read_options or ReadOptions()
     communication_names((), read_options.comm_patterns)  # reports an invalid pattern before a long read
     sources = find(paths)
-    files, notes = collect(sources, read_files(sources.files, read_options), read_options.strict, progress)
+    count, results = len(sources.files), dict[int, RankFile | DptraceError]()
+    progress(0, count, sources.files[0].name)
+    for index, result in read_files(sources.files, read_options):
+        if isinstance(result, DptraceError):
+            raise_unless_left_out(sources, index, result, read_options.strict)
+        results[index] = result
+        progress(len(results), count, sources.files[index].name)
+    files, notes = without_errors(sources, results)
     ranks, guesses = assign_ranks(files)
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
     devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)

@@ -34,6 +34,7 @@ __all__ = [
     "FileRereader",
     "RankFile",
     "cache_summary",
+    "cached_rank_file",
     "fetch",
     "index_entry",
     "load_rank_file",
@@ -112,20 +113,20 @@ def _own_files(folder: Path) -> Iterator[Path]:
         yield from stale_parts(place)
 
 
-def fetch(source: Source, key: Sequence[object], type: type[Value]) -> tuple[Value | None, Path | None]:
-    """Return the value stored for this file and these options, and its entry; (None, None) without one."""
+def fetch(source: Source, key: Sequence[object], type: type[Value]) -> Value | None:
+    """Return the value stored for this file and these options; None without one."""
     if (entry := _entry(source, key)) is None:
-        return None, None
+        return None
     try:
         value = read(entry, type)
         os.utime(entry)  # marks it as recently used
-        return value, entry
+        return value
     except CorruptArrayFile:
         with suppress(OSError):
             entry.unlink()
     except OSError:
         pass
-    return None, None
+    return None
 
 
 def store(source: Source, key: Sequence[object], value: object, identity: object) -> Path | None:
@@ -257,27 +258,36 @@ class RankFile(msgspec.Struct, frozen=True):
 
 
 @collection_paused()
-def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> tuple[RankFile, Path | None]:
-    """Return a file's figures, from the cache or else from the file, and the cache entry that holds them, if any.
+def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> RankFile | DptraceError:
+    """Return a file's figures, from the cache or else from the file; or what is wrong with it, and what to do.
 
-    Raises:
-        TraceError: what is wrong with the file, and what to do.
+    An error is a result, since it does not stop the reading of other files, and a cluster does not try again.
     """
     patterns, cached = read_options.comm_patterns, read_options.cache
     key, identity = (source.name, patterns), file_identity(source) if cached else None
-    file, entry = fetch(source, key, RankFile) if cached else (None, None)
-    if file is not None:
-        file = file.with_path(source.address)
-    else:
-        trace = read_trace(source, jobs, patterns, operators=read_options.operators)
-        devices = tuple(map(figures_of, build_timelines(trace, trace.rank or 0, patterns)))
-        file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage)
-        entry = store(source, key, file, identity) if cached else None
-        if trace.operators is not None:
-            file = _with_operators(file, trace, source, read_options, identity)
-    if read_options.strict:
-        refuse_damage(file.path, file.damage)
-    return file.only_communication() if read_options.figures_only else file, entry
+    file = fetch(source, key, RankFile) if cached else None
+    try:
+        if file is not None:
+            file = file.with_path(source.address)
+        else:
+            trace = read_trace(source, jobs, patterns, operators=read_options.operators)
+            devices = tuple(map(figures_of, build_timelines(trace, trace.rank or 0, patterns)))
+            file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage)
+            if cached:
+                store(source, key, file, identity)
+            if trace.operators is not None:
+                file = _with_operators(file, trace, source, read_options, identity)
+        if read_options.strict:
+            refuse_damage(file.path, file.damage)
+    except DptraceError as error:
+        return error
+    return file.only_communication() if read_options.figures_only else file
+
+
+def cached_rank_file(source: Source, read_options: ReadOptions) -> Path | None:
+    """Return the entry of the cache that holds a file's figures; None where none does."""
+    entry = _entry(source, (source.name, read_options.comm_patterns)) if read_options.cache else None
+    return entry if entry is not None and entry.exists() else None
 
 
 def _with_operators(
@@ -322,7 +332,7 @@ class FileRereader(msgspec.Struct, frozen=True):
     def _read(self, source: Source, reading: SecondPass[Result]) -> Result | None:
         patterns, cached = self.read_options.comm_patterns, self.read_options.cache
         key = (source.name, reading.name, patterns)
-        result = fetch(source, key, reading.type)[0] if cached else None
+        result = fetch(source, key, reading.type) if cached else None
         if result is not None:
             return result
         try:

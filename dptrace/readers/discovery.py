@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Protocol, TypeVar
 
@@ -22,7 +22,16 @@ from dptrace.readers.formats import FORMATS, NSIGHT_SUFFIXES, TRACE_SUFFIXES
 from dptrace.readers.source import STDIN, Source, from_file_url, is_url, last_part, redact
 from dptrace.readers.storage import COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members, open_source
 
-__all__ = ["Sources", "assign_ranks", "collect", "find", "path_text", "read_run_file", "refuse_damage"]
+__all__ = [
+    "Sources",
+    "assign_ranks",
+    "find",
+    "path_text",
+    "raise_unless_left_out",
+    "read_run_file",
+    "refuse_damage",
+    "without_errors",
+]
 
 
 # Read ``run.json``, which people edit and other tools write: what figures read of it has the types they expect.
@@ -448,35 +457,23 @@ def _no_traces(where: str, notes: Sequence[str] = ()) -> DptraceError:
     return DptraceError(" ".join([advice, *notes]))
 
 
-def collect(
-    sources: Sources,
-    results: Iterable[tuple[int, Value | DptraceError]],
-    strict: bool = False,
-    progress: Callable[[int, int, str], None] = lambda done, count, name: None,
-) -> tuple[list[Value], list[str]]:
+def raise_unless_left_out(sources: Sources, index: int, error: DptraceError, strict: bool) -> None:
+    """Raise why a file can't be read if it is the only one or the user named it, or where *strict* allows no gap."""
+    alone = len(sources.files) == 1 or sources.files[index] in sources.named
+    if strict or alone or error.exit_code != DptraceError.exit_code:
+        raise error
+
+
+def without_errors(sources: Sources, found: Mapping[int, Value | DptraceError]) -> tuple[list[Value], list[str]]:
     """Return what was read, in the order of the files, and the notes on them.
 
     Args:
-        results: each file's index, with what it holds or why it can't be read, as they arrive.
-        strict: an unreadable file is an error, as it is if the user named it, not a note.
-        progress: see :func:`dptrace.load.open.open_run`.
+        found: what each file holds, by its index, or why it can't be read.
 
     Raises:
-        DptraceError: a file can't be read, and is not left out; or no file can be read.
+        DptraceError: no file can be read.
     """
-    found: dict[int, Value | DptraceError] = {}
-    count = len(sources.files)
-    if count:
-        progress(0, count, sources.files[0].name)
-    for index, result in results:
-        file = sources.files[index]
-        if isinstance(result, DptraceError) and (
-            strict or count == 1 or file in sources.named or result.exit_code != DptraceError.exit_code
-        ):
-            raise result
-        found[index] = result
-        progress(len(found), count, file.name)
-    ordered = [found[index] for index in range(count)]
+    ordered = [found[index] for index in range(len(sources.files))]
     errors = [f"Left out: {result}" for result in ordered if isinstance(result, DptraceError)]
     if len(errors) > _MOST_ERRORS + 1:
         errors[_MOST_ERRORS:] = [f"Left out: {len(errors) - _MOST_ERRORS:,} more files that can't be read."]

@@ -234,7 +234,9 @@ def test_an_emptied_cache_costs_a_reading(sources: list[Source], monkeypatch: py
     """Where the arrays to map are gone, the trace is read."""
     monkeypatch.setattr(rank_file, "read", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
 
-    assert 2 == load_open._map_result(Path("gone"), sources[2], ReadOptions()).rank
+    found = load_open._map_result(Path("gone"), sources[2], ReadOptions())
+    assert isinstance(found, RankFile)
+    assert 2 == found.rank
 
 
 # Which runs are small enough for a second reading.

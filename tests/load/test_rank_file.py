@@ -33,9 +33,15 @@ def source(tmp_path: Path) -> Source:
     return Source.of(training_step(KinetoFile(rank=3, world_size=4), 1, 0).write(tmp_path / "t.json"))
 
 
+def loaded(source: Source) -> RankFile:
+    file = load_rank_file(source, ReadOptions(cache=False))
+    assert isinstance(file, RankFile)
+    return file
+
+
 def test_a_file_is_its_devices_rank_and_world(source: Source) -> None:
     """It has the file's devices, rank and world size, and comes back from bytes."""
-    file = load_rank_file(source, ReadOptions(cache=False))[0]
+    file = loaded(source)
     back = loads(b"".join(dumps(file)), RankFile)
 
     assert (3, 4, 1, ()) == (file.rank, file.world_size, len(file.devices), file.damage)
@@ -62,7 +68,7 @@ def test_reading_starts_no_search_for_cycles(source: Source) -> None:
 
 def test_a_file_goes_by_the_name_it_has_today(source: Source) -> None:
     """Found again under another address, messages use that."""
-    moved = load_rank_file(source, ReadOptions(cache=False))[0].with_path("elsewhere/t.json")
+    moved = loaded(source).with_path("elsewhere/t.json")
 
     assert ("elsewhere/t.json", "elsewhere/t.json") == (moved.path, moved.devices[0].timeline.path)
 
@@ -72,9 +78,10 @@ def test_a_damaged_file_is_refused_when_strict(source: Source, tmp_path: Path) -
     text = (tmp_path / "t.json").read_text()
     (tmp_path / "t.json").write_text(text.replace('"dur": 20', '"dur": "x"', 1))
 
-    assert 1 == len(load_rank_file(source, ReadOptions(cache=False))[0].damage)
-    with pytest.raises(TraceError, match=r"t\.json: .*--strict.*1 event"):
-        load_rank_file(source, ReadOptions(strict=True, cache=False))
+    assert 1 == len(loaded(source).damage)
+    refused = load_rank_file(source, ReadOptions(strict=True, cache=False))
+    assert isinstance(refused, TraceError)
+    assert re.search(r"t\.json: .*--strict.*1 event", str(refused))
 
 
 # The cache of parsed files.
@@ -105,13 +112,13 @@ def test_what_is_stored_is_found_for_the_same_file_and_way_only(cache_source: So
     """Another file, another way of reading, or the file written again: nothing is found."""
     entry = stored(cache_source, "pattern")
 
-    found, place = rank_file.fetch(cache_source, ("pattern",), Kind)
+    found = rank_file.fetch(cache_source, ("pattern",), Kind)
     assert found is not None
     assert np.array_equal(VALUE["a"], found["a"])
-    assert entry == place
-    assert (None, None) == rank_file.fetch(cache_source, ("other",), Kind)
+    assert entry is not None
+    assert None is rank_file.fetch(cache_source, ("other",), Kind)
     os.utime(tmp_path / "t.json", ns=(1, 1))
-    assert (None, None) == rank_file.fetch(cache_source, ("pattern",), Kind)
+    assert None is rank_file.fetch(cache_source, ("pattern",), Kind)
 
 
 @pytest.mark.usefixtures("folder")
@@ -121,7 +128,7 @@ def test_a_damaged_entry_is_dropped(cache_source: Source) -> None:
     assert entry is not None
     entry.write_bytes(entry.read_bytes()[:-70])
 
-    assert (None, None) == rank_file.fetch(cache_source, (), Kind)
+    assert None is rank_file.fetch(cache_source, (), Kind)
     assert not entry.exists()
 
 
@@ -131,7 +138,7 @@ def test_another_version_of_dptrace_finds_nothing(cache_source: Source, monkeypa
     stored(cache_source)
     monkeypatch.setattr(rank_file, "_code", lambda: "newer")
 
-    assert (None, None) == rank_file.fetch(cache_source, (), Kind)
+    assert None is rank_file.fetch(cache_source, (), Kind)
 
 
 @pytest.mark.usefixtures("folder")
@@ -151,7 +158,7 @@ def test_where_nothing_can_be_written_nothing_is_wrong(
     monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / "t.json" / "cache"))
 
     assert stored(cache_source) is None
-    assert (None, None) == rank_file.fetch(cache_source, (), Kind)
+    assert None is rank_file.fetch(cache_source, (), Kind)
 
 
 @pytest.mark.usefixtures("folder")
@@ -250,7 +257,7 @@ def test_an_entry_stands_for_no_other(cache_source: Source) -> None:
     assert second is not None
     second.write_bytes(first.read_bytes())
 
-    assert (None, None) == rank_file.fetch(cache_source, (2,), Kind)
+    assert None is rank_file.fetch(cache_source, (2,), Kind)
 
 
 @pytest.mark.usefixtures("folder")
@@ -261,7 +268,7 @@ def test_a_file_rewritten_in_place_with_its_old_time_is_another(cache_source: So
     (tmp_path / "t.json").write_text("2")
     os.utime(tmp_path / "t.json", ns=(status.st_atime_ns, status.st_mtime_ns))
 
-    assert (None, None) == rank_file.fetch(cache_source, (), Kind)
+    assert None is rank_file.fetch(cache_source, (), Kind)
 
 
 @pytest.mark.usefixtures("folder")
@@ -269,9 +276,9 @@ def test_an_entry_of_other_arrays_is_read_again(cache_source: Source) -> None:
     """Its checksum is right, and its numbers have another type."""
     rank_file.store(cache_source, (), {"a": VALUE["a"].astype(np.float32)}, file_identity(cache_source))
 
-    assert (None, None) == rank_file.fetch(cache_source, (), Kind)
+    assert None is rank_file.fetch(cache_source, (), Kind)
     stored(cache_source)
-    assert rank_file.fetch(cache_source, (), Kind)[0] is not None
+    assert rank_file.fetch(cache_source, (), Kind) is not None
 
 
 @pytest.mark.usefixtures("folder")
@@ -283,9 +290,9 @@ def test_a_pipe_in_the_place_of_an_entry_is_ignored(cache_source: Source) -> Non
     entry.unlink()
     os.mkfifo(entry)
 
-    assert (None, None) == rank_file.fetch(cache_source, (), Kind)
+    assert None is rank_file.fetch(cache_source, (), Kind)
     stored(cache_source)
-    assert rank_file.fetch(cache_source, (), Kind)[0] is not None
+    assert rank_file.fetch(cache_source, (), Kind) is not None
 
 
 @pytest.mark.usefixtures("folder")

@@ -152,40 +152,40 @@ def main() -> None:
     try:
         end_on_signals()
         ensure_home()
-        code = _run()
+        _open_streams()
+        try:
+            code = cli.main(prog_name="dptrace", standalone_mode=False)
+            sys.stdout.flush()
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("Interrupted.", err=True)
+            code = 130
+        except BrokenPipeError:
+            _discard_output()
+            code = 0
+        except OSError as error:
+            _discard_output()
+            click.echo(f"Error: the output can't be written: {error.strerror or error}.", err=True)
+            code = 1
     except Terminated as ended:
-        end_retries()  # here, where none can arrive: after this block, one would be an error of its own
-        _discard_output()  # who reads it may be gone, or may never read on
+        end_retries()  # a further one, raised after this block, would end in a traceback
+        _discard_output()  # the reader of a pipe may be gone, or may have stopped reading
         code = ended.exit_code
     finally:
         end_retries()
-    sys.exit(code)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _run() -> int:
+def _open_streams() -> None:
+    """Let the streams take all that a command prints."""
     # Closed by the shell (`>&-`): what a command prints fails to be written, and messages are discarded.
     sys.stdout = sys.stdout or open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115 - as long as the process
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that can't show µ must not end the command
-    try:
-        code = cli.main(prog_name="dptrace", standalone_mode=False)
-        sys.stdout.flush()
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
-        code = 130
-    except BrokenPipeError:
-        _discard_output()
-        code = 0
-    except OSError as error:
-        _discard_output()
-        click.echo(f"Error: the output can't be written: {error.strerror or error}.", err=True)
-        code = 1
-    return code if isinstance(code, int) else 0
 
 
 def _discard_output() -> None:
