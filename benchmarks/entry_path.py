@@ -1,8 +1,8 @@
 """How far the code runs before it reads: files that a command enters, and calls deep at the first trace byte.
 
-``python benchmarks/entry_path.py [CHECKOUT [VERB RUN OPTION...]]`` prints one line; compare two checkouts by running it for
-both. Without a verb it is ``analyze --no-gains`` of two small ranks. A file is entered where one of its functions is called;
-importing it does not count.
+``python benchmarks/entry_path.py [CHECKOUT [VERB RUN OPTION...]]`` prints one line; compare two checkouts by running it
+for both. Without a verb it is ``analyze --no-gains`` of two small ranks. A file is entered where one of its functions
+is called; importing it does not count.
 """
 
 from __future__ import annotations
