@@ -1,4 +1,4 @@
-"""Decode the events of a piece of a trace file; repair or drop damaged ones, and count them."""
+"""Decode the events of a piece of a trace file; drop damaged ones, and count them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from dptrace.errors import DptraceError
 from dptrace.readers.kineto.columns import DAMAGE, Columns, DecodedPart, EventSink, IdMap
 from dptrace.readers.kineto.json_stream import (
     BLANK,
-    LIST,
-    State,
     closing_bracket,
     count_brackets,
     find_list,
@@ -222,12 +220,12 @@ class PieceDecoder:
         found = count_brackets(text)
         is_behind_list = found.closed >= 0 and is_list(text[: found.closed])
         self._ends_open = found.is_within_event or is_behind_list
-        most = _MOST_HELD_BEHIND_LIST if is_behind_list else _MOST_HELD
+        limit = _MAX_HELD_BEHIND_LIST if is_behind_list else _MAX_HELD
         if found.last_end >= 0 and decode_whole(text[: found.last_end + 1], piece.between, self._columns):
             self._held = [text[found.last_end + 1 :].lstrip(BLANK)]
         elif len(text) < len(joined):
             self._held = [text]
-        elif len(self._held) >= most:
+        elif len(self._held) >= limit:
             self.flush()
 
     @property
@@ -247,8 +245,9 @@ class PieceDecoder:
         at = 0
         while (end := count_brackets(text, at).closed) >= 0:
             second = find_list(text, end + 1, inside=self._head != b"[")
-            if not isinstance(second, int) or not decode_whole(text[at:end], self._between, self._columns):
+            if not isinstance(second, int):
                 break
+            add_stretch(text[at:end], self._between, self._columns)
             self._begin_list(text[end:second])
             at = second
         return text[at:]
@@ -277,19 +276,12 @@ class PieceDecoder:
             self.flush()
             text = piece.text
         self._held.clear()
-        for _ in range(_MOST_DAMAGED_LISTS):
-            last = text.rfind(piece.between) + 1 if piece.between else 0
-            sound = not last or take_events(text[:last].strip(BLANK), self._columns)
-            found = end_of(bytes(self._head), text, last, sound)
-            if found is None:
-                break
+        last = text.rfind(piece.between) + 1 if piece.between else 0
+        sound = not last or take_events(text[:last].strip(BLANK), self._columns)
+        found = end_of(bytes(self._head), text, last, sound)
+        if found is not None:
             add_stretch(text[last if sound else 0 : found.end], piece.between, self._columns)
-            self._metadata = self._metadata or found.metadata
-            if (second := _next_list(text, found, self._head == b"[")) is None:
-                return self._whole(self._metadata, text[found.closed :], piece.damage), ""
-            self._lists += 1
-            self._head = bytearray(b'{"traceEvents":[')
-            text, last, sound = self._after_lists(text[second:]), 0, True
+            return self._whole(self._metadata or found.metadata, text[found.closed :], piece.damage), ""
         if not sound:
             add_stretch(text[:last], piece.between, self._columns)
         rest = text[last:].lstrip(BLANK)
@@ -318,20 +310,9 @@ class PieceDecoder:
         return Metadata(base, rank_info, None, (damage,)), why
 
 
-def _next_list(text: bytes, found: DocumentEnd, is_bare: bool) -> int | None:
-    """Return where another list of events begins after a damaged one; None without one."""
-    second = find_list(text, found.end + 1, inside=not is_bare)
-    if second in (State.MORE, State.BROKEN):
-        match = LIST.search(text, found.end)
-        return match.end() if match else None
-    return second if isinstance(second, int) else None
-
-
-_MOST_DAMAGED_LISTS = 10
-"""Maximum lists of events whose end is searched where damage hides the structure, which takes a look at all text."""
-_MOST_HELD = 8
+_MAX_HELD = 8
 """Maximum pieces that are held: damage may hide the structure of all text behind it."""
-_MOST_HELD_BEHIND_LIST = 64
+_MAX_HELD_BEHIND_LIST = 64
 """The same where they are the rest of a document."""
 
 
@@ -360,7 +341,7 @@ def _is_text(events: bytes) -> bool:
 
 
 def add_stretch(text: bytes, between: bytes, columns: EventSink) -> None:
-    """Decode the events of a text; repair or drop damaged ones, and count them."""
+    """Decode the events of a text; drop damaged ones, and count them."""
     text = text.strip(BLANK)
     if not text or decode_whole(text, between, columns):
         return
@@ -403,26 +384,20 @@ def take_events(events: bytes, columns: EventSink) -> bool:
 
 
 def _repair_events(text: bytes, columns: EventSink) -> None:
-    """Repair a damaged event, split it into several where they run together, or salvage what remains of it."""
-    # Compiling its patterns takes 4 ms of each start, and few files are damaged.
-    from dptrace.readers.kineto.repair import clean, escape_quotes, last_values, salvage, split_at_braces, split_events
+    """Decode a damaged event, or several that run together; drop and count what would need a guess."""
+    # Compiling its patterns takes milliseconds of each start, and few files are damaged.
+    from dptrace.readers.kineto.repair import clean, last_values, split_events
 
     text = text.strip(BLANK)
     if take_events(last_values(text), columns):
         return
     if not text or take_events(clean(text), columns):
         columns.repaired += 1
-        return
-    parts = [part for stretch in LIST.split(text) for part in split_at_braces(stretch)]
-    if not all(map(is_list, parts)):
-        parts = [part for stretch in LIST.split(text) for part in split_events(stretch)]
-    if len(parts) > 1:
+    elif len(parts := split_events(text)) > 1:
         columns.repaired += 1
         for part in parts:
             if not take_events(part, columns):
                 _repair_events(part, columns)
-    elif any(take_events(event, columns) for event in (escape_quotes(text), *salvage(text))):
-        columns.repaired += 1
     else:
         columns.dropped += 1
 

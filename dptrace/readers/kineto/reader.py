@@ -314,8 +314,8 @@ def damage_of(name: str, columns: EventSink, cut_off: str) -> list[str]:
         damage.append(f"{cut_off} {rest}.")
     if columns.repaired:
         damage.append(
-            f"{name}: {plural(columns.repaired, 'event')} repaired: invalid JSON (unescaped quotation marks, control "
-            "characters, invalid bytes or numbers, commas)."
+            f"{name}: {plural(columns.repaired, 'event')} repaired: invalid JSON (control characters, backslashes, "
+            "invalid bytes or numbers, commas)."
         )
     if columns.dropped:
         damage.append(f"{name}: {plural(columns.dropped, 'event')} left out that could not be decoded.")

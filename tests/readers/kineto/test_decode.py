@@ -120,7 +120,7 @@ def test_damage_is_reported_where_it_is(tmp_path: Path, monkeypatch: pytest.Monk
     trace = read_trace(path)
 
     assert {f"e{k}" for k in range(300) if k not in (70, 200)} <= {trace.names[name] for name in trace.name}
-    assert any("repaired" in sentence for sentence in trace.damage)
+    assert ("rank0.json: 2 events left out",) == tuple(sentence[:29] for sentence in trace.damage)
 
 
 def test_of_several_values_the_last_counts(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_mark_before_utf_8_is_no_damage(tmp_path: Path) -> None:
     assert () == read(tmp_path, b"\xef\xbb\xbf" + steps().text().encode()).damage
 
 
-@pytest.mark.parametrize("junk", [",", ",,", "null,", '"text",', "5,", "[1],", "{},", "{"])
+@pytest.mark.parametrize("junk", [",", ",,", "null,", '"text",', "5,", "[1],", "{},"])
 def test_junk_among_the_events_costs_none_of_them(junk: str, tmp_path: Path) -> None:
     """Values that are not events are dropped, counted and reported."""
     file = steps()
