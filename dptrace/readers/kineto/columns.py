@@ -31,10 +31,11 @@ from dptrace.readers.kineto.event_schema import (
     SPAN,
     UNKNOWN,
     Args,
+    BasicArgs,
     CompleteEvent,
     as_count,
     code_of,
-    complete_events,
+    event_decoder,
 )
 from dptrace.readers.trace import UNKNOWN_GROUP, Category, CommArgs
 
@@ -463,6 +464,10 @@ class EventSink(ABC):
 class Columns(EventSink):
     """The columns of a file while it is read, collected chunk by chunk."""
 
+    args_type: type[BasicArgs] = BasicArgs
+    """What ``args`` are decoded as; replaced by Args where the file's events carry collective metadata."""
+    with_instants = False
+
     def __init__(self) -> None:
         self.chunks: list[tuple[NDArray[Any], ...]] = []
         """Per chunk: start and length in ns, category, name, thread; for calls and device events only: correlation;
@@ -483,8 +488,6 @@ class Columns(EventSink):
         self._codes, self._devices, self._streams = _Memo(code_of), _Memo(_device), _Memo(_integer)
         self._exact = False
         """Whether this file's times have too many digits for a double."""
-        self._with_comm_args = False
-        """Whether its events carry collective metadata."""
         self._sent = (0, 0)
 
     @property
@@ -508,15 +511,12 @@ class Columns(EventSink):
         """
         for _ in range(3):
             try:
-                self._take(*self._complete_events(text))
+                self._take(*event_decoder(self.args_type, self._exact, self.with_instants).decode(text))
                 return
             except NeedsDecimal:
                 self._exact = True
             except _NeedsArgs:
-                self._with_comm_args = True
-
-    def _complete_events(self, text: bytes) -> tuple[int, int, list[CompleteEvent]]:
-        return complete_events(text, self._exact, self._with_comm_args)
+                self.args_type = Args
 
     def _wanted(self, events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Return which events are kept of those in a category that is read."""

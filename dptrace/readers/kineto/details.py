@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import compress
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,9 +22,6 @@ from dptrace.readers.kineto.event_schema import (
     Instant,
     MemoryArgs,
     as_count,
-    detailed_events,
-    events_with_instants,
-    operator_events,
 )
 from dptrace.readers.source import Source
 from dptrace.readers.stream import ChunkedStream, open_decompressed
@@ -61,13 +58,12 @@ class _Numbers(dict[Any, int]):
 class DetailedColumns(Columns):
     """The columns of a file, with an index into a table of distinct details for each event."""
 
+    args_type = DetailArgs
+
     def __init__(self) -> None:
         super().__init__()
         self._detail: list[NDArray[np.int32]] = []
         self._numbers = _Numbers()
-
-    def _complete_events(self, text: bytes) -> tuple[int, int, list[CompleteEvent]]:
-        return detailed_events(text, self._exact)
 
     def _reduce(self, kept: list[CompleteEvent], start: Int64, category: NDArray[np.uint8]) -> None:
         super()._reduce(kept, start, category)
@@ -141,13 +137,12 @@ _MODULE = "nn.Module: "
 class OperatorColumns(Columns):
     """The columns of a file, with the inputs and sequence number of each operator, and modules however short."""
 
+    args_type = InputArgs
+
     def __init__(self) -> None:
         super().__init__()
         self._more: list[tuple[NDArray[np.int32], Int64, NDArray[np.int32]]] = []
         self._numbers: dict[tuple[bytes, bytes, bytes, bytes], int] = {}
-
-    def _complete_events(self, text: bytes) -> tuple[int, int, list[CompleteEvent]]:
-        return operator_events(text, self._exact)
 
     def _wanted(self, events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
         return long_or_module(events, category)
@@ -210,15 +205,13 @@ _FIELDS = ("bytes", "address", "allocated", "reserved", "device_type", "device")
 class MemoryColumns(Columns):
     """The columns of a file with modules however short, and those of its memory events."""
 
+    with_instants = True
+
     def __init__(self) -> None:
         super().__init__()
         self._parts: list[tuple[NDArray[Any], ...]] = []
         """Per chunk: time, thread, whether it failed, then one column for each of _FIELDS."""
         self._unreadable = 0
-
-    def _complete_events(self, text: bytes) -> tuple[int, int, list[CompleteEvent]]:
-        count, unknown, events = events_with_instants(text, self._exact, self._with_comm_args)
-        return count, unknown, cast("list[CompleteEvent]", events)  # _take sorts them apart
 
     def _wanted(self, events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
         return long_or_module(events, category)

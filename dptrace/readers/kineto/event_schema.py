@@ -17,6 +17,7 @@ __all__ = [
     "SPAN",
     "UNKNOWN",
     "Args",
+    "BasicArgs",
     "CompleteEvent",
     "DetailArgs",
     "InputArgs",
@@ -24,10 +25,7 @@ __all__ = [
     "MemoryArgs",
     "as_count",
     "code_of",
-    "complete_events",
-    "detailed_events",
-    "events_with_instants",
-    "operator_events",
+    "event_decoder",
 ]
 
 DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
@@ -125,36 +123,7 @@ class CompleteEvent(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="
     tid: int | str | float | None = None
     ts: int | float | str | None = None
     dur: int | float | str | None = None
-    args: BasicArgs | None = NO_ARGS
-
-
-class _CompleteWithArgs(CompleteEvent, frozen=True, gc=False, tag_field="ph", tag="X"):
-    args: Args | None = NO_ARGS
-
-
-class _Exact(CompleteEvent, frozen=True, gc=False, tag_field="ph", tag="X"):
-    ts: int | Decimal | None = None  # type: ignore[assignment]
-    dur: int | Decimal | None = None  # type: ignore[assignment]
-
-
-class _ExactWithArgs(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
-    args: Args | None = NO_ARGS
-
-
-class _CompleteWithDetails(CompleteEvent, frozen=True, gc=False, tag_field="ph", tag="X"):
-    args: DetailArgs | None = None
-
-
-class _ExactWithDetails(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
-    args: DetailArgs | None = None
-
-
-class _CompleteWithInputs(CompleteEvent, frozen=True, gc=False, tag_field="ph", tag="X"):
-    args: InputArgs | None = None
-
-
-class _ExactWithInputs(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
-    args: InputArgs | None = None
+    args: BasicArgs | None = None
 
 
 class MemoryArgs(msgspec.Struct, frozen=True, gc=False):
@@ -178,10 +147,6 @@ class Instant(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="i"):
     args: msgspec.Raw = msgspec.Raw(b"")
 
 
-class _ExactInstant(Instant, frozen=True, gc=False, tag_field="ph", tag="i"):
-    ts: int | Decimal | None = None  # type: ignore[assignment]
-
-
 class _Phase(msgspec.Struct, frozen=True, gc=False):
     ph: str = ""
 
@@ -194,29 +159,36 @@ _SKIPPED_EVENTS = [
 ]
 
 
-class _Events:
+class EventDecoder:
     """Decoder of the complete events of a list, which counts the others and those of an unknown phase.
 
     Flows, instants, counters and metadata are up to half of a file. Tagged by their ``ph``, they become empty objects,
     so that the decoder skips their fields.
     """
 
-    def __init__(self, complete: type[CompleteEvent]) -> None:
-        self.complete = complete
-        self.any: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Union[(complete, *_SKIPPED_EVENTS)]])  # type: ignore[valid-type]
-        self.only: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[complete])  # type: ignore[valid-type]
-        self.phases = {"X"}
+    def __init__(self, args: Any, exact: bool, instants: bool) -> None:
+        times = [(key, int | Decimal | None, None) for key in ("ts", "dur")] if exact else []
+        self.wanted = [_event_type(CompleteEvent, "X", [*times, ("args", args | None, None)])]
+        if instants:
+            self.wanted.append(_event_type(Instant, "i", times[:1]))
+        self.phases = {kind.__struct_config__.tag for kind in self.wanted}
+        others = [kind for kind in _SKIPPED_EVENTS if kind.__struct_config__.tag not in self.phases]
+        self.any, self.only = _decoder_of([*self.wanted, *others]), _decoder_of(self.wanted)
 
     def decode(self, text: bytes) -> tuple[int, int, list[Any]]:
+        """Decode a JSON list of events; return their number, that of an unknown phase, and the wanted ones among them.
+
+        Raises:
+            DAMAGE: the text is not a list of events.
+        """
         try:
             events = self.any.decode(text)
         except msgspec.ValidationError:
             return self._decode_others(text)
-        return len(events), 0, self._wanted(events)
-
-    def _wanted(self, events: list[Any]) -> list[Any]:
-        complete = self.complete
-        return [event for event in events if type(event) is complete]
+        first, *more = self.wanted
+        if not more:  # the one comparison that most files need is the fastest
+            return len(events), 0, [event for event in events if type(event) is first]
+        return len(events), 0, [event for event in events if type(event) in self.wanted]
 
     def _decode_others(self, text: bytes) -> tuple[int, int, list[Any]]:
         """Do the same where an event has no ``ph`` or an unknown one."""
@@ -226,78 +198,29 @@ class _Events:
         return len(events), unknown, self.only.decode(b"[" + b",".join(wanted) + b"]")
 
 
-class _EventsWithInstants(_Events):
-    """The same, which also returns the instants."""
+def _decoder_of(kinds: list[type[msgspec.Struct]]) -> msgspec.json.Decoder[list[Any]]:
+    return msgspec.json.Decoder(list[Union[(*kinds,)]])  # type: ignore[valid-type]
 
-    def __init__(self, complete: type[CompleteEvent], instant: type[Instant]) -> None:
-        super().__init__(complete)
-        others = [other for other in _SKIPPED_EVENTS if other.__struct_config__.tag != "i"]
-        self.any = msgspec.json.Decoder(list[Union[(complete, instant, *others)]])  # type: ignore[valid-type]
-        self.only = msgspec.json.Decoder(list[complete | instant])  # type: ignore[valid-type]
-        self.phases = {"X", "i"}
 
-    def _wanted(self, events: list[Any]) -> list[Any]:
-        return [event for event in events if isinstance(event, (CompleteEvent, Instant))]
+def _event_type(base: type[msgspec.Struct], phase: str, fields: list[Any]) -> type[msgspec.Struct]:
+    return msgspec.defstruct(base.__name__, fields, bases=(base,), tag_field="ph", tag=phase, frozen=True, gc=False)
+
+
+@cache
+def event_decoder(args: type[BasicArgs] = BasicArgs, exact: bool = False, instants: bool = False) -> EventDecoder:
+    """Return a decoder of complete events.
+
+    Args:
+        args: the type that ``args`` are decoded as: the fewer its fields, the faster.
+        exact: whether times with decimals become Decimal instead of float.
+        instants: whether instants (:class:`Instant`) are wanted, too.
+    """
+    return EventDecoder(args, exact, instants)
 
 
 _KNOWN_PHASES = frozenset("X" + SKIPPED_PHASES)
 _PHASES: msgspec.json.Decoder[list[_Phase]] = msgspec.json.Decoder(list[_Phase])
 _TEXTS: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
-
-
-@cache
-def _events(exact: bool, with_comm_args: bool) -> _Events:
-    if exact:
-        return _Events(_ExactWithArgs if with_comm_args else _Exact)
-    return _Events(_CompleteWithArgs if with_comm_args else CompleteEvent)
-
-
-def complete_events(
-    text: bytes, exact: bool = False, with_comm_args: bool = False
-) -> tuple[int, int, list[CompleteEvent]]:
-    """Decode a JSON list of events; return their number, that of an unknown phase, and the complete ones among them.
-
-    Args:
-        exact: whether times with decimals become Decimal instead of float.
-        with_comm_args: whether ``args`` are decoded as Args, which a file without collectives does not need.
-
-    Raises:
-        DAMAGE: the text is not a list of events.
-    """
-    return _events(exact, with_comm_args).decode(text)
-
-
-def detailed_events(text: bytes, exact: bool = False) -> tuple[int, int, list[CompleteEvent]]:
-    """Decode a JSON list of events as :func:`complete_events` does, with :class:`DetailArgs`."""
-    return _detailed(exact).decode(text)
-
-
-@cache
-def _detailed(exact: bool) -> _Events:
-    return _Events(_ExactWithDetails if exact else _CompleteWithDetails)
-
-
-def operator_events(text: bytes, exact: bool = False) -> tuple[int, int, list[CompleteEvent]]:
-    """Decode a JSON list of events as :func:`complete_events` does, with :class:`InputArgs`."""
-    return _with_inputs(exact).decode(text)
-
-
-@cache
-def _with_inputs(exact: bool) -> _Events:
-    return _Events(_ExactWithInputs if exact else _CompleteWithInputs)
-
-
-def events_with_instants(
-    text: bytes, exact: bool = False, with_comm_args: bool = False
-) -> tuple[int, int, list[CompleteEvent | Instant]]:
-    """Decode a JSON list of events as :func:`complete_events` does; return the instants, too."""
-    return _with_instants(exact, with_comm_args).decode(text)
-
-
-@cache
-def _with_instants(exact: bool, with_comm_args: bool) -> _EventsWithInstants:
-    instant = _ExactInstant if exact else Instant
-    return _EventsWithInstants(_events(exact, with_comm_args).complete, instant)
 
 
 def code_of(category: str | None) -> int:

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from dptrace.readers.kineto.event_schema import SPAN, UNKNOWN, CompleteEvent, as_count, code_of, complete_events
+from dptrace.readers.kineto.event_schema import SPAN, UNKNOWN, as_count, code_of, event_decoder
 from dptrace.readers.trace import Category
 
 
@@ -23,7 +23,7 @@ def test_only_complete_events_are_looked_into(other: str, known: bool) -> None:
     """Fields of events of other phases are not decoded, so that errors in them do not matter; unknown ones count."""
     odd = {"ph": other, "ts": {}, "name": [1], "args": 5}
 
-    count, unknown, complete = complete_events(text(odd, {"ph": "X", "name": "a"}, odd))
+    count, unknown, complete = event_decoder().decode(text(odd, {"ph": "X", "name": "a"}, odd))
 
     assert (3, 0 if known else 2, ["a"]) == (count, unknown, [event.name for event in complete])
 
@@ -32,7 +32,8 @@ def test_the_phase_may_stand_anywhere() -> None:
     """Files of other tools start events with another key."""
     written = b'[{"name": "a", "ts": 1.5, "ph": "X"}, {"id": 1, "ts": 2, "ph": "s"}]'
 
-    assert (2, 0, [CompleteEvent(name="a", ts=1.5)]) == complete_events(written)
+    count, unknown, (event,) = event_decoder().decode(written)
+    assert (2, 0, "a", 1.5) == (count, unknown, event.name, event.ts)
 
 
 @pytest.mark.parametrize("bad", [{"ph": "X", "ts": {}}, {"ph": "X", "args": 5}, {"ph": 5}, 7, None])
@@ -40,12 +41,12 @@ def test_what_is_no_event_is_damage(bad: object) -> None:
     """A complete event with fields of a wrong type, or a value that is not an event, is an error in any list."""
     for other in ({"ph": "s"}, {"ph": "Ω"}):
         with pytest.raises(msgspec.MsgspecError):
-            complete_events(text({"ph": "X"}, bad, other))
+            event_decoder().decode(text({"ph": "X"}, bad, other))
 
 
 def test_times_keep_their_digits_when_asked() -> None:
     """Exact decoding keeps every digit."""
-    (event,) = complete_events(b'[{"ph": "X", "ts": 1712195495519689.047}]', exact=True)[2]
+    (event,) = event_decoder(exact=True).decode(b'[{"ph": "X", "ts": 1712195495519689.047}]')[2]
 
     assert "1712195495519689.047" == str(event.ts)
 
