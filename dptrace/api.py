@@ -332,7 +332,7 @@ def advise(run: RunData | None = None, **description: Any) -> dict[str, Any]:
         if isinstance(run, str | PathLike):
             raise UsageError(f"{run}: is a path; open it first: dptrace.advise(dptrace.open(path)).")
         return recorded_advice(run)
-    from dptrace.model.planning.advice_report import advice_report
+    from dptrace.model.planning.reports import advice_report
 
     return advice_report(_description(description))
 
@@ -346,7 +346,7 @@ def memory(**description: Any) -> dict[str, Any]:
     Raises:
         UsageError: the description is incomplete or contradicts itself.
     """
-    from dptrace.model.planning.memory_report import memory_report
+    from dptrace.model.planning.reports import memory_report
 
     return memory_report(_description(description))
 
@@ -361,7 +361,7 @@ def predict(*, tokens: float | None = None, **description: Any) -> dict[str, Any
     Raises:
         UsageError: the description is incomplete or contradicts itself.
     """
-    from dptrace.model.planning.predict_report import predict_report
+    from dptrace.model.planning.reports import predict_report
 
     return predict_report(_description(description), tokens)
 

@@ -65,7 +65,7 @@ def command(
             raise UsageError(f"{to.output}: the advice on a recording is tables; name the file .txt, .md or .json.")
         content = _recorded(run, selection, read_options, verbosity)
     else:
-        from dptrace.model.planning.advice_report import advice_report
+        from dptrace.model.planning.reports import advice_report
 
         content = advice_report(plan_of(described, links))
     to.write(

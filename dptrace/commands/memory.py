@@ -42,7 +42,7 @@ def command(run: str | None, to: Destination, verbosity: str, **described: Any) 
         refuse_description(but=("gpu", "gpu_memory"))
         content = recorded_memory(run, described["gpu"] if "gpu" in given_options() else None, described["gpu_memory"])
     else:
-        from dptrace.model.planning.memory_report import memory_report
+        from dptrace.model.planning.reports import memory_report
 
         content = memory_report(description_of(described))
     to.write(Answer(lambda console: _print(content, console), lambda: content))

@@ -82,7 +82,7 @@ def command(
     else:
         if gamma is not None:
             raise UsageError(f"--gamma {gamma:g}: is for one message; add --bytes.")
-        from dptrace.model.planning.predict_report import predict_report
+        from dptrace.model.planning.reports import predict_report
 
         content = predict_report(plan_of(described, links), tokens)
     to.write(

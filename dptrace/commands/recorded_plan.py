@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dptrace.errors import DptraceError
 from dptrace.model.collectives import bus_factor
-from dptrace.model.planning.memory_report import whole_bytes
-from dptrace.model.planning.predict_report import GPU_COUNTS
 from dptrace.model.planning.recorded import (
     MeasuredStep,
     RecordedModel,
@@ -25,7 +25,8 @@ from dptrace.model.planning.recorded import (
     perceptron_split,
     step_bounds,
 )
-from dptrace.model.training.communication import Link, ccr, level, level_dict
+from dptrace.model.planning.reports import GPU_COUNTS, whole_bytes
+from dptrace.model.training.communication import Link, ccr, level
 from dptrace.model.training.layout import HeldActivations, held_activations
 from dptrace.model.training.memory import ActivationPlan, StateBytes, end_bytes, model_activation_bytes
 from dptrace.model.training.plan import gpu_named
@@ -133,9 +134,7 @@ def trainer_shape(model: object, options: Mapping[str, Any]) -> ModelShape | Non
         experts=int(options.get("experts") or 1),
         top_k=int(options.get("top_k") or 1),
     )
-    from msgspec.structs import replace
-
-    return replace(shape, tied=False)
+    return msgspec.structs.replace(shape, tied=False)
 
 
 def _model(
@@ -294,7 +293,7 @@ def roofline_point(run: Run, step: MeasuredStep) -> dict[str, Any] | None:
     samples = step.samples / step.ranks or 1.0
 
     def at(link: Link, sent: float) -> dict[str, Any]:
-        found = level_dict(level(link, peak, ccr(flops, sent), samples))
+        found = msgspec.to_builtins(level(link, peak, ccr(flops, sent), samples))
         found.pop("crossover_bytes")
         return {"sent_bytes": sent, **found}
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dptrace.analysis.findings.finding import by_gain
 from dptrace.core.units import byte_size, duration, share
 from dptrace.errors import DptraceError
-from dptrace.model.planning.candidates import DDP_PAGE, GOSPEL, GUIDE, LEAST_SHARE, PAGE, WORKSHOP, Check, check_dict
-from dptrace.model.planning.decision import RULES, Question, question_by_rule, question_dict
+from dptrace.model.planning.checks import MIN_SHARE, RECORDED_TEXTS, STATUSES, Check, check_dict
+from dptrace.model.planning.decision import RULES, Question, question_by_rule
 from dptrace.model.scaling import gustafson_efficiency
 from dptrace.record.options.modes import REPLICATED, modes_with
 from dptrace.replay.gains import with_gains
@@ -21,14 +21,6 @@ from dptrace.replay.whatif import WhatIf, replay_of
 from dptrace.run.run import Run
 
 __all__ = ["recorded_advice"]
-
-
-# The questions that decide what limits a recorded step, with the documents' goals.
-
-
-_GUIDE = "Distributed Training (guide)"
-_NOTABLE = 0.05
-"""Share of a step from which waiting for data or for a rank counts."""
 
 
 class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +66,39 @@ def recorded_step(run: Run) -> RecordedStep:
     )
 
 
-def recorded_questions(run: Run, step: RecordedStep) -> list[Question]:
-    """Return the questions, from what limits the step to each goal that the recording can answer."""
-    found = [_limit(step), _data(step), *_overlap(step), *_efficiency(step), *_mfu(run), *_bubble(run)]
-    return [*found, *_straggler(step)]
+# The questions that decide what limits a recorded step, with the documents' goals.
+
+
+def recorded_questions(run: Run, step: RecordedStep) -> Iterator[Question]:
+    """Yield the questions, from what limits the step to each goal that the recording can answer."""
+    yield _limit(step)
+    part = step.data_loading_ns / step.wall_ns
+    answer = "yes: more workers" if part >= RULES["data"].value else "no"
+    numbers = f"{duration(step.data_loading_ns)} of a step, {share(part)}"
+    yield question_by_rule("data", "data", "Does it wait for data?", answer, numbers, part, "ratio")
+    if whole := step.overlapped_ns + step.transfer_ns:
+        hidden = step.overlapped_ns / whole
+        numbers = f"{share(hidden)} of {duration(whole)} without waiting"
+        yield _goal("overlap", "Is more than 80 % of the communication hidden?", hidden, numbers)
+    if step.ranks > 1:
+        serial = (step.transfer_ns + step.wait_ns) / step.wall_ns
+        reached = gustafson_efficiency(serial, step.ranks)
+        numbers = (
+            f"s = {serial:.3g} of the step is communication, 1 − s·(N−1)/N = {share(reached)} on {step.ranks} ranks"
+        )
+        yield _goal("efficiency", "Does it scale with 70 % or more?", reached, numbers)
+    if (mfu := run.efficiency.mfu) is not None:
+        yield _goal("mfu", "Is the MFU above 40 %?", mfu, f"MFU {share(mfu)}")
+    if run.pipelines:
+        part = float(run.pipeline()["pipeline_bubble_percent"].mean()) / 100
+        answer = "yes" if part < RULES["bubble"].value else "no: more micro-batches, or an interleaved schedule"
+        numbers, asked = f"{share(part)} of the pipeline's time", "Is the pipeline's bubble below 10 %?"
+        yield question_by_rule("bubble", "bubble", asked, answer, numbers, part, "ratio")
+    if step.ranks > 1:
+        part = step.wait_ns / step.wall_ns
+        answer = "yes" if part >= RULES["straggler"].value else "no"
+        numbers, asked = f"{duration(step.wait_ns)} of a step, {share(part)}", "Do ranks wait for a straggler?"
+        yield question_by_rule("straggler", "straggler", asked, answer, numbers, part, "ratio")
 
 
 def _limit(step: RecordedStep) -> Question:
@@ -89,90 +110,15 @@ def _limit(step: RecordedStep) -> Question:
         "the host, data or gaps": step.idle_ns,
     }
     most = max(parts, key=lambda name: parts[name])
-    numbers = ", ".join(f"{name} {share(ns / step.wall_ns)}" for name, ns in parts.items() if ns)
-    return Question(
-        name="bound",
-        question="What takes most of the step?",
-        answer=f"{most}",
-        numbers=f"{numbers} of {duration(step.wall_ns)}",
-        value=parts[most] / step.wall_ns,
-        limit=None,
-        unit="ratio",
-        source=f"{_GUIDE}, 1.3",
-    )
+    listed = ", ".join(f"{name} {share(ns / step.wall_ns)}" for name, ns in parts.items() if ns)
+    numbers, value = f"{listed} of {duration(step.wall_ns)}", parts[most] / step.wall_ns
+    return question_by_rule("bound", "bound", "What takes most of the step?", most, numbers, value, "ratio")
 
 
-def _goal(name: str, question: str, answer: str, numbers: str, value: float, rule: str) -> Question:
-    return question_by_rule(rule, name, question, answer, numbers, value, "ratio")
-
-
-def _data(step: RecordedStep) -> Question:
-    part = step.data_loading_ns / step.wall_ns
-    return Question(
-        name="data",
-        question="Does it wait for data?",
-        answer="yes: more workers" if part >= _NOTABLE else "no",
-        numbers=f"{duration(step.data_loading_ns)} of a step, {share(part)}",
-        value=part,
-        limit=_NOTABLE,
-        unit="ratio",
-        source=f"{_GUIDE}, 7.6",
-    )
-
-
-def _overlap(step: RecordedStep) -> list[Question]:
-    whole = step.overlapped_ns + step.transfer_ns
-    if not whole:
-        return []
-    hidden = step.overlapped_ns / whole
-    answer = "yes" if hidden > RULES["overlap"].value else "no"
-    numbers = f"{share(hidden)} of {duration(whole)} without waiting"
-    return [_goal("overlap", "Is more than 80 % of the communication hidden?", answer, numbers, hidden, "overlap")]
-
-
-def _efficiency(step: RecordedStep) -> list[Question]:
-    if step.ranks < 2:
-        return []
-    serial = (step.transfer_ns + step.wait_ns) / step.wall_ns
-    reached = gustafson_efficiency(serial, step.ranks)
-    answer = "yes" if reached >= RULES["efficiency"].value else "no"
-    numbers = f"s = {serial:.3g} of the step is communication, 1 − s·(N−1)/N = {share(reached)} on {step.ranks} ranks"
-    return [_goal("efficiency", "Does it scale with 70 % or more?", answer, numbers, reached, "efficiency")]
-
-
-def _mfu(run: Run) -> list[Question]:
-    reached = run.efficiency.mfu
-    if reached is None:
-        return []
-    answer = "yes" if reached > RULES["mfu"].value else "no"
-    return [_goal("mfu", "Is the MFU above 40 %?", answer, f"MFU {share(reached)}", reached, "mfu")]
-
-
-def _bubble(run: Run) -> list[Question]:
-    if not run.pipelines:
-        return []
-    part = float(run.pipeline()["pipeline_bubble_percent"].mean()) / 100
-    answer = "yes" if part < RULES["bubble"].value else "no: more micro-batches, or an interleaved schedule"
-    numbers = f"{share(part)} of the pipeline's time"
-    return [_goal("bubble", "Is the pipeline's bubble below 10 %?", answer, numbers, part, "bubble")]
-
-
-def _straggler(step: RecordedStep) -> list[Question]:
-    if step.ranks < 2:
-        return []
-    part = step.wait_ns / step.wall_ns
-    return [
-        Question(
-            name="straggler",
-            question="Do ranks wait for a straggler?",
-            answer="yes" if part >= _NOTABLE else "no",
-            numbers=f"{duration(step.wait_ns)} of a step, {share(part)}",
-            value=part,
-            limit=_NOTABLE,
-            unit="ratio",
-            source="Data Parallelism (page), 'Where the field is now'",
-        )
-    ]
+def _goal(rule: str, question: str, value: float, numbers: str) -> Question:
+    """Ask whether a share reaches its goal."""
+    answer = "yes" if value >= RULES[rule].value else "no"
+    return question_by_rule(rule, rule, question, answer, numbers, value, "ratio")
 
 
 # Items of the checklists that a recording answers without a replay: its findings, its options, its split.
@@ -181,17 +127,14 @@ def _straggler(step: RecordedStep) -> list[Question]:
 _BY_REPLAY = "gain of the finding by replay; dptrace analyze --gains"
 _AS_COUNTED = "cost of the finding in a step, since its gain is unknown; dptrace analyze"
 _ITEMS = {
-    "data_loading": ("num_workers", f"{GUIDE}, 7.6; {GOSPEL}, DataLoader"),
-    "copies": ("pin_memory", f"{GUIDE}, 7.6; {GOSPEL}, DataLoader"),
-    "pageable_copies": ("pin_memory", f"{GUIDE}, 7.6; {GOSPEL}, DataLoader"),
-    "unused_parameters": ("find_unused_parameters", f"{DDP_PAGE}, 'Practical knobs'"),
-    "small_messages": ("small-messages", f"{GUIDE}, 5.4: batch small messages"),
-    "bubble": ("micro-batches", f"{GUIDE}, 10.8"),
-    "recompute": ("checkpoint-activations", f"{GUIDE}, 1.2"),
-    "straggler": ("straggler", f"{PAGE}, 'Where the field is now'"),
-    "synchronizing": ("synchronizing", f"{GOSPEL}, training_step: loss.item() in each step"),
+    "data_loading": "num_workers",
+    "copies": "pin_memory",
+    "pageable_copies": "pin_memory",
+    "unused_parameters": "find_unused_parameters",
+    "bubble": "micro-batches",
+    "recompute": "checkpoint-activations",
 }
-"""Item and source of a kind of finding; others have their own names."""
+"""Item of a kind of finding; others have their own names."""
 
 
 def finding_checks(run: Run) -> list[Check]:
@@ -208,115 +151,89 @@ def finding_checks(run: Run) -> list[Check]:
     checks: dict[str, Check] = {}
     for one in (finding for finding in by_gain(found) if not finding.is_minor):
         gain, part = one.figure
-        name, source = _ITEMS.get(one.kind, (one.kind.replace("_", "-"), f"{GUIDE}, 13: profile, measure, iterate"))
-        checks.setdefault(
-            name,
-            Check(
-                name=name,
-                what=one.advice,
-                status="apply",
-                reason=one.text,
-                gain_s=gain / 1e9,
-                gain_share=part,
-                computed=_AS_COUNTED if one.gain is None or one.gain.ns is None else _BY_REPLAY,
-                do="dptrace analyze RUN shows where",
-                source=source,
-            ),
+        name = _ITEMS.get(one.kind, one.kind.replace("_", "-"))
+        texts = RECORDED_TEXTS.get(name, RECORDED_TEXTS["other"])
+        check = Check(
+            name=name,
+            what=one.advice,
+            status="apply",
+            reason=one.text,
+            gain_s=gain / 1e9,
+            gain_share=part,
+            computed=_AS_COUNTED if one.gain is None or one.gain.ns is None else _BY_REPLAY,
+            do=RECORDED_TEXTS["other"].do,
+            source=texts.source,
         )
+        checks.setdefault(name, check)
     return list(checks.values())
 
 
-def _item(name: str, what: str, reason: str, computed: str, do: str, source: str, **gains: Any) -> Check:
-    return Check(name=name, what=what, reason=reason, computed=computed, do=do, source=source, **gains)
-
-
-def step_checks(run: Run, step: RecordedStep) -> Iterator[Check]:
-    """Yield the items that the parts of the mean step answer."""
-    once = step.optimizer_ns + step.transfer_ns
-    gain = once / 2
-    part = gain / step.wall_ns
-    yield _item(
-        "larger-batch",
-        "Double the batch",
-        f"the optimizer and exposed communication, {duration(once)}, once for twice the samples",
-        "half of both, for the same samples; the rest grows with the samples",
-        "a larger batch, if memory and the learning rate allow",
-        f"{GUIDE}, 6.6; {DDP_PAGE}",
-        status="apply" if part >= LEAST_SHARE else "skip",
-        gain_s=gain / 1e9,
+def _item(
+    name: str, reason: str, status: str = "", *, gain_ns: float | None = None, wall_ns: float = 1.0, **gains: Any
+) -> Check:
+    """Return an item with its texts; without a status, it applies if it gains 1 % of the step or more."""
+    part = None if gain_ns is None else gain_ns / wall_ns
+    texts = RECORDED_TEXTS[name]
+    return Check(
+        name=name,
+        what=texts.what,
+        status=status or ("apply" if (part or 0.0) >= MIN_SHARE else "skip"),
+        reason=reason,
+        gain_s=None if gain_ns is None else gain_ns / 1e9,
         gain_share=part,
+        computed=texts.computed,
+        do=texts.do,
+        source=texts.source,
+        **gains,
     )
+
+
+def step_checks(step: RecordedStep) -> Iterator[Check]:
+    """Yield the items that the parts of the mean step answer."""
+    once, wall_ns = step.optimizer_ns + step.transfer_ns, step.wall_ns
+    reason = f"the optimizer and exposed communication, {duration(once)}, once for twice the samples"
+    yield _item("larger-batch", reason, gain_ns=once / 2, wall_ns=wall_ns)
     if not step.data_loading_ns:
-        reason = "no step waits for the DataLoader"
-        yield _item(
-            "num_workers", "Load samples in more workers", reason, "idle time of the step", "DataLoader(num_workers=4)",
-            f"{GUIDE}, 7.6", status="skip", gain_s=0.0, gain_share=0.0,
-        )  # fmt: skip
-    part = step.memory_ns / step.wall_ns
-    yield _item(
-        "pin_memory", "Pin the memory that samples are copied from",
-        f"{duration(step.memory_ns)} of exposed copies in a step",
-        "exposed copies of the step", "DataLoader(pin_memory=True); batch.cuda(non_blocking=True)", f"{GUIDE}, 7.6",
-        status="apply" if part >= LEAST_SHARE else "skip", gain_s=step.memory_ns / 1e9, gain_share=part,
-    )  # fmt: skip
+        yield _item("num_workers", "no step waits for the DataLoader", "skip", gain_ns=0.0)
+    reason = f"{duration(step.memory_ns)} of exposed copies in a step"
+    yield _item("pin_memory", reason, gain_ns=step.memory_ns, wall_ns=wall_ns)
 
 
 def option_checks(run: Run, step: RecordedStep) -> Iterator[Check]:
     """Yield the items that DDP's options and the memory of the ranks answer."""
     ddp = run.metadata.get("ddp")
     if isinstance(ddp, Mapping):
-        yield _bucket_view(ddp)
+        size, on = ddp.get("total_parameter_size_bytes"), bool(ddp.get("gradient_as_bucket_view"))
+        size = size if isinstance(size, int) else None
+        held = "a second copy of the gradients" + (f", {byte_size(size)}" if size else "")
+        reason = f"{'it spares' if on else 'each rank holds'} {held}"
+        yield _item("gradient_as_bucket_view", reason, "keep" if on else "apply", gain_bytes=size)
         yield _unused(ddp)
-        yield _broadcasts(run, step, ddp)
+        yield _broadcasts(run, step, bool(ddp.get("broadcast_buffers")))
     yield from _shard_optimizer(run)
-    yield from _precision(run)
-
-
-def _bucket_view(ddp: Mapping[str, Any]) -> Check:
-    size = ddp.get("total_parameter_size_bytes")
-    size = size if isinstance(size, int) else None
-    on = bool(ddp.get("gradient_as_bucket_view"))
-    held = "a second copy of the gradients" + (f", {byte_size(size)}" if size else "")
-    return _item(
-        "gradient_as_bucket_view", "Set gradient_as_bucket_view=True",
-        f"{'it spares' if on else 'each rank holds'} {held}", "bytes of the gradients",
-        "DistributedDataParallel(model, gradient_as_bucket_view=True)", f"{GUIDE}, 7.6",
-        status="keep" if on else "apply", gain_bytes=size,
-    )  # fmt: skip
+    options = run.metadata.get("options")
+    wide = isinstance(options, Mapping) and options.get("dtype") == "float32" and not options.get("amp")
+    if wide and not run.on_cpu:
+        mfu = run.efficiency.mfu
+        reason = "matrix products run in float32" + (f", MFU {share(mfu)} of that peak" if mfu else "")
+        yield _item("mixed-precision", reason, "apply")
 
 
 def _unused(ddp: Mapping[str, Any]) -> Check:
-    on = bool(ddp.get("find_unused_parameters"))
-    needless = on and ddp.get("unused_parameter_size") == 0
-    reason = (
-        "it searches in each step, and all parameters were used"
-        if needless
-        else "it searches in each step"
-        if on
-        else "it does not search"
-    )
-    return _item(
-        "find_unused_parameters", "Leave find_unused_parameters=False", reason,
-        "see the finding, if it costs 1 % or more",
-        "DistributedDataParallel(model, find_unused_parameters=False)", f"{DDP_PAGE}, 'Practical knobs'",
-        status="apply" if needless else "skip" if on else "keep",
-    )  # fmt: skip
+    if not ddp.get("find_unused_parameters"):
+        return _item("find_unused_parameters", "it does not search", "keep")
+    if ddp.get("unused_parameter_size") == 0:
+        return _item("find_unused_parameters", "it searches in each step, and all parameters were used", "apply")
+    return _item("find_unused_parameters", "it searches in each step", "skip")
 
 
-def _broadcasts(run: Run, step: RecordedStep, ddp: Mapping[str, Any]) -> Check:
+def _broadcasts(run: Run, step: RecordedStep, on: bool) -> Check:
     frame = run.collectives()
     own = frame[frame["kind"] == "broadcast"]
     gain = float(own["exposed_ns"].sum()) / max(1, len(run.steps()))
-    part = gain / step.wall_ns
-    on = bool(ddp.get("broadcast_buffers"))
     none = "no step broadcasts buffers" + (": the model has none" if on else "")
     some = f"{len(own)} broadcasts in the recording, {duration(gain)} of a step exposed"
-    reason = some if len(own) else none
-    return _item(
-        "broadcast_buffers", "Set broadcast_buffers=False", reason, "exposed time of broadcasts",
-        "DistributedDataParallel(model, broadcast_buffers=False)", f"{GOSPEL}, setup_model",
-        status="apply" if part >= LEAST_SHARE else "skip", gain_s=gain / 1e9, gain_share=part,
-    )  # fmt: skip
+    return _item("broadcast_buffers", some if len(own) else none, gain_ns=gain, wall_ns=step.wall_ns)
 
 
 def _shard_optimizer(run: Run) -> Iterator[Check]:
@@ -329,24 +246,8 @@ def _shard_optimizer(run: Run) -> Iterator[Check]:
         return
     size = fmean(sizes)
     saved = size * (1 - 1 / ranks)
-    yield _item(
-        "shard-optimizer", "Shard the optimizer's state (ZeRO-1)", f"{byte_size(size)} of it on each of {ranks} ranks",
-        "what the other ranks would hold", "dptrace record --mode zero1 compares; ZeroRedundancyOptimizer",
-        f"{GUIDE}, 8.6",
-        status="apply" if saved else "skip", gain_bytes=saved,
-    )  # fmt: skip
-
-
-def _precision(run: Run) -> Iterator[Check]:
-    options = run.metadata.get("options")
-    if run.on_cpu or not isinstance(options, Mapping) or options.get("amp") or options.get("dtype") != "float32":
-        return
-    found = run.efficiency
-    reason = "matrix products run in float32" + (f", MFU {share(found.mfu)} of that peak" if found.mfu else "")
-    yield _item(
-        "mixed-precision", "Compute in bfloat16", reason, "not computed: dptrace record --amp measures it",
-        "torch.autocast('cuda', torch.bfloat16)", f"{GUIDE}, 7.6; {GOSPEL}, use_mixed_precision", status="apply",
-    )  # fmt: skip
+    reason = f"{byte_size(size)} of it on each of {ranks} ranks"
+    yield _item("shard-optimizer", reason, "apply" if saved else "skip", gain_bytes=saved)
 
 
 # Items of the checklists whose gain a replay of the recording computes.
@@ -358,117 +259,47 @@ _WITHOUT_BUCKETS = {*REPLICATED} - {*modes_with("ddp"), *modes_with("nodes")}
 """Modes that all-reduce each gradient on its own."""
 
 
-class WhatIfCheck(msgspec.Struct, frozen=True):
-    """An item, and the what-if that answers it."""
+class WhatIfCheck(NamedTuple):
+    """The what-if that answers an item."""
 
     name: str
-    what: str
     changes: dict[str, Any]
-    """Options of :meth:`dptrace.Run.whatif`."""
+    """Options of :meth:`dptrace.Run.whatif`, with those in *beyond*."""
     typed: str
     """The same for ``dptrace whatif``."""
-    do: str
-    source: str
     bound: bool = False
     """Whether the gain is what is possible at most."""
-    beyond: dict[str, Any] = {}
+    beyond: dict[str, Any] | None = None
     """Changes that another item has: the gain is what comes on top of them."""
-
-
-_NO_STRAGGLER = WhatIfCheck(
-    "straggler",
-    "Find why a rank is late",
-    {"no_straggler": True},
-    "--no-straggler",
-    "dptrace analyze names the rank and the cause",
-    f"{PAGE}, 'Where the field is now'",
-)
-_ACROSS = (
-    WhatIfCheck(
-        "overlap",
-        "Overlap communication with computation",
-        {"perfect_overlap": True},
-        "--perfect-overlap",
-        "DistributedDataParallel, fully_shard, or all-reduces from hooks",
-        f"{WORKSHOP}, step 4; {DDP_PAGE}",
-        bound=True,
-    ),
-    WhatIfCheck(
-        "faster-links",
-        "Use links twice as fast",
-        {"bandwidth": 2.0},
-        "--bandwidth 2x",
-        "links between and within nodes, the backend's settings; dptrace links measures yours",
-        f"{GUIDE}, 6.6",
-    ),
-    WhatIfCheck(
-        "accumulate",
-        f"Accumulate gradients over {_MICRO_STEPS} micro-batches",
-        {"accumulate": _MICRO_STEPS},
-        f"--accumulate {_MICRO_STEPS}",
-        "with model.no_sync(): all but the last backward",
-        f"{PAGE}, 'levers'; {GOSPEL}, gradient_accumulation_steps=4",
-    ),
-)
-_COMPRESS = WhatIfCheck(
-    "compress",
-    "Send gradients in 16 bits",
-    {"compress": "bf16"},
-    "--compress bf16",
-    "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
-    f"{GUIDE}, 7.5",
-)
-_DDP = WhatIfCheck(
-    "ddp",
-    "Reduce gradients as DistributedDataParallel does",
-    {"schedule": "ddp"},
-    "--schedule ddp",
-    "DistributedDataParallel(model)",
-    f"{WORKSHOP}, step 5: always use DDP; {DDP_PAGE}",
-)
-_HOST = WhatIfCheck(
-    "compile",
-    "Free the host: torch.compile, CUDA graphs",
-    {"no_host_delay": True},
-    "--no-host-delay",
-    "model = torch.compile(model, mode='reduce-overhead'); no .item() or print in the loop",
-    f"{GUIDE}, 6.6",
-    bound=True,
-)
-_HOST_OF_ALL = msgspec.structs.replace(
-    _HOST,
-    changes={"no_straggler": True, "no_host_delay": True},
-    typed="--no-straggler --no-host-delay",
-    beyond={"no_straggler": True},
-)
-"""Where one rank's host is late, what frees all hosts counts on top of that."""
-_RECOMPUTE = WhatIfCheck(
-    "checkpoint-activations",
-    "Checkpoint fewer activations",
-    {"no_recompute": True},
-    "--no-recompute",
-    "checkpoint every k-th block only, if memory allows",
-    f"{GUIDE}, 1.2; {GOSPEL}, use_gradient_checkpointing",
-    bound=True,
-)
+    number: int = 0
+    """For the texts."""
 
 
 def applicable_checks(run: Run) -> Iterator[WhatIfCheck]:
     """Yield the items that a recording can answer."""
     if max(run.world_size, len(run.ranks)) > 1:
-        yield _NO_STRAGGLER
-        yield from _ACROSS
+        yield WhatIfCheck("straggler", {"no_straggler": True}, "--no-straggler")
+        yield WhatIfCheck("overlap", {"perfect_overlap": True}, "--perfect-overlap", bound=True)
+        yield WhatIfCheck("faster-links", {"bandwidth": 2.0}, "--bandwidth 2x")
+        typed = f"--accumulate {_MICRO_STEPS}"
+        yield WhatIfCheck("accumulate", {"accumulate": _MICRO_STEPS}, typed, number=_MICRO_STEPS)
         mode = run.metadata.get("mode")
         if mode in _WITHOUT_BUCKETS:
-            yield _DDP
+            yield WhatIfCheck("ddp", {"schedule": "ddp"}, "--schedule ddp")
         if _sends_wide(run):
-            yield _COMPRESS
+            yield WhatIfCheck("compress", {"compress": "bf16"}, "--compress bf16")
         if mode == "ddp" or run.metadata.get("ddp"):
-            yield from _buckets()
+            for cap in _CAPS:
+                yield WhatIfCheck("bucket-size", {"bucket_cap_mb": float(cap)}, f"--bucket-cap-mb {cap}", number=cap)
     if not run.on_cpu:
-        yield _HOST if len(run.ranks) == 1 else _HOST_OF_ALL
+        if len(run.ranks) == 1:
+            yield WhatIfCheck("compile", {"no_host_delay": True}, "--no-host-delay", bound=True)
+        else:  # where one rank's host is late, what frees all hosts counts on top of that
+            late = {"no_straggler": True}
+            typed = "--no-straggler --no-host-delay"
+            yield WhatIfCheck("compile", late | {"no_host_delay": True}, typed, bound=True, beyond=late)
     if run.recompute_percent():
-        yield _RECOMPUTE
+        yield WhatIfCheck("checkpoint-activations", {"no_recompute": True}, "--no-recompute", bound=True)
 
 
 def _sends_wide(run: Run) -> bool:
@@ -477,18 +308,6 @@ def _sends_wide(run: Run) -> bool:
         c.dtype.lower() for t in run.timelines for c in t.collectives if c.kind in ("all_reduce", "reduce_scatter")
     }
     return bool(found & {"float", "float32"})
-
-
-def _buckets() -> Iterator[WhatIfCheck]:
-    for cap in _CAPS:
-        yield WhatIfCheck(
-            "bucket-size",
-            f"Set the size of the buckets to {cap} MiB",
-            {"bucket_cap_mb": float(cap)},
-            f"--bucket-cap-mb {cap}",
-            f"DistributedDataParallel(model, bucket_cap_mb={cap})",
-            f"{GUIDE}, 7.3; {DDP_PAGE}; {PAGE}, 'Build it'",
-        )
 
 
 def what_if_checks(run: Run, progress: Callable[[float], None] = lambda fraction: None) -> list[Check]:
@@ -509,38 +328,26 @@ def what_if_checks(run: Run, progress: Callable[[float], None] = lambda fraction
 
 
 def _answered(run: Run, item: WhatIfCheck) -> Check:
-    command = f"dptrace whatif RUN {item.typed}"
+    texts = RECORDED_TEXTS[item.name]
+    about: dict[str, Any] = {
+        "what": texts.what.format(item.number),
+        "do": texts.do.format(item.number),
+        "source": texts.source,
+    }
+    about |= {"name": item.name, "computed": f"dptrace whatif RUN {item.typed}"}
     try:
         answer = replay_of(run).whatif(changes_of(**item.changes))
         beyond = replay_of(run).whatif(changes_of(**item.beyond)) if item.beyond else None
     except DptraceError as error:
-        return Check(
-            name=item.name,
-            what=item.what,
-            status="skip",
-            reason=f"not known: {error}",
-            computed=command,
-            do=item.do,
-            source=item.source,
-        )
+        return Check(status="skip", reason=f"not known: {error}", **about)
     before = answer.measured_step_ns if beyond is None else beyond.predicted_step_ns
     gain = before - answer.predicted_ns_per_micro_step
     if answer.micro_steps == 1:
         # As findings and dptrace whatif say it: how much earlier the run ends, not how much shorter its median step is.
         gain = answer.step_gain_ns - (0 if beyond is None else beyond.step_gain_ns)
     part = gain / max(1, answer.measured_step_ns)
-    applies = part >= LEAST_SHARE and answer.can_tell
-    return Check(
-        name=item.name,
-        what=item.what,
-        status="apply" if applies else "skip",
-        reason=_reason(item, answer, before),
-        gain_s=gain / 1e9,
-        gain_share=part,
-        computed=command,
-        do=item.do,
-        source=item.source,
-    )
+    status = "apply" if part >= MIN_SHARE and answer.can_tell else "skip"
+    return Check(status=status, reason=_reason(item, answer, before), gain_s=gain / 1e9, gain_share=part, **about)
 
 
 def _reason(item: WhatIfCheck, answer: WhatIf, before: int) -> str:
@@ -557,7 +364,6 @@ def _reason(item: WhatIfCheck, answer: WhatIf, before: int) -> str:
 
 
 SCHEMA = 1
-_ORDER = {"apply": 0, "keep": 1, "skip": 2}
 _GAINS = (
     "Gains are of one change each, by replay; they do not add up. Those of findings are after the findings above, or "
     "what they cost where a replay can't tell."
@@ -582,10 +388,10 @@ def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fractio
         known = one.computed == _BY_REPLAY or one.name not in found
         found[one.name] = one if known else _with_gain(one, found[one.name])
     # A finding says more than an option, and both more than the parts of the step.
-    for one in (*option_checks(run, step), *step_checks(run, step)):
+    for one in (*option_checks(run, step), *step_checks(step)):
         found.setdefault(one.name, one)
     checks = sorted(
-        found.values(), key=lambda one: (_ORDER[one.status], -(one.gain_s or 0.0), -(one.gain_bytes or 0.0))
+        found.values(), key=lambda one: (STATUSES.index(one.status), -(one.gain_s or 0.0), -(one.gain_bytes or 0.0))
     )
     return {
         "schema": SCHEMA,
@@ -603,7 +409,7 @@ def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fractio
             "exposed_memory_ns": round(step.memory_ns),
             "idle_ns": round(step.idle_ns),
         },
-        "path": [question_dict(question) for question in recorded_questions(run, step)],
+        "path": [msgspec.to_builtins(question) for question in recorded_questions(run, step)],
         "checks": [check_dict(one) for one in checks],
         "assumptions": [_GAINS, *run.notes],
     }

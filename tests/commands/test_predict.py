@@ -86,7 +86,7 @@ def test_a_page_and_charts(tmp_path: Path) -> None:
     run(*SEVENTY, "-o", str(chart), "-q")
 
     assert "Predicted step" in page.read_text()
-    assert "3d tp4 pp16" in chart.read_text()
+    assert "FSDP ×64" in chart.read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,145 +1,352 @@
-"""Items of the checklist: time, memory, communication, pipelines and the training loop."""
+"""The documents' checklists: what to change in a plan, what it gains, and why.
+
+The texts of the items are the rows of checklist.md; each has a function here that computes what it gains.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from dptrace.core.units import byte_size, plural, share
+from dptrace.core.units import byte_size, duration, plural, share
 from dptrace.errors import UsageError
 from dptrace.model.gpu_peaks import interconnect_named
-from dptrace.model.planning.candidates import DDP_PAGE, GOSPEL, GUIDE, PAGE, WORKSHOP, Check, CheckContext, check, span
 from dptrace.model.planning.decision import RULES
+from dptrace.model.planning.describe import Description
+from dptrace.model.planning.search import Candidate, best_of, candidate
 from dptrace.model.training.communication import Link, Network, all_reduces, collective_seconds, crossover_bytes
-from dptrace.model.training.layout import micro_batches_needed
-from dptrace.model.training.memory import PRECISIONS, USABLE
-from dptrace.model.training.plan import Gpu, Plan
+from dptrace.model.training.layout import Layout, micro_batches_needed
+from dptrace.model.training.memory import PRECISIONS, RECOMPUTE, USABLE
+from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import predict_step
 
-__all__ = ["COMMUNICATION_CHECKS", "LOOP_CHECKS", "MEMORY_CHECKS", "PIPELINE_CHECKS", "TIME_CHECKS"]
+__all__ = ["ITEMS", "MIN_SHARE", "RECORDED_TEXTS", "STATUSES", "TEXTS", "Check", "check_dict", "described_checks"]
 
 
-# Items about memory: recomputation, sharding, sequence parallelism, attention without scores, offloading.
+MIN_SHARE = 0.01
+"""Smallest share of the step, or of a GPU's memory, that is worth a change."""
+_DDP_PAGE = "Data Parallel & DDP"
+STATUSES = ("apply", "keep", "skip")
 
 
-_PCIE = "pcie4"
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """An item of a checklist, and what follows from it for a training."""
+
+    name: str
+    what: str
+    """What to do, as an imperative."""
+    status: str
+    """``apply``: it gains something. ``keep``: the prediction assumes it; the gain is what it costs to leave it out.
+    ``skip``: it does not apply, or gains nothing."""
+    reason: str
+    """The numbers that decide."""
+    gain_s: float | None = None
+    """Seconds that a step of as many samples gets shorter; negative where it gets longer. None where not known."""
+    gain_bytes: float | None = None
+    """Bytes that the fullest GPU saves; negative where it needs more."""
+    gain_share: float | None = None
+    """gain_s over the step."""
+    computed: str
+    """How the gain was computed."""
+    do: str
+    """The code or the command."""
+    source: str
+    """Where the documents have it."""
 
 
-def checkpoint(context: CheckContext) -> Check:
-    """Compare keeping all activations with recomputing each layer from its input."""
-    kept = context.changed(recompute="none")
-    again = context.changed(recompute="full")
-    saved, cost = kept.memory_bytes - again.memory_bytes, again.step.step_s - kept.step.step_s
-    reason = (
-        f"without: {byte_size(kept.memory_bytes)} on each GPU; recomputing each layer: "
-        f"{byte_size(again.memory_bytes)}, and the step takes {span(cost)} longer"
+def check_dict(one: Check) -> dict[str, Any]:
+    """Return an item of a checklist as plain data; times are whole ns."""
+    content: dict[str, Any] = msgspec.to_builtins(one)
+    seconds, size = content.pop("gain_s"), content["gain_bytes"]
+    return content | {
+        "applies": one.status == "apply",
+        "gain_ns": None if seconds is None else round(1e9 * seconds),
+        "gain_bytes": None if size is None else round(size),
+    }
+
+
+class Context(msgspec.Struct, frozen=True, dict=True):
+    """The plan that the items are about, and the alternatives."""
+
+    description: Description
+    now: Candidate
+    found: Sequence[Candidate] = ()
+    """All candidates, ranked; empty where the plan is the best of them."""
+
+    @property
+    def plan(self) -> Plan:
+        """Return the plan."""
+        return self.now.plan
+
+    @property
+    def layout(self) -> Layout:
+        """Return how it is spread."""
+        return self.now.plan.layout
+
+    @property
+    def step_s(self) -> float:
+        """Return the length of its step."""
+        return self.now.step.step_s
+
+    @cached_property
+    def gradients(self) -> tuple[float, float]:
+        """Return the bytes of the gradients that a GPU reduces in a step, and the time of it."""
+        own = [one for one in self.now.step.traffic if one.what.startswith("gradients")]
+        return sum(one.bytes * one.calls for one in own), sum(one.seconds for one in own)
+
+    @property
+    def slowest(self) -> Link:
+        """Return the link between nodes, or the one within a node where there is one node."""
+        network = self.plan.network
+        return network.between if self.layout.gpus > network.gpus_per_node else network.within
+
+    def changed(self, **fields: object) -> Candidate:
+        """Return the plan with other fields, as a candidate."""
+        return candidate(replace(self.plan, **fields))
+
+    def spread(self, **fields: object) -> Candidate:
+        """Return the plan with another layout, as a candidate."""
+        return self.changed(layout=replace(self.layout, **fields))
+
+    def best(self, plan: Plan, recompute: Iterable[str] = ()) -> Candidate:
+        """Return the best micro-batch, and the best recomputation of those given, for a plan."""
+        each = plan.batch // plan.layout.data
+        sizes = [size for size in (1, 2, 4, 8, 16, 32, 64) if each % size == 0] or [plan.micro_batch]
+        kinds = tuple(recompute) or (plan.recompute,)
+        return best_of([replace(plan, micro_batch=size, recompute=kind) for size in sizes for kind in kinds])
+
+    def any_recompute(self) -> tuple[str, ...]:
+        """Return the kinds of recomputation that the description leaves open."""
+        return (self.description.recompute,) if self.description.recompute else RECOMPUTE
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What an item computes for a plan."""
+
+    reason: str
+    gain_s: float | None = None
+    gain_bytes: float | None = None
+    status: str = ""
+    """Empty: the gain decides."""
+    filled: dict[str, object] = {}
+    """The values of the placeholders in the item's texts."""
+
+
+def versus(context: Context, other: Candidate, reason: str, status: str = "", **filled: object) -> Found:
+    """Return what another plan gains over the one at hand."""
+    gain_s, gain_bytes = context.step_s - other.step.step_s, context.now.memory_bytes - other.memory_bytes
+    return Found(reason, gain_s, gain_bytes, status, filled)
+
+
+class Texts(NamedTuple):
+    """A row of checklist.md, which replays of recordings (dptrace.replay.advice) share; numbers have placeholders."""
+
+    what: str
+    do: str
+    computed: str
+    source: str
+
+
+def _checklists() -> Iterator[dict[str, Texts]]:
+    """Yield the tables of checklist.md, each by the names of its items."""
+    text = files(__package__ or "").joinpath("checklist.md").read_text(encoding="utf-8")
+    for section in text.split("\n## ")[1:]:
+        _heading, _rule, *lines = (line for line in section.splitlines() if line.startswith("|"))
+        rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+        yield {name: Texts(*texts) for name, *texts in rows}
+
+
+TEXTS, RECORDED_TEXTS = _checklists()
+"""The texts of the items by their names, of a description and of a recording."""
+
+
+class Item(NamedTuple):
+    """How an item is computed."""
+
+    find: Callable[[Context], Found]
+    about: Callable[[Context], bool]
+    """Whether the item is asked at all."""
+    unless: Callable[[Context], str]
+    """Why it does not apply; empty where it does."""
+
+
+ITEMS: dict[str, Item] = {}
+"""The items of a description by their names."""
+
+
+def item(
+    name: str,
+    about: Callable[[Context], bool] = lambda context: True,
+    unless: Callable[[Context], str] = lambda context: "",
+) -> Callable[[Callable[[Context], Found]], Callable[[Context], Found]]:
+    """Register the function below as what computes an item of the checklist."""
+
+    def add(find: Callable[[Context], Found]) -> Callable[[Context], Found]:
+        ITEMS[name] = Item(find, about, unless)
+        return find
+
+    return add
+
+
+def _check(name: str, context: Context) -> Check:
+    """Return what follows from an item for a plan."""
+    one, texts = ITEMS[name], TEXTS[name]
+    skipped = one.unless(context)
+    found = Found(skipped, status="skip") if skipped else one.find(context)
+    part = None if found.gain_s is None else found.gain_s / context.step_s
+    what, do, computed = (_filled(text, found) for text in (texts.what, texts.do, texts.computed))
+    return Check(
+        name=name,
+        what=what,
+        status=found.status or ("apply" if _worthwhile(context, part, found.gain_bytes) else "skip"),
+        reason=found.reason,
+        gain_s=found.gain_s,
+        gain_bytes=found.gain_bytes,
+        gain_share=part,
+        computed="" if skipped else computed,
+        do=do,
+        source=texts.source,
     )
-    on = context.plan.recompute != "none"
-    return check(
-        context, "checkpoint-activations", "Checkpoint activations", reason,
-        "predicted memory and step with full recomputation against none, for the same micro-batch",
-        "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each block, or for every k-th",
-        f"{GUIDE}, 1.2 and 12.5; {GOSPEL}, use_gradient_checkpointing", gain_s=-cost,
-        gain_bytes=kept.memory_bytes - context.now.memory_bytes if on else saved, keep=on,
-        skip=not on and context.now.fits,
-    )  # fmt: skip
 
 
-def flash_attention(context: CheckContext) -> Check:
-    """Keep no table of scores, which may save recomputation."""
-    what = "Use attention that keeps no scores (FlashAttention)"
-    do = "torch.nn.functional.scaled_dot_product_attention; --attention flash here"
-    source = f"{GUIDE}, 1.2 (5as/h of 34 + 5as/h bytes)"
-    if context.plan.flash:
-        return check(context, "flash-attention", what, "it is in use", "", do, source, skip=True)
-    other = context.best(msgspec.structs.replace(context.plan, flash=True), context.any_recompute())
-    same = context.changed(flash=True)
+def _filled(text: str, found: Found) -> str:
+    """Return a text with its numbers; without them, what stands in brackets is left out."""
+    if not found.filled:
+        return re.sub(r"\[.*?\]", "", text)
+    return re.sub(r"[\[\]]", "", text).format(**found.filled)
+
+
+def _worthwhile(context: Context, part: float | None, gain_bytes: float | None) -> bool:
+    """Return whether an item applies: from 1 % of the step or of a GPU's memory on.
+
+    Memory counts where the plan does not fit, or where the time gets no longer.
+    """
+    if part is not None and part >= MIN_SHARE:
+        return True
+    saves = gain_bytes is not None and gain_bytes >= MIN_SHARE * context.plan.gpu.memory_bytes
+    return saves and (not context.now.fits or (part or 0.0) > -MIN_SHARE)
+
+
+def described_checks(description: Description, now: Candidate, found: Sequence[Candidate] = ()) -> list[Check]:
+    """Return the items for a plan, in the order of their status, those with the largest gain first.
+
+    For a plan that does not fit, memory comes first.
+
+    Args:
+        found: the candidates to compare it with, ranked, if it is not the best of them.
+    """
+    context = Context(description, now, found)
+    checks = [_check(name, context) for name, one in ITEMS.items() if one.about(context)]
+
+    def key(one: Check) -> tuple[int, float, float]:
+        gains = -(one.gain_s or 0.0), -(one.gain_bytes or 0.0)
+        return STATUSES.index(one.status), *(gains if now.fits else gains[::-1])
+
+    return sorted(checks, key=key)
+
+
+def _span(seconds: float) -> str:
+    return duration(1e9 * seconds)
+
+
+# Work: another strategy, batch, accumulation, recomputation, number types, fusion, fewer GPUs.
+
+
+@item("strategy", about=lambda context: bool(context.found))
+def _strategy(context: Context) -> Found:
+    best = context.found[0]
     reason = (
-        f"{byte_size(context.now.memory_bytes - same.memory_bytes)} less for the same plan; the best micro-batch is "
-        f"then {other.plan.micro_batch}, recompute {other.plan.recompute}: {span(other.step.step_s)} a step"
+        f"{best.label} with micro-batches of {best.plan.micro_batch}, recompute {best.plan.recompute}, takes "
+        f"{_span(best.step.step_s)} and {byte_size(best.memory_bytes)} on each GPU"
     )
-    return check(
-        context, "flash-attention", what, reason,
-        "predicted step of the best micro-batch and recomputation; at least, as reading the scores is not counted",
-        do, source,
-        gain_s=context.step_s - other.step.step_s, gain_bytes=context.now.memory_bytes - same.memory_bytes,
-    )  # fmt: skip
+    same = best.plan == context.plan
+    status = "skip" if same or not best.fits else ""
+    return versus(context, best, "this is the best plan found" if same else reason, status, label=best.label)
 
 
-def shard_optimizer(context: CheckContext) -> Check:
-    """Shard the optimizer's state over the data-parallel GPUs."""
-    plan, layout = context.plan, context.layout
-    what, source = "Shard the optimizer's state (ZeRO-1)", f"{GUIDE}, 8.6: free memory, no more communication; {PAGE}"
-    do = "ZeroRedundancyOptimizer(params, torch.optim.AdamW), or Megatron's --use-distributed-optimizer"
-    if layout.zero or layout.data == 1:
-        reason = "it is sharded" if layout.zero else "there is one copy of it"
-        return check(context, "shard-optimizer", what, reason, "", do, source, skip=True)
-    other = context.changed(layout=msgspec.structs.replace(layout, zero=1, shards=layout.data))
-    saved = context.now.memory_bytes - other.memory_bytes
+@item("larger-batch")
+def _larger_batch(context: Context) -> Found:
+    batch = 2 * context.plan.batch
+    other = context.best(replace(context.plan, batch=batch))
+    half, exposed = other.step.step_s / 2, other.step.exposed_s / other.step.step_s
     reason = (
-        f"{byte_size(plan.memory.state.optimizer)} of optimizer state on each of {layout.data} GPUs; each would update "
-        f"its part, and the parts are gathered: {span(other.step.step_s)} a step"
+        f"{batch:,} samples in micro-batches of {other.plan.micro_batch}: {_span(half)} for the samples of one step, "
+        f"exposed communication {share(exposed)} of it"
     )
-    return check(
-        context, "shard-optimizer", what, reason, "predicted memory and step with it", do, source,
-        gain_s=context.step_s - other.step.step_s, gain_bytes=saved,
-    )  # fmt: skip
+    gain_bytes = context.now.memory_bytes - other.memory_bytes
+    return Found(reason, context.step_s - half, gain_bytes, filled={"batch": batch})
 
 
-def sequence_parallel(context: CheckContext) -> Check | None:
-    """Split the tokens where layers are not split."""
-    layout = context.layout
-    if layout.tensor == 1:
-        return None
-    without = context.changed(layout=msgspec.structs.replace(layout, sequence=False))
-    reason = f"{byte_size(without.memory_bytes)} on each GPU without it; it sends as many bytes"
-    return check(
-        context, "sequence-parallel", "Split the tokens between the split layers (sequence parallelism)", reason,
-        "predicted memory and step without it",
-        "SequenceParallel() in parallelize_module; Megatron: --sequence-parallel",
-        f"{GUIDE}, 9.6 and 9.8", gain_s=without.step.step_s - context.step_s,
-        gain_bytes=without.memory_bytes - context.now.memory_bytes, keep=layout.sequence,
-    )  # fmt: skip
+_TIMES = 4
 
 
-def offload(context: CheckContext) -> Check:
-    """Move the optimizer's state to the host: its gradients go there, its weights come back."""
-    state = context.plan.memory.state
-    link = interconnect_named(_PCIE)
-    cost = (state.gradients + state.parameters) / link.bytes_per_s
-    saved = state.optimizer
-    over = context.now.over_bytes
+@item("accumulate")
+def _accumulate(context: Context) -> Found:
+    each = context.changed(batch=_TIMES * context.plan.batch).step.step_s / _TIMES
+    reason = f"gradients, optimizer and bubble once for {_TIMES} times the samples: {_span(each)} for those of one step"
+    return Found(reason, context.step_s - each)
+
+
+@item("micro-batch")
+def _micro_batch(context: Context) -> Found:
+    other = context.best(context.plan, context.any_recompute())
+    size, recompute = other.plan.micro_batch, other.plan.recompute
     reason = (
-        f"{byte_size(saved)} of optimizer state on each GPU; gradients and weights take {span(cost)} over {link.name} "
-        "in each step, besides the host's update"
+        f"micro-batches of {size}, recompute {recompute}: {_span(other.step.step_s)}, "
+        f"{byte_size(other.memory_bytes)} on each GPU"
     )
-    if not over:
-        spare = USABLE * context.plan.gpu.memory_bytes - context.now.memory_bytes
-        reason = f"the plan fits with {byte_size(spare)} to spare"
-    return check(
-        context, "offload", "Offload the optimizer's state to the host", reason,
-        "bytes of a GPU's gradients and weights over PCIe",
-        "fully_shard(model, offload_policy=CPUOffloadPolicy())", f"{PAGE}, 'Where the field is now'", gain_s=-cost,
-        gain_bytes=saved, skip=not over or saved < over,
-    )  # fmt: skip
+    same = (size, recompute) == (context.plan.micro_batch, context.plan.recompute)
+    status = "skip" if same or not other.fits else ""
+    reason += ": the best" if same else ""
+    return versus(context, other, reason, status, samples=plural(size, "sample"), size=size, recompute=recompute)
 
 
-MEMORY_CHECKS = (checkpoint, flash_attention, shard_optimizer, sequence_parallel, offload)
+def _narrower(context: Context) -> str:
+    """Return the next narrower number type: 16 bits, then 8."""
+    if context.plan.precision in ("fp32", "tf32", "amp"):
+        return "bf16" if "bf16" in context.plan.gpu.peaks.tflops else "fp16"
+    return "fp8"
 
 
-# Bytes that the elementwise operators of a decoder read and write in a step, one by one and fused.
-#
-# A forward of one layer, in numbers of each token, with h the hidden size and f the MLP's width: two normalizations
-# (read and write h, and a residual add before each that reads 2h and writes h), the activation function (read and write
-# f), with a gate also a product (read 2f, write f), two dropouts where the model has them (read and write h), and for
-# GPT four biases (read and write 3h + h + f + h). Fused, each chain between two products reads its inputs and writes
-# its result: the residual, its sum and the normalized numbers (4h a normalization) and the activation (read f or 2f,
-# write f). Backward reads and writes twice as much.
+def _narrowest(context: Context) -> str:
+    plan = context.plan
+    known = PRECISIONS[_narrower(context)].compute in plan.gpu.peaks.tflops
+    return (
+        "" if known and plan.precision != "fp8" else f"{plan.precision} is the narrowest that the {plan.gpu.name} has"
+    )
+
+
+@item("mixed-precision", unless=_narrowest)
+def _mixed_precision(context: Context) -> Found:
+    plan, before, target = context.plan, context.plan.precision, _narrower(context)
+    other = context.best(replace(plan, precision=target), context.any_recompute())
+    rate = plan.gpu.peak(PRECISIONS[target].compute) / plan.gpu.peak(PRECISIONS[before].compute)
+    reason = (
+        f"products have {rate:.3g} times the peak: {_span(other.step.step_s)} a step, "
+        f"{byte_size(other.memory_bytes)} on each GPU"
+    )
+    autocast = "torch.autocast('cuda', torch.bfloat16), or FSDP's MixedPrecisionPolicy"
+    how = "torchao's float8 training" if target == "fp8" else autocast
+    return versus(context, other, reason, target=target, before=before, how=how)
 
 
 def pointwise_bytes(plan: Plan, fused: bool) -> float:
-    """Return what one GPU reads and writes in a step for elementwise operators."""
+    """Return what one GPU reads and writes in a step for the elementwise operators of a decoder, one by one or fused.
+
+    A forward of one layer, in numbers of each token, with h the hidden size and f the MLP's width: two normalizations
+    (read and write h, and a residual add before each that reads 2h and writes h), the activation function (read and
+    write f), with a gate also a product (read 2f, write f), two dropouts where the model has them (read and write h),
+    and for GPT four biases (read and write 3h + h + f + h). Fused, each chain between two products reads its inputs
+    and writes its result: the residual, its sum and the normalized numbers (4h a normalization) and the activation
+    (read f or 2f, write f). Backward reads and writes twice as much.
+    """
     shape, layout = plan.shape, plan.layout
     hidden, mlp = shape.hidden, shape.mlp * shape.top_k
     around = 2 * 4 * hidden if fused else 2 * (2 + 3) * hidden
@@ -154,164 +361,45 @@ def pointwise_bytes(plan: Plan, fused: bool) -> float:
     return 3 * split * shape.layers / layout.stages * tokens * PRECISIONS[plan.precision].activation_bytes
 
 
-# Items about work: batch, accumulation, recomputation, number types, fusion, fewer GPUs, another strategy.
-
-
-_MORE = 4
-_AGAIN = "predicted step with it against the one without"
-
-
-def another_strategy(context: CheckContext) -> Check | None:
-    """Compare the plan with the best one, if the plan was given."""
-    if not context.found:
-        return None
-    best = context.found[0]
-    reason = (
-        f"{best.label} with micro-batches of {best.plan.micro_batch}, recompute {best.plan.recompute}, takes "
-        f"{span(best.step.step_s)} and {byte_size(best.memory_bytes)} on each GPU"
-    )
-    same = best.plan == context.plan
-    return check(
-        context, "strategy", f"Spread it as {best.label}", reason if not same else "this is the best plan found",
-        _AGAIN, "see the candidates", f"{GUIDE}, 12.5", gain_s=context.step_s - best.step.step_s,
-        gain_bytes=context.now.memory_bytes - best.memory_bytes, skip=same or not best.fits,
-    )  # fmt: skip
-
-
-def larger_batch(context: CheckContext) -> Check:
-    """Double the samples, in larger micro-batches where they fit."""
-    other = context.best(msgspec.structs.replace(context.plan, batch=2 * context.plan.batch))
-    gain, exposed = context.step_s - other.step.step_s / 2, other.step.exposed_s / other.step.step_s
-    reason = (
-        f"{2 * context.plan.batch:,} samples in micro-batches of {other.plan.micro_batch}: "
-        f"{span(other.step.step_s / 2)} for the samples of one step, exposed communication {share(exposed)} of it"
-    )
-    return check(
-        context, "larger-batch", "Double the batch", reason, f"{_AGAIN}, for the same samples",
-        f"--batch {2 * context.plan.batch}; adapt the learning rate", f"{GUIDE}, 6.6; {WORKSHOP}, chart 1",
-        gain_s=gain, gain_bytes=context.now.memory_bytes - other.memory_bytes,
-    )  # fmt: skip
-
-
-def accumulate(context: CheckContext) -> Check:
-    """Reduce gradients once for several times the samples, without more memory."""
-    other = context.changed(batch=_MORE * context.plan.batch)
-    gain = context.step_s - other.step.step_s / _MORE
-    reason = (
-        f"gradients, optimizer and bubble once for {_MORE} times the samples: {span(other.step.step_s / _MORE)} for "
-        "those of one step"
-    )
-    do = "with model.no_sync(): all but the last backward of a step (FSDP2: set_requires_gradient_sync)"
-    return check(
-        context, "accumulate", f"Accumulate gradients over {_MORE} times the samples", reason,
-        f"{_AGAIN}, for the same samples", do, f"{PAGE}, 'levers'; {GOSPEL}, gradient_accumulation_steps=4",
-        gain_s=gain,
-    )  # fmt: skip
-
-
-def micro_batch(context: CheckContext) -> Check:
-    """Compute other sizes at once, with other recomputation where it is open."""
-    other = context.best(context.plan, context.any_recompute())
-    reason = (
-        f"micro-batches of {other.plan.micro_batch}, recompute {other.plan.recompute}: {span(other.step.step_s)}, "
-        f"{byte_size(other.memory_bytes)} on each GPU"
-    )
-    same = (other.plan.micro_batch, other.plan.recompute) == (context.plan.micro_batch, context.plan.recompute)
-    return check(
-        context, "micro-batch", f"Compute {plural(other.plan.micro_batch, 'sample')} at once, "
-        f"recompute {other.plan.recompute}",
-        f"{reason}: the best" if same else reason, _AGAIN,
-        f"--micro-batch {other.plan.micro_batch} --recompute {other.plan.recompute}", f"{GUIDE}, 6.6",
-        gain_s=context.step_s - other.step.step_s, gain_bytes=context.now.memory_bytes - other.memory_bytes,
-        skip=same or not other.fits,
-    )  # fmt: skip
-
-
-def mixed_precision(context: CheckContext) -> Check:
-    """Compute in bfloat16, or in float8 where the GPU has it."""
-    plan, before = context.plan, context.plan.precision
-    wider = before in ("fp32", "tf32", "amp")
-    target = _sixteen_bits(plan.gpu) if wider else "fp8"
-    source = f"{GUIDE}, 7.6 and 12.5; {GOSPEL}, use_mixed_precision"
-    do = (
-        "torch.autocast('cuda', torch.bfloat16), or FSDP's MixedPrecisionPolicy"
-        if wider
-        else "torchao's float8 training"
-    )
-    if before == "fp8" or PRECISIONS[target].compute not in plan.gpu.peaks.tflops:
-        return check(
-            context, "mixed-precision", f"Compute in {target}",
-            f"{before} is the narrowest that the {plan.gpu.name} has", _AGAIN, do, source, skip=True,
-        )  # fmt: skip
-    other = context.best(msgspec.structs.replace(plan, precision=target), context.any_recompute())
-    rate = plan.gpu.peak(PRECISIONS[target].compute) / plan.gpu.peak(PRECISIONS[before].compute)
-    reason = (
-        f"products have {rate:.3g} times the peak: {span(other.step.step_s)} a step, {byte_size(other.memory_bytes)} "
-        "on each GPU"
-    )
-    return check(
-        context, "mixed-precision", f"Compute in {target} instead of {before}", reason, _AGAIN, do, source,
-        gain_s=context.step_s - other.step.step_s, gain_bytes=context.now.memory_bytes - other.memory_bytes,
-    )  # fmt: skip
-
-
-def _sixteen_bits(gpu: Gpu) -> str:
-    return "bf16" if "bf16" in gpu.peaks.tflops else "fp16"
-
-
-def compiled(context: CheckContext) -> Check:
-    """Fuse what is neither a product nor attention: each intermediate result is not written and read again."""
-    plan = context.plan
-    saved = pointwise_bytes(plan, fused=False) - pointwise_bytes(plan, fused=True)
-    rate = plan.gpu.memory_bytes_per_s
+@item("compile")
+def _compile(context: Context) -> Found:
+    saved = pointwise_bytes(context.plan, fused=False) - pointwise_bytes(context.plan, fused=True)
+    rate = context.plan.gpu.memory_bytes_per_s
     reason = f"{byte_size(saved)} that a GPU would not write and read again in a step, at {rate / 1e12:.3g} TB/s"
-    computed = (
-        "bytes of elementwise operators at the memory's bandwidth; at least, for kernels without launch gaps. The "
-        "plan's step is that of fused kernels; torchtitan measured +16 % tokens/s for Llama 3 8B"
-    )
-    return check(
-        context, "compile", "Fuse elementwise operators with torch.compile", reason, computed,
-        "model = torch.compile(model), or block by block", f"{GUIDE}, 6.6 (operator fusion)",
-        gain_s=saved / plan.gpu.memory_bytes_per_s, keep=True,
-    )  # fmt: skip
+    return Found(reason, saved / rate, status="keep")
 
 
-def fewer_gpus(context: CheckContext) -> Check:
-    """Ask whether half as many GPUs would be as fast, or faster."""
-    plan, layout = context.plan, context.layout
-    what, source = "Use fewer GPUs", f"{WORKSHOP}, chart 1: 1.5 million parameters are slower on 4 GPUs than on 1"
-    found = []
-    data = layout.data // 2
+def _halves(context: Context) -> list[Plan]:
+    """Return the plan on half, a quarter … of its data-parallel GPUs."""
+    found, layout, data = [], context.layout, context.layout.data // 2
     while data and layout.data % data == 0 and data >= layout.expert:
-        shards = min(layout.shards, data)
-        fewer = msgspec.structs.replace(plan, layout=msgspec.structs.replace(layout, data=data, shards=shards))
+        fewer = replace(context.plan, layout=replace(layout, data=data, shards=min(layout.shards, data)))
         try:
             fewer.check()
         except UsageError:
             break
-        found.append((predict_step(fewer).step_s, fewer))
+        found.append(fewer)
         data //= 2
-    if not found:
-        reason = f"{layout.gpus} GPUs hold one copy of the model"
-        return check(context, "fewer-gpus", what, reason, _AGAIN, "--gpus", source, skip=True)
-    seconds, best = min(found, key=lambda pair: pair[0])
-    half = found[0][0]
+    return found
+
+
+@item(
+    "fewer-gpus",
+    unless=lambda context: "" if _halves(context) else f"{context.layout.gpus} GPUs hold one copy of the model",
+)
+def _fewer_gpus(context: Context) -> Found:
+    found = [(predict_step(fewer).step_s, fewer) for fewer in _halves(context)]
+    (half, halved), (seconds, best) = found[0], min(found, key=lambda pair: pair[0])
     reason = (
-        f"twice the GPUs are {half / context.step_s:.2f} times as fast for the same batch (from "
-        f"{found[0][1].layout.gpus} to {layout.gpus}), an efficiency of "
-        f"{share(half / context.step_s / 2)}; the goal is 70 % ({DDP_PAGE})"
+        f"twice the GPUs are {half / context.step_s:.2f} times as fast for the same batch (from {halved.layout.gpus} "
+        f"to {context.layout.gpus}), an efficiency of {share(half / context.step_s / 2)}; the goal is 70 % "
+        f"({_DDP_PAGE})"
     )
-    return check(
-        context, "fewer-gpus", what, reason, "predicted step on fewer GPUs, with the same batch",
-        f"--gpus {best.layout.gpus}", source, gain_s=context.step_s - seconds,
-        skip=seconds >= context.step_s or not best.fits,
-    )  # fmt: skip
+    status = "skip" if seconds >= context.step_s or not best.fits else ""
+    return Found(reason, context.step_s - seconds, None, status, {"gpus": best.layout.gpus})
 
 
-TIME_CHECKS = (another_strategy, larger_batch, accumulate, micro_batch, mixed_precision, compiled, fewer_gpus)
-
-
-# Items about communication: overlap, buckets, compression, levels of links, faster links, prefetching.
+# Communication: overlap, buckets, compression, levels of links, faster links, prefetching.
 
 
 _MIB = 1 << 20
@@ -320,247 +408,246 @@ _BUCKETS = (1, 5, 10, 25, 50, 100, 200)
 _NO_GRADIENTS = "one GPU holds each part of the model, so no gradients are reduced"
 
 
-def overlap(context: CheckContext) -> Check:
-    """Ask what the step would take if nothing overlapped."""
+@item("overlap")
+def _overlap(context: Context) -> Found:
     step = context.now.step
-    hidden = step.overlap
-    reason = f"{span(step.communication_s)} of communication, {span(step.exposed_s)} of it exposed" + (
-        "" if hidden is None else f": {share(hidden)} is hidden, the goal is 80 %"
-    )
-    return check(
-        context, "overlap", "Overlap communication with computation", reason,
-        "the predicted step without any overlap against the one with it",
-        "DistributedDataParallel or fully_shard; both overlap by themselves",
-        f"{WORKSHOP}, step 4; {DDP_PAGE}; {GUIDE}, 12.5",
-        gain_s=step.serial_s - step.step_s, keep=step.serial_s > step.step_s, skip=step.serial_s <= step.step_s,
-    )  # fmt: skip
+    hidden = "" if step.overlap is None else f": {share(step.overlap)} is hidden, the goal is 80 %"
+    reason = f"{_span(step.communication_s)} of communication, {_span(step.exposed_s)} of it exposed{hidden}"
+    return Found(reason, step.serial_s - step.step_s, status="keep" if step.serial_s > step.step_s else "skip")
 
 
-def bucket_size(context: CheckContext) -> Check:
-    """Try sizes of buckets: small ones pay the latency often, of a large one much is left after backward."""
-    plan, layout = context.plan, context.layout
-    network = plan.network
-    link = network.within if layout.gpus <= network.gpus_per_node else network.between
-    least = crossover_bytes(link)
-    what, source = "Set the size of the buckets", f"{GUIDE}, 7.3: above n* = α/β; {DDP_PAGE}; {PAGE}, 'Build it'"
-    if layout.zero == 3 or not context.gradients[1]:
-        reason = "FSDP reduces a layer at a time" if layout.zero == 3 else _NO_GRADIENTS
-        return check(context, "bucket-size", what, reason, "", "bucket_cap_mb", source, skip=True)
-    steps = [(predict_step(msgspec.structs.replace(plan, bucket_bytes=size * _MIB)).step_s, size) for size in _BUCKETS]
+def _no_buckets(context: Context) -> str:
+    if context.layout.zero == 3:
+        return "FSDP reduces a layer at a time"
+    return "" if context.gradients[1] else _NO_GRADIENTS
+
+
+@item("bucket-size", unless=_no_buckets)
+def _bucket_size(context: Context) -> Found:
+    link = context.slowest
+    steps = [(predict_step(replace(context.plan, bucket_bytes=size * _MIB)).step_s, size) for size in _BUCKETS]
     seconds, size = min(steps)
     reason = (
-        f"of {', '.join(map(str, _BUCKETS))} MiB, {size} is the fastest; the rule is above n* = {byte_size(least)} of "
-        f"{link.name}"
+        f"of {', '.join(map(str, _BUCKETS))} MiB, {size} is the fastest; the rule is above n* = "
+        f"{byte_size(crossover_bytes(link))} of {link.name}"
     )
-    return check(
-        context, "bucket-size", f"{what} to {size} MiB", reason, "predicted step with each size",
-        f"DistributedDataParallel(model, bucket_cap_mb={size})", source, gain_s=context.step_s - seconds,
-    )  # fmt: skip
+    return Found(reason, context.step_s - seconds, filled={"size": size})
 
 
-def compress(context: CheckContext) -> Check:
-    """Send gradients with half the bytes; compressing reads and writes them at the memory's bandwidth."""
-    plan, layout = context.plan, context.layout
-    size, _ = context.gradients
-    what, source = "Compress the gradients to half their bytes", f"{GUIDE}, 7.5; {PAGE}, 'levers'"
-    wide = plan.state.gradients > 2
-    do = (
-        "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
-        if wide
-        else "PowerSGD (torch's powerSGD_hook), or 8 bits with error feedback; dptrace record --compress powersgd"
-    )
-    if not size or layout.zero == 3 or plan.state.gradients < 2:
-        reason = "sharded parameters are gathered, too: lower the precision instead" if size else _NO_GRADIENTS
-        return check(context, "compress", what, reason, "", do, source, skip=True)
-    other = predict_step(msgspec.structs.replace(plan, gradient_bytes=plan.state.gradients // 2))
+def _not_compressible(context: Context) -> str:
+    if not context.gradients[0]:
+        return _NO_GRADIENTS
+    sharded = context.layout.zero == 3 or context.plan.state.gradients < 2
+    return "sharded parameters are gathered, too: lower the precision instead" if sharded else ""
+
+
+@item("compress", unless=_not_compressible)
+def _compress(context: Context) -> Found:
+    plan, (size, _) = context.plan, context.gradients
+    other = predict_step(replace(plan, gradient_bytes=plan.state.gradients // 2))
     # Before and after: read the gradients and write half, read half and write them.
     cost = 3 * size / plan.gpu.memory_bytes_per_s
     saved = context.now.step.exposed_s - other.exposed_s
-    reason = f"{byte_size(size)} of gradients a GPU; {span(saved)} less exposed, {span(cost)} to compress them"
-    return check(
-        context, "compress", what, reason,
-        "predicted exposed communication, less the time to read and write the gradients",
-        do, source, gain_s=saved - cost,
-    )  # fmt: skip
+    reason = f"{byte_size(size)} of gradients a GPU; {_span(saved)} less exposed, {_span(cost)} to compress them"
+    wide = "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+    narrow = "PowerSGD (torch's powerSGD_hook), or 8 bits with error feedback; dptrace record --compress powersgd"
+    return Found(reason, saved - cost, filled={"how": wide if plan.state.gradients > 2 else narrow})
 
 
-def hierarchical(context: CheckContext) -> Check:
-    """Compare an all-reduce in levels with one ring over the slowest link."""
-    plan, layout = context.plan, context.layout
-    what, source = "Reduce within nodes first", f"{GUIDE}, 3.6; {GOSPEL}, use_hierarchical_allreduce"
-    size, _ = context.gradients
-    stride = layout.tensor
-    local = max(1, plan.network.gpus_per_node // stride)
-    if not size or layout.data <= local or local == 1:
-        reason = "the GPUs that reduce gradients share one kind of link" if size else _NO_GRADIENTS
-        return check(context, "hierarchical", what, reason, "", "NCCL does", source, skip=True)
-    network = Network(plan.network.within, plan.network.between, local)
-    times = {one.algorithm: one.seconds for one in all_reduces(network, size, layout.data)}
+def _ranks_in_a_node(context: Context) -> int:
+    return max(1, context.plan.network.gpus_per_node // context.layout.tensor)
+
+
+def _one_level(context: Context) -> str:
+    if not context.gradients[0]:
+        return _NO_GRADIENTS
+    local = _ranks_in_a_node(context)
+    one = context.layout.data <= local or local == 1
+    return "the GPUs that reduce gradients share one kind of link" if one else ""
+
+
+@item("hierarchical", unless=_one_level)
+def _hierarchical(context: Context) -> Found:
+    size, data = context.gradients[0], context.layout.data
+    network = replace(context.plan.network, gpus_per_node=_ranks_in_a_node(context))
+    times = {one.algorithm: one.seconds for one in all_reduces(network, size, data)}
     flat, levels = times["ring"], times["hierarchical-sharded"]
     reason = (
-        f"all gradients, {byte_size(size)} among {layout.data} GPUs: {span(levels)} in levels, {span(flat)} by "
-        "one ring over the slowest link"
+        f"all gradients, {byte_size(size)} among {data} GPUs: {_span(levels)} in levels, {_span(flat)} by one ring "
+        "over the slowest link"
     )
-    return check(
-        context, "hierarchical", what, reason, "an all-reduce of all gradients by both, before any overlap",
-        "NCCL does so with one network port for each GPU; dptrace links measures it", source,
-        gain_s=max(0.0, flat - levels), keep=True,
-    )  # fmt: skip
+    return Found(reason, max(0.0, flat - levels), status="keep")
 
 
-def faster_links(context: CheckContext) -> Check:
-    """Double the bandwidth between nodes, or within one where there is only one."""
-    plan = context.plan
-    several = context.layout.gpus > plan.network.gpus_per_node
-    near, far = plan.network.within, plan.network.between
-    network = Network(near, _doubled(far), plan.network.gpus_per_node) if several else Network(_doubled(near), far)
-    if not several:
-        network = msgspec.structs.replace(network, gpus_per_node=plan.network.gpus_per_node)
-    other = context.changed(network=network)
-    gain = context.step_s - other.step.step_s
-    name = far.name if several else near.name
-    reason = f"twice the bandwidth of {name}: {span(other.step.step_s)} a step"
-    return check(
-        context, "faster-links", f"Use links twice as fast {'between nodes' if several else 'within the node'}", reason,
-        "predicted step with it against the one without", "--link", f"{GUIDE}, 6.6 (better interconnect)", gain_s=gain,
-    )  # fmt: skip
+@item("faster-links")
+def _faster_links(context: Context) -> Found:
+    network, link = context.plan.network, context.slowest
+    several = context.layout.gpus > network.gpus_per_node
+    doubled = Link(link.name, link.alpha_s, 2 * link.bytes_per_s)
+    other = context.changed(network=replace(network, **{"between" if several else "within": doubled}))
+    reason = f"twice the bandwidth of {link.name}: {_span(other.step.step_s)} a step"
+    where = "between nodes" if several else "within the node"
+    return Found(reason, context.step_s - other.step.step_s, filled={"where": where})
 
 
-def _doubled(link: Link) -> Link:
-    return Link(link.name, link.alpha_s, 2 * link.bytes_per_s)
-
-
-def prefetch(context: CheckContext) -> Check | None:
-    """Ask what it costs if the computation waits for each layer's parameters."""
-    if context.layout.zero < 3 or context.layout.shards == 1:
-        return None
+@item("prefetch", about=lambda context: context.layout.zero == 3 and context.layout.shards > 1)
+def _prefetch(context: Context) -> Found:
     step = context.now.step
     gathers = sum(one.seconds for one in step.traffic if one.what.startswith("parameters"))
-    exposed = min(gathers, step.exposed_s)
-    return check(
-        context, "prefetch", "Prefetch the next layer's parameters",
-        f"{span(gathers)} of all-gathers in a step, which the computation of the layer before hides",
-        "the all-gathers' time, less what is exposed anyway",
-        "fully_shard: set_modules_to_forward_prefetch, set_modules_to_backward_prefetch (FSDP1: forward_prefetch=True, "
-        "BackwardPrefetch.BACKWARD_PRE, limit_all_gathers=True)", f"{GUIDE}, 8.5; {GOSPEL}, FSDP's options",
-        gain_s=gathers - exposed, keep=True,
-    )  # fmt: skip
+    reason = f"{_span(gathers)} of all-gathers in a step, which the computation of the layer before hides"
+    return Found(reason, gathers - min(gathers, step.exposed_s), status="keep")
 
 
-def hybrid_shards(context: CheckContext) -> Check | None:
-    """Compare sharding in groups of nodes with sharding over all."""
-    plan, layout = context.plan, context.layout
-    local = max(1, plan.network.gpus_per_node // layout.tensor)
+def _groups(context: Context) -> list[int]:
+    """Return the numbers of GPUs, in whole nodes, that could share a copy instead of those that do."""
+    layout, local = context.layout, _ranks_in_a_node(context)
     if layout.zero < 3 or layout.data <= local or layout.stages > 1:
-        return None
-    sizes = [shards for shards in range(local, layout.data, local) if layout.data % shards == 0]
-    tried = [context.changed(layout=msgspec.structs.replace(layout, shards=shards)) for shards in sizes]
-    tried = [one for one in tried if one.plan.layout.shards != layout.shards]
-    if not tried:
-        return None
-    fitting = [one for one in tried if one.fits]
-    best = min(fitting, key=lambda one: one.step.step_s) if fitting else min(tried, key=lambda one: one.memory_bytes)
+        return []
+    return [size for size in range(local, layout.data, local) if layout.data % size == 0 and size != layout.shards]
+
+
+@item("hybrid-shards", about=lambda context: bool(_groups(context)))
+def _hybrid_shards(context: Context) -> Found:
+    tried = [context.spread(shards=size) for size in _groups(context)]
+    best = min(tried, key=lambda one: (not one.fits, one.step.step_s if one.fits else one.memory_bytes))
     fits = "fits" if best.fits else f"is {byte_size(best.over_bytes)} too much"
-    reason = f"{best.label}: {span(best.step.step_s)} a step, {byte_size(best.memory_bytes)} on each GPU, which {fits}"
-    return check(
-        context, "hybrid-shards", "Shard within groups of nodes, replicate across them (HSDP)", reason,
-        "predicted step with it, for the same micro-batch", "fully_shard(model, mesh=mesh_2d)", f"{GUIDE}, 8.6",
-        gain_s=context.step_s - best.step.step_s, gain_bytes=context.now.memory_bytes - best.memory_bytes,
-        skip=not best.fits,
-    )  # fmt: skip
+    reason = f"{best.label}: {_span(best.step.step_s)} a step, {byte_size(best.memory_bytes)} on each GPU, which {fits}"
+    return versus(context, best, reason, "" if best.fits else "skip")
 
 
-COMMUNICATION_CHECKS = (overlap, bucket_size, compress, hierarchical, faster_links, prefetch, hybrid_shards)
+# Memory: recomputation, attention without scores, sharding, sequence parallelism, offloading.
 
 
-# Items about pipelines and experts: micro-batches, schedules, balance.
+_PCIE = "pcie4"
 
 
-def more_micro_batches(context: CheckContext) -> Check | None:
-    """Ask how many micro-batches the goal for the bubble needs."""
+@item("checkpoint-activations")
+def _checkpoint(context: Context) -> Found:
+    kept, again = context.changed(recompute="none"), context.changed(recompute="full")
+    cost = again.step.step_s - kept.step.step_s
+    reason = (
+        f"without: {byte_size(kept.memory_bytes)} on each GPU; recomputing each layer: "
+        f"{byte_size(again.memory_bytes)}, and the step takes {_span(cost)} longer"
+    )
+    on = context.plan.recompute != "none"
+    saved = kept.memory_bytes - (context.now if on else again).memory_bytes
+    return Found(reason, -cost, saved, "keep" if on else "skip" if context.now.fits else "")
+
+
+@item("flash-attention", unless=lambda context: "it is in use" if context.plan.flash else "")
+def _flash_attention(context: Context) -> Found:
+    other = context.best(replace(context.plan, flash=True), context.any_recompute())
+    saved = context.now.memory_bytes - context.changed(flash=True).memory_bytes
+    reason = (
+        f"{byte_size(saved)} less for the same plan; the best micro-batch is then {other.plan.micro_batch}, recompute "
+        f"{other.plan.recompute}: {_span(other.step.step_s)} a step"
+    )
+    return Found(reason, context.step_s - other.step.step_s, saved)
+
+
+def _no_copies(context: Context) -> str:
+    layout = context.layout
+    return "it is sharded" if layout.zero else "there is one copy of it" if layout.data == 1 else ""
+
+
+@item("shard-optimizer", unless=_no_copies)
+def _shard_optimizer(context: Context) -> Found:
+    data = context.layout.data
+    other = context.spread(zero=1, shards=data)
+    reason = (
+        f"{byte_size(context.plan.memory.state.optimizer)} of optimizer state on each of {data} GPUs; each would "
+        f"update its part, and the parts are gathered: {_span(other.step.step_s)} a step"
+    )
+    return versus(context, other, reason)
+
+
+@item("sequence-parallel", about=lambda context: context.layout.tensor > 1)
+def _sequence_parallel(context: Context) -> Found:
+    without = context.spread(sequence=False)
+    reason = f"{byte_size(without.memory_bytes)} on each GPU without it; it sends as many bytes"
+    gain_s, gain_bytes = without.step.step_s - context.step_s, without.memory_bytes - context.now.memory_bytes
+    return Found(reason, gain_s, gain_bytes, "keep" if context.layout.sequence else "")
+
+
+@item("offload")
+def _offload(context: Context) -> Found:
+    state, link, over = context.plan.memory.state, interconnect_named(_PCIE), context.now.over_bytes
+    cost = (state.gradients + state.parameters) / link.bytes_per_s
+    saved = state.optimizer
+    reason = (
+        f"{byte_size(saved)} of optimizer state on each GPU; gradients and weights take {_span(cost)} over {link.name} "
+        "in each step, besides the host's update"
+    )
+    if not over:
+        spare = USABLE * context.plan.gpu.memory_bytes - context.now.memory_bytes
+        reason = f"the plan fits with {byte_size(spare)} to spare"
+    return Found(reason, -cost, saved, "skip" if not over or saved < over else "")
+
+
+# Pipelines and experts: micro-batches, schedules, balance.
+
+
+def _staged(context: Context) -> bool:
+    return context.layout.stages > 1
+
+
+@item("micro-batches", about=_staged)
+def _micro_batches(context: Context) -> Found:
     plan, layout = context.plan, context.layout
-    if layout.stages == 1:
-        return None
-    most = RULES["bubble"].value
+    most, bubble = RULES["bubble"].value, context.now.step.bubble
     needed = micro_batches_needed(layout.schedule, layout.stages, most, layout.virtual_stages)
     factor = math.ceil(needed / plan.micro_batches)
     other = context.changed(batch=factor * plan.batch)
-    bubble = context.now.step.bubble
     reason = (
-        f"{plural(plan.micro_batches, 'micro-batch', 'micro-batches')}: bubble {share(bubble)}, goal 10 %; "
-        f"{needed} reach it, "
-        f"{4 * layout.stages} are 4 × P"
+        f"{plural(plan.micro_batches, 'micro-batch', 'micro-batches')}: bubble {share(bubble)}, goal 10 %; {needed} "
+        f"reach it, {4 * layout.stages} are 4 × P"
     )
-    return check(
-        context, "micro-batches", f"Use {factor} times the micro-batches", reason,
-        "predicted step with a batch as many times as large, for the same samples", f"--batch {factor * plan.batch}",
-        f"{GUIDE}, 10.8", gain_s=context.step_s - other.step.step_s / factor, skip=bubble < most,
-    )  # fmt: skip
+    gain = context.step_s - other.step.step_s / factor
+    filled: dict[str, object] = {"factor": factor, "batch": factor * plan.batch}
+    return Found(reason, gain, None, "skip" if bubble < most else "", filled)
 
 
-def interleaved(context: CheckContext) -> Check | None:
-    """Assign each GPU two stages that do not follow each other."""
-    layout = context.layout
-    if layout.stages == 1:
-        return None
-    what, source = "Interleave two stages on each GPU", f"{GUIDE}, 10.4 and 10.8"
-    do = "--schedule interleaved --virtual-stages 2; torch's ScheduleInterleaved1F1B"
-    if layout.schedule == "interleaved" or 2 * layout.stages > context.plan.shape.layers:
-        reason = (
-            "it is in use"
-            if layout.schedule == "interleaved"
-            else f"there are only {plural(context.plan.shape.layers, 'layer')}"
-        )
-        return check(context, "interleaved", what, reason, "", do, source, skip=True)
-    other = context.changed(layout=msgspec.structs.replace(layout, schedule="interleaved", virtual_stages=2))
+def _not_interleaved(context: Context) -> str:
+    if context.layout.schedule == "interleaved":
+        return "it is in use"
+    layers, stages = context.plan.shape.layers, context.layout.stages
+    if 2 * stages > layers:
+        return f"there are only {plural(layers, 'layer')}"
+    rest = context.plan.micro_batches % stages
+    return f"{context.plan.micro_batches} micro-batches are no multiple of {stages} stages" if rest else ""
+
+
+@item("interleaved", about=_staged, unless=_not_interleaved)
+def _interleaved(context: Context) -> Found:
+    other = context.spread(schedule="interleaved", virtual_stages=2)
+    too_much = "" if other.fits else f", {byte_size(other.over_bytes)} too much"
     reason = (
         f"bubble {share(context.now.step.bubble)} → {share(other.step.bubble)}, {byte_size(other.memory_bytes)} on "
-        f"each GPU{'' if other.fits else f', {byte_size(other.over_bytes)} too much'}"
+        f"each GPU{too_much}"
     )
-    return check(
-        context, "interleaved", what, reason, "predicted step with it", do, source,
-        gain_s=context.step_s - other.step.step_s, gain_bytes=context.now.memory_bytes - other.memory_bytes,
-        skip=not other.fits,
-    )  # fmt: skip
+    return versus(context, other, reason, "" if other.fits else "skip")
 
 
-def balance(context: CheckContext) -> Check | None:
-    """Ask what stages of different lengths cost."""
+@item("balance", about=_staged)
+def _balance(context: Context) -> Found:
     plan = context.plan
-    if context.layout.stages == 1:
-        return None
-    cost = context.now.step.compute_s * (1 - 1 / plan.balance)
     reason = (
-        f"{plural(plan.shape.layers, 'layer')} on {context.layout.stages} stages: the longest has "
-        f"{plan.balance:.3g} times "
-        "the mean"
+        f"{plural(plan.shape.layers, 'layer')} on {context.layout.stages} stages: the longest has {plan.balance:.3g} "
+        "times the mean"
     )
-    return check(
-        context, "balance", "Give each stage equally many layers", reason,
-        "the computation's time beyond the mean stage's",
-        "--pp a divisor of the layers; count embedding and head as a layer each", f"{GUIDE}, 10.8", gain_s=cost,
-    )  # fmt: skip
+    return Found(reason, context.now.step.compute_s * (1 - 1 / plan.balance))
 
 
-def expert_balance(context: CheckContext) -> Check | None:
-    """Ask what it costs if the tokens of one rank's experts are a quarter above the mean."""
+@item("expert-balance", about=lambda context: context.plan.shape.experts > 1)
+def _expert_balance(context: Context) -> Found:
     shape = context.plan.shape
-    if shape.experts == 1:
-        return None
     experts = shape.top_k * shape.expert_parameters
     part = experts / (experts + shape.dense_layer_parameters)
-    cost = 0.25 * part * context.now.step.compute_s
     reason = f"experts compute {share(part)} of a layer; a rank with 1.25 times the mean tokens makes the others wait"
-    return check(
-        context, "expert-balance", "Balance the experts", reason, "a quarter of the experts' computation",
-        "an auxiliary loss, and a capacity factor", f"{GUIDE}, 11.7", gain_s=cost, keep=True,
-    )  # fmt: skip
+    return Found(reason, 0.25 * part * context.now.step.compute_s, status="keep")
 
 
-PIPELINE_CHECKS = (more_micro_batches, interleaved, balance, expert_balance)
-
-
-# Items about the training loop: DDP's options, the backend, and how samples are loaded.
+# The training loop: DDP's options, the backend, and how samples are loaded.
 
 
 _WORKERS = 4
@@ -568,170 +655,92 @@ _TOKEN_BYTES = 16
 """A token and its target, as int64."""
 
 
-def _is_ddp(context: CheckContext) -> bool:
+def _not_ddp(context: Context) -> str:
     layout = context.layout
-    return layout.zero == 0 and layout.data > 1 and layout.stages == 1
+    ddp = layout.zero == 0 and layout.data > 1 and layout.stages == 1
+    return "" if ddp else f"{context.now.label} is not DDP"
 
 
-def _not_ddp(context: CheckContext, name: str, what: str, do: str, source: str) -> Check:
-    return check(context, name, what, f"{context.now.label} is not DDP", "", do, source, skip=True)
+@item("sampler", unless=lambda context: "there is one data-parallel rank" if context.layout.data == 1 else "")
+def _sampler(context: Context) -> Found:
+    data = context.layout.data
+    reason = f"without, {data} ranks train on the same samples, and a step does the work of one"
+    return Found(reason, context.step_s * (1 - 1 / data), status="keep")
 
 
-def bucket_view(context: CheckContext) -> Check:
-    """Ask what a second copy of the gradients takes."""
-    what, do = "Set gradient_as_bucket_view=True", "DistributedDataParallel(model, gradient_as_bucket_view=True)"
-    source = f"{GUIDE}, 7.3 and 7.6; {DDP_PAGE}, 'Practical knobs'"
-    if not _is_ddp(context):
-        return _not_ddp(context, "gradient_as_bucket_view", what, do, source)
+def _reduces_once(context: Context) -> str:
+    layout = context.layout
+    if context.plan.micro_batches == 1:
+        return "a step has one micro-batch"
+    reduces = layout.zero > 1 or layout.stages > 1 or not context.gradients[1]
+    return f"{context.now.label} reduces as it must" if reduces else ""
+
+
+@item("no_sync", unless=_reduces_once)
+def _no_sync(context: Context) -> Found:
+    micro, (_, seconds) = context.plan.micro_batches, context.gradients
+    backward = context.now.step.compute_s * 2 / 3 / micro
+    reason = f"{_span(seconds)} of reduction for each of {micro} micro-batches, whose backward takes {_span(backward)}"
+    return Found(reason, (micro - 1) * max(0.0, seconds - backward), status="keep")
+
+
+@item("nccl", unless=lambda context: "one GPU sends nothing" if context.layout.gpus == 1 else "")
+def _backend(context: Context) -> Found:
+    network, host = context.plan.network, interconnect_named(_PCIE)
+    slow = min((network.within, Link(host.name, host.alpha_s, host.bytes_per_s)), key=lambda link: link.bytes_per_s)
+    other = context.changed(network=Network(slow, network.between, network.gpus_per_node))
+    reason = f"through the hosts' memory, over {host.name}, a step takes {_span(other.step.step_s)}"
+    return Found(reason, max(0.0, other.step.step_s - context.step_s), status="keep")
+
+
+@item("gradient_as_bucket_view", unless=_not_ddp)
+def _bucket_view(context: Context) -> Found:
     size = context.plan.memory.state.gradients
-    return check(
-        context, "gradient_as_bucket_view", what, f"a second copy of the gradients takes {byte_size(size)} on each GPU",
-        "bytes of a GPU's gradients; torch's default keeps the copy", do, source, gain_bytes=size, keep=True,
-    )  # fmt: skip
+    return Found(f"a second copy of the gradients takes {byte_size(size)} on each GPU", None, size, "keep")
 
 
-def _tensors(context: CheckContext) -> int:
-    """Return how many parameter tensors the model has."""
+@item("find_unused_parameters", unless=_not_ddp)
+def _unused_parameters(context: Context) -> Found:
     shape = context.plan.shape
-    return shape.layers * (16 if shape.bias else 9) + 4
-
-
-def unused_parameters(context: CheckContext) -> Check:
-    """Ask what the search for unused parameters sends."""
-    what = "Leave find_unused_parameters=False"
-    do = "DistributedDataParallel(model, find_unused_parameters=False)"
-    source = f"{DDP_PAGE}, 'Practical knobs' (a footgun); {GUIDE}, 7.3"
-    if not _is_ddp(context):
-        return _not_ddp(context, "find_unused_parameters", what, do, source)
-    tensors = _tensors(context)
+    tensors = shape.layers * (16 if shape.bias else 9) + 4
     seconds = collective_seconds(context.plan.network, "all_reduce", 4 * tensors, context.layout.data)
     reason = (
         f"it all-reduces a map of {tensors:,} parameters in each step and walks the graph of autograd before backward"
     )
-    return check(
-        context, "find_unused_parameters", what, reason,
-        "the all-reduce of the map; the walk is the host's, and a recording shows it",
-        do, source, gain_s=seconds, keep=True,
-    )  # fmt: skip
+    return Found(reason, seconds, status="keep")
 
 
-def static_graph(context: CheckContext) -> Check:
-    """Describe what a static graph saves."""
-    what, do = "Set static_graph=True", "DistributedDataParallel(model, static_graph=True)"
-    source = f"{GUIDE}, 7.6; {DDP_PAGE}, 'Practical knobs'"
-    if not _is_ddp(context):
-        return _not_ddp(context, "static_graph", what, do, source)
+@item("static_graph", unless=_not_ddp)
+def _static_graph(_: Context) -> Found:
     reason = "if each step uses the same parameters; it spares the host bookkeeping, which a description does not have"
-    return check(
-        context,
-        "static_graph",
-        what,
-        reason,
-        "not computed: dptrace record --static-graph measures it",
-        do,
-        source,
-        keep=True,
-    )
+    return Found(reason, status="keep")
 
 
-def broadcast_buffers(context: CheckContext) -> Check:
-    """Ask what broadcasting the buffers costs."""
-    what = "Set broadcast_buffers=False"
-    do, source = "DistributedDataParallel(model, broadcast_buffers=False)", f"{GOSPEL}, setup_model"
-    if not _is_ddp(context):
-        return _not_ddp(context, "broadcast_buffers", what, do, source)
+@item("broadcast_buffers", unless=_not_ddp)
+def _broadcast_buffers(context: Context) -> Found:
     network, data = context.plan.network, context.layout.data
     link = network.within if data <= network.gpus_per_node else network.between
-    seconds = link.alpha_s * math.ceil(math.log2(data))
     reason = "a decoder has no buffers to keep equal; BatchNorm has. A broadcast costs its latency in each step"
-    return check(context, "broadcast_buffers", what, reason, "the latency of a broadcast", do, source, gain_s=seconds)
+    return Found(reason, link.alpha_s * math.ceil(math.log2(data)))
 
 
-def no_sync(context: CheckContext) -> Check:
-    """Ask what it costs to reduce gradients after each micro-batch."""
-    what = "Reduce gradients in the last micro-batch only"
-    do, source = "with model.no_sync(): loss.backward()", f"{GOSPEL}, gradient_accumulation_sync; {PAGE}, 'levers'"
-    micro = context.plan.micro_batches
-    _, seconds = context.gradients
-    if micro == 1 or context.layout.zero > 1 or context.layout.stages > 1 or not seconds:
-        reason = "a step has one micro-batch" if micro == 1 else f"{context.now.label} reduces as it must"
-        return check(context, "no_sync", what, reason, "", do, source, skip=True)
-    backward = context.now.step.compute_s * 2 / 3 / micro
-    cost = (micro - 1) * max(0.0, seconds - backward)
-    reason = f"{span(seconds)} of reduction for each of {micro} micro-batches, whose backward takes {span(backward)}"
-    return check(
-        context, "no_sync", what, reason, "what of each further reduction its backward can't hide", do, source,
-        gain_s=cost, keep=True,
-    )  # fmt: skip
-
-
-def backend(context: CheckContext) -> Check:
-    """Ask what it costs if messages go through the hosts' memory."""
-    what, do = "Use the NCCL backend", 'dist.init_process_group("nccl")'
-    source = f"{GUIDE}, 7.6"
-    if context.layout.gpus == 1:
-        return check(context, "nccl", what, "one GPU sends nothing", "", do, source, skip=True)
-    network = context.plan.network
-    host = interconnect_named(_PCIE)
-    slow = min((network.within, Link(host.name, host.alpha_s, host.bytes_per_s)), key=lambda link: link.bytes_per_s)
-    other = context.changed(network=Network(slow, network.between, network.gpus_per_node))
-    reason = f"through the hosts' memory, over {host.name}, a step takes {span(other.step.step_s)}"
-    return check(
-        context, "nccl", what, reason, f"predicted step with links of {host.name} within nodes", do, source,
-        gain_s=max(0.0, other.step.step_s - context.step_s), keep=True,
-    )  # fmt: skip
-
-
-def pin_memory(context: CheckContext) -> Check:
-    """Ask what copying the samples takes."""
+@item("pin_memory")
+def _pin_memory(context: Context) -> Found:
     plan = context.plan
-    samples = plan.batch / context.layout.data
-    size = samples * plan.shape.sequence * _TOKEN_BYTES
-    link = interconnect_named(_PCIE)
+    size = plan.batch / context.layout.data * plan.shape.sequence * _TOKEN_BYTES
+    seconds = 2 * size / interconnect_named(_PCIE).bytes_per_s
     reason = (
-        f"a GPU gets {byte_size(size)} of tokens and targets in a step; copied twice and not under computation, "
-        f"that is {span(2 * size / link.bytes_per_s)}. Images are larger"
+        f"a GPU gets {byte_size(size)} of tokens and targets in a step; copied twice and not under computation, that "
+        f"is {_span(seconds)}. Images are larger"
     )
-    return check(
-        context, "pin_memory", "Pin the memory that samples are copied from", reason,
-        "twice the bytes over PCIe, exposed",
-        "DataLoader(..., pin_memory=True); batch.cuda(non_blocking=True)", f"{GUIDE}, 7.6; {GOSPEL}, DataLoader",
-        gain_s=2 * size / link.bytes_per_s,
-    )  # fmt: skip
+    return Found(reason, seconds)
 
 
-def workers(context: CheckContext) -> Check:
-    """Ask how fast workers have to prepare samples."""
+@item("num_workers")
+def _workers(context: Context) -> Found:
     rate = context.now.step.samples_per_s / context.layout.data
     reason = (
         f"a rank takes {rate:,.3g} samples/s, so {_WORKERS} workers keep up if each prepares a sample in "
-        f"{span(_WORKERS / rate)}"
+        f"{_span(_WORKERS / rate)}"
     )
-    return check(
-        context, "num_workers", f"Load samples in {_WORKERS} workers or more", reason,
-        "the rate of a rank; a recording shows whether it waits for data", f"DataLoader(..., num_workers={_WORKERS})",
-        f"{GUIDE}, 7.6; {GOSPEL}, DataLoader", keep=True,
-    )  # fmt: skip
-
-
-def sampler(context: CheckContext) -> Check:
-    """Ask what it costs if all ranks train on the same samples."""
-    data = context.layout.data
-    what, do = (
-        "Give each rank its own samples",
-        "DistributedSampler(dataset, shuffle=True), and sampler.set_epoch(epoch)",
-    )
-    source = f"{GUIDE}, 7.6; {GOSPEL}, DistributedSampler"
-    if data == 1:
-        return check(context, "sampler", what, "there is one data-parallel rank", "", do, source, skip=True)
-    reason = f"without, {data} ranks train on the same samples, and a step does the work of one"
-    return check(
-        context, "sampler", what, reason, "the share of the ranks that would do nothing new", do, source,
-        gain_s=context.step_s * (1 - 1 / data), keep=True,
-    )  # fmt: skip
-
-
-LOOP_CHECKS = (
-    *(sampler, no_sync, backend, bucket_view, unused_parameters, static_graph, broadcast_buffers),
-    *(pin_memory, workers),
-)
+    return Found(reason, status="keep")

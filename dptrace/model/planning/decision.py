@@ -7,20 +7,19 @@ has it. The tree ends with a strategy; which plan of it is best, and whether ano
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
 from dptrace.core.units import byte_size, plural, share
-from dptrace.model.planning.candidates import Candidate, best_of, candidate, candidates
 from dptrace.model.planning.describe import Description
+from dptrace.model.planning.search import Candidate, best_of, candidate, search
 from dptrace.model.training.communication import ccr, level, parse_link, sent_by_level
 from dptrace.model.training.layout import Layout, micro_batches_needed
 from dptrace.model.training.memory import USABLE
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import StepPrediction
 
-__all__ = ["RULES", "Decision", "Question", "decide", "question_by_rule", "question_dict"]
+__all__ = ["RULES", "Decision", "Question", "decide", "question_by_rule"]
 
 
 # Thresholds of the documents on distributed training, each with the place that it comes from.
@@ -58,6 +57,9 @@ RULES = {
     "mfu": Rule(0.4, f"{_GUIDE}, 12.5"),
     "overlap": Rule(0.8, f"{_GUIDE}, 12.5"),
     "efficiency": Rule(0.7, f"{_DDP}, 'TL;DR'"),
+    "bound": Rule(0.0, f"{_GUIDE}, 1.3"),
+    "data": Rule(0.05, f"{_GUIDE}, 7.6"),
+    "straggler": Rule(0.05, "Data Parallelism (page), 'Where the field is now'"),
 }
 """The rules by name."""
 
@@ -206,7 +208,7 @@ def _node(description: Description) -> tuple[Question, str, Callable[[Layout], b
         description, gpus=gpus, batch=gpus, micro_batch=1, tp=1, pp=1, ep=1 if description.experts > 1 else None,
         zero=3 if gpus > 1 else None, strategy=None,
     )  # fmt: skip
-    whole = [one for one in candidates(alone) if one.plan.layout.shards in (1, gpus)]
+    whole = [one for one in search(alone) if one.plan.layout.shards in (1, gpus)]
     held = best_of([one.plan for one in whole])
     usable = USABLE * held.plan.gpu.memory_bytes
     numbers = f"{byte_size(held.memory_bytes)} on each of its {gpus} GPUs, against {byte_size(usable)}"
@@ -289,8 +291,3 @@ def _pipeline(best: Candidate) -> list[Question]:
         "micro_batches", "bubble", "Is the pipeline's bubble below 10 %?", answer, numbers, best.step.bubble, "ratio"
     )
     return [msgspec.structs.replace(question, limit=most)]
-
-
-def question_dict(question: Question) -> dict[str, Any]:
-    """Return a question as plain data."""
-    return {name: getattr(question, name) for name in question.__struct_fields__}

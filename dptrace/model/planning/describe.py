@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+import math
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -40,6 +39,7 @@ class Option(msgspec.Struct, frozen=True):
 
 _SIZE, _NUMBER = Number(1, 1e18), Number(1, 8, whole=True)
 _LINK = "Links within and between nodes: names, or 5us:12.5GB/s."
+_SCHEDULE = "Pipeline: {}. [1f1b; without --strategy all]"
 _SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
 
 
@@ -80,7 +80,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     ep: Annotated[int | None, Option("GPUs that the experts are spread over.", COUNT)] = None
     zero: Annotated[int | None, Option("ZeRO stage. [by --strategy]", Number(0, 3, whole=True))] = None
     shards: Annotated[int | None, Option("GPUs that share a copy of the parameters.", COUNT)] = None
-    schedule: Annotated[str, Option("Pipeline: {}.", SCHEDULES, "NAME")] = "1f1b"
+    schedule: Annotated[str | None, Option(_SCHEDULE, SCHEDULES, "NAME")] = None
     virtual_stages: Annotated[int, Option("Of each GPU, interleaved.", COUNT)] = 2
     cpu_offload: Annotated[bool, Option("Shards and optimizer are in the CPU's memory (fsdp, hsdp, zero3).")] = False
     link: Annotated[str, Option(_LINK, metavar="A,B", timed=True)] = "nvlink4,ib-ndr"
@@ -159,104 +159,36 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         far = self.measured_between or parse_link(between).derated(BETWEEN)
         return Network(near, far, self.gpus_per_node)
 
-    def layouts(self) -> Iterator[Layout]:
-        """Yield the layouts that the description allows, one strategy after the other."""
-        if self.strategy:
-            yield from self.layouts_of(self.strategy)
-            return
-        for name in filter(self._sensible, STRATEGIES):
-            with suppress(UsageError):  # too few GPUs to split a layer, or degrees that only others have
-                yield from self.layouts_of(name)
+    @property
+    def local(self) -> int:
+        """Return the GPUs of a node that take part: all of it, or as many as divide the GPUs evenly."""
+        return math.gcd(self.gpus, self.gpus_per_node) if self.gpus > self.gpus_per_node else self.gpus
 
-    def _sensible(self, strategy: str) -> bool:
-        # fsdp is zero3; without experts there is nothing to spread.
-        return strategy != "zero3" and (strategy != "ep" or self.experts > 1)
-
-    def layouts_of(self, strategy: str) -> Iterator[Layout]:
-        """Yield the layouts of a strategy: one, unless it has degrees that are not given.
-
-        Raises:
-            UsageError: no degree fits.
-        """
-        tensor = [self.tp] if self.tp or strategy not in ("tp", "3d") else _powers(self.gpus_per_node)
-        stages = [self.pp] if self.pp or strategy not in ("pp", "3d") else _powers(self.gpus)
-        several = len(tensor) * len(stages) > 1
-        found, refused = [], None
-        for split in tensor:
-            for depth in stages:
-                try:
-                    layout = self._layout(strategy, split, depth)
-                except UsageError as error:
-                    refused = error
-                    continue
-                if not several or self._possible(layout):
-                    found.append(layout)
-        if not found:
-            raise refused or UsageError(f"{strategy}: no degrees fit {plural(self.gpus, 'GPU')} and this model.")
-        yield from found
-
-    def indivisible(self) -> str:
-        """Describe why no strategy is possible with the given degrees."""
-        shape = self.shape()
-        given = (("--tp", self.tp), ("--pp", self.pp), ("--ep", self.ep))
-        degrees = " and ".join(f"{option} {degree}" for option, degree in given if degree)
-        return (
-            f"{degrees or self.strategy or 'No strategy'}: no plan on {plural(self.gpus, 'GPU')} has it. The "
-            "degrees must "
-            f"divide the GPUs, --tp the {plural(shape.heads, 'head')} too, and --pp is at most the "
-            f"{plural(shape.layers, 'layer')}."
-        )
-
-    def layout(self, strategy: str, gpus: int | None = None) -> Layout:
+    def layout(self, strategy: str, tensor: int | None = None, stages: int | None = None) -> Layout:
         """Return the layout of a strategy with usual degrees where none are given.
 
         Raises:
             UsageError: the degrees do not divide the number of GPUs.
         """
-        return self._layout(strategy, self.tp, self.pp, gpus)
-
-    def _layout(self, strategy: str, tensor: int | None, stages: int | None, gpus: int | None = None) -> Layout:
+        schedule = self.schedule or "1f1b"
         return strategy_layout(
             strategy,
-            gpus or self.gpus,
+            self.gpus,
             gpus_per_node=self.gpus_per_node,
-            tensor=tensor,
-            stages=stages,
+            tensor=tensor or self.tp,
+            stages=stages or self.pp,
             expert=self.ep,
             zero=self.zero,
             shards=self.shards,
             experts=self.experts,
-            schedule=self.schedule,
-            virtual_stages=self.virtual_stages if self.schedule == "interleaved" else 1,
+            schedule=schedule,
+            virtual_stages=self.virtual_stages if schedule == "interleaved" else 1,
         )
-
-    def _possible(self, layout: Layout) -> bool:
-        shape = self.shape()
-        splits = layout.tensor > 1 or layout.strategy not in ("tp", "3d")
-        staged = layout.stages > 1 or layout.strategy not in ("pp", "3d")
-        return splits and staged and not shape.heads % layout.tensor and layout.stages <= shape.layers
 
     @property
     def samples(self) -> int:
         """Return the samples of a step."""
         return self.batch or _SAMPLES_EACH * self.gpus
-
-    def plans(self, layout: Layout) -> Iterator[Plan]:
-        """Yield the plans of a layout: with each size of the micro-batch and each recomputation that is not given.
-
-        Raises:
-            UsageError: the batch can't be divided.
-        """
-        batch = self.samples
-        if batch % layout.data:
-            raise UsageError(f"--batch {batch}: must be divisible by the {layout.data} data-parallel GPUs.")
-        each = batch // layout.data
-        sizes = [self.micro_batch] if self.micro_batch else [size for size in _powers(64) if each % size == 0]
-        for recompute in [self.recompute] if self.recompute else RECOMPUTE:
-            for size in sizes:
-                plan = self.plan(layout, batch, size, recompute)
-                plan.check()
-                yield plan
 
     def plan(self, layout: Layout, batch: int, micro_batch: int, recompute: str) -> Plan:
         """Return one plan."""
@@ -302,10 +234,6 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
                 f"Batch assumed: {plural(_SAMPLES_EACH, 'sample')} for each GPU, {_SAMPLES_EACH * self.gpus} together."
             )
         return said
-
-
-def _powers(most: int) -> list[int]:
-    return [1 << power for power in range(most.bit_length()) if 1 << power <= most]
 
 
 def _options() -> dict[str, tuple[Option, Any]]:

@@ -40,7 +40,6 @@ __all__ = [
     "collective_seconds",
     "crossover_bytes",
     "level",
-    "level_dict",
     "message_costs",
     "nominal_network",
     "parse_link",
@@ -323,11 +322,6 @@ def reduce_seconds(size: float, ranks: int, memory_bytes_per_s: float) -> float:
     On a GPU the additions run at the memory's bandwidth (the guide, section 5.5).
     """
     return 3 * size * (ranks - 1) / ranks / memory_bytes_per_s
-
-
-def level_dict(found: RooflineLevel) -> dict[str, Any]:
-    """Return a level as a table."""
-    return {name: getattr(found, name) for name in found.__struct_fields__}
 
 
 # What every collective of one message takes, by alpha, beta and gamma: terms, regimes, volumes and crossovers.

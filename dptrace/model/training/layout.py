@@ -13,6 +13,7 @@ from dptrace.errors import UsageError
 
 __all__ = [
     "SCHEDULES",
+    "SHARDED",
     "STRATEGIES",
     "HeldActivations",
     "Layout",
@@ -40,6 +41,9 @@ STRATEGIES = {
 """Strategies by name, each with its idea."""
 _ZERO = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 """The stage of ZeRO that a strategy is."""
+SHARDED = {0: "DDP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"}
+"""What data parallelism is called by its stage of ZeRO."""
+_SCHEDULE_MARKS = {"gpipe": " GPipe", "zero-bubble": " zb"}
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,11 +71,21 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return the strategy with its degrees, such as ``3d tp8 pp4 dp2``."""
-        degrees = (("tp", self.tensor), ("pp", self.stages), ("ep", self.expert), ("dp", self.data))
-        several = " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1)
-        replicas_only = self.gpus == self.data and self.strategy not in ("tp", "pp", "ep", "3d")
-        return self.strategy if replicas_only else f"{self.strategy} {several}".strip()
+        """Return the degrees in words; ``PP 4 v2`` has two stages on each GPU, ``PP 4 zb`` delays weight gradients.
+
+        >>> Layout(strategy="3d", data=2, tensor=8, stages=4, zero=1, shards=2).name
+        'TP 8 × PP 4 × ZeRO-1 ×2'
+        """
+        parts = [f"TP {self.tensor}"] if self.tensor > 1 else []
+        if self.stages > 1:
+            several = f" v{self.virtual_stages}" if self.virtual_stages > 1 else ""
+            parts.append(f"PP {self.stages}{several}" + _SCHEDULE_MARKS.get(self.schedule, ""))
+        parts += [f"EP {self.expert}"] if self.expert > 1 else []
+        if self.data > 1:
+            hybrid = self.zero == 3 and self.shards < self.data
+            copies = f"HSDP {self.shards}×{self.data // self.shards}"
+            parts.append(copies if hybrid else f"{SHARDED[self.zero]} ×{self.data}")
+        return " × ".join(parts) or "one GPU"
 
 
 def ranks_per_node(stride: int, size: int, gpus_per_node: int) -> int:
@@ -103,7 +117,7 @@ def strategy_layout(
     Args:
         shards: GPUs that share a copy of the parameters, where they are sharded.
         experts: MLPs in a layer of the model.
-        sequence: split the tokens too; by default where layers are split over GPUs (``tp`` and ``3d``).
+        sequence: split the tokens too; by default where layers are split over GPUs.
 
     Raises:
         UsageError: the degrees do not divide the number of GPUs, or do not belong to the strategy.
@@ -130,7 +144,7 @@ def strategy_layout(
         expert=expert,
         zero=stage,
         shards=_shards(strategy, stage, data, node, shards),
-        sequence=(split and tensor > 1) if sequence is None else sequence,
+        sequence=tensor > 1 if sequence is None else sequence,
         schedule=schedule,
         virtual_stages=virtual_stages,
     )

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dptrace.model.planning.advice_report import CHECKS, advice_report
+from dptrace.model.planning.checks import ITEMS
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.memory_report import memory_report
-from dptrace.model.planning.predict_report import predict_report
+from dptrace.model.planning.reports import advice_report, memory_report, predict_report
 
 SEVENTY = Description(
     params=70e9, layers=80, hidden=8192, kv_heads=8, mlp=28_672, family="llama", seq=4096, batch=512, gpus=64
@@ -82,7 +81,7 @@ def test_every_item_is_answered_with_its_source() -> None:
     """Each item of the checklists has a status, numbers, and where the documents have it."""
     found = items_of(**PLAN)
 
-    assert len(CHECKS) - 7 <= len(found)  # those about pipelines, experts, tensor parallelism and FSDP are left out
+    assert len(ITEMS) - 7 <= len(found)  # those about pipelines, experts, tensor parallelism and FSDP are left out
     for one in found.values():
         assert one["status"] in ("apply", "keep", "skip")
         assert one["applies"] is (one["status"] == "apply")

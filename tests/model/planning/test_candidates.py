@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptrace.errors import UsageError
-from dptrace.model.planning.advice_report import advice_report
-from dptrace.model.planning.candidates import candidates, family, label, shortlist
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.predict_report import predict_report
+from dptrace.model.planning.reports import advice_report, predict_report
+from dptrace.model.planning.search import family, search, shortlist
 
 SEVENTY = Description(
     params=70e9, layers=80, hidden=8192, kv_heads=8, mlp=28_672, family="llama", seq=4096, batch=512, gpus=64
@@ -22,7 +21,7 @@ SEVENTY = Description(
 
 def test_combinations_are_searched_and_ranked() -> None:
     """Data, tensor and pipeline parallelism, sharded or not, in groups or not: what fits comes first, fastest first."""
-    found = candidates(SEVENTY)
+    found = search(SEVENTY)
     fitting = [one.step.step_s for one in found if one.fits]
     over = [one.over_bytes for one in found if not one.fits]
     kinds = {family(one.plan.layout) for one in found}
@@ -37,7 +36,7 @@ def test_combinations_are_searched_and_ranked() -> None:
 
 def test_every_layout_divides_the_cluster() -> None:
     """Degrees multiply to the GPUs; layers are split within a node only, and shards are parts of a data group."""
-    for one in candidates(SEVENTY):
+    for one in search(SEVENTY):
         layout = one.plan.layout
 
         assert 64 == layout.data * layout.tensor * layout.stages
@@ -64,7 +63,7 @@ def test_a_candidate_is_what_predict_computes() -> None:
 
 def test_given_degrees_are_kept() -> None:
     """Without a strategy, --tp, --pp, --zero, --micro-batch and --recompute narrow the search."""
-    for one in candidates(msgspec.structs.replace(SEVENTY, tp=4, pp=4, zero=1, micro_batch=1, recompute="full")):
+    for one in search(msgspec.structs.replace(SEVENTY, tp=4, pp=4, zero=1, micro_batch=1, recompute="full")):
         layout = one.plan.layout
 
         assert (4, 4, 4, 1) == (layout.tensor, layout.stages, layout.data, layout.zero)
@@ -74,25 +73,25 @@ def test_given_degrees_are_kept() -> None:
 def test_nothing_that_divides_is_said() -> None:
     """A batch that no number of data-parallel GPUs divides is refused; model parallelism may still take it."""
     with pytest.raises(UsageError, match="--batch 3"):
-        candidates(Description(params=7e9, gpus=8, batch=3, tp=1, pp=1))
-    assert {1} == {one.plan.layout.data for one in candidates(Description(params=7e9, gpus=8, batch=3))}
+        search(Description(params=7e9, gpus=8, batch=3, tp=1, pp=1))
+    assert {1} == {one.plan.layout.data for one in search(Description(params=7e9, gpus=8, batch=3))}
 
 
 @pytest.mark.heavy
 def test_experts_are_spread() -> None:
     """Of a mixture of experts, expert parallelism is tried with each degree that divides both."""
     described = Description(layers=32, hidden=4096, mlp=14_336, experts=8, gpus=8, family="llama", batch=64)
-    degrees = {one.plan.layout.expert for one in candidates(described)}
+    degrees = {one.plan.layout.expert for one in search(described)}
 
     assert {1, 2, 4, 8} == degrees
-    assert any("EP 8" in label(one.plan.layout) for one in candidates(described))
+    assert any("EP 8" in one.label for one in search(described))
 
 
 @settings(max_examples=8)
 @given(gpus=st.sampled_from([1, 2, 3, 6, 8, 12]), params=st.sampled_from([350e6, 7e9]), each=st.integers(1, 6))
 def test_any_cluster_has_an_answer(gpus: int, params: float, each: int) -> None:
     """Each number of GPUs has candidates whose memory and step are positive, and one that is the best."""
-    found = candidates(Description(params=params, gpus=gpus, batch=gpus * each, seq=512))
+    found = search(Description(params=params, gpus=gpus, batch=gpus * each, seq=512))
 
     assert found
     assert all(one.memory_bytes > 0 and one.step.step_s > 0 for one in found)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from dptrace.model.planning.candidates import candidates
 from dptrace.model.planning.decision import RULES, Decision, decide
 from dptrace.model.planning.describe import Description
+from dptrace.model.planning.search import search
 
 
 def decided(**described: Any) -> Decision:
     description = Description(**described)
-    return decide(description, candidates(description))
+    return decide(description, search(description))
 
 
 @pytest.mark.heavy

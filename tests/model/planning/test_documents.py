@@ -10,8 +10,9 @@ import re
 import pytest
 
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.predict_report import predict_report
 from dptrace.model.planning.recorded import perceptron_parameters
+from dptrace.model.planning.reports import predict_report
+from dptrace.model.planning.search import layouts, plans
 from dptrace.model.scaling import communication_fraction, gustafson_efficiency
 from dptrace.model.training.communication import parse_link, sent_bytes
 from dptrace.model.training.plan import GPUS, Plan
@@ -24,7 +25,7 @@ PAGE = ROOT / "docs" / "documents.md"
 
 def plan(**described: object) -> Plan:
     one = Description(**{"micro_batch": 1, "recompute": "none", **described})  # type: ignore[arg-type]
-    return next(one.plans(next(one.layouts())))
+    return plans(one, next(layouts(one)))[0]
 
 
 @pytest.mark.parametrize(("name", "millions"), [("small", 1.5), ("medium", 8.4), ("large", 35.2), ("xlarge", 52.0)])

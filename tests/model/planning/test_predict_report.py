@@ -7,8 +7,7 @@ from itertools import pairwise
 import pytest
 
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.memory_report import memory_report
-from dptrace.model.planning.predict_report import predict_report
+from dptrace.model.planning.reports import memory_report, predict_report
 
 SIMULATED = Description(
     params=7e9,

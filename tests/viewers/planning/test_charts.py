@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.predict_report import predict_report
-from dptrace.model.training.communication import Link, Network, level, level_dict, message_costs
+from dptrace.model.planning.reports import predict_report
+from dptrace.model.training.communication import Link, Network, level, message_costs
 from dptrace.viewers.base.marks import Dot, Drawing, Line
 from dptrace.viewers.planning.charts import message_chart, plan_roofline_chart, recorded_roofline_chart, roofline_chart
 
@@ -39,7 +40,7 @@ def test_lines_cross_where_the_ring_overtakes() -> None:
 
 def levels() -> list[dict[str, Any]]:
     links = (Link("near", 0.0, 450e9), Link("far", 0.0, 50e9))
-    return [{"sent_bytes": 1e9, **level_dict(level(link, 989e12, 3072.0, 1.0))} for link in links]
+    return [{"sent_bytes": 1e9, **msgspec.to_builtins(level(link, 989e12, 3072.0, 1.0))} for link in links]
 
 
 def dots(drawing: Drawing, hollow: bool) -> list[Dot]:

@@ -10,10 +10,8 @@ import pytest
 
 from dptrace.commands.recorded_plan import predict_recording
 from dptrace.load.open import open_run
-from dptrace.model.planning.advice_report import advice_report
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.memory_report import memory_report
-from dptrace.model.planning.predict_report import predict_report
+from dptrace.model.planning.reports import advice_report, memory_report, predict_report
 from dptrace.model.training.communication import Link, Network, message_costs
 from dptrace.viewers.base.marks import Box, Dot, Line
 from dptrace.viewers.planning.charts import memory_chart, scaling_chart, steps_chart, strategies_chart

@@ -1,0 +1,546 @@
+"""What the three verbs answer about a described training: the contents of their ``--json``."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dptrace.core.numbers import Number
+from dptrace.core.units import byte_size, duration
+from dptrace.errors import UsageError
+from dptrace.model.planning.checks import check_dict, described_checks
+from dptrace.model.planning.decision import Decision, decide
+from dptrace.model.planning.describe import OPTIONS, Description
+from dptrace.model.planning.search import Candidate, rank, search, searched, shortlist
+from dptrace.model.scaling import amdahl_ceiling, gustafson_efficiency, parallel_fraction
+from dptrace.model.training.communication import (
+    BETWEEN,
+    WITHIN,
+    Link,
+    all_reduces,
+    ccr,
+    level,
+    reduce_seconds,
+    sent_by_level,
+)
+from dptrace.model.training.layout import STRATEGIES, Layout
+from dptrace.model.training.memory import (
+    RECOMPUTE,
+    USABLE,
+    GpuMemory,
+    StateBytes,
+    ddp_wall,
+    end_bytes,
+    gpus_for_state,
+    model_activation_bytes,
+)
+from dptrace.model.training.plan import Plan
+from dptrace.model.training.step import StepPrediction, Traffic, predict_step, targets
+
+__all__ = ["GPU_COUNTS", "advice_report", "memory_report", "predict_report", "whole_bytes"]
+
+
+SCHEMA = 1
+GPU_COUNTS = tuple(1 << power for power in range(11))
+_STRATEGY = ("ddp", "zero1", "zero2", "zero3")
+"""The strategy that a stage of ZeRO is, where none is given."""
+_SHARDED = (
+    "Parameters sharded across nodes are assumed to be gathered under computation. On llm-foundry's FSDP of 30 and 65 "
+    "billion parameters that is off by 7 % in the mean; DeepSpeed in 2021 reached a quarter to two thirds of that "
+    "speed (arXiv 2104.04473, table 2)."
+)
+_DAY_S = 86_400
+_TOKENS = Number(1, 1e18)
+
+
+# What all three say: the model, the cluster, and a plan with its memory and its step.
+
+
+def whole_bytes(content: Any) -> Any:
+    """Round all bytes in a table of figures, which formulas give as fractions."""
+    if isinstance(content, dict):
+        return {key: _rounded(key, value) for key, value in content.items()}
+    return [whole_bytes(item) for item in content] if isinstance(content, list) else content
+
+
+def _rounded(key: str, value: Any) -> Any:
+    bytes_follow = key.endswith(("_bytes", "params")) or key in RECOMPUTE
+    return round(value) if bytes_follow and isinstance(value, float) else whole_bytes(value)
+
+
+def _training(description: Description, plan: Plan) -> dict[str, Any]:
+    shape = plan.shape
+    return {
+        "params": shape.parameters,
+        "shape": {
+            "layers": shape.layers,
+            "hidden": shape.hidden,
+            "heads": shape.heads,
+            "kv_heads": shape.key_value_heads,
+            "mlp": shape.mlp,
+            "vocab": shape.vocabulary,
+            "seq": shape.sequence,
+            "experts": shape.experts,
+            "top_k": shape.top_k,
+            "gated": shape.gated,
+        },
+        "precision": plan.precision,
+        "gpu": plan.gpu.name,
+        "gpu_memory_bytes": plan.gpu.memory_bytes,
+        "gpus": description.gpus,
+    }
+
+
+def _timed(description: Description, one: Candidate) -> dict[str, Any]:
+    return {"gpus_per_node": description.gpus_per_node, "batch": one.plan.batch, "tokens": one.step.tokens}
+
+
+def _plan_dict(plan: Plan) -> dict[str, Any]:
+    """Return how a plan is spread, and what its fullest GPU holds."""
+    layout, memory = plan.layout, plan.memory
+    return {
+        "strategy": layout.strategy,
+        "layout": layout.name,
+        "degrees": {"dp": layout.data, "tp": layout.tensor, "pp": layout.stages, "ep": layout.expert},
+        "zero": layout.zero,
+        "shards": layout.shards,
+        "schedule": layout.schedule if layout.stages > 1 else None,
+        "virtual_stages": layout.virtual_stages,
+        "sequence_parallel": layout.sequence,
+        "micro_batch": plan.micro_batch,
+        "micro_batches": plan.micro_batches,
+        "recompute": plan.recompute,
+        "recompute_every": plan.recompute_every,
+        "fits": plan.fits,
+        "per_gpu_bytes": memory.total,
+        "per_gpu": _memory_parts(memory),
+    }
+
+
+def _memory_parts(memory: GpuMemory) -> dict[str, float]:
+    return _state_dict(memory.state) | {
+        "gathered_bytes": memory.gathered_bytes,
+        "activation_bytes": memory.activation_bytes,
+        "recompute_bytes": memory.recompute_bytes,
+    }
+
+
+def _state_dict(state: StateBytes, suffix: str = "_bytes") -> dict[str, float]:
+    names = state.__struct_fields__
+    return {f"{name}{suffix}": getattr(state, name) for name in names}
+
+
+def _rates(step: StepPrediction) -> dict[str, Any]:
+    names = ("samples_per_s", "tokens_per_s", "mfu", "bubble", "overlap", "efficiency")
+    return {name: getattr(step, name) for name in names}
+
+
+def _sharded_notes(plan: Plan) -> list[str]:
+    """Return what a plan takes for granted that gathers parameters from other nodes; empty for others."""
+    layout = plan.layout
+    across = layout.zero == 3 and layout.shards * layout.tensor > plan.network.gpus_per_node
+    return [_SHARDED] if across else []
+
+
+# dptrace memory
+
+
+def memory_report(description: Description) -> dict[str, Any]:
+    """Compute what a training takes on each GPU, by the described strategy and by all others.
+
+    Raises:
+        UsageError: the description is incomplete, or its numbers do not divide.
+    """
+    description.check()
+    layout = description.layout(description.strategy or _STRATEGY[description.zero or 0])
+    plan = _memory_plan(description, layout, description.recompute or "none")
+    plan.check()
+    if description.cpu_offload and not plan.offload:
+        raise UsageError("--cpu-offload is for sharded parameters: add --strategy fsdp, hsdp or --zero 3.")
+    each, shape, memory = plan.state, plan.shape, plan.memory
+    state = each.total * shape.parameters
+    whole = msgspec.structs.replace(plan.activation_plan, tensor=1, sequence=False)
+    content = {
+        "schema": SCHEMA,
+        "kind": "memory",
+        **_training(description, plan),
+        "active_params": shape.active_parameters,
+        "optimizer": plan.optimizer,
+        "attention": "flash" if plan.flash else "standard",
+        "bytes_per_parameter": _state_dict(each, "") | {"total": each.total},
+        "model_state_bytes": state,
+        "activation_bytes": model_activation_bytes(shape, plan.micro_batch, whole),
+        "head_activation_bytes": end_bytes(shape, plan.micro_batch, whole),
+        "usable_share": USABLE,
+        **_plan_dict(plan),
+        "micro_batches_in_flight": memory.micro_batches_in_flight,
+        "host_bytes": memory.host_bytes,
+        "gpus_for_state": gpus_for_state(state, plan.gpu.memory_bytes),
+        "ddp_wall_params": ddp_wall(plan.gpu.memory_bytes, each.total),
+        "strategies": _strategies(description),
+        "assumptions": [line for line in description.assumptions() if not line.startswith("Batch")],
+    }
+    rounded: dict[str, Any] = whole_bytes(content)
+    return rounded
+
+
+def _memory_plan(description: Description, layout: Layout, recompute: str) -> Plan:
+    size = description.micro_batch or 1
+    batch = description.samples
+    if description.batch and not description.micro_batch and layout.stages == 1:
+        size = max(1, batch // layout.data)
+    whole = layout.data * size
+    if description.batch and batch % whole:
+        raise UsageError(
+            f"--batch {batch}: must be divisible by the data-parallel GPUs × the micro-batch, {layout.data} × {size}."
+        )
+    return description.plan(layout, max(batch // whole, 1) * whole, size, recompute)
+
+
+def _strategies(description: Description) -> list[dict[str, Any]]:
+    """List what each strategy takes on a GPU; of two names of one layout, the first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name in STRATEGIES:
+        if name == "ep" and description.experts == 1:
+            continue
+        try:
+            layout = description.layout(name)
+            plans = {recompute: _memory_plan(description, layout, recompute) for recompute in RECOMPUTE}
+            plans["none"].check()
+        except UsageError:
+            continue
+        row = {
+            "strategy": name,
+            "layout": layout.name,
+            "state_bytes": plans["none"].memory.state.total,
+            "per_gpu_bytes": {recompute: plan.memory.total for recompute, plan in plans.items()},
+            "fits": {recompute: plan.fits for recompute, plan in plans.items()},
+        }
+        rows.setdefault(layout.name, row)
+    return list(rows.values())
+
+
+# dptrace predict
+
+
+def predict_report(description: Description, tokens: float | None = None) -> dict[str, Any]:
+    """Predict the step of a training by its strategy; without one, search all layouts and take the best.
+
+    Args:
+        tokens: to train on, for the days that it takes.
+
+    Raises:
+        UsageError: the description is incomplete, or its numbers do not divide.
+    """
+    description.check()
+    if tokens is not None:
+        _TOKENS.check(tokens, "--tokens")
+    compared = search(description)
+    best = compared[0]
+    plan, step = best.plan, best.step
+    content = {
+        "schema": SCHEMA,
+        "kind": "predict",
+        **_training(description, plan),
+        **_timed(description, best),
+        "links": [_link_dict(link) for link in (plan.network.within, plan.network.between)],
+        **_predicted(best, tokens),
+        "communication": [_traffic_dict(one) for one in step.traffic],
+        "targets": [msgspec.to_builtins(target) for target in targets(step)],
+        "candidates": [_predicted(one, tokens) for one in shortlist(compared, 3 if description.strategy else 1)],
+        "tried": len(compared),
+        "scaling": _scaling_table(plan, step),
+        "roofline": _roofline(plan, step),
+        "all_reduce": _all_reduces(plan),
+        "assumptions": [
+            *description.assumptions(),
+            *_assumed(plan, step, description),
+            *([searched(description, len(compared))] if len(compared) > 1 else []),
+        ],
+    }
+    rounded: dict[str, Any] = whole_bytes(content)
+    return rounded
+
+
+def _predicted(one: Candidate, tokens: float | None) -> dict[str, Any]:
+    step = one.step
+    times = ("step_s", "compute_s", "bubble_s", "optimizer_s", "communication_s", "exposed_s", "ideal_exposed_s")
+    return {
+        **_plan_dict(one.plan),
+        **{name: getattr(step, name) for name in times},
+        "serial_step_s": step.serial_s,
+        "ideal_step_s": step.ideal_s,
+        "assumed_share_of_peak": step.share,
+        "model_flops": step.model_flops,
+        **_rates(step),
+        **({"training_days": tokens / step.tokens_per_s / _DAY_S} if tokens else {}),
+    }
+
+
+def _traffic_dict(one: Traffic) -> dict[str, Any]:
+    return {
+        "what": one.what,
+        "kind": one.kind,
+        "bytes": one.bytes,
+        "calls": one.calls,
+        "ranks": one.ranks,
+        "sent_bytes": one.sent_bytes,
+        "call_s": one.call_s,
+        "total_s": one.seconds,
+        "hides_under": one.hides or None,
+    }
+
+
+def _link_dict(link: Link) -> dict[str, Any]:
+    return {"name": link.name, "alpha_s": link.alpha_s, "bytes_per_s": link.bytes_per_s}
+
+
+def _scaling_table(plan: Plan, step: StepPrediction) -> list[dict[str, Any]]:
+    """Predict a plan on other numbers of GPUs; counts that its degrees do not divide are left out.
+
+    *Weak*: each GPU keeps its samples, and the batch grows. *Strong*: the batch stays, and each GPU gets fewer samples.
+    Efficiency is the throughput of a GPU relative to the row with the fewest GPUs. Amdahl's ceiling and Gustafson's
+    efficiency take the exposed communication of the plan as the serial share.
+    """
+    each = plan.batch / plan.layout.gpus
+    fraction = parallel_fraction(step.compute_s * plan.layout.gpus, step.exposed_s)
+    serial = step.exposed_s / step.step_s
+    rows: list[dict[str, Any]] = []
+    base: dict[str, float] = {}
+    for gpus in GPU_COUNTS:
+        weak = _on(plan, gpus, round(each * gpus))
+        if weak is None:
+            continue
+        strong = _on(plan, gpus, plan.batch)
+        rates = {"weak": weak, "strong": strong} if strong else {"weak": weak}
+        found = {name: one.step.samples_per_s / gpus for name, one in rates.items()}
+        base = found | base
+        rows.append(
+            {
+                "gpus": gpus,
+                "fits": weak.fits,
+                "batch": weak.plan.batch,
+                **_times(weak.step),
+                "weak_efficiency": found["weak"] / base["weak"],
+                "strong_step_s": strong and strong.step.step_s,
+                "strong_samples_per_s": strong and strong.step.samples_per_s,
+                "strong_efficiency": strong and found["strong"] / base["strong"],
+                "amdahl_ceiling": amdahl_ceiling(fraction, gpus),
+                "gustafson_efficiency": gustafson_efficiency(serial, gpus),
+            }
+        )
+    return rows
+
+
+def _times(step: StepPrediction) -> dict[str, Any]:
+    names = ("step_s", "compute_s", "communication_s", "exposed_s", "samples_per_s", "tokens_per_s", "mfu")
+    share = step.communication_s / (step.communication_s + step.compute_s)
+    return {name: getattr(step, name) for name in names} | {"communication_share": share}
+
+
+def _on(plan: Plan, gpus: int, batch: int) -> Candidate | None:
+    """Return the plan with more or fewer data-parallel GPUs; None where its degrees or the batch can't be divided."""
+    layout = plan.layout
+    data, rest = divmod(gpus, layout.tensor * layout.stages)
+    if rest or data % layout.expert or batch % data:
+        return None
+    all_of_them = layout.shards == layout.data
+    shards = data if layout.zero and all_of_them and layout.strategy != "hsdp" else math.gcd(layout.shards, data)
+    each = batch // data
+    size = max(size for size in range(1, plan.micro_batch + 1) if each % size == 0)
+    spread = msgspec.structs.replace(layout, data=data, shards=shards)
+    other = msgspec.structs.replace(plan, layout=spread, batch=batch, micro_batch=size)
+    try:
+        other.check()
+    except UsageError:
+        return None
+    return Candidate(other, other.memory.total, predict_step(other))
+
+
+def _roofline(plan: Plan, step: StepPrediction) -> list[dict[str, Any]]:
+    """Return where the step lies for each link that it uses, by the bytes that a GPU sends over it."""
+    gpus = plan.layout.gpus
+    pairs = [sent_by_level(plan.network, one.kind, one.bytes, one.ranks, one.stride) for one in step.traffic]
+    levels = []
+    for number, link in enumerate((plan.network.within, plan.network.between)):
+        sent = sum(pair[number] * one.calls for pair, one in zip(pairs, step.traffic, strict=True))
+        if sent:
+            found = level(link, step.peak_flops / gpus, ccr(step.model_flops / gpus, sent), plan.batch / gpus)
+            levels.append({"sent_bytes": sent, **msgspec.to_builtins(found)})
+    return levels
+
+
+def _all_reduces(plan: Plan) -> dict[str, Any] | None:
+    """Compare the algorithms for an all-reduce of all gradients among all GPUs; None on one GPU."""
+    ranks = plan.layout.gpus
+    size = plan.shape.parameters * plan.state.gradients
+    if ranks == 1:
+        return None
+    rows = [msgspec.to_builtins(one) for one in all_reduces(plan.network, size, ranks)]
+    adding = reduce_seconds(size, ranks, plan.gpu.memory_bytes_per_s)
+    return {"size_bytes": size, "ranks": ranks, "adding_s": adding, "algorithms": rows}
+
+
+def _assumed(plan: Plan, step: StepPrediction, description: Description) -> list[str]:
+    own = "as given" if description.mfu else "from the size of its matrices"
+    peak = step.peak_flops / plan.layout.gpus
+    nominal = {"within a node": (description.measured_within, WITHIN)}
+    nominal["between nodes"] = (description.measured_between, BETWEEN)
+    shares = [
+        f"{100 * share:.0f} % of the nominal bandwidth {where}"
+        for where, (link, share) in nominal.items()
+        if link is None
+    ]
+    links = [f"Collectives reach {', '.join(shares)}."] if shares else []
+    compute = f"Computation reaches {100 * step.share:.0f} % of the peak of {peak / 1e12:,.0f} TFLOP/s, dense, {own}."
+    return [compute, *links, *_sharded_notes(plan)]
+
+
+# dptrace advise
+
+
+_ERROR = 0.05
+"""Mean error of predicted steps on published measurements (docs/guides/plan.md): smaller differences do not count."""
+_OF_THE_PLAN = ("strategy", "tp", "pp", "ep", "zero", "shards", "micro_batch", "recompute", "schedule")
+_OF_ONE_COMMAND = (*_OF_THE_PLAN, "virtual_stages")
+"""Options that a candidate's command has only where they are its own."""
+_PARTS = {
+    "compute_s": "computation",
+    "bubble_s": "bubble",
+    "optimizer_s": "optimizer",
+    "exposed_s": "communication",
+}
+
+
+def advice_report(description: Description) -> dict[str, Any]:
+    """Advise on a training: the decision path, all ways to spread it, and the checklists with their gains.
+
+    With a strategy in the description, the checklists are about that plan; without, about the best one.
+
+    Raises:
+        UsageError: the description is incomplete, or its numbers do not divide.
+    """
+    description.check()
+    free = description
+    if description.strategy:
+        free = msgspec.structs.replace(description, **dict.fromkeys(_OF_THE_PLAN))
+    found = search(free)
+    decision = decide(free, found)
+    best = found[0]
+    own = min(search(description), key=rank) if description.strategy else None
+    shown = shortlist(found)
+    suggested = next((one for one in found if decision.follows(one.plan.layout)), None)
+    checks = described_checks(description, own or best, found if own else ())
+    plan = best.plan
+    content = {
+        "schema": SCHEMA,
+        "kind": "advise",
+        **_training(description, plan),
+        **_timed(description, best),
+        "attention": "flash" if plan.flash else "standard",
+        "usable_bytes": USABLE * plan.gpu.memory_bytes,
+        "links": [plan.network.within.name, plan.network.between.name],
+        "path": [msgspec.to_builtins(question) for question in decision.path],
+        "tree": _tree(decision, suggested, best),
+        "chosen": _advised(best, best, free),
+        "plan": own and _advised(own, best, free),
+        **_equal(shown, best),
+        "candidates": [_advised(one, best, free) for one in shown],
+        "tried": len(found),
+        "checks": [check_dict(one) for one in checks],
+        "assumptions": [
+            *description.assumptions(),
+            f"Computation reaches {100 * best.step.share:.0f} % of the dense peak in the best plan.",
+            *_sharded_notes(plan),
+            searched(free, len(found)),
+            "Predicted steps are off by 4 to 6 % in the mean; smaller differences do not rank plans.",
+            "Gains are of one change each, on the plan of the checklist; they do not add up.",
+        ],
+    }
+    rounded: dict[str, Any] = whole_bytes(content)
+    return rounded
+
+
+def _tree(decision: Decision, suggested: Candidate | None, best: Candidate) -> dict[str, Any]:
+    """Return what the tree recommends, its best plan, and how that compares with the fastest."""
+    if suggested is None:
+        return {"strategy": decision.strategy, "label": None, "fits": None, "slower": None}
+    slower = suggested.step.step_s / best.step.step_s - 1
+    return {
+        "strategy": decision.strategy,
+        "label": suggested.label,
+        "fits": suggested.fits,
+        "slower": slower if suggested.fits == best.fits else None,
+    }
+
+
+def _advised(one: Candidate, best: Candidate, description: Description) -> dict[str, Any]:
+    return {
+        "label": one.label,
+        **_plan_dict(one.plan),
+        "over_bytes": one.over_bytes,
+        "step_ns": round(1e9 * one.step.step_s),
+        **{part.replace("_s", "_ns"): round(1e9 * getattr(one.step, part)) for part in _PARTS},
+        **_rates(one.step),
+        "loses": _loses(one, best),
+        "command": _command(one, description),
+    }
+
+
+def _equal(shown: Sequence[Candidate], best: Candidate) -> dict[str, Any]:
+    """Return the plans whose step the model can't tell from the best one's, and which of all these is the simplest.
+
+    Simplest: the fewest kinds of parallelism, then the lowest ZeRO stage (the guide, section 13: start with DDP or
+    FSDP, add tensor parallelism, then stages).
+    """
+    equal = [one for one in shown if one.fits and one.step.step_s <= (1 + _ERROR) * best.step.step_s]
+    equal = equal if best.fits else []
+
+    def pieces(one: Candidate) -> tuple[int, int, bool, int]:
+        layout = one.plan.layout
+        kinds = (layout.tensor > 1) + 2 * (layout.stages > 1) + (layout.expert > 1)
+        return kinds, layout.zero, layout.shards < layout.data, layout.tensor * layout.stages
+
+    simplest = min(equal, key=pieces, default=None)
+    return {"tied": [one.label for one in equal if one.plan != best.plan], "simplest": simplest and simplest.label}
+
+
+def _loses(one: Candidate, best: Candidate) -> str:
+    """Describe why a plan is not the best: how much memory it lacks, or which part of its step is longer."""
+    if one.plan == best.plan:
+        return ""
+    if not one.fits:
+        return f"{byte_size(one.over_bytes)} too much"
+    more = {name: getattr(one.step, name) - getattr(best.step, name) for name in _PARTS}
+    most = max(more, key=lambda name: more[name])
+    return f"{_PARTS[most]} +{duration(1e9 * more[most])}"
+
+
+def _command(one: Candidate, description: Description) -> str:
+    """Return the command that predicts a plan in full."""
+    layout, plan = one.plan.layout, one.plan
+    staged, split = layout.stages > 1, layout.strategy in ("tp", "pp", "3d", "ep")
+    own: dict[str, object] = {"strategy": layout.strategy}
+    own |= {"tp": layout.tensor} if layout.strategy in ("tp", "3d") else {}
+    own |= {"pp": layout.stages} if layout.strategy in ("pp", "3d") else {}
+    own |= {"ep": layout.expert} if layout.expert > 1 else {}
+    own |= {"schedule": layout.schedule} if staged else {}
+    own |= {"virtual_stages": layout.virtual_stages} if staged and layout.schedule == "interleaved" else {}
+    own |= {"zero": layout.zero} if split else {}
+    own |= {"shards": layout.shards} if layout.zero == 3 and layout.shards < layout.data else {}
+    own |= {"micro_batch": plan.micro_batch, "recompute": plan.recompute}
+    words = ["dptrace", "predict"]
+    for name, (_, default) in OPTIONS.items():
+        value = own.get(name, None if name in _OF_ONE_COMMAND else getattr(description, name))
+        if value is None or value == default:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(option if value else f"--no{option[1:]}")
+        else:
+            words += [option, f"{value:.12g}" if isinstance(value, float) else str(value)]
+    return shlex.join(words)

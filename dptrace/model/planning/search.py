@@ -1,0 +1,290 @@
+"""All sensible ways to spread a described training over its GPUs, combinations included, each with its best plan.
+
+Tensor parallelism stays within a node (the guide "Distributed Training", sections 9.4 and 9.8); stages, sharded and
+replicated data parallelism take the rest. For each layout, micro-batch and recomputation are chosen: the fastest plan
+that fits, else the smallest. ``dptrace predict`` and ``dptrace advise`` search the same layouts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from dptrace.core.units import plural
+from dptrace.errors import UsageError
+from dptrace.model.planning.describe import Description
+from dptrace.model.training.layout import SHARDED, Layout
+from dptrace.model.training.memory import RECOMPUTE, USABLE
+from dptrace.model.training.plan import Plan
+from dptrace.model.training.step import StepPrediction, predict_step
+
+__all__ = ["Candidate", "best_of", "candidate", "family", "layouts", "plans", "rank", "search", "searched", "shortlist"]
+
+
+MAX_IMBALANCE = 1.15
+"""Layers of the longest stage over the mean above which a number of stages is left out."""
+MAX_MICRO_BATCH = 64
+_SCHEDULES = (("1f1b", 1), ("interleaved", 2), ("interleaved", 4), ("interleaved", 8), ("zero-bubble", 1))
+"""Schedules with their stages on each GPU, where none is given (the guide, section 10.8)."""
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A plan with its memory and its step."""
+
+    plan: Plan
+    memory_bytes: float
+    """Of the fullest GPU."""
+    step: StepPrediction
+
+    @property
+    def label(self) -> str:
+        """Return the degrees in words, such as ``TP 8 × PP 4 × ZeRO-1 ×2``."""
+        return self.plan.layout.name
+
+    @property
+    def over_bytes(self) -> float:
+        """Return by how much it exceeds what a GPU can use; 0 if it fits."""
+        return max(0.0, self.memory_bytes - USABLE * self.plan.gpu.memory_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the fullest GPU can hold it."""
+        return not self.over_bytes
+
+
+def candidate(plan: Plan) -> Candidate:
+    """Return a plan with its memory and its step."""
+    return Candidate(plan, plan.memory.total, predict_step(plan))
+
+
+def rank(one: Candidate) -> tuple[bool, float, float]:
+    """Return the key by which candidates are sorted: what fits, fastest first, then what does not, smallest first."""
+    return not one.fits, one.step.step_s if one.fits else one.memory_bytes, one.memory_bytes
+
+
+def best_of(plans: Sequence[Plan]) -> Candidate:
+    """Return the fastest of some plans that fits, else the one that takes the least memory."""
+    sized = [(plan.memory.total, plan) for plan in plans]
+    limit = USABLE * plans[0].gpu.memory_bytes
+    fitting = [Candidate(plan, size, predict_step(plan)) for size, plan in sized if size <= limit]
+    if fitting:
+        return min(fitting, key=lambda one: (one.step.step_s, one.memory_bytes))
+    size, smallest = min(sized, key=lambda pair: pair[0])
+    return Candidate(smallest, size, predict_step(smallest))
+
+
+def family(layout: Layout) -> tuple[bool, bool, bool, str]:
+    """Return what kind of plan a layout is, without its degrees: of each kind, one is worth showing."""
+    hybrid = layout.zero == 3 and layout.shards < layout.data
+    sharding = "HSDP" if hybrid else SHARDED[layout.zero] if layout.data > 1 else ""
+    return layout.tensor > 1, layout.stages > 1, layout.expert > 1, sharding
+
+
+def shortlist(found: Sequence[Candidate], each: int = 1) -> list[Candidate]:
+    """Return the first of each family, in the same order; *found* is ranked.
+
+    Args:
+        each: how many of a family to keep.
+    """
+    kept: list[Candidate] = []
+    for one in found:
+        kind = family(one.plan.layout)
+        if sum(family(other.plan.layout) == kind for other in kept) < each:
+            kept.append(one)
+    return kept
+
+
+def search(description: Description) -> list[Candidate]:
+    """Return the best plan of each layout that the description allows, ranked.
+
+    Raises:
+        UsageError: no layout divides the GPUs, the batch and the model.
+    """
+    description.check()
+    found, refused = [], None
+    for layout in layouts(description):
+        try:
+            found.append(best_of(plans(description, layout)))
+        except UsageError as error:
+            refused = error
+    if not found:
+        raise refused or UsageError(_indivisible(description))
+    return sorted(found, key=rank)
+
+
+def searched(description: Description, tried: int) -> str:
+    """Return which layouts were compared, as a sentence."""
+    schedules = description.schedule or "1F1B, interleaved and zero-bubble"
+    if description.strategy:
+        return f"{plural(tried, 'layout')} of --strategy {description.strategy} compared, with {schedules or '1F1B'}."
+    return (
+        f"{plural(tried, 'layout')} compared: all combinations of data, tensor (within a node), pipeline and expert "
+        f"parallelism, each kind of sharding, and the schedules {schedules}, with at least as many micro-batches as "
+        "stages."
+    )
+
+
+def _indivisible(description: Description) -> str:
+    """Describe why no layout is possible with the given degrees."""
+    shape = description.shape()
+    given = (("--tp", description.tp), ("--pp", description.pp), ("--ep", description.ep))
+    degrees = " and ".join(f"{option} {degree}" for option, degree in given if degree)
+    return (
+        f"{degrees or description.strategy or 'No strategy'}: no plan on {plural(description.gpus, 'GPU')} has it. The "
+        f"degrees must divide the GPUs, --tp the {plural(shape.heads, 'head')} too, and --pp is at most the "
+        f"{plural(shape.layers, 'layer')}."
+    )
+
+
+def plans(description: Description, layout: Layout) -> list[Plan]:
+    """Return the plans of a layout: with each size of the micro-batch and each recomputation that is not given.
+
+    Raises:
+        UsageError: the batch can't be divided, or the schedule can't run with so few micro-batches.
+    """
+    each, rest = divmod(description.samples, layout.data)
+    if rest:
+        raise UsageError(f"--batch {description.samples}: must be divisible by the {layout.data} data-parallel GPUs.")
+    given = description.micro_batch
+    sizes = [given] if given else [size for size in _divisors(each) if size <= MAX_MICRO_BATCH]
+    first = description.plan(layout, description.samples, sizes[0], description.recompute or RECOMPUTE[0])
+    found, refused = [], None
+    for size in sizes:
+        plan = msgspec.structs.replace(first, micro_batch=size)
+        try:
+            plan.check()
+        except UsageError as error:
+            refused = error
+            continue
+        if description.strategy or plan.micro_batches >= layout.stages:
+            found.append(plan)
+    if not found:
+        raise refused or UsageError(f"--batch {description.samples}: too few micro-batches for {layout.name}.")
+    kinds = [description.recompute] if description.recompute else RECOMPUTE
+    return [msgspec.structs.replace(plan, recompute=kind) for kind in kinds for plan in found]
+
+
+def layouts(description: Description) -> Iterator[Layout]:
+    """Yield the layouts that the description allows: those of its strategy, or all combinations.
+
+    Raises:
+        UsageError: a strategy is given, and no degree fits it.
+    """
+    yield from _of_strategy(description, description.strategy) if description.strategy else _combined(description)
+
+
+def _of_strategy(description: Description, strategy: str) -> list[Layout]:
+    """Return the layouts of a strategy: one, unless it has degrees that are not given."""
+    shape = description.shape()
+    tensor = [description.tp] if description.tp or strategy not in ("tp", "3d") else _divisors(description.local)
+    stages = [description.pp] if description.pp or strategy not in ("pp", "3d") else _divisors(description.gpus)
+    several = len(tensor) * len(stages) > 1
+    found, refused = [], None
+    for split in tensor:
+        for depth in stages:
+            try:
+                layout = description.layout(strategy, split, depth)
+            except UsageError as error:
+                refused = error
+                continue
+            splits = layout.tensor > 1 or strategy not in ("tp", "3d")
+            staged = layout.stages > 1 or strategy not in ("pp", "3d")
+            divides = not shape.heads % layout.tensor and layout.stages <= shape.layers
+            if not several or (splits and staged and divides):
+                found.append(layout)
+    if not found and refused:
+        raise refused
+    return found
+
+
+def _combined(description: Description) -> Iterator[Layout]:
+    """Yield the layouts that divide the GPUs, the layers and the heads."""
+    shape, gpus, local = description.shape(), description.gpus, description.local
+    for tensor in [description.tp] if description.tp else _divisors(local):
+        if gpus % tensor or shape.heads % tensor:
+            continue
+        for stages in [description.pp] if description.pp else _divisors(gpus // tensor):
+            if gpus % (tensor * stages):
+                continue
+            for schedule, virtual in _schedules(description, shape.layers, stages):
+                yield from _shared(description, tensor, (stages, schedule, virtual), max(1, local // tensor))
+
+
+def _schedules(description: Description, layers: int, stages: int) -> Iterator[tuple[str, int]]:
+    """Yield the schedules with their stages on each GPU, of which each has nearly as many layers as the others."""
+    if stages == 1:
+        yield "1f1b", 1
+        return
+    given = description.schedule
+    virtual_stages = description.virtual_stages if given == "interleaved" else 1
+    for schedule, virtual in [(given, virtual_stages)] if given else _SCHEDULES:
+        chunks = stages * virtual
+        longest = math.ceil(layers / chunks) * chunks / layers
+        asked = description.pp and virtual == virtual_stages
+        if chunks <= layers and (asked or longest <= MAX_IMBALANCE):
+            yield schedule, virtual
+
+
+def _shared(description: Description, tensor: int, pipeline: tuple[int, str, int], local: int) -> Iterator[Layout]:
+    """Yield the ways to share the rest of the GPUs: replicated, sharded, sharded in groups, with experts spread.
+
+    Args:
+        pipeline: stages, schedule, virtual stages.
+    """
+    stages, schedule, virtual = pipeline
+    data = description.gpus // (tensor * stages)
+    spread = [description.ep] if description.ep else _divisors(math.gcd(description.experts, data))
+    for zero, shards in _shardings(data, stages, local):
+        if description.zero not in (None, zero) or (zero == 3 and description.shards not in (None, shards)):
+            continue
+        if description.cpu_offload and zero < 3:
+            continue
+        for expert in spread:
+            if data % expert or description.experts % expert or (expert > 1 and shards not in (1, data)):
+                continue
+            yield Layout(
+                strategy=_strategy(tensor, stages, expert, zero, shards < data),
+                data=data,
+                tensor=tensor,
+                stages=stages,
+                expert=expert,
+                zero=zero,
+                shards=shards,
+                sequence=tensor > 1,
+                schedule=schedule,
+                virtual_stages=virtual,
+            )
+
+
+def _shardings(data: int, stages: int, local: int) -> Iterator[tuple[int, int]]:
+    """Yield ZeRO stages with the GPUs that share a copy; groups smaller than all are whole nodes, or parts of one."""
+    yield 0, 1
+    if data == 1:
+        return
+    yield 1, data
+    if stages > 1:  # with several micro-batches in flight, ZeRO-2 would reduce each one's gradients by itself
+        yield 3, data
+        return
+    yield 2, data
+    yield 3, data
+    shards = local
+    while 1 < shards < data and data % shards == 0:
+        yield 3, shards
+        shards *= 2
+
+
+def _strategy(tensor: int, stages: int, expert: int, zero: int, grouped: bool) -> str:
+    """Return the name under which ``--strategy`` knows such a layout."""
+    if tensor > 1 or stages > 1:
+        return "3d" if tensor > 1 and stages > 1 else "tp" if tensor > 1 else "pp"
+    if expert > 1:
+        return "ep"
+    return "hsdp" if zero == 3 and grouped else ("ddp", "zero1", "zero2", "fsdp")[zero]
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors of a number, smallest first."""
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)})
