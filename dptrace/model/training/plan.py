@@ -184,5 +184,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"--recompute-every {self.recompute_every}: the model has {plural(shape.layers, 'layer')}."
             )
-        if shape.heads % layout.tensor:
-            raise UsageError(f"--tp {layout.tensor}: must divide the {plural(shape.heads, 'head')}.")
+        few, many = sorted((shape.key_value_heads, layout.tensor))
+        if shape.heads % layout.tensor or many % few or shape.mlp % layout.tensor:  # GPUs may share a key's head
+            raise UsageError(
+                f"--tp {layout.tensor}: must divide the {plural(shape.heads, 'head')}, the MLP's width of "
+                f"{shape.mlp:,}, and the {plural(shape.key_value_heads, 'head')} of keys, or be a multiple of these."
+            )
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        """Refuse micro-batches that a schedule can't run with, or for which its bubble has no formula."""
+        layout, count = self.layout, self.micro_batches
+        if layout.schedule == "interleaved" and count % layout.stages:
+            must = f"must be a multiple of the {layout.stages} stages"
+        elif layout.schedule == "zero-bubble" and count < layout.stages:
+            must = f"must be at least as many as the {layout.stages} stages"
+        else:
+            return
+        many = plural(count, "micro-batch", "micro-batches")
+        raise UsageError(f"--schedule {layout.schedule}: {many} {must}. Change --batch, --micro-batch or --pp.")
