@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from dptrace.record.launch.torchrun import Launch
     from dptrace.record.processes import Interrupted
 
-__all__ = ["SCRIPT_OPTIONS", "RecordCommand", "RunReporter", "data_sentence", "interruption_text", "summary"]
-
 
 # The help of ``dptrace record``: what concerns a user's own script first, the trainers' options on request.
 

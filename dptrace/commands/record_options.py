@@ -14,9 +14,6 @@ from dptrace.record.launch.monitor import request_window
 from dptrace.record.options.catalog import TrainerOptions
 from dptrace.record.run_folder import RunFolder
 
-__all__ = ["WINDOW_OPTIONS", "attach", "check_windows", "window_options", "window_settings"]
-
-
 _TIMEOUT_S = 1800
 _SECONDS = 1e9
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import torch
     from torch.profiler import ProfilerActivity
 
-__all__ = ["ACCELERATORS", "Accelerator", "accelerator_of", "available_accelerator", "backend_of", "used_accelerator"]
-
 
 def _nccl_version() -> str | None:
     import torch

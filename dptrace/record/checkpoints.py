@@ -30,9 +30,6 @@ from dptrace.record.options.catalog import Options
 from dptrace.record.options.modes import REPLICATED
 from dptrace.record.run_folder import check_writable, checkpoint_folder, checkpoint_steps, delete_checkpoint
 
-__all__ = ["Checkpoints", "Peers", "checkpoints_of"]
-
-
 _SCHEMA = 2
 _KEEP_NEWEST = 2
 """Two, so that there is an older one if the newest is damaged."""

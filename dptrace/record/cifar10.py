@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from dptrace.errors import DptraceError, UsageError
 
-__all__ = ["CLASSES", "PIXELS", "Images", "read_images"]
-
 CLASSES = 10
 PIXELS = 3 * 32 * 32
 """Bytes of an image: red, green and blue, each row by row."""

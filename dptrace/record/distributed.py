@@ -32,18 +32,6 @@ from dptrace.version import __version__
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-__all__ = [
-    "RankStore",
-    "World",
-    "assert_in_sync",
-    "at_least_float32",
-    "check_finite",
-    "device_name",
-    "process_group",
-    "save_parameters",
-    "versions",
-]
-
 
 _POLL_S = 0.05
 _exit = os._exit

@@ -12,8 +12,6 @@ from dptrace.record.run_folder import mean_losses
 if TYPE_CHECKING:
     from dptrace.record.options.catalog import Options
 
-__all__ = ["LAST_STEPS", "QUALITY", "epoch_line", "epoch_result", "epoch_text", "epochs_before", "results"]
-
 
 LAST_STEPS = 20
 """Number of steps at the end of an epoch that its typical step is taken of."""

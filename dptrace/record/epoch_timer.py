@@ -16,8 +16,6 @@ from dptrace.record.messages import EPOCH, RESULTS
 from dptrace.record.profiler import Stopwatch, device_of
 from dptrace.record.rank_metadata import losses_as_floats, plain_value
 
-__all__ = ["EpochTimer"]
-
 
 class EpochTimer:
     """Takes the place of a recording in a trainer and times whole epochs.

@@ -22,23 +22,6 @@ from dptrace.core.units import duration, plural, sanitize
 from dptrace.record.messages import LauncherSettings, read_messages, write_json
 from dptrace.record.messages import rank as own_rank
 
-__all__ = [
-    "STACKS_SIGNAL",
-    "Failure",
-    "ask_ranks",
-    "describe_hang",
-    "explain",
-    "find_failure",
-    "find_restarts",
-    "has_failures",
-    "install",
-    "install_stack_dump",
-    "last_lines",
-    "latest_collectives",
-    "recorder_failures",
-]
-
-
 # Explain in one sentence why a script died, for errors that many scripts meet.
 
 

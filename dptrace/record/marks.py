@@ -19,9 +19,6 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.profiler import record_function
 
-__all__ = ["MODULE", "ModuleMarks", "phase"]
-
-
 MODULE = "dptrace::module "
 """Start of the marks; dptrace.timeline and dptrace.analysis.kernels read them."""
 _WRAPPING = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}

@@ -17,38 +17,6 @@ from typing import Any
 from dptrace.errors import DptraceError
 from dptrace.record.processes import is_running
 
-__all__ = [
-    "EPOCH",
-    "RESULTS",
-    "SPAWNED_FILE",
-    "LauncherSettings",
-    "Writing",
-    "error_text",
-    "finish_path",
-    "has_spawned",
-    "heartbeat_path",
-    "initialized_process_group",
-    "is_spawned",
-    "leave_recording",
-    "local_rank",
-    "mark_spawned",
-    "no_steps_message",
-    "rank",
-    "rank_log",
-    "read_messages",
-    "recorded_marker",
-    "report_exit",
-    "report_failure",
-    "request_path",
-    "restart_count",
-    "set_spawned",
-    "window_folder",
-    "world_size",
-    "write_json",
-    "writers",
-]
-
-
 _ENV_VARIABLE = "DPTRACE_RECORDING"
 _OWN_ENV = "DPTRACE_OPTIONS"
 """The settings of a rank that records itself, without a launcher of dptrace, and of the processes that it starts."""

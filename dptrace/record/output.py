@@ -26,8 +26,6 @@ from dptrace.record.processes import end_with_parent
 from dptrace.record.run_folder import RunFolder, add_overhead, launch_metadata, trace_name, write_manifest
 from dptrace.record.windows import Request, WindowRequests
 
-__all__ = ["RecordingOutput", "compress", "open_output", "start_thread", "write_rank"]
-
 _LONGEST_WRITE = timedelta(hours=2)
 """How long rank 0 waits for the slowest rank's file."""
 _SHORT = timedelta(seconds=5)

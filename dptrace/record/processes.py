@@ -14,19 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-__all__ = [
-    "AGENT_PID_ENV",
-    "LAUNCHER_PID_ENV",
-    "Interrupted",
-    "Signals",
-    "catch_signals",
-    "descendants",
-    "end_with_parent",
-    "is_running",
-    "tie_to_parent",
-]
-
-
 # Processes that end with their parent, however it ends, and the descendants of a process.
 
 

@@ -33,17 +33,6 @@ from dptrace.record.messages import LauncherSettings
 from dptrace.record.script_profiler import ProfilerGuard
 from dptrace.record.windows import Purpose, Window, steps_in
 
-__all__ = [
-    "AlignedProfile",
-    "StartAgreement",
-    "Stopwatch",
-    "WindowProfiler",
-    "device_of",
-    "gloo_threads",
-    "quiet_stderr",
-]
-
-
 # Keep what torch's native code prints when the profiler starts and stops away from the terminal.
 #
 # Kineto writes to file descriptor 2 itself, with a severity above that of errors, so no log level hides its lines

@@ -29,19 +29,6 @@ from dptrace.record.distributed import RankStore, device_name, versions
 from dptrace.record.profiler import Stopwatch
 from dptrace.record.windows import Window
 
-__all__ = [
-    "FlopCounter",
-    "MemoryTracker",
-    "StepFlops",
-    "ddp_logging",
-    "describe",
-    "foreign_metadata",
-    "losses_as_floats",
-    "overhead_metadata",
-    "plain_value",
-]
-
-
 # The memory of a rank: parameters, gradients and optimizer state, counted at a step, and peaks.
 
 

@@ -25,8 +25,6 @@ from dptrace.record.profiler import AlignedProfile, Stopwatch, WindowProfiler, d
 from dptrace.record.rank_metadata import MemoryTracker, StepFlops, describe, overhead_metadata
 from dptrace.record.windows import Plan, Purpose, Window
 
-__all__ = ["Recording", "is_failure", "latest", "record"]
-
 _ADOPTED = "adopted"
 """What a rank publishes that keeps a trace of the script's own profiler."""
 _latest: Recording | None = None

@@ -26,32 +26,6 @@ from dptrace.errors import DptraceError, UsageError
 from dptrace.record.messages import read_messages, window_folder, write_json
 from dptrace.record.processes import is_running
 
-__all__ = [
-    "RUN_FILE",
-    "RunFolder",
-    "add_overhead",
-    "check_writable",
-    "checkpoint_folder",
-    "checkpoint_steps",
-    "delete_checkpoint",
-    "finish_for_launcher",
-    "is_run_folder",
-    "keep_incomplete",
-    "kept_checkpoints_message",
-    "launch_metadata",
-    "manifest",
-    "mean_losses",
-    "missing_ranks_note",
-    "note_agent",
-    "note_launch",
-    "overhead",
-    "overhead_figures",
-    "recover",
-    "trace_name",
-    "write_manifest",
-]
-
-
 RUN_FILE = "run.json"  # also in dptrace.readers.discovery: recording does not import the readers
 SCHEMA = 1
 """Version of run.json; docs/reference/run-folder.md describes it."""

@@ -24,9 +24,6 @@ from torch.profiler import profile, record_function
 
 from dptrace.errors import RecordingError
 
-__all__ = ["ProfilerGuard", "fill_with_nothing", "install"]
-
-
 # An empty result for a profiler of the script that could not run next to dptrace's, so that its methods still work.
 
 

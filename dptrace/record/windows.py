@@ -21,19 +21,6 @@ from dptrace.record.distributed import RankStore
 from dptrace.record.messages import LauncherSettings, request_path
 from dptrace.record.options.catalog import OVERHEAD_STEPS, Schedule
 
-__all__ = [
-    "Plan",
-    "Purpose",
-    "Request",
-    "Window",
-    "WindowRequests",
-    "overhead_windows",
-    "recorded_windows",
-    "spare_windows",
-    "steps_in",
-]
-
-
 _LONGEST = 6
 """Steps of an overhead window, at most."""
 _SHORTEST = 3

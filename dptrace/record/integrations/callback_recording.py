@@ -19,8 +19,6 @@ from dptrace.record.recording import Recording, record
 from dptrace.record.run_folder import RunFolder
 from dptrace.record.script.optimizer_steps import EvaluationMarks, mark_closure
 
-__all__ = ["CallbackRecording"]
-
 
 class CallbackRecording:
     """Records the first steps of a training between :meth:`begin` and :meth:`close`."""

@@ -17,8 +17,6 @@ except ModuleNotFoundError as missing:
         "dptrace.record.TrainerCallback is for Hugging Face's Trainer. Install it with: pip install transformers"
     ) from None
 
-__all__ = ["TrainerCallback"]
-
 
 class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # transformers may not be installed
     """Record steps of a Trainer: each is one update of the model, with all batches that accumulate gradients for it.

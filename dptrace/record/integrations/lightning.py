@@ -10,8 +10,6 @@ from typing import Any
 from dptrace.errors import DptraceError
 from dptrace.record.integrations.callback_recording import CallbackRecording
 
-__all__ = ["LightningCallback"]
-
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """The two names under which Lightning is installed. They share no class, so the callback must be of the one in use."""
 

@@ -24,9 +24,6 @@ from dptrace.record.profiler import device_of
 from dptrace.record.rank_metadata import foreign_metadata
 from dptrace.record.run_folder import RUN_FILE, RunFolder, launch_metadata, trace_name, write_manifest
 
-__all__ = ["recorded_steps", "trace_handler"]
-
-
 # Collect the traces of several ranks, each written when its rank is ready, into one run; never wait forever.
 #
 # Rank 0 collects: it prepares the folder, waits for the files of the ranks that have announced one, and names the run.

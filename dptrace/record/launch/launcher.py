@@ -19,8 +19,6 @@ from dptrace.record.messages import rank_log, read_messages, window_folder
 from dptrace.record.processes import Interrupted, Signals, catch_signals
 from dptrace.record.run_folder import RUN_FILE, RunFolder, keep_incomplete, kept_checkpoints_message, recover
 
-__all__ = ["launch", "local_gpu_count"]
-
 NEVER_PROFILED = (
     "Nothing was recorded: the script did not finish a trace with torch.profiler.profile. Leave out "
     "--use-script-profiler, so that dptrace's profiler records; or check that the script's profiler is on and that its "

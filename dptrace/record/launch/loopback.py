@@ -21,8 +21,6 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-__all__ = ["listen_on_loopback", "loopback_store"]
-
 _BACKEND = "dptrace-loopback"
 _ADDRESS = "127.0.0.1"
 _LOCAL_NAMES = (_ADDRESS, "localhost")

@@ -28,8 +28,6 @@ from dptrace.record.messages import (
 from dptrace.record.processes import Signals, descendants
 from dptrace.record.run_folder import RunFolder, add_overhead, launch_metadata, note_launch, write_manifest
 
-__all__ = ["Monitor", "RankSteps", "Reporter", "Stalled", "request_window"]
-
 ATTACH_FILE = "attach"
 """The file in the staging folder by which ``dptrace record --attach`` asks for a window."""
 _ATTACHABLE = "attachable"

@@ -21,9 +21,6 @@ from dptrace.errors import RecordingError
 from dptrace.record.messages import LauncherSettings, rank_log, write_json, writers
 from dptrace.record.processes import AGENT_PID_ENV, LAUNCHER_PID_ENV, Signals, descendants
 
-__all__ = ["EndedElsewhere", "Launch", "run_torchrun", "stop_agent", "thread_environment", "wait_for_first_machine"]
-
-
 # What the launchers of several machines know of each other: that the first has begun, and that one has failed.
 
 

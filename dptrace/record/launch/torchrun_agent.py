@@ -28,8 +28,6 @@ from dptrace.record.messages import rank_log, write_json, writers
 from dptrace.record.processes import AGENT_PID_ENV, LAUNCHER_PID_ENV, end_with_parent
 from dptrace.record.run_folder import finish_for_launcher, note_agent
 
-__all__ = ["RankLogs", "main"]
-
 _POLL_S = 0.1
 
 

@@ -21,21 +21,6 @@ from dptrace.record.options.validation import (
     check_sharding,
 )
 
-__all__ = [
-    "OPTIONS",
-    "OVERHEAD_STEPS",
-    "SYNTHETIC_IMAGES",
-    "Option",
-    "Options",
-    "Schedule",
-    "TrainerOptions",
-    "batch_sizes",
-    "check_model",
-    "check_training",
-    "default_model",
-    "parse_options",
-]
-
 
 def number_where(kind: Callable[[str], Any], holds: Callable[[Any], bool], description: str) -> Callable[[str], Any]:
     """Return a function that reads a number; it raises ValueError where *holds* is false."""

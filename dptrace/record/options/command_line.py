@@ -19,9 +19,6 @@ from typing import Any, NoReturn
 
 from dptrace.errors import MissingExtraError, UsageError
 
-__all__ = ["Program", "check_program", "merge_settings", "parse_program"]
-
-
 _PYTHON = re.compile(r"(?:python|pypy)(?P<version>\d(?:\.\d+)?)?t?(?:\.exe)?")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _ACCELERATE_MODULES = {"accelerate.commands.launch": 0, "accelerate.commands.accelerate_cli": 1}

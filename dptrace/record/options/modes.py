@@ -8,22 +8,6 @@ from typing import Literal
 
 from dptrace.errors import UsageError
 
-__all__ = [
-    "DATA_PARALLEL",
-    "DECODERS",
-    "FAMILIES",
-    "MLPS",
-    "MODELS",
-    "MODES",
-    "REPLICATED",
-    "WIDTHS",
-    "Trait",
-    "complete_mode",
-    "modes_with",
-    "trainer",
-]
-
-
 # The models that the trainers train: their names, their sizes, and the default training options of each.
 
 

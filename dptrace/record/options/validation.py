@@ -13,25 +13,6 @@ from typing import Any
 from dptrace.errors import UsageError
 from dptrace.record.options.modes import MODELS, MODES
 
-__all__ = [
-    "COMPRESSION_DEFAULTS",
-    "MICRO_BATCHES",
-    "SAMPLES",
-    "STATEFUL_COMPRESSIONS",
-    "check_batch",
-    "check_compression",
-    "check_expert_ranks",
-    "check_experts",
-    "check_mesh",
-    "check_micro_batches",
-    "check_nodes",
-    "check_pipeline",
-    "check_ranks",
-    "check_recomputation",
-    "check_replicas",
-    "check_sharding",
-]
-
 SAMPLES = 32_768
 """Samples in the synthetic data."""
 MICRO_BATCHES = 4

@@ -10,9 +10,6 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["execute", "program_frames"]
-
-
 # What Python itself calls for -m, folders and archives. The public functions take __main__ away when the program ends,
 # and threads and exit handlers may still need it.
 _run_as_main = runpy._run_module_as_main  # type: ignore[attr-defined]

@@ -7,8 +7,6 @@ import torch
 from dptrace.record.recording import latest
 from dptrace.record.script import optimizer_steps
 
-__all__ = ["step"]
-
 
 def step(loss: torch.Tensor | float | None = None) -> None:
     """End a step of the recording of this process, if there is one; else do nothing.

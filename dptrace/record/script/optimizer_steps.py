@@ -37,19 +37,6 @@ from dptrace.record.processes import tie_to_parent
 from dptrace.record.recording import Recording, latest, record
 from dptrace.record.script.profiler_steps import ScriptProfilerSteps
 
-__all__ = [
-    "CLOSURE",
-    "CountedOptimizer",
-    "EvaluationMarks",
-    "OptimizerSteps",
-    "Steps",
-    "current_counter",
-    "mark_closure",
-    "watch_steps",
-    "write_when_terminated",
-]
-
-
 # Mark evaluation between the steps of a script, so that it does not count as forward of the next step.
 #
 # Evaluation begins where the script calls ``eval()`` on a module that was training. From then until that module trains

@@ -28,8 +28,6 @@ from dptrace.record.profiler import AlignedProfile, device_of, gloo_threads, qui
 from dptrace.record.rank_metadata import ddp_logging, foreign_metadata
 from dptrace.record.recording import latest
 
-__all__ = ["ScriptProfilerSteps"]
-
 
 class _SharedResult:
     """A profiler's result, of which a copy is kept when the script saves it: torch saves a result only once."""

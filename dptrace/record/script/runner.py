@@ -21,8 +21,6 @@ from dptrace.record.script import spawn
 from dptrace.record.script.execute import execute, program_frames
 from dptrace.record.script.optimizer_steps import Steps, watch_steps, write_when_terminated
 
-__all__ = ["main", "run_program"]
-
 
 def main() -> None:
     """Run the program that ``sys.argv[1:]`` names as Python would."""

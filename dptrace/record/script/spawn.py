@@ -33,8 +33,6 @@ from dptrace.record.processes import end_with_parent
 from dptrace.record.recording import is_failure, latest
 from dptrace.record.script.optimizer_steps import Steps, watch_steps
 
-__all__ = ["OwnRanks", "exit_after_threads", "install", "report_killed_rank"]
-
 _LAUNCHER_VARIABLES = re.compile(
     r"TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)"
 )
