@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from dptrace.commands.record_options import attach, check_windows, window_options, window_settings
 from dptrace.commands.shared.numbers import Whole
@@ -28,7 +29,7 @@ from dptrace.record.options.catalog import (
     check_training,
     default_model,
 )
-from dptrace.record.options.command_line import Program, check_program, merge_settings, parse_program
+from dptrace.record.options.command_line import Program, check_program, parse_program
 from dptrace.record.options.modes import FAMILIES, MODELS, MODES, complete_mode, trainer
 from dptrace.record.options.validation import check_ranks
 from dptrace.record.processes import Signals, catch_signals
@@ -85,7 +86,7 @@ _TRAINER_GROUPS = {option.field: option.group for option in OPTIONS if option.fi
 _PROGRAMS = (
     "[OPTIONS] SCRIPT [ARGUMENTS]...",
     "[OPTIONS] -m MODULE [ARGUMENTS]...",
-    "[OPTIONS] python|torchrun|accelerate launch ... SCRIPT [ARGUMENTS]...",
+    "[OPTIONS] python|torchrun|accelerate launch|srun ... SCRIPT [ARGUMENTS]...",
     "[OPTIONS] --mode MODE [TRAINER OPTIONS]",
 )
 _TRAINERS = _PROGRAMS[-1]
@@ -375,14 +376,41 @@ def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **optio
     if (mode is None) == (not script):
         raise UsageError("Choose either --mode or a script: dptrace record --mode naive, or dptrace record train.py.")
     program = parse_program(script) if script else None
-    if program is not None:
-        options = merge_settings(options, program.settings, {"nnodes": 1, "max_restarts": 0})
+    if program is not None and program.launcher:
+        _start_launcher(program, options)
     _check_slurm(script, options)
     _check(mode, program, options)
     if options["resume"] and not options["quiet"]:
         _print_fresh_start(_checkpoints(mode, options))
     with catch_signals() as signals:  # before torch is imported, which takes long and may swallow Ctrl-C
         _record(_job(mode, gpus, program, options), options["quiet"], signals)
+
+
+_OF_RANKS = ("steps", "warmup", "wait", "duration", "out", "force", "light", "shapes", "memory", "modules")
+"""The options that also ``python -m dptrace.record`` takes."""
+
+
+def _start_launcher(program: Program, options: dict[str, Any]) -> NoReturn:
+    """Become the launcher that the user names, whose ranks record themselves."""
+    context = click.get_current_context()
+    words: list[str] = []
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if name == "script" or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        if name not in _OF_RANKS:
+            raise UsageError(
+                f"{parameter.opts[0]} is for a script that dptrace starts itself: dptrace record {parameter.opts[0]} … "
+                f"{shlex.join(program.words)}. Here, the launcher starts the ranks, and each records itself."
+            )
+        words += [parameter.opts[0], *([] if options[name] is True else [str(options[name])])]
+    check_program(program)
+    RunFolder(_out(None, program, options)).check(options["force"])
+    line = [*program.launcher, *words, *program.words]
+    try:
+        os.execvp(line[0], line)
+    except OSError as error:
+        raise UsageError(f"{line[0]} cannot be started: {error.strerror or error}.") from None
 
 
 def _check(mode: str | None, program: Program | None, options: dict[str, Any]) -> None:
@@ -473,20 +501,11 @@ def _out(mode: str | None, program: Program | None, options: dict[str, Any]) -> 
     return Path(options["out"] or f"runs/{mode if program is None else program.name}")
 
 
-def _processes(mode: str | None, gpus: int | None, asked: int | None, quiet: bool) -> int:
-    """Return the number of processes; print it when they do not run on GPUs.
-
-    Args:
-        gpus: what ``--gpus`` says.
-        asked: what the script's own command line says.
-    """
+def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
+    """Return the number of processes; print it when they do not run on GPUs."""
     from dptrace.record.launch.launcher import local_gpu_count
 
     local_gpus = local_gpu_count()
-    if asked is not None:
-        if gpus is not None and gpus != asked:
-            raise UsageError(f"--gpus {gpus}, and the script's own command line asks for {asked}: keep one of the two.")
-        gpus = asked
     alone = mode is not None and MODES[mode].single_gpu
     if alone and (gpus or 1) > 1 and not quiet:
         click.echo(f"Mode {mode} trains on one GPU: recording 1 process instead of {gpus}.", err=True)
@@ -505,14 +524,7 @@ def _job(mode: str | None, gpus: int | None, program: Program | None, options: d
     from dptrace.bench.links import links_summary, read_links
     from dptrace.record.launch.torchrun import Launch
 
-    if program is not None and program.launcher:
-        if gpus is not None:
-            raise UsageError(
-                f"--gpus {gpus}: {program.launcher[0]} decides how many processes start; leave --gpus out."
-            )
-        processes = 1
-    else:
-        processes = _processes(mode, gpus, program.processes if program else None, options["quiet"])
+    processes = _processes(mode, gpus, options["quiet"])
     if mode is not None:
         _check_ranks(mode, options, processes)
     if program is None:
@@ -537,8 +549,6 @@ def _job(mode: str | None, gpus: int | None, program: Program | None, options: d
         links=links_summary(read_links(Path(options["links"]))) if options["links"] else None,
         is_module=program.is_module,
         python_options=program.python_options,
-        torchrun_options=program.torchrun,
-        launcher=program.launcher,
     )
 
 

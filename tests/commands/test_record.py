@@ -31,7 +31,6 @@ from dptrace.record.options.modes import MODES
 from dptrace.record.processes import Interrupted, Signals
 from dptrace.record.run_folder import overhead
 from tests.support.forking import run_python
-from tests.support.launchers import fake_accelerate
 from tests.support.recordings import dptrace, environment, recorded
 
 SCRIPT = """
@@ -91,10 +90,10 @@ def _refused(*arguments: str) -> DptraceError:
         ("--model small train.py", "--model is for --mode"),
         ("nothere.py", "nothere.py: script not found."),
         ("-m nothere.train", "no module nothere here"),
-        ("--gpus 2 torchrun --nproc-per-node 3 train.py", "--gpus 2, and the script's own command line asks for 3"),
-        ("torchrun --nproc-per-node gpu train.py", "--nproc-per-node gpu: Cuda is not available"),
-        ("torchrun --nnodes 2 train.py", "--nnodes needs --node-rank"),
-        ("--max-restarts 1 torchrun --max-restarts 2 train.py", "keep one"),
+        ("--gpus 2 torchrun train.py", "--gpus is for a script that dptrace starts itself"),
+        ("torchrun nothere.py", "script not found"),
+        ("-o full srun python train.py", "even --force does not replace it"),
+        ("nowhere/mpirun -n 2 train.py", "nowhere/mpirun cannot be started"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_starts(arguments: str, says: str, tmp_path: Path) -> None:
@@ -351,20 +350,6 @@ def test_tasks_of_srun_would_each_record_the_same(
         .invoke(command, ["--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "127.0.0.1:1", "train.py"])
         .exit_code
     )
-
-
-@pytest.mark.usefixtures("_here")
-def test_accelerate_decides_how_many_processes_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its options go to accelerate itself, and the ranks run under the recorder; --gpus would contradict them."""
-    (tmp_path / "train.py").write_text(SCRIPT)
-    monkeypatch.syspath_prepend(str(fake_accelerate(tmp_path)))
-    jobs: list[Launch] = []
-    monkeypatch.setattr("dptrace.commands.record._record", lambda job, *_: jobs.append(job))
-    line = ["accelerate", "launch", "--num_processes", "2", "train.py", "--x"]
-
-    assert 0 == CliRunner().invoke(command, line).exit_code
-    assert ["accelerate", "launch", "--num_processes", "2"] == list(jobs[0].launcher)
-    assert isinstance(CliRunner().invoke(command, ["--gpus", "2", *line]).exception, UsageError)
 
 
 @pytest.mark.usefixtures("_here")

@@ -152,7 +152,7 @@ class Monitor:
         """Return whether --stop ends the training now; the launchers of other machines that share the folder follow."""
         if not self.job.stop or len(self.runs) < self.job.repeat or not self._overhead_known:
             return False
-        if self.job.machines > 1:
+        if self.job.nnodes > 1:
             (self.run.staging / _STOPPED).touch()
             time.sleep(_OTHERS_LOOK_S)
         return True
@@ -275,7 +275,7 @@ class Monitor:
         if not pieces or here - {piece["rank"] for piece in pieces}:
             return False
         # Ranks of other machines write to folders of their own, unless the machines share this one.
-        return self.job.machines > 1 or len(pieces) >= pieces[0]["world_size"]
+        return self.job.nnodes > 1 or len(pieces) >= pieces[0]["world_size"]
 
     def _is_whole(self, pieces: list[dict[str, Any]]) -> bool:
         """Return whether a run is not what a failure has left of it."""
@@ -299,7 +299,7 @@ class Monitor:
         job = self.job
         script = None if job.mode else str(job.script)
         metadata = launch_metadata(job.command, job.mode, script, failure)
-        metadata |= {"nnodes": job.machines, "restarts": find_restarts(self.run.staging)}
+        metadata |= {"nnodes": job.nnodes, "restarts": find_restarts(self.run.staging)}
         metadata |= {"use_script_profiler": True} if job.use_script_profiler else {}
         return metadata if job.links is None else metadata | {"links": job.links}
 

@@ -133,21 +133,11 @@ class Launch:
     """Whether *script* is the dotted name of a module, as after ``python -m``."""
     python_options: Sequence[str] = ()
     """Options of Python in the ranks, such as ``-O``."""
-    torchrun_options: Sequence[str] | None = None
-    """Options of the user's own torchrun; None if the user did not ask for torchrun."""
-    launcher: Sequence[str] = ()
-    """Another launcher and its options, in place of torchrun."""
-
-    @property
-    def machines(self) -> int:
-        """Number of machines."""
-        return self.nnodes
 
     @property
     def is_alone(self) -> bool:
         """Whether the script is one process, which must not take itself for a rank of several."""
-        asked = self.mode or self.launcher or self.torchrun_options is not None or self.max_restarts
-        return self.processes * self.nnodes == 1 and not asked
+        return self.processes * self.nnodes == 1 and not self.mode and not self.max_restarts
 
 
 def run_torchrun(
@@ -246,9 +236,6 @@ def _command(job: Launch, staging: Path) -> list[str]:
     python = [sys.executable, "-u", *job.python_options]
     module = ["-m"] if job.is_module else []
     runner = ["-m", "dptrace.record.script.runner", *module, str(job.script), *job.arguments]
-    if job.launcher:
-        # With -m of its own, a second one changes nothing.
-        return [*job.launcher, *runner]
     if job.is_alone:
         return [*python, *runner]
     rendezvous = ["--standalone", "--local-addr=127.0.0.1"]
@@ -264,7 +251,6 @@ def _command(job: Launch, staging: Path) -> list[str]:
         f"--nproc-per-node={job.processes}",
         f"--max-restarts={job.max_restarts}",
         f"--log-dir={os.devnull}",
-        *(job.torchrun_options or ()),  # the last of two values counts
         *script,
     ]
 
@@ -280,8 +266,6 @@ def _environment(job: Launch, staging: Path) -> dict[str, str]:
         **job.schedule,
     )
     parents = {LAUNCHER_PID_ENV: str(os.getpid())}
-    if job.launcher:
-        return {**os.environ, **parents, **assignment.environment()}
     # Restarted ranks must not find the addresses that the previous ones left in torchrun's own store.
     fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if job.max_restarts else {}
     local = loopback_environment() if job.nnodes == 1 else {}

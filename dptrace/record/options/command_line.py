@@ -1,30 +1,32 @@
 """What to record, from the words after dptrace's own options.
 
-``train.py``, ``-m pkg.train``, ``python train.py``, ``torchrun train.py``, and the like.
+``train.py``, ``-m pkg.train``, ``python train.py``; or the command line of a launcher, whose ranks record themselves.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec, PathFinder
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, NoReturn
 
-from dptrace.errors import MissingExtraError, UsageError
+from dptrace.errors import UsageError
 
 _PYTHON = re.compile(r"(?:python|pypy)(?P<version>\d(?:\.\d+)?)?t?(?:\.exe)?")
-_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-_ACCELERATE_MODULES = {"accelerate.commands.launch": 0, "accelerate.commands.accelerate_cli": 1}
-"""What starts ``accelerate launch`` with ``python -m``, and how many words follow before its options."""
-_RANK_LAUNCHERS = ("srun", "mpirun", "mpiexec", "horovodrun", "deepspeed")
-"""Launchers whose options dptrace does not know; each rank can record itself."""
+_EXAMPLES = {"m": "pkg.train", "W": "ignore", "X": "dev"}
+_LAUNCHERS = {
+    **dict.fromkeys(("accelerate", "accelerate-launch"), "-m"),
+    "deepspeed": "--module",
+    **dict.fromkeys(("srun", "mpirun", "mpiexec", "horovodrun"), ""),
+}
+"""Launchers besides torchrun, and the option with which each starts a module; none where it starts any command."""
+_LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+"""Those that ``python -m`` starts."""
 _OUTER = {
     *("uv", "poetry", "pipenv", "pdm", "conda", "mamba", "micromamba"),
     *("nohup", "env", "time", "nice", "taskset", "numactl", "stdbuf", "sudo", "nsys", "ncu"),
@@ -42,14 +44,8 @@ class Program:
     arguments: tuple[str, ...] = ()
     python_options: tuple[str, ...] = ()
     """Options of Python, such as ``-O``."""
-    torchrun: tuple[str, ...] | None = None
-    """The options of torchrun; None if the command line does not start it."""
     launcher: tuple[str, ...] = ()
-    """Another launcher with its options, which starts the ranks in place of torchrun."""
-    processes: int | None = None
-    """Processes per machine; None if the command line does not say."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Options of ``dptrace record`` that it sets, by attribute name."""
+    """A launcher with its options, which starts the ranks, up to where ``dptrace.record`` takes its options."""
 
     @property
     def name(self) -> str:
@@ -58,6 +54,11 @@ class Program:
             return Path(self.target).stem or Path(self.target).resolve().name
         return self.target.removesuffix(".__main__").rpartition(".")[2]
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The program as the words after ``python``."""
+        return (*(["-m"] if self.is_module else []), self.target, *self.arguments)
+
 
 def parse_program(words: Sequence[str]) -> Program:
     """Read the words that follow dptrace's options; there is at least one.
@@ -65,35 +66,47 @@ def parse_program(words: Sequence[str]) -> Program:
     Raises:
         UsageError: they name nothing that dptrace can start.
     """
-    first, rest = words[0], list(words[1:])
+    first, rest = words[0], words[1:]
     name = os.path.basename(first)
+    if name == "torchrun":
+        return _from_launcher([sys.executable, "-m", "torch.distributed.run", *rest], 3, "-m")
+    if name in _LAUNCHERS and not Path(name).is_file():
+        return _from_launcher(words, 1, _LAUNCHERS[name])
+    if _PYTHON.fullmatch(name):
+        program = _parse_python(first, rest)
+        if program.is_module and program.target in _LAUNCHER_MODULES:  # the ranks get none of Python's options
+            return _from_launcher([sys.executable, "-m", program.target, *program.arguments], 3, "-m")
+        return program
     if first.startswith("-m"):
         return _parse_python("-m", words)
-    if _PYTHON.fullmatch(name):
-        return _parse_python(first, rest)
-    if name == "torchrun":
-        return _from_torchrun(name, rest)
-    if name == "accelerate-launch":
-        return _from_accelerate([first], rest)
-    if name == "accelerate" and rest[:1] == ["launch"]:
-        return _from_accelerate([first, "launch"], rest[1:])
-    if not Path(first).is_file():
-        if name in _RANK_LAUNCHERS:
-            raise UsageError(_advise_ranks(name, words))
-        if name in _OUTER:
-            raise UsageError(f"Put {name} before dptrace, not after it: {name} … dptrace record train.py …")
+    if name in _OUTER and not Path(first).is_file():
+        raise UsageError(f"Put {name} before dptrace, not after it: {name} … dptrace record train.py …")
     return Program(first, arguments=tuple(rest))
 
 
-def _advise_ranks(name: str, words: Sequence[str]) -> str:
-    """Return how each rank of another launcher records itself."""
-    script = next((n for n, word in enumerate(words) if n and (word.endswith(".py") or word == "-m")), len(words))
-    has_python = any(_PYTHON.fullmatch(os.path.basename(word)) for word in words[:script])
-    flag = "--module" if name == "deepspeed" else "-m" if has_python else "python -m"
-    line = " ".join([*words[:script], flag, "dptrace.record", *(words[script:] or ["train.py"])])
-    return (
-        f"dptrace does not start {name}. Let {name} start the ranks, and each rank record itself: {line} "
-        "(options such as --steps 5 or -o runs/x go after dptrace.record)."
+def _from_launcher(words: Sequence[str], start: int, flag: str) -> Program:
+    """Find the script in a launcher's command line, to let each rank record itself.
+
+    Args:
+        start: where the launcher's options begin.
+        flag: its option for a module; empty if it starts any command.
+    """
+    has_python = not flag
+    for number, word in enumerate(words[start:], start):
+        is_module = word in ("-m", "--module") and bool(flag)
+        if _PYTHON.fullmatch(os.path.basename(word)):
+            flag = "-m"  # what it starts is Python, whose option this is
+        elif is_module or word.endswith(".py"):
+            module = [flag] if flag else ["python", "-m"]
+            program = list(words[number + is_module :])
+            if not program:
+                break
+            launcher = (*words[:number], *module, "dptrace.record")
+            return Program(program[0], is_module, tuple(program[1:]), launcher=launcher)
+    how = "python -m" if has_python else flag
+    raise UsageError(
+        f"{words[0]}: no Python script is in its command line. Put {how} dptrace.record before what each rank runs, and "
+        f"leave dptrace record out: {words[0]} … {how} dptrace.record train.py …"
     )
 
 
@@ -118,14 +131,11 @@ def _parse_python(interpreter: str, words: Sequence[str]) -> Program:
             value = left.pop(0)
         options += [f"-{flags}"] if flags else []
         if valued == "m":
-            return _from_module(value, left, options)
+            return Program(value, True, tuple(left), tuple(options))
         options += [f"-{valued}", value] if valued else []
     if not left or left[0] == "-":
         raise UsageError(f"Name the script after {os.path.basename(interpreter)}: dptrace reads none from its input.")
     return Program(left[0], arguments=tuple(left[1:]), python_options=tuple(options))
-
-
-_EXAMPLES = {"m": "pkg.train", "W": "ignore", "X": "dev"}
 
 
 def _check_interpreter(interpreter: str) -> None:
@@ -144,116 +154,6 @@ def _check_interpreter(interpreter: str) -> None:
             f"{interpreter} is not the Python that runs dptrace, {sys.executable}. Install dptrace there and run "
             f"{interpreter} -m dptrace record …, or leave {interpreter} out."
         )
-
-
-def _from_module(module: str, words: Sequence[str], options: Sequence[str]) -> Program:
-    if module in _TORCHRUN_MODULES:
-        return _from_torchrun(module, words)  # the ranks get none of Python's options
-    if module in _ACCELERATE_MODULES:
-        count = _ACCELERATE_MODULES[module]
-        return _from_accelerate([sys.executable, *options, "-m", module, *words[:count]], words[count:])
-    return Program(module, True, tuple(words), tuple(options))
-
-
-class _Refusing:
-    """Makes an argument parser raise UsageError where it would end the process."""
-
-    def __init__(self, program: str) -> None:
-        self.program = program
-
-    def __call__(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.program}: {message}.")
-
-
-def _split(
-    program: str, parser: argparse.ArgumentParser, words: Sequence[str]
-) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """Read a launcher's command line with its own parser; also return the words before the script.
-
-    Raises:
-        UsageError: the launcher would refuse it, or it starts something else than a Python program.
-    """
-    parser.error = _Refusing(program)  # type: ignore[method-assign]
-    given = parser.parse_args(words)
-    script = len(words) - len(given.training_script_args) - 1
-    if list(words[script:]) != [given.training_script, *given.training_script_args]:
-        raise UsageError(f"{program}: leave -- out, so that the words after the script's name are the script's.")
-    if given.no_python or getattr(given, "run_path", False):
-        raise UsageError(f"{program} --no-python: dptrace records Python programs; name the script, or -m its module.")
-    return given, tuple(words[:script])
-
-
-def _from_torchrun(program: str, words: Sequence[str]) -> Program:
-    """Read the words after ``torchrun``, or after one of the modules that are like it."""
-    try:
-        from torch.distributed import run
-    except ModuleNotFoundError:
-        raise MissingExtraError("Recording needs torch", "record") from None
-    parser = run.get_args_parser()
-    # None if it is not given, which matters on several machines.
-    parser.set_defaults(node_rank=os.environ.get("PET_NODE_RANK"), master_addr=os.environ.get("PET_MASTER_ADDR"))
-    passes_rank = program == "torch.distributed.launch"
-    if passes_rank:
-        parser.add_argument("--use-env", "--use_env", action="store_true")
-    given, options = _split(program, parser, words)
-    try:
-        fewest, most = run.parse_min_max_nnodes(given.nnodes)
-        processes = run.determine_local_world_size(given.nproc_per_node)
-    except (ValueError, RuntimeError) as error:
-        what = f"--nnodes {given.nnodes} --nproc-per-node {given.nproc_per_node}"
-        raise UsageError(f"{program} {what}: {str(error).rstrip('.')}; give a number.") from None
-    if processes < 1:
-        raise UsageError(f"{program} --nproc-per-node {given.nproc_per_node}: must be 1 or more.")
-    if fewest != most:
-        raise UsageError(
-            f"{program} --nnodes {given.nnodes}: dptrace records a fixed number of machines; give one number."
-        )
-    if given.rdzv_backend not in ("static", "c10d"):
-        raise UsageError(
-            f"{program} --rdzv-backend {given.rdzv_backend}: dptrace meets the ranks through c10d; leave it out, and "
-            "give --rdzv-endpoint HOST:PORT for several machines."
-        )
-    settings = {"nnodes": most, "max_restarts": given.max_restarts}
-    if most > 1:
-        address = given.rdzv_endpoint or (given.master_addr and f"{given.master_addr}:{given.master_port or 29500}")
-        settings |= {"node_rank": given.node_rank, "rdzv_endpoint": address or None}
-    arguments = tuple(given.training_script_args)
-    if passes_rank:
-        options = tuple(word for word in options if word not in ("--use-env", "--use_env"))
-        # torchrun fills in the number for each rank.
-        arguments = arguments if given.use_env else ("--local-rank=${local_rank}", *arguments)
-    return Program(
-        given.training_script, given.module, arguments, torchrun=options, processes=processes, settings=settings
-    )
-
-
-def _from_accelerate(launcher: Sequence[str], words: Sequence[str]) -> Program:
-    """Read the words after ``accelerate launch``, which starts the ranks itself."""
-    try:
-        from accelerate.commands.launch import launch_command_parser
-    except ImportError:
-        raise UsageError(
-            f"accelerate is not installed in the Python that runs dptrace, {sys.executable}. Where it is, each rank "
-            "can record itself: accelerate launch … -m dptrace.record train.py …"
-        ) from None
-    given, options = _split("accelerate launch", launch_command_parser(), words)
-    return Program(
-        given.training_script, given.module, tuple(given.training_script_args), launcher=(*launcher, *options)
-    )
-
-
-def merge_settings(options: dict[str, Any], settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of ``dptrace record`` with those of the program's own command line.
-
-    Raises:
-        UsageError: both give one, and differ.
-    """
-    kept = {name: value for name, value in settings.items() if value != defaults.get(name)}
-    for name, value in kept.items():
-        if options[name] not in (defaults.get(name), value):
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} {options[name]} before the program and {option} {value} in it: keep one.")
-    return options | kept
 
 
 def check_program(program: Program) -> None:
@@ -277,39 +177,26 @@ def check_program(program: Program) -> None:
 
 
 def _check_module(name: str) -> None:
-    top, *inner = name.split(".")
+    parts = name.split(".")
     here = os.getcwd()
     sys.path.insert(0, here)  # where python -m looks first
     try:
-        spec: ModuleSpec | None = importlib.util.find_spec(top)
+        spec = importlib.util.find_spec(parts[0])
     except (ImportError, ValueError):
         spec = None
     finally:
         sys.path.remove(here)
-    found = top
-    for part in inner:
-        if spec is None or spec.submodule_search_locations is None:
-            break
-        found = f"{found}.{part}"
-        spec = _find_in_package(found, list(spec.submodule_search_locations))
-    if spec is None or found != name:
-        missing = found if spec is None else f"{found}.{inner[found.count('.')]}"
+    found = 1
+    # By the last part of each name: importlib would import the packages above.
+    while spec is not None and found < len(parts):
+        inside = spec.submodule_search_locations
+        spec = None if inside is None else PathFinder.find_spec(parts[found], list(inside))
+        found += 1
+    if spec is None:
         raise UsageError(
-            f"-m {name}: there is no module {missing} here or among the installed packages. Give a module's dotted "
-            "name, without .py, from the folder that contains its package."
+            f"-m {name}: there is no module {'.'.join(parts[:found])} here or among the installed packages. Give a "
+            "module's dotted name, without .py, from the folder that contains its package."
         )
-    locations = spec.submodule_search_locations
-    if locations is not None and PathFinder.find_spec(f"{name}.__main__", list(locations)) is None:
+    inside = spec.submodule_search_locations
+    if inside is not None and PathFinder.find_spec("__main__", list(inside)) is None:
         raise UsageError(f"-m {name} is a package without a __main__ module: name one of its modules.")
-
-
-def _find_in_package(name: str, locations: list[str]) -> ModuleSpec | None:
-    """Return the spec of a module in a package that is not imported; None if it is not there."""
-    try:
-        return PathFinder.find_spec(name, locations)
-    except KeyError:
-        # A folder without __init__.py in another: importlib looks for the outer one among the imported modules.
-        part = name.rpartition(".")[2]
-        spec = ModuleSpec(name, None, is_package=True)
-        spec.submodule_search_locations = [os.path.join(location, part) for location in locations]
-        return spec

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.options.command_line import Program, check_program, merge_settings, parse_program
-from tests.support.launchers import fake_accelerate
-
-pytest.importorskip("torch")  # whose launcher's parser is used
-
-
-@pytest.fixture(autouse=True)
-def _accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a stand-in of accelerate in the place of whichever is installed."""
-    monkeypatch.syspath_prepend(str(fake_accelerate(tmp_path)))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "accelerate"]:
-        monkeypatch.delitem(sys.modules, name)
+from dptrace.record.options.command_line import Program, check_program, parse_program
 
 
 @pytest.mark.parametrize(
@@ -33,15 +21,6 @@ def _accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("python3 -u -m pkg.train x", "pkg.train", True, ("x",)),
         ("python -um pkg", "pkg", True, ()),
         (f"{sys.executable} train.py", "train.py", False, ()),
-        ("torchrun --nproc-per-node 4 train.py --nproc-per-node 2", "train.py", False, ("--nproc-per-node", "2")),
-        ("/opt/bin/torchrun --standalone --nproc_per_node=4 -m pkg.train a", "pkg.train", True, ("a",)),
-        ("python -m torch.distributed.run --nproc-per-node=4 train.py a", "train.py", False, ("a",)),
-        ("python -m torch.distributed.launch --use-env train.py a", "train.py", False, ("a",)),
-        ("python -m torch.distributed.launch train.py a", "train.py", False, ("--local-rank=${local_rank}", "a")),
-        ("accelerate launch --num_processes 2 train.py --cpu", "train.py", False, ("--cpu",)),
-        ("accelerate-launch -m pkg.train", "pkg.train", True, ()),
-        ("python -m accelerate.commands.launch train.py", "train.py", False, ()),
-        ("python -m accelerate.commands.accelerate_cli launch train.py", "train.py", False, ()),
     ],
 )
 def test_a_command_line_names_the_program(words: str, target: str, is_module: bool, arguments: tuple[str, ...]) -> None:
@@ -62,24 +41,14 @@ def test_a_command_line_names_the_program(words: str, target: str, is_module: bo
         ("python2 train.py", "is not the Python that runs dptrace"),
         ("/usr/nowhere/python train.py", "is not the Python that runs dptrace"),
         ("uv run train.py", "Put uv before dptrace"),
-        ("torchrun --no-python ./train", "--no-python"),
-        ("torchrun --rdzv-backend etcd train.py", "--rdzv-backend etcd"),
-        ("torchrun --nnodes 1:2 train.py", "--nnodes 1:2"),
-        ("torchrun --max-restarts few train.py", "--max-restarts"),
-        ("torchrun --no-such-option train.py", "--no-such-option"),
-        ("torchrun --nproc-per-node 2", "script"),
-        ("torchrun --nproc-per-node 0 train.py", "1 or more"),
-        ("torchrun --nproc-per-node many train.py", "many"),
-        ("accelerate launch --no_python train", "--no-python"),
-        ("accelerate launch --no_such_option train.py", "--no_such_option"),
-        ("srun -n 4 python -u train.py --x 1", "srun -n 4 python -u -m dptrace.record train.py --x 1 "),
-        ("mpirun -np 2 ./train.py", "mpirun -np 2 python -m dptrace.record ./train.py "),
-        ("deepspeed --num_gpus 2 train.py", "deepspeed --num_gpus 2 --module dptrace.record train.py "),
-        ("srun run.sh", "srun run.sh python -m dptrace.record train.py "),
+        ("torchrun --nproc-per-node 2", "Put -m dptrace.record before"),
+        ("accelerate launch --no_python train", "Put -m dptrace.record before"),
+        ("deepspeed --num_gpus 2 -m", "Put --module dptrace.record before"),
+        ("srun run.sh", "Put python -m dptrace.record before"),
     ],
 )
 def test_what_would_have_to_be_ignored_is_refused(words: str, says: str) -> None:
-    """With what to do instead; for other launchers, with the line that lets each rank record itself."""
+    """With what to do instead."""
     with pytest.raises(UsageError) as refused:
         parse_program(words.split())
 
@@ -87,58 +56,37 @@ def test_what_would_have_to_be_ignored_is_refused(words: str, says: str) -> None
 
 
 def test_options_of_python_reach_the_ranks() -> None:
-    """As they are, whether alone or several in one word; torchrun's own Python does not pass them on."""
-    options = ["-uBOO", "-W", "ignore", "-Werror", "-X", "dev"]
+    """As they are, whether alone or several in one word."""
+    options = ["-uBOO", "-W", "ignore", "-Werror", "-X", "dev", "-sm", "pkg.train"]
 
     assert ("-uBOO", "-W", "ignore", "-W", "error", "-X", "dev", "-s") == parse_program(
-        ["python", *options, "-sm", "pkg.train"]
+        ["python", *options]
     ).python_options
-    assert () == parse_program(["python", *options, "-m", "torch.distributed.run", "train.py"]).python_options
+
+
+_TORCHRUN = f"{sys.executable} -m torch.distributed.run"
 
 
 @pytest.mark.parametrize(
-    ("words", "processes", "settings"),
+    ("words", "launcher", "program"),
     [
-        ("train.py", 1, {"nnodes": 1, "max_restarts": 0}),
-        ("--nproc-per-node 3 --max-restarts 2 train.py", 3, {"nnodes": 1, "max_restarts": 2}),
-        (
-            "--nnodes 2 --node_rank 1 --rdzv-endpoint h:1 --rdzv-backend c10d train.py",
-            1,
-            {"nnodes": 2, "node_rank": 1, "rdzv_endpoint": "h:1", "max_restarts": 0},
-        ),
-        (
-            "--nnodes 2:2 --node-rank 0 --master-addr h --master-port 7 train.py",
-            1,
-            {"nnodes": 2, "node_rank": 0, "rdzv_endpoint": "h:7", "max_restarts": 0},
-        ),
-        (
-            "--nnodes 2 train.py",
-            1,
-            {"nnodes": 2, "node_rank": None, "rdzv_endpoint": None, "max_restarts": 0},
-        ),
+        ("torchrun --nproc-per-node 2 train.py -m 4", f"{_TORCHRUN} --nproc-per-node 2 -m", "train.py -m 4"),
+        ("/opt/bin/torchrun --standalone -m pkg.train a", f"{_TORCHRUN} --standalone -m", "-m pkg.train a"),
+        ("python -um torch.distributed.run -m pkg.train", f"{_TORCHRUN} -m", "-m pkg.train"),
+        ("torchrun --no-python python -u train.py", f"{_TORCHRUN} --no-python python -u -m", "train.py"),
+        ("accelerate launch --num_processes 2 train.py", "accelerate launch --num_processes 2 -m", "train.py"),
+        ("accelerate-launch --module pkg.train", "accelerate-launch -m", "-m pkg.train"),
+        ("srun -n 4 -m cyclic python -u train.py --x", "srun -n 4 -m cyclic python -u -m", "train.py --x"),
+        ("srun python -m pkg.train", "srun python -m", "-m pkg.train"),
+        ("mpirun -np 2 ./train.py", "mpirun -np 2 python -m", "./train.py"),
+        ("deepspeed --num_gpus 2 train.py", "deepspeed --num_gpus 2 --module", "train.py"),
     ],
 )
-def test_options_of_torchrun_become_those_of_dptrace(words: str, processes: int, settings: dict[str, Any]) -> None:
-    """torchrun gets all of them as well, up to the script."""
-    found = parse_program(["torchrun", *words.split()])
+def test_the_ranks_of_a_launcher_record_themselves(words: str, launcher: str, program: str) -> None:
+    """dptrace.record takes the place of the script, however the launcher starts modules."""
+    found = parse_program(words.split())
 
-    assert (processes, settings) == (found.processes, found.settings)
-    assert tuple(words.split()[:-1]) == found.torchrun
-
-
-def test_defaults_come_from_torchruns_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun reads PET_NPROC_PER_NODE; an option takes precedence."""
-    monkeypatch.setenv("PET_NPROC_PER_NODE", "3")
-
-    assert 3 == parse_program(["torchrun", "train.py"]).processes
-    assert 2 == parse_program(["torchrun", "--nproc-per-node", "2", "train.py"]).processes
-
-
-def test_accelerate_starts_the_ranks_itself() -> None:
-    """With all its options, so that they mean what they mean without dptrace."""
-    words = ["accelerate", "launch", "--num_processes", "2", "--config_file", "a.yaml", "train.py"]
-
-    assert tuple(words[:-1]) == parse_program(words).launcher
+    assert ([*launcher.split(), "dptrace.record"], program.split()) == ([*found.launcher], [*found.words])
 
 
 @pytest.mark.parametrize(
@@ -153,20 +101,6 @@ def test_accelerate_starts_the_ranks_itself() -> None:
 def test_a_run_is_named_after_its_program(program: Program, name: str) -> None:
     """The script without its ending, or the last part of the module."""
     assert name == program.name
-
-
-def test_a_setting_given_twice_must_be_the_same() -> None:
-    """The script's command line sets what dptrace's options leave open."""
-    defaults = {"nnodes": 1, "max_restarts": 0}
-
-    assert {"nnodes": 2, "max_restarts": 3} == merge_settings(
-        {"nnodes": 2, "max_restarts": 0}, {"nnodes": 2, "max_restarts": 3}, defaults
-    )
-    assert {"nnodes": 2, "node_rank": 1} == merge_settings(
-        {"nnodes": 1, "node_rank": None}, {"nnodes": 2, "node_rank": 1}, defaults
-    )
-    with pytest.raises(UsageError, match="--max-restarts 1 before the program and --max-restarts 3 in it"):
-        merge_settings({"nnodes": 1, "max_restarts": 1}, {"max_restarts": 3}, defaults)
 
 
 @pytest.fixture
