@@ -13,19 +13,16 @@ import textwrap
 import time
 import warnings
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError, UsageError
 from dptrace.record.distributed import RankStore
-from dptrace.record.messages import rank, restart_count
+from dptrace.record.messages import restart_count
 from dptrace.record.options.catalog import Options
 from dptrace.record.options.modes import REPLICATED
 from dptrace.record.run_folder import check_writable, checkpoint_folder, checkpoint_steps, delete_checkpoint
@@ -33,32 +30,12 @@ from dptrace.record.run_folder import check_writable, checkpoint_folder, checkpo
 _SCHEMA = 2
 _KEEP_NEWEST = 2
 """Two, so that there is an older one if the newest is damaged."""
-_LONGEST_WRITE = timedelta(hours=1)
+_MAX_WAIT = timedelta(hours=1)
+"""How long ranks wait for each other's files, written or read."""
 _VISIBLE_AFTER_S = 30
 """A network file system may show other machines' files late."""
 _SETTING = (str, int, float, bool, type(None))
 """Types of a training's settings; tensors, for example, can't be compared as these are."""
-
-
-class Store(Protocol):
-    """What the ranks need to agree without a collective, which would show in the trace; see RankStore."""
-
-    def barrier(self, barrier_name: str, timeout: timedelta) -> bool: ...
-
-    def publish(self, what: str, text: str) -> None: ...
-
-    def receive(self, what: str) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """The ranks that train together."""
-
-    rank: int
-    size: int
-    store: Store
-    all_true: Callable[[bool], bool]
-    """Return on every rank whether all ranks pass True; called before the recording."""
 
 
 class Checkpoints:
@@ -67,15 +44,15 @@ class Checkpoints:
     Args:
         folder: the folder of the checkpoints, created with the first one.
         settings: what must be the same in a training that continues: model, seed, batch size …
+        ranks: how the ranks agree without a collective, which would show in the trace.
         each_rank: whether each rank writes a file with what it holds; then a training continues with the same number
             of ranks. Otherwise rank 0 writes one, and all ranks read it.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, Any], peers: Peers, each_rank: bool = False) -> None:
-        self.folder, self.settings, self.peers = folder, settings, peers
-        self.writers = peers.size if each_rank else 1
-        if each_rank:
-            self.settings = settings | {"ranks": peers.size}
+    def __init__(self, folder: Path, settings: dict[str, Any], ranks: RankStore, each_rank: bool = False) -> None:
+        self.folder, self.ranks = folder, ranks
+        self.settings = settings | ({"ranks": ranks.size} if each_rank else {})
+        self.writers = ranks.size if each_rank else 1
         self.damaged: list[str] = []
         """The checkpoints that :meth:`load_newest` could not read, with the reason."""
 
@@ -85,7 +62,7 @@ class Checkpoints:
 
     def file(self, step: int) -> Path:
         """Return the file that this rank reads."""
-        return self.path(step) / _file_name(self.peers.rank if self.writers > 1 else 0)
+        return self.path(step) / _file_name(self.ranks.rank if self.writers > 1 else 0)
 
     def save(self, step: int, content: dict[str, Any]) -> None:
         """Write this rank's file, if it writes one; when all are written, rank 0 names the folder and deletes old ones.
@@ -93,18 +70,18 @@ class Checkpoints:
         Raises:
             DptraceError: it cannot be written, or another rank could not, or the ranks share no folder.
         """
-        if self.peers.rank >= self.writers:
+        if self.ranks.rank >= self.writers:
             return
         unfinished = self.folder / f".{self.path(step).name}.part"
         try:
             unfinished.mkdir(parents=True, exist_ok=True)
-            with (unfinished / _file_name(self.peers.rank)).open("wb") as file:
+            with (unfinished / _file_name(self.ranks.rank)).open("wb") as file:
                 torch.save({"schema": _SCHEMA, "step": step, "facts": self.settings, **content}, file)
                 file.flush()
                 os.fsync(file.fileno())  # a crash of the machine must not leave a name without its content
-            if self.writers > 1 and not self.peers.store.barrier(f"step {step}", _LONGEST_WRITE):
+            if self.writers > 1 and not self.ranks.barrier(f"step {step}", _MAX_WAIT):
                 raise DptraceError(f"{self.path(step)}: not all ranks have written their part of the checkpoint.")
-            if self.peers.rank == 0:
+            if self.ranks.rank == 0:
                 self._finish(step, unfinished)
         except (OSError, RuntimeError) as error:
             raise DptraceError(f"{self.path(step)}: the checkpoint cannot be written: {error}.") from None
@@ -122,25 +99,31 @@ class Checkpoints:
         if path.exists():  # a damaged one, from which this training could not continue
             delete_checkpoint(path)
         unfinished.rename(path)
+        old = [self.path(number) for number in checkpoint_steps(self.folder)[:-_KEEP_NEWEST]]
         # Also what attempts before this step have left unfinished.
-        for old in (
-            *map(self.path, checkpoint_steps(self.folder)[:-_KEEP_NEWEST]),
-            *(part for part in self.folder.glob(".step-*.part") if part.name < f".{path.name}"),
-        ):
-            delete_checkpoint(old)
+        old += [part for part in self.folder.glob(".step-*.part") if part.name < unfinished.name]
+        for checkpoint in old:
+            delete_checkpoint(checkpoint)
 
-    def load_newest(self, before: int, device: torch.device) -> dict[str, Any] | None:
+    def load_newest(self, before: int) -> dict[str, Any] | None:
         """Read the newest checkpoint of a step less than *before* that is intact on all ranks; None if there is none.
+
+        Its tensors are on the CPU: torch leaves AdamW's step counts where they are.
 
         Raises:
             UsageError: it belongs to another training; the message says what differs.
             DptraceError: all checkpoints are damaged.
         """
         self.damaged = []
-        steps = [step for step in self._common_steps() if step < before]
+        found = checkpoint_steps(self.folder)
+        if self.ranks.rank == 0:  # all ranks try the steps that rank 0 finds
+            self.ranks.publish("steps", ",".join(map(str, found)))
+        elif self.ranks.size > 1:
+            found = [int(step) for step in self.ranks.receive("steps").split(",") if step]
+        steps = [step for step in found if step < before]
         for step in reversed(steps):
-            content = self._read(step, device)
-            if self.peers.all_true(content is not None) and content is not None:
+            content = self._read(step)
+            if self.ranks.any(f"damaged {step}", content is None, _MAX_WAIT) is False and content is not None:
                 self._check_same_training(content["facts"], self.path(step))
                 return content
         if steps:
@@ -151,18 +134,10 @@ class Checkpoints:
             )
         return None
 
-    def _common_steps(self) -> list[int]:
-        """Return the steps that rank 0 finds, so that all ranks try the same ones."""
-        if self.peers.rank == 0:
-            steps = checkpoint_steps(self.folder)
-            self.peers.store.publish("steps", ",".join(map(str, steps)))
-            return steps
-        return [int(step) for step in self.peers.store.receive("steps").split(",") if step]
-
-    def _read(self, step: int, device: torch.device) -> dict[str, Any] | None:
+    def _read(self, step: int) -> dict[str, Any] | None:
         path = self.file(step)
         try:
-            return _read_file(path, step, device)
+            return _read_file(path, step)
         except Exception as error:  # foreign and damaged files fail in many ways
             reason = str(error).splitlines()[0] if str(error) else ""
             self.damaged.append(f"{path} ({type(error).__name__}: {reason})")
@@ -180,7 +155,7 @@ class Checkpoints:
                 )
 
 
-def _read_file(path: Path, step: int, device: torch.device) -> dict[str, Any]:
+def _read_file(path: Path, step: int) -> dict[str, Any]:
     """Return what a rank has written for a step; executes nothing that is in the file.
 
     Raises:
@@ -198,7 +173,7 @@ def _read_file(path: Path, step: int, device: torch.device) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on odd files, which are then refused
-            content = torch.load(path, map_location=device, weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         # torch's own message recommends to read the file in the way that runs what is in it.
         raise ValueError("it holds other things than tensors, numbers and texts, which might run code") from None
@@ -219,7 +194,7 @@ def _file_name(number: int) -> str:
     return f"rank{number:05}.pt"
 
 
-def checkpoints_of(options: Options, device: torch.device) -> Checkpoints | None:
+def checkpoints_of(options: Options) -> Checkpoints | None:
     """Return the checkpoints that a training writes or continues from; None if it does neither.
 
     Raises:
@@ -238,17 +213,7 @@ def checkpoints_of(options: Options, device: torch.device) -> Checkpoints | None
         )
     if begins and options.resume and not steps:
         raise UsageError(f"{folder} holds no checkpoint to continue from: leave --resume out.")
-    if options.checkpoint_every is not None and rank() == 0:
+    ranks = RankStore("checkpoints")
+    if options.checkpoint_every is not None and ranks.rank == 0:
         check_writable(folder)
-    each_rank = options.mode not in REPLICATED
-    return Checkpoints(folder, options.checkpoint_settings, _peers(device), each_rank)
-
-
-def _peers(device: torch.device) -> Peers:
-    def all_true(mine: bool) -> bool:
-        flag = torch.tensor(int(mine), device=device)
-        dist.all_reduce(flag, dist.ReduceOp.MIN)
-        return bool(flag)
-
-    store = RankStore("checkpoints")
-    return Peers(store.rank, store.size, store, all_true)
+    return Checkpoints(folder, options.checkpoint_settings, ranks, each_rank=options.mode not in REPLICATED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
@@ -26,16 +27,14 @@ if TYPE_CHECKING:
     from dptrace.record.checkpoints import Checkpoints
 
 
-CPU = torch.device("cpu")
-
-
 class _Ranks:
     """Threads that play the ranks of a job."""
 
     def __init__(self, size: int) -> None:
         self.size, self._barrier, self._lock = size, Barrier(size, timeout=60), Lock()
         self._texts: dict[str, str] = {}
-        self._votes: list[bool] = []
+        self._answers: dict[str, list[bool]] = {}
+        self.rank = 0
 
     def barrier(self, barrier_name: str, timeout: object) -> bool:
         self._barrier.wait()
@@ -49,21 +48,22 @@ class _Ranks:
         self._barrier.wait()
         return self._texts[what]
 
-    def all_true(self, mine: bool) -> bool:
+    def any(self, question: str, answer: bool, timeout: object) -> bool:
         with self._lock:
-            self._votes.append(mine)
+            self._answers.setdefault(question, []).append(answer)
         self._barrier.wait()
-        agreed = all(self._votes)
+        found = any(self._answers[question])
         self._barrier.wait()
-        self._votes.clear()
-        self._barrier.wait()
-        return agreed
+        self._answers.pop(question, None)
+        return found
 
     def checkpoints(self, folder: Path, settings: dict[str, Any], each_rank: bool = True) -> list[Checkpoints]:
-        from dptrace.record.checkpoints import Checkpoints, Peers
+        from dptrace.record.checkpoints import Checkpoints
 
-        everyone = [Peers(rank, self.size, self, self.all_true) for rank in range(self.size)]
-        return [Checkpoints(folder, settings, peers, each_rank) for peers in everyone]
+        everyone: list[Any] = [copy.copy(self) for _ in range(self.size)]
+        for number, ranks in enumerate(everyone):
+            ranks.rank = number
+        return [Checkpoints(folder, settings, ranks, each_rank) for ranks in everyone]
 
 
 def _alone(folder: Path, **settings: Any) -> Checkpoints:
@@ -79,7 +79,7 @@ def _save(parts: list[Checkpoints], *steps: int) -> None:
 
 
 def _load(parts: list[Checkpoints]) -> list[Any]:
-    return in_threads(lambda rank: parts[rank].load_newest(100, CPU), len(parts))
+    return in_threads(lambda rank: parts[rank].load_newest(100), len(parts))
 
 
 @pytest.mark.parametrize("each_rank", [True, False])
@@ -97,7 +97,7 @@ def test_the_last_two_are_kept_and_the_newest_is_found(each_rank: bool, tmp_path
     assert files == sorted(path.name for path in (tmp_path / "step-00000015").iterdir())
     expected = [[150.0, 150.0], [150.0 + each_rank, 150.0 + each_rank]]
     assert expected == [content["model"]["w"].tolist() for content in _load(parts)]
-    before = in_threads(lambda rank: parts[rank].load_newest(15, CPU), 2)  # the end of the training
+    before = in_threads(lambda rank: parts[rank].load_newest(15), 2)  # the end of the training
     assert [10, 10] == [content["step"] for content in before]
 
 
@@ -129,12 +129,12 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
     """Another learning rate, batch size, compression or number of ranks; where one rank writes, any number reads."""
     _alone(tmp_path, lr=0.1, batch_size=8).save(5, {})
     with pytest.raises(UsageError, match=r"batch-size 8, not 16"):
-        _alone(tmp_path, lr=0.1, batch_size=16).load_newest(100, CPU)
+        _alone(tmp_path, lr=0.1, batch_size=16).load_newest(100)
     with pytest.raises(UsageError, match="compress none, not fp16"):
-        _alone(tmp_path, lr=0.1, batch_size=8, compress="fp16").load_newest(100, CPU)
+        _alone(tmp_path, lr=0.1, batch_size=8, compress="fp16").load_newest(100)
     _save(_Ranks(2).checkpoints(tmp_path / "two", {}), 5)
     with pytest.raises(UsageError, match="ranks 2, not 1"):
-        _alone(tmp_path / "two").load_newest(100, CPU)
+        _alone(tmp_path / "two").load_newest(100)
     _Ranks(1).checkpoints(tmp_path / "one", {}, each_rank=False)[0].save(5, {})
     assert [5, 5] == [content["step"] for content in _load(_Ranks(2).checkpoints(tmp_path / "one", {}, False))]
 
@@ -211,7 +211,7 @@ def test_a_hostile_file_is_refused_and_not_run(kind: str, tmp_path: Path, monkey
     path, content = tmp_path / "step-00000005" / "rank00000.pt", HOSTILE[kind]
     os.mkfifo(path) if content is None else path.write_bytes(content)
     with pytest.raises(DptraceError, match="No checkpoint can be read") as error:
-        _alone(tmp_path, lr=0.1).load_newest(100, CPU)
+        _alone(tmp_path, lr=0.1).load_newest(100)
     assert not {"\n", "weights_only"} & {*str(error.value), *str(error.value).split()}
     assert not (tmp_path / "ran").exists()
 
@@ -222,7 +222,7 @@ def test_settings_from_a_file_are_shown_in_a_line(tmp_path: Path) -> None:
     facts = {"ranks": 1, "model": "\x1b[31m\n" + "long " * 1000}
     (tmp_path / "step-00000005" / "rank00000.pt").write_bytes(_saved(_whole(facts=facts)))
     with pytest.raises(UsageError, match=r"belongs to another training: model .*not mlp") as error:
-        _alone(tmp_path, model="mlp").load_newest(100, CPU)
+        _alone(tmp_path, model="mlp").load_newest(100)
 
     assert not {"\x1b", "\n"} & set(str(error.value))
     assert len(str(error.value)) < 1000

@@ -164,7 +164,7 @@ class OptimizerWrapper:
         self.scaler = torch.amp.GradScaler(device.type, enabled="fp16" in (options.amp, options.mixed_precision))
         self._state = TrainingState(model, local_optimizer or self.optimizer, self.scaler, counters or {})
         self.steps_done = 0
-        self._checkpoints = checkpoints_of(options, device)
+        self._checkpoints = checkpoints_of(options)
         if self._checkpoints is not None:
             self._resume(self._checkpoints)
             options.write_checkpoint = partial(self._save, self._checkpoints)
@@ -224,7 +224,7 @@ class OptimizerWrapper:
         """Continue from the newest checkpoint, after a restart or with --resume."""
         # On the CPU: the parts copy what belongs on their device, and torch leaves AdamW's step counts where they are
         # read to. On a GPU, each step would wait for the GPU to read them.
-        content = checkpoints.load_newest(self.options.total_steps, torch.device("cpu"))
+        content = checkpoints.load_newest(self.options.total_steps)
         self.options.damaged_checkpoints = tuple(checkpoints.damaged)
         if content is None:
             return

@@ -105,8 +105,8 @@ def _from_launcher(words: Sequence[str], start: int, flag: str) -> Program:
             return Program(program[0], is_module, tuple(program[1:]), launcher=launcher)
     how = "python -m" if has_python else flag
     raise UsageError(
-        f"{words[0]}: no Python script is in its command line. Put {how} dptrace.record before what each rank runs, and "
-        f"leave dptrace record out: {words[0]} … {how} dptrace.record train.py …"
+        f"{words[0]}: no Python script is in its command line. Put {how} dptrace.record before what each rank runs, "
+        f"and leave dptrace record out: {words[0]} … {how} dptrace.record train.py …"
     )
 
 
