@@ -27,10 +27,7 @@ _OPTIONS = (
     click.option("--stop", is_flag=True, help="End the training after the recording; by default, it continues."),
     click.option("--repeat", type=Whole(1), default=1, metavar="N", help="Record N runs: NAME, NAME-2 ..."),
     click.option(
-        "--every",
-        type=Whole(1),
-        metavar="N",
-        help="With --repeat: steps from the start of one run to the next.",
+        "--every", type=Whole(1), metavar="N", help="With --repeat: steps from the start of one run to the next."
     ),
     click.option(
         "--trigger",

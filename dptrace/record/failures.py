@@ -92,10 +92,7 @@ _CAUSES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
             "--nproc-per-node 1 train.py …"
         ),
     ),
-    (
-        r"^exit code 2$",
-        "the script refused its arguments, which are the words after its name",
-    ),
+    (r"^exit code 2$", "the script refused its arguments, which are the words after its name"),
 )
 _PATTERNS = [(re.compile(pattern), cause) for pattern, cause in _CAUSES]
 

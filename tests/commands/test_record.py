@@ -70,10 +70,7 @@ def _refused(*arguments: str) -> DptraceError:
         ("--mode naive --out .", "the folder you are in"),
         ("--mode naive --warmup 1", "--warmup 1: at least 2. DDP"),
         ("--mode naive --steps 0", "--steps 0"),
-        (
-            "--mode naive --bucket-cap-mb 4",
-            "does not apply to --mode naive; it is for ddp, accumulate.",
-        ),
+        ("--mode naive --bucket-cap-mb 4", "does not apply to --mode naive; it is for ddp, accumulate."),
         ("--mode naive -q -v", "Choose one of"),
         ("--mode tp --gpus 3", "--model medium cannot be split over 3 ranks; try --gpus 1 or 2."),
         ("--mode 3d --gpus 2", "--mode 3d with --tp 2 and --pp 2 needs a multiple of 4 ranks, not 2."),

@@ -269,11 +269,7 @@ def test_a_training_is_resumed_where_it_ended(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "rest" / "run.json").read_text())["ranks"][0]["recorded_steps"] == 4
 
 
-_MODES = {
-    "fsdp": ("2", "small", "64"),
-    "pp": ("2", "small", "64"),
-    "moe": ("2", "gpt-tiny", "4"),
-}
+_MODES = {"fsdp": ("2", "small", "64"), "pp": ("2", "small", "64"), "moe": ("2", "gpt-tiny", "4")}
 
 
 @pytest.mark.slow

@@ -156,8 +156,7 @@ def test_a_rank_that_left_silently_is_the_cause_of_its_peers_error(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("message", "culprit"),
-    [("ValueError: bad batch", 1), ("RuntimeError: Connection reset by peer", 0)],
+    ("message", "culprit"), [("ValueError: bad batch", 1), ("RuntimeError: Connection reset by peer", 0)]
 )
 def test_an_abort_is_a_cause_only_where_no_rank_shows_another(tmp_path: Path, message: str, culprit: int) -> None:
     """NCCL's watchdog aborts the peers of a rank that raised; a rank that aborts itself resets its peers."""

@@ -337,12 +337,7 @@ def test_the_overhead_is_that_of_alternating_windows() -> None:
 
 @pytest.mark.parametrize(
     ("steps_ns", "told"),
-    [
-        ((4, 9, 4, 5, 4), None),
-        ((4, 6, 9, 6, 4), None),
-        ((40, 43, 40, 42, 41), 0.0537),
-        ((4, 9, 4, 8, 4), 1.125),
-    ],
+    [((4, 9, 4, 5, 4), None), ((4, 6, 9, 6, 4), None), ((40, 43, 40, 42, 41), 0.0537), ((4, 9, 4, 8, 4), 1.125)],
     ids=["apart", "without it", "steady", "large"],
 )
 def test_an_overhead_is_told_only_where_windows_agree(steps_ns: tuple[int, ...], told: float | None) -> None:

@@ -268,9 +268,7 @@ class TrainerOptions(argparse.Namespace):
     )
     compile: bool = flag("training", "Compile each block with torch.compile.")
     data: str | None = option(
-        "training",
-        "Folder of CIFAR-10 in its binary form, for resnet18 [default: synthetic images].",
-        metavar="FOLDER",
+        "training", "Folder of CIFAR-10 in its binary form, for resnet18 [default: synthetic images].", metavar="FOLDER"
     )
     samples: int | None = option(
         "training",
@@ -339,17 +337,10 @@ class TrainerOptions(argparse.Namespace):
         same_on_resume=True,
     )
     warmup: int = option(
-        "recording",
-        "Warm-up steps before the recorded steps; at least 2.",
-        type=int,
-        default=3,
-        in_run_options="never",
+        "recording", "Warm-up steps before the recorded steps; at least 2.", type=int, default=3, in_run_options="never"
     )
     wait: int | None = option(
-        "recording",
-        "Steps before the warm-up [default: 0; with --mode warmup + 15].",
-        type=int,
-        in_run_options="never",
+        "recording", "Steps before the warm-up [default: 0; with --mode warmup + 15].", type=int, in_run_options="never"
     )
     checkpoint_every: int | None = option(
         "faults",

@@ -158,10 +158,7 @@ MODES = {
         ("schedule", "micro-batches", "whole batch"),
     ),
     "moe": Mode(
-        "each rank holds some of the experts; tokens travel to them and back",
-        "experts",
-        ("experts",),
-        models=_DECODERS,
+        "each rank holds some of the experts; tokens travel to them and back", "experts", ("experts",), models=_DECODERS
     ),
     "dp-tp": Mode(
         "a mesh: each row splits the model as tp does, each column the batch as ddp does",

@@ -17,8 +17,7 @@ from dptrace.record.options.validation import (
 
 
 @pytest.mark.parametrize(
-    ("batch", "ranks", "parts", "instead"),
-    [(100, 4, 3, "try 96"), (5, 2, 4, "try 8"), (8, 2, 0, "must be at least 1")],
+    ("batch", "ranks", "parts", "instead"), [(100, 4, 3, "try 96"), (5, 2, 4, "try 8"), (8, 2, 0, "must be at least 1")]
 )
 def test_micro_batches_must_divide(batch: int, ranks: int, parts: int, instead: str) -> None:
     """All micro-batches of all ranks have one size; the message suggests a batch size."""

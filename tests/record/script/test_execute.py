@@ -52,8 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    "program",
-    [["scripts.py"], ["pkg/sub/script.py"], ["-m", "pkg.sub.train"], ["app"], ["app.zip"], ["-m", "app"]],
+    "program", [["scripts.py"], ["pkg/sub/script.py"], ["-m", "pkg.sub.train"], ["app"], ["app.zip"], ["-m", "app"]]
 )
 def test_a_program_sees_what_python_shows_it(program: list[str], folder: Path) -> None:
     """Its arguments, its search path, ``__main__`` and its spec are the same, whatever kind of program it is."""
