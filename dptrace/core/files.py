@@ -27,6 +27,7 @@ __all__ = [
     "note_output",
     "open_part",
     "refuse_overwriting",
+    "replacing",
     "stale_parts",
 ]
 
@@ -172,17 +173,28 @@ def atomic_write(path: Path) -> Iterator[Path]:
         if path.exists() and not path.is_file():
             yield path
             return
-        target = path.resolve()
-        temporary, file = open_part(target.parent)
-        with file:
-            try:
-                yield temporary
-                temporary.replace(target)
-            finally:
-                with suppress(OSError):
-                    temporary.unlink(missing_ok=True)
+        with replacing(path) as temporary:
+            yield temporary
     except OSError as error:
         raise DptraceError(f"{path}: can't be written: {error.strerror or error}.") from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Do the same for a file that is none of the user's outputs.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    target = path.resolve()
+    temporary, file = open_part(target.parent)
+    with file:
+        try:
+            yield temporary
+            temporary.replace(target)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 def open_part(folder: Path) -> tuple[Path, BinaryIO]:

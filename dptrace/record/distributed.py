@@ -25,7 +25,7 @@ from dptrace.core.files import atomic_write
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record import messages
 from dptrace.record.accelerator import ACCELERATORS, accelerator_of, available_accelerator, backend_of
-from dptrace.record.failures import install_stack_dump
+from dptrace.record.failures import answer_launcher
 from dptrace.record.processes import AGENT_PID_ENV, end_with_parent
 from dptrace.version import __version__
 
@@ -60,7 +60,7 @@ def process_group(cpu_tensors: bool = False) -> Iterator[World]:
     if messages.LauncherSettings.from_environment() is not None:
         # Only under the launcher: a process started by hand may outlive its shell.
         end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
-        install_stack_dump()
+        answer_launcher()
     try:
         world = _init_process_group(cpu_tensors)
         _check_same_command(world)

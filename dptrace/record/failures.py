@@ -6,7 +6,6 @@ import faulthandler
 import json
 import linecache
 import os
-import pickle
 import re
 import signal
 import sysconfig
@@ -259,7 +258,7 @@ STACKS_SIGNAL: int | None = int(signal.SIGRTMIN) + 7 if hasattr(signal, "SIGRTMI
 the scripts' (Slurm, Lightning), SIGTERM and SIGINT torchrun's; glibc and libraries count realtime ones from either end.
 """
 _POLL_S = 1.0
-_LONGEST_S = 10.0
+_MAX_ANSWER_S = 10.0
 """How long the ranks may take to answer, on a machine that may be busy."""
 _REQUEST = "stacks.request"
 _HEADER = re.compile(r"# process (\d+)\n")
@@ -268,14 +267,14 @@ _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[.*\])? \(most 
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _OWN = Path(__file__).resolve().parents[1]
 _BETWEEN = ("wrapper", "decorate_context", "_wrapped_call_impl", "_call_impl")  # the user's line and what it calls
-_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json", "_dump_nccl_trace", "_dump_fr_trace")
-"""torch's functions, in order: NCCL's own in 2.4 (pickled) and from 2.5 on, those of all backends from 2.8 on."""
+_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+"""torch's functions, in order: NCCL's own from 2.5 on, those of all backends from 2.8 on."""
 
 _file: TextIO | None = None
 """Stays open: the handler writes to its descriptor."""
 
 
-def install_stack_dump() -> None:
+def answer_launcher() -> None:
     """Let a rank that ``dptrace record`` started answer; without it, a hang is described by the steps alone."""
     settings = LauncherSettings.from_environment()
     if settings is not None:
@@ -317,31 +316,23 @@ def _answer(folder: Path, number: int) -> None:
 def latest_collectives() -> dict[str, tuple[int, str]]:
     """Return number and name of the last collective that this process has begun in each group, as torch recorded it.
 
-    A torch before 2.8 does not record gloo's at all, and one before 2.5 NCCL's only if TORCH_NCCL_TRACE_BUFFER_SIZE was
-    set before the process group was made.
+    A torch before 2.8 does not record gloo's at all, and one before 2.5 none.
     """
     import torch
 
     library = getattr(torch._C, "_distributed_c10d", None)
     for dump in filter(None, (getattr(library, name, None) for name in _DUMPS)):
+        lasts: dict[str, tuple[int, str]] = {}
         with suppress(Exception):  # private functions of torch, in a process that is stuck
-            content = dump()
-            # A pickle of plain values, made a moment ago by torch in this very process.
-            found = json.loads(content) if content[:1] == b"{" else pickle.loads(content)
-            if found.get("entries"):
-                return _lasts(found["entries"])
+            for entry in json.loads(dump()).get("entries", ()):
+                named = entry.get("process_group") or [entry.get("pg_id")]
+                group, number = " ".join(map(str, dict.fromkeys(named))), entry.get("collective_seq_id")
+                # Sends and receives have numbers of their own, which differ between ranks.
+                if isinstance(number, int) and not entry.get("is_p2p") and number >= lasts.get(group, (0, ""))[0]:
+                    lasts[group] = number, str(entry.get("profiling_name", "")).rpartition(":")[2]
+        if lasts:
+            return lasts
     return {}
-
-
-def _lasts(entries: list[dict[str, Any]]) -> dict[str, tuple[int, str]]:
-    lasts: dict[str, tuple[int, str]] = {}
-    for entry in entries:
-        named = entry.get("process_group") or [entry.get("pg_id")]
-        group, number = " ".join(map(str, dict.fromkeys(named))), entry.get("collective_seq_id")
-        # Sends and receives have numbers of their own, which differ between ranks.
-        if isinstance(number, int) and not entry.get("is_p2p") and number >= lasts.get(group, (0, ""))[0]:
-            lasts[group] = number, str(entry.get("profiling_name", "")).rpartition(":")[2]
-    return lasts
 
 
 def ask_ranks(folder: Path, processes: Collection[int]) -> None:
@@ -360,7 +351,7 @@ def ask_ranks(folder: Path, processes: Collection[int]) -> None:
             with suppress(OSError):
                 os.kill(int(header[1]), STACKS_SIGNAL)
     (folder / _REQUEST).write_text(str(time.time_ns()), encoding="utf-8")
-    deadline = time.monotonic() + _LONGEST_S
+    deadline = time.monotonic() + _MAX_ANSWER_S
     while not all(path.exists() for path in answers) and time.monotonic() < deadline:
         time.sleep(0.05)
 
@@ -382,19 +373,17 @@ def describe_hang(folder: Path, last_steps: Mapping[int, int | None], seconds: f
             for group, last in found.items():
                 counts.setdefault(group, {})[number] = tuple(last)
     clauses = "; ".join(f"{_ranks(ranks)} at {place}" for place, ranks in places.items())
-    behind = "".join(_behind(group, lasts) for group, lasts in sorted(counts.items()))
-    return sanitize(f"No progress for {duration(seconds * 1e9)}: {clauses}.{behind}")
-
-
-def _behind(group: str, lasts: Mapping[int, tuple[int, str]]) -> str:
-    """Return which ranks have begun fewer collectives of a group than others; empty if none."""
-    most = max(lasts.values())
-    fewer = [number for number, last in lasts.items() if last[0] < most[0]]
-    if not fewer:
-        return ""
-    ahead = [number for number, last in lasts.items() if last[0] == most[0]]
-    least = min(lasts.values())[0]
-    return f" In group {group}, {_ranks(ahead)} began collective {most[0]} ({most[1]}), {_ranks(fewer)} only {least}."
+    text = f"No progress for {duration(seconds * 1e9)}: {clauses}."
+    for group, lasts in sorted(counts.items()):
+        most, name = max(lasts.values())
+        ahead = [number for number, (count, _) in lasts.items() if count == most]
+        behind = [number for number, (count, _) in lasts.items() if count < most]
+        if behind:
+            least = min(lasts.values())[0]
+            text += (
+                f" In group {group}, {_ranks(ahead)} began collective {most} ({name}), {_ranks(behind)} only {least}."
+            )
+    return sanitize(text)
 
 
 def _ranks(numbers: list[int]) -> str:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dptrace.core.files import replacing
 from dptrace.errors import DptraceError
 from dptrace.record.processes import is_running
 
@@ -250,13 +251,12 @@ def world_size() -> int:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file atomically, with null for numbers that are not finite, which JSON lacks."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     # Users pass any options: other values that JSON lacks, such as a torch.dtype, are written as text.
     text = json.dumps(content, indent=1, default=str)
     if any(number in text for number in ("NaN", "Infinity")):  # or a text that holds the word
         text = json.dumps(json.loads(text, parse_constant=lambda number: None), indent=1)
-    temporary.write_text(text + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def read_messages(folder: Path, kind: str) -> list[dict[str, Any]]:

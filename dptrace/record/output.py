@@ -19,6 +19,7 @@ from typing import Any
 
 from torch.profiler import profile
 
+from dptrace.core.files import replacing
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record import messages
 from dptrace.record.distributed import RankStore
@@ -94,13 +95,12 @@ def _check_whole(trace: Path) -> None:
 
 def compress(plain: Path, target: Path) -> None:
     """Write a compressed copy of a file, which appears only when it is complete."""
-    packed = target.with_name(f".{target.name}.part")
-    try:
-        with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as file:
-            shutil.copyfileobj(source, file, 1 << 20)
-        os.replace(packed, target)
-    finally:
-        packed.unlink(missing_ok=True)
+    with (
+        plain.open("rb") as source,
+        replacing(target) as packed,
+        gzip.open(packed, "wb", compresslevel=6) as file,
+    ):
+        shutil.copyfileobj(source, file, 1 << 20)
 
 
 def start_thread(write: Callable[[], None]) -> threading.Thread | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -297,7 +296,6 @@ ENTRIES = {
 @pytest.mark.parametrize(
     ("dumps", "expected"),
     [
-        ({"_dump_nccl_trace": pickle.dumps(ENTRIES)}, {"0 default_pg": (6, "all_reduce")}),
         ({"_dump_nccl_trace_json": json.dumps(ENTRIES).encode()}, {"0 default_pg": (6, "all_reduce")}),
         (
             {
@@ -306,13 +304,13 @@ ENTRIES = {
             },
             {"0": (5, "")},
         ),
-        ({"_dump_fr_trace_json": b'{"entries": []}', "_dump_fr_trace": b"not a pickle"}, {}),
+        ({"_dump_fr_trace_json": b"not json"}, {}),
     ],
 )
 def test_the_latest_collective_of_each_group_is_known(
     monkeypatch: pytest.MonkeyPatch, dumps: dict[str, bytes], expected: dict[str, tuple[int, str]]
 ) -> None:
-    """Whatever this torch offers: NCCL's recorder of 2.4 and from 2.5 on, or that of all backends, or nothing."""
+    """Whatever this torch offers: NCCL's recorder from 2.5 on, or that of all backends, or nothing."""
     torch = pytest.importorskip("torch")
     functions = {name: staticmethod(lambda content=content: content) for name, content in dumps.items()}
     monkeypatch.setattr(torch._C, "_distributed_c10d", type("library", (), functions))

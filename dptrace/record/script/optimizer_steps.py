@@ -31,7 +31,7 @@ from torch.profiler import record_function
 
 from dptrace.errors import RecordingError
 from dptrace.record import messages, script_profiler
-from dptrace.record.failures import install_stack_dump
+from dptrace.record.failures import answer_launcher
 from dptrace.record.messages import LauncherSettings
 from dptrace.record.processes import tie_to_parent
 from dptrace.record.recording import Recording, latest, record
@@ -353,7 +353,7 @@ Steps = OptimizerSteps | ScriptProfilerSteps
 
 def watch_steps() -> Steps:
     """Prepare this process, which is a rank, to be recorded; call this before the program runs."""
-    install_stack_dump()
+    answer_launcher()
     script_profiler.install()  # before the script can prepare a profiler of its own
     settings = LauncherSettings.from_environment()
     adopted = ScriptProfilerSteps(settings) if settings is not None else None
