@@ -1,7 +1,8 @@
 """Checks of the options that depend on the number of ranks, made before any process starts.
 
 ``check_ranks`` makes all checks that a mode's traits ask for; the others are its parts. Each takes the options by
-attribute name, with their declared defaults, and sets the defaults that depend on the number of ranks.
+attribute name, with their declared defaults, sets the defaults that depend on the number of ranks, and raises
+UsageError, whose message suggests what works.
 """
 
 from __future__ import annotations
@@ -52,18 +53,28 @@ def check_ranks(mode: str, options: MutableMapping[str, Any], ranks: int) -> Non
     if "schedule" in traits:
         check_pipeline(options, ranks)
     if "tensor" in traits:
-        options["mode"] = mode
-        check_mesh(options, ranks)
+        check_mesh(mode, options, ranks)
     if "experts" in traits:
-        check_experts(options, check_expert_ranks(options, ranks) if "expert mesh" in traits else ranks)
+        expert_ranks = check_expert_ranks(options, ranks) if "expert mesh" in traits else ranks
+        _check_divisible("experts", options["experts"], expert_ranks, f"{expert_ranks} ranks")
+        if options["top_k"] > options["experts"]:
+            raise UsageError(
+                f"--top-k {options['top_k']} is more than the {options['experts']} experts of a block; raise --experts."
+            )
+
+
+def _check_divisible(option: str, number: int, divisor: int, parts: str) -> None:
+    if number % divisor:
+        above = -(-number // divisor) * divisor
+        raise UsageError(f"--{option} {number} must be divisible by {parts}; try {above}.")
+
+
+def _divisors(number: int) -> list[str]:
+    return [str(size) for size in range(1, number + 1) if number % size == 0]
 
 
 def check_batch(batch_size: int, ranks: int) -> None:
-    """Check that every rank gets the same number of samples, so that the mean of the ranks' means is the mean.
-
-    Raises:
-        UsageError: the batch is not divisible by the number of ranks, or it is larger than the data.
-    """
+    """Check that every rank gets the same number of samples, so that the mean of the ranks' means is the mean."""
     if not 1 <= batch_size <= SAMPLES:
         raise UsageError(f"--batch-size {batch_size}: must be from 1 to {SAMPLES}, the number of samples.")
     if batch_size % ranks:
@@ -72,49 +83,31 @@ def check_batch(batch_size: int, ranks: int) -> None:
         raise UsageError(f"--batch-size {batch_size} must be divisible by {ranks} ranks; try {fitting}.")
 
 
-def check_experts(options: Mapping[str, Any], ranks: int) -> None:
-    """Check that the experts can be split over the ranks.
-
-    Raises:
-        UsageError: they cannot; the message suggests a number.
-    """
-    experts, top_k = options["experts"], options["top_k"]
-    _check_divisible("experts", experts, ranks, f"{ranks} ranks")
-    if top_k > experts:
-        raise UsageError(f"--top-k {top_k} is more than the {experts} experts of a block; raise --experts.")
-
-
 def check_expert_ranks(options: MutableMapping[str, Any], ranks: int) -> int:
     """Set the default of ``ep``, check that it fits the mesh, and return it.
 
     Args:
         options: ``tp`` and ``pp`` as :func:`check_mesh` has set them.
         ranks: ranks of the whole mesh.
-
-    Raises:
-        UsageError: it does not fit; the message lists the numbers that do.
     """
     shards = ranks // (options["tp"] * options["pp"])
     expert_ranks = shards if options.get("ep") is None else options["ep"]
     if shards % expert_ranks:
-        fitting = [str(size) for size in range(1, shards + 1) if shards % size == 0]
         mesh = f"{ranks} ranks with --tp {options['tp']} and --pp {options['pp']}"
-        raise UsageError(f"--ep {expert_ranks}: {mesh} split the batch into {shards}; try --ep {' or '.join(fitting)}.")
+        raise UsageError(
+            f"--ep {expert_ranks}: {mesh} split the batch into {shards}; try --ep {' or '.join(_divisors(shards))}."
+        )
     options["ep"] = expert_ranks
     return int(expert_ranks)
 
 
-def check_mesh(options: MutableMapping[str, Any], ranks: int) -> None:
+def check_mesh(mode: str, options: MutableMapping[str, Any], ranks: int) -> None:
     """Set ``tp`` and ``pp`` to the mesh's size, and the default of ``micro_batches``; check that model and batch fit.
 
     Args:
-        options: ``mode``, ``model`` and ``batch_size`` must not be None.
+        options: ``model`` and ``batch_size`` must not be None.
         ranks: ranks of the whole mesh.
-
-    Raises:
-        UsageError: something does not divide; the message suggests values that work.
     """
-    mode = options["mode"]
     traits = MODES[mode].traits
     tensor = options["tp"] if "mesh" in traits else ranks
     stages = options["pp"] if "stages" in traits else 1
@@ -122,7 +115,11 @@ def check_mesh(options: MutableMapping[str, Any], ranks: int) -> None:
     if ranks % row:
         size = f"--tp {tensor}" + f" and --pp {stages}" * ("stages" in traits)
         raise UsageError(f"--mode {mode} with {size} needs a multiple of {row} ranks, not {ranks}.")
-    _check_tensor_ranks(mode, options["model"], tensor)
+    model = MODELS[options["model"]]
+    units = gcd(model.tp_units, model.context) if "sequence" in traits else model.tp_units
+    if units % tensor:
+        fitting = f"{'--tp' if 'mesh' in traits else '--gpus'} {' or '.join(_divisors(units))}"
+        raise UsageError(f"--model {options['model']} cannot be split over {tensor} ranks; try {fitting}.")
     options["tp"], options["pp"] = tensor, stages
     parts = 1
     if "stages" in traits:
@@ -135,31 +132,12 @@ def check_mesh(options: MutableMapping[str, Any], ranks: int) -> None:
     _check_divisible("batch-size", options["batch_size"], replicas * parts, f"{replicas * parts} ({splits})")
 
 
-def _check_tensor_ranks(mode: str, model: str, tensor: int) -> None:
-    traits = MODES[mode].traits
-    units = MODELS[model].tp_units
-    units = gcd(units, MODELS[model].context) if "sequence" in traits else units
-    if units % tensor:
-        fitting = [str(size) for size in range(1, tensor + 1) if units % size == 0]
-        option = "--tp" if "mesh" in traits else "--gpus"
-        raise UsageError(f"--model {model} cannot be split over {tensor} ranks; try {option} {' or '.join(fitting)}.")
-
-
-def _check_divisible(option: str, number: int, divisor: int, parts: str) -> None:
-    if number % divisor:
-        above = -(-number // divisor) * divisor
-        raise UsageError(f"--{option} {number} must be divisible by {parts}; try {above}.")
-
-
 def check_pipeline(options: MutableMapping[str, Any], ranks: int) -> None:
     """Set the defaults of ``virtual_stages`` and ``micro_batches``, and check that they fit.
 
     Args:
         options: ``batch_size`` must not be None.
         ranks: ranks of the pipeline.
-
-    Raises:
-        UsageError: they do not; the message suggests values that work.
     """
     schedule, stages = options["schedule"], options["virtual_stages"]
     if stages is None:
@@ -172,50 +150,53 @@ def check_pipeline(options: MutableMapping[str, Any], ranks: int) -> None:
         )
     if schedule == "interleaved" and stages == 1:
         raise UsageError("--schedule interleaved with --virtual-stages 1 is 1f1b; use 2 or more.")
-    parts = options["micro_batches"]
-    parts = MICRO_BATCHES * ranks if parts is None else parts
-    _check_pipeline_micro_batches(schedule, parts, ranks, options["batch_size"])
-    options.update({"virtual_stages": stages, "micro_batches": parts})
-
-
-def _check_pipeline_micro_batches(schedule: str, parts: int, ranks: int, batch: int) -> None:
+    parts = MICRO_BATCHES * ranks if options["micro_batches"] is None else options["micro_batches"]
     if parts < 1:
         raise UsageError(f"--micro-batches {parts}: must be at least 1.")
-    _check_divisible("batch-size", batch, parts, f"{parts} micro-batches")
+    _check_divisible("batch-size", options["batch_size"], parts, f"{parts} micro-batches")
     if schedule == "1f1b" and parts < ranks:
         raise UsageError(f"--micro-batches {parts}: --schedule 1f1b needs at least one for each of {ranks} ranks.")
-    rounds = max(1, parts // ranks)
-    if schedule in _MULTI_STAGE_SCHEDULES and parts % rounds:
+    if schedule in _MULTI_STAGE_SCHEDULES and parts % max(1, parts // ranks):
         raise UsageError(
             f"--micro-batches {parts}: --schedule {schedule} runs rounds of one micro-batch for each of {ranks} ranks; "
             f"try {parts // ranks * ranks} or {-(-parts // ranks) * ranks}."
         )
+    options.update({"virtual_stages": stages, "micro_batches": parts})
 
 
 def check_replicas(mode: str, options: MutableMapping[str, Any], ranks: int) -> None:
     """Check micro-batches and nodes of a data-parallel mode, and set the default of the former; other modes pass.
 
+    All micro-batches of all ranks have the same size, so that the mean of their means is the mean.
+
     Args:
         options: ``batch_size`` must not be None.
-
-    Raises:
-        UsageError: they do not fit the ranks; the message suggests values that work.
     """
     traits = MODES[mode].traits
     if "micro-batches" in traits and "ddp" in traits:
         if options["micro_batches"] is None:
             options["micro_batches"] = MICRO_BATCHES
-        check_micro_batches(options["batch_size"], ranks, options["micro_batches"])
+        batch, micro_batches = options["batch_size"], options["micro_batches"]
+        if micro_batches < 1:
+            raise UsageError(f"--micro-batches {micro_batches}: must be at least 1.")
+        parts = ranks * micro_batches
+        if batch % parts:
+            raise UsageError(
+                f"--batch-size {batch} must be divisible by {parts} (--micro-batches {micro_batches} on each of "
+                f"{ranks} ranks); try {max(batch // parts, 1) * parts}."
+            )
     if "nodes" in traits and options.get("ranks_per_node") is not None:
         check_nodes(ranks, options["ranks_per_node"])
 
 
-def check_compression(options: Mapping[str, Any]) -> None:
-    """Check that the options of a compression come with it, and that it can compress these gradients.
+def check_nodes(ranks: int, per_node: int) -> None:
+    """Check that all nodes have the same number of ranks."""
+    if per_node < 1 or ranks % per_node:
+        raise UsageError(f"--ranks-per-node {per_node}: {ranks} ranks can form nodes of {', '.join(_divisors(ranks))}.")
 
-    Raises:
-        UsageError: they do not; the message says which.
-    """
+
+def check_compression(options: Mapping[str, Any]) -> None:
+    """Check that the options of a compression come with it, and that it can compress these gradients."""
     chosen = options.get("compress") or "none"
     for name, (compression, _) in COMPRESSION_DEFAULTS.items():
         if options.get(name) is not None and chosen != compression:
@@ -228,11 +209,7 @@ def check_compression(options: Mapping[str, Any]) -> None:
 
 
 def check_recomputation(options: Mapping[str, Any], model: str) -> None:
-    """Check that a model has the blocks whose activations are to be recomputed.
-
-    Raises:
-        UsageError: it has not; the message says which models have, or how many blocks it has.
-    """
+    """Check that a model has the blocks whose activations are to be recomputed."""
     every, blocks = options.get("checkpoint_activations_every"), MODELS[model].blocks
     if not blocks and (options.get("checkpoint_activations") or every is not None):
         name = "checkpoint-activations" if every is None else "checkpoint-activations-every"
@@ -244,11 +221,7 @@ def check_recomputation(options: Mapping[str, Any], model: str) -> None:
 
 
 def check_sharding(options: Mapping[str, Any]) -> None:
-    """Check that the number types of sharded parameters do not contradict each other.
-
-    Raises:
-        UsageError: they do; the message says which to leave out.
-    """
+    """Check that the number types of sharded parameters do not contradict each other."""
     mixed = options.get("mixed_precision")
     if options.get("reduce_dtype") is not None and mixed is None:
         raise UsageError("--reduce-dtype has no effect without --mixed-precision: add --mixed-precision bf16 or fp16.")
@@ -260,30 +233,3 @@ def check_sharding(options: Mapping[str, Any]) -> None:
     half = {"bfloat16", "float16"} & {options.get("dtype")}
     if mixed is not None and half:
         raise UsageError(f"--mixed-precision keeps the shards in full precision: leave --dtype {half.pop()} out.")
-
-
-def check_micro_batches(batch_size: int, ranks: int, micro_batches: int) -> None:
-    """Check that all micro-batches of all ranks have the same size, so that the mean of their means is the mean.
-
-    Raises:
-        UsageError: the batch is not divisible.
-    """
-    if micro_batches < 1:
-        raise UsageError(f"--micro-batches {micro_batches}: must be at least 1.")
-    parts = ranks * micro_batches
-    if batch_size % parts:
-        raise UsageError(
-            f"--batch-size {batch_size} must be divisible by {parts} (--micro-batches {micro_batches} on each of "
-            f"{ranks} ranks); try {max(batch_size // parts, 1) * parts}."
-        )
-
-
-def check_nodes(ranks: int, per_node: int) -> None:
-    """Check that all nodes have the same number of ranks.
-
-    Raises:
-        UsageError: they do not; the message lists the sizes that work.
-    """
-    if per_node < 1 or ranks % per_node:
-        fitting = [str(size) for size in range(1, ranks + 1) if ranks % size == 0]
-        raise UsageError(f"--ranks-per-node {per_node}: {ranks} ranks can form nodes of {', '.join(fitting)}.")
