@@ -44,19 +44,6 @@ def moved(*arguments: str, large: float = 1.0) -> Any:
     return torch.cat([p.detach().flatten() for p in net.parameters()]) - before
 
 
-def test_a_checkpoint_is_read_to_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the model is: step counts of an optimizer that are read to a GPU stay there and block each step."""
-    from dptrace.record.checkpoints import Checkpoints
-    from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-
-    devices: list[Any] = []
-    monkeypatch.setattr(Checkpoints, "load_newest", lambda _, before, device: devices.append(device))
-    (tmp_path / "step-00000005").write_text("")
-    OptimizerWrapper(model().to("meta"), options("--resume", "--checkpoints", str(tmp_path)))
-
-    assert [torch.device("cpu")] == devices
-
-
 def test_what_cannot_begin_as_asked_says_what_can(tmp_path: Path) -> None:
     """Existing checkpoints without --resume, --resume without checkpoints, and a folder that cannot be written to."""
     from dptrace.record.checkpoints import checkpoints_of
@@ -69,10 +56,10 @@ def test_what_cannot_begin_as_asked_says_what_can(tmp_path: Path) -> None:
         (["--checkpoint-every", "2"], tmp_path / "file" / "x", "no checkpoint can be written there"),
     ):
         with pytest.raises(UsageError, match=says):
-            checkpoints_of(options(*arguments, "--checkpoints", str(folder)), torch.device("cpu"))
+            checkpoints_of(options(*arguments, "--checkpoints", str(folder)))
     fresh = options("--checkpoint-every", "2", "--checkpoints", str(tmp_path / "new"))
-    assert checkpoints_of(fresh, torch.device("cpu")) is not None
-    assert checkpoints_of(options(), torch.device("cpu")) is None
+    assert checkpoints_of(fresh) is not None
+    assert checkpoints_of(options()) is None
 
 
 def test_clipped_gradients_have_the_norm_that_was_asked_for() -> None:
