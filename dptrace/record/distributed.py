@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import platform
-import signal
 import sys
 import time
 import traceback
@@ -26,7 +25,7 @@ from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record import messages
 from dptrace.record.accelerator import ACCELERATORS, accelerator_of, available_accelerator, backend_of
 from dptrace.record.failures import answer_launcher
-from dptrace.record.processes import AGENT_PID_ENV, end_with_parent
+from dptrace.record.processes import AGENT_PID_ENV, tie_to_parent
 from dptrace.version import __version__
 
 if TYPE_CHECKING:
@@ -57,14 +56,18 @@ def process_group(cpu_tensors: bool = False) -> Iterator[World]:
     Args:
         cpu_tensors: whether ranks on GPUs also exchange tensors in the CPU's memory, through gloo.
     """
-    if messages.LauncherSettings.from_environment() is not None:
+    settings = messages.LauncherSettings.from_environment()
+    if settings is not None:
         # Only under the launcher: a process started by hand may outlive its shell.
-        end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
+        folder = Path(settings.folder)
+        tie_to_parent(os.environ.get(AGENT_PID_ENV), lambda: messages.rank() in messages.writers(folder))
         answer_launcher()
     try:
         world = _init_process_group(cpu_tensors)
         _check_same_command(world)
         yield world
+    except SystemExit as stop:  # as SIGTERM causes; what was recorded is written
+        exit_now(exit_code(stop))
     except Exception as error:
         messages.report_failure(error)
         if isinstance(error, DptraceError):
@@ -101,6 +104,11 @@ def _check_same_command(world: World) -> None:
             f"The machines have different commands: {only_here} on rank {world.rank}, {only_there} on rank 0. Start "
             "the same command on all of them."
         )
+
+
+def exit_code(stop: SystemExit) -> int:
+    """Return the exit code of a process that ends by this exception."""
+    return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
 
 
 def exit_now(code: int) -> NoReturn:

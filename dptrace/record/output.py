@@ -7,7 +7,6 @@ import gzip
 import json
 import os
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -23,7 +22,6 @@ from dptrace.core.files import replacing
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record import messages
 from dptrace.record.distributed import RankStore
-from dptrace.record.processes import end_with_parent
 from dptrace.record.run_folder import RunFolder, add_overhead, launch_metadata, trace_name, write_manifest
 from dptrace.record.windows import Request, WindowRequests
 
@@ -50,8 +48,6 @@ def open_output(out: str | os.PathLike[str] | None, force: bool) -> RecordingOut
         return StandaloneOutput(Path(out) if out is not None else Path("runs", stem), force, rank_store)
     if out is not None and rank_store.rank == 0:
         print(f"dptrace record keeps this recording in {settings.display_path}, not in {out}.", file=sys.stderr)
-    if not settings.script:  # a script's ranks are tied already, so that they can write
-        end_with_parent(signal.SIGKILL)
     return LauncherOutput(settings, rank_store)
 
 

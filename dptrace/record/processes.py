@@ -10,9 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 # Processes that end with their parent, however it ends, and the descendants of a process.
 
@@ -55,10 +56,21 @@ def is_running(process: int) -> bool:
 def tie_to_parent(parent: str | None, busy: Callable[[], bool]) -> None:
     """Let this process end when its parent dies: by SIGTERM first, so that it can write, and by SIGKILL in the end.
 
+    SIGTERM counts as an exit, unless the program handles it. torchrun sends it to the peers of a dead rank, and the
+    system to ranks whose torchrun has died; each writes the steps that it has recorded.
+
     Args:
         parent: as in :func:`end_with_parent`.
         busy: whether this process writes what must not be lost.
     """
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    with suppress(ValueError):  # only the main thread can set it
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, leave)
     end_with_parent(signal.SIGTERM, parent)
     before = os.getppid()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -185,13 +184,13 @@ def test_ranks_that_share_a_gpu_are_reported(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("launched", "tied"), [(True, [signal.SIGKILL]), (False, [])])
+@pytest.mark.parametrize(("launched", "tied"), [(True, [None]), (False, [])])
 def test_only_what_the_launcher_started_ends_with_its_parent(
-    launched: bool, tied: list[int], monkeypatch: pytest.MonkeyPatch
+    launched: bool, tied: list[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tied to its parent before it joins a group; a process started by hand may outlive its shell."""
-    ties: list[int] = []
-    monkeypatch.setattr("dptrace.record.distributed.end_with_parent", lambda number, *_: ties.append(number))
+    ties: list[str | None] = []
+    monkeypatch.setattr("dptrace.record.distributed.tie_to_parent", lambda parent, busy: ties.append(parent))
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
     for name, value in LauncherSettings("f", "s").environment().items() if launched else ():
         monkeypatch.setenv(name, value)

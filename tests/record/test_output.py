@@ -49,7 +49,6 @@ def test_under_the_launcher_its_folder_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A message says that the script's own folder is not used, and rank 0 reports its progress."""
-    monkeypatch.setattr("dptrace.record.output.end_with_parent", lambda signal: None)
     for name, value in LauncherSettings(str(tmp_path / "stage"), "runs/x").environment().items():
         monkeypatch.setenv(name, value)
 

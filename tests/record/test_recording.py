@@ -186,7 +186,6 @@ def test_what_is_there_is_not_overwritten() -> None:
 
 def _launch(monkeypatch: pytest.MonkeyPatch, staging: Path, **settings: Any) -> None:
     """Make this process a rank of a launcher that keeps its files in *staging*."""
-    monkeypatch.setattr("dptrace.record.output.end_with_parent", lambda signal: None)
     monkeypatch.setattr("dptrace.record.windows._POLL_NS", 0)
     for name, value in LauncherSettings(str(staging), "x", script=True, **settings).environment().items():
         monkeypatch.setenv(name, value)

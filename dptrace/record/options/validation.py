@@ -69,8 +69,8 @@ def _check_divisible(option: str, number: int, divisor: int, parts: str) -> None
         raise UsageError(f"--{option} {number} must be divisible by {parts}; try {above}.")
 
 
-def _divisors(number: int) -> list[str]:
-    return [str(size) for size in range(1, number + 1) if number % size == 0]
+def _divisors(number: int, maximum: int) -> list[str]:
+    return [str(size) for size in range(1, maximum + 1) if number % size == 0]
 
 
 def check_batch(batch_size: int, ranks: int) -> None:
@@ -94,9 +94,8 @@ def check_expert_ranks(options: MutableMapping[str, Any], ranks: int) -> int:
     expert_ranks = shards if options.get("ep") is None else options["ep"]
     if shards % expert_ranks:
         mesh = f"{ranks} ranks with --tp {options['tp']} and --pp {options['pp']}"
-        raise UsageError(
-            f"--ep {expert_ranks}: {mesh} split the batch into {shards}; try --ep {' or '.join(_divisors(shards))}."
-        )
+        fitting = " or ".join(_divisors(shards, shards))
+        raise UsageError(f"--ep {expert_ranks}: {mesh} split the batch into {shards}; try --ep {fitting}.")
     options["ep"] = expert_ranks
     return int(expert_ranks)
 
@@ -118,7 +117,7 @@ def check_mesh(mode: str, options: MutableMapping[str, Any], ranks: int) -> None
     model = MODELS[options["model"]]
     units = gcd(model.tp_units, model.context) if "sequence" in traits else model.tp_units
     if units % tensor:
-        fitting = f"{'--tp' if 'mesh' in traits else '--gpus'} {' or '.join(_divisors(units))}"
+        fitting = f"{'--tp' if 'mesh' in traits else '--gpus'} {' or '.join(_divisors(units, tensor))}"
         raise UsageError(f"--model {options['model']} cannot be split over {tensor} ranks; try {fitting}.")
     options["tp"], options["pp"] = tensor, stages
     parts = 1
@@ -192,7 +191,9 @@ def check_replicas(mode: str, options: MutableMapping[str, Any], ranks: int) -> 
 def check_nodes(ranks: int, per_node: int) -> None:
     """Check that all nodes have the same number of ranks."""
     if per_node < 1 or ranks % per_node:
-        raise UsageError(f"--ranks-per-node {per_node}: {ranks} ranks can form nodes of {', '.join(_divisors(ranks))}.")
+        raise UsageError(
+            f"--ranks-per-node {per_node}: {ranks} ranks can form nodes of {', '.join(_divisors(ranks, ranks))}."
+        )
 
 
 def check_compression(options: Mapping[str, Any]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import torch
+import sys
+from typing import TYPE_CHECKING
 
-from dptrace.record.recording import latest
-from dptrace.record.script import optimizer_steps
+if TYPE_CHECKING:
+    import torch
 
 
 def step(loss: torch.Tensor | float | None = None) -> None:
@@ -17,6 +18,11 @@ def step(loss: torch.Tensor | float | None = None) -> None:
     Args:
         loss: the step's loss, for run.json. It stays on its device, so that no step waits for it.
     """
+    if "dptrace.record.recording" not in sys.modules:
+        return  # nothing records, perhaps without torch
+    from dptrace.record.recording import latest
+    from dptrace.record.script import optimizer_steps
+
     counter, recording = optimizer_steps.current_counter(), latest()
     if counter is not None:
         counter.end_step(loss)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 import sys
 import threading
 import time
@@ -19,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -33,7 +31,6 @@ from dptrace.errors import RecordingError
 from dptrace.record import messages, script_profiler
 from dptrace.record.failures import answer_launcher
 from dptrace.record.messages import LauncherSettings
-from dptrace.record.processes import tie_to_parent
 from dptrace.record.recording import Recording, latest, record
 from dptrace.record.script.profiler_steps import ScriptProfilerSteps
 
@@ -366,29 +363,6 @@ def watch_steps() -> Steps:
         steps.install()
     _write_before_exit(steps)
     return steps
-
-
-def write_when_terminated(steps: Steps, parent: str | None) -> None:
-    """Let this process write what it has recorded before it ends by SIGTERM, or because its parent has ended.
-
-    Args:
-        parent: id of the process that started it, if known.
-    """
-    _exit_when_terminated()
-    tie_to_parent(parent, lambda: steps.writing)
-
-
-def _exit_when_terminated() -> None:
-    """Take SIGTERM as an exit, so that a rank whose peer has died writes the steps that it has recorded.
-
-    torchrun sends it to the peers of a dead rank, and the system to ranks whose torchrun has died.
-    """
-
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(number, signal.SIG_IGN)
-        sys.exit(128 + number)
-
-    signal.signal(signal.SIGTERM, leave)
 
 
 def _write_before_exit(steps: Steps) -> None:

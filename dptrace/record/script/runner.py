@@ -14,12 +14,12 @@ from typing import NoReturn
 
 from dptrace.errors import RecordingError
 from dptrace.record import messages
-from dptrace.record.distributed import exit_now
-from dptrace.record.processes import AGENT_PID_ENV
+from dptrace.record.distributed import exit_code, exit_now
+from dptrace.record.processes import AGENT_PID_ENV, tie_to_parent
 from dptrace.record.recording import is_failure, latest
 from dptrace.record.script import spawn
 from dptrace.record.script.execute import execute, program_frames
-from dptrace.record.script.optimizer_steps import Steps, watch_steps, write_when_terminated
+from dptrace.record.script.optimizer_steps import Steps, watch_steps
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
 def run_program(program: str, is_module: bool) -> None:
     """Run a program in this rank, record it, and end the process; ``sys.argv`` holds it and its arguments."""
     steps = watch_steps()
-    write_when_terminated(steps, os.environ.get(AGENT_PID_ENV))
+    tie_to_parent(os.environ.get(AGENT_PID_ENV), lambda: steps.writing)
     try:
         code = _run(program, is_module, steps, spawn.install(program))
     except SystemExit as stop:
@@ -41,7 +41,7 @@ def run_program(program: str, is_module: bool) -> None:
         error = stop.__context__ if isinstance(stop.__context__, Exception) else stop
         if error is not stop:
             traceback.print_exception(error)
-        _fail(steps, error, stop.code if isinstance(stop.code, int) else 1)
+        _fail(steps, error, exit_code(stop))
     if code:
         exit_now(code)
     gc.collect()  # see process_group: DDP models that live until the interpreter exits
@@ -53,11 +53,11 @@ def _run(program: str, is_module: bool, steps: Steps, ranks: spawn.OwnRanks) -> 
         execute(program, is_module)
     except SystemExit as stop:
         if steps.forked:
-            exit_now(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
+            exit_now(exit_code(stop))
         if is_failure(stop):
             if isinstance(stop.code, str):
                 print(stop.code, file=sys.stderr)
-            _fail(steps, stop, stop.code if isinstance(stop.code, int) else 1)
+            _fail(steps, stop, exit_code(stop))
     except KeyboardInterrupt:
         steps.close(None)
         raise

@@ -29,7 +29,7 @@ import torch.multiprocessing
 from dptrace.errors import RecordingError
 from dptrace.record import messages
 from dptrace.record.distributed import exit_now
-from dptrace.record.processes import end_with_parent
+from dptrace.record.processes import tie_to_parent
 from dptrace.record.recording import is_failure, latest
 from dptrace.record.script.optimizer_steps import Steps, watch_steps
 
@@ -206,8 +206,9 @@ def _joins_own_group(start: _Start, args: Sequence[Any], keywords: Mapping[str, 
 
 def _begin_rank(start: _Start, index: int, ranks: int) -> Steps:
     messages.set_spawned(index, ranks)
-    end_with_parent(signal.SIGKILL, str(os.getppid()))
-    return watch_steps()
+    steps = watch_steps()
+    tie_to_parent(str(os.getppid()), lambda: steps.writing)
+    return steps
 
 
 def _end_rank(steps: Steps, start: _Start) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import platform
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.interruptions import STEPS, interrupt
+from tests.support.processes import processes_in
+from tests.support.recordings import environment
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.spawn
@@ -56,6 +64,48 @@ def test_a_killed_rank_loses_its_own_steps_only(tmp_path: Path) -> None:
     assert (1, {"t.failed": {0: FEW}}) == (left.code, left.runs)
     assert "Rank 1 died: killed by SIGKILL" in left.said
     assert ([], 0) == (left.hidden, left.orphans)
+
+
+SPAWNING = """
+import sys, time
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def train(rank, meet):
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        time.sleep(0.01)
+
+if __name__ == "__main__":
+    mp.spawn(train, args=("file://" + sys.argv[1],), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize("ranks", ["trainer", "spawned"])
+def test_other_ranks_than_a_scripts_write_when_they_are_terminated_too(ranks: str, tmp_path: Path) -> None:
+    """Those of a trainer of dptrace, and those that a script spawns: SIGTERM to one of them loses no step."""
+    (tmp_path / "train.py").write_text(SPAWNING)
+    program = ["--mode", "naive", "--model", "small", "--batch-size", "64", "--gpus", "2"]
+    if ranks == "spawned":
+        program = ["--gpus", "1", "train.py", str(tmp_path / "meet")]
+    command = [sys.executable, "-m", "dptrace", "record", "--warmup", "2", "--wait", "0", "--steps", "5000", "-o", "t"]
+    recorder = subprocess.Popen(
+        [*command, *program], cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    staging, until = tmp_path / ".t.recording", time.monotonic() + 120
+    while not (steps := staging / "rank1.steps").exists() or int(steps.read_text().split()[2] or 0) < FEW:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    os.kill(int((staging / "rank1.stacks").read_text().split()[2]), signal.SIGTERM)
+    _, said = recorder.communicate(timeout=120)
+
+    assert 1 == recorder.returncode, said
+    info = json.loads((tmp_path / "t.failed" / "run.json").read_text())
+    assert BOTH == {rank["rank"] for rank in info["ranks"] if rank["recorded_steps"] >= FEW}, said
+    assert [] == processes_in(tmp_path)
 
 
 def test_what_a_killed_recorder_has_left_is_kept_by_the_next(tmp_path: Path) -> None:

@@ -22,11 +22,17 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     from dptrace.record.script import optimizer_steps
 
     monkeypatch.setattr("dptrace.record.recording._latest", None)
-    monkeypatch.setattr("dptrace.record.output.end_with_parent", lambda signal: None)
     monkeypatch.setattr(optimizer_steps, "_running", None)
     monkeypatch.delitem(sys.modules, optimizer_steps._EXPLICIT, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def test_without_torch_it_does_nothing() -> None:
+    """A training that needs no torch keeps the line, too, where torch is not installed."""
+    code = "import sys; sys.modules['torch'] = None; from dptrace.record import step; step(1.0)"
+
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_without_a_recording_it_does_nothing(folder: Path) -> None:

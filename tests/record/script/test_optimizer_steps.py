@@ -24,7 +24,6 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name, value in assignment.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("dptrace.record.recording._latest", None)
-    monkeypatch.setattr("dptrace.record.output.end_with_parent", lambda signal: None)
     return tmp_path
 
 
