@@ -108,35 +108,7 @@ _TRAINER_EXAMPLES = (
 
 
 class RecordCommand(click.Command):
-    """A command that ends its options at ``-m``, and whose help has headings, a picture and examples."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the options; what follows the script's name or ``-m`` is the script's."""
-        return super().parse_args(ctx, self._end_options_at_module(args))
-
-    def _end_options_at_module(self, args: list[str]) -> list[str]:
-        takes_value = {
-            name: not (isinstance(parameter, click.Option) and (parameter.is_flag or parameter.count))
-            for parameter in self.params
-            for name in (*parameter.opts, *parameter.secondary_opts, *_old_names(parameter))
-        }
-        position = 0
-        while position < len(args) and args[position].startswith("-") and args[position] not in ("-", "--"):
-            word = args[position]
-            if word.startswith("-m"):
-                return [*args[:position], "--", *([word] if word == "-m" else ["-m", word[2:]]), *args[position + 1 :]]
-            position += 1
-            # -o NAME and --output NAME, but not -oNAME, --output=NAME or -q; in -qo NAME the last letter decides.
-            last = word if word.startswith("--") else f"-{word[-1]}"
-            position += takes_value.get(last, False) and (
-                word.startswith("--") or not self._has_value(word, takes_value)
-            )
-        return args
-
-    @staticmethod
-    def _has_value(word: str, takes_value: dict[str, bool]) -> bool:
-        """Return whether a group of short options contains the value of one of them, as in ``-oNAME``."""
-        return any(takes_value.get(f"-{letter}", False) for letter in word[1:-1])
+    """A command whose help has headings, a picture and examples."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line per way to name what is recorded."""
@@ -182,8 +154,18 @@ class RecordCommand(click.Command):
         _write_examples(formatter, _EXAMPLES)
 
 
-def _old_names(parameter: click.Parameter) -> list[str]:
-    return [parameter.old_name] if isinstance(parameter, RenamedOption) else []
+class ModuleOption(click.Option):
+    """``-m``, which ends the options: what follows it is the module's, as for python."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Register it, to take all words from ``-m`` on for arguments."""
+        super().add_to_parser(parser, ctx)
+
+        def end_options(value: str, state: Any) -> None:
+            state.largs += ["-m", value, *state.rargs]
+            state.rargs = []
+
+        parser._short_opt["-m"].process = end_options
 
 
 def _write_examples(formatter: click.HelpFormatter, examples: Sequence[str]) -> None:
@@ -348,6 +330,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(cls=RecordCommand, context_settings={"allow_interspersed_args": False})
 @click.option("--mode", metavar="MODE", shell_complete=complete_mode, help="One of dptrace's trainers.")
 @trainers_help_option
+@click.option("-m", cls=ModuleOption, hidden=True, expose_value=False)
 @click.option("--gpus", type=Whole(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU].")
 @_shared_options
 @window_options

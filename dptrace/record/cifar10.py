@@ -15,8 +15,8 @@ PIXELS = 3 * 32 * 32
 """Bytes of an image: red, green and blue, each row by row."""
 _TRAINING = tuple(f"data_batch_{number}" for number in range(1, 6))
 _VALIDATION = ("test_batch",)
-_LARGEST = 1 << 28
-"""Bytes of a file; CIFAR-10's have 31 million."""
+_MAX_BYTES = 1 << 28
+"""Of a file; CIFAR-10's have 31 million."""
 _PYTHON = "cifar-10-batches-py"
 _ADVICE = "Unpack cifar-10-binary.tar.gz and pass its folder, or leave --data out to train on synthetic images."
 
@@ -40,14 +40,10 @@ def read_images(folder: str | Path, validation: bool = False) -> Images:
     folder = Path(folder)
     if not folder.is_dir():
         raise UsageError(f"--data {folder}: not a folder. {_ADVICE}")
-    names = [f"{name}.bin" for name in (*_TRAINING, *_VALIDATION)]
     for place in (folder, folder / "cifar-10-batches-bin"):
-        missing = [name for name in names if not (place / name).is_file()]
-        if not missing:
+        if any(place.glob("data_batch_*.bin")):
             batches = [_binary(place / f"{name}.bin") for name in (_VALIDATION if validation else _TRAINING)]
             return Images(*(np.concatenate(parts) for parts in zip(*batches, strict=True)))
-        if len(missing) < len(names):
-            raise UsageError(f"--data: {place / missing[0]} is missing. {_ADVICE}")
     for place in (folder.absolute(), folder.absolute() / _PYTHON):
         if (place / _TRAINING[0]).is_file():
             return _python(place, validation)
@@ -56,14 +52,15 @@ def read_images(folder: str | Path, validation: bool = False) -> Images:
 
 def _binary(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read a binary file: for each image a byte with its class, then its pixels."""
+    if not path.is_file():
+        raise UsageError(f"--data: {path} is missing. {_ADVICE}")
     try:
-        if path.stat().st_size > _LARGEST:
-            raise DptraceError(f"--data: {path} is too large for a file of CIFAR-10. {_ADVICE}")
-        content = np.fromfile(path, np.uint8)
+        content = np.fromfile(path, np.uint8, _MAX_BYTES + 1)
     except OSError as error:
         raise DptraceError(f"--data: {path} cannot be read: {error.strerror}.") from None
     record = 1 + PIXELS
-    if not len(content) or len(content) % record or content[::record].max() >= CLASSES:
+    whole = 0 < len(content) <= _MAX_BYTES and len(content) % record == 0
+    if not whole or content[::record].max() >= CLASSES:
         raise DptraceError(
             f"--data: {path} is not a binary file of CIFAR-10 ({record:,} bytes for each image). {_ADVICE}"
         )

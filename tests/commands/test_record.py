@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from dptrace.commands.record import (
     SCRIPT_OPTIONS,
-    RecordCommand,
+    ModuleOption,
     RunReporter,
     _record,
     command,
@@ -407,14 +407,15 @@ def test_every_option_is_in_one_of_the_two_helps_once() -> None:
     declared = [
         parameter.opts[-1].removeprefix("--") if not parameter.opts[0].startswith("--") else parameter.opts[0][2:]
         for parameter in command.get_params(click.Context(command))
-        if isinstance(parameter, click.Option)
+        if isinstance(parameter, click.Option) and not parameter.hidden
     ]
 
     assert sorted(declared) == sorted(shown)
     assert all(f"\n  {mode} " in _help("--help-trainers") for mode in MODES)
 
 
-@click.command(cls=RecordCommand, context_settings={"allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-m", cls=ModuleOption, expose_value=False)
 @click.option("-o", "--out")
 @click.option("-q", "--quiet", is_flag=True)
 @click.argument("script", nargs=-1, type=click.UNPROCESSED)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +22,12 @@ from dptrace.record.script.optimizer_steps import EvaluationMarks, mark_closure
 
 
 class CallbackRecording:
-    """Records the first steps of a training between :meth:`begin` and :meth:`close`."""
+    """Records the first steps of a training between :meth:`begin` and :meth:`close`; arguments as of ``record``."""
 
-    def __init__(
-        self,
-        out: str | os.PathLike[str] | None,
-        steps: int,
-        warmup: int,
-        wait: int | None,
-        force: bool,
-        memory: bool = False,
-    ) -> None:
+    def __init__(self, out: str | os.PathLike[str] | None, force: bool, **settings: Any) -> None:
         if out is not None and messages.LauncherSettings.from_environment() is None:
             RunFolder(Path(out)).check(force)  # before a training that would take hours
-        self._settings: dict[str, Any] = {"steps": steps, "warmup": warmup, "wait": wait, "force": force}
-        self._settings["memory"] = memory
-        self._out = out
+        self._record = partial(record, out, force=force, **settings)
         self._recording: Recording | None = None
         self._evaluation = EvaluationMarks()
         self._remove_hook: Callable[[], None] | None = None
@@ -49,7 +40,7 @@ class CallbackRecording:
         """
         self.close(None)
         with _contain_errors():
-            recording = record(self._out, **self._settings)
+            recording = self._record()
             recording.set_parameters(parameters)
             recording.__enter__()
             self._recording = recording

@@ -25,13 +25,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     log; the training continues.
 
     Args:
-        out: folder of the run; by default ``runs/`` and the script's name.
-        steps: steps to record.
-        warmup: steps to skip before the recorded ones; at least 2.
-        wait: steps before the warm-up, in which the profiler's overhead is measured; by default none: it is measured
-            after the recorded steps.
-        force: replace an existing run.
-        memory: also record each allocation and free.
+        out, steps, warmup, wait, force, memory: as of :func:`dptrace.record.record`.
 
     Raises:
         UsageError: the folder holds other files or a run.
@@ -47,7 +41,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         force: bool = False,
         memory: bool = False,
     ) -> None:
-        self._recording = CallbackRecording(out, steps, warmup, wait, force, memory)
+        self._recording = CallbackRecording(out, force, steps=steps, warmup=warmup, wait=wait, memory=memory)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Begin to record."""

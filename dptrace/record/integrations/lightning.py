@@ -76,18 +76,12 @@ def LightningCallback(
     counts as other work of the step after it. An error of the recording is one line in the log; the training continues.
 
     Args:
-        out: folder of the run; by default ``runs/`` and the script's name.
-        steps: steps to record.
-        warmup: steps to skip before the recorded ones; at least 2.
-        wait: steps before the warm-up, in which the profiler's overhead is measured; by default none: it is measured
-            after the recorded steps.
-        force: replace an existing run.
-        memory: also record each allocation and free.
+        out, steps, warmup, wait, force, memory: as of :func:`dptrace.record.record`.
 
     Raises:
         DptraceError: Lightning is not installed.
         UsageError: the folder holds other files or a run.
     """
     callback = type("LightningCallback", (_Hooks, *_bases()), {"__module__": __name__})()
-    callback._recording = CallbackRecording(out, steps, warmup, wait, force, memory)
+    callback._recording = CallbackRecording(out, force, steps=steps, warmup=warmup, wait=wait, memory=memory)
     return callback

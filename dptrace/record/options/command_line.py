@@ -72,13 +72,11 @@ def parse_program(words: Sequence[str]) -> Program:
         return _from_launcher([sys.executable, "-m", "torch.distributed.run", *rest], 3, "-m")
     if name in _LAUNCHERS and not Path(name).is_file():
         return _from_launcher(words, 1, _LAUNCHERS[name])
-    if _PYTHON.fullmatch(name):
-        program = _parse_python(first, rest)
+    if _PYTHON.fullmatch(name) or first.startswith("-m"):
+        program = _parse_python("-m", words) if first.startswith("-m") else _parse_python(first, rest)
         if program.is_module and program.target in _LAUNCHER_MODULES:  # the ranks get none of Python's options
             return _from_launcher([sys.executable, "-m", program.target, *program.arguments], 3, "-m")
         return program
-    if first.startswith("-m"):
-        return _parse_python("-m", words)
     if name in _OUTER and not Path(first).is_file():
         raise UsageError(f"Put {name} before dptrace, not after it: {name} … dptrace record train.py …")
     return Program(first, arguments=tuple(rest))

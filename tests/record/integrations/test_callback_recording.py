@@ -25,7 +25,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def _recording(out: str, steps: int = 1, force: bool = False) -> Any:
     from dptrace.record.integrations.callback_recording import CallbackRecording
 
-    return CallbackRecording(out, steps, warmup=2, wait=0, force=force)
+    return CallbackRecording(out, force, steps=steps, warmup=2, wait=0)
 
 
 def _train(recording: Any, steps: int) -> None:
