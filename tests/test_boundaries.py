@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "export": FIGURES | {"run", "core", "errors", "version"},
     "hta": {"run", "readers", "core", "errors"},
     "record": {"core", "errors", "version"},
-    "trainers": {"record", "errors"},
+    "trainers": {"record", "core", "errors"},
     "doctor": {"record", "load", "run", "timeline", "core", "errors", "version"},
     "bench": {"trainers", "record", "load", "run", "analysis/per_gpu", "model", "core", "errors"},
     "viewers": FIGURES
@@ -81,6 +81,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "export",
         "hta",
         "record",
+        "trainers",
         "bench",
         "simulate",
         "viewers",

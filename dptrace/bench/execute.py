@@ -19,7 +19,6 @@ from typing import Any, BinaryIO, TextIO
 
 from dptrace.bench.store import BenchConfig, Store
 from dptrace.errors import DptraceError, RecordingError
-from dptrace.record.epoch_results import QUALITY
 from dptrace.record.launch.launcher import launch
 from dptrace.record.launch.torchrun import Launch, stop_agent, thread_environment
 from dptrace.record.messages import EPOCH, RESULTS
@@ -27,6 +26,7 @@ from dptrace.record.options.modes import trainer
 from dptrace.record.options.validation import STATEFUL_COMPRESSIONS
 from dptrace.record.processes import catch_signals
 from dptrace.record.run_folder import checkpoint_steps
+from dptrace.trainers.parts.epoch_results import QUALITY
 
 __all__ = ["BenchRunError", "EpochLines", "Job", "Settings", "jobs", "parse_results", "results", "run_all", "run_timed"]
 
@@ -41,7 +41,7 @@ class EpochLines:
     """The lines of epochs in a file that another process writes.
 
     Args:
-        tell: called with the figures of each epoch, as :func:`dptrace.record.epoch_results.epoch_line` returns them.
+        tell: called with the figures of each epoch, as :func:`epoch_line` of the trainers returns them.
     """
 
     def __init__(self, file: TextIO | BinaryIO, tell: Callable[[dict[str, Any]], None]) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 
 from dptrace.bench.store import BenchConfig
 from dptrace.errors import UsageError
-from dptrace.record.epoch_results import LAST_STEPS, QUALITY
 from dptrace.record.options.catalog import OPTIONS, check_model
 from dptrace.record.options.modes import MODELS, modes_with
 from dptrace.record.options.validation import check_batch, check_replicas
 from dptrace.run.cross_rank import gradient_transfers, ready_before_last
+from dptrace.trainers.parts.epoch_results import LAST_STEPS, QUALITY
 
 if TYPE_CHECKING:
     from dptrace.run.cross_rank import CrossRankAnalysis

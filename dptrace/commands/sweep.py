@@ -132,8 +132,8 @@ def _cells(options: dict[str, Any]) -> tuple[list[BenchConfig], dict[str, tuple[
 
 def _training_samples(options: dict[str, Any]) -> int:
     """Return how many samples the runs train on; read CIFAR-10's files before any run does."""
-    from dptrace.record.cifar10 import read_images
     from dptrace.record.options.validation import SAMPLES
+    from dptrace.trainers.parts.cifar10 import read_images
 
     if options["data"] is None:
         return min(options["samples"] or SAMPLES, SAMPLES)
@@ -193,7 +193,7 @@ def _inference(text: str) -> str | None:
 def _tell_epoch(store: Store, config: BenchConfig, epoch: dict[str, Any]) -> None:
     """Print an epoch that has just ended, with the communication fraction of the steps that were recorded before."""
     from dptrace.bench.execute import Job
-    from dptrace.record.epoch_results import epoch_text
+    from dptrace.trainers.parts.epoch_results import epoch_text
 
     recorded = store.result_if_readable(Job(config, -1).name) or {}
     line = epoch | {"communication_fraction": recorded.get("communication_fraction")}

@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy
 from dptrace.record import Options
 from dptrace.record.accelerator import accelerator_of
 from dptrace.record.distributed import World, at_least_float32
-from dptrace.record.epoch_results import QUALITY, epochs_before
-from dptrace.record.epoch_timer import EpochTimer
 from dptrace.record.options.modes import REPLICATED
+from dptrace.trainers.parts.epoch_results import QUALITY, epochs_before
+from dptrace.trainers.parts.epoch_timer import EpochTimer
 from dptrace.trainers.parts.order import Order
 
 __all__ = ["inference_latency", "loss_and_accuracy", "time_inference", "timer_of"]

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, scaled_dot_product_attention
 
 from dptrace.record import Options
-from dptrace.record.cifar10 import CLASSES, read_images
 from dptrace.record.options.modes import DECODERS
 from dptrace.record.options.modes import WIDTHS as WIDTHS
 from dptrace.record.options.validation import SAMPLES
+from dptrace.trainers.parts.cifar10 import CLASSES, read_images
 from dptrace.trainers.parts.order import Rows
 
 __all__ = ["Data", "model_and_data", "token_options"]

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from dptrace.errors import DptraceError
 from dptrace.record import Options, phase
 from dptrace.record.accelerator import accelerator_of
-from dptrace.record.checkpoints import Checkpoints, checkpoints_of
 from dptrace.record.distributed import at_least_float32
+from dptrace.trainers.parts.checkpoints import Checkpoints, checkpoints_of
 
 __all__ = ["OptimizerWrapper", "TrainingState", "build_optimizer"]
 

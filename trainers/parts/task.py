@@ -19,11 +19,11 @@ from torch.utils.checkpoint import checkpoint
 from dptrace.errors import UsageError
 from dptrace.record import Options
 from dptrace.record.distributed import World, assert_in_sync, at_least_float32, process_group, save_parameters
-from dptrace.record.epoch_timer import EpochTimer
 from dptrace.record.marks import phase
 from dptrace.record.options.catalog import SYNTHETIC_IMAGES, parse_options
 from dptrace.record.options.validation import check_ranks
 from dptrace.record.recording import Recording, record
+from dptrace.trainers.parts.epoch_timer import EpochTimer
 from dptrace.trainers.parts.evaluation import time_inference, timer_of
 from dptrace.trainers.parts.models import Data, model_and_data, token_options
 from dptrace.trainers.parts.order import Order

@@ -46,7 +46,7 @@ def moved(*arguments: str, large: float = 1.0) -> Any:
 
 def test_what_cannot_begin_as_asked_says_what_can(tmp_path: Path) -> None:
     """Existing checkpoints without --resume, --resume without checkpoints, and a folder that cannot be written to."""
-    from dptrace.record.checkpoints import checkpoints_of
+    from dptrace.trainers.parts.checkpoints import checkpoints_of
 
     (tmp_path / "step-00000005").write_text("")
     (tmp_path / "file").write_text("")

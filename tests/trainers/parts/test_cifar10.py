@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dptrace.errors import DptraceError, UsageError
-from dptrace.record.cifar10 import read_images
+from dptrace.trainers.parts.cifar10 import read_images
 from tests.support.cifar10_files import write_binary
 
 

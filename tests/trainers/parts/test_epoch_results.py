@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dptrace.errors import DptraceError
-from dptrace.record.epoch_results import epoch_line, epoch_result, epoch_text, epochs_before, results
+from dptrace.trainers.parts.epoch_results import epoch_line, epoch_result, epoch_text, epochs_before, results
 
 SECOND = 1_000_000_000
 

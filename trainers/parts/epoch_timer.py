@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from dptrace.record.distributed import RankStore, device_name, versions
-from dptrace.record.epoch_results import epoch_line, epoch_result, results
 from dptrace.record.messages import EPOCH, RESULTS
 from dptrace.record.profiler import Stopwatch, device_of
 from dptrace.record.rank_metadata import losses_as_floats, plain_value
+from dptrace.trainers.parts.epoch_results import epoch_line, epoch_result, results
 
 
 class EpochTimer:

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 def test_notes_of_a_trainer_may_be_tensors() -> None:
     """Such as an expert's load; and what a trainer counts itself holds, as of a model that no rank has whole."""
-    from dptrace.record.epoch_timer import EpochTimer
+    from dptrace.trainers.parts.epoch_timer import EpochTimer
 
     timing = EpochTimer(1, 1, 0, torch.nn.Linear(2, 1), {"expert_load": torch.tensor([1, 2])})
     timing.parameters = 99
@@ -50,7 +50,7 @@ def timed(timer: Any, seconds: list[int]) -> None:
 
 def test_each_epoch_prints_a_line_when_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
     """After the warm-up; with what is evaluated then, and the results of all at the end."""
-    from dptrace.record.epoch_timer import EpochTimer
+    from dptrace.trainers.parts.epoch_timer import EpochTimer
 
     timer = EpochTimer(2, 2, 1, None, {"batch_size": 10})
     timer.at_epoch_end = lambda: {"accuracy": 0.5, "validation_loss": 2.0}
@@ -76,7 +76,7 @@ def test_each_epoch_prints_a_line_when_it_ends(capsys: pytest.CaptureFixture[str
 
 def test_a_training_that_continues_counts_its_first_steps_as_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     """The epochs before it are among the results, though another process has timed them."""
-    from dptrace.record.epoch_timer import EpochTimer
+    from dptrace.trainers.parts.epoch_timer import EpochTimer
 
     before = {"seconds": 8.0, "step_s": [2.0] * 4, "losses": [9.0] * 4, "local_losses": [9.0] * 4}
     timed(EpochTimer(2, 4, 2, None, {"batch_size": 10}, [before]), [50, 50, 3, 5])

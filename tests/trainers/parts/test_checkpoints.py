@@ -24,7 +24,7 @@ from tests.support.threads import in_threads
 torch = pytest.importorskip("torch")
 
 if TYPE_CHECKING:
-    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.trainers.parts.checkpoints import Checkpoints
 
 
 class _Ranks:
@@ -58,7 +58,7 @@ class _Ranks:
         return found
 
     def checkpoints(self, folder: Path, settings: dict[str, Any], each_rank: bool = True) -> list[Checkpoints]:
-        from dptrace.record.checkpoints import Checkpoints
+        from dptrace.trainers.parts.checkpoints import Checkpoints
 
         everyone: list[Any] = [copy.copy(self) for _ in range(self.size)]
         for number, ranks in enumerate(everyone):
@@ -143,7 +143,7 @@ def test_a_folder_that_cannot_be_written_or_is_not_shared_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names the folder; where rank 0 finds only its own file, no checkpoint appears."""
-    from dptrace.record import checkpoints as record_checkpoints
+    from dptrace.trainers.parts import checkpoints as record_checkpoints
 
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DptraceError, match=rf"{tmp_path}/file/.*cannot be written"):
