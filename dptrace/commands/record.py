@@ -43,7 +43,6 @@ from dptrace.record.run_folder import (
 
 if TYPE_CHECKING:
     from dptrace.record.launch.torchrun import Launch
-    from dptrace.record.processes import Interrupted
 
 
 # The help of ``dptrace record``: what concerns a user's own script first, the trainers' options on request.
@@ -246,27 +245,6 @@ class RunReporter:
 
         if sentence := profiler_sentence(info):
             self.message(sentence)
-
-
-def interruption_text(stopped: Interrupted, checkpoints: str) -> str:
-    """Return what an interrupted launch keeps.
-
-    Args:
-        checkpoints: a sentence about the training's checkpoints; empty without any.
-    """
-    lines = ["Interrupted: all ranks are stopped."]
-    if stopped.runs:
-        kept = shlex.join(stopped.runs)
-        lines += [f"Recorded, and kept: {kept}.", f"Next: dptrace analyze {shlex.quote(stopped.runs[0])}"]
-    if stopped.kept_failed is not None:
-        failed = shlex.quote(str(stopped.kept_failed))
-        ranks = ", ".join(str(rank) for rank in stopped.kept_ranks)
-        lines += [f"Of these ranks only, traces were written: {ranks}. They are in {failed}."]
-        lines += [f"Next: dptrace analyze {failed}"]
-    if not stopped.runs and stopped.kept_failed is None:
-        why = stopped.lost or "no step was recorded yet, and nothing is kept"
-        lines[0] = f"Interrupted: all ranks are stopped; {why}."
-    return "\n".join([*lines, *filter(None, [checkpoints])])
 
 
 def data_sentence(info: dict[str, Any]) -> str:
@@ -566,7 +544,8 @@ def _record(job: Launch, quiet: bool, signals: Signals) -> None:
         with progress("Training", shown) as show:
             runs = launch(job, RunReporter(job, quiet, show))
     except Interrupted as stopped:
-        click.echo(interruption_text(stopped, kept_checkpoints_message(job.checkpoints)), err=True)
+        checkpoints = kept_checkpoints_message(job.checkpoints)
+        click.echo(f"Interrupted: all ranks are stopped{stopped.kept}\n{checkpoints}".rstrip(), err=True)
         sys.exit(stopped.exit_code)
     if not runs and job.trigger is not None and not job.node_rank:
         click.echo("Nothing was recorded: no recording was requested while the training ran.", err=True)

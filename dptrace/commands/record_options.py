@@ -57,11 +57,6 @@ WINDOW_OPTIONS = (
     *("duration", "stop", "repeat", "every", "trigger", "attach", "use_script_profiler", "timeout"),
     *("light", "shapes", "memory", "modules"),
 )
-_NEEDS_OPERATORS = {
-    "modules": "finds a module's backward by its operators",
-    "shapes": "records the inputs of operators",
-}
-_FOR_SCRIPTS = ("duration", "stop", "every", "trigger")
 
 
 def window_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,63 +66,50 @@ def window_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+_EXCLUDED: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    (
+        "mode",
+        ("duration", "stop", "every", "trigger", "repeat"),
+        "is for a script of your own: a trainer of dptrace ends when it is recorded.",
+    ),
+    ("mode", ("use_script_profiler",), "is for a script that uses torch.profiler; a trainer of dptrace does not."),
+    (
+        "use_script_profiler",
+        ("steps", "warmup", "wait", "duration", "trigger", "light", "shapes", "memory", "modules", "repeat"),
+        "is for dptrace's profiler; with --use-script-profiler, the schedule in the script decides.",
+    ),
+    ("light", ("modules",), "finds a module's backward by its operators, which --light leaves out; choose one."),
+    ("light", ("shapes",), "records the inputs of operators, which --light leaves out; choose one."),
+    ("duration", ("steps",), "is a number of steps, and --duration one of seconds: choose one."),
+    ("trigger", ("wait",), "counts steps from the beginning; with --trigger, recording begins on demand."),
+    ("trigger", ("every", "repeat"), "is not for --trigger, which records on demand, as often as you ask."),
+    ("trigger", ("stop",), "ends the training after the recording; with --trigger, another one may follow."),
+)
+"""With an option, others that would have no effect, and why."""
+
+
 def check_windows(mode: str | None, options: dict[str, Any]) -> None:
     """Check that the options can be combined.
 
     Raises:
         UsageError: they cannot; the message says which.
     """
-    if mode is not None and (given := [name for name in _FOR_SCRIPTS if options[name]] + _repeated(options)):
-        raise UsageError(f"--{given[0]} is for a script of your own: a trainer of dptrace ends when it is recorded.")
-    if options["use_script_profiler"]:
-        _check_script_profiler(mode, options)
-    _check_numbers(options)
-    _check_light(options)
-    if options["duration"] is not None and options["steps"] is not None:
-        raise UsageError("Choose one of --steps and --duration.")
-    if options["trigger"] is not None and (given := [name for name in ("wait",) if options[name] is not None]):
-        raise UsageError(f"--{given[0]} counts steps from the beginning; with --trigger, recording begins on demand.")
-    if options["trigger"] is not None and (options["every"] or _repeated(options)):
-        raise UsageError("--trigger records on demand, as often as you ask: leave --repeat and --every out.")
-    if options["every"] is not None and options["repeat"] < 2:
+    given = {name for name, value in options.items() if value and (name != "repeat" or value > 1)}
+    given |= {"mode"} if mode is not None else set()
+    for option, others, why in _EXCLUDED:
+        for other in others:
+            if option in given and other in given:
+                raise UsageError(f"--{other.replace('_', '-')} {why}")
+    if "every" in given and "repeat" not in given:
         raise UsageError("--every is the distance between several recordings: add --repeat N.")
-    if options["repeat"] > 1 and options["every"] is None:
+    if "repeat" in given and "every" not in given:
         raise UsageError("--repeat needs --every N: the steps from the start of one recording to that of the next.")
-    if options["stop"] and options["trigger"] is not None:
-        raise UsageError("--stop ends the training after the recording; with --trigger, another one may follow.")
-
-
-def _check_script_profiler(mode: str | None, options: dict[str, Any]) -> None:
-    """Refuse options that set dptrace's profiler where the script's own is used."""
-    if mode is not None:
-        raise UsageError("--use-script-profiler is for a script that uses torch.profiler; a --mode has no profiler.")
-    names = ("steps", "warmup", "wait", "duration", "trigger", "light", "shapes", "memory", "modules")
-    given = [name for name in names if options[name]]
-    for name in given + _repeated(options):
-        raise UsageError(
-            f"--{name} is for dptrace's profiler; with --use-script-profiler, the schedule in the script decides."
-        )
-
-
-def _check_light(options: dict[str, Any]) -> None:
-    for name, why in _NEEDS_OPERATORS.items():
-        if options[name] and options["light"]:
-            raise UsageError(f"--{name} {why}, which --light leaves out; choose one.")
-
-
-def _check_numbers(options: dict[str, Any]) -> None:
-    defaults = TrainerOptions()
-    warmup = defaults.warmup if options["warmup"] is None else options["warmup"]
-    steps = defaults.steps if options["steps"] is None else options["steps"]
-    if options["every"] is not None and options["duration"] is None and options["every"] < warmup + steps:
-        raise UsageError(f"--every {options['every']}: one recording takes {warmup + steps} steps with its warm-up.")
-    trigger = options["trigger"]
+    defaults, trigger = TrainerOptions(), options["trigger"]
+    length = (options["warmup"] or defaults.warmup) + (options["steps"] or defaults.steps)
+    if "every" in given and "duration" not in given and options["every"] < length:
+        raise UsageError(f"--every {options['every']}: one recording takes {length} steps with its warm-up.")
     if trigger is not None and (not trigger or (trigger.startswith("SIG") and trigger != "SIGUSR2")):
         raise UsageError(f"--trigger {trigger}: give SIGUSR2, or the name of a file.")
-
-
-def _repeated(options: dict[str, Any]) -> list[str]:
-    return ["repeat"] if options["repeat"] > 1 else []
 
 
 def window_settings(options: dict[str, Any]) -> dict[str, Any]:

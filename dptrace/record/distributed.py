@@ -338,10 +338,6 @@ class RankStore:
             return False
         return True
 
-    def failure(self) -> str | None:
-        """Return the message that a rank has published as ``failed``; None if no rank has."""
-        return self.peek("failed")
-
     def arrive(self, barrier_name: str) -> None:
         """Count this rank at a barrier without waiting there."""
         if self._store is not None and self._store.add(f"{self._prefix}/{barrier_name}", 1) == self.size:
@@ -371,12 +367,6 @@ class RankStore:
         """Return whether this rank is the first to claim something; all others get no."""
         return self._store is None or self._store.add(f"{self._prefix}/{what}/claims", 1) == 1
 
-    def published(self, what: str) -> str | None:
-        """Return a text that a rank has published; None if none has yet."""
-        if self._store is None or not self._store.check([f"{self._prefix}/{what}"]):
-            return None
-        return self.receive(what)
-
     def publish(self, what: str, text: str) -> None:
         """Publish a text for the other ranks."""
         if self._store is not None:
@@ -384,14 +374,7 @@ class RankStore:
 
     def peek(self, what: str) -> str | None:
         """Return a text that a rank has published; None if it is not there yet."""
-        try:
-            return (
-                self.receive(what)
-                if self._store is not None and self._store.check([f"{self._prefix}/{what}"])
-                else None
-            )
-        except RuntimeError:  # the process that hosted the store has ended
-            return None
+        return self.receive(what) if self.is_published(what) else None
 
     def receive(self, what: str) -> str:
         """Wait for a text that another rank publishes, and return it."""

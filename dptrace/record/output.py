@@ -287,7 +287,7 @@ class StandaloneOutput:
             self._add_overhead(self._complete)
             return
         if self._failure is None:
-            published = self.rank_store.failure()
+            published = self.rank_store.peek("failed")
             unknown = {"rank": None, "message": "not every rank finished its recording"}
             self._failure = unknown if published is None else json.loads(published)
         self._finish(self._failure)

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -123,14 +122,8 @@ class Interrupted(BaseException):
 
     def __init__(self, number: int) -> None:
         self.exit_code = 128 + number
-        self.runs: list[str] = []
-        """The complete runs that are kept."""
-        self.kept_failed: Path | None = None
-        """An incomplete run that is kept."""
-        self.kept_ranks: list[int] = []
-        """The ranks whose traces it has."""
-        self.lost = ""
-        """What is not kept although steps were recorded, and why."""
+        self.kept = "; no step was recorded yet, and nothing is kept."
+        """What is kept of a recording, and what is lost, as the end of a sentence and further lines."""
 
 
 class Signals:

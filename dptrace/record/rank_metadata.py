@@ -302,9 +302,8 @@ def describe(
         notes: the notes for run.json; values that cannot be read are added.
     """
     timing = overhead_metadata(recording, measured, notes)
-    return {
-        **rank_facts(recording.rank_store, recording.device),
-        "recorded_steps": recorded,
+    facts = foreign_metadata(recording.rank_store, recording.device, recorded, notes)
+    return facts | {
         "unprofiled_ns": timing["unprofiled_ns"],
         "profiled_ns": _durations(recording, [window], notes)[0][:recorded],
         "overhead_windows": timing["overhead_windows"],
@@ -313,7 +312,6 @@ def describe(
         "flops": recording.flops.to_dict(),
         **{key: plain_value(recording.rank_entry.get(key)) for key in ADDED},
         "ddp": _read_or_default("DDP's logging data", lambda: ddp_logging(recording.model), None, notes),
-        "notes": notes,
         "model": recording.options.get("model"),
         "parameters": recording.parameters,
         "options": {key: plain_value(value) for key, value in recording.options.items() if key != "model"},
@@ -329,28 +327,8 @@ def foreign_metadata(rank_store: RankStore, device: torch.device, recorded: int,
         notes: the notes for run.json.
     """
     return {
-        **rank_facts(rank_store, device),
-        "recorded_steps": recorded,
-        "unprofiled_ns": [],
-        "profiled_ns": [],
-        "overhead_windows": [],
-        "losses": [],
-        "memory": None,
-        "flops": None,
-        "ddp": None,
-        "notes": notes,
-        "model": None,
-        "parameters": None,
-        "options": {},
-        "schedule": None,
-    }
-
-
-def rank_facts(rank_store: RankStore, device: torch.device) -> dict[str, Any]:
-    """Return which rank this is, of what job, on which machine and device, with which software."""
-    return {
         "rank": rank_store.rank,
-        "node": node_rank(),
+        "node": int(os.environ.get("GROUP_RANK", os.environ.get("SLURM_NODEID", "0"))),
         "local_rank": local_rank(device, rank_store.rank),
         "host": platform.node(),
         "device": device_name(device),
@@ -358,6 +336,11 @@ def rank_facts(rank_store: RankStore, device: torch.device) -> dict[str, Any]:
         "world_size": rank_store.size,
         "backend": dist.get_backend() if dist.is_available() and dist.is_initialized() else None,
         "versions": versions(),
+        "recorded_steps": recorded,
+        "notes": notes,
+        "options": {},
+        **{key: [] for key in ("unprofiled_ns", "profiled_ns", "overhead_windows", "losses")},
+        **dict.fromkeys(("memory", "flops", "ddp", "model", "parameters", "schedule")),
     }
 
 
@@ -394,11 +377,6 @@ def _read_or_default(what: str, read: Callable[[], Any], otherwise: Any, notes: 
         if note not in notes:
             notes.append(note)
         return otherwise
-
-
-def node_rank() -> int:
-    """Return the number of this rank's machine, from 0."""
-    return int(os.environ.get("GROUP_RANK", os.environ.get("SLURM_NODEID", "0")))
 
 
 def local_rank(device: torch.device, rank: int) -> int:

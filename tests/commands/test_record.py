@@ -21,7 +21,6 @@ from dptrace.commands.record import (
     _record,
     command,
     data_sentence,
-    interruption_text,
     summary,
 )
 from dptrace.errors import DptraceError, MissingExtraError, UsageError
@@ -490,15 +489,3 @@ def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     reporter.message("x")
 
     assert "" == capsys.readouterr().err
-
-
-def test_after_an_interruption_what_is_kept_is_named() -> None:
-    """Complete runs, incomplete ones and checkpoints, each with the command that reads it; or that there is nothing."""
-    stopped = Interrupted(2)
-    assert "nothing is kept" in interruption_text(stopped, "")
-    stopped.runs = ["runs/my x"]
-    assert "dptrace analyze 'runs/my x'" in interruption_text(stopped, "")
-    stopped.kept_failed = Path("runs/x.failed")
-    text = interruption_text(stopped, "The checkpoints stay.")
-    assert "dptrace analyze runs/x.failed" in text
-    assert text.endswith("The checkpoints stay.")

@@ -27,10 +27,10 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPT
     [
         ("ddp", {"stop": True}, "--stop"),
         ("ddp", {"duration": 3.0}, "--duration"),
-        ("ddp", {"repeat": 2, "every": 5}, "--every"),
-        (None, {"duration": 3.0, "steps": 5}, "--duration"),
+        ("ddp", {"repeat": 2, "every": 5}, "is for a script of your own"),
+        (None, {"duration": 3.0, "steps": 5}, "--steps"),
         (None, {"trigger": "now", "wait": 5}, "--wait"),
-        (None, {"trigger": "now", "repeat": 2}, "--repeat"),
+        (None, {"trigger": "now", "repeat": 2}, "--repeat is not for --trigger"),
         (None, {"trigger": "now", "stop": True}, "--stop"),
         (None, {"repeat": 2}, "--every"),
         (None, {"repeat": 2, "every": 1}, "13 steps"),

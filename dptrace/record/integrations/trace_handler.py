@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,23 +62,28 @@ class PendingTrace:
         try:
             if self._collects():
                 self._collect(piece)
-            else:
-                self._hand_over(piece)
+                return
+            try:
+                if json.loads(self._ranks.receive("folder")) is None:  # else the collecting rank prints why
+                    self._write(piece)
+            finally:
+                self._ranks.arrive("ended")
         except Exception as error:
             self._print(f"no run was made of this trace: {messages.error_text(error)}")
         finally:
             self.trace.unlink(missing_ok=True)
 
     def _collects(self) -> bool:
-        """Return whether this rank collects, once it knows."""
+        """Return whether this rank collects, once it knows: when rank 0 has prepared the folder, or is not there."""
         if self._ranks.rank == 0:
             return self._ranks.claim("collector")
-        while self._ranks.published("folder") is None:
-            root = self._ranks.published("root") is not None
+        while not self._ranks.is_published("folder"):
+            root = self._ranks.is_published("root")
             if self._is_over(root):
                 if root:
                     raise RecordingError("rank 0 did not prepare the run's folder")
-                return self._ranks.claim("collector")
+                if self._ranks.claim("collector"):
+                    return True
             time.sleep(_POLL_S)
         return False
 
@@ -87,17 +93,6 @@ class PendingTrace:
         if not threading.main_thread().is_alive():
             limits = (_ANNOUNCE_AT_END_S, _WRITE_AT_END_S)
         return time.monotonic() - self._began > limits[announced]
-
-    def _hand_over(self, piece: dict[str, Any]) -> None:
-        try:
-            while (answer := self._ranks.published("folder")) is None:
-                if self._is_over(True):
-                    raise RecordingError("the collecting rank did not prepare the run's folder")
-                time.sleep(_POLL_S)
-            if json.loads(answer) is None:  # otherwise the collecting rank prints why there is no run
-                self._write(piece)
-        finally:
-            self._ranks.arrive("ended")
 
     def _write(self, piece: dict[str, Any]) -> None:
         name = trace_name(self._ranks.rank)
@@ -125,7 +120,8 @@ class PendingTrace:
         self._ranks.publish("folder", "null")
         try:
             self._write(piece)
-            self._wait_for_the_others()
+            if self._ranks.size > 1:
+                self._wait_for_the_others()
             write_manifest(self._folder, launch_metadata(sys.orig_argv, None, sys.argv[0] or None, None))
             pieces = len(list(self._folder.glob("rank*.gz")))
             path = self._run.complete(self._folder)
@@ -135,18 +131,13 @@ class PendingTrace:
 
     def _wait_for_the_others(self) -> None:
         """Wait until each rank that has announced a trace has written it, and the others have had time to announce."""
-        if self._ranks.size == 1:
-            return
-        try:
+        with suppress(RuntimeError):  # the process that hosted the store has ended, and with it the other ranks
             self._ranks.arrive("ended")
             while True:
                 announced, ended = self._ranks.count("announced"), self._ranks.count("ended")
-                pending = announced > ended
-                if announced == ended == self._ranks.size or self._is_over(pending):
+                if announced == ended == self._ranks.size or self._is_over(announced > ended):
                     return
                 time.sleep(_POLL_S)
-        except RuntimeError:  # the process that hosted the store has ended, and with it the other ranks
-            return
 
     def _report(self, path: Path, traces: int) -> None:
         text = f"Wrote {path}: {plural(traces, 'rank')}. Next: dptrace analyze {path}"

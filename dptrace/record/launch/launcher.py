@@ -102,20 +102,26 @@ def _supervise(monitor: Monitor, signals: Signals) -> int | None:
 
 
 def _keep_interrupted(monitor: Monitor, stopped: Interrupted) -> None:
-    """Keep what is whole, and name the rest as incomplete."""
+    """Keep what is whole, name the rest as incomplete, and say which."""
     if monitor.is_for_another_machine:
         return
     before = len(monitor.runs)
+    kept = None
     with monitor.contain_errors():
         monitor.complete_runs(goes_on=False)
-        stopped.runs = [info["folder"] for info in monitor.runs]
         if len(monitor.runs) == before:
             metadata = monitor.run_metadata(Failure(None, "interrupted").to_dict())
-            stopped.kept_failed = kept = keep_incomplete(monitor.run, metadata, len(monitor.runs) + 1)
-            if kept is not None:
-                stopped.kept_ranks = sorted(int(path.name[4:].partition(".")[0]) for path in kept.glob("rank*.gz"))
-            elif monitor.unwritten_steps:
-                stopped.lost = f"{plural(monitor.unwritten_steps, 'recorded step')} were not written, and are lost"
+            kept = keep_incomplete(monitor.run, metadata, len(monitor.runs) + 1)
+    runs = [info["folder"] for info in monitor.runs]
+    if runs:
+        stopped.kept = f".\nRecorded, and kept: {shlex.join(runs)}.\nNext: dptrace analyze {shlex.quote(runs[0])}"
+    if kept is not None:
+        ranks = sorted(int(path.name[4:].partition(".")[0]) for path in kept.glob("rank*.gz"))
+        failed = shlex.quote(str(kept))
+        stopped.kept = f"{stopped.kept if runs else '.'}\nOf these ranks only, traces were written: "
+        stopped.kept += f"{', '.join(map(str, ranks))}. They are in {failed}.\nNext: dptrace analyze {failed}"
+    elif not runs and monitor.unwritten_steps:
+        stopped.kept = f"; {plural(monitor.unwritten_steps, 'recorded step')} were not written, and are lost."
     _clear(monitor)
 
 
