@@ -21,14 +21,12 @@ from dptrace.commands.record import (
     _record,
     command,
     data_sentence,
-    summary,
 )
 from dptrace.errors import DptraceError, MissingExtraError, UsageError
 from dptrace.record.launch.torchrun import Launch
 from dptrace.record.options.catalog import OPTIONS, parse_options
 from dptrace.record.options.modes import MODES
 from dptrace.record.processes import Interrupted, Signals
-from dptrace.record.run_folder import overhead
 from tests.support.forking import run_python
 from tests.support.recordings import dptrace, environment, recorded
 
@@ -137,12 +135,6 @@ def test_a_number_that_none_can_train_with_is_refused_with_the_reason(option: st
     told = CliRunner().invoke(command, ["--mode", "naive", option, value])
 
     assert (2, True) == (told.exit_code, f"Invalid value for '{option}': {says}" in told.output), told.output
-
-
-@pytest.mark.usefixtures("_here")
-def test_a_name_that_would_tear_lines_apart_is_refused() -> None:
-    """torchrun and every message would have to carry it."""
-    assert "can't hold line breaks" in str(_refused("--mode", "naive", "-o", "two\nlines"))
 
 
 def _job(**further: Any) -> Launch:
@@ -307,18 +299,6 @@ def test_a_trainer_runs_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_here")
-@pytest.mark.parametrize(("profiled", "says"), [(120, "(+20 %)."), (90, "(no overhead seen).")])
-def test_an_overhead_below_nothing_is_called_none(profiled: int, says: str) -> None:
-    """Steps that were quicker with the profiler are noise; a rank that was not timed is left out."""
-    ranks = [
-        {"recorded_steps": 1, "unprofiled_ns": [100], "profiled_ns": [profiled]},
-        {"recorded_steps": 1, "unprofiled_ns": [], "profiled_ns": [9]},
-    ]
-
-    assert summary({"ranks": ranks, "profiler_overhead": overhead(ranks), "folder": "x"}).endswith(says)
-
-
-@pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize(
     ("variables", "refused"),
     [
@@ -479,13 +459,3 @@ def test_a_run_that_had_to_take_another_name_is_pointed_out(
     RunReporter(_launch(), False, lambda done, what: None).recorded(INFO | {"folder": folder}, False)
 
     assert other == ("the run is in" in capsys.readouterr().err)
-
-
-def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither runs nor sentences."""
-    reporter = RunReporter(_launch(), True, lambda done, what: None)
-    reporter.recorded(INFO, True)
-    reporter.measured(INFO)
-    reporter.message("x")
-
-    assert "" == capsys.readouterr().err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +87,6 @@ def test_shards_are_compared_with_those_of_other_replicas_alone(
             assert_in_sync(model)
 
 
-@pytest.mark.heavy
-def test_only_the_ranks_of_a_group_are_compared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If ranks hold different parts of a model, those that hold the same part form a group."""
-    model, group, asked = torch.nn.Linear(2, 2).to(world.device), object(), set()
-    monkeypatch.setattr("torch.distributed.all_reduce", lambda tensor, op=None, group=None: asked.add(group))
-    assert_in_sync(model, group=group)  # type: ignore[arg-type]
-
-    assert {group} == asked
-
-
 def test_saved_parameters_are_arrays_by_their_names(tmp_path: Path) -> None:
     """bfloat16 is saved as float32; no temporary file is left; without a path nothing is written."""
     model = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
@@ -107,19 +96,6 @@ def test_saved_parameters_are_arrays_by_their_names(tmp_path: Path) -> None:
     arrays = np.load(tmp_path / "p.npz")
     assert [(2, 3), (2,)] == [arrays[name].shape for name in ("weight", "bias")]
     assert [tmp_path / "p.npz"] == list(tmp_path.iterdir())
-
-
-def test_saved_parameters_lose_nothing(tmp_path: Path) -> None:
-    """float64 stays float64."""
-    model = torch.nn.Linear(3, 2, dtype=torch.float64)
-    save_parameters(model, str(tmp_path / "p.npz"))
-
-    np.testing.assert_array_equal(model.weight.detach().numpy(), np.load(tmp_path / "p.npz")["weight"], strict=True)
-
-
-def test_a_meeting_of_one_waits_for_nobody() -> None:
-    """With one rank there is neither a store nor a wait."""
-    assert RankStore("x").barrier("place", timedelta(seconds=0))
 
 
 def test_several_ranks_without_torchrun_are_asked_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,17 +167,6 @@ def test_an_abort_is_a_cause_only_where_no_rank_shows_another(tmp_path: Path, me
     assert culprit == failure.rank
 
 
-@pytest.mark.parametrize("number", [9, 11])
-def test_a_rank_that_was_killed_is_the_cause_whatever_peers_say(tmp_path: Path, number: int) -> None:
-    """SIGKILL and SIGSEGV have no cause in a peer; the peers' connection errors follow from them."""
-    _exits(tmp_path, (1, 1), (0, -number))
-    _write_message(tmp_path, 1, 1000, "RuntimeError: Connection reset by peer")
-
-    failure = find_failure(tmp_path)
-    assert failure is not None
-    assert 0 == failure.rank
-
-
 # Ranks that make no progress: where they are, and which one has begun fewer collectives.
 
 
@@ -342,30 +331,6 @@ def test_a_foreign_process_is_never_signaled(tmp_path: Path) -> None:
         assert other.poll() is None
         other.communicate(b"\n")
         assert 0 == other.returncode
-
-
-@needs_signal
-@pytest.mark.spawn
-def test_a_rank_answers_more_than_once_and_goes_on(tmp_path: Path) -> None:
-    """Each signal adds the stacks of all threads to the file; the process itself is not disturbed."""
-    code = (
-        "import sys, threading\nfrom pathlib import Path\nfrom dptrace.record.failures import install\n"
-        "def other(): threading.Event().wait()\nthreading.Thread(target=other, daemon=True).start()\n"
-        "install(Path(sys.argv[1]), 3)\nprint('ready', flush=True)\ninput()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
-    ) as process:
-        assert process.stdout is not None
-        assert b"ready\n" == process.stdout.readline()
-        ask_ranks(tmp_path, [process.pid])
-        ask_ranks(tmp_path, [process.pid])
-        process.communicate(b"\n")
-
-        assert 0 == process.returncode
-    text = (tmp_path / "rank3.stacks").read_text()
-    assert 1 == text.count("# process")
-    assert 2 == text.count(" in other\n")
 
 
 @needs_signal

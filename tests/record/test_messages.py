@@ -26,11 +26,6 @@ def test_an_assignment_survives_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert given == LauncherSettings.from_environment()
 
 
-def test_the_users_numbers_win_over_the_scripts() -> None:
-    """Given numbers, also 0, replace those of record(); the others are the script's."""
-    assert (7, 3, 0) == LauncherSettings("f", "s", steps=7, wait=0).schedule(1, 3, 9)
-
-
 def test_a_rank_is_known_by_torchruns_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the variables, a process is rank 0 of 1."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
@@ -74,11 +69,6 @@ def test_numbers_that_are_not_finite_are_written_as_null(tmp_path: Path) -> None
 
     read = json.loads(path.read_text(), parse_constant=pytest.fail)
     assert {"options": {"clip": None, "low": [None, None, 0.1], "name": "Infinity and NaN", "kind": "a"}} == read
-
-
-def test_describe_names_the_kind_of_others_errors_only() -> None:
-    """dptrace's own errors are shown without their class."""
-    assert ("no", "KeyError: 'x'") == (messages.error_text(UsageError("no")), messages.error_text(KeyError("x")))
 
 
 def test_a_group_that_a_script_made_shows_more_than_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from dptrace.record.run_folder import (
     RunFolder,
     add_overhead,
     check_writable,
-    checkpoint_folder,
     checkpoint_steps,
     is_run_folder,
     kept_checkpoints_message,
@@ -29,12 +28,6 @@ from dptrace.record.run_folder import (
     write_manifest,
 )
 from tests.support.recordings import recorded
-
-
-def test_a_mode_has_a_folder_of_its_own_unless_you_name_another() -> None:
-    """Two modes do not share their checkpoints by default."""
-    assert Path("checkpoints/ddp") == checkpoint_folder("ddp", None)
-    assert Path("kept") == checkpoint_folder("ddp", "kept")
 
 
 def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
@@ -264,15 +257,6 @@ def test_neighbours_that_are_not_ours_stay(tmp_path: Path) -> None:
     run.begin(force=True)
     run.complete(_files(run))
     assert (tmp_path / ".other.replaced").exists()
-
-
-def test_a_folder_named_like_a_log_is_not_ours(tmp_path: Path) -> None:
-    """A run contains only plain files."""
-    path = _run(tmp_path / "mine")
-    (path / "rank0.log").mkdir()
-    (path / "rank0.log" / "thesis.txt").write_text("")
-
-    assert not is_run_folder(path)
 
 
 @pytest.mark.parametrize("out", [".", "/", ".."])

@@ -106,24 +106,6 @@ def test_seconds_become_steps() -> None:
     assert 7 == steps_in(2.0, 0.3)
 
 
-def test_a_note_on_a_spare_recording_has_its_numbers() -> None:
-    """Steps made, steps before recording, steps recorded and asked for."""
-    plan = Plan.of(Schedule(40, 3, 5), _script())
-    note = plan.spare_note(plan.windows[0], 20)
-
-    assert all(number in note for number in ("20 steps", "after 43", "2 steps", "5 of 5"))
-
-
-@pytest.mark.parametrize(("launcher", "loop"), [(False, False), (True, False), (False, True)])
-def test_memory_is_recorded_if_the_launcher_or_the_loop_asks(launcher: bool, loop: bool) -> None:
-    """``dptrace record --memory``, or ``record(memory=True)`` in a script that it starts or that starts itself."""
-    schedule = Schedule.of(5, 3, 0)
-    plans = [Plan.of(schedule, LauncherSettings("", "", memory=launcher), loop)]
-    plans += [] if launcher else [Plan.of(schedule, None, loop)]
-
-    assert {launcher or loop} == {plan.settings.memory for plan in plans}
-
-
 @pytest.mark.parametrize(("made", "advised"), [(2, "at least 4 steps"), (3, "at least 4 steps"), (4, "use --warmup 2")])
 def test_a_training_that_is_too_short_gets_advice_that_can_be_followed(made: int, advised: str) -> None:
     """The first step begins the count and two warm up: with three steps, no --warmup leaves one to record."""

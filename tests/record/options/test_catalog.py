@@ -7,9 +7,8 @@ from typing import get_type_hints
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.options.catalog import OPTIONS, Option, Schedule, TrainerOptions, check_model, parse_options, ratio
+from dptrace.record.options.catalog import OPTIONS, Schedule, TrainerOptions, check_model, parse_options
 from dptrace.record.options.modes import MODES
-from dptrace.record.options.validation import check_batch
 
 
 def test_every_attribute_is_an_option_with_its_annotated_type() -> None:
@@ -32,41 +31,12 @@ def test_the_options_of_a_mode_follow_from_its_traits() -> None:
     assert () == modes["lr"]
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_the_help_of_an_option_shows_its_default_and_its_few_modes(option: Option) -> None:
-    """An option that not all modes take lists those that do, if they are few."""
-    assert option.help in option.help_text
-    assert option.default in (None, False, True) or str(option.default) in option.help_text
-    assert not 0 < len(option.modes) < 4 or option.help_text.startswith(", ".join(option.modes))
-
-
 def test_an_option_that_a_mode_does_not_take_has_its_default() -> None:
     """A trainer can read any option; only those that the mode takes go into run.json."""
     options = parse_options("", "naive", [])
 
     assert ("none", None) == (options.compress, options.checkpoint_every)
     assert not {"compress", "checkpoint_every"} & set(options.record_arguments["options"])
-
-
-def test_an_option_is_declared_by_one_attribute() -> None:
-    """Name, attribute and default follow from the declaration."""
-
-    class Extended(TrainerOptions):
-        grad_steps = Option("training", "An option.", type=int, default=3)
-
-    assert (Option, "grad-steps", "grad_steps") == (
-        type(Extended.grad_steps),
-        Extended.grad_steps.name,
-        Extended.grad_steps.field,
-    )
-    assert 3 == Extended().grad_steps
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "nan", "much"])
-def test_a_share_is_above_zero_and_at_most_one(text: str) -> None:
-    """Anything else is refused as a value of --topk-ratio."""
-    with pytest.raises(ValueError, match=r".+"):
-        ratio(text)
 
 
 # A trainer's command line and the schedule of its recording.
@@ -89,21 +59,6 @@ def test_a_schedule_that_makes_no_sense_is_refused(steps: int, warmup: int, wait
         Schedule.of(steps, warmup, wait)
 
 
-@pytest.mark.parametrize(
-    ("batch", "ranks", "says"),
-    [
-        (0, 1, "from 1 to 32768"),
-        (40_000, 1, "from 1 to 32768"),
-        (1000, 3, "3 ranks; try 999 or 1002"),
-        (2, 4, "4 ranks; try 4"),
-    ],
-)
-def test_a_batch_that_ranks_cannot_share_evenly_is_refused(batch: int, ranks: int, says: str) -> None:
-    """With unequal shards, the mean of the ranks' gradients would not be the gradient of the batch."""
-    with pytest.raises(UsageError, match=says):
-        check_batch(batch, ranks)
-
-
 def test_a_trainer_takes_the_common_options_and_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     """ddp takes --bucket-cap-mb, naive does not."""
     assert 4.0 == parse_options("", "ddp", ["--bucket-cap-mb", "4"]).bucket_cap_mb
@@ -114,20 +69,6 @@ def test_a_trainer_takes_the_common_options_and_its_own(capsys: pytest.CaptureFi
     assert "--bucket-cap-mb" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         parse_options("", "ddp", ["--bucket-cap-mb", "0"])
-
-
-def test_what_is_not_said_is_what_suits_the_model() -> None:
-    """Batch size, optimizer and learning rate default to those of the model."""
-    usual, chosen = parse_options("", "naive", []), parse_options("", "naive", ["--lr", "0.5", "--batch-size", "8"])
-
-    assert ("medium", 1024, "sgd", 0.01, 0.0) == (
-        usual.model,
-        usual.batch_size,
-        usual.optimizer,
-        usual.lr,
-        usual.weight_decay,
-    )
-    assert (0.5, 8) == (chosen.lr, chosen.batch_size)
 
 
 @pytest.mark.parametrize(

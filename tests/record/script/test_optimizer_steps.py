@@ -37,40 +37,6 @@ def _piece(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.filterwarnings("default")
-def test_several_optimizers_in_a_loop_count_once(folder: Path) -> None:
-    """The first optimizer step starts the count; each further one of the same optimizer ends a step."""
-    from dptrace.record.script.optimizer_steps import OptimizerSteps
-
-    steps = OptimizerSteps()
-    generator, critic = _optimizers(2)
-    for _ in range(3):
-        steps(generator, (), {})
-        steps(critic, (), {})
-        assert not (folder / "window1").exists()
-    steps(generator, (), {})
-    steps.close(None)
-
-    assert (1, 3) == (_piece(folder)["recorded_steps"], _piece(folder)["parameters"])
-    assert [] == _piece(folder)["notes"]
-
-
-@pytest.mark.filterwarnings("default")
-def test_an_optimizer_that_is_given_up_hands_over_to_the_next(folder: Path) -> None:
-    """The steps of a script that continues with a new optimizer are counted further."""
-    from dptrace.record.script.optimizer_steps import OptimizerSteps
-
-    steps = OptimizerSteps()
-    optimizers = _optimizers(2)
-    steps(optimizers[0], (), {})
-    del optimizers[0]
-    for _ in range(3):
-        steps(optimizers[0], (), {})
-    steps.close(None)
-
-    assert 1 == _piece(folder)["recorded_steps"]
-
-
-@pytest.mark.filterwarnings("default")
 def test_a_script_that_records_itself_is_left_to_it(folder: Path) -> None:
     """Optimizer steps inside a script's own record() are not counted a second time."""
     from dptrace.record import record
@@ -175,15 +141,6 @@ def _counted(first: Any) -> Any:
     return CountedOptimizer(first)
 
 
-def test_alternating_optimizers_count_once() -> None:
-    """A GAN's two optimizers, one step each in a pass."""
-    critic, generator = _counted_optimizer_sgd(), _counted_optimizer_sgd()
-    counted = _counted(critic)
-
-    assert [False, True] * 5 == [counted.ends_step(optimizer) for optimizer in [generator, critic] * 5]
-    assert not counted.uneven
-
-
 @pytest.mark.parametrize("order", ["cccccg", "gccccc"])
 def test_optimizers_with_different_rates_are_reported(order: str) -> None:
     """Five steps of the critic for one of the generator: the first of them counts, and the counter knows its doubt."""
@@ -193,21 +150,6 @@ def test_optimizers_with_different_rates_are_reported(order: str) -> None:
 
     assert 4 * order.count(order[0]) - 1 == sum(ends)
     assert counted.uneven
-
-
-def test_a_new_optimizer_of_the_same_model_takes_over() -> None:
-    """A new one in each epoch counts from its first step, even while its scheduler keeps the old one alive."""
-    parameter, kept = _parameter(), []
-    counted, ends = None, []
-    for _ in range(3):
-        kept.append(_counted_optimizer_sgd(parameter))
-        for _ in range(4):
-            if counted is None:
-                counted = _counted(kept[-1])
-            else:
-                ends.append(counted.ends_step(kept[-1]))
-
-    assert [True] * 11 == ends
 
 
 def test_a_new_optimizer_in_each_pass_counts() -> None:
