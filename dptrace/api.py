@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison as Comparison
     from dptrace.model.planning.describe import Description
     from dptrace.replay.critical_path import CriticalPath as CriticalPath
-    from dptrace.replay.options import ExtraOptions as ExtraOptions
+    from dptrace.replay.options import Options as Options
     from dptrace.replay.whatif import Replay as Replay
     from dptrace.replay.whatif import WhatIf as WhatIf
     from dptrace.viewers.pages.explain import Explained as Explained
@@ -98,18 +98,7 @@ def compare(before: RunData | Sequence[RunData], after: RunData | Sequence[RunDa
     return compare(before, after)
 
 
-def whatif(
-    run: RunData,
-    *,
-    compute: float | None = None,
-    bandwidth: float | str | None = None,
-    kernels: Mapping[str, float] | None = None,
-    straggler: Mapping[int, int] | None = None,
-    no_straggler: bool = False,
-    no_host_delay: bool = False,
-    perfect_overlap: bool = False,
-    **others: Unpack[ExtraOptions],
-) -> WhatIf:
+def whatif(run: RunData, **options: Unpack[Options]) -> WhatIf:
     """Predict what a step would take if something were different, by replaying the run; changes apply together.
 
     Args:
@@ -122,11 +111,16 @@ def whatif(
         no_straggler: between two collectives, no rank spends longer on its own work than the median one.
         no_host_delay: calls, and what the host does between them, take no time.
         perfect_overlap: nothing waits for a collective.
-        others: ``latency`` (``"0.5x"`` or ``"5us"``), ``link`` (``"nvlink4"``, ``"5us:12.5GB/s"``, a file of
-            ``dptrace links -o``), ``compress`` (``"fp16"``), ``world_size`` (with ``link`` for a run of one rank),
-            ``bucket_cap_mb``, ``schedule`` (``"naive"``, ``"interleaved"``, ``"ddp"``, ``"overlap-optimizer"``),
-            ``accumulate`` (micro-steps for each step of the optimizer), ``fuse`` (a regular expression),
-            ``cuda_graphs`` and ``no_recompute``.
+        latency: ``"0.5x"`` of what it is, or ``"5us"`` for each link.
+        link: ``"nvlink4"``, ``"5us:12.5GB/s"``, or a file of ``dptrace links -o``.
+        compress: ``"fp16"`` for all messages, ``"all_to_all=fp16"`` for those of a kind.
+        world_size: number of data-parallel ranks; for a run of one rank, add ``link``.
+        schedule: ``"naive"``, ``"interleaved"``, ``"ddp"`` or ``"overlap-optimizer"``.
+        bucket_cap_mb: size of DDP's buckets in MiB.
+        accumulate: micro-steps for each step of the optimizer.
+        fuse: a regular expression; neighboring kernels with matching names are one.
+        cuda_graphs: the kernels of a step are launched at once.
+        no_recompute: backward recomputes nothing of forward.
 
     Returns:
         The step as measured, replayed and predicted in ns, its range, its parts and ranks, the predicted run, and the
@@ -137,20 +131,10 @@ def whatif(
         DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
     """
     from dptrace.bench.links import with_measured_link
-    from dptrace.replay.options import changes_of
+    from dptrace.replay.changes import changes_of
     from dptrace.replay.whatif import replay_of
 
-    changes = changes_of(
-        compute=compute,
-        bandwidth=bandwidth,
-        kernels=kernels,
-        straggler=straggler,
-        no_straggler=no_straggler,
-        no_host_delay=no_host_delay,
-        perfect_overlap=perfect_overlap,
-        **with_measured_link(others),
-    )
-    return replay_of(run).whatif(changes)
+    return replay_of(run).whatif(changes_of(**with_measured_link(options)))
 
 
 def with_gains(run: AnyRun) -> AnyRun:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +10,13 @@ import click
 
 from dptrace.commands.shared.answer import Answer, Destination, answer_options
 from dptrace.commands.shared.numbers import Whole
-from dptrace.commands.shared.options import Selection, field_of, group, opening_options, run_options
+from dptrace.commands.shared.options import Selection, group, opening_options, run_options
 from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, progress, quoted_paths
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
+from dptrace.replay.options import OPTIONS, Option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,77 +25,62 @@ if TYPE_CHECKING:
     from dptrace.run.run import Run
     from dptrace.viewers.base.marks import Drawing
 
-__all__ = ["ChangeOptions"]
+__all__ = ["change_options", "parsed", "swept"]
 
 
 # The options of ``dptrace whatif`` that say what is different.
 
 
-_AS_TYPED = ("latency", "link", "compress", "schedule", "accumulate", "fuse", "cuda_graphs", "no_recompute")
+def _option(name: str, option: Option) -> Any:
+    """Return the option that sets a keyword of :func:`dptrace.whatif`; dptrace.replay.options declares them."""
+
+    def keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        ctx.params.setdefault("different", {})[name] = value
+
+    kind = click.Choice(option.choices) if option.choices else Whole() if name == "accumulate" else None
+    attributes: dict[str, Any] = {"help": option.help, "callback": keep, "expose_value": False}
+    if option.metavar:
+        attributes |= {"metavar": option.metavar, "type": kind, "multiple": option.repeatable}
+    return click.option(option.flag, name, is_flag=not option.metavar, **attributes)
 
 
-@dataclass(frozen=True)
-class ChangeOptions:
-    """What is different, as it was typed."""
+change_options = group(*(_option(name, option) for name, option in OPTIONS.items()))
+"""What is different, as one argument *different*: what was typed, by the names of the keywords."""
 
-    compute: str | None = None
-    bandwidth: str | None = None
-    kernel: tuple[str, ...] = ()
-    straggler: tuple[str, ...] = ()
-    no_straggler: bool = False
-    no_host_delay: bool = False
-    perfect_overlap: bool = False
-    latency: str | None = None
-    link: str | None = None
-    compress: str | None = None
-    world_size: str | None = None
-    bucket_cap_mb: str | None = None
-    schedule: str | None = None
-    accumulate: int | None = None
-    fuse: str | None = None
-    cuda_graphs: bool = False
-    no_recompute: bool = False
 
-    def swept(self) -> tuple[str, list[float]] | None:
-        """Return the option that has several values, and these; None without one.
+def swept(typed: Mapping[str, Any]) -> tuple[str, list[float]] | None:
+    """Return the option that has several values, and these; None without one.
 
-        Raises:
-            UsageError: two options have several values, or a value is no number.
-        """
-        several = {name: self._values(name) for name in ("world_size", "bucket_cap_mb")}
-        several = {name: values for name, values in several.items() if len(values) > 1}
-        if len(several) > 1:
-            raise UsageError("--world-size and --bucket-cap-mb have several values each: sweep one of them.")
-        return next(iter(several.items()), None)
+    Raises:
+        UsageError: two options have several values, or a value is no number.
+    """
+    several = {name: _values(name, typed.get(name)) for name, option in OPTIONS.items() if option.is_swept}
+    several = {name: values for name, values in several.items() if len(values) > 1}
+    if len(several) > 1:
+        raise UsageError(f"{' and '.join(OPTIONS[name].flag for name in several)} have several values: sweep one.")
+    return next(iter(several.items()), None)
 
-    def _values(self, name: str) -> list[float]:
-        text = getattr(self, name)
-        if text is None:
-            return []
-        number = int if name == "world_size" else float
-        try:
-            return [number(part) for part in text.split(",")]
-        except ValueError:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} {text}: expected a number, or several with commas: 1,4,25.") from None
 
-    def parsed(self) -> dict[str, Any]:
-        """Return the options of :meth:`dptrace.Run.whatif`; of an option with several values, the first."""
-        from dptrace.replay.options import parse_bandwidth, parse_factor, parse_kernel, parse_straggler
+def _values(name: str, text: str | None) -> list[float]:
+    try:
+        return [OPTIONS[name].read(part) for part in text.split(",")] if text is not None else []
+    except ValueError:
+        flag = OPTIONS[name].flag
+        raise UsageError(f"{flag} {text}: expected a number, or several with commas: 1,4,25.") from None
 
-        world, caps = self._values("world_size"), self._values("bucket_cap_mb")
-        return {
-            **{name: getattr(self, name) for name in _AS_TYPED},
-            "world_size": int(world[0]) if world else None,
-            "bucket_cap_mb": caps[0] if caps else None,
-            "compute": None if self.compute is None else parse_factor(self.compute, "--compute"),
-            "bandwidth": None if self.bandwidth is None else parse_bandwidth(self.bandwidth),
-            "kernels": _once(map(parse_kernel, self.kernel), "--kernel"),
-            "straggler": _once(map(parse_straggler, self.straggler), "--straggler"),
-            "no_straggler": self.no_straggler,
-            "no_host_delay": self.no_host_delay,
-            "perfect_overlap": self.perfect_overlap,
-        }
+
+def parsed(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords of :func:`dptrace.whatif`; of an option with several values, the first."""
+    found: dict[str, Any] = {}
+    for name, value in typed.items():
+        option = OPTIONS[name]
+        if option.repeatable:
+            found[name] = _once(map(option.read, value), option.flag)
+        elif option.is_swept:
+            found[name] = next(iter(_values(name, value)), None)
+        else:
+            found[name] = option.read(value) if isinstance(value, str) else value
+    return found
 
 
 def _once(pairs: Iterable[tuple[Any, Any]], option: str) -> dict[Any, Any]:
@@ -112,7 +97,7 @@ def _once(pairs: Iterable[tuple[Any, Any]], option: str) -> dict[Any, Any]:
     return found
 
 
-def check_changes(changes: dict[str, Any], swept: tuple[str, list[float]] | None) -> None:
+def check_changes(changes: dict[str, Any], several: tuple[str, list[float]] | None) -> None:
     """Refuse changes that no run can have, before a long read.
 
     Raises:
@@ -120,90 +105,11 @@ def check_changes(changes: dict[str, Any], swept: tuple[str, list[float]] | None
         DptraceError: a file of links can't be read.
     """
     from dptrace.bench.links import with_measured_link
-    from dptrace.replay.options import changes_of
+    from dptrace.replay.changes import changes_of
 
-    name, values = swept or ("link", [changes["link"]])
+    name, values = several or ("link", (changes.get("link"),))
     for value in values:
         changes_of(**with_measured_link({**changes, name: value}))
-
-
-_DIFFERENT = field_of("different", ChangeOptions())
-_SWITCH: dict[str, Any] = {"is_flag": True, **_DIFFERENT}
-change_options = group(
-    click.option("--no-straggler", help="Between collectives, no rank is slower than the median one.", **_SWITCH),
-    click.option(
-        "--straggler",
-        multiple=True,
-        metavar="RANK=TIME",
-        help="The host of a rank is late in each step: 2=20ms; repeatable.",
-        **_DIFFERENT,
-    ),
-    click.option("--compute", metavar="FACTOR", help="Compute is faster: 2x takes half the time.", **_DIFFERENT),
-    click.option(
-        "--bandwidth",
-        metavar="FACTOR|RATE",
-        help="Links are faster: 2x, or move 25GBps in one direction.",
-        **_DIFFERENT,
-    ),
-    click.option(
-        "--latency", metavar="FACTOR|TIME", help="Latency of a link: 0.5x of what it is, or 5us.", **_DIFFERENT
-    ),
-    click.option(
-        "--link",
-        metavar="NAME|FILE",
-        help="Other links: nvlink4, ib-ndr …, 5us:12.5GB/s, or a file of dptrace links.",
-        **_DIFFERENT,
-    ),
-    click.option(
-        "--world-size",
-        metavar="N[,N…]",
-        help="Other numbers of data-parallel ranks; for a recording of one rank, add --link.",
-        **_DIFFERENT,
-    ),
-    click.option(
-        "--bucket-cap-mb",
-        metavar="MB[,MB…]",
-        help="Size of DDP's buckets in MiB; several values are compared.",
-        **_DIFFERENT,
-    ),
-    click.option(
-        "--schedule",
-        type=click.Choice(["naive", "interleaved", "ddp", "overlap-optimizer"]),
-        metavar="NAME",
-        help="When gradients are reduced: naive, interleaved, ddp or overlap-optimizer.",
-        **_DIFFERENT,
-    ),
-    click.option(
-        "--compress",
-        metavar="TYPE|KIND=TYPE",
-        help="Messages, or those of a kind, are in fp16, bf16, fp8, int8 or int4.",
-        **_DIFFERENT,
-    ),
-    click.option(
-        "--accumulate",
-        type=Whole(),
-        metavar="K",
-        help="K micro-steps for one all-reduce and one step of the optimizer.",
-        **_DIFFERENT,
-    ),
-    click.option(
-        "--kernel",
-        multiple=True,
-        metavar="REGEX=FACTOR",
-        help="Matching kernels take this share of their time: gemm=0.5x; repeatable.",
-        **_DIFFERENT,
-    ),
-    click.option(
-        "--fuse",
-        metavar="REGEX",
-        help="Neighboring kernels with matching names are one, as long as the longest.",
-        **_DIFFERENT,
-    ),
-    click.option("--cuda-graphs", help="The kernels of a step are launched at once.", **_SWITCH),
-    click.option("--no-recompute", help="Backward recomputes nothing of forward.", **_SWITCH),
-    click.option("--no-host-delay", help="The host takes no time: calls and Python between them.", **_SWITCH),
-    click.option("--perfect-overlap", help="Nothing waits for a collective.", **_SWITCH),
-)
 
 
 _SWEEP_WIDTH = 960
@@ -235,7 +141,7 @@ Examples:
 def command(
     paths: tuple[str, ...],
     selection: Selection,
-    different: ChangeOptions,
+    different: dict[str, Any],
     to: Destination,
     export: Path | None,
     every: bool,
@@ -253,15 +159,15 @@ def command(
     together. Without any change, the run is replayed as recorded.
     """
     _check(to, export)
-    changes, swept = different.parsed(), different.swept()
-    check_changes(changes, swept)
-    if swept is None and to.form in ("svg", "png"):
+    changes, several = parsed(different), swept(different)
+    check_changes(changes, several)
+    if several is None and to.form in ("svg", "png"):
         raise UsageError(f"{to.output}: a chart compares several values, for example --bucket-cap-mb 1,4,25.")
-    if swept is not None and (to.form == "csv" or export is not None):
+    if several is not None and (to.form == "csv" or export is not None):
         raise UsageError("Several values are printed as text, --json, a page or a chart: leave --csv and --export out.")
     run = open_with_progress(paths, read_options, verbosity, selection)
-    if swept is not None:
-        to.write(_sweep_answer(_swept(run, changes, *swept, verbosity)))
+    if several is not None:
+        to.write(_sweep_answer(_swept(run, changes, *several, verbosity)))
         print_notes(run.notes)
         return
     from dptrace.api import whatif

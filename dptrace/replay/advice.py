@@ -15,8 +15,8 @@ from dptrace.model.planning.checks import MIN_SHARE, RECORDED_TEXTS, STATUSES, C
 from dptrace.model.planning.decision import RULES, Question, question_by_rule
 from dptrace.model.scaling import gustafson_efficiency
 from dptrace.record.options.modes import REPLICATED, modes_with
+from dptrace.replay.changes import changes_of
 from dptrace.replay.gains import with_gains
-from dptrace.replay.options import changes_of
 from dptrace.replay.whatif import WhatIf, replay_of
 from dptrace.run.run import Run
 

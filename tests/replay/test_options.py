@@ -1,68 +1,65 @@
-"""The options of a what-if as text."""
+"""The options of a what-if: what they take as text and as keywords, and the changes that they ask for."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.replay.options import (
-    changes_of,
-    communication_of,
-    launches_of,
-    parse_factor,
-    parse_kernel,
-    parse_latency,
-    parse_rate,
-    parse_straggler,
-)
+from dptrace.replay.changes import changes_of
+from dptrace.replay.options import OPTIONS, Options, parse_factor, parse_rate
+from dptrace.replay.transforms.links import parse_latency
 
 
 def test_values_are_parsed() -> None:
-    """A factor with or without ×, a pattern with any character, and times in every unit."""
+    """Factors with or without ×, a pattern with any character, and times and rates in every unit."""
     texts = ("2x", "0.5", " 1.25× ", "1e6x", ".5x", "1E-2")
     assert [2.0, 0.5, 1.25, 1e6, 0.5, 0.01] == [parse_factor(text, "--compute") for text in texts]
-    assert ("a=b|c", 0.5) == parse_kernel("a=b|c=0.5x")
-    assert [(2, 20_000_000), (0, 1_500), (1, 7)] == list(map(parse_straggler, ("2=20ms", "0=1.5us", "1=7ns")))
+    assert ("a=b|c", 0.5) == OPTIONS["kernels"].read("a=b|c=0.5x")
+    assert [(2, 20_000_000), (0, 1_500), (1, 7)] == list(map(OPTIONS["straggler"].read, ("2=20ms", "0=1.5us", "1=7ns")))
+    assert ["latency 0.5×", "latency 5.00 µs"] == [parse_latency(text).describe() for text in ("0.5x", "5us")]
+    assert [25e9, 1.5e8, 1e12] == [parse_rate(text) for text in ("25GBps", "150 MB/s", "1tbps")]
 
 
-def test_a_factor_of_the_bandwidth_may_be_text() -> None:
-    """As on the command line; a rate is another change."""
-    assert changes_of(bandwidth=2) == changes_of(bandwidth="2x") != changes_of(bandwidth="2GBps")
+@pytest.mark.parametrize(
+    ("parse", "texts"),
+    [
+        (OPTIONS["compute"].read, ["", "x", "-1", "0", "0e5", "nan", "1e", "2xx"]),
+        (OPTIONS["kernels"].read, [".*=0x", "=2x", "gemm"]),
+        (OPTIONS["straggler"].read, ["2", "2=20", "a=20ms", "2=20m", "=20ms"]),
+        (parse_latency, ["", "5", "5 parsecs", "-1us"]),
+        (parse_rate, ["0GBps", "25", "GBps", "25Gbit"]),
+    ],
+)
+def test_other_texts_are_refused_as_they_were_typed(parse: Callable[[str], Any], texts: list[str]) -> None:
+    """Neither zero, a negative number, a missing unit nor another spelling is taken; the message holds the text."""
+    for text in texts:
+        with pytest.raises(UsageError) as refused:
+            parse(text)
+        assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"straggler": {0: -1}},
+        {"kernels": {"(": 0.5}},
+        {"kernels": "gemm=0.5x"},
+        {"compute": float("nan")},
+        {"bandwidth": "0x"},
+        {"bandwidth": 0},
+        {"latency": 5},
+        {"world_size": 1},
+        {"link": "pcie4", "latency": "5us"},
+        {"schedule": "naive", "bucket_cap_mb": 4},
+    ],
+)
+def test_what_no_run_can_have_is_refused(options: Options) -> None:
+    """Values out of range or of another type, patterns that are none, and options that contradict each other."""
     with pytest.raises(UsageError):
-        changes_of(bandwidth="0x")
-
-
-@pytest.mark.parametrize("text", ["", "x", "-1", "0", "0e5", "nan", "1e", "2xx"])
-def test_what_is_no_factor_is_refused(text: str) -> None:
-    """Neither is zero, a negative number, or another spelling."""
-    with pytest.raises(UsageError):
-        parse_factor(text, "--compute")
-
-
-def test_a_bad_factor_of_a_kernel_is_named_as_it_was_typed() -> None:
-    """The message holds the whole value, as one word."""
-    with pytest.raises(UsageError, match=r"--kernel \.\*=0x:"):
-        parse_kernel(".*=0x")
-
-
-@pytest.mark.parametrize("text", ["2", "2=20", "a=20ms", "2=20m", "=20ms"])
-def test_what_is_no_straggler_is_refused(text: str) -> None:
-    """A rank, a time and its unit are needed."""
-    with pytest.raises(UsageError):
-        parse_straggler(text)
-
-
-def test_levelling_comes_before_a_new_straggler() -> None:
-    """Ranks are levelled as recorded; the straggler that is asked for stays."""
-    changes = changes_of(straggler={1: 5}, no_straggler=True, compute=2)
-
-    assert ["no straggler", "compute 2×", "rank 1 5 ns late in each step"] == [one.describe() for one in changes]
-
-
-def test_a_negative_delay_is_refused() -> None:
-    """No host is early."""
-    with pytest.raises(UsageError):
-        changes_of(straggler={0: -1})
+        changes_of(**options)
 
 
 def test_an_option_that_is_none_is_a_type_error() -> None:
@@ -71,44 +68,33 @@ def test_an_option_that_is_none_is_a_type_error() -> None:
         changes_of(banwidth=2)  # type: ignore[call-arg]
 
 
-# Options about communication as text.
+def test_a_factor_of_the_bandwidth_may_be_text() -> None:
+    """As on the command line; a rate is another change."""
+    assert changes_of(bandwidth=2) == changes_of(bandwidth="2x") != changes_of(bandwidth="2GBps")
 
 
-def test_values_are_parsed_options() -> None:
-    """Factors, times and rates in every unit."""
-    assert ["latency 0.5×", "latency 5.00 µs"] == [parse_latency(text).describe() for text in ("0.5x", "5us")]
-    assert [25e9, 1.5e8, 1e12] == [parse_rate(text) for text in ("25GBps", "150 MB/s", "1tbps")]
-
-
-@pytest.mark.parametrize("text", ["", "5", "5 parsecs", "-1us"])
-def test_what_is_no_latency_is_refused(text: str) -> None:
-    """A number needs × or a unit."""
-    with pytest.raises(UsageError):
-        parse_latency(text)
-
-
-@pytest.mark.parametrize("text", ["0GBps", "25", "GBps", "25Gbit"])
-def test_what_is_no_rate_is_refused(text: str) -> None:
-    """A number above 0 and bytes per second are needed."""
-    with pytest.raises(UsageError):
-        parse_rate(text)
-
-
-def test_messages_are_regrouped_at_their_new_cost() -> None:
-    """Links and bytes come before the schedule that is computed with them, and micro-steps last."""
-    changes = communication_of(
-        {"accumulate": 4, "bucket_cap_mb": 25, "compress": "fp16", "world_size": 8, "link": "pcie4"}, None
-    )
-
-    assert [
-        "8 ranks, link PCIe 4.0 x16, messages in fp16",
-        "buckets of 25 MB",
-        "4 micro-steps for each step of the optimizer",
-    ] == [change.describe() for change in changes]
-
-
-def test_what_is_removed_is_not_fused() -> None:
-    """Recomputation goes first, then kernels are fused, then launched at once."""
-    changes = launches_of({"cuda_graphs": True, "fuse": "x", "no_recompute": True})
-
-    assert ["no recomputation", "kernels 'x' fused", "CUDA graphs"] == [change.describe() for change in changes]
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        (
+            {"straggler": {1: 5}, "no_straggler": True, "compute": 2},
+            ["no straggler", "compute 2×", "rank 1 5 ns late in each step"],
+        ),
+        (
+            {"accumulate": 4, "bucket_cap_mb": 25, "compress": "fp16", "world_size": 8, "link": "pcie4"},
+            [
+                "8 ranks, link PCIe 4.0 x16, messages in fp16",
+                "buckets of 25 MB",
+                "4 micro-steps for each step of the optimizer",
+            ],
+        ),
+        (
+            {"cuda_graphs": True, "fuse": "x", "no_recompute": True},
+            ["no recomputation", "kernels 'x' fused", "CUDA graphs"],
+        ),
+    ],
+    ids=["levelled, then late", "links, messages, schedule", "gone, fused, launched at once"],
+)
+def test_changes_apply_in_their_order(options: Options, changes: list[str]) -> None:
+    """What removes comes before what adds, and what regroups messages after what they cost."""
+    assert changes == [one.describe() for one in changes_of(**options)]

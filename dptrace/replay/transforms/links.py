@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, median, unique
+from dptrace.core.numbers import Number
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError, UsageError
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, weighted_line
@@ -19,6 +21,7 @@ from dptrace.model.gpu_peaks import INTERCONNECTS, gpu_peak
 from dptrace.model.training.communication import BETWEEN, WITHIN, Link
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
+from dptrace.replay.options import NUMBER, TIMES
 from dptrace.replay.simulation import HasDoubts, no_collectives, with_times
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "copy_ns",
     "copy_tasks",
     "parse_compress",
+    "parse_latency",
     "transfer_costs",
     "uses_ddp",
     "with_transfers",
@@ -369,6 +373,26 @@ class Compress(msgspec.Struct, frozen=True):
                 f"The trace does not name the type of {unnamed:,} transfers, which are assumed to have {bits} bits."
             )
         return tuple(found)
+
+
+_LATENCY_NS, _SHARE_OF_LATENCY = Number(0, 1e9), Number(0, 1e6)
+
+
+def parse_latency(text: str) -> Latency:
+    """Parse ``0.5x`` of the recorded latency, or ``5us`` of one link.
+
+    Raises:
+        UsageError: the text is neither.
+    """
+    if match := re.fullmatch(rf"\s*{NUMBER}\s*[x×]\s*", text):
+        factor = float(match[1])
+        _SHARE_OF_LATENCY.check(factor, f"--latency {text.strip()}: factor")
+        return Latency(factor=factor)
+    if match := re.fullmatch(rf"\s*{NUMBER}\s*({'|'.join(TIMES)})\s*", text):
+        link_ns = float(match[1]) * TIMES[match[2]]
+        _LATENCY_NS.check(link_ns, f"--latency {text.strip()}: nanoseconds")
+        return Latency(link_ns=link_ns)
+    raise UsageError(f"--latency {text}: expected a factor or a time, for example 0.5x or 5us.")
 
 
 def parse_compress(text: str) -> Compress:

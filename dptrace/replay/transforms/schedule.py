@@ -28,6 +28,7 @@ from dptrace.readers.trace import Trace
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.process import Process
+from dptrace.replay.options import SCHEDULES
 from dptrace.replay.simulation import with_times
 from dptrace.replay.transforms.links import all_reduce_line, copy_ns, copy_tasks
 from dptrace.timeline.host_calls import SecondPass
@@ -261,7 +262,6 @@ def _bytes_of(model: Model, shapes: Int64, ready: Int64, meetings: Int64) -> tup
 
 
 MIB = 1 << 20
-SCHEDULES = ("naive", "interleaved", "ddp", "overlap-optimizer")
 _FIRST_CAP, _CAP = MIB, 25 * MIB
 """DDP's own: the first bucket is small, so that communication begins early (``kDefaultFirstBucketBytes``)."""
 RESUME_NS = 20_000

@@ -10,7 +10,7 @@ import pytest
 
 import dptrace
 from dptrace.errors import DptraceError
-from dptrace.replay.options import communication_of
+from dptrace.replay.changes import changes_of
 from dptrace.replay.simulation import simulate
 from dptrace.replay.transforms.links import Communication, WorldSize
 from dptrace.replay.transforms.replicate import with_replication
@@ -53,9 +53,7 @@ def test_all_reduces_after_backward_take_the_time_of_the_formula(
 def test_buckets_follow_one_another(single: dptrace.Run, cap_mb: float) -> None:
     """The last ends by the recursion end = max(ready, end before) + time, in every step."""
     model = single.replay.model
-    (change,) = with_replication(
-        model, communication_of({"world_size": 2, "link": _LINK, "bucket_cap_mb": cap_mb}, None)
-    )
+    (change,) = with_replication(model, changes_of(world_size=2, link=_LINK, bucket_cap_mb=cap_mb))
     after = change.apply(model)
     times = simulate(after.graph)
     transfers = after.transfers
@@ -184,7 +182,7 @@ def test_the_host_requests_each_all_reduce(tmp_path: Path) -> None:
     """Where the host sets the step, each all-reduce costs it 100 µs."""
     model = _gpu_job(tmp_path).replay.model
     changes = [
-        with_replication(model, communication_of({"world_size": 2, "link": _LINK, "schedule": schedule}, None))[0]
+        with_replication(model, changes_of(world_size=2, link=_LINK, schedule=schedule))[0]
         for schedule in ("interleaved", "naive")
     ]
     before = model.graph.duration_ns.sum()
