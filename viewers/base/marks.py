@@ -1,4 +1,4 @@
-"""Marks on axes: what a view draws, independent of the renderer (SVG or Bokeh)."""
+"""Marks on axes: what a view draws, independent of how it is drawn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ __all__ = [
     "message",
     "split_by_height",
     "time_axis",
-    "without_tips",
 ]
 
 
@@ -188,11 +187,6 @@ def _middle(mark: Box | Dot | Line | Label) -> float:
     if isinstance(mark, Box):
         return (mark.top + mark.bottom) / 2
     return mark.points[0][1] if isinstance(mark, Line) else mark.y
-
-
-def without_tips(drawing: Drawing) -> Drawing:
-    """Remove tooltips, which paper can't show."""
-    return replace(drawing, marks=tuple(replace(m, tip="") if isinstance(m, Box | Dot) else m for m in drawing.marks))
 
 
 def linear_axis(low: float, high: float, unit: str, title: str = "", wanted: int = 8) -> Axis:

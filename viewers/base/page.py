@@ -11,38 +11,32 @@ import base64
 import hashlib
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from bokeh.core.types import ID
-from bokeh.embed import json_item
-from bokeh.layouts import column
-from bokeh.resources import Resources
 from jinja2 import Environment, FunctionLoader
 from markupsafe import Markup as EscapedMarkup
 
 from dptrace.core.units import sanitize
 from dptrace.version import __version__
-from dptrace.viewers.base.bokeh_renderer import bokeh_figure
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.marks import Drawing, without_tips
-from dptrace.viewers.base.svg import legend_svg, svg
+from dptrace.viewers.base.marks import Drawing
+from dptrace.viewers.base.svg import WIDTH, svg
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.base.theme import css
+from dptrace.viewers.base.theme import css, picture_css
 
 __all__ = [
     "Markup",
     "Section",
-    "bokeh_scripts",
     "bundle",
-    "chart_plots",
     "environment",
-    "live_charts",
     "page",
+    "pictures",
     "section_page",
+    "section_styles",
     "sections",
     "static",
 ]
@@ -153,11 +147,6 @@ def environment() -> Environment:
     return made
 
 
-def bokeh_scripts() -> list[str]:
-    """Return Bokeh's scripts."""
-    return list(Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw)
-
-
 def page(
     head: Headline,
     styles: str,
@@ -205,7 +194,7 @@ class Section:
     name: str
     title: str
     picture: Markup = _NOTHING
-    """SVG or the place of a figure; HTML, escaped already."""
+    """SVG; HTML, escaped already."""
     cells: TextTable | None = None
     about: str = ""
     open: bool | None = None
@@ -224,48 +213,25 @@ def sections(parts: Sequence[Section]) -> Markup:
     return Markup(environment().get_template("base/sections.html").render(sections=parts))
 
 
-def live_charts(drawings: Drawing | Sequence[Drawing], place: str = "figure") -> Markup:
-    """Return the place of a figure under its legend, and the same charts as SVG for paper and without scripts.
+def pictures(drawings: Drawing | Sequence[Drawing], width: float = WIDTH) -> Markup:
+    """Return charts as SVG, one below the other; those that only hold a message are left out.
 
     Args:
-        drawings: the charts, which share the legend of the last one; those that only hold a message are left out.
-        place: id of the place, the key of the figure in ``plots``.
+        width: of each, in pixels; in a page they shrink to the window.
     """
-    drawn = [d for d in ([drawings] if isinstance(drawings, Drawing) else drawings) if not d.message]
-    if not drawn:
-        return _NOTHING
-    stills = "".join(svg(without_tips(drawing), heading=False) for drawing in drawn)
-    return Markup('<div class="live">{}<div id="{}"></div></div><div class="still">{}</div>').format(
-        Markup(legend_svg(drawn[-1], dark=True) if drawn[-1].legend else ""), place, Markup(stills)
-    )
+    drawn = [drawings] if isinstance(drawings, Drawing) else drawings
+    return Markup("").join(Markup(svg(one, heading=False, width=width)) for one in drawn if not one.message)
 
 
-def chart_plots(
-    places: Mapping[str, Drawing | Sequence[Drawing]], make: Callable[[Drawing, bool], Any] = bokeh_figure
-) -> dict[str, Any]:
-    """Return Bokeh's ``json_item`` of each figure, for a light and for a dark page, by ``PLACE-light``, ``PLACE-dark``.
-
-    Args:
-        places: by the id of its place, a chart, or several that are drawn one below the other.
-        make: makes the figure of a chart, for a dark page or not.
-    """
-    plots = {}
-    for place, drawings in places.items():
-        drawn = [d for d in ([drawings] if isinstance(drawings, Drawing) else drawings) if not d.message]
-        for look, dark in (("light", False), ("dark", True)) if drawn else ():
-            figures = [make(drawing, dark) for drawing in drawn]
-            figure = figures[0] if len(figures) == 1 else column(figures, sizing_mode="stretch_width")
-            plots[f"{place}-{look}"] = json_item(figure, ID(place))
-    return plots
+def section_styles() -> str:
+    """Return the style sheets of pages with sections, whose pictures are dark where the page is."""
+    return static("base", "plain.css") + picture_css()
 
 
-def section_page(head: Headline, content: Markup, plots: Mapping[str, Any] | None = None, script: str = "") -> str:
-    """Render the page; it is dark where the system asks for it.
+def section_page(head: Headline, content: Markup) -> str:
+    """Render the page, which runs no script; it is dark where the system asks for it.
 
     Args:
         content: content below the notes; HTML, escaped already.
-        plots: what :func:`chart_plots` returns; a page without plots runs no script at all.
-        script: further JavaScript; it can listen to the event "drawn", whose detail is the list of Bokeh views.
     """
-    scripts = [*bokeh_scripts(), *([script] if script else []), bundle("base", "figure.js")] if plots else []
-    return page(head, static("base", "plain.css"), scripts, content=content, plots=plots or {})
+    return page(head, section_styles(), [], content=content)

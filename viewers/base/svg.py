@@ -7,11 +7,10 @@ import unicodedata
 from html import escape as _escape
 
 from dptrace.core.units import sanitize
-from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Box, Dot, Drawing, Entry, Label, Line
-from dptrace.viewers.base.theme import PATTERNS, dark_color, dark_ink
+from dptrace.viewers.base.theme import PATTERNS
 
-__all__ = ["FONT", "WIDTH", "Canvas", "escape", "legend_svg", "number", "shorten", "svg", "text_width"]
+__all__ = ["FONT", "WIDTH", "Canvas", "escape", "number", "shorten", "svg", "text_width"]
 
 
 # Write SVG: shapes and text, no script. All text from a run goes through :func:`escape`.
@@ -24,7 +23,7 @@ _UNFIT = re.compile("[\ufffe\uffff\u2028\u2029]")
 _NARROW = frozenset("iljtfrI.,:;|!'()[]· ")
 _PATTERN = (
     '<pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({turn})">'
-    '<rect width="7" height="7" fill="{color}"{style}/>{dark}</pattern>'
+    '<rect width="7" height="7" fill="{color}"/>{dark}</pattern>'
 )
 _LINE = '<rect width="1.6" height="7" fill="#000" fill-opacity=".34"/>'
 _DOT = '<circle cx="3.5" cy="3.5" r="1.5" fill="#000" fill-opacity=".45"/>'
@@ -84,18 +83,15 @@ def shorten(text: str, room: float, size: float = 12) -> str:
 
 
 class Canvas:
-    """Collect shapes, then :meth:`finish`.
+    """Collect shapes, then :meth:`finish`."""
 
-    One with *dark* carries each shape's color on a dark page, as the properties --n (fill) and --s (stroke).
-    """
-
-    def __init__(self, width: float, height: float, title: str, dark: bool = False) -> None:
-        self.width, self.height, self.dark = width, height, dark
+    def __init__(self, width: float, height: float, title: str) -> None:
+        self.width, self.height = width, height
         size = f'width="{number(width)}" height="{number(height)}"'
         self._parts = [
             f'<svg {_ATTRIBUTES} viewBox="0 0 {number(width)} {number(height)}" {size} font-family="{escape(FONT)}">',
             f"<title>{escape(title)}</title>",
-            f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"{self._dark_style("#FFFFFF")}/>',
+            f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"/>',
         ]
         self._patterned: dict[str, str] = {}
         self.shapes = 0
@@ -107,24 +103,17 @@ class Canvas:
             f"<{tag} {attributes}><title>{escape(tip)}</title></{tag}>" if tip else f"<{tag} {attributes}/>"
         )
 
-    def _dark_style(self, fill: str = "", stroke: str = "", dark: str = "") -> str:
-        shades = ("--n", fill, dark or dark_color(fill)), ("--s", stroke, dark_color(stroke))
-        properties = ";".join(f"{name}:{dark}" for name, light, dark in shades if dark != light)
-        return f' style="{escape(properties)}"' if self.dark and properties else ""
-
     def _pattern(self, color: str) -> str:
         """Return the name of a color's pattern, which is defined once."""
-        pattern = theme.PATTERNS[color]
+        pattern = PATTERNS[color]
         name, (turn, dark) = f"{pattern}-{color[1:]}", _PATTERNS[pattern]
-        self._patterned[color] = _PATTERN.format(
-            name=name, turn=turn, color=color, style=self._dark_style(color), dark=dark
-        )
+        self._patterned[color] = _PATTERN.format(name=name, turn=turn, color=color, dark=dark)
         return name
 
     def _fill(self, color: str, dark: str = "", plain: bool = False) -> str:
-        if color in theme.PATTERNS and not plain:
+        if color in PATTERNS and not plain:
             return f'fill="url(#{self._pattern(color)})"'
-        return f'fill="{escape(color)}"{self._dark_style(color, dark=dark)}'
+        return f'fill="{escape(color)}"{_dark_style(dark)}'
 
     def rect(
         self,
@@ -165,12 +154,8 @@ class Canvas:
         """Draw lines from point to point."""
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
-        shade = self._dark_style(stroke=color)
-        self._add(
-            "polyline",
-            f'points="{path}" fill="none" stroke="{color}" stroke-width="{number(width)}"{dashed}{shade}',
-            "",
-        )
+        look = f'fill="none" stroke="{color}" stroke-width="{number(width)}"{dashed}'
+        self._add("polyline", f'points="{path}" {look}', "")
 
     def dot(
         self,
@@ -185,7 +170,6 @@ class Canvas:
         """Draw a dot of a shape, or its outline; *size* is its diameter."""
         scale = size / 9.0
         look = f'fill="#FFFFFF" stroke="{color}" stroke-width="1.5"' if hollow else f'fill="{color}" fill-opacity=".75"'
-        look += self._dark_style("#FFFFFF", color) if hollow else self._dark_style(color)
         around = _SHAPES.get(shape)
         if around is None:
             self._add("circle", f'cx="{number(x)}" cy="{number(y)}" r="{number(4 * scale)}" {look}', tip)
@@ -203,23 +187,19 @@ class Canvas:
         anchor: str = "start",
         bold: bool = False,
         upright: bool = False,
-        on: str = "",
         dark: str = "",
     ) -> None:
         """Write a text centered on *y*; *anchor* is start, middle or end; *upright* rotates it to run upwards.
 
         Args:
-            on: the color behind it, where that is not the background.
             dark: its color on a dark page, where that is not the palette's.
         """
         style = f' text-anchor="{anchor}"' if anchor != "start" else ""
         style += f' font-size="{number(size)}"' if size != 12 else ""
         style += ' font-weight="700"' if bold else ""
-        shade = self._dark_style(color, dark=dark or (dark_ink(on, color) if on else ""))
         style += f' transform="rotate(-90 {number(x)} {number(y)})"' if upright else ""
-        self._parts.append(
-            f'<text x="{number(x)}" y="{number(y + size * 0.36)}" fill="{color}"{style}{shade}>{escape(text)}</text>'
-        )
+        look = f'fill="{color}"{style}{_dark_style(dark)}'
+        self._parts.append(f'<text x="{number(x)}" y="{number(y + size * 0.36)}" {look}>{escape(text)}</text>')
 
     def finish(self) -> str:
         """Return the SVG text."""
@@ -238,30 +218,30 @@ _ABOVE, _TALL = 16.0, 700.0
 _QUIET, _GRID, _AXIS = "#5B6472", "#E3E7EC", "#9CA3AF"
 
 
-def svg(drawing: Drawing, heading: bool = True, dark: bool = False, run: str = "") -> str:
+def svg(drawing: Drawing, heading: bool = True, run: str = "", width: float = WIDTH) -> str:
     """Draw as SVG text.
 
     Args:
         heading: draw title and subtitle; a page has its own.
-        night: whether it also has colors for a dark page.
         run: the name of the run, drawn above the heading.
+        width: of the whole picture, in pixels.
     """
     top = _TOP + (22 if run else 0) + (24 if heading else 0) + (20 if heading and drawing.subtitle else 0)
     left = _left(drawing)
-    inner = WIDTH - left - drawing.right
-    legend = _legend_rows(drawing, WIDTH - left)
+    inner = width - left - drawing.right
+    legend = _legend_rows(drawing, width - left)
     top += 22 * len(legend) + (_ABOVE if _tall(drawing) else 0)
     bottom = _BOTTOM + (18 if drawing.x.title else 0) if drawing.x.ticks or drawing.x.title else 8
-    canvas = Canvas(WIDTH, top + drawing.height + bottom, drawing.title, dark)
+    canvas = Canvas(width, top + drawing.height + bottom, drawing.title)
     y = _TOP
     if run:
-        canvas.text(16, y + 1, shorten(run, WIDTH - 32, 13), _QUIET, size=13)
+        canvas.text(16, y + 1, shorten(run, width - 32, 13), _QUIET, size=13)
         y += 22
     if heading:
         canvas.text(16, y + 2, drawing.title, size=16, bold=True)
         y += 24
     if heading and drawing.subtitle:
-        canvas.text(16, y, shorten(drawing.subtitle, WIDTH - 32), _QUIET)
+        canvas.text(16, y, shorten(drawing.subtitle, width - 32), _QUIET)
         y += 20
     for row in legend:
         _legend(canvas, row, left, y)
@@ -274,13 +254,9 @@ def svg(drawing: Drawing, heading: bool = True, dark: bool = False, run: str = "
     return canvas.finish()
 
 
-def legend_svg(drawing: Drawing, dark: bool = False) -> str:
-    """Draw only the legend, for a picture that another renderer draws."""
-    rows = _legend_rows(drawing, WIDTH)
-    canvas = Canvas(WIDTH, 22 * len(rows) + 4, "Legend", dark)
-    for number, row in enumerate(rows):
-        _legend(canvas, row, 4, 13 + 22 * number)
-    return canvas.finish()
+def _dark_style(color: str) -> str:
+    """Return the attribute with a color for a dark page, where that is not the palette's."""
+    return f' style="--dark:{escape(color)}"' if color else ""
 
 
 def _tall(drawing: Drawing) -> bool:
@@ -359,8 +335,8 @@ def _marks(canvas: Canvas, drawing: Drawing, left: float, top: float, inner: flo
             if fitting and height >= 11:
                 if mark.color in PATTERNS:
                     around = text_width(fitting, size) + 6
-                    canvas.rect(x + (width - around) / 2, y + 1, around, height - 2, mark.color, plain=True)
-                canvas.text(x + width / 2, y + height / 2, fitting, mark.ink, size, "middle", on=mark.color, dark=ink)
+                    canvas.rect(x + (width - around) / 2, y + 1, around, height - 2, mark.color, mark.tip, plain=True)
+                canvas.text(x + width / 2, y + height / 2, fitting, mark.ink, size, "middle", dark=ink)
         elif isinstance(mark, Dot):
             canvas.dot(across(mark.x), down(mark.y), mark.color, mark.shape, mark.hollow, mark.tip, mark.size)
         elif isinstance(mark, Line):

@@ -7,6 +7,8 @@ a white page a fill must be dark to be seen, on a dark page light: each thing ha
 
 from __future__ import annotations
 
+from functools import cache
+
 from dptrace.analysis.per_gpu.split import CAUSES, Part
 
 __all__ = [
@@ -24,8 +26,8 @@ __all__ = [
     "WAITING",
     "css",
     "dark_color",
-    "dark_ink",
     "ink_on",
+    "picture_css",
 ]
 
 _LOOKS: dict[Part | str, tuple[str, str, str, str]] = {
@@ -170,6 +172,20 @@ def dark_color(color: str) -> str:
     return _NIGHT.get(color, color)
 
 
-def dark_ink(color: str, ink: str) -> str:
-    """Return the text color on a box of *color* on a dark page, where it is *ink* on a light page."""
-    return DARK[color][1] if color in DARK else ink
+@cache
+def picture_css() -> str:
+    """Return style sheets that recolor a page's SVG pictures where the page is dark; alone, a picture is light.
+
+    A box with colors of its own for a dark page carries them in the property --dark.
+    """
+    rules = [(f'[{what}="{light}"]', what, dark) for light, dark in _NIGHT.items() for what in ("fill", "stroke")]
+    # Text is white only on a fill of the palette, whose dark twin takes black text.
+    rules += [
+        (f'text[fill="{_LIGHT["paper"]}"]', "fill", "#000000"),
+        (':is(rect, text)[style*="--dark"]', "fill", "var(--dark)"),
+    ]
+    by_page, by_system = (
+        "\n".join(f"{root} .picture {mark} {{ {what}: {dark}; }}" for mark, what, dark in rules)
+        for root in (":root[data-theme=dark]", ":root:not([data-theme])")
+    )
+    return f"{by_page}\n@media screen and (prefers-color-scheme: dark) {{\n{by_system}\n}}\n"

@@ -6,17 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bokeh.models import BoxZoomTool, NoOverlap, ResetTool
-from bokeh.plotting import figure
-
-from dptrace.bench.conclusions import CHARTS, ChartText
+from dptrace.bench.conclusions import ChartText
 from dptrace.bench.table import Row
 from dptrace.core.units import duration, plural, sanitize
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.bokeh_renderer import bokeh_figure
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, log_axis, message
-from dptrace.viewers.base.page import Markup, Section, chart_plots, live_charts, section_page, sections
+from dptrace.viewers.base.page import Markup, Section, pictures, section_page, sections
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.benchmarks import bench_table
 from dptrace.viewers.benchmarks.links_table import (
@@ -58,43 +54,6 @@ __all__ = [
 # page = bench_page.document(content)
 
 
-_THIN_LABELS = """
-let views = [];
-const whole = new WeakMap();
-// Where the page is narrow, texts that would lie on others, or reach out of their bars, are left out; names come first.
-function thin(view) {
-  const placed = [], { x_scale, y_scale } = view.frame;
-  const changed = [];
-  for (const { glyph, data_source: source } of view.model.renderers) {
-    if (glyph.type !== "Text") continue;
-    if (!whole.has(source)) whole.set(source, [...source.data.text]);
-    const data = source.data, shown = whole.get(source).map(() => "");
-    changed.push([source, shown]);
-    const order = shown.map((_, i) => i).sort((a, b) => (data.style?.[b] === "bold") - (data.style?.[a] === "bold"));
-    for (const i of order) {
-      const text = whole.get(source)[i], width = 6.6 * text.length;
-      if (!text) continue;
-      if (data.left && x_scale.compute(data.right[i]) - x_scale.compute(data.left[i]) < width + 4) continue;
-      const align = glyph.text_align.value, x = x_scale.compute(data.x[i]), y = y_scale.compute(data.y[i]);
-      const left = x - (align === "center" ? width / 2 : align === "right" ? width : 0);
-      if (placed.some((p) => left < p.right && p.left < left + width && Math.abs(y - p.y) < 13)) continue;
-      placed.push({ left, right: left + width, y });
-      shown[i] = text;
-    }
-  }
-  for (const [source, shown] of changed)
-    if (shown.some((text, i) => text !== source.data.text[i])) source.data = { ...source.data, text: shown };
-}
-function thinAll() {
-  const width = innerWidth;
-  for (const manager of views) for (const view of manager.roots) if (view.frame) thin(view);
-  document.documentElement.dataset.thinned = width;
-}
-addEventListener("resize", () => setTimeout(thinAll, 150));
-document.addEventListener("drawn", ({ detail }) => { views = detail; thinAll(); });
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Content:
     """The content of the page."""
@@ -109,23 +68,17 @@ class Content:
 
 
 def bench_document(content: Content) -> str:
-    """Draw a benchmark as one HTML page.
-
-    On the screen Bokeh draws, in the colors that the system asks for; on paper, and without JavaScript, the page
-    shows the same charts as SVG.
-    """
-    parts, places = [], {}
+    """Draw a benchmark as one HTML page."""
+    parts = []
     for chart, drawing in content.charts:
         text = Markup("").join(Markup("<li>{}</li>").format(sentence) for sentence in chart.sentences)
         sentences = Markup('<ul class="sentences">{}</ul>').format(text) if chart.sentences else Markup("")
-        place = f"chart-{chart.name}"
-        parts.append(Section(chart.name, chart.title, sentences + live_charts(drawing, place), None, chart.missing))
-        places[place] = drawing
+        parts.append(Section(chart.name, chart.title, sentences + pictures(drawing), None, chart.missing))
     parts.append(Section("table", "All runs", cells=bench_table.text_table(content.rows, _TABLE_NOTE), open=True))
     answer = next((chart.sentences[0] for chart, _ in content.charts if chart.sentences), "")
     head = Headline(content.title, "", tuple(content.facts), (*content.notes, *bench_table.failures(content.rows)))
     above = Markup('<p class="answer">{}</p>').format(answer) if answer else Markup("")
-    return section_page(head, above + sections(parts), chart_plots(places, _figure), _THIN_LABELS)
+    return section_page(head, above + sections(parts))
 
 
 _TABLE_NOTE = (
@@ -133,19 +86,6 @@ _TABLE_NOTE = (
     "Communication, overlap and exposed share: from a separate, recorded run. Speedup: T₁ / T(N). "
     "Efficiency: T₁ / (N·T(N)). Amdahl: f = T₁ / (T₁ + communication) of the naive run, ceiling 1 / ((1 − f) + f/N)."
 )
-
-
-def _figure(drawing: Drawing, dark: bool) -> figure:
-    """Make a chart's figure; only the losses get a toolbar, to zoom in."""
-    plot = bokeh_figure(drawing, dark)
-    for axis in plot.axis:
-        axis.major_label_policy = NoOverlap(min_distance=4)
-    plot.xgrid.visible, plot.ygrid.visible = drawing.x.grid, drawing.y.grid
-    plot.update(tools=[tool for tool in plot.tools if type(tool).__name__ == "HoverTool"], toolbar_location=None)
-    if drawing.title == CHARTS["loss"]:
-        plot.add_tools(BoxZoomTool(), ResetTool())
-        plot.toolbar_location = "above"
-    return plot
 
 
 # The chart of timed all-reduce algorithms: measured points, and the lines that alpha, beta and gamma predict.
@@ -318,7 +258,7 @@ def links_document(content: Mapping[str, Any]) -> str:
     if tables:
         charts["algorithms"] = algorithms_chart(content)
     parts = [
-        Section(f"chart-{name}", chart.title, live_charts(chart, name), None, chart.message or chart.subtitle)
+        Section(f"chart-{name}", chart.title, pictures(chart), None, chart.message or chart.subtitle)
         for name, chart in charts.items()
     ]
     parts += [
@@ -331,7 +271,7 @@ def links_document(content: Mapping[str, Any]) -> str:
     ]
     head = Headline("Measured links", "links", tuple(facts(content)), tuple(content["notes"]))
     answer = Markup('<section class="part"><p><strong>{}</strong></p></section>').format(nearest_link_sentence(content))
-    return section_page(head, answer + sections(parts), chart_plots(charts))
+    return section_page(head, answer + sections(parts))
 
 
 def _formulas(content: Mapping[str, Any]) -> TextTable:
@@ -513,16 +453,16 @@ def sweep_document(content: Mapping[str, Any]) -> str:
     quality = [loss(content), accuracy(content)] if has_quality(content) else []
     about = " ".join(drawing.message or f"{drawing.title}: {drawing.subtitle}" for drawing in drawn)
     parts = [
-        Section("charts", " · ".join(drawing.title for drawing in drawn), live_charts(drawn), None, about),
+        Section("charts", " · ".join(drawing.title for drawing in drawn), pictures(drawn), None, about),
         Section("table", "The numbers", cells=cells(content), open=True),
     ]
     if quality:
         title = " · ".join(drawing.title for drawing in quality)
-        parts.insert(1, Section("quality", title, live_charts(quality, "losses"), None, quality[0].subtitle))
+        parts.insert(1, Section("quality", title, pictures(quality), None, quality[0].subtitle))
     if any(point.get("inference") for point in content["points"]):
         parts.append(Section("inference", "Inference of the trained model", cells=latency_cells(content), open=True))
     facts = [plural(content["epochs"], "epoch"), f"{plural(content['repeat'], 'run')} of each", content["device"] or ""]
     said = Markup("").join(Markup("<p><strong>{}</strong></p>").format(text) for text in content["reading"])
     head = Headline(headline(content), "sweep", tuple(filter(None, facts)), tuple(content["notes"]))
     above = Markup('<section class="part">{}</section>').format(said)
-    return section_page(head, above + sections(parts), chart_plots({"figure": drawn, "losses": quality}))
+    return section_page(head, above + sections(parts))

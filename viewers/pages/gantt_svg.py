@@ -175,7 +175,7 @@ def draw_labels(canvas: Canvas, layout: SvgLayout, row: Row) -> None:
             # A box in the block's colour covers short gaps and the lines of a pattern under the text.
             if row.role is Role.PHASES or color in theme.PATTERNS:
                 canvas.rect(x + 1, row.y + 1, width, row.height - 2, color, round_=3, plain=True)
-            canvas.text(x + 5, row.y + row.height / 2, fitting, theme.ink_on(color), 11, on=color)
+            canvas.text(x + 5, row.y + row.height / 2, fitting, theme.ink_on(color), 11)
             reach = x + width + 2
 
 
@@ -314,19 +314,18 @@ _ORDER = (*theme.PART_ORDER[:5], WAITING, OVERLAPPED, *theme.PART_ORDER[5:])
 _Box: TypeAlias = tuple[float, float, float, float]
 
 
-def gantt_svg(run: Run, heading: bool = True, dark: bool = False) -> str:
+def gantt_svg(run: Run, heading: bool = True) -> str:
     """Draw a run as SVG text.
 
     Args:
         heading: draw the run's name, facts and summary sentence; a page has its own.
-        dark: add the colours for a dark page.
     """
     gantt_chart = chart(run)
     head = headline(run)
     if not gantt_chart.tracks or gantt_chart.end_ns <= 0:
-        return message_svg(message(head.title or "Gantt chart", "There is no step in this run."), heading, dark)
+        return message_svg(message(head.title or "Gantt chart", "There is no step in this run."), heading)
     layout = svg_layout(gantt_chart, 106 if heading else 50)
-    canvas = Canvas(layout.chart_width, layout.bottom + 12, head.title, dark)
+    canvas = Canvas(layout.chart_width, layout.bottom + 12, head.title)
     if heading:
         canvas.text(16, 20, shorten(head.title, 500, 18), size=17, bold=True)
         facts = shorten(" · ".join(head.facts), WIDTH - 600)
@@ -598,4 +597,4 @@ def _draw_annotations(canvas: Canvas, layout: SvgLayout, annotations: list[_Anno
 
 def _badge(canvas: Canvas, x: float, y: float, number: int) -> None:
     canvas.rect(x - _BADGE, y - _BADGE, 2 * _BADGE, 2 * _BADGE, _MARK, round_=_BADGE)
-    canvas.text(x, y, str(number), "#FFFFFF", 11, "middle", bold=True, on=_MARK)
+    canvas.text(x, y, str(number), "#FFFFFF", 11, "middle", bold=True)

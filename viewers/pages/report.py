@@ -13,7 +13,7 @@ from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import split_by_height
-from dptrace.viewers.base.page import Markup, Section, environment, section_page, sections, static
+from dptrace.viewers.base.page import Markup, Section, environment, section_page, section_styles, sections
 from dptrace.viewers.base.svg import svg
 from dptrace.viewers.base.table import MAX_ROWS, gain_sentence
 from dptrace.viewers.gantt.chart import Chart, chart
@@ -75,7 +75,7 @@ def document(run: Run) -> str:
     head = headline(run)
     head = replace(head, notes=(*head.notes, *(run.cross_rank.notes if gantt_chart.tracks else ())))
     if gantt_chart.tracks and len(gantt_chart) <= MAX_REPORT_INTERVALS:
-        styles, page_data = static("base", "plain.css"), _chart(run, gantt_chart)
+        styles, page_data = section_styles(), _chart(run, gantt_chart)
         host = host_data(run, gantt_chart)
         notes = (*head.notes, *host_notes(run, host))
         for header, data in ((replace(head, notes=notes), page_data | {"host": host}), (head, page_data)):
@@ -105,7 +105,7 @@ def _section(run: Run, view: View) -> Section:
     shown = cells.truncated(MAX_ROWS) if cells.rows else None
     if drawing.message:
         return Section(view.name, view.title, cells=shown, about=drawing.message)
-    pieces = (Markup(svg(part, heading=False, dark=True)) for part in split_by_height(drawing, PAPER))
+    pieces = (Markup(svg(part, heading=False)) for part in split_by_height(drawing, PAPER))
     picture = Markup("").join(Markup('<div class="piece">{}</div>').format(piece) for piece in pieces)
     return Section(view.name, drawing.title, picture, shown, drawing.subtitle)
 
@@ -117,7 +117,7 @@ def _still(run: Run, count: int) -> Section:
         f"The run has {count:,} intervals, too many for a page to attach: this is its step of median length, "
         f"{', '.join(names)}. To look at all of it: dptrace view."
     )
-    return Section("gantt", VIEWS["gantt"].title, Markup(gantt_svg(middle, heading=False, dark=True)), None, about)
+    return Section("gantt", VIEWS["gantt"].title, Markup(gantt_svg(middle, heading=False)), None, about)
 
 
 def _findings(run: Run) -> Markup:

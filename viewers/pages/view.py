@@ -11,8 +11,8 @@ from dptrace.core.numbers import Number
 from dptrace.errors import UsageError
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.page import Section, chart_plots, live_charts, section_page, sections
-from dptrace.viewers.base.svg import svg
+from dptrace.viewers.base.page import Section, pictures, section_page, sections
+from dptrace.viewers.base.svg import WIDTH, svg
 from dptrace.viewers.gantt.page import document as page
 from dptrace.viewers.gantt.page.document import rows_height
 from dptrace.viewers.pages.gantt_svg import gantt_svg
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from dptrace.replay.critical_path import CriticalPath
 
 __all__ = ["NotebookPage", "document", "picture", "show"]
+
+_FRAME_WIDTH = 900
+"""Width in pixels of a picture for a frame, which is narrower than a window: its texts keep their size."""
 
 
 def document(view: View, run: Run, embedded: bool = False, path: CriticalPath | None = None) -> str:
@@ -44,8 +47,9 @@ def document(view: View, run: Run, embedded: bool = False, path: CriticalPath | 
     about = drawing.message or drawing.subtitle
     cells = view.table(run)
     # Without a picture, its message already says what the note of the table would.
-    part = Section(view.name, drawing.title, live_charts(drawing), cells if cells.rows else None, about, not embedded)
-    return section_page(head, sections([part]), chart_plots({"figure": drawing}))
+    shown = pictures(drawing, _FRAME_WIDTH if embedded else WIDTH)
+    part = Section(view.name, drawing.title, shown, cells if cells.rows else None, about, not embedded)
+    return section_page(head, sections([part]))
 
 
 def picture(view: View, run: Run) -> str:

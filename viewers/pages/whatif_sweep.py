@@ -8,7 +8,7 @@ from dptrace.core.units import duration
 from dptrace.replay.whatif import Sweep
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, time_axis
-from dptrace.viewers.base.page import Section, chart_plots, live_charts, section_page, sections
+from dptrace.viewers.base.page import Section, pictures, section_page, sections
 from dptrace.viewers.base.theme import EXPOSED
 from dptrace.viewers.terminal.replay import sweep_sentence, sweep_table
 
@@ -50,10 +50,10 @@ def document(sweep: Sweep) -> str:
     """Draw the answers as one HTML page."""
     chart, table, answer = sweep_chart(sweep), sweep_table(sweep), sweep.points[0].answer
     parts = [
-        Section("chart", chart.title, live_charts(chart), None, chart.subtitle),
+        Section("chart", chart.title, pictures(chart), None, chart.subtitle),
         Section("table", "All values", cells=table, open=True),
     ]
     texts = dict.fromkeys(doubt.text for point in sweep.points for doubt in point.answer.doubts)
     name = Path(answer.path).name or answer.path
     head = Headline(f"What if: {name}", answer.path, (f"{len(sweep.points)} values of {sweep.option}",), tuple(texts))
-    return section_page(head, sections(parts), chart_plots({"figure": chart}))
+    return section_page(head, sections(parts))

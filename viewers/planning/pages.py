@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.page import Markup, Section, chart_plots, live_charts, section_page, sections
+from dptrace.viewers.base.page import Markup, Section, pictures, section_page, sections
 from dptrace.viewers.planning.charts import (
     memory_chart,
     message_chart,
@@ -35,8 +35,7 @@ def predict_document(content: Mapping[str, Any]) -> str:
     if content["roofline"]:
         charts["roofline"] = plan_roofline_chart(content)
     parts = [
-        Section(f"chart-{name}", chart.title, live_charts(chart, name), None, chart.subtitle)
-        for name, chart in charts.items()
+        Section(f"chart-{name}", chart.title, pictures(chart), None, chart.subtitle) for name, chart in charts.items()
     ]
     parts += [Section(f"table-{i}", title, cells=cells, open=True) for i, (title, cells) in _tables(content)]
     facts = predict_facts(content)
@@ -44,7 +43,7 @@ def predict_document(content: Mapping[str, Any]) -> str:
     answer = Markup('<section class="part">{}</section>').format(
         Markup("").join(Markup("<p>{}</p>").format(fact) for fact in facts[1:])
     )
-    return section_page(head, answer + sections(parts), chart_plots(charts))
+    return section_page(head, answer + sections(parts))
 
 
 def _tables(content: Mapping[str, Any]) -> Any:
@@ -60,15 +59,14 @@ def advise_document(content: Mapping[str, Any]) -> str:
     tables = list(advise_tables(content, every=True))
     parts = [Section("decision", *_first(tables[0]))]
     parts += [
-        Section(f"chart-{name}", chart.title, live_charts(chart, name), None, chart.subtitle)
-        for name, chart in charts.items()
+        Section(f"chart-{name}", chart.title, pictures(chart), None, chart.subtitle) for name, chart in charts.items()
     ]
     parts += [Section(f"table-{i}", title, cells=cells, open=True) for i, (title, cells) in enumerate(tables[1:])]
     head = Headline("Advice", "plan", tuple(advise_facts(content)), tuple(content["assumptions"]))
     answer = Markup('<section class="part">{}</section>').format(
         Markup("").join(Markup("<p>{}</p>").format(said) for said in recommendation(content))
     )
-    return section_page(head, answer + sections(parts), chart_plots(charts))
+    return section_page(head, answer + sections(parts))
 
 
 def _first(table: tuple[str, Any]) -> tuple[Any, ...]:
@@ -82,7 +80,7 @@ def _first(table: tuple[str, Any]) -> tuple[Any, ...]:
 def message_document(content: Mapping[str, Any]) -> str:
     """Draw the contents of ``dptrace predict --bytes --json`` as one HTML page."""
     chart = message_chart(content)
-    parts = [Section("chart-message", chart.title, live_charts(chart, "message"), None, chart.subtitle)]
+    parts = [Section("chart-message", chart.title, pictures(chart), None, chart.subtitle)]
     tables = enumerate(message_tables(content))
     parts += [Section(f"message-{number}", title, cells=cells, open=True) for number, (title, cells) in tables]
     facts = message_facts(content)
@@ -90,7 +88,7 @@ def message_document(content: Mapping[str, Any]) -> str:
         Markup("").join(Markup("<p>{}</p>").format(fact) for fact in facts[1:])
     )
     head = Headline("Cost of a message", "prediction", (facts[0],), ())
-    return section_page(head, answer + sections(parts), chart_plots({"message": chart}))
+    return section_page(head, answer + sections(parts))
 
 
 # The prediction of a recording as one page: its steps on the communication roofline, and other numbers of ranks.
@@ -99,9 +97,7 @@ def message_document(content: Mapping[str, Any]) -> str:
 def recorded_document(content: Mapping[str, Any]) -> str:
     """Draw a recording's prediction, the contents of ``dptrace predict RUN --json``, as one HTML page."""
     chart = recorded_roofline_chart(content)
-    parts = [
-        Section("chart-roofline", chart.title, live_charts(chart, "roofline"), None, chart.message or chart.subtitle)
-    ]
+    parts = [Section("chart-roofline", chart.title, pictures(chart), None, chart.message or chart.subtitle)]
     if content["roofline"]:
         parts.append(Section("links", "Links", cells=recorded_roofline_table(content), open=True))
     parts.append(Section("scaling", "On other numbers of ranks", cells=recorded_scaling_table(content), open=True))
@@ -110,4 +106,4 @@ def recorded_document(content: Mapping[str, Any]) -> str:
         Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in sentences)
     )
     head = Headline("Predicted from a recording", "prediction", (content["recorded"],), tuple(content["assumptions"]))
-    return section_page(head, answer + sections(parts), chart_plots({"roofline": chart}))
+    return section_page(head, answer + sections(parts))

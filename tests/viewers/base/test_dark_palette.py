@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.theme import dark_color, dark_ink
+from dptrace.viewers.base.svg import svg
+from dptrace.viewers.base.theme import dark_color, picture_css
 from dptrace.viewers.views import collectives
 from tests.support.color_vision import contrast
+from tests.support.view_cases import drawn
 
 PAPER = theme.CHROME["dark"]["paper"]
 
@@ -26,5 +30,18 @@ def test_dots_are_seen_on_dark(color: str) -> None:
 
 @pytest.mark.parametrize("color", [*theme.PART_COLORS.values(), *theme.CAUSE_COLORS.values()])
 def test_texts_in_boxes_are_read(color: str) -> None:
-    """The palette's inks go with its dark colours."""
-    assert contrast(dark_color(color), dark_ink(color, theme.ink_on(color))) >= 4.5
+    """The dark twin of a text's color goes with that of its fill; white on a fill becomes black."""
+    ink = {"#FFFFFF": "#000000"}.get(theme.ink_on(color), dark_color(theme.ink_on(color)))
+
+    assert contrast(dark_color(color), ink) >= 4.5
+
+
+def test_every_color_of_a_picture_has_a_dark_one() -> None:
+    """The style sheet names each color that a picture uses, as fill and as stroke; black and the legend's are kept."""
+    rules = picture_css()
+    used = set(re.findall(r'(?:fill|stroke)="(#[0-9A-F]{6})"', svg(drawn())))
+
+    assert len(used) > 5
+    for color in used:
+        assert f'[fill="{color}"]' in rules
+        assert f'[stroke="{color}"]' in rules

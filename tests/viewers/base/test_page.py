@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.page import FEW_ROWS, Markup, Section, bokeh_scripts, bundle, page, section_page, sections
+from dptrace.viewers.base.page import FEW_ROWS, Markup, Section, bundle, page, section_page, sections
 from dptrace.viewers.base.table import TextTable
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,7 +53,7 @@ def rendered(text: str = "x") -> str:
     """Render a page with *text* in every place that shows text of a trace."""
     scene = {"names": [text], "layout": {"left": 200}}
     head = Headline(text, text, (text,), (text, text))
-    scripts = [*bokeh_scripts(), bundle("gantt", "gantt.js")]
+    scripts = [bundle("base", "theme.js"), bundle("gantt", "gantt.js")]
     return page(head, "", scripts, "gantt/gantt.html", scene=scene, plot={"b": 1, "a": 2}, above="", below="")
 
 
@@ -112,7 +112,7 @@ def test_scripts_stand_after_what_they_need() -> None:
     assert not re.search(r"^(import|export) ", joined, re.MULTILINE)
     assert joined.index("function duration") < joined.index("class Labels") < joined.index("class Picture")
     of_other_pages = [(ROOT / f"viewers/{room}/static").glob("*.js") for room in ("explain", "planning")]
-    others = {"figure.js", *(path.name for paths in of_other_pages for path in paths)}
+    others = {path.name for paths in of_other_pages for path in paths}
     for path in (path for path in (ROOT / "viewers").glob("*/static/**/*.js") if path.name not in others):
         lines = path.read_text(encoding="utf-8").splitlines()
         longest = max((line for line in lines if not line.startswith("import ")), key=len)
@@ -145,23 +145,13 @@ def test_scripts(path: Path) -> None:
 HEAD = Headline("title", "path", ("fact",), ("note",))
 
 
-def test_a_page_without_a_figure_runs_nothing() -> None:
-    """Its policy allows no script at all."""
+def test_a_page_of_sections_runs_no_script() -> None:
+    """Its policy allows none at all."""
     page = section_page(HEAD, Markup("<p>x</p>"))
 
     assert [] == Scripts(page).scripts
     assert "script-src" not in page
     assert "default-src &#39;none&#39;" in page
-
-
-def test_a_figure_stands_in_an_island() -> None:
-    """Bokeh's order of keys kept, and the policy with the scripts' hashes and without eval."""
-    page = section_page(HEAD, Markup(""), {"light": {"b": HOSTILE, "a": 1}})
-    island = next(text for attributes, text in Scripts(page).scripts if attributes.get("id") == "plot-light")
-
-    assert {"b": HOSTILE, "a": 1} == json.loads(island)
-    assert ["b", "a"] == list(json.loads(island))
-    assert "unsafe-eval" not in page.split("</head>")[0]
 
 
 def test_names_stay_text() -> None:

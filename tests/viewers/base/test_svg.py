@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.svg import WIDTH, Canvas, escape, legend_svg, number, shorten, svg, text_width
+from dptrace.viewers.base.svg import WIDTH, Canvas, escape, number, shorten, svg, text_width
 from tests.support.view_cases import PAYLOAD, drawn
 
 
@@ -80,7 +80,8 @@ def test_svg_shows_every_mark() -> None:
         assert shown in text
     assert "too long" not in text
     assert ">title</text>" not in svg(drawn(), heading=False)
-    assert f'width="{WIDTH}"' in legend_svg(drawn())
+    assert f'width="{WIDTH}"' in text
+    assert 'width="700"' in svg(drawn(), width=700)
 
 
 def test_a_tall_picture_has_its_ticks_above_too() -> None:
@@ -91,9 +92,3 @@ def test_a_tall_picture_has_its_ticks_above_too() -> None:
     assert 1 == svg(low).count(f">{label}</text>")
     assert 2 == svg(tall).count(f">{label}</text>")
     assert svg(low, run="my run").index("my run") < svg(low, run="my run").index(">title</text>")
-
-
-def test_dark_colors_are_given_to_a_page_only() -> None:
-    """A picture for slides is as it is."""
-    assert "--n:" in svg(drawn(), dark=True)
-    assert "--n:" not in svg(drawn())

@@ -21,13 +21,15 @@ from bokeh.layouts import column
 from bokeh.model import Model
 from bokeh.models import AdaptiveTicker, BasicTickFormatter, PanTool, Range1d, RangeTool, WheelZoomTool
 from bokeh.plotting import figure
+from bokeh.resources import Resources
 
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
 from dptrace.replay.critical_path import CriticalPath
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, headline
-from dptrace.viewers.base.page import Markup, bokeh_scripts, bundle, page, static
+from dptrace.viewers.base.page import Markup, bundle, page, static
+from dptrace.viewers.base.svg import FONT
 from dptrace.viewers.gantt.chart import Chart, chart, why_unknown
 from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.host import host_data, host_notes, kind_looks
@@ -51,7 +53,6 @@ MAX_INTERVALS = 3_000_000
 """Intervals of a page in one file at most: about 30 MB, which a browser opens in about a second. Of a run with more,
 the short ones are merged, to a third as many: a file that can be sent around."""
 
-FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
 _SHEETS = ("gantt", "findings", "stage", "interactions", "host")
 _NOTHING = Markup("")
 _RIGHT = 44
@@ -188,12 +189,17 @@ def gantt_page(
         [bundle("gantt", "gantt.js")],
         "gantt/gantt.html",
         page_data.get("served", False),
-        {"bokeh": "\n".join(bokeh_scripts())},
+        {"bokeh": bokeh_script()},
         scene=page_data | {"first": page_data.get("first", {}) | first},
         plot=plot,
         above=above,
         below=below,
     )
+
+
+def bokeh_script() -> str:
+    """Return Bokeh's scripts, joined."""
+    return "\n".join(Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw)
 
 
 def _headline(run: Run, gantt_chart: Chart) -> Headline:
