@@ -20,9 +20,9 @@ __all__ = ["compiled", "matches"]
 
 LIMIT_S = 10.0
 """Processor time of one search."""
-_FEW_STEPS = 1 << 26
+_MAX_STEPS = 1 << 26
 """What a second is enough for."""
-_MOST_SHOWN = 80
+_MAX_SHOWN = 80
 """Characters of a pattern that a message repeats."""
 
 # Without Python's site and without dptrace, it starts in 15 ms.
@@ -83,13 +83,13 @@ def matches(pattern: str, names: Sequence[str], option: str, flags: int = 0) -> 
 @lru_cache(maxsize=16)
 def _search(pattern: str, flags: int, names: tuple[str, ...]) -> list[bool] | None:
     """Return which names match; None if that takes too long."""
-    if _most_steps(pattern, names) > _FEW_STEPS:
+    if _max_steps(pattern, names) > _MAX_STEPS:
         return _search_elsewhere(pattern, flags, names)
     search = compiled(pattern, "", flags).search
     return [search(name) is not None for name in names]
 
 
-def _most_steps(pattern: str, names: Sequence[str]) -> float:
+def _max_steps(pattern: str, names: Sequence[str]) -> float:
     """Return how many steps a search takes at most.
 
     Without parentheses, only single characters repeat: from each place in a name of n characters, each repeat can end
@@ -121,4 +121,4 @@ def _search_elsewhere(pattern: str, flags: int, names: Sequence[str]) -> list[bo
 
 
 def _shown(pattern: str) -> str:
-    return repr(pattern if len(pattern) <= _MOST_SHOWN else f"{pattern[:_MOST_SHOWN]}…")
+    return repr(pattern if len(pattern) <= _MAX_SHOWN else f"{pattern[:_MAX_SHOWN]}…")

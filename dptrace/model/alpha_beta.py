@@ -46,8 +46,8 @@ _FINEST = 0.01
 """Relative deviation below which no point counts as an outlier."""
 _TURNS = 25
 _DRAWS = 400
-_FEWEST_ABOVE = 3
-_FEWEST_IN_PIECE = 2
+_MIN_ABOVE = 3
+_MIN_IN_PIECE = 2
 _SIZES_PER_PIECE = 4
 """Sizes required for each piece, so that more pieces than the data supports are never fitted."""
 _NOISE = 0.03
@@ -55,7 +55,7 @@ _NOISE = 0.03
 _SMALL = 0.1
 """Relative deviation from a line that does not justify another one: no machine is exactly linear."""
 
-_FARTHER = 2
+_MIN_IMPROVEMENT = 2
 """Factor by which several lines must reduce chi-square against one line, so that scatter is not cut into pieces."""
 
 
@@ -173,7 +173,7 @@ def fit(sizes: Sequence[int], samples: Sequence[ArrayLike], seed: int = 0) -> Fi
     expected = line.alpha_s + line.beta_s_per_byte * x
     off = np.abs(medians - expected) / expected
     above = x > (line.crossover_bytes or 0.0)
-    enough = line.beta_s_per_byte > 0 and int(above.sum()) >= _FEWEST_ABOVE
+    enough = line.beta_s_per_byte > 0 and int(above.sum()) >= _MIN_ABOVE
     segments = pieces(x, medians, error)
     whole = Fit(
         line=line,
@@ -223,8 +223,8 @@ def pieces(sizes: ArrayLike, seconds: ArrayLike, error: ArrayLike, most: int = 3
     best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
     for _ in range(most):
         row: dict[int, tuple[float, int]] = {}
-        for end in range(_FEWEST_IN_PIECE, count + 1):
-            starts = [s for s in best[-1] if end - s >= _FEWEST_IN_PIECE]
+        for end in range(_MIN_IN_PIECE, count + 1):
+            starts = [s for s in best[-1] if end - s >= _MIN_IN_PIECE]
             if starts:
                 row[end] = min((best[-1][s][0] + _cost(x[s:end], y[s:end], sigma[s:end]), s) for s in starts)
         best.append(row)
@@ -234,7 +234,7 @@ def pieces(sizes: ArrayLike, seconds: ArrayLike, error: ArrayLike, most: int = 3
         if count in best[k] and k * _SIZES_PER_PIECE <= count
     }
     chosen = min(scores, key=lambda k: scores[k], default=1)
-    if chosen == 1 or best[chosen][count][0] * _FARTHER > best[1][count][0]:
+    if chosen == 1 or best[chosen][count][0] * _MIN_IMPROVEMENT > best[1][count][0]:
         return ()
     segments, end = [], count
     for k in range(chosen, 0, -1):

@@ -14,13 +14,12 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from dptrace.core.compression import ARCHIVE_DAMAGE
 from dptrace.core.files import STANDARD_INPUT, note_inputs
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError, TraceError, UsageError
 from dptrace.readers.formats import FORMATS, NSIGHT_SUFFIXES, TRACE_SUFFIXES
 from dptrace.readers.source import STDIN, Source, from_file_url, is_url, last_part, redact
-from dptrace.readers.storage import COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members, open_source
+from dptrace.readers.storage import ARCHIVE_DAMAGE, COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members, open_source
 
 __all__ = [
     "Sources",
@@ -65,7 +64,7 @@ _RUN: dict[str, Any] = {
 }
 """The types of docs/reference/run-folder.md: a list is one of such values, an object may have further keys; each may be
 null."""
-_LONGEST = 100
+_MAX_SHOWN = 100
 """Characters of a value that a note shows."""
 _NAMES = {int: "a whole number", str: "a text", dict: "an object", list: "a list", _NUMBER: "a number"}
 
@@ -133,7 +132,7 @@ def _shown(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    return sanitize(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+    return sanitize(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
 
 
 Value = TypeVar("Value")
@@ -146,9 +145,9 @@ _REFUSED = (
     *(extension + end for known in FORMATS for extension in known.extensions for end in (".zst", ".bz2", ".xz")),
 )
 """Ends of the names of files that users take for traces: reading one says what to do."""
-_MOST_ERRORS = 5
+_MAX_ERRORS = 5
 """Unreadable files whose errors are listed."""
-_DEEPEST = 3
+_MAX_LEVELS = 3
 """Levels of a folder that are searched: its own files, and those of folders and their folders in it."""
 _EXTENSIONS = ", ".join(extension for known in FORMATS for extension in known.extensions)
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_ .]?(\d+)", re.IGNORECASE)
@@ -341,7 +340,7 @@ def _in_folder(folder: Path) -> _ArgumentFiles:
     """Find the traces in a folder and below it."""
     run_file = folder / RUN_FILE
     notes: list[str] = []
-    patterns = [os.path.join(glob.escape(str(folder)), *"*" * level) for level in range(1, _DEEPEST + 1)]
+    patterns = [os.path.join(glob.escape(str(folder)), *"*" * level) for level in range(1, _MAX_LEVELS + 1)]
     paths = (Path(path) for pattern in patterns for path in sorted(glob.glob(pattern)))
     files = [Source(str(file)) for file in _plain([path for path in paths if _kind(path.name) is not None], notes)]
     if found := _traces_among(files, Source(str(run_file)) if run_file.exists() else None, notes):
@@ -475,8 +474,8 @@ def without_errors(sources: Sources, found: Mapping[int, Value | DptraceError]) 
     """
     ordered = [found[index] for index in range(len(sources.files))]
     errors = [f"Left out: {result}" for result in ordered if isinstance(result, DptraceError)]
-    if len(errors) > _MOST_ERRORS + 1:
-        errors[_MOST_ERRORS:] = [f"Left out: {len(errors) - _MOST_ERRORS:,} more files that can't be read."]
+    if len(errors) > _MAX_ERRORS + 1:
+        errors[_MAX_ERRORS:] = [f"Left out: {len(errors) - _MAX_ERRORS:,} more files that can't be read."]
     notes = [*sources.notes, *errors]
     values = [result for result in ordered if not isinstance(result, DptraceError)]
     if not values:

@@ -53,11 +53,11 @@ def _qualified(mangled: str) -> str:
 # Short names of kernels: what one reads in a table, out of signatures of a thousand characters.
 
 
-_LONGEST = 56
-_LONGEST_IDENTIFIER = 80
+_MAX_NAME = 56
+_MAX_IDENTIFIER = 80
 """A GEMM's name without blanks and brackets says its types, tile and layout from start to end."""
 _WORD = re.compile(r"[^\W_]+")
-_NO_NEWS = {"void", "at", "native", "c10", "std", "detail", "unsigned", "const", "anonymous", "namespace"}
+_COMMON_WORDS = {"void", "at", "native", "c10", "std", "detail", "unsigned", "const", "anonymous", "namespace"}
 """Words that distinguish kernels but carry no meaning."""
 _TYPES = {
     "c10::BFloat16": "bf16",
@@ -109,7 +109,7 @@ def short_name(name: str) -> str:
     if _WRAPPER.match(f"{own}<") and (inner := _functor(text)):
         return _shortened(inner if inner.startswith("cutlass_") else _qualified_name(inner))
     if _GENERIC.search(base) and (inner := _functor(text)):
-        return _shortened(f"{base}({_with_type(inner, text)})", _LONGEST + 24)
+        return _shortened(f"{base}({_with_type(inner, text)})", _MAX_NAME + 24)
     return _shortened(_gemm(base) or _qualified_name(own) or name)
 
 
@@ -120,13 +120,13 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
         alike.setdefault(short_name(name), []).append(name)
     found: dict[str, str] = {}
     for short, several in alike.items():
-        found |= {several[0]: short} if len(several) == 1 else _told_apart(short, sorted(several))
+        found |= {several[0]: short} if len(several) == 1 else _distinct_names(short, sorted(several))
     return found
 
 
-def _told_apart(short: str, names: list[str]) -> dict[str, str]:
+def _distinct_names(short: str, names: list[str]) -> dict[str, str]:
     """Add the first words that differ, or a number where they do not suffice: ``copy [4]``, ``copy [8] #2``."""
-    words = [[word for word in _WORD.findall(name) if word not in _NO_NEWS] for name in names]
+    words = [[word for word in _WORD.findall(name) if word not in _COMMON_WORDS] for name in names]
     shared = set(words[0]).intersection(*map(set, words))
     found: dict[str, str] = {}
     for number, (name, own) in enumerate(zip(names, words, strict=True), 1):
@@ -202,8 +202,8 @@ def _gemm(base: str) -> str:
 
 def _shortened(text: str, longest: int = 0) -> str:
     if match := _TRITON.match(text):
-        longest = _LONGEST
-    longest = longest or (_LONGEST_IDENTIFIER if re.fullmatch(r"[\w.]+", text) else _LONGEST)
+        longest = _MAX_NAME
+    longest = longest or (_MAX_IDENTIFIER if re.fullmatch(r"[\w.]+", text) else _MAX_NAME)
     if len(text) <= longest:
         return text
     if match:

@@ -13,7 +13,7 @@ __all__ = ["Packets", "begins_with_packets"]
 
 _TAG = 0x0A
 """Tag of ``Trace.packet``, the only field of a trace: number 1, length-delimited."""
-_LONGEST = 256 << 20
+_MAX_PACKET = 256 << 20
 """Maximum bytes of a packet; those of traces have hundreds."""
 _INFLATED = 64 << 20
 """Maximum decompressed bytes of a packet of packets; Perfetto compresses some hundred kilobytes at a time."""
@@ -29,7 +29,7 @@ def begins_with_packets(start: bytes) -> bool:
     position = 0
     for seen in range(_LOOKED_AT):
         frame = _frame(start, position) if start[position : position + 1] == b"\n" else None
-        if frame is None or frame[1] - frame[0] > _LONGEST:
+        if frame is None or frame[1] - frame[0] > _MAX_PACKET:
             return False
         position = frame[1]
         if position >= len(start):
@@ -80,7 +80,7 @@ class Packets:
         data, position, ends = self._data, 0, list[int]()
         while position < len(data):
             frame = _frame(data, position)
-            if data[position] != _TAG or (frame and frame[1] - frame[0] > _LONGEST):
+            if data[position] != _TAG or (frame and frame[1] - frame[0] > _MAX_PACKET):
                 self.damage = "the next bytes are not a packet"
                 break
             if frame is None or frame[1] > len(data):

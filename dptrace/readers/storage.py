@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import sys
 import tarfile
 import weakref
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from dptrace.core.compression import ARCHIVE_DAMAGE
 from dptrace.errors import TraceError
 from dptrace.readers import remote
 from dptrace.readers.source import STDIN, Source
 
-__all__ = ["COMPRESSED_TARS", "SEEKABLE_ARCHIVES", "file_identity", "is_archive", "members", "open_source"]
+__all__ = [
+    "ARCHIVE_DAMAGE",
+    "COMPRESSED_TARS",
+    "DAMAGE",
+    "SEEKABLE_ARCHIVES",
+    "file_identity",
+    "is_archive",
+    "members",
+    "open_source",
+]
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    found: list[type[Exception]] = [EOFError, OSError, zlib.error, zipfile.BadZipFile, tarfile.TarError]
+    # Python may be built without lzma, and isal is installed for the common machines only.
+    for module, name in (("lzma", "LZMAError"), ("isal.isal_zlib", "error")):
+        with suppress(ImportError):
+            found.append(getattr(importlib.import_module(module), name))
+    return tuple(found)
+
+
+DAMAGE = _damage()
+"""Raised for damaged compressed data, in an archive or not."""
+ARCHIVE_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE, RuntimeError, ValueError)
+"""Raised for a damaged archive, and for one of an unknown version or compression."""
 
 
 def open_stored(source: Source) -> BinaryIO:
@@ -98,9 +123,9 @@ SEEKABLE_ARCHIVES = (".zip", _TAR)
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 """Those of archives without random access, which are refused."""
 
-_HARMLESS = 1 << 30
+_MAX_UNCHECKED = 1 << 30
 """Bytes that any member may expand to."""
-_EXPANSION = 200
+_MAX_RATIO = 200
 """How many times its compressed size a larger member may expand to; traces expand about 20 times."""
 
 
@@ -153,7 +178,7 @@ class _Zip:
             info = self._archive.getinfo(file.member)
             if info.flag_bits & 1:
                 raise TraceError(f"{file.address}: is encrypted; unpack the archive with its password first.")
-            if info.file_size > max(_HARMLESS, info.compress_size * _EXPANSION):
+            if info.file_size > max(_MAX_UNCHECKED, info.compress_size * _MAX_RATIO):
                 raise TraceError(
                     f"{file.address}: looks like a zip bomb: {info.compress_size:,} bytes expand to "
                     f"{info.file_size:,}. If this is a trace, unpack it with unzip."

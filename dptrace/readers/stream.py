@@ -14,10 +14,9 @@ from typing import Protocol
 
 import msgspec
 
-from dptrace.core.compression import DAMAGE
 from dptrace.errors import TraceError, UsageError
 from dptrace.readers.source import Source
-from dptrace.readers.storage import open_source
+from dptrace.readers.storage import DAMAGE, open_source
 
 try:  # isal decompresses about twice as fast as zlib; it has wheels for the common machines only
     _zlib: ModuleType = importlib.import_module("isal.isal_zlib")
@@ -81,7 +80,7 @@ class _Gunzip:
         self.member = _zlib.decompressobj(wbits=_GZIP)
         self.input = b""
         self.bytes_in = self.bytes_out = 0
-        self.max_ratio = _most_expansion()
+        self.max_ratio = _max_ratio()
 
     def read1(self, size: int, /) -> bytes:
         """Return up to *size* bytes; empty at the end.
@@ -109,7 +108,7 @@ class _Gunzip:
             self.input = self.member.unconsumed_tail
             if output:
                 self.bytes_out += len(output)
-                if self.bytes_out > max(_HARMLESS, self.bytes_in * self.max_ratio):
+                if self.bytes_out > max(_MAX_UNCHECKED, self.bytes_in * self.max_ratio):
                     raise self._bomb()
                 return output
             if not data and not self.member.eof:
@@ -120,7 +119,7 @@ class _Gunzip:
         assert self.reopen is not None
         saved, produced, member = bytearray(), 0, zlib.decompressobj(wbits=_GZIP)
         with self.reopen() as stream, suppress(zlib.error):
-            while data := stream.read(_AT_ONCE if produced < self.bytes_out - _AT_ONCE * 200 else 1):
+            while data := stream.read(_BLOCK if produced < self.bytes_out - _BLOCK * 200 else 1):
                 while data:
                     output = member.decompress(data)
                     produced += len(output)
@@ -130,12 +129,12 @@ class _Gunzip:
                     data = member.unused_data
                     if member.eof:
                         member = zlib.decompressobj(wbits=_GZIP)
-                if len(saved) > _AT_ONCE * 200:
+                if len(saved) > _BLOCK * 200:
                     break
         return bytes(saved)
 
     def _more(self) -> bytes:
-        data = self.stream.read1(_AT_ONCE)
+        data = self.stream.read1(_BLOCK)
         self.bytes_in += len(data)
         return data
 
@@ -143,28 +142,28 @@ class _Gunzip:
         return TraceError(
             f"{self.address}: looks like a gzip bomb: {self.bytes_in:,} bytes expand to over {self.bytes_out:,}. "
             f"Traces expand about 20 times; the limit is {self.max_ratio:,.0f}. If this is a trace, unpack it with "
-            f"gunzip, or set {_EXPANSION}=0 for no limit."
+            f"gunzip, or set {_LIMIT_VARIABLE}=0 for no limit."
         )
 
 
-def _most_expansion() -> float:
-    setting = os.environ.get(_EXPANSION, "")
+def _max_ratio() -> float:
+    setting = os.environ.get(_LIMIT_VARIABLE, "")
     try:
-        most = float(setting or 200)
+        ratio = float(setting or 200)
     except ValueError:
         raise UsageError(
-            f"{_EXPANSION}={setting!r}: is not a number; set the maximum expansion factor of a file, or 0 for none."
+            f"{_LIMIT_VARIABLE}={setting!r}: is not a number; set how many times its size a file may expand to, or 0."
         ) from None
-    return most if most > 0 else math.inf
+    return ratio if ratio > 0 else math.inf
 
 
 _GZIP = 31
 """zlib's window size for a gzip header."""
-_AT_ONCE = 1 << 16
+_BLOCK = 1 << 16
 """Bytes read at a time; this many are lost if the checksum at the end of a file in a zip is wrong."""
-_HARMLESS = 1 << 30
+_MAX_UNCHECKED = 1 << 30
 """Bytes that any file may expand to."""
-_EXPANSION = "DPTRACE_GZIP_LIMIT"
+_LIMIT_VARIABLE = "DPTRACE_GZIP_LIMIT"
 """Environment variable: how many times its compressed size a file may expand to."""
 
 
@@ -175,7 +174,7 @@ class ChunkedStream:
         self.stream = stream
         self.ended, self.damage = False, ""
         # Gunzip loses nothing before damage, however much is read at a time.
-        self._at_once = CHUNK if isinstance(stream, _Gunzip) else _AT_ONCE
+        self._at_once = CHUNK if isinstance(stream, _Gunzip) else _BLOCK
 
     def read_chunk(self) -> bytes:
         """Return the next CHUNK bytes, or fewer at the end or before damage."""

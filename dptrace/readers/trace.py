@@ -62,7 +62,15 @@ class MemoryEvents(msgspec.Struct, frozen=True):
 
 _NO_INT32 = np.empty(0, np.int32)
 NO_MEMORY_EVENTS = MemoryEvents(
-    *(EMPTY[0],) * 5, device_type=_NO_INT32, device=_NO_INT32, thread=_NO_INT32, failed=np.empty(0, np.bool_)
+    time_ns=EMPTY[0],
+    bytes=EMPTY[0],
+    address=EMPTY[0],
+    allocated=EMPTY[0],
+    reserved=EMPTY[0],
+    device_type=_NO_INT32,
+    device=_NO_INT32,
+    thread=_NO_INT32,
+    failed=np.empty(0, np.bool_),
 )
 """The events of a file without any."""
 

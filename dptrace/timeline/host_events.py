@@ -196,7 +196,7 @@ SYNCHRONIZING = re.compile(r"\w*Synchronize(_ptsz)?$|(cuda|hip)Memcpy(2D|3D)?$|c
 """Calls that return when the device has reached a point: the synchronizing ones and the blocking copies."""
 _HASH = re.compile(r"\b(?=\w*\d)[a-z0-9]{16,}\b|0x[0-9a-f]+")
 """Hashes and addresses in names: the same code has others on another rank."""
-_SHORTEST_NS = 20_000
+_MIN_NS = 20_000
 _RESOLUTION = 20_000
 """Least ratio of the recording's length to the shortest event that has a piece of its own."""
 _STANDS_STILL_NS = 500_000
@@ -229,7 +229,7 @@ def host_activity(
     host = (trace.category != Category.KERNEL) & (trace.category != Category.MEMORY)
     if not host.any():
         return NO_ACTIVITY
-    shortest = max(_SHORTEST_NS, int(trace.end_ns[host].max() - trace.start_ns[host].min()) // _RESOLUTION)
+    shortest = max(_MIN_NS, int(trace.end_ns[host].max() - trace.start_ns[host].min()) // _RESOLUTION)
     kinds = _NameKinds.of(trace)
     threads = _launching_threads(trace, launch)
     events = [_ThreadEvents.of(trace, thread, shortest, kinds) for thread in threads]

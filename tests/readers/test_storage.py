@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import sys
 import tarfile
 import zipfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -14,7 +19,7 @@ import pytest
 from dptrace.errors import TraceError
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.source import Source
-from dptrace.readers.storage import file_identity, is_archive, members, open_source
+from dptrace.readers.storage import DAMAGE, file_identity, is_archive, members, open_source
 from tests.support.kineto_files import KinetoFile
 
 
@@ -192,3 +197,21 @@ def test_an_archive_that_has_changed_is_read_again(suffix: str, tmp_path: Path) 
     assert 5 == len(members(archive))
     with open_source(archive.archive_member("4.json")) as stream:
         assert b"4" == stream.read()
+
+
+@pytest.mark.parametrize(
+    ("pack", "unpack"),
+    [
+        (gzip.compress, gzip.decompress),
+        (zlib.compress, zlib.decompress),
+        (bz2.compress, bz2.decompress),
+        (lzma.compress, lzma.decompress),
+    ],
+)
+def test_damage_in_any_compression_is_known(pack: Callable[[bytes], bytes], unpack: Callable[[bytes], bytes]) -> None:
+    """Whatever module decompresses."""
+    packed = pack(bytes(range(256)) * 100)
+    middle = len(packed) // 2
+
+    with pytest.raises(DAMAGE):
+        unpack(packed[:middle] + bytes(8) + packed[middle + 8 :])

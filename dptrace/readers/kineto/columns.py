@@ -420,7 +420,7 @@ class DecodedPart:
     saw_last_event: bool | None = None
 
 
-_SHORTEST_PYTHON_US = 20
+_MIN_PYTHON_US = 20
 """Shorter Python functions are dropped: with_stack=True records millions of them, and none explains a delay."""
 
 
@@ -431,7 +431,7 @@ def long_or_not_python(events: list[CompleteEvent], category: NDArray[np.uint8])
         length = -1.0
         with suppress(TypeError, ValueError, ArithmeticError):
             length = float(events[i].dur)  # type: ignore[arg-type]
-        wanted[i] = not 0 <= length < _SHORTEST_PYTHON_US
+        wanted[i] = not 0 <= length < _MIN_PYTHON_US
     return wanted
 
 

@@ -44,7 +44,7 @@ __all__ = ["DetailedColumns", "MemoryColumns", "OperatorColumns", "has_memory_ev
 
 
 _NOTHING = DetailArgs()
-_LONGEST_TEXT = 2_000
+_MAX_TEXT = 2_000
 """Characters of a detail that are kept; an operator on a list of thousands of tensors has more."""
 
 
@@ -120,7 +120,7 @@ def _value(text: bytes) -> Any:
 
 def _text(text: str) -> str:
     """Cut a text, and make it safe to show; lines stay lines."""
-    short = text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + " …"
+    short = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + " …"
     return "\n".join(map(sanitize, short.split("\n")))
 
 
@@ -128,7 +128,7 @@ def _text(text: str) -> str:
 
 
 _NO_INPUTS = InputArgs()
-_LONGEST_INPUTS = 20_000
+_MAX_INPUT_BYTES = 20_000
 """Bytes of an input that are kept; an optimizer's operator on lists of thousands of tensors has more."""
 _NO_DIMS, _NO_CONCRETE, _NO_KEY = _NO_INPUTS.dims, _NO_INPUTS.concrete, (b"", b"", b"", b"")
 _MODULE = "nn.Module: "
@@ -186,7 +186,7 @@ def long_or_module(events: list[CompleteEvent], category: NDArray[np.uint8]) -> 
 
 def _inputs_text(raw: bytes) -> str:
     """Return a short JSON list as text; a long one is left out, since it can't be decoded in part."""
-    return raw.decode("utf-8", "replace") if len(raw) <= _LONGEST_INPUTS else ""
+    return raw.decode("utf-8", "replace") if len(raw) <= _MAX_INPUT_BYTES else ""
 
 
 # Columns with the memory events of a file, which ``profile_memory=True`` adds: ``[memory]`` and ``[OutOfMemory]``.
@@ -295,13 +295,13 @@ def _args(event: Instant) -> tuple[int, ...] | None:
     return tuple(values) if 0 <= kind < 1 << 15 and -1 <= device < 1 << 15 else None
 
 
-_LARGEST = 1 << 62
+_MAX_NUMBER = 1 << 62
 
 
 def _whole(value: object) -> int | None:
     """Return a whole number, which may be spelled 5.0 or "-5"; None for other values."""
     if type(value) is int:
-        return value if -_LARGEST <= value < _LARGEST else None
+        return value if -_MAX_NUMBER <= value < _MAX_NUMBER else None
     positive = value[1:] if isinstance(value, str) and value[:1] == "-" else -value if isinstance(value, float) else ""
     number = as_count(positive)
     return as_count(value) if number is None else -number

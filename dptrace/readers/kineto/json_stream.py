@@ -183,9 +183,9 @@ class Brackets(NamedTuple):
     """Whether the counting ended where more brackets are open than in any event."""
 
 
-_FEW, _MANY = 1 << 12, 1 << 20
+_FIRST_BLOCK, _MAX_BLOCK = 1 << 12, 1 << 20
 """Bytes looked at first, and at most at once."""
-DEEPEST = 100_000
+MAX_DEPTH = 100_000
 """Brackets that are open at once: no JSON library decodes as many."""
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE = b'"\\{}'
 _CASE = 0x20
@@ -197,7 +197,7 @@ def count_brackets(text: bytes, at: int = 0) -> Brackets:
 
     Right for any text of whole events, the last of which may be truncated. It takes as long as decoding the text.
     """
-    depth, inside, escaped, size = 0, False, 0, _FEW
+    depth, inside, escaped, size = 0, False, 0, _FIRST_BLOCK
     last, some, top, top_at = -1, -1, 0, -1
     while at < len(text):
         block = np.frombuffer(text, np.uint8, min(size, len(text) - at), at)
@@ -207,7 +207,7 @@ def count_brackets(text: bytes, at: int = 0) -> Brackets:
         marks = marks[(np.searchsorted(quotes, marks) & 1) == inside]
         opens = kinds[marks] == _OPEN
         depths = depth + np.cumsum(np.where(opens, 1, -1))
-        beyond = np.flatnonzero((depths < 0) | (depths > DEEPEST))
+        beyond = np.flatnonzero((depths < 0) | (depths > MAX_DEPTH))
         shown = int(beyond[0]) if len(beyond) else len(marks)
         tops = marks[:shown][depths[:shown] == opens[:shown]]
         signs, places = np.append(top, block[tops]), np.append(top_at, tops + at)
@@ -220,7 +220,7 @@ def count_brackets(text: bytes, at: int = 0) -> Brackets:
         top, top_at = int(signs[-1]), int(places[-1])
         depth = int(depths[-1]) if len(depths) else depth
         inside ^= bool(len(quotes) & 1)
-        at, size = at + len(block), min(2 * size, _MANY)
+        at, size = at + len(block), min(2 * size, _MAX_BLOCK)
     return Brackets(last, some, -1, depth > 0 and not inside, False)
 
 
@@ -248,16 +248,16 @@ def _backslashes(text: bytes, end: int) -> int:
 
 
 _MARK = re.compile(rb'["{}\[\]]')
-_MOST_MARKS = 4_000_000
+_MAX_MARKS = 4_000_000
 """Maximum quotation marks and brackets counted; the text after a real file's last event has some thousand."""
 
 
 def closing_bracket(text: bytes, depth: int, at: int = 0) -> int:
     """Return the position after the bracket that closes the *depth* brackets open at *at*, or -1 if none does.
 
-    With depth 0 it is the end of the next list or object. Linear in the text; gives up after ``_MOST_MARKS``.
+    With depth 0 it is the end of the next list or object. Linear in the text; gives up after ``_MAX_MARKS``.
     """
-    for _ in range(_MOST_MARKS):
+    for _ in range(_MAX_MARKS):
         if (mark := _MARK.search(text, at)) is None:
             return -1
         at = mark.end()
@@ -265,7 +265,7 @@ def closing_bracket(text: bytes, depth: int, at: int = 0) -> int:
         if sign == b'"':
             if (at := _end_of_text(text, at)) < 0:
                 return -1
-        elif sign in b"{[" and depth <= DEEPEST:
+        elif sign in b"{[" and depth <= MAX_DEPTH:
             depth += 1
         elif sign in b"{[":
             return -1
@@ -277,7 +277,7 @@ def closing_bracket(text: bytes, depth: int, at: int = 0) -> int:
 
 
 def _end_of_text(text: bytes, at: int) -> int:
-    for _ in range(_MOST_MARKS):
+    for _ in range(_MAX_MARKS):
         if (at := text.find(b'"', at) + 1) == 0 or _backslashes(text, at - 1) % 2 == 0:
             return at or -1
     return -1
@@ -315,7 +315,7 @@ def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Even
             rest = rest[cut + 1 :].lstrip(BLANK)
             enough = 0
         elif count_brackets(rest).is_too_deep:
-            chunks.stop(f"{DEEPEST:,} brackets are open at once, as in no trace")
+            chunks.stop(f"{MAX_DEPTH:,} brackets are open at once, as in no trace")
         elif len(rest) > _STRETCH:
             chunks.stop(f"{len(rest) >> 20:,} MB follow in which no event ends")
         else:
@@ -325,7 +325,7 @@ def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Even
     yield EventPiece(rest, head, between or cut_between_events(rest, b"")[1], last=True, damage=chunks.damage)
 
 
-_FOREWORD = b"\xef\xbb\xbf \t\r\n"
+_LEADING = b"\xef\xbb\xbf \t\r\n"
 """What may precede a document: the UTF-8 byte order mark and white space."""
 
 
@@ -346,7 +346,7 @@ def _head(source: Source, chunks: ChunkedStream, text: bytes) -> tuple[bytes, by
         raise TraceError(
             f"{source.address}: is UTF-16 text; write it as UTF-8: iconv -f {encoding} -t UTF-8 FILE > NEW.json"
         )
-    text = text.lstrip(_FOREWORD)
+    text = text.lstrip(_LEADING)
     while True:
         if text[:1] == b"[":
             return b"[", text[1:]
@@ -386,7 +386,7 @@ def _twice_as_much(text: bytes, chunks: ChunkedStream) -> bytes:
         parts.append(chunks.read_chunk())
         size += len(parts[-1])
     joined = b"".join(parts)
-    return joined if text else joined.lstrip(_FOREWORD)
+    return joined if text else joined.lstrip(_LEADING)
 
 
 _PICKLE = (

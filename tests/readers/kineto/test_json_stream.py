@@ -149,7 +149,7 @@ def test_a_file_of_one_sign_is_refused_soon(sign: bytes, tmp_path: Path) -> None
 @pytest.mark.heavy
 def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that expands 200 times is not a trace; an environment variable lifts the limit."""
-    monkeypatch.setattr(dptrace.readers.stream, "_HARMLESS", 10_000_000)
+    monkeypatch.setattr(dptrace.readers.stream, "_MAX_UNCHECKED", 10_000_000)
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 12_000_000 + b"]}"))
 
