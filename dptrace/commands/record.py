@@ -341,8 +341,9 @@ def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **optio
         _start_launcher(program, options)
     _check_slurm(script, options)
     _check(mode, program, options)
-    if options["resume"] and not options["quiet"]:
-        _print_fresh_start(_checkpoints(mode, options))
+    folder = _checkpoints(mode, options)
+    if options["resume"] and not options["quiet"] and folder is not None and not checkpoint_steps(folder):
+        click.echo(f"--resume: {folder} holds no checkpoint; the training starts from step 0.", err=True)
     with catch_signals() as signals:  # before torch is imported, which takes long and may swallow Ctrl-C
         _record(_job(mode, gpus, program, options), options["quiet"], signals)
 
@@ -450,12 +451,6 @@ def _checkpoints(mode: str | None, options: dict[str, Any]) -> Path | None:
     if mode is None or not (options["checkpoint_every"] or options["resume"]):
         return None
     return checkpoint_folder(mode, options["checkpoints"])
-
-
-def _print_fresh_start(folder: Path | None) -> None:
-    """Print that a training which is to be resumed starts from step 0, where its folder holds no checkpoint."""
-    if folder is not None and not checkpoint_steps(folder):
-        click.echo(f"--resume: {folder} holds no checkpoint; the training starts from step 0.", err=True)
 
 
 def _out(mode: str | None, program: Program | None, options: dict[str, Any]) -> Path:

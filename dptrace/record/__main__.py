@@ -66,7 +66,9 @@ def main() -> None:
         if records:
             run.check(given.force)
     except DptraceError as error:
-        parser.exit(error.exit_code, f"Error: {error}\n" if _is_first() else "")
+        variables = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+        rank = next((os.environ[name] for name in variables if name in os.environ), "0")
+        parser.exit(error.exit_code, f"Error: {error}\n" if rank == "0" else "")  # once
     sys.argv = [given.script, *ranks, *given.arguments]
     if not records:
         from dptrace.record.script.execute import execute
@@ -90,12 +92,6 @@ def main() -> None:
     from dptrace.record.script.runner import run_program
 
     run_program(given.script, given.is_module)
-
-
-def _is_first() -> bool:
-    """Return whether this is rank 0, as far as the launcher's variables say, so that a message appears once."""
-    names = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-    return next((os.environ[name] for name in names if name in os.environ), "0") == "0"
 
 
 if __name__ == "__main__":

@@ -274,37 +274,28 @@ def report_failure(error: BaseException, of_recorder: bool = False) -> None:
     Args:
         of_recorder: only the recording has failed; the training goes on.
     """
-    assignment = LauncherSettings.from_environment()
-    if assignment is None:
+    if LauncherSettings.from_environment() is None:
         if of_recorder and LauncherSettings.own() is not None:
             print(f"dptrace: {error_text(error)}", file=sys.stderr)
         return
-    attempt = restart_count()
-    suffix = (f".again{attempt}" if attempt else "") + (".recorder" if of_recorder else "")
-    path = Path(assignment.folder) / f"rank{rank()}{suffix}.failure.json"
-    if os.path.exists(path):
-        return
-    message = {
-        "rank": rank(),
-        "time_ns": time.time_ns(),
-        "message": error_text(error),
-        "advice": isinstance(error, DptraceError),
-        "exit_code": error.exit_code if isinstance(error, DptraceError) else 1,
-        "attempt": attempt,
-        "of_recorder": of_recorder,
-    }
-    with suppress(OSError):  # the disk is full: the exit code must do
-        write_json(path, message)
+    code = error.exit_code if isinstance(error, DptraceError) else 1
+    _write_failure(rank(), error_text(error), code, isinstance(error, DptraceError), of_recorder)
 
 
 def report_exit(rank: int, exit_code: int) -> None:
     """Report for a rank that the script itself started that a signal ended it: its exit code is negative."""
-    settings = LauncherSettings.from_environment()
-    path = Path(settings.folder) / f"rank{rank}.failure.json" if settings is not None else None
-    if path is not None and not path.exists():
-        message = {"rank": rank, "time_ns": time.time_ns(), "message": "", "advice": False, "exit_code": exit_code}
-        with suppress(OSError):
-            write_json(path, message | {"attempt": restart_count()})
+    _write_failure(rank, "", exit_code)
+
+
+def _write_failure(number: int, text: str, exit_code: int, advice: bool = False, of_recorder: bool = False) -> None:
+    """Write the failure of a rank, unless it has written one."""
+    settings, attempt = LauncherSettings.from_environment(), restart_count()
+    suffix = (f".again{attempt}" if attempt else "") + (".recorder" if of_recorder else "")
+    path = Path(settings.folder if settings else "", f"rank{number}{suffix}.failure.json")
+    if settings is not None and not os.path.exists(path):
+        message = {"rank": number, "time_ns": time.time_ns(), "message": text, "advice": advice}
+        with suppress(OSError):  # the disk is full: the exit code must do
+            write_json(path, message | {"exit_code": exit_code, "attempt": attempt, "of_recorder": of_recorder})
 
 
 def no_steps_message(program: str) -> str:

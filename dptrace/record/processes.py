@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 # Processes that end with their parent, however it ends, and the descendants of a process.
 
@@ -82,6 +82,16 @@ def tie_to_parent(parent: str | None, busy: Callable[[], bool]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)  # the main thread may wait in C++ code, which heeds no SIGTERM
 
     threading.Thread(target=watch, name="dptrace_parent", daemon=True).start()
+
+
+def ignore_termination() -> Any:
+    """Ignore SIGTERM: this process ends by itself, and would lose what it writes. torchrun kills after some seconds.
+
+    Return the handler before; None where this is not the main thread, which alone can set one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def descendants(process: int) -> list[int]:

@@ -379,6 +379,8 @@ class WindowProfiler:
 
     def start(self, window: Window, device: torch.device) -> None:
         """Prepare the profiler for a window that begins with the next step."""
+        # Parameters may be on the CPU although a GPU computes: offloading.
+        accelerator = accelerator_of(device) or used_accelerator()
         profile = AlignedProfile(
             self._rank_store,
             window,
@@ -386,7 +388,7 @@ class WindowProfiler:
             without_operators=self._settings.light and accelerator_of(device) is not None,
             device=device,
             log=self._log,
-            activities=_activities(device),
+            activities=[ProfilerActivity.CPU, *([] if accelerator is None else [accelerator.activity])],
             record_shapes=not self._settings.light and (self._settings.shapes or _needs_shapes(device)),
             profile_memory=self._settings.memory,
         )
@@ -425,12 +427,6 @@ class WindowProfiler:
         step_s = median(after - before for before, after in pairwise(ends)) if ends[1:] else 0.0
         steps = steps_in(self._settings.duration_s, step_s)
         window.end = window.start + self._rank_store.agree(f"steps{window.number}", steps, BARRIER_TIMEOUT)
-
-
-def _activities(device: torch.device) -> list[ProfilerActivity]:
-    # Parameters may be on the CPU although a GPU computes: offloading.
-    accelerator = accelerator_of(device) or used_accelerator()
-    return [ProfilerActivity.CPU] + ([] if accelerator is None else [accelerator.activity])
 
 
 def _needs_shapes(device: torch.device) -> bool:

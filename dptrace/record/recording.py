@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from dptrace.core.units import plural
 from dptrace.record import messages
 from dptrace.record.options.catalog import Schedule
 from dptrace.record.output import RecordingOutput, open_output, start_thread
+from dptrace.record.processes import ignore_termination
 from dptrace.record.profiler import AlignedProfile, Stopwatch, WindowProfiler, device_of
 from dptrace.record.rank_metadata import MemoryTracker, StepFlops, describe, overhead_metadata
 from dptrace.record.windows import Plan, Purpose, Window
@@ -180,17 +182,13 @@ class Recording:
             return self
         self.output.begin()
         _latest, self._running = self, True
-        self._skip_recorded_windows()
+        while self.output.already_recorded(self._recorded + 1):  # before the ranks were restarted
+            self._recorded += 1
+            self._windows = deque(window for window in self._windows if window.number > self._recorded)
         self.stopwatch = Stopwatch(self.device)
         with self._contain_errors():
             self._begin_step()
         return self
-
-    def _skip_recorded_windows(self) -> None:
-        """Leave out what was recorded before the ranks were restarted."""
-        while self.output.already_recorded(self._recorded + 1):
-            self._recorded += 1
-            self._windows = deque(window for window in self._windows if window.number > self._recorded)
 
     def step(self, loss: torch.Tensor | float | None = None) -> None:
         """End a step. *loss* stays on its device, so that no step waits for it; it is averaged over ranks later."""
@@ -237,7 +235,10 @@ class Recording:
         if self._window is None:
             self._add_requested_windows()
             self._open_window()
-        self._update_memory()
+        window = self._window
+        if window is not None and window.purpose is Purpose.RECORDED and self.steps_done == window.start:
+            # The held memory was counted in the untimed warm-up; from now on, the peak is tracked.
+            self.memory.reset_peak()
         self.flops.begin_step(self._window is None or self.steps_done < self._window.start)
         if self._window is not None:
             self._cpu_began_ns = time.process_time_ns()
@@ -315,12 +316,6 @@ class Recording:
 
     def _part_note(self) -> str:
         return f"and ProfilerStep#{self.steps_done} in the traces is not a whole step"
-
-    def _update_memory(self) -> None:
-        """Count the held memory in the untimed warm-up before the recorded steps; then track the peak."""
-        window = self._window
-        if window is not None and window.purpose is Purpose.RECORDED and self.steps_done == window.start:
-            self.memory.reset_peak()
 
     def _close_window(self, interruption: str = "") -> None:
         """Stop the profiler, if it is on, and keep what the window was for.
@@ -401,9 +396,19 @@ class Recording:
         """End the recording, early or not; all files are written when this returns."""
         if not self._running and self._error is None:
             return
-        if error is not None and is_failure(error):
+        if error is None or not is_failure(error):
+            self._close()
+            return
+        before = ignore_termination()
+        try:
             with self._contain_errors():
                 self.output.fail(error)
+            self._close()
+        finally:  # the script may catch the error
+            if before is not None:
+                signal.signal(signal.SIGTERM, before)
+
+    def _close(self) -> None:
         with self._contain_errors():
             self.flops.end_step()
             self._beat(-1)

@@ -278,16 +278,11 @@ def overhead_range(ranks: Sequence[dict[str, Any]]) -> list[float] | None:
     return [round(min(seen) - nothing, 4), round(max(seen) + nothing, 4)] if seen else None
 
 
-def cpu_overhead(ranks: Sequence[dict[str, Any]]) -> float | None:
-    """Return how much more processor time a step takes with the profiler, as a fraction; None if that is unknown."""
-    return _ratio(ranks, "cpu_ns")
-
-
 def overhead_figures(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what run.json says about the profiler's overhead."""
     return {
         "profiler_overhead": overhead(ranks),
-        "profiler_cpu_overhead": cpu_overhead(ranks),
+        "profiler_cpu_overhead": _ratio(ranks, "cpu_ns"),
         "profiler_overhead_range": overhead_range(ranks),
     }
 
@@ -375,14 +370,12 @@ def profiled_ranks_note(profiled: Sequence[int], ranks: int) -> str:
 
 def restart_notes(restarts: Sequence[dict[str, Any]]) -> list[str]:
     """Return one note per rank and reason; a rank that failed repeatedly for one reason is counted, not repeated."""
-    counts = Counter((restart["rank"], restart["message"]) for restart in restarts)
-    return [_restart_note(rank, message, count) for (rank, message), count in counts.items()]
-
-
-def _restart_note(rank: int | None, message: str, count: int) -> str:
-    who = "A rank" if rank is None else f"Rank {rank}"
-    often, each = (f" {count} times", " each time") if count > 1 else ("", "")
-    return f"{who} failed{often} ({message}); all ranks were restarted{each}."
+    notes = []
+    for (rank, message), count in Counter((entry["rank"], entry["message"]) for entry in restarts).items():
+        who = "A rank" if rank is None else f"Rank {rank}"
+        often, each = (f" {count} times", " each time") if count > 1 else ("", "")
+        notes.append(f"{who} failed{often} ({message}); all ranks were restarted{each}.")
+    return notes
 
 
 def mean_losses(losses_by_rank: Sequence[Sequence[float | None]]) -> list[float | None]:

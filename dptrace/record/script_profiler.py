@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
 
@@ -27,34 +29,16 @@ from dptrace.errors import RecordingError
 # An empty result for a profiler of the script that could not run next to dptrace's, so that its methods still work.
 
 
-class EmptyResult:
-    """Stands for torch's ``_ProfilerResult`` of a session in which nothing happened."""
-
-    def trace_start_ns(self) -> int:
-        """Return the start of the session."""
-        return 0
-
-    def events(self) -> list[Any]:
-        """Return no events."""
-        return []
-
-    def experimental_event_tree(self) -> list[Any]:
-        """Return no events."""
-        return []
-
-    def trace_activities(self) -> list[Any]:
-        """Return no events."""
-        return []
-
-    def save(self, path: str) -> None:
-        """Write a trace without events."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write('{"schemaVersion": 1, "traceEvents": []}\n')
-
-
 def fill_with_nothing(profiler: Any) -> None:
     """Set the result of an empty session on a ``torch.autograd.profiler.profile`` that was not started."""
-    profiler.kineto_results = EmptyResult()
+
+    def save(path: str) -> None:
+        Path(path).write_text('{"schemaVersion": 1, "traceEvents": []}\n', encoding="utf-8")
+
+    # In place of torch's _ProfilerResult.
+    profiler.kineto_results = SimpleNamespace(
+        trace_start_ns=lambda: 0, events=list, experimental_event_tree=list, trace_activities=list, save=save
+    )
     if isinstance(getattr(type(profiler), "function_events", None), property):
         profiler._function_events = None  # torch derives the events from the result when they are asked for
     else:

@@ -17,7 +17,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -31,6 +30,7 @@ from dptrace.errors import RecordingError
 from dptrace.record import messages, script_profiler
 from dptrace.record.failures import answer_launcher
 from dptrace.record.messages import LauncherSettings
+from dptrace.record.processes import ignore_termination
 from dptrace.record.recording import Recording, latest, record
 from dptrace.record.script.profiler_steps import ScriptProfilerSteps
 
@@ -46,19 +46,6 @@ EVALUATION = "dptrace::evaluation"
 """The mark; dptrace.timeline.steps reads it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A marked call that runs now."""
-
-    module: weakref.ref[nn.Module]
-    thread: int
-    mark: record_function
-
-    def is_of(self, module: nn.Module) -> bool:
-        """Return whether this is the call of *module* on the present thread."""
-        return self.module() is module and self.thread == threading.get_ident()
-
-
 class EvaluationMarks:
     """Marks the calls of modules that a script evaluates, between :meth:`start` and :meth:`stop`."""
 
@@ -67,7 +54,8 @@ class EvaluationMarks:
         self._evaluated: weakref.ref[nn.Module] | None = None
         """The module that the script has put into eval mode last."""
         self._handles: list[Any] = []
-        self._call: _Call | None = None
+        self._call: tuple[weakref.ref[nn.Module], int, record_function] | None = None
+        """The marked call that runs now: its module, thread and mark."""
 
     def start(self) -> None:
         """Follow the script's calls of ``eval()``."""
@@ -112,13 +100,17 @@ class EvaluationMarks:
         if evaluated is None or _trains(evaluated):
             self._remove_hooks()  # the script trains again
         elif not module.training and not torch.is_grad_enabled():
-            self._call = _Call(weakref.ref(module), threading.get_ident(), record_function(EVALUATION))
-            self._call.mark.__enter__()
+            mark = record_function(EVALUATION)
+            self._call = weakref.ref(module), threading.get_ident(), mark
+            mark.__enter__()
 
     def _after_call(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling() and self._call is not None and self._call.is_of(module):
-            call, self._call = self._call, None
-            call.mark.__exit__(None, None, None)
+        if torch.compiler.is_compiling() or self._call is None:
+            return
+        called, thread, mark = self._call
+        if called() is module and thread == threading.get_ident():
+            self._call = None
+            mark.__exit__(None, None, None)
 
 
 def _trains(module: nn.Module) -> bool:
@@ -372,6 +364,7 @@ def _write_before_exit(steps: Steps) -> None:
     def write_and_leave(status: int) -> NoReturn:
         with suppress(BaseException):
             if os.getpid() == process:
+                ignore_termination()
                 # A profiler can only be stopped on its own thread; another one may end the process because that hangs.
                 if threading.current_thread() is threading.main_thread():
                     steps.close(SystemExit(status) if status else None)

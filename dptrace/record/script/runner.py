@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import traceback
 from typing import NoReturn
@@ -15,7 +14,7 @@ from typing import NoReturn
 from dptrace.errors import RecordingError
 from dptrace.record import messages
 from dptrace.record.distributed import exit_code, exit_now
-from dptrace.record.processes import AGENT_PID_ENV, tie_to_parent
+from dptrace.record.processes import AGENT_PID_ENV, ignore_termination, tie_to_parent
 from dptrace.record.recording import is_failure, latest
 from dptrace.record.script import spawn
 from dptrace.record.script.execute import execute, program_frames
@@ -85,7 +84,7 @@ def _report_no_steps(ranks: spawn.OwnRanks) -> int:
 
 def _fail(steps: Steps, error: BaseException, code: int) -> NoReturn:
     """End this rank even if closing its recording fails: a rank that stays would block its peers."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # while the trace is written; torchrun kills after some seconds
+    ignore_termination()
     try:
         steps.close(error)
     finally:

@@ -29,7 +29,7 @@ import torch.multiprocessing
 from dptrace.errors import RecordingError
 from dptrace.record import messages
 from dptrace.record.distributed import exit_now
-from dptrace.record.processes import tie_to_parent
+from dptrace.record.processes import ignore_termination, tie_to_parent
 from dptrace.record.recording import is_failure, latest
 from dptrace.record.script.optimizer_steps import Steps, watch_steps
 
@@ -114,7 +114,9 @@ class OwnRanks:
             messages.leave_recording()
             return self.original(fn, args, *plain)
         self.started = True
-        _tell_number(self.start, nprocs)
+        if (asked := self.start.launcher.get("LOCAL_WORLD_SIZE", "1")) != str(nprocs):
+            what = f"{self.start.program} starts its own ranks: recording its {nprocs} instead of {asked}"
+            print(f"dptrace: {what}.", file=sys.stderr)
         return self.original(_run_spawned, (self.start, nprocs, start_method, fn, tuple(args)), *plain)
 
     def begin_process(self, process: Any) -> None:
@@ -124,21 +126,10 @@ class OwnRanks:
         if os.getpid() != self.start.parent or process.daemon or target is None or is_torchs or dist.is_initialized():
             return
         self.other_processes += 1
-        if process._start_method == "fork" or (process._start_method is None and _default_method() == "fork"):
+        if (process._start_method or multiprocessing.get_start_method()) == "fork":
             return  # it inherits the watched init_process_group
         process._args = (self.start, target, process._args, process._kwargs)
         process._target, process._kwargs = _run_process, {}
-
-
-def _default_method() -> str:
-    return multiprocessing.get_start_method()
-
-
-def _tell_number(start: _Start, ranks: int) -> None:
-    asked = start.launcher.get("LOCAL_WORLD_SIZE", "1")
-    if asked != str(ranks):
-        what = f"{start.program} starts its own ranks: recording its {ranks} instead of {asked}"
-        print(f"dptrace: {what}.", file=sys.stderr)
 
 
 def install(program: str) -> OwnRanks:
@@ -214,6 +205,7 @@ def _begin_rank(start: _Start, index: int, ranks: int) -> Steps:
 def _end_rank(steps: Steps, start: _Start) -> None:
     """End a rank's recording; an exception that ends the process is being handled."""
     error = sys.exc_info()[1]
+    ignore_termination()
     if error is not None and is_failure(error):
         messages.report_failure(error)
         steps.close(error)
