@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ sys.exit(0)
 """
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
@@ -55,7 +54,6 @@ def _refused(*arguments: str) -> DptraceError:
     return error
 
 
-@pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -102,7 +100,6 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(arguments: str, s
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize(
     ("arguments", "gpus", "says"),
     [
@@ -120,7 +117,6 @@ def test_what_this_machine_cannot_do_is_refused(
     assert says == str(_refused(*arguments.split()))[: len(says)]
 
 
-@pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize(
     ("option", "value", "says"),
     [
@@ -141,7 +137,6 @@ def _job(**further: Any) -> Launch:
     return Launch(Path("r"), False, Path("ddp.py"), (), 2, "ddp", **further)
 
 
-@pytest.mark.usefixtures("_here")
 def test_after_ctrl_c_the_checkpoints_that_stay_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,27 +154,6 @@ def _interrupted(*_: object) -> None:
     raise Interrupted(2)
 
 
-@pytest.mark.usefixtures("_here")
-@pytest.mark.parametrize(
-    ("mode", "folder", "says"),
-    [
-        ("ddp", None, "from step 0. Add --checkpoint-every"),
-        ("fsdp", None, "from step 0. Add --checkpoint-every"),
-        ("ddp", Path("c"), ""),
-    ],
-)
-def test_restarts_without_checkpoints_are_warned_about(
-    mode: str, folder: Path | None, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With the option that avoids it where the mode has it; no warning where there are checkpoints."""
-    monkeypatch.setattr("dptrace.record.launch.launcher.launch", lambda *_: [])
-    _record(replace(_job(max_restarts=1, checkpoints=folder), mode=mode), quiet=False, signals=Signals())
-
-    errors = capsys.readouterr().err
-    assert (says in errors, bool(says)) == (True, "step 0" in errors)
-
-
-@pytest.mark.usefixtures("_here")
 def test_what_resnet18_trained_on_is_reported() -> None:
     """Made-up images must not be taken for CIFAR-10; run.json says it in the same words."""
     told = parse_options("", "single", ["--model", "resnet18"]).record_arguments["options"]["data"]
@@ -190,7 +164,6 @@ def test_what_resnet18_trained_on_is_reported() -> None:
     assert "" == data_sentence({"mode": "ddp", "model": "small", "options": {"data": None}})
 
 
-@pytest.mark.usefixtures("_here")
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message is the pip line; importing the package asks for nothing yet."""
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -203,7 +176,6 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert done.stderr.rstrip().endswith("pip install 'torch>=2.4'")
 
 
-@pytest.mark.usefixtures("_here")
 @pytest.mark.slow
 @pytest.mark.spawn
 def test_a_recorded_run_is_reported_and_not_overwritten() -> None:
@@ -223,7 +195,6 @@ def test_a_recorded_run_is_reported_and_not_overwritten() -> None:
     assert ["dptrace", *arguments, *schedule, "--force", "-q"] == info["command"]
 
 
-@pytest.mark.usefixtures("_here")
 @pytest.mark.spawn
 def test_a_script_is_recorded_without_a_change(tmp_path: Path) -> None:
     """Its own arguments are its own, its output is shown, and a process that joins no group is recorded too."""
@@ -241,7 +212,6 @@ def test_a_script_is_recorded_without_a_change(tmp_path: Path) -> None:
     assert {"wait": 0, "warmup": 2, "steps": 2} == info["schedule"]
 
 
-@pytest.mark.usefixtures("_here")
 @pytest.mark.spawn
 @pytest.mark.parametrize(
     ("script", "says"),
@@ -261,7 +231,6 @@ def test_a_script_with_nothing_to_record_is_reported(tmp_path: Path, script: str
     assert [] == list((tmp_path / "runs").iterdir())
 
 
-@pytest.mark.usefixtures("_here")
 @pytest.mark.spawn
 @pytest.mark.parametrize(
     ("last", "options", "says"),
@@ -282,7 +251,6 @@ def test_one_process_that_fails_is_reported_as_a_rank(tmp_path: Path, last: str,
     assert ("last words" in last) == ("last words" in done.stdout)
 
 
-@pytest.mark.usefixtures("_here")
 @pytest.mark.spawn
 def test_a_trainer_runs_by_itself(tmp_path: Path) -> None:
     """Started by torchrun, not by dptrace record, the ranks name and write their run together."""
@@ -298,7 +266,6 @@ def test_a_trainer_runs_by_itself(tmp_path: Path) -> None:
     assert ["interleaved"] == [path.name for path in (tmp_path / "runs").iterdir()]
 
 
-@pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize(
     ("variables", "refused"),
     [
@@ -328,7 +295,6 @@ def test_tasks_of_srun_would_each_record_the_same(
     )
 
 
-@pytest.mark.usefixtures("_here")
 def test_measurements_of_the_links_must_be_there(tmp_path: Path) -> None:
     """--links with a file that is none is refused before any process starts."""
     (tmp_path / "other.json").write_text("{}")
@@ -340,7 +306,6 @@ def test_measurements_of_the_links_must_be_there(tmp_path: Path) -> None:
         assert name in str(told.exception)
 
 
-@pytest.mark.usefixtures("_here")
 def test_resuming_without_a_checkpoint_is_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder and the step that the training starts from are printed, unless it has a checkpoint."""
     monkeypatch.chdir(tmp_path)

@@ -30,28 +30,17 @@ from tests.support.recordings import environment
 
 
 @pytest.mark.parametrize(
-    "message",
-    [
-        "AssertionError: Torch not compiled with CUDA enabled",
-        "RuntimeError: No CUDA GPUs are available",
-        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU …",
-        "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
-        "DistBackendError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
-        "RuntimeError: Distributed package doesn't have NCCL built in",
-        "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
-    ],
-)
-def test_a_script_that_wants_a_gpu_learns_that_there_is_none(message: str) -> None:
-    """Whatever torch calls it; torch's own words follow."""
-    told = explain(message)
-
-    assert told.startswith("this script asks for CUDA; there is none here")
-    assert told.endswith(f"({message})")
-
-
-@pytest.mark.parametrize(
     ("message", "says"),
     [
+        *[
+            (message, "this script asks for CUDA; there is none here")
+            for message in (
+                "AssertionError: Torch not compiled with CUDA enabled",
+                "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU …",
+                "DistBackendError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+                "RuntimeError: … object on a CUDA device but torch.cuda.is_available() is False.",
+            )
+        ],
         ("ModuleNotFoundError: No module named 'tiktoken'", "pip install tiktoken"),
         ("ModuleNotFoundError: No module named 'sklearn.svm'", "pip install scikit-learn"),
         (
@@ -99,29 +88,33 @@ def _exits(folder: Path, *codes: tuple[int, int]) -> None:
     (folder / "agent0.json").write_text(json.dumps(exits))
 
 
-def test_the_cause_comes_before_its_consequence(tmp_path: Path) -> None:
-    """Both ranks exit within one polling interval of torchrun; their own timestamps show which was first."""
-    _exits(tmp_path, (0, 1), (1, 1))
-    _write_message(tmp_path, 0, 2000, "RuntimeError: Connection closed by peer")
-    _write_message(tmp_path, 1, 1000, "ValueError: boom")
-
-    assert Failure(1, "ValueError: boom") == find_failure(tmp_path)
+CLOSED = "RuntimeError: Connection closed by peer"
 
 
-def test_a_killed_rank_leaves_no_note_and_is_still_the_first(tmp_path: Path) -> None:
-    """SIGKILL precedes the error that a peer reports; SIGTERM only means that torchrun stops the peers."""
-    _exits(tmp_path, (0, -15), (1, 1), (2, -9))
-    _write_message(tmp_path, 1, 1000, "RuntimeError: Connection closed by peer")
+@pytest.mark.parametrize(
+    ("exits", "messages", "expected"),
+    [
+        # both exit within one polling interval of torchrun: their own timestamps show which was first
+        ([(0, 1), (1, 1)], [(0, 2000, CLOSED), (1, 1000, "ValueError: boom")], Failure(1, "ValueError: boom")),
+        # SIGKILL leaves no message and precedes the error of a peer; SIGTERM only means that torchrun stops the peers
+        ([(0, -15), (1, 1), (2, -9)], [(1, 1000, CLOSED)], Failure(2, "killed by SIGKILL (out of memory?)")),
+        ([(1, 1), (0, -11)], [(1, 1000, CLOSED)], Failure(0, "killed by SIGSEGV")),
+        # NCCL's watchdog aborts the peers of a rank that raised; a rank that aborts itself resets its peers
+        ([(1, 1), (0, -6)], [(1, 1000, "ValueError: bad batch")], Failure(1, "ValueError: bad batch")),
+        ([(1, 1), (0, -6)], [(1, 1000, CLOSED)], Failure(0, "killed by SIGABRT")),
+        ([(1, 3)], [], Failure(1, "exit code 3")),
+        ([], [], None),
+    ],
+)
+def test_the_cause_comes_before_its_consequence(
+    exits: list[tuple[int, int]], messages: list[tuple[int, int, str]], expected: Failure | None, tmp_path: Path
+) -> None:
+    """Among exit codes, signals and messages of all ranks, the first one that no peer explains."""
+    _exits(tmp_path, *exits)
+    for message in messages:
+        _write_message(tmp_path, *message)
 
-    assert Failure(2, "killed by SIGKILL (out of memory?)") == find_failure(tmp_path)
-
-
-def test_without_a_note_the_exit_code_shows(tmp_path: Path) -> None:
-    """A rank that ends with os._exit(3) leaves no message."""
-    assert find_failure(tmp_path) is None
-    _exits(tmp_path, (1, 3))
-
-    assert Failure(1, "exit code 3") == find_failure(tmp_path)
+    assert expected == find_failure(tmp_path)
 
 
 def test_advice_of_a_rank_keeps_its_exit_code(tmp_path: Path) -> None:
@@ -152,19 +145,6 @@ def test_a_rank_that_left_silently_is_the_cause_of_its_peers_error(tmp_path: Pat
 
     _write_message(tmp_path, 0, later, "ValueError: boom")
     assert Failure(0, "ValueError: boom") == find_failure(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("message", "culprit"), [("ValueError: bad batch", 1), ("RuntimeError: Connection reset by peer", 0)]
-)
-def test_an_abort_is_a_cause_only_where_no_rank_shows_another(tmp_path: Path, message: str, culprit: int) -> None:
-    """NCCL's watchdog aborts the peers of a rank that raised; a rank that aborts itself resets its peers."""
-    _exits(tmp_path, (1, 1), (0, -6))
-    _write_message(tmp_path, 1, 1000, message)
-
-    failure = find_failure(tmp_path)
-    assert failure is not None
-    assert culprit == failure.rank
 
 
 # Ranks that make no progress: where they are, and which one has begun fewer collectives.

@@ -173,13 +173,3 @@ def test_a_rank_that_no_one_answers_decides_alone(monkeypatch: pytest.MonkeyPatc
     rank, _ = _ranks(monkeypatch, True, False)
 
     assert [True, False] == [rank.blocked(True, 3), rank.blocked(False, 4)]
-
-
-def test_a_single_process_decides_alone() -> None:
-    """There is no store to ask."""
-    from dptrace.record.distributed import RankStore
-    from dptrace.record.profiler import StartAgreement
-
-    agreement = StartAgreement(RankStore("1"), SimpleNamespace(foreign_seen=True))  # type: ignore[arg-type]
-
-    assert [True, False] == [agreement.blocked(True, 1), agreement.blocked(False, 2)]

@@ -90,47 +90,29 @@ def test_the_overhead_is_measured_after_the_recorded_steps() -> None:
     assert 4 == len(info["losses"])
 
 
-def test_in_a_wait_the_overhead_is_measured_before_the_recorded_steps() -> None:
-    """The windows are in the wait, and the recorded steps are the last."""
-    _train(21, out="x", steps=2, warmup=2, wait=17)
+@pytest.mark.parametrize(
+    ("passes", "settings", "steps", "windows", "notes"),
+    [
+        (21, {"steps": 2, "wait": 17}, range(19, 21), 5, []),  # the overhead is measured in the wait
+        (5, {"steps": 2, "wait": 0}, range(2, 4), 0, []),  # the loop ends when it is recorded
+        (9, {"steps": 2, "wait": 17}, range(6, 8), 2, [{"9", "19"}]),  # what measures the overhead is the run
+        (5, {"steps": 8, "wait": 0}, range(2, 5), 0, [{"3", "8", "5"}]),  # 3 of 8, and a part of step 5
+    ],
+)
+def test_what_is_recorded_fits_the_loop(
+    passes: int, settings: dict[str, int], steps: range, windows: int, notes: list[set[str]], tmp_path: Path
+) -> None:
+    """Whole steps are kept wherever a loop ends; a note says why there are fewer, or others."""
+    _train(passes, out="x", warmup=2, **settings)
 
     info = json.loads(Path("x/run.json").read_text())
-    assert {"wait": 17, "warmup": 2, "steps": 2} == info["schedule"]
-    assert 5 == len(info["ranks"][0]["overhead_windows"])
-    assert {"ProfilerStep#19", "ProfilerStep#20"} == _steps(Path("x/rank0.pt.trace.json.gz"))
-
-
-def test_a_loop_that_ends_in_its_wait_keeps_a_spare_recording(tmp_path: Path) -> None:
-    """Steps that were recorded to measure the overhead are the run, and a note says why."""
-    _train(9, out="x", steps=2, warmup=2, wait=17)
-
-    info = json.loads(Path("x/run.json").read_text())
-    (note,) = info["notes"]
-    assert {"9", "19"} <= set(re.findall(r"\d+", note))
-    assert {"wait": 5, "warmup": 1, "steps": 2} == info["schedule"]
-    assert {"ProfilerStep#6", "ProfilerStep#7"} == _steps(Path("x/rank0.pt.trace.json.gz"))
+    (rank,) = info["ranks"]
+    assert ("complete", len(steps), len(steps)) == (info["status"], rank["recorded_steps"], len(rank["profiled_ns"]))
+    assert {f"ProfilerStep#{step}" for step in steps} <= _steps(Path("x/rank0.pt.trace.json.gz"))
+    assert windows == len(rank["overhead_windows"])
+    assert len(notes) == len(info["notes"])
+    assert all(numbers <= set(re.findall(r"\d+", note)) for numbers, note in zip(notes, info["notes"], strict=True))
     assert ["x"] == [path.name for path in tmp_path.iterdir()]
-
-
-def test_without_waiting_nothing_is_timed_without_the_profiler() -> None:
-    """If the loop ends when it is recorded, the overhead is unknown."""
-    _train(5, out="x", steps=2, warmup=2, wait=0)
-
-    info = json.loads(Path("x/run.json").read_text())
-    assert (None, []) == (info["profiler_overhead"], info["ranks"][0]["unprofiled_ns"])
-    assert 4 == len(info["losses"])
-
-
-def test_a_loop_that_ends_early_keeps_what_was_recorded() -> None:
-    """The completed steps are kept, and a note says that there are fewer."""
-    _train(5, out="x", steps=8, warmup=2, wait=0)
-
-    info = json.loads(Path("x/run.json").read_text())
-    (note,) = info["notes"]
-    assert "3 of 8 steps" in note
-    assert "ProfilerStep#5" in note
-    assert (3, 3) == (info["ranks"][0]["recorded_steps"], len(info["ranks"][0]["profiled_ns"]))
-    assert "complete" == info["status"]
 
 
 def test_a_loop_that_is_too_short_is_reported_and_does_no_harm(

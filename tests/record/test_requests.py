@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="recording needs torch")
 
 from dptrace.record.distributed import RankStore  # noqa: E402
 from dptrace.record.messages import request_path  # noqa: E402
-from dptrace.record.windows import Request, WindowRequests  # noqa: E402
+from dptrace.record.windows import WindowRequests  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -21,16 +21,6 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _ask(folder: Path, number: int, kind: str) -> None:
     request_path(folder, number).write_text(json.dumps({"kind": kind}))
-
-
-def test_a_single_rank_begins_at_once(tmp_path: Path) -> None:
-    """Each request is answered once, in order."""
-    requests = WindowRequests(tmp_path, RankStore("x"))
-    assert requests.poll(5) is None
-    _ask(tmp_path, 1, "overhead")
-    _ask(tmp_path, 2, "record")
-
-    assert [Request("overhead", 6), Request("record", 7), None] == [requests.poll(step) for step in (6, 7, 8)]
 
 
 def test_all_ranks_begin_at_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -351,30 +351,21 @@ def test_an_overhead_measured_later_is_added(tmp_path: Path) -> None:
     assert before["ranks"][0] == after["ranks"][0]
 
 
-def test_ranks_that_lie_on_other_machines_are_reported() -> None:
-    """A folder with some of the ranks has a note; a failed run needs none."""
-    (note,) = manifest([_piece(0) | {"schedule": {"steps": 1}}], COMPLETE)["notes"]
-    assert "1 of 2 ranks are here; " in note
-    assert "dptrace analyze" in note
-    failed = launch_metadata(["dptrace"], "naive", None, {"rank": 1, "message": "killed"})
-    assert [] == manifest([_piece(0)], failed)["notes"]
-    assert "failed" == manifest([], failed)["status"]
-    assert manifest([], failed)["world_size"] is None
+@pytest.mark.parametrize(
+    ("pieces", "says"),
+    [
+        ([_piece(0, schedule={"steps": 1})], "1 of 2 ranks are here"),  # the others are on other machines
+        ([_piece(1)], "1 rank of 2 (1)"),  # the script did not profile the other
+        ([_piece(0, recorded_steps=1), _piece(1, recorded_steps=5)], "1 to 5"),
+    ],
+)
+def test_ranks_that_are_missing_or_shorter_are_reported(pieces: list[dict[str, Any]], says: str) -> None:
+    """A complete run has a note; a failed one needs none."""
+    (note,) = manifest(pieces, COMPLETE)["notes"]
+    failed = manifest(pieces, launch_metadata(["dptrace"], "naive", None, {"rank": 1, "message": "killed"}))
 
-
-def test_ranks_that_the_script_did_not_profile_are_reported() -> None:
-    """Their traces do not exist, so the note does not ask for them."""
-    (note,) = manifest([_piece(1) | {"schedule": None}], COMPLETE)["notes"]
-
-    assert "1 rank of 2 (1)" in note
-    assert "copy" not in note
-
-
-def test_ranks_with_fewer_steps_than_others_are_reported() -> None:
-    """The script of one rank may have started its own profiler."""
-    (note,) = manifest([_piece(0, recorded_steps=1), _piece(1, recorded_steps=5)], COMPLETE)["notes"]
-
-    assert "1 to 5" in note
+    assert says in note
+    assert ("failed", []) == (failed["status"], failed["notes"])
 
 
 def test_repeated_restarts_are_counted() -> None:

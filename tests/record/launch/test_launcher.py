@@ -8,12 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dptrace.record.accelerator import ACCELERATORS
 from tests.support.processes import processes_in
 from tests.support.recordings import dptrace, environment
 from tests.support.silent import SilentReporter
@@ -132,17 +130,6 @@ def test_torch_is_asked_for_gpus_only_where_there_may_be_one(device: str, may: b
     (tmp_path / device).touch()
 
     assert may == _may_have_gpu(tmp_path) or sys.platform != "linux"
-
-
-def test_the_devices_of_every_accelerator_are_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An accelerator's entry names its files in /dev, so that it is not overlooked where there is no other."""
-    from dptrace.record.launch import launcher
-
-    (tmp_path / "accel0").touch()
-    other = replace(ACCELERATORS[0], device_files=("accel*",))
-    monkeypatch.setattr(launcher, "ACCELERATORS", (*ACCELERATORS, other))
-
-    assert launcher._may_have_gpu(tmp_path)
 
 
 @pytest.mark.slow

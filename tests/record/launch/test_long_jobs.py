@@ -116,19 +116,6 @@ def test_a_run_is_there_while_training_goes_on(start: Callable[..., Job]) -> Non
     assert "complete" == job.info()["status"]
 
 
-def test_ctrl_c_in_the_recorded_steps_keeps_those_that_have_ended(start: Callable[..., Job]) -> None:
-    """Both ranks end their window after a step; the run says how many of the steps it has."""
-    job = start("--steps", "100000")
-    steps = job.folder / ".run.recording" / "rank0.steps"
-    job.wait_for(lambda: steps.exists() and int(steps.read_text().split()[2]) > 3)
-    job.process.send_signal(signal.SIGINT)
-
-    assert 130 == job.ended()
-    assert min(_steps(job.info())) > 3
-    assert any("of 100,000 steps" in note for note in job.info()["notes"])
-    assert 0 == dptrace("analyze", "run", cwd=job.folder).returncode
-
-
 def test_runs_are_recorded_on_demand(start: Callable[..., Job]) -> None:
     """Nothing is recorded before the file appears; --attach asks for one more."""
     job = start("--steps", "2", "--trigger", "now")

@@ -56,17 +56,6 @@ def test_a_script_that_records_itself_is_left_to_it(folder: Path) -> None:
     assert (1, []) == (_piece(folder)["recorded_steps"], _piece(folder)["notes"])
 
 
-@pytest.mark.filterwarnings("default")
-def test_a_failure_is_reported_before_anything_else(folder: Path) -> None:
-    """The failure message is written even if nothing was recorded."""
-    from dptrace.record.script.optimizer_steps import OptimizerSteps
-
-    OptimizerSteps().close(ValueError("boom"))
-
-    message = json.loads((folder / "rank0.failure.json").read_text())
-    assert ("ValueError: boom", False, 1) == (message["message"], message["advice"], message["exit_code"])
-
-
 # The mark around an optimizer's closure.
 
 
@@ -150,14 +139,6 @@ def test_optimizers_with_different_rates_are_reported(order: str) -> None:
 
     assert 4 * order.count(order[0]) - 1 == sum(ends)
     assert counted.uneven
-
-
-def test_a_new_optimizer_in_each_pass_counts() -> None:
-    """Each is gone when the next one steps."""
-    parameter = _parameter()
-    counted = _counted(_counted_optimizer_sgd(parameter))
-
-    assert [True] * 5 == [counted.ends_step(_counted_optimizer_sgd(parameter)) for _ in range(5)]
 
 
 def test_two_optimizers_that_share_a_parameter_count_once() -> None:

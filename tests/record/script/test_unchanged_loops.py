@@ -168,13 +168,6 @@ def test_evaluation_between_steps_is_no_forward(tmp_path: Path) -> None:
     assert (split[["forward_ns", "backward_ns", "optimizer_ns"]] > 0).all(axis=None)
 
 
-def test_a_clipped_gradient_in_a_closure_is_other(tmp_path: Path) -> None:
-    """As it would be in a loop without a closure."""
-    _record(CLOSURE, tmp_path)
-
-    assert (_split(tmp_path)["other_ns"] > 0).all()
-
-
 def test_optimizers_with_different_rates_get_the_advice(tmp_path: Path) -> None:
     """The note names the function to call; calling it makes a pass one step."""
     guessed, told = tmp_path / "guessed", tmp_path / "told"
