@@ -33,16 +33,13 @@ from dptrace.replay.graph.model import EdgeKind
 from dptrace.replay.paths import path_of_run
 from dptrace.replay.simulation import (
     WALL,
-    Bandwidth,
-    Change,
-    Compute,
-    NoHostDelay,
     Outcome,
     Schedule,
     StepSelection,
     outcome,
     simulated_figures,
 )
+from dptrace.replay.transforms.change import Bandwidth, Change, Compute, NoHostDelay
 from dptrace.replay.transforms.stragglers import NoStraggler
 from dptrace.replay.whatif import Replay, inferred_ns
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from dptrace.errors import UsageError
 from dptrace.model.training.communication import Link, parse_link
 from dptrace.replay.options import SPEEDUP, Options, check, parse_bandwidth, parse_rate
-from dptrace.replay.simulation import Bandwidth, Change, Compute, Kernel, NoHostDelay, PerfectOverlap, Straggler
+from dptrace.replay.transforms.change import (
+    Bandwidth,
+    Change,
+    Compute,
+    Kernel,
+    NoHostDelay,
+    PerfectOverlap,
+    Straggler,
+)
 from dptrace.replay.transforms.launches import Accumulate, CudaGraphs, Fuse, NoRecompute
 from dptrace.replay.transforms.links import (
     Communication,

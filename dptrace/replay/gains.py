@@ -27,21 +27,12 @@ from dptrace.analysis.findings.stragglers import (
 from dptrace.core.intervals import Int64, median
 from dptrace.core.units import duration, share
 from dptrace.errors import DptraceError
-from dptrace.replay.counterfactual import (
-    GainContext,
-    HiddenCollectives,
-    HostTime,
-    NoStreamGaps,
-    NoStreamWaits,
-    ShorterTasks,
-    counterfactual,
-)
+from dptrace.replay.counterfactual import GainContext, counterfactual
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import INFERRED
 from dptrace.replay.paths import path_of_run
 from dptrace.replay.simulation import (
     WALL,
-    Change,
     Schedule,
     SteadyState,
     StepSelection,
@@ -51,6 +42,7 @@ from dptrace.replay.simulation import (
     step_bounds,
     timeline_at,
 )
+from dptrace.replay.transforms.change import Change, HiddenCollectives
 from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses, excesses
 from dptrace.replay.whatif import Replay, replay_of
 from dptrace.run.run import Run
@@ -155,7 +147,7 @@ class Measurer:
         step, predicted = (round(float(median(table))) for table in (measured, measured - gained[0]))
         # A step that stays about as long is above what hosts and devices need, as it was.
         steady = replay.steady if predicted > (1 - _NOTABLE) * step else steady_state(model)
-        least = replay.bound(steady), float(getattr(change, "least_step_ns", _nothing)(replay.model))
+        least = replay.bound(steady), change.least_step_ns(replay.model)
         doubts = replay.doubts_about((change,), predicted, least[0], steady)
         gain = Gain(change.describe(), doubts=tuple(dict.fromkeys(doubt.kind for doubt in doubts)))
         if refused := [doubt.text for doubt in doubts if doubt.refuses]:
@@ -198,10 +190,6 @@ def simulated_steps(model: Model, chosen: StepSelection) -> _Steps:
 def _less(ns: int, beyond: int) -> int:
     """Return a gain without what the steady state does not allow."""
     return ns if ns <= 0 else max(0, ns - beyond)
-
-
-def _nothing(model: Model) -> float:
-    return 0.0
 
 
 def _pace(model: Model, times: Times, steady: SteadyState, least: tuple[float, float] | None) -> str:
@@ -603,7 +591,7 @@ class _Gains:
         for finding in by_gain(finding for finding, _ in gained):
             gain, change = finding.gain, change_of[id(finding)]
             notable = gain is not None and (gain.shown_ns or 0) >= MIN_SHARE * self._measurer.step_ns
-            if gain is not None and gain.ns is not None and notable and change is not None and _keeps_tasks(change):
+            if gain is not None and gain.ns is not None and notable and change is not None and change.keeps_tasks:
                 taken.append(change)
                 after = self._measurer.gain_ns(*taken)
                 if finding.kind != "straggler":
@@ -613,13 +601,6 @@ class _Gains:
                 gain = replace(gain, share=gain.shown_ns / self._measurer.mean_step_ns)
             found.append(replace(finding, gain=gain))
         return tuple(found)
-
-
-def _keeps_tasks(change: Change) -> bool:
-    """Return whether a change only shortens tasks and edges, so that others can be made with it."""
-    return isinstance(
-        change, WithoutExcesses | HostTime | ShorterTasks | HiddenCollectives | NoStreamGaps | NoStreamWaits
-    )
 
 
 def _after(gain: Gain, ns: int, above: Sequence[Finding]) -> Gain:

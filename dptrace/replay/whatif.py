@@ -20,11 +20,7 @@ from dptrace.replay.graph.model import INFERRED
 from dptrace.replay.paths import PathPiece, longest_pieces, path_of_run
 from dptrace.replay.simulation import (
     WALL,
-    Change,
-    Compute,
-    HasDoubts,
     Outcome,
-    PerfectOverlap,
     SteadyState,
     StepSelection,
     Times,
@@ -34,6 +30,7 @@ from dptrace.replay.simulation import (
     steady_state,
     timeline_at,
 )
+from dptrace.replay.transforms.change import Change, Compute, PerfectOverlap
 from dptrace.replay.transforms.interference import Factor, Interference, measure, with_interference
 from dptrace.replay.transforms.launches import Accumulate
 from dptrace.replay.transforms.replicate import SHARED, Replicate, with_replication
@@ -117,8 +114,7 @@ def doubts(question: Question, of_replay: Sequence[Doubt] | None = None) -> tupl
     found = [*(doubts_of_replay(question) if of_replay is None else of_replay)]
     found += [*_about_absent(question), *_about_pace(question)]
     for change in question.changes:
-        if isinstance(change, HasDoubts):
-            found += [Doubt("assumed", text, False) for text in change.doubts(question.model)]
+        found += [Doubt("assumed", text, False) for text in change.doubts(question.model)]
     return tuple(sorted(found, key=lambda doubt: not doubt.refuses))
 
 

@@ -8,9 +8,8 @@ import pytest
 
 import dptrace
 from dptrace.analysis.findings.finding import Finding, Gain, by_gain
-from dptrace.replay.counterfactual import HiddenCollectives
 from dptrace.replay.gains import Measurer, with_gains
-from dptrace.replay.simulation import Compute
+from dptrace.replay.transforms.change import Compute, HiddenCollectives
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
 

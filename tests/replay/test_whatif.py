@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 import dptrace
-from dptrace.replay.simulation import Bandwidth, Change, Compute, NoHostDelay, SteadyState
+from dptrace.replay.simulation import SteadyState
+from dptrace.replay.transforms.change import Bandwidth, Change, Compute, NoHostDelay
 from dptrace.replay.whatif import Question, Sweep, doubts
 from tests.support.kineto_files import KinetoFile
 from tests.support.paths import ROOT

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import ClassVar
+
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
@@ -15,11 +16,12 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.graph.process import Process
 from dptrace.replay.simulation import with_times
+from dptrace.replay.transforms.change import Change
 from dptrace.replay.transforms.links import copy_tasks
 from dptrace.replay.transforms.schedule import RESUME_NS
 from dptrace.timeline.model import Phase
 
-__all__ = ["Accumulate", "CudaGraphs", "Fuse", "NoRecompute", "without_tasks"]
+__all__ = ["Accumulate", "CudaGraphs", "Fuse", "NoRecompute", "WithoutTasks", "without_tasks"]
 
 
 def without_tasks(model: Model, removed: NDArray[np.bool_], duration_ns: Int64 | None = None) -> Model:
@@ -51,12 +53,26 @@ def _launches(model: Model, process: Process, removed: NDArray[np.bool_]) -> NDA
     return calls
 
 
-class Fuse(msgspec.Struct, frozen=True):
+class WithoutTasks(Change, frozen=True, eq=False):
+    """Some kernels are part of their neighbors: they and their launches take no time."""
+
+    what: str
+    gone: NDArray[np.bool_]
+    """Of each task."""
+    host: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        return self.what
+
+    def apply(self, model: Model) -> Model:
+        return without_tasks(model, self.gone)
+
+
+class Fuse(Change, frozen=True):
     """Neighboring kernels of a stream whose names match become one, which takes as long as the longest of them."""
 
     pattern: str
-    collectives: bool = False
-    host: bool = True
+    host: ClassVar[bool] = True
 
     def describe(self) -> str:
         return f"kernels {self.pattern!r} fused"
@@ -88,7 +104,6 @@ class Fuse(msgspec.Struct, frozen=True):
         return first
 
     def doubts(self, model: Model) -> tuple[str, ...]:
-        """Return what the answer takes for granted."""
         first = self._first(model)
         joined = first != np.arange(len(first))
         count, into = int(joined.sum()) + len(unique(first[joined])), len(unique(first[joined]))
@@ -99,11 +114,10 @@ class Fuse(msgspec.Struct, frozen=True):
         return (text,)
 
 
-class CudaGraphs(msgspec.Struct, frozen=True):
+class CudaGraphs(Change, frozen=True):
     """The kernels of a step are launched at once: their launches, and what the host does between them, take no time."""
 
-    collectives: bool = False
-    host: bool = True
+    host: ClassVar[bool] = True
 
     def describe(self) -> str:
         return "CUDA graphs"
@@ -122,7 +136,6 @@ class CudaGraphs(msgspec.Struct, frozen=True):
         return with_times(model, durations, lags)
 
     def doubts(self, model: Model) -> tuple[str, ...]:
-        """Return why the step might not fit into graphs."""
         edge = model.graph.edge
         waits = int(edge.of(EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN).sum()) - sum(
             len(process.mark_tasks) for process in model.processes
@@ -149,11 +162,10 @@ def _later_launches(model: Model, process: Process) -> Int64:
     return whole
 
 
-class NoRecompute(msgspec.Struct, frozen=True):
+class NoRecompute(Change, frozen=True):
     """Backward computes nothing of forward again: activation checkpointing is off."""
 
-    collectives: bool = False
-    host: bool = True
+    host: ClassVar[bool] = True
 
     def describe(self) -> str:
         return "no recomputation"
@@ -168,7 +180,6 @@ class NoRecompute(msgspec.Struct, frozen=True):
         return without_tasks(model, removed)
 
     def doubts(self, model: Model) -> tuple[str, ...]:
-        """Return what else it takes."""
         return ("Without recomputation the activations stay in memory: dptrace memory shows whether they fit.",)
 
 
@@ -187,15 +198,15 @@ _WAITING = 0.5
 """Share of a longer pause of the host under an all-reduce from which it is a wait for it."""
 
 
-class Accumulate(msgspec.Struct, frozen=True):
+class Accumulate(Change, frozen=True):
     """Gradients of so many micro-steps are summed before they are reduced; each is as large as a recorded step.
 
     Applied to a model, it makes all of its steps micro-steps that are not the last.
     """
 
     micro_steps: int
-    collectives: bool = True
-    host: bool = True
+    collectives: ClassVar[bool] = True
+    host: ClassVar[bool] = True
 
     def describe(self) -> str:
         return f"{self.micro_steps} micro-steps for each step of the optimizer"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -22,7 +22,8 @@ from dptrace.model.training.communication import BETWEEN, WITHIN, Link
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.options import NUMBER, TIMES
-from dptrace.replay.simulation import HasDoubts, no_collectives, with_times
+from dptrace.replay.simulation import with_times
+from dptrace.replay.transforms.change import Change, no_collectives
 
 __all__ = [
     "Communication",
@@ -171,11 +172,12 @@ _HOST_BYTES_PER_S = 10e9
 """What casting reads and writes where no GPU's memory bandwidth is known."""
 
 
-class LinkChange(Protocol):
+class LinkChange(msgspec.Struct, frozen=True):
     """A change of what transfers cost."""
 
     def describe(self) -> str:
         """Return what changes."""
+        raise NotImplementedError
 
     def change(self, model: Model, of: TransferCosts) -> TransferCosts:
         """Return the transfers at other costs.
@@ -183,14 +185,18 @@ class LinkChange(Protocol):
         Raises:
             DptraceError: the run does not show what they cost.
         """
+        raise NotImplementedError
+
+    def doubts(self, model: Model) -> tuple[str, ...]:
+        """Return what it takes for granted, in sentences."""
+        return ()
 
 
-class Communication(msgspec.Struct, frozen=True):
+class Communication(Change, frozen=True):
     """Transfers cost something else; each part builds on the costs that the part before it leaves."""
 
     parts: tuple[LinkChange, ...]
-    collectives: bool = True
-    host: bool = False
+    collectives: ClassVar[bool] = True
 
     def describe(self) -> str:
         return ", ".join(part.describe() for part in self.parts)
@@ -202,8 +208,7 @@ class Communication(msgspec.Struct, frozen=True):
         return with_transfers(model, of)
 
     def doubts(self, model: Model) -> tuple[str, ...]:
-        """Return what the parts take for granted."""
-        found = [text for part in self.parts if isinstance(part, HasDoubts) for text in part.doubts(model)]
+        found = [text for part in self.parts for text in part.doubts(model)]
         of = transfer_costs(model)
         if unknown := int((of.bytes <= 0).sum()):
             found.append(
@@ -213,7 +218,7 @@ class Communication(msgspec.Struct, frozen=True):
         return tuple(found)
 
 
-class Latency(msgspec.Struct, frozen=True):
+class Latency(LinkChange, frozen=True):
     """The latency of a link is another one, or a share of what it was; its bandwidth stays."""
 
     factor: float | None = None
@@ -232,7 +237,7 @@ class Latency(msgspec.Struct, frozen=True):
         return replace(of, latency_ns=fixed)
 
 
-class LinkBandwidth(msgspec.Struct, frozen=True):
+class LinkBandwidth(LinkChange, frozen=True):
     """Links move this many bytes per second in one direction; the latency of a collective stays."""
 
     bytes_per_s: float
@@ -245,7 +250,7 @@ class LinkBandwidth(msgspec.Struct, frozen=True):
         return replace(of, moving_ns=np.where(known, of.share * of.bytes / self.bytes_per_s * 1e9, of.moving_ns))
 
 
-class OtherLink(msgspec.Struct, frozen=True):
+class OtherLink(LinkChange, frozen=True):
     """Every collective goes over links of this kind, by the formula of its algorithm."""
 
     link: Link
@@ -265,7 +270,6 @@ class OtherLink(msgspec.Struct, frozen=True):
         )
 
     def doubts(self, model: Model) -> tuple[str, ...]:
-        """Return why the answer may be wrong."""
         if self.measured:
             return ()
         reached = _reached(self.link.name)
@@ -279,7 +283,7 @@ def _reached(name: str) -> float:
     return {None: 1.0, "network": BETWEEN}.get(medium, WITHIN)
 
 
-class WorldSize(msgspec.Struct, frozen=True):
+class WorldSize(LinkChange, frozen=True):
     """The job has another number of ranks, each with the batch that it had; links stay."""
 
     ranks: int
@@ -315,17 +319,16 @@ class WorldSize(msgspec.Struct, frozen=True):
         return size
 
     def doubts(self, model: Model) -> tuple[str, ...]:
-        """Return why the answer may be wrong."""
-        found = []
-        if self.ranks > model.run.world_size:
-            found.append(
-                "More ranks are assumed to be as fast and as even as those recorded, over links like theirs: waits for "
-                "the slowest of many, and slower links between nodes, are left out. Add --link for those."
-            )
-        return tuple(found)
+        if self.ranks <= model.run.world_size:
+            return ()
+        text = (
+            "More ranks are assumed to be as fast and as even as those recorded, over links like theirs: waits for "
+            "the slowest of many, and slower links between nodes, are left out. Add --link for those."
+        )
+        return (text,)
 
 
-class Compress(msgspec.Struct, frozen=True):
+class Compress(LinkChange, frozen=True):
     """Messages of floating point move values of another type."""
 
     dtypes: dict[str, str]
@@ -360,7 +363,6 @@ class Compress(msgspec.Struct, frozen=True):
         return np.where(bits > 0, np.minimum(1.0, target / np.maximum(bits, 1)), 1.0)
 
     def doubts(self, model: Model) -> tuple[str, ...]:
-        """Return what the answer takes for granted."""
         rate = memory_bytes_per_s(model) / 1e9
         text = f"Casts are counted with each message, at {rate:,.0f} GB/s of memory"
         fewest = min(DTYPE_BITS[dtype] for dtype in self.dtypes.values())

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -25,7 +25,7 @@ from dptrace.model.collectives import ALGORITHMS
 from dptrace.replay.graph.build import Model, Transfers
 from dptrace.replay.graph.model import NO_PROCESS, Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.process import Process
-from dptrace.replay.simulation import Change, HasDoubts
+from dptrace.replay.transforms.change import Change
 from dptrace.replay.transforms.links import (
     Communication,
     LinkBandwidth,
@@ -57,15 +57,15 @@ for each on 2 A100s and 113 µs on 4 (benchmarks/reference_steps.py)."""
 _NAME = "all_reduce"
 
 
-class Replicate(msgspec.Struct, frozen=True):
+class Replicate(Change, frozen=True):
     """The job of one recorded rank runs on many, each with the batch of the recorded one."""
 
     ranks: int
     links: tuple[LinkChange, ...]
     """What a transfer costs: the link, and what changes its messages."""
     schedule: Reschedule = Reschedule()
-    collectives: bool = True
-    host: bool = True
+    collectives: ClassVar[bool] = True
+    host: ClassVar[bool] = True
 
     def describe(self) -> str:
         parts = (f"{self.ranks} ranks", *(part.describe() for part in self.links), self.schedule.describe())
@@ -102,7 +102,6 @@ class Replicate(msgspec.Struct, frozen=True):
         return with_transfers(model, of)
 
     def doubts(self, model: Model) -> tuple[str, ...]:
-        """Return what the answer takes for granted."""
         text = (
             "All ranks are assumed to be as fast as the recorded one and ready at the same time, so nothing waits "
             "for a slower rank, and ranks do not share their machine's memory, cores and power."
@@ -112,7 +111,7 @@ class Replicate(msgspec.Struct, frozen=True):
             found.append("The trace has no shapes: gradients are assumed to be of equal size, 4 bytes per parameter.")
         if self.schedule.schedule == "overlap-optimizer":
             found.append("The optimizer is assumed to step gradient by gradient, which needs one that steps in hooks.")
-        return (*found, *(text for part in self.links if isinstance(part, HasDoubts) for text in part.doubts(model)))
+        return (*found, *(text for part in self.links for text in part.doubts(model)))
 
 
 def with_replication(model: Model, changes: Sequence[Change]) -> tuple[Change, ...]:

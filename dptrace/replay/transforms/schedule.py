@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -30,6 +31,7 @@ from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.process import Process
 from dptrace.replay.options import SCHEDULES
 from dptrace.replay.simulation import with_times
+from dptrace.replay.transforms.change import Change
 from dptrace.replay.transforms.links import all_reduce_line, copy_ns, copy_tasks
 from dptrace.timeline.host_calls import SecondPass
 from dptrace.timeline.model import Kind, Phase
@@ -268,14 +270,15 @@ RESUME_NS = 20_000
 """What a host takes at least after a wait."""
 
 
-class Reschedule(msgspec.Struct, frozen=True):
+class Reschedule(Change, frozen=True):
     """The gradients are reduced by another schedule, or in buckets of another size."""
 
     schedule: str = "ddp"
     cap_bytes: int | None = None
     """Size at which a bucket of DDP is closed; DDP's own sizes by default."""
-    collectives: bool = True
-    host: bool = True
+
+    collectives: ClassVar[bool] = True
+    host: ClassVar[bool] = True
 
     def describe(self) -> str:
         if self.cap_bytes is None:
@@ -313,7 +316,6 @@ class Reschedule(msgspec.Struct, frozen=True):
         return [first, *(first + end for end in bucket_ends(sizes[first:].tolist(), _CAP))]
 
     def doubts(self, model: Model) -> tuple[str, ...]:
-        """Return what the answer takes for granted."""
         found = ["The time of a bucket is that of the run's all-reduces by size."]
         if self.schedule == "overlap-optimizer":
             found.append("The optimizer is assumed to step gradient by gradient, which needs one that steps in hooks.")

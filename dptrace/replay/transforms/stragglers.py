@@ -13,6 +13,7 @@ Program points are the launches of collectives. Findings on stragglers, their ga
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -25,6 +26,7 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.graph.tasks import cut_pieces, host_pieces
 from dptrace.replay.simulation import with_times
+from dptrace.replay.transforms.change import Change
 from dptrace.timeline.model import HostCause, HostLabel
 from dptrace.timeline.steps import WRAPPER
 
@@ -63,13 +65,14 @@ class Excess(msgspec.Struct, frozen=True, eq=False):
         return int(self.cut_ns.sum())
 
 
-class WithoutExcesses(msgspec.Struct, frozen=True, eq=False):
+class WithoutExcesses(Change, frozen=True, eq=False):
     """A run without some excesses: these ranks take no longer than the others there."""
 
     what: str
     excesses: tuple[Excess, ...]
-    collectives: bool = True
-    host: bool = True
+    collectives: ClassVar[bool] = True
+    host: ClassVar[bool] = True
+    keeps_tasks: ClassVar[bool] = True
 
     def describe(self) -> str:
         return self.what
@@ -84,11 +87,11 @@ class WithoutExcesses(msgspec.Struct, frozen=True, eq=False):
         return with_times(model, durations, lags)
 
 
-class NoStraggler(msgspec.Struct, frozen=True):
+class NoStraggler(Change, frozen=True):
     """No rank takes longer than half of the others between two collectives that all ranks share."""
 
-    collectives: bool = True
-    host: bool = True
+    collectives: ClassVar[bool] = True
+    host: ClassVar[bool] = True
 
     def describe(self) -> str:
         return "no straggler"
