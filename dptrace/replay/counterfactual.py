@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.compute_findings.context import ComputeContext
 from dptrace.analysis.compute_findings.detect import slowdown_ns
-from dptrace.analysis.compute_findings.roofline import attention_savings_ns, product_savings_ns, removed_by_fusion
+from dptrace.analysis.compute_findings.roofline import (
+    PRODUCT_KINDS,
+    attention_savings_ns,
+    product_savings_ns,
+    removed_by_fusion,
+)
 from dptrace.analysis.findings.communication import compared_messages
 from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.host import HOST_CAUSES
@@ -150,7 +155,7 @@ def _faster_links(finding: Finding, context: GainContext) -> Change | str:
     """Let the messages of a finding on low bandwidth be as fast as what they are compared with."""
     model = context.model
     across, rate = model.run.cross_rank, float(finding.evidence["reference_gbps"]) * 1e9
-    rows = compared_messages(finding.evidence, across.matches, across.fits, across.timing, model.run.metadata)
+    rows = compared_messages(finding.evidence, across, model.run.metadata)
     left = np.minimum(across.timing.busbw[rows] / rate, 1)
     kind = finding.evidence["collective"]
     return _shorter_messages(model, f"large {kind} at {rate / 1e9:.3g} GB/s", rows, 1 - left, proportional=True)
@@ -231,10 +236,6 @@ def _no_recompute(finding: Finding, context: GainContext) -> Change | str:
     return NoRecompute()
 
 
-_PRODUCTS = (
-    *("fp32_products", "misaligned_products", "small_products"),
-    *("slow_attention", "slow_convolutions", "slow_products"),
-)
 _LEFT_OUT = {
     "straggler": "The recordings begin at different points of the program: no step would be shorter.",
     "jitter": "No rank and no cause stands out.",
@@ -262,7 +263,7 @@ COUNTERFACTUALS: dict[str, Callable[[Finding, GainContext], Change | str]] = {
     "waiting": lambda finding, context: NoStreamWaits(),
     "copies": _no_copies,
     "recompute": _no_recompute,
-    **dict.fromkeys(_PRODUCTS, _faster_products),
+    **dict.fromkeys(PRODUCT_KINDS, _faster_products),
     "unfused_attention": _fused_attention,
     "elementwise_chains": partial(_fused, False),
     "unfused_optimizer": partial(_fused, True),

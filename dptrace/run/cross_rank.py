@@ -8,19 +8,17 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from dptrace.analysis.cross_rank.across import AcrossRanks
 from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks, estimate, exclude_misfits
-from dptrace.analysis.cross_rank.ddp_buckets import Buckets, buckets, instance_names
-from dptrace.analysis.cross_rank.stragglers import Stragglers, stragglers
+from dptrace.analysis.cross_rank.ddp_buckets import buckets, instance_names
+from dptrace.analysis.cross_rank.stragglers import stragglers
 from dptrace.analysis.cross_rank.transfers import (
     AlphaBeta,
-    ExposedWait,
     Latency,
-    Timing,
     alpha_beta,
     exposed_waits,
     latencies,
@@ -49,41 +47,14 @@ _MOST_NAMED = 3
 """Most ranks that waiting is said to be for."""
 
 
-class CrossRankAnalysis(msgspec.Struct, frozen=True, dict=True):
-    """The analysis of a run's ranks against each other."""
+class CrossRankAnalysis(AcrossRanks, frozen=True, dict=True):
+    """The analysis of a run's ranks against each other, with its findings."""
 
-    devices: tuple[DeviceFigures, ...]
-    matches: Matches
-    clocks: Clocks
-    timing: Timing
-    exposed_waits: tuple[ExposedWait, ...]
-    """For each device, how much of its exposed communication is waiting for later ranks."""
-    buckets: Buckets | None
-    names: tuple[str, ...]
-    """Name of each matched collective: ``bucket 0``, ``FSDP::all_gather (layers.3)``, or empty."""
-    latencies: tuple[Latency, ...]
-    fits: tuple[AlphaBeta, ...]
-    stragglers: Stragglers
-    findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     """What could not be matched, compared or named, a sentence each."""
+    findings: tuple[Finding, ...] = ()
     offsets: tuple[dict[str, Any], ...] | None = None
     """The clock rows of some of a run's ranks, whose reference may not be among them; None for those of ``clocks``."""
-
-    def find(self, metadata: Mapping[str, Any] | None) -> tuple[Finding, ...]:
-        """Return the findings; *metadata* is the contents of ``run.json``."""
-        return findings(
-            self.devices,
-            self.matches,
-            self.stragglers,
-            self.timing,
-            self.fits,
-            self.latencies,
-            self.names,
-            metadata,
-            self.clocks,
-            self.exposed_waits,
-        )
 
     def collectives(self) -> list[dict[str, Any]]:
         """Return each collective across ranks, with an entry per rank under ``members``; times in ns, rates in GB/s."""
@@ -295,7 +266,6 @@ def analyze_cross_rank(
         latencies=distributions,
         fits=fits,
         stragglers=late,
-        findings=(),
         notes=(
             *matches.notes,
             *_incomplete(matches, clocks, world_size),
@@ -303,7 +273,7 @@ def analyze_cross_rank(
             *(ddp_buckets.notes if ddp_buckets else ()),
         ),
     )
-    return replace(analysis, findings=analysis.find(metadata))
+    return replace(analysis, findings=findings(analysis, metadata))
 
 
 _NOTABLE = 0.01

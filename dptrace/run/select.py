@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.cross_rank.stragglers import Delay, Stragglers
 from dptrace.analysis.cross_rank.transfers import Latency, Timing
-from dptrace.analysis.findings.detect import Finding
+from dptrace.analysis.findings.detect import Finding, findings
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.core.intervals import Int64
@@ -146,7 +146,7 @@ def restrict_analysis(
     )
     if all(one.steps == slice(None) for one in parts):
         return part
-    return replace(part, findings=part.find(metadata))
+    return replace(part, findings=findings(part, metadata))
 
 
 class _Kept:

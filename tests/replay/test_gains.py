@@ -10,6 +10,7 @@ import dptrace
 from dptrace.analysis.findings.finding import Finding, Gain, by_gain
 from dptrace.replay.gains import Measurer, with_gains
 from dptrace.replay.transforms.change import Compute, HiddenCollectives
+from tests.support.planted import Plant, planted_job
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
 
@@ -181,3 +182,16 @@ def test_hidden_collectives_leave_the_links_their_time(run: dptrace.Run) -> None
 
     assert 100_000 == Measurer(run.replay).measure(change).gain.ns
     assert 100_000 == change.least_step_ns(run.replay.model)
+
+
+def test_ranks_that_are_late_in_turns_are_jitter(tmp_path: Path) -> None:
+    """Each of four ranks computes longer in one step, too little for a finding of its own: 20 µs more cost 20 µs."""
+    cost = []
+    for ms in (0.12, 0.14):
+        plants = [Plant(rank, "kernel", ms, [rank]) for rank in range(4)]
+        run = dptrace.open(planted_job(tmp_path / str(ms), plants), cache=False).with_gains()
+        found = {finding.kind: finding for finding in run.cross_rank.findings}
+        assert "straggler" not in found
+        cost.append(found["jitter"].cost_ns)
+
+    assert 20_000 == pytest.approx(cost[1] - cost[0], abs=10)

@@ -7,13 +7,18 @@ a short kernel. Each cost is how much shorter a step would be without this cause
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.compute_findings.context import ComputeContext, StepKernels
-from dptrace.analysis.compute_findings.roofline import elementwise_chains, far_below_the_roofline, unfused_attention
+from dptrace.analysis.compute_findings.roofline import (
+    PRODUCT_KINDS,
+    elementwise_chains,
+    far_below_the_roofline,
+    unfused_attention,
+)
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding
 from dptrace.analysis.kernels.names import kernel_names
 from dptrace.core.intervals import Int64, covered
@@ -22,6 +27,7 @@ from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Kind, Phase, Timeline
 
 __all__ = [
+    "DETECTORS",
     "compute_findings",
     "interference",
     "pageable_copies",
@@ -256,16 +262,17 @@ def _usual_ns(kernels: StepKernels, overlapped: NDArray[np.bool_], free: NDArray
     return usual[kind]
 
 
-_DETECTORS = (
-    unfused_attention,
-    far_below_the_roofline,
-    elementwise_chains,
-    short_kernels,
-    uneven_ranks,
-    interference,
-    recompute,
-    pageable_copies,
-)
+DETECTORS: dict[Callable[[ComputeContext], list[Finding]], tuple[str, ...]] = {
+    unfused_attention: ("unfused_attention",),
+    far_below_the_roofline: PRODUCT_KINDS,
+    elementwise_chains: ("elementwise_chains", "unfused_optimizer"),
+    short_kernels: ("short_kernels",),
+    uneven_ranks: ("slow_gpu",),
+    interference: ("interference",),
+    recompute: ("recompute",),
+    pageable_copies: ("pageable_copies",),
+}
+"""Each detector with the kinds that it finds."""
 
 
 def compute_findings(timelines: Sequence[Timeline], calls: Sequence[OperatorCalls]) -> tuple[Finding, ...]:
@@ -279,5 +286,5 @@ def compute_findings(timelines: Sequence[Timeline], calls: Sequence[OperatorCall
     if not pairs:
         return ()
     context = ComputeContext(tuple(t for t, _ in pairs), tuple(own for _, own in pairs))
-    found = [finding for detector in _DETECTORS for finding in detector(context)]
+    found = [finding for detector in DETECTORS for finding in detector(context)]
     return tuple(sorted((f for f in found if f.share >= MIN_SHARE), key=lambda finding: -finding.cost_ns))

@@ -20,6 +20,7 @@ from dptrace.model.gpu_peaks import GpuPeak, gpu_peak
 from dptrace.timeline.model import Phase
 
 __all__ = [
+    "PRODUCT_KINDS",
     "attention_savings_ns",
     "elementwise_chains",
     "far_below_the_roofline",
@@ -218,6 +219,7 @@ _REASONS = (
         "an old cuBLAS, or a kernel chosen without autotuning (torch.compile(mode='max-autotune')).",
     ),
 )
+PRODUCT_KINDS = tuple(reason.kind for reason in _REASONS)
 
 
 def far_below_the_roofline(context: ComputeContext) -> list[Finding]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.transfers import AlphaBeta, Timing
+from dptrace.analysis.cross_rank.across import AcrossRanks
 from dptrace.analysis.findings.finding import (
     GRADIENTS,
     Finding,
@@ -138,7 +138,7 @@ def _last_gradients(context: FindingContext, kind: str) -> dict[str, Any]:
 
 def _missing_ranks_text(context: FindingContext, kind: str) -> str:
     """Name missing ranks: the wait for them cannot be separated from transfer."""
-    matches = context.matches
+    matches = context.across.matches
     paired = "send_recv" if kind in ("send", "recv") else kind
     rows = np.flatnonzero(((matches.kind == kind) | (matches.kind == paired)) & ~matches.complete)
     if not len(rows):
@@ -219,8 +219,8 @@ _FITS = 0.5
 
 def small_messages(context: FindingContext) -> list[Finding]:
     """Find messages below the size at which latency and transfer take equally long; each pays the latency."""
-    matches, found = context.matches, []
-    for fit in context.fits:
+    matches, found = context.across.matches, []
+    for fit in context.across.fits:
         if not fit.crossover_bytes or fit.alpha_s is None or (fit.r2 or 0) < _FITS:
             continue
         rows = (matches.kind == fit.kind) & (matches.group == fit.group) & matches.complete & (matches.step != "")
@@ -267,9 +267,7 @@ def _advice(context: FindingContext) -> str:
 
 def low_bandwidth(context: FindingContext) -> list[Finding]:
     """Compare large messages with the measured bandwidth of the links, or groups with each other."""
-    if context.timing is None:
-        return []
-    large = _large(context.matches, context.fits, context.timing)
+    large = _large(context.across)
     return _against_link(context, large) if _link(context.metadata) else _against_each_other(context, large)
 
 
@@ -286,38 +284,35 @@ def _link(metadata: Mapping[str, Any], kind: str = "") -> float:
     return float(rate) * 1e9 if isinstance(rate, int | float) and rate > 0 else 0.0
 
 
-def compared_messages(
-    evidence: Mapping[str, Any],
-    matches: Matches,
-    fits: Sequence[AlphaBeta],
-    timing: Timing,
-    metadata: Mapping[str, Any],
-) -> Int64:
+def compared_messages(evidence: Mapping[str, Any], across: AcrossRanks, metadata: Mapping[str, Any]) -> Int64:
     """Return the matched collectives that a finding on low bandwidth is about, by its evidence."""
-    rows = _large(matches, fits, timing) & (matches.kind == evidence["collective"])
+    matches = across.matches
+    rows = _large(across) & (matches.kind == evidence["collective"])
     if _link(metadata):
         return np.flatnonzero(rows & _one_machine(metadata, matches)[matches.group])
     own = np.array([group.name == evidence["group"] for group in matches.groups] + [False], np.bool_)
-    return np.flatnonzero(rows & own[matches.group] & (timing.busbw < evidence["reference_gbps"] * 1e9))
+    return np.flatnonzero(rows & own[matches.group] & (across.timing.busbw < evidence["reference_gbps"] * 1e9))
 
 
-def _large(matches: Matches, fits: Sequence[AlphaBeta], timing: Timing) -> NDArray[np.bool_]:
+def _large(across: AcrossRanks) -> NDArray[np.bool_]:
+    matches = across.matches
     least = np.full(len(matches), float(_LARGE))
-    for fit in fits:
+    for fit in across.fits:
         if fit.crossover_bytes:
             of_fit = (matches.kind == fit.kind) & (matches.group == fit.group)
             least[of_fit] = min(_ABOVE * fit.crossover_bytes, _LARGE)
-    known = matches.complete & (matches.size > 1) & (matches.step != "") & np.isfinite(timing.busbw)
+    known = matches.complete & (matches.size > 1) & (matches.step != "") & np.isfinite(across.timing.busbw)
     large: NDArray[np.bool_] = known & (matches.bytes >= least)
     return large
 
 
 def _lost(context: FindingContext, rows: NDArray[np.bool_], rate: float) -> float:
     """Return by how much the exposed time of the members would shrink at *rate*, in ns over all of them."""
-    assert context.timing is not None
     members = context.members(rows)
-    instance = context.matches.instance[members]
-    gain = context.timing.transfer_ns[instance] * (1 - np.minimum(context.timing.busbw[instance] / rate, 1))
+    instance = context.across.matches.instance[members]
+    gain = context.across.timing.transfer_ns[instance] * (
+        1 - np.minimum(context.across.timing.busbw[instance] / rate, 1)
+    )
     return float(np.minimum(context.net_ns[members], gain).sum())
 
 
@@ -330,12 +325,11 @@ def _one_machine(metadata: Mapping[str, Any], matches: Matches) -> NDArray[np.bo
 
 
 def _against_link(context: FindingContext, large: NDArray[np.bool_]) -> list[Finding]:
-    assert context.timing is not None
-    matches, found = context.matches, []
+    matches, found = context.across.matches, []
     inside = large & _one_machine(context.metadata, matches)[matches.group] if len(matches) else large
     for kind in sorted(set(matches.kind[inside].tolist())):
         rows, link = inside & (matches.kind == kind), _link(context.metadata, str(kind))
-        middle = float(median(context.timing.busbw[rows]))
+        middle = float(median(context.across.timing.busbw[rows]))
         if middle >= _REACHED * link:
             continue
         text = (
@@ -349,8 +343,7 @@ def _against_link(context: FindingContext, large: NDArray[np.bool_]) -> list[Fin
 
 def _against_each_other(context: FindingContext, large: NDArray[np.bool_]) -> list[Finding]:
     """Compare groups that have messages of the same kind, number of ranks and similar size."""
-    assert context.timing is not None
-    matches, busbw, found = context.matches, context.timing.busbw, []
+    matches, busbw, found = context.across.matches, context.across.timing.busbw, []
     places = np.flatnonzero(large)
     doublings = np.log2(np.maximum(matches.bytes[places], 1)).astype(int).tolist()
     comparable: dict[tuple[str, int, int], list[int]] = {}
@@ -379,9 +372,8 @@ def _against_each_other(context: FindingContext, large: NDArray[np.bool_]) -> li
 
 
 def _where(context: FindingContext, rows: NDArray[np.bool_], busbw: float, reference: float) -> dict[str, Any]:
-    assert context.timing is not None
-    matches = context.matches
-    worst = int(np.flatnonzero(rows)[np.argmin(context.timing.busbw[rows])])
+    matches = context.across.matches
+    worst = int(np.flatnonzero(rows)[np.argmin(context.across.timing.busbw[rows])])
     evidence = {"collective": str(matches.kind[worst]), "group": matches.groups[matches.group[worst]].name}
     evidence |= {"busbw_gbps": round(busbw / 1e9, 3), "reference_gbps": round(reference / 1e9, 3)}
     evidence |= {"count": int(rows.sum())}
@@ -390,15 +382,15 @@ def _where(context: FindingContext, rows: NDArray[np.bool_], busbw: float, refer
 
 def slow_collectives(context: FindingContext) -> list[Finding]:
     """Find single collectives with a far longer transfer than comparable ones."""
-    cost, slow, count = 0.0, 0, 0
+    matches, cost, slow, count = context.across.matches, 0.0, 0, 0
     worst, excess = None, 0.0
-    for latency in context.latencies:
+    for latency in context.across.latencies:
         # A stage without work waits in its messages: this belongs to the schedule.
         if not latency.slow.any() or (latency.kind == "send_recv" and context.pipelines):
             continue
         middle = float(median(latency.transfer_ns))
         for row, transfer in zip(latency.instances[latency.slow], latency.transfer_ns[latency.slow], strict=True):
-            members = slice(int(context.matches.first[row]), int(context.matches.first[row + 1]))
+            members = slice(int(matches.first[row]), int(matches.first[row + 1]))
             cost += float(np.minimum(context.net_ns[members], transfer - middle).sum())
             if transfer - middle > excess:
                 worst, excess = (latency, int(row)), float(transfer) - middle
@@ -409,9 +401,14 @@ def slow_collectives(context: FindingContext) -> list[Finding]:
     named = f"{like.name}, {byte_size(like.bytes)}" if like.name else f"{like.kind} of {byte_size(like.bytes)}"
     text = (
         f"{slow} of {count} collectives took over 1.5 times as long as comparable ones, wait excluded; the worst "
-        f"took {duration(excess)} longer ({named}, {context.matches.step[row] or 'outside all steps'})."
+        f"took {duration(excess)} longer ({named}, {matches.step[row] or 'outside all steps'})."
     )
-    evidence = {"collective": like.kind, "instance": row, "step": context.matches.step[row] or None, "count": slow}
+    evidence = {
+        "collective": like.kind,
+        "instance": row,
+        "step": matches.step[row] or None,
+        "count": slow,
+    }
     advice = (
         "If they occur at random, look for other traffic on the links; if always there, at what runs at the same time."
     )

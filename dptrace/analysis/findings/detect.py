@@ -7,14 +7,12 @@ large first bucket, low bandwidth, a pipeline's bubble) is not part of the gener
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from dptrace.analysis.cross_rank.clocks import Clocks
-from dptrace.analysis.cross_rank.stragglers import Stragglers
-from dptrace.analysis.cross_rank.transfers import AlphaBeta, ExposedWait, Latency, Timing
+from dptrace.analysis.cross_rank.across import AcrossRanks
 from dptrace.analysis.findings.communication import (
     exposed_communication,
     first_bucket,
@@ -22,18 +20,16 @@ from dptrace.analysis.findings.communication import (
     slow_collectives,
     small_messages,
 )
-from dptrace.analysis.findings.finding import GRADIENTS, MIN_SHARE, Finding, FindingContext
+from dptrace.analysis.findings.finding import GRADIENTS, MIN_SHARE, Claim, Finding, FindingContext, Unclaimed
 from dptrace.analysis.findings.host import idle, recompute, unused_parameters
 from dptrace.analysis.findings.stragglers import stragglers
-from dptrace.analysis.matching.match import Matches
-from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.units import duration
 from dptrace.model.collectives import COLLECTIVES
 
 if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 
-__all__ = ["Finding", "findings"]
+__all__ = ["DETECTORS", "Finding", "findings"]
 
 
 # Let no nanosecond count in two findings: what a detailed finding explains is taken from the general one.
@@ -141,65 +137,47 @@ def _slowest(context: FindingContext, pipeline: Pipeline) -> tuple[int, float]:
         for place in range(len(pipeline.devices))
     ]
     most = max(range(len(busy)), key=busy.__getitem__)
-    return context.matches.device_ids[pipeline.devices[most]][0], busy[most] * len(busy) / max(sum(busy), 1)
+    return context.across.matches.device_ids[pipeline.devices[most]][0], busy[most] * len(busy) / max(sum(busy), 1)
 
 
 def _idlest(context: FindingContext, pipeline: Pipeline, pipeline_step: int) -> int:
     least = min(pipeline.steps[pipeline_step].shares, key=lambda share: share.busy_ns)
-    return context.matches.device_ids[least.device][0]
+    return context.across.matches.device_ids[least.device][0]
 
 
-_CROSS_RANK_DETECTORS = (
-    stragglers,
-    exposed_communication,
-    small_messages,
-    first_bucket,
-    low_bandwidth,
-    slow_collectives,
-)
-_PER_GPU_DETECTORS = (bubbles, unused_parameters, idle, recompute)
+DETECTORS: dict[Callable[[FindingContext], Iterable[Finding | Claim]], tuple[str, ...]] = {
+    stragglers: ("straggler",),
+    exposed_communication: ("exposed_comm",),
+    small_messages: ("small_messages",),
+    first_bucket: ("first_bucket",),
+    low_bandwidth: ("low_bandwidth",),
+    slow_collectives: ("slow_collectives",),
+    bubbles: ("bubble",),
+    unused_parameters: ("unused_parameters",),
+    recompute: ("recompute",),
+}
+"""Each detector with the kinds that it finds. They see the same run: what one claims reaches only idle time."""
 
 
-def findings(
-    devices: Sequence[DeviceFigures],
-    matches: Matches,
-    late: Stragglers,
-    timing: Timing | None = None,
-    fits: Sequence[AlphaBeta] = (),
-    latencies: Sequence[Latency] = (),
-    names: Sequence[str] = (),
-    metadata: Mapping[str, Any] | None = None,
-    clocks: Clocks | None = None,
-    waits: Sequence[ExposedWait] = (),
-) -> tuple[Finding, ...]:
+def findings(across: AcrossRanks, metadata: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
     """Return the findings, most expensive first.
 
     Args:
-        devices: the figures of each GPU.
-        matches: the collectives across ranks.
-        late: which rank arrived last at which collective.
-        timing: their transfer times; required for findings on bandwidth.
-        fits: latency and time per byte; required for findings on small messages.
-        latencies: groups of comparable collectives; required for findings on slow collectives.
-        names: the name of each instance of the matches.
+        across: the analysis of the run's ranks against each other.
         metadata: the contents of ``run.json``.
-        clocks: offsets of the devices' clocks; required for findings on pipelines.
-        waits: how much of each device's exposed communication is waiting; none by default.
     """
-    known = tuple(device for device in devices if len(device.timeline.windows))
-    if not known:
+    context = FindingContext(across, metadata or {})
+    if not context.devices:
         return ()
-    formed = _pipelines(devices, clocks) if clocks and any(len(d.timeline.actions) for d in devices) else ()
-    context = FindingContext(
-        known, matches, late, timing, tuple(fits), tuple(latencies), names, metadata or {}, formed, tuple(waits)
-    )
-    found = [finding for finder in (*_CROSS_RANK_DETECTORS, *_PER_GPU_DETECTORS) for finding in finder(context)]
+    found: list[Finding] = []
+    claims: list[Claim] = []
+    for detector, kinds in DETECTORS.items():
+        for one in detector(context):
+            if isinstance(one, Claim):
+                claims.append(one)
+            else:
+                assert one.kind in kinds, f"{one.kind} is not declared"
+                found.append(one)
+    found += idle(context, Unclaimed.after(claims, context.devices))
     found = without_overlap(found)
     return tuple(sorted((f for f in found if f.share >= MIN_SHARE), key=lambda finding: -finding.cost_ns))
-
-
-def _pipelines(devices: Sequence[DeviceFigures], clocks: Clocks) -> tuple[Pipeline, ...]:
-    # Most runs have none.
-    from dptrace.analysis.cross_rank.pipeline_bubble import pipelines
-
-    return pipelines(devices, clocks)

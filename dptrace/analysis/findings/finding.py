@@ -12,10 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.cross_rank.across import AcrossRanks
 from dptrace.analysis.cross_rank.ddp_buckets import ddp_logging_data
-from dptrace.analysis.cross_rank.stragglers import Stragglers
-from dptrace.analysis.cross_rank.transfers import AlphaBeta, ExposedWait, Latency, Timing
-from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect
 from dptrace.core.units import byte_size
@@ -31,9 +29,11 @@ __all__ = [
     "PYTHON_ADVICE",
     "SYNCHRONIZING_ADVICE",
     "UNRECORDED_ADVICE",
+    "Claim",
     "Finding",
     "FindingContext",
     "Gain",
+    "Unclaimed",
     "allocator_advice",
     "by_gain",
     "exposed_advice",
@@ -150,24 +150,70 @@ def by_gain(found: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(finding for _, finding in sorted(zip(reversed(keys), listed, strict=True), key=lambda pair: pair[0]))
 
 
-class FindingContext(msgspec.Struct, frozen=True, dict=True):
-    """The data of a run, and the figures that several detectors use."""
+class Claim(msgspec.Struct, frozen=True):
+    """Idle time of a device that a finding explains, so that no other finding counts it."""
 
-    devices: tuple[DeviceFigures, ...]
-    """The devices with steps."""
-    matches: Matches
-    stragglers: Stragglers
-    timing: Timing | None = None
-    fits: tuple[AlphaBeta, ...] = ()
-    latencies: tuple[Latency, ...] = ()
-    names: Sequence[str] = ()
-    """Name of each instance of the matches; empty if unknown."""
+    device: int
+    """Index into the devices of the context."""
+    cause: str
+    """That of the idle time."""
+    ns: int
+    """What is claimed of the steps that have the most."""
+    step: int | None = None
+    step_ns: int = 0
+    """Index of a step, from which what ``ns`` lacks of this is claimed, too."""
+    start_ns: int = 0
+    end_ns: int = 0
+    """Where the gaps are that ``ns`` is about; both 0 where that is not known."""
+
+
+class Unclaimed(msgspec.Struct, frozen=True):
+    """What claims leave of the idle time of each device."""
+
+    idle_ns: list[dict[str, Int64]]
+    """By cause and step."""
+    explained: list[list[tuple[int, int, int]]]
+    """Starts and ends of segments, and how much of their idle time findings claim, in ns."""
+
+    @classmethod
+    def after(cls, claims: Iterable[Claim], devices: Sequence[DeviceFigures]) -> Unclaimed:
+        """Fold claims, in their order: each gets at most what those before it left."""
+        idle_ns = [{cause: values.copy() for cause, values in device.idle_causes.items()} for device in devices]
+        explained: list[list[tuple[int, int, int]]] = [[] for _ in devices]
+        for claim in claims:
+            left = idle_ns[claim.device][claim.cause]
+            taken = 0
+            for step in np.argsort(-left, kind="stable").tolist():
+                part = min(int(left[step]), claim.ns - taken)
+                left[step] -= part
+                taken += part
+            if claim.end_ns:
+                explained[claim.device].append((claim.start_ns, claim.end_ns, taken))
+            if claim.step is not None and taken < claim.step_ns:
+                left[claim.step] -= min(int(left[claim.step]), claim.step_ns - taken)
+        return cls(idle_ns, explained)
+
+
+class FindingContext(msgspec.Struct, frozen=True, dict=True):
+    """The analysis of a run, and the figures that several detectors use."""
+
+    across: AcrossRanks
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The contents of ``run.json``."""
-    pipelines: tuple[Pipeline, ...] = ()
-    """The pipelines, with indices into the devices of the matches."""
-    exposed_waits: tuple[ExposedWait, ...] = ()
-    """The waiting of each device of the matches; empty if not computed."""
+
+    @cached_property
+    def devices(self) -> tuple[DeviceFigures, ...]:
+        """The devices with steps."""
+        return tuple(device for device in self.across.devices if len(device.timeline.windows))
+
+    @cached_property
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """The pipelines, with indices into the devices of the matches; most runs have none."""
+        if not any(len(device.timeline.actions) for device in self.across.devices):
+            return ()
+        from dptrace.analysis.cross_rank.pipeline_bubble import pipelines
+
+        return pipelines(self.across.devices, self.across.clocks)
 
     @property
     def on_cpu(self) -> bool:
@@ -192,30 +238,6 @@ class FindingContext(msgspec.Struct, frozen=True, dict=True):
         return Finding(kind, text, advice, cost, cost / self.wall if self.wall else 0.0, evidence or {})
 
     @cached_property
-    def idle_ns(self) -> list[dict[str, Int64]]:
-        """For each device, its idle time by cause and step that no finding claims yet."""
-        return [{cause: values.copy() for cause, values in device.idle_causes.items()} for device in self.devices]
-
-    @cached_property
-    def claimed(self) -> list[list[tuple[int, int, int]]]:
-        """For each device, starts and ends of segments, and how much of their idle time findings claimed, in ns."""
-        return [[] for _ in self.devices]
-
-    def claim_idle(self, number: int, cause: str, ns: int, step: int | None = None) -> int:
-        """Take idle time of a device for a finding, so that no other finding counts it; return how much there was.
-
-        Args:
-            step: index of the step to take it from; None takes it from the steps with the most.
-        """
-        left = self.idle_ns[number][cause]
-        taken = 0
-        for k in np.argsort(-left, kind="stable").tolist() if step is None else [step]:
-            part = min(int(left[k]), ns - taken)
-            left[k] -= part
-            taken += part
-        return taken
-
-    @cached_property
     def _host_gaps(self) -> dict[tuple[int, tuple[HostCause, ...]], IntervalSet]:
         return {}
 
@@ -230,12 +252,12 @@ class FindingContext(msgspec.Struct, frozen=True, dict=True):
     def device_of_match(self) -> NDArray[np.int32]:
         """Index into ``devices`` of each device of the matches, or -1."""
         own = {(d.timeline.rank, d.timeline.device): number for number, d in enumerate(self.devices)}
-        return np.array([own.get(place, -1) for place in self.matches.device_ids], np.int32)
+        return np.array([own.get(place, -1) for place in self.across.matches.device_ids], np.int32)
 
     @cached_property
     def waits(self) -> list[Int64]:
         """For each collective of each device, the part of its exposed time that is wait for later ranks."""
-        matches = self.matches
+        matches = self.across.matches
         waits = [np.zeros(len(exposures(device)), np.int64) for device in self.devices]
         if not len(matches):
             return waits
@@ -254,43 +276,43 @@ class FindingContext(msgspec.Struct, frozen=True, dict=True):
 
     def unmatched_ns(self, kind: str) -> int:
         """Return the exposed time of incomplete collectives of a kind, over all devices."""
-        found = (wait.by_kind.get(kind) for wait in self.exposed_waits)
+        found = (wait.by_kind.get(kind) for wait in self.across.exposed_waits)
         return sum(int(figures.unmatched_ns.sum()) for figures in found if figures)
 
     def waited_ns(self, kind: str, number: int, rows: Int64) -> int:
         """Return how long one of ``devices`` waited in exposed communication of a kind; *rows* are its collectives."""
         of_match = np.flatnonzero(self.device_of_match == number)
-        if not self.exposed_waits or not len(of_match):
+        if not len(of_match):
             return int(self.waits[number][rows].sum())
-        figures = self.exposed_waits[int(of_match[0])].by_kind.get(kind)
+        figures = self.across.exposed_waits[int(of_match[0])].by_kind.get(kind)
         return int(figures.wait_ns.sum()) if figures else 0
 
     @cached_property
     def net_ns(self) -> Int64:
         """Per member of the matches, the exposed time without the wait for later ranks."""
-        net = np.zeros(len(self.matches.device), np.int64)
+        net = np.zeros(len(self.across.matches.device), np.int64)
         for number, own in enumerate(self.device_of_match.tolist()):
             if own >= 0:
-                members = self.matches.device == number
-                net[members] = (exposures(self.devices[own]) - self.waits[own])[self.matches.index[members]]
+                members = self.across.matches.device == number
+                net[members] = (exposures(self.devices[own]) - self.waits[own])[self.across.matches.index[members]]
         return net
 
     def members(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return for each member of the matches whether its instance is selected."""
-        chosen: NDArray[np.bool_] = rows[self.matches.instance]
+        chosen: NDArray[np.bool_] = rows[self.across.matches.instance]
         return chosen
 
     def instances(self, device: int) -> Int64:
         """Return the instance of each collective of one of ``devices``, or -1."""
         found = np.full(len(exposures(self.devices[device])), -1, np.int64)
         for number in np.flatnonzero(self.device_of_match == device).tolist():
-            members = self.matches.device == number
-            found[self.matches.index[members]] = self.matches.instance[members]
+            members = self.across.matches.device == number
+            found[self.across.matches.index[members]] = self.across.matches.instance[members]
         return found
 
     def name(self, instance: int) -> str:
         """Return the name of an instance, or an empty string."""
-        return self.names[instance] if 0 <= instance < len(self.names) else ""
+        return self.across.names[instance] if 0 <= instance < len(self.across.names) else ""
 
 
 def exposures(device: DeviceFigures) -> Int64:

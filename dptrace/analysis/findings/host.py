@@ -15,8 +15,10 @@ from dptrace.analysis.findings.finding import (
     PYTHON_ADVICE,
     SYNCHRONIZING_ADVICE,
     UNRECORDED_ADVICE,
+    Claim,
     Finding,
     FindingContext,
+    Unclaimed,
     allocator_advice,
 )
 from dptrace.analysis.per_gpu.device import DeviceFigures
@@ -24,7 +26,7 @@ from dptrace.core.intervals import Int64, median
 from dptrace.core.units import duration
 from dptrace.timeline.model import HostCause, HostLabel
 
-__all__ = ["HOST_CAUSES", "idle", "recompute", "unused_parameters"]
+__all__ = ["HOST_CAUSES", "IDLE_KINDS", "idle", "recompute", "unused_parameters"]
 
 
 # Name the longest idle gaps: where they are, and what the host did in them.
@@ -178,6 +180,7 @@ _IDLE = {
         "Use more micro-batches or several stages per rank (interleaved), and balance the stages.",
     ),
 }
+IDLE_KINDS = (*(kind for kind, *_ in _IDLE.values()), "copies")
 _LOADING_ON_CPU = (
     "data_loading",
     "Ranks wait for the DataLoader",
@@ -200,22 +203,24 @@ _NOTABLE_OVERHEAD = 0.05
 """Share of a step from which the profiler's overhead is mentioned."""
 
 
-def idle(context: FindingContext) -> list[Finding]:
+def idle(context: FindingContext, left: Unclaimed) -> list[Finding]:
     """Find idle time by cause, as far as no other finding explains it, and exposed memory copies."""
     found = []
     for cause, texts in _IDLE.items():
         if context.on_cpu and cause != "data_loading_ns":
             continue  # on a CPU, gaps between operators are Python; no GPU is idle
         texts = _LOADING_ON_CPU if context.on_cpu else texts
-        values = [idle_ns[cause] for idle_ns in context.idle_ns]
-        found.append(_idle_finding(context, cause, texts, values))
+        values = [idle_ns[cause] for idle_ns in left.idle_ns]
+        found.append(_idle_finding(context, cause, texts, values, left))
     if not context.on_cpu:
         exposed = [device.split.figures["exposed_memory_ns"] for device in context.devices]
-        found.append(_idle_finding(context, "exposed_memory_ns", _COPIES, exposed))
+        found.append(_idle_finding(context, "exposed_memory_ns", _COPIES, exposed, left))
     return found
 
 
-def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, str], values: Sequence[Int64]) -> Finding:
+def _idle_finding(
+    context: FindingContext, cause: str, texts: tuple[str, str, str], values: Sequence[Int64], left: Unclaimed
+) -> Finding:
     devices = context.devices
     kind, text, advice = texts
     advice = advice or allocator_advice(context.metadata)
@@ -231,7 +236,7 @@ def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, st
         text += f", {duration(int(own[step]))} in {device.split.names[step]} alone"
     elif len(devices) > 1 and means[most] > 1.5 * median(means):
         text += f", most on rank {device.timeline.rank} ({duration(means[most])} per step)"
-    gaps = longest_gaps(device, cause, int(own.sum()), context.claimed[most])
+    gaps = longest_gaps(device, cause, int(own.sum()), left.explained[most])
     rank = device.timeline.rank if len(devices) > 1 else None
     if clause := gaps_text(gaps, rank) or main_activity(device, cause):
         text += f"; {clause}"
@@ -274,7 +279,7 @@ def recompute(context: FindingContext) -> list[Finding]:
     return [context.finding("recompute", text, advice, total, evidence)]
 
 
-def unused_parameters(context: FindingContext) -> list[Finding]:
+def unused_parameters(context: FindingContext) -> list[Finding | Claim]:
     """Find the exposed cost of DDP's search for unused parameters."""
     host = sum(int(device.parameter_search_ns.sum()) for device in context.devices)
     if not host:
@@ -292,10 +297,13 @@ def unused_parameters(context: FindingContext) -> list[Finding]:
     advice = "Set find_unused_parameters=False if all parameters are used, else static_graph=True if they never change."
     evidence = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(cost[most][step])}
     evidence |= {"host_ns": host // context.steps, "all_used": needless or None}
-    for number, values in enumerate(cost):
-        for k, ns in enumerate(values.tolist()):
-            context.claim_idle(number, "host_bound_ns", ns, k)
-    return [context.finding("unused_parameters", text, advice, sum(int(values.sum()) for values in cost), evidence)]
+    claims = [
+        Claim(number, "host_bound_ns", 0, place, ns)
+        for number, values in enumerate(cost)
+        for place, ns in enumerate(values.tolist())
+    ]
+    total = sum(int(values.sum()) for values in cost)
+    return [*claims, context.finding("unused_parameters", text, advice, total, evidence)]
 
 
 def _ddp(context: FindingContext) -> Mapping[str, Any]:

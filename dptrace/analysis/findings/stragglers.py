@@ -14,6 +14,7 @@ from dptrace.analysis.findings.finding import (
     PYTHON_ADVICE,
     SYNCHRONIZING_ADVICE,
     UNRECORDED_ADVICE,
+    Claim,
     Finding,
     FindingContext,
     allocator_advice,
@@ -24,6 +25,7 @@ from dptrace.core.units import duration, plural
 from dptrace.timeline.model import HostCause
 
 __all__ = [
+    "IDLE_CAUSE",
     "MERGED",
     "SMALL",
     "ranks_text",
@@ -34,7 +36,7 @@ __all__ = [
     "waiting_text",
 ]
 
-_IDLE_CAUSE = {
+IDLE_CAUSE = {
     "data_loading": "data_loading_ns",
     "allocator": "allocator_ns",
     "synchronizing": "synchronizing_ns",
@@ -86,15 +88,16 @@ class DelayGroup:
         return max(self.delays, key=lambda delay: delay.cost_ns)
 
 
-def stragglers(context: FindingContext) -> list[Finding]:
+def stragglers(context: FindingContext) -> list[Finding | Claim]:
     """Return one finding per root cause; the idle time of the late ranks themselves that goes with it is part of it."""
-    groups = [group for group in group_delays(context.stragglers.delays) if group.cause not in _NO_FINDING]
-    for group in groups:
+    found: list[Finding | Claim] = []
+    for group in group_delays(context.across.stragglers.delays):
         # The early ranks wait while the late one computes, copies or idles: without it, the step is shorter on all.
         group.gpu_ns = sum(delay.cost_ns * delay.group_size for delay in group.delays)
-        for delay in group.delays:
-            _claim_idle(context, delay)
-    return [_finding(context, group) for group in groups if group.gpu_ns > 0]
+        if group.cause not in _NO_FINDING and group.gpu_ns > 0:
+            found += [claim for delay in group.delays if (claim := _claim(context, delay))]
+            found.append(_finding(context, group))
+    return found
 
 
 def group_delays(delays: Sequence[Delay]) -> list[DelayGroup]:
@@ -120,25 +123,29 @@ def group_delays(delays: Sequence[Delay]) -> list[DelayGroup]:
     return list(groups.values())
 
 
-def _claim_idle(context: FindingContext, delay: Delay) -> None:
+def _claim(context: FindingContext, delay: Delay) -> Claim | None:
     """Claim the idle time of a late rank in its own delay, so that the findings on idle time leave it out."""
     number = int(context.device_of_match[delay.device])
-    if delay.cause not in _IDLE_CAUSE or delay.cost_ns <= 0 or number < 0 or not delay.end_ns:
-        return
-    causes = _HOST_BOUND.get(delay.cause) or HOST_CAUSES[_IDLE_CAUSE[delay.cause]]
-    idle = context.host_gaps(number, causes)
-    segment = np.array([delay.start_ns, delay.end_ns], np.int64)
-    within = int(np.diff(covered(idle, segment))[0])
-    took = context.claim_idle(number, _IDLE_CAUSE[delay.cause], min(within, delay.late_ns))
-    # Gaps too short to be kept, in the step of the delay.
-    names, step = context.devices[number].split.names, str(context.matches.step[delay.collectives[0]])
-    if took < delay.cost_ns and step in names:
-        context.claim_idle(number, _IDLE_CAUSE[delay.cause], round(delay.cost_ns) - took, names.index(step))
-    context.claimed[number].append((delay.start_ns, delay.end_ns, took))
+    if delay.cause not in IDLE_CAUSE or delay.cost_ns <= 0 or number < 0 or not delay.end_ns:
+        return None
+    cause = IDLE_CAUSE[delay.cause]
+    idle = context.host_gaps(number, _HOST_BOUND.get(delay.cause) or HOST_CAUSES[cause])
+    within = int(np.diff(covered(idle, np.array([delay.start_ns, delay.end_ns], np.int64)))[0])
+    # Gaps too short to be kept are claimed in the step of the delay.
+    names, step = context.devices[number].split.names, str(context.across.matches.step[delay.collectives[0]])
+    return Claim(
+        number,
+        cause,
+        min(within, delay.late_ns),
+        names.index(step) if step in names else None,
+        round(delay.cost_ns),
+        delay.start_ns,
+        delay.end_ns,
+    )
 
 
 def _finding(context: FindingContext, group: DelayGroup) -> Finding:
-    matches, largest = context.matches, group.largest
+    matches, largest = context.across.matches, group.largest
     instance = largest.collectives[0]
     late = sorted({matches.device_ids[delay.device][0] for delay in group.delays if delay.cost_ns > 0})
     waiting = [matches.device_ids[device][0] for device in largest.waiting]
@@ -167,7 +174,7 @@ def _cost_by_step(context: FindingContext, group: DelayGroup) -> dict[str, int]:
     """Return what the group cost in each step, mean of the ranks that waited, in ns."""
     cost: dict[str, int] = {}
     for delay in group.delays:
-        step = str(context.matches.step[delay.collectives[0]])
+        step = str(context.across.matches.step[delay.collectives[0]])
         cost[step] = cost.get(step, 0) + round(delay.cost_ns)
     return {step: ns for step, ns in sorted(cost.items()) if ns > 0}
 

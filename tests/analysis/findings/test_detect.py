@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 from msgspec.structs import force_setattr, replace
 
 import dptrace
-from dptrace.analysis.cross_rank.stragglers import stragglers
-from dptrace.analysis.findings.detect import Finding, findings
-from dptrace.analysis.matching.match import match
+from dptrace.analysis.findings.detect import Finding
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.run.cross_rank import analyze_cross_rank
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Phase, Timeline
 from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, one_forward_one_backward, run_of
 from tests.support.builders import TimelineBuilder
+from tests.support.double_counting import check_no_time_counts_twice
 from tests.support.rank_cases import rank, reduce
 from tests.support.real_traces import needs_real_traces, real
 
 MS = 1_000_000
 
 
+def findings_in(devices: list[DeviceFigures], world: int, info: Mapping[str, object]) -> tuple[Finding, ...]:
+    """Return the findings; whatever a test is about, no time counts in two of them."""
+    across = analyze_cross_rank(devices, world, info)
+    check_no_time_counts_twice(across, info)
+    return across.findings
+
+
 def findings_of(*timelines: Timeline) -> tuple[Finding, ...]:
-    devices = [figures_of(timeline) for timeline in timelines]
-    matches = match(devices, len(devices))
-    return findings(devices, matches, stragglers(matches, devices))
+    return findings_in([figures_of(timeline) for timeline in timelines], len(timelines), {})
 
 
 def step(rank: int = 0, **kinds: tuple[int, int]) -> TimelineBuilder:
@@ -126,9 +131,10 @@ def test_forward_work_done_again_is_reported_with_its_share() -> None:
 @pytest.mark.parametrize(("used", "said"), [(0, "all parameters were used"), (400, "only the time the GPU is idle")])
 def test_a_search_for_unused_parameters_costs_where_the_gpu_idles(used: int, said: str) -> None:
     """Of 20 ms of search 15 are in a gap; if DDP's data says that all were used, so does the finding."""
-    gap = replace(step(0, gap=(40, 60)).build(), parameter_search=(np.array([45 * MS]), np.array([65 * MS])))
+    search = (np.array([45 * MS]), np.array([65 * MS]))
+    gap = replace(step(0, gap=(40, 60)).build(), parameter_search=search, launch_ns=np.array([0, 60 * MS]))
     info = {"ddp": {"find_unused_parameters": 1, "unused_parameter_size": used}}
-    found = {finding.kind: finding for finding in analyze_cross_rank([figures_of(gap)], 1, info).findings}
+    found = {finding.kind: finding for finding in findings_in([figures_of(gap)], 1, info)}
 
     assert (15 * MS, 20 * MS) == (found["unused_parameters"].cost_ns, found["unused_parameters"].evidence["host_ns"])
     assert said in found["unused_parameters"].text
@@ -157,7 +163,7 @@ def job(
 
 
 def kinds(devices: list[DeviceFigures], world: int = 2, **info: object) -> dict[str, Finding]:
-    return {finding.kind: finding for finding in analyze_cross_rank(devices, world, info).findings}
+    return {finding.kind: finding for finding in findings_in(devices, world, info)}
 
 
 def test_messages_below_the_crossover_are_reported() -> None:
@@ -245,12 +251,8 @@ def test_without_all_ranks_waiting_is_no_figure(here: tuple[int, ...], world: in
 @needs_real_traces
 def test_real_runs_name_what_costs_them_most() -> None:
     """The straggler of one run, the per-parameter all-reduces of another."""
-    run = dptrace.open(real("straggler_v100_4ranks"))
-    matches = match(run.devices, run.world_size)
-    first = findings(run.devices, matches, stragglers(matches, run.devices))[0]
-    one_by_one = dptrace.open(real("perparam_v100_rank1of2"))
-    matches = match(one_by_one.devices, one_by_one.world_size)
-    kinds = findings(one_by_one.devices, matches, stragglers(matches, one_by_one.devices))
+    first = dptrace.open(real("straggler_v100_4ranks")).cross_rank.findings[0]
+    kinds = dptrace.open(real("perparam_v100_rank1of2")).cross_rank.findings
 
     assert ("straggler", 2) == (first.kind, first.evidence["rank"])
     assert any(finding.kind == "exposed_comm" and finding.share > 0.1 for finding in kinds)

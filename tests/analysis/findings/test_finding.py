@@ -11,10 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 import dptrace
-from dptrace.analysis.cross_rank.stragglers import stragglers
 from dptrace.analysis.findings.detect import Finding
 from dptrace.analysis.findings.finding import FindingContext, Gain, first_bucket_advice
-from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.run.cross_rank import analyze_cross_rank
 from dptrace.timeline.model import Collective, Phase
@@ -111,9 +109,7 @@ def test_messages_of_no_pipeline_are_to_be_hidden() -> None:
 )
 def test_what_was_left_unset_is_not_to_be_left_unset(info: dict[str, Any], said: str) -> None:
     """From the options of the run, or from DDP's logging data."""
-    matches = match([])
-
-    assert said in first_bucket_advice(FindingContext((), matches, stragglers(matches, []), metadata=info))
+    assert said in first_bucket_advice(FindingContext(analyze_cross_rank([]), info))
 
 
 # The gain of a finding as plain data.
