@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -26,7 +25,7 @@ from dptrace.comparison.changes import (
     without_claim,
 )
 from dptrace.comparison.sides import DeviceId, RunSample, Sides, devices_by_id, differences, make_sides
-from dptrace.comparison.significance import FEWEST_STEPS
+from dptrace.comparison.significance import MIN_STEPS
 from dptrace.comparison.summary import FIGURE_NAMES, ThresholdResult, notes_on, parse, summarize
 from dptrace.core.units import milliseconds, plural, signed_milliseconds
 from dptrace.errors import UsageError
@@ -105,7 +104,7 @@ class Comparison:
     def too_few_steps(self) -> str | None:
         """The number of steps where it is too small to separate a difference from noise; otherwise None."""
         steps_a, steps_b = (sum(len(sample.steps) for sample in side) for side in (self.before, self.after))
-        if min(steps_a, steps_b) >= FEWEST_STEPS:
+        if min(steps_a, steps_b) >= MIN_STEPS:
             return None
         where = "side" if self.several else "run"
         return f"{plural(steps_a, 'step')} per {where}" if steps_a == steps_b else f"{steps_a} and {steps_b} steps"
@@ -226,25 +225,6 @@ class Comparison:
             "kernels": [row.to_dict() for row in self.kernel_changes],
             "notes": list(self.notes),
         }
-
-    # Names of version 0.1, kept for one release.
-
-    @property
-    def differs(self) -> tuple[str, ...]:
-        """:attr:`differences`; deprecated."""
-        _warn("differs", "differences")
-        return self.differences
-
-    @property
-    def few(self) -> str | None:
-        """:attr:`too_few_steps`; deprecated."""
-        _warn("few", "too_few_steps")
-        return self.too_few_steps
-
-
-def _warn(old: str, new: str) -> None:
-    message = f"Comparison.{old} is now Comparison.{new}; the old name will be removed in the next release."
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 
 def compare(

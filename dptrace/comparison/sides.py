@@ -16,8 +16,8 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
 from dptrace.comparison.significance import (
     EQUIVALENT,
-    FEWEST_EVIDENT,
-    FEWEST_FOR_OUTLIERS,
+    MIN_EVIDENT,
+    MIN_FOR_OUTLIERS,
     Float,
     Steps,
     has_enough_steps,
@@ -249,7 +249,7 @@ def _steady_by_kind(wall: Float, signatures: Sequence[Signature]) -> NDArray[np.
     kept = inlier_steps(wall)
     for signature in set(signatures):
         same = np.array([other == signature for other in signatures], np.bool_)
-        if same.sum() >= FEWEST_FOR_OUTLIERS:
+        if same.sum() >= MIN_FOR_OUTLIERS:
             kept[same] = inlier_steps(wall[same])
     return kept
 
@@ -379,12 +379,12 @@ def _text(value: Any) -> str | None:
 # is what a step does (its signature); only if all steps do the same, its length, where two lengths clearly alternate.
 
 
-_FEWEST = 2
+_MIN_OF_KIND = 2
 """Steps of a kind that each recording needs for the kind to be compared."""
-_MOST_KINDS, _LEAST_COVERED = 4, 0.25
+_MAX_KINDS, _MIN_COVERED = 4, 0.25
 """With more signatures, as of experts that are called irregularly, the shared ones must cover this share of each
 recording's steps; otherwise the optimizer alone decides the kind."""
-_EXPLAINED, _FEWEST_OF_LENGTH, _FEWEST_SWITCHES = 0.95, 3, 3
+_EXPLAINED, _MIN_OF_LENGTH, _MIN_SWITCHES = 0.95, 3, 3
 """Two lengths are kinds if they explain this share of the variance, have this many steps each, and alternate."""
 
 
@@ -413,10 +413,10 @@ def step_kinds(before: Sequence[RunSample], after: Sequence[RunSample]) -> StepK
     for key in keys:
         counts = [Counter(map(key, sample.signatures)) for sample in samples]
         # A recording of a single step has one step of its kind.
-        shared = [k for k in counts[0] if all(c[k] >= min(_FEWEST, c.total()) for c in counts)]
+        shared = [k for k in counts[0] if all(c[k] >= min(_MIN_OF_KIND, c.total()) for c in counts)]
         covered = min(sum(c[k] for k in shared) / c.total() for c in counts)
-        regular = len(set().union(*counts)) <= _MOST_KINDS
-        if shared and (regular or covered >= _LEAST_COVERED):
+        regular = len(set().union(*counts)) <= _MAX_KINDS
+        if shared and (regular or covered >= _MIN_COVERED):
             found = _by_signature(samples, len(before), key, shared)
             if not _leaves_too_few(found, before, after):
                 return found
@@ -433,7 +433,7 @@ def _leaves_too_few(kinds: StepKinds, before: Sequence[RunSample], after: Sequen
     counts = [int((own >= 0).sum()) for own in kinds.of_steps]
     kept = min(sum(counts[: len(before)]), sum(counts[len(before) :]))
     whole = min(sum(len(sample.steps) for sample in side) for side in (before, after))
-    return kept < FEWEST_EVIDENT <= whole
+    return kept < MIN_EVIDENT <= whole
 
 
 def _one_kind(samples: Sequence[RunSample], unlike: str = "") -> StepKinds:
@@ -498,16 +498,16 @@ def two_lengths(walls: Float) -> NDArray[np.bool_] | None:
     The cut of the sorted lengths that explains most of their variance (2-means, exact in one dimension).
     """
     n = len(walls)
-    if n < 2 * _FEWEST_OF_LENGTH or np.ptp(walls) == 0:
+    if n < 2 * _MIN_OF_LENGTH or np.ptp(walls) == 0:
         return None
     ordered = np.sort(walls)
-    low = np.arange(_FEWEST_OF_LENGTH, n - _FEWEST_OF_LENGTH + 1)
+    low = np.arange(_MIN_OF_LENGTH, n - _MIN_OF_LENGTH + 1)
     sums = np.cumsum(ordered)[low - 1]
     left, right = sums / low, (ordered.sum() - sums) / (n - low)
     explained = low * (n - low) / n * (left - right) ** 2 / ((ordered - ordered.mean()) ** 2).sum()
     best = int(explained.argmax())
     longer: NDArray[np.bool_] = walls >= ordered[low[best]]
-    alternates = int((np.diff(longer.astype(int)) != 0).sum()) >= _FEWEST_SWITCHES
+    alternates = int((np.diff(longer.astype(int)) != 0).sum()) >= _MIN_SWITCHES
     return longer if explained[best] > _EXPLAINED and alternates else None
 
 

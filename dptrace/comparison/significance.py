@@ -24,10 +24,10 @@ from dptrace.core.intervals import Int64
 __all__ = [
     "ALPHA",
     "EQUIVALENT",
-    "FEWEST_EVIDENT",
-    "FEWEST_FOR_OUTLIERS",
-    "FEWEST_STEPS",
     "FIGURES_ALPHA",
+    "MIN_EVIDENT",
+    "MIN_FOR_OUTLIERS",
+    "MIN_STEPS",
     "START",
     "TRANSFERS_ALPHA",
     "WAITS_ALPHA",
@@ -66,14 +66,14 @@ __all__ = [
 
 Float = NDArray[np.float64]
 
-FEWEST_FREE = 2
+MIN_FREE = 2
 """Degrees of freedom that the steps must leave to estimate their noise."""
 START = 0.3
 """Standard deviation of starts of one job, in standard deviations of its steps, where each side has one recording."""
 _PHI = np.linspace(0, 0.9, 19)
 _DOUBLINGS, _BISECTIONS = 60, 24
 """Steps of the search for a half width: to find its order of magnitude, and then to a ten-millionth of it."""
-_MOST_FREE = 200
+_MAX_FREE = 200
 """Degrees of freedom beyond which Student's t is taken to stay the same."""
 
 
@@ -150,7 +150,7 @@ def student_p(t: Float, free: int) -> Float:
     >>> student_p(np.array([12.706, 2.776]), 1).round(3).tolist(), student_p(np.array([2.776]), 4).round(3).tolist()
     ([0.05, 0.22], [0.05])
     """
-    free = min(free, _MOST_FREE)
+    free = min(free, _MAX_FREE)
     angle = np.arctan(np.abs(t) / np.sqrt(free))
     sine, squared = np.sin(angle), np.cos(angle) ** 2
     term = np.cos(angle) if free % 2 else np.ones_like(angle)
@@ -262,7 +262,7 @@ def _variance_of(contrasts: Float, steps: Steps) -> Float:
 def drifts(values: Float, steps: Steps, deltas: Float) -> NDArray[np.bool_]:
     """Return where one recording per side drifts, over its length, by more than the difference.
 
-    The slope is that of least squares, of what the kinds' means leave.
+    The slope is that of least squares, after the mean of each kind of step is subtracted.
     """
     drift = np.zeros(len(values))
     if max(steps.recordings(side) for side in (0, 1)) == 1:
@@ -283,9 +283,9 @@ ALPHA = 0.05
 EQUIVALENT, EQUIVALENT_SHARE = 0.03, 0.1
 """A figure is called unchanged only if its 95 % interval excludes a change by more than 3 % of the step, and by more
 than a tenth of itself."""
-FEWEST_STEPS = 4
+MIN_STEPS = 4
 """Steps that each side needs to estimate noise."""
-FEWEST_EVIDENT = 3
+MIN_EVIDENT = 3
 """Steps that each side needs for what is evident."""
 _MANY = 6
 _EVIDENT_MARGINS, _EVIDENT_MARGINS_OF_MANY = 14, 7
@@ -303,7 +303,7 @@ _POWER_Z = 0.8416
 _MAD_TO_STANDARD_DEVIATION = 1.4826
 """Ratio of the standard deviation to the median absolute deviation of a normal distribution."""
 _OUTLIER_DEVIATIONS, _OUTLIER_SHARE = 5.0, 0.05
-FEWEST_FOR_OUTLIERS = 5
+MIN_FOR_OUTLIERS = 5
 """Steps below which none is an outlier."""
 
 
@@ -330,7 +330,7 @@ def inlier_steps(walls: Float) -> NDArray[np.bool_]:
     than 5 %, such as a first step that warms up or a step that writes a checkpoint. All steps are kept where more than
     a quarter would be outliers, since that is a pattern, and where there are fewer than 5 steps.
     """
-    if len(walls) < FEWEST_FOR_OUTLIERS:
+    if len(walls) < MIN_FOR_OUTLIERS:
         return np.ones(len(walls), np.bool_)
     median = float(np.median(walls))
     deviation = np.abs(walls - median)
@@ -350,7 +350,7 @@ def has_enough_steps(steps_a: int, steps_b: int) -> bool:
     >>> has_enough_steps(3, 3), has_enough_steps(4, 4), has_enough_steps(1, 100)
     (False, True, False)
     """
-    return min(steps_a, steps_b) >= FEWEST_STEPS
+    return min(steps_a, steps_b) >= MIN_STEPS
 
 
 def holm(p: Float, weights: Float) -> Float:
@@ -396,7 +396,7 @@ def judge(
     larger = np.maximum(np.abs(values @ (contrast * (steps.side == 0))), np.abs(values @ (contrast * steps.side)))
     delta[np.abs(delta) <= _ROUNDING * larger] = 0
     evident = _evident(values, steps, contrast, margin)
-    if not steps.enough or steps.free < FEWEST_FREE:
+    if not steps.enough or steps.free < MIN_FREE:
         verdicts = np.where(evident, "beyond noise", np.where(np.abs(delta) <= floor, "same", "cannot tell"))
         return [Judgement(verdict, None) for verdict in verdicts.tolist()]
     noise = noise_of(values, steps, contrast)
@@ -418,7 +418,7 @@ def judge(
 def _evident(values: Float, steps: Steps, contrast: Float, margin: float) -> NDArray[np.bool_]:
     """Return which figures differ so much that no test is needed."""
     a, b = (values[:, (steps.side == side) & (contrast != 0)] for side in (0, 1))
-    if not steps.comparable or min(a.shape[1], b.shape[1]) < FEWEST_EVIDENT:
+    if not steps.comparable or min(a.shape[1], b.shape[1]) < MIN_EVIDENT:
         return np.zeros(len(values), np.bool_)
     many = min(a.shape[1], b.shape[1]) >= _MANY
     margins = margin * (_EVIDENT_MARGINS_OF_MANY if many else _EVIDENT_MARGINS)

@@ -67,7 +67,7 @@ FIGURE_NAMES = {
 _MAX_LISTED, _MAX_LISTED_STEPS = 3, 4
 """Parts that the summary names; left-out steps that a note names."""
 _OF_COLLECTIVES = ("exposed_wait_ns", "transfer_ns", "wait_ns")
-_LEAST_NS = 1_000
+_MIN_NS = 1_000
 _ONE_EACH = (
     "One recording per side can't separate a change of the code from one of the machine: two starts differ by "
     "more than their steps show. Record three of each, alternating, and compare them with --before and --after."
@@ -152,7 +152,7 @@ def too_few(steps: str) -> str:
 def _medians(wall: Change) -> str:
     """Return how the median steps differ, without claiming that the runs do."""
     delta = wall.b_median - wall.a_median
-    if abs(delta) < _LEAST_NS:
+    if abs(delta) < _MIN_NS:
         return "the median steps are of equal length"
     percent = percent_of(delta, wall.a_median)
     share = "" if percent is None else f" ({abs(percent):.1f} %)"
@@ -176,7 +176,7 @@ def _power(change: Change) -> str:
 
 
 def _faster(wall: Change) -> str:
-    if abs(wall.delta) < _LEAST_NS:
+    if abs(wall.delta) < _MIN_NS:
         return "neither faster nor slower"
     percent = wall.delta_percent
     share = "" if percent is None else f" ({abs(percent):.1f} %)"

@@ -49,7 +49,7 @@ __all__ = ["SCHEMA", "CriticalPath", "PathItem", "critical_path"]
 
 SCHEMA = 1
 """Version of the JSON of a critical path."""
-_MOST_ITEMS = 12
+_MAX_ITEMS = 12
 _COLUMNS = ("rank", "device", "name", "kind", "start_ns", "duration_ns", "slack_ns", "on_path")
 
 
@@ -290,7 +290,7 @@ def _items(model: Model, host: HostNames, links: Links, shortening: Shortening) 
     known, which = np.unique(keys, return_inverse=True)
     total = np.bincount(which, links.end_ns - links.start_ns).astype(np.int64)
     items = []
-    for number in np.argsort(-total, kind="stable")[:_MOST_ITEMS].tolist():
+    for number in np.argsort(-total, kind="stable")[:_MAX_ITEMS].tolist():
         kind, one = divmod(int(known[number]), len(texts) + 1)
         gain = shortening.of_name(LINK_KINDS[kind], one - 1, of_host if LINK_KINDS[kind] == HOST else own)
         items.append(PathItem(LINK_KINDS[kind], texts[one - 1] if one else "", int(total[number]), gain))

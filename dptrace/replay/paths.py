@@ -579,7 +579,7 @@ def _on_own_clock(model: Model, number: int, time: Int64) -> Int64:
 NO_MODULE = "(no module)"
 """What is in no module: the optimizer, the time between operators, a step's own calls."""
 _KINDS = ("compute", "memory", "transfer", "host")
-_MOST_GAINS = 12
+_MAX_GAINS = 12
 """Modules whose gain is computed: a replay each."""
 _COLUMNS = ("module", "path_ns", "share", *(f"{kind}_ns" for kind in _KINDS), "other_ns", "gain_ns")
 
@@ -620,7 +620,7 @@ def module_times(model: Model, links: Links, shortening: Shortening) -> tuple[Mo
             break
         by_kind = {kind: int(table[number, LINK_KINDS.index(kind)]) for kind in _KINDS}
         by_kind["other"] = int(total[number]) - sum(by_kind.values())
-        wanted = number > 0 and sum(one.gain_ns is not None for one in found) < _MOST_GAINS
+        wanted = number > 0 and sum(one.gain_ns is not None for one in found) < _MAX_GAINS
         gain = shortening.of_tasks(modules.module == number - 1) if wanted else None
         name = modules.names[number - 1] if number else NO_MODULE
         found.append(ModuleTime(name, int(total[number]), by_kind, gain))

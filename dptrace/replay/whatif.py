@@ -47,11 +47,14 @@ __all__ = ["Doubt", "Point", "Question", "RankAnswer", "Replay", "Sweep", "WhatI
 # When a replay can't tell, and why.
 
 
-_MOST_ERROR = 0.05
-_MOST_INFERRED = 0.04
-_MOST_ABSENT = 0.5
-_MOST_HOST = 0.95
-_MOST_BOUND = 0.05
+_MAX_ERROR = 0.05
+"""Share of a step by which its replay may miss it, or that may lack a recorded reason."""
+_MAX_INFERRED = 0.04
+"""Share of a step that waits may explain which only times suggest."""
+_MAX_ABSENT, _MAX_HOST = 0.5, 0.95
+"""Shares of the critical path beyond which ranks that were not recorded, or hosts, set the length of a step."""
+_MAX_BOUND = 0.05
+"""Share of a step by which the steady state may bound a prediction."""
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -123,17 +126,17 @@ def doubts_of_replay(question: Question) -> Sequence[Doubt]:
     measured, steps = question.measured_ns, question.steps
     found = []
     error = abs(question.replayed_ns / measured - 1) if measured else 0.0
-    if error > _MOST_ERROR:
+    if error > _MAX_ERROR:
         text = f"The replay of the unchanged run misses its step by {share(error)}: a dependency is missing or wrong."
         found.append(Doubt("replay_misses", text, True))
     open_ns = unexplained_ns(question.model) / steps
-    if open_ns > _MOST_ERROR * measured:
+    if open_ns > _MAX_ERROR * measured:
         graphs = any("GraphLaunch" in name for name in question.model.graph.names)
         why = " The trace does not record what the nodes of a CUDA graph wait for." if graphs else ""
         text = f"{duration(open_ns)} of waiting in each step have no recorded reason.{why}"
         found.append(Doubt("unexplained", text, True))
     inferred = inferred_ns(question.model) / steps
-    if inferred > _MOST_INFERRED * measured:
+    if inferred > _MAX_INFERRED * measured:
         text = f"{duration(inferred)} of waiting in each step are explained by times alone, so the range is wide."
         found.append(Doubt("inferred", text, False))
     return found
@@ -142,11 +145,11 @@ def doubts_of_replay(question: Question) -> Sequence[Doubt]:
 def _about_absent(question: Question) -> Sequence[Doubt]:
     """Check whether ranks that were not recorded decide."""
     found = []
-    if question.absent_share > _MOST_ABSENT:
+    if question.absent_share > _MAX_ABSENT:
         text = f"The step is set by ranks that were not recorded ({share(question.absent_share)} of it)."
         found.append(Doubt("absent_ranks", text, True))
     unsized_ns = _unsized_ns(question.model) / question.steps
-    if unsized_ns > _MOST_ERROR * question.measured_ns and any(change.collectives for change in question.changes):
+    if unsized_ns > _MAX_ERROR * question.measured_ns and any(change.collectives for change in question.changes):
         spent = f"{duration(unsized_ns)} of each step go to collectives"
         if _lacks_ranks(question.model):
             text = (
@@ -174,7 +177,7 @@ def _about_pace(question: Question) -> Sequence[Doubt]:
     """Check what sets the pace."""
     measured, steady, found = question.measured_ns, question.steady, []
     only_host = bool(question.changes) and not any(change.host for change in question.changes)
-    if question.bound_ns > question.predicted_ns + _MOST_BOUND * measured:
+    if question.bound_ns > question.predicted_ns + _MAX_BOUND * measured:
         side, needs = "host", steady.host_ns
         if steady.device_ns > needs:
             side, needs = "device", steady.device_ns
@@ -183,7 +186,7 @@ def _about_pace(question: Question) -> Sequence[Doubt]:
             f"the {side} alone needs {duration(needs)} for one, which bounds the prediction."
         )
         found.append(Doubt("steady_state", text, True))
-    elif only_host and question.host_share > _MOST_HOST:
+    elif only_host and question.host_share > _MAX_HOST:
         text = (
             f"The host sets the length of the step ({share(question.host_share)} of it), including what the profiler "
             "costs it: faster devices or links gain little."
@@ -197,8 +200,8 @@ def _about_pace(question: Question) -> Sequence[Doubt]:
 
 SCHEMA = 1
 """Version of the JSON of a what-if."""
-_MOST_PIECES = 5
-LEAST_ERROR = 0.01
+_MAX_PIECES = 5
+MIN_ERROR = 0.01
 """Share of a predicted step by which it is uncertain at least."""
 _CONTENTION = 0.07
 """The same on CPUs, where threads of gloo compete with compute for cores."""
@@ -419,7 +422,7 @@ class Replay:
             predicted=_figures(predicted.mean(axis=0)),
             steady=steady,
             path_ns={kind: round(ns / len(self.chosen.steps)) for kind, ns in path.by_kind().items()},
-            longest=longest_pieces(model, path, _MOST_PIECES),
+            longest=longest_pieces(model, path, _MAX_PIECES),
             ranks=self._ranks(predicted),
             doubts=self.doubts_about(tuple(changes), _step(variants[0]), bound, steady),
             interference=None if interference is None else interference.factor,
@@ -494,7 +497,7 @@ class Replay:
 
     def error_ns(self, predicted_ns: int) -> int:
         """Return by how much a predicted step is uncertain at least: the error of the replay, or a share of it."""
-        least = _CONTENTION if self.model.run.on_cpu else LEAST_ERROR
+        least = _CONTENTION if self.model.run.on_cpu else MIN_ERROR
         return max(abs(_step(self.replayed) - _step(self.measured)), round(least * predicted_ns))
 
     def _run_gain(self, after: Outcome) -> int:
@@ -628,7 +631,7 @@ class Sweep(msgspec.Struct, frozen=True):
     def alike(self) -> bool:
         """Whether all predicted steps are equal up to what a prediction is uncertain by at least."""
         steps = [point.answer.predicted_step_ns for point in self.points]
-        return max(steps) <= (1 + LEAST_ERROR) * min(steps)
+        return max(steps) <= (1 + MIN_ERROR) * min(steps)
 
     @property
     def clearly_best(self) -> Point | None:

@@ -22,7 +22,7 @@ __all__ = ["UNKNOWN_NS", "Clocks", "estimate", "exclude_misfits", "shared_clock_
 # Bounds on clock offsets from messages between ranks: a message cannot arrive before it was sent.
 
 
-_MOST = 512
+_MAX_SETS = 512
 """Most sets of ranks compared with each other; the work grows with the third power."""
 _BELIEVED = 100
 """One message in this many, the tightest, is ignored: a wrong bound is worse than a loose one."""
@@ -44,7 +44,7 @@ def connect_by_messages(
         misfits: devices whose collectives do not match the others'; their messages are ignored.
     """
     heads = sorted(set(reference) - set(misfits))
-    if not 1 < len(heads) <= _MOST:
+    if not 1 < len(heads) <= _MAX_SETS:
         return set()
     bounds = _closed(_bounds(matches, devices, offsets, reference, heads))
     connected = set()
@@ -262,7 +262,7 @@ def _shared_note(shared: Sequence[int]) -> tuple[str, ...]:
     return ()
 
 
-_MOST_LISTED = 8
+_MAX_LISTED = 8
 _DRIFT = 1e-3
 """Drift that no computer clock reaches: real clocks drift by less than 1e-4."""
 _APART_NS = 20e6
@@ -347,6 +347,6 @@ def _notes(
 
 
 def _listed(ranks: Sequence[int], devices: Sequence[int]) -> str:
-    shown = ", ".join(str(ranks[i]) for i in devices[:_MOST_LISTED])
-    more = f" and {len(devices) - _MOST_LISTED} more" if len(devices) > _MOST_LISTED else ""
+    shown = ", ".join(str(ranks[i]) for i in devices[:_MAX_LISTED])
+    more = f" and {len(devices) - _MAX_LISTED} more" if len(devices) > _MAX_LISTED else ""
     return f"{'rank' if len(devices) == 1 else 'ranks'} {shown}{more}"

@@ -103,18 +103,18 @@ class Arrival:
 # Name the kernel behind a delay in compute: the one that took longer than on the ranks that waited.
 
 
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 """Number of delays that are named, the most expensive first: each takes a search through the intervals."""
-_MOST_COMPARED = 4
+_MAX_COMPARED = 4
 _KINDS = {"compute": Kind.COMPUTE, "memory_copies": Kind.MEMORY}
 
 
 def name_slow_kernels(delays: Sequence[Delay], matches: Matches, devices: Sequence[DeviceFigures]) -> None:
     """Set ``what`` of the delays in compute and copies, in place; it stays empty where intervals were dropped."""
     wanted = [delay for delay in delays if delay.cause in _KINDS and not delay.what]
-    for delay in wanted[:_MOST_NAMED]:
+    for delay in wanted[:_MAX_NAMED]:
         own = _kernels(delay, delay.device, matches, devices)
-        others = [_kernels(delay, device, matches, devices) for device in delay.waiting[:_MOST_COMPARED]]
+        others = [_kernels(delay, device, matches, devices) for device in delay.waiting[:_MAX_COMPARED]]
         excess = {name: ns - float(median([other[name] for other in others])) for name, ns in own.items()}
         if excess and (name := max(excess, key=lambda name: excess[name])) and excess[name] > 0:
             delay.what = name
@@ -373,14 +373,14 @@ HOST_CAUSES = {
     HostCause.OPERATOR: "host_bound",
     HostCause.PYTHON: "python",
 }
-_LEAST_NS = 50_000
+_MIN_EXCESS_NS = 50_000
 """Smallest excess of compute or copies in a segment that counts."""
 _ENOUGH = 0.1
 """Share of a lateness that need not be explained."""
 _NEGLIGIBLE = 0.02
 _NAMED = 0.2
 """Smallest share of a segment's delay that is named on its own."""
-_MOST_COMPARED_PLACES = 16
+_MAX_COMPARED_HOSTS = 16
 """Number of early ranks whose hosts are compared."""
 
 
@@ -481,7 +481,7 @@ class LateGroup:
         excess = work[:, column] - median(work[:, early], axis=1)
         for place in np.argsort(-excess, axis=None, kind="stable").tolist():
             segment, kind = divmod(place, 2)
-            if excess[segment, kind] <= _LEAST_NS or left <= _ENOUGH * late:
+            if excess[segment, kind] <= _MIN_EXCESS_NS or left <= _ENOUGH * late:
                 break
             took = min(float(excess[segment, kind]), left)
             if took > _ENOUGH * late:
@@ -543,7 +543,7 @@ class LateGroup:
             return {Cause("unlevel_start"): took}
         since, until = self.points.own_ns[point - 1], self.points.own_ns[point]
         own = self.hosts[column].spent(int(since[column]), int(until[column]))
-        others = [self.hosts[i].spent(int(since[i]), int(until[i])) for i in early[:_MOST_COMPARED_PLACES].tolist()]
+        others = [self.hosts[i].spent(int(since[i]), int(until[i])) for i in early[:_MAX_COMPARED_HOSTS].tolist()]
         excess = _excess(own, others)
         total = sum(excess.values())
         large = {label: ns for label, ns in excess.items() if ns >= _NAMED * min(took, total)}

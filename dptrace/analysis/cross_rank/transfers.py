@@ -426,7 +426,7 @@ def _waits_for_by_step(calls: CallWaits, start: Int64, wait_ns: Int64, bounds: I
 
 
 UNKNOWN_PHASE = -1
-_FEWEST = 5
+_MIN_ALIKE = 5
 """Fewest instances among which slow ones are identified."""
 _ALIKE = 1.25
 """Largest ratio of sizes that should take equally long."""
@@ -541,7 +541,7 @@ def _latency(matches: Matches, timing: Timing, part: Int64, name: str) -> Latenc
     deviation = median(np.abs(transfer - middle))
     # With unknown sizes, larger messages would seem slow.
     sizes = matches.bytes[part]
-    comparable = len(part) >= _FEWEST and (sizes.min() > 0 or bool(name)) and sizes.max() <= _ALIKE * sizes.min()
+    comparable = len(part) >= _MIN_ALIKE and (sizes.min() > 0 or bool(name)) and sizes.max() <= _ALIKE * sizes.min()
     slow = (transfer > middle + 5 * deviation) & (transfer > 1.5 * middle) & comparable
     size = np.diff(matches.first)[part]
     waited = (np.add.reduceat(timing.wait_ns, matches.first[:-1])[part] / size)[matches.synchronizing[part]]

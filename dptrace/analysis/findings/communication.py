@@ -256,7 +256,7 @@ _ABOVE = 4
 _REACHED = 0.8
 """Share of the links' bandwidth that collectives of a well-configured job reach."""
 _HALF = 0.5
-_FEWEST = 3
+_MIN_MESSAGES = 3
 
 
 def _advice(context: FindingContext) -> str:
@@ -351,7 +351,7 @@ def _against_each_other(context: FindingContext, large: NDArray[np.bool_]) -> li
         comparable.setdefault((str(matches.kind[place]), int(matches.size[place]), doubling), []).append(place)
     for (kind, _, _), rows in comparable.items():
         groups = {int(g): [r for r in rows if matches.group[r] == g] for g in unique(matches.group[rows])}
-        middles = {g: float(median(busbw[own])) for g, own in groups.items() if len(own) >= _FEWEST}
+        middles = {g: float(median(busbw[own])) for g, own in groups.items() if len(own) >= _MIN_MESSAGES}
         if len(middles) < 2:
             continue
         slowest = min(middles, key=lambda g: middles[g])

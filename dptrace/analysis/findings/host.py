@@ -39,8 +39,8 @@ _NOTABLE = 0.1
 _COUNTED = 500
 """Number of a device's longest gaps that are added up."""
 _STANDS_OUT = 0.15
-_LEAST_NS = 300_000
-_MOST_NAMED = 2
+_MIN_GAP_NS = 300_000
+_MAX_NAMED = 2
 HOST_CAUSES = {
     "data_loading_ns": (HostCause.DATA_LOADING,),
     "allocator_ns": (HostCause.ALLOCATOR,),
@@ -71,7 +71,7 @@ def longest_gaps(
     if cause not in HOST_CAUSES:
         return []
     starts, ends = device.host_gaps
-    least = max(_NOTABLE * total_ns, _LEAST_NS)
+    least = max(_NOTABLE * total_ns, _MIN_GAP_NS)
     found = []
     for number in np.argsort(starts - ends, kind="stable")[:_EXAMINED].tolist():
         start, end = int(starts[number]), int(ends[number])
@@ -82,7 +82,7 @@ def longest_gaps(
         if own and sum(own.values()) >= least:
             label = max(own, key=lambda label: own[label])
             found.append(Gap(sum(own.values()), _step_at(device, start), label))
-    return sorted(found, key=lambda gap: -gap.ns)[:_MOST_NAMED]
+    return sorted(found, key=lambda gap: -gap.ns)[:_MAX_NAMED]
 
 
 def main_activity(device: DeviceFigures, cause: str) -> str:

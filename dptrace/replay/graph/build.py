@@ -29,7 +29,7 @@ __all__ = ["Members", "Model", "Transfers", "add_rendezvous", "build_model", "re
 # Waits that only times suggest: the last resort for tasks that start later than all that is known allows.
 
 
-_LEAST_NS = 20 * US
+_MIN_NS = 20 * US
 _BEFORE_NS = 15 * US
 """A wait ends this soon after what was waited for."""
 _AFTER_NS = 2 * US
@@ -61,7 +61,7 @@ def add_inferred(edges: Edges, graph: Graph, processes: Sequence[Process]) -> No
             continue
         device = process.device
         unexplained = late[process.interval_tasks]
-        interval = np.flatnonzero(unexplained >= _LEAST_NS)
+        interval = np.flatnonzero(unexplained >= _MIN_NS)
         source = _ended_just_before(process, interval)
         found = source >= 0
         lag = np.minimum(_AFTER_NS, device.start_ns[interval] - device.end_ns[source])[found]
@@ -98,7 +98,7 @@ def _ran_throughout(process: Process, interval: Int64, late: Int64) -> Int64:
     found, longest = np.full(len(interval), -1, np.int64), np.zeros(len(interval), np.int64)
     if not len(interval):
         return found
-    since, start = device.start_ns[interval] - late + _LEAST_NS, device.start_ns[interval]
+    since, start = device.start_ns[interval] - late + _MIN_NS, device.start_ns[interval]
     for lane in range(device.lanes):
         own = np.flatnonzero((device.lane == lane) & kernel)
         place = np.searchsorted(device.start_ns[own], start) - 1

@@ -186,7 +186,7 @@ def _is_one_of(column: NDArray[np.uint8], kinds: Iterable[int]) -> NDArray[np.bo
 # Sort a graph's tasks so that each comes after those it waits for, and leave out edges that make that impossible.
 
 
-_LEAST_CERTAIN = (*INFERRED, EdgeKind.PEER, EdgeKind.HIDDEN, EdgeKind.JOIN, EdgeKind.PRODUCE, EdgeKind.QUEUE)
+_UNCERTAIN_FIRST = (*INFERRED, EdgeKind.PEER, EdgeKind.HIDDEN, EdgeKind.JOIN, EdgeKind.PRODUCE, EdgeKind.QUEUE)
 """Kinds whose edges are left out of a cycle before others."""
 
 
@@ -210,7 +210,7 @@ def order_tasks(edge: Edge, start: Int64) -> tuple[Edge, Int64, Int64]:
     # Position in time, ties in the order of the tasks: edges that all point forward close no cycle.
     place = np.empty(count, np.int64)
     place[np.argsort(start, kind="stable")] = np.arange(count)
-    for kinds in (_LEAST_CERTAIN, tuple(EdgeKind)):
+    for kinds in (_UNCERTAIN_FIRST, tuple(EdgeKind)):
         if not stuck.any():
             break
         back = stuck[edge.src] & stuck[edge.dst] & (place[edge.src] >= place[edge.dst]) & edge.of(*kinds)

@@ -27,7 +27,7 @@ _CERTAINLY_QUEUED_NS = 50 * US
 _LONGEST_GAP_NS = 10 * US
 _OVERLAP_NS = 50 * US
 """Neighbors that overlap by more than this are not one after the other."""
-_FEWEST_SAMPLES = 8
+_MIN_SAMPLES = 8
 
 
 class DeviceOrder(msgspec.Struct, frozen=True):
@@ -126,7 +126,7 @@ def _latency(api: NDArray[np.int64], late: Int64, idle: NDArray[np.bool_]) -> In
     latency = np.full(len(api), overall, np.int64)
     for name in unique(api[idle]).tolist():
         samples = late[idle & (api == name)]
-        if len(samples) >= _FEWEST_SAMPLES:
+        if len(samples) >= _MIN_SAMPLES:
             latency[api == name] = int(median(samples))
     return latency
 
@@ -209,7 +209,7 @@ _AFTER_NS = 2 * US
 """From the end of what a stream waits for to the start of what waited."""
 _JUST_BEFORE_NS = 20 * US
 _SIDE_BEFORE_NS = 15 * US
-_MOST_PENDING = 256
+_MAX_PENDING = 256
 """Collectives that may still be waited for; the oldest are forgotten."""
 
 
@@ -328,7 +328,7 @@ def _joined(device: DeviceOrder, collective: Int64, joining: Int64, count: Int64
     for target, calls, known in zip(joining.tolist(), count.tolist(), until, strict=True):
         pending += numbers[i:known]
         i = known
-        del pending[:-_MOST_PENDING]
+        del pending[:-_MAX_PENDING]
         start = starts[target]
         possible = [one for one in pending if ends[one] <= start + _CONTRADICTS_NS]
         near = [one for one in possible if ends[one] >= start - _JUST_BEFORE_NS]
@@ -363,8 +363,8 @@ _COPY = re.compile(r"mem_?cpy|copy", re.IGNORECASE)
 _ON_DEVICE = re.compile(r"DtoD|DeviceToDevice")
 _ROUNDING_NS = 2 * US
 _FREE_RETURNS_NS = 5 * US
-_MOST_RESUME_NS, _DEFAULT_RESUME_NS, _LEAST_WORK_NS = 60 * US, 5 * US, 3 * US
-_SLOW_FACTOR, _SLOW_NS, _FEWEST_IN_FLIGHT = 10, 50 * US, 512
+_MAX_RESUME_NS, _DEFAULT_RESUME_NS, _MIN_WORK_NS = 60 * US, 5 * US, 3 * US
+_SLOW_FACTOR, _SLOW_NS, _MIN_IN_FLIGHT = 10, 50 * US, 512
 """A launch that takes this much longer than usual while this many are in flight waited for room in the queue."""
 
 
@@ -483,7 +483,7 @@ def _queueing(host: HostEvents, device: DeviceOrder, names: tuple[str, ...], las
     launched = np.sort(device.launched_by[device.launched_by >= 0])
     ended = np.sort(device.end_ns[device.launched_by >= 0])
     in_flight = np.searchsorted(launched, event) - np.searchsorted(ended, host.start_ns[event], side="right")
-    event = event[in_flight >= _FEWEST_IN_FLIGHT]
+    event = event[in_flight >= _MIN_IN_FLIGHT]
     target = np.searchsorted(device.start_ns, host.end_ns[event] + _FREE_RETURNS_NS, side="right") - 1
     waited = (device.start_ns[target] > host.start_ns[event]) & (device.launched_by[target] < event)
     return event, np.where((target >= 0) & waited & (device.launched_by[target] >= 0), target, -1)
@@ -529,9 +529,9 @@ def _timed(
     usual = np.where(usual < np.iinfo(np.int64).max, usual, _DEFAULT_RESUME_NS)
     length = length[event]
     own = np.where(waited, np.minimum(length, usual), length)
-    resume = np.where(waited, late, np.minimum(late, _LEAST_WORK_NS))
+    resume = np.where(waited, late, np.minimum(late, _MIN_WORK_NS))
     for same in (queue, ~queue & ~freeing):
         chosen = same & waited
-        resume[chosen] = mean_up_to(late[chosen], _MOST_RESUME_NS, _DEFAULT_RESUME_NS)
+        resume[chosen] = mean_up_to(late[chosen], _MAX_RESUME_NS, _DEFAULT_RESUME_NS)
     # cudaFree is slow by itself: only the wait before it is replaced.
     return BlockingCalls(event, target, np.where(freeing & waited, 0, own), resume, queue)

@@ -30,14 +30,14 @@ __all__ = ["ASSUMED", "Factor", "Interference", "measure", "with_interference"]
 Floats = NDArray[np.float64]
 _OVERLAPPED = 0.9
 """Share of its time under communication from which a task counts as overlapped."""
-_FEWEST = 4
+_MIN_TASKS = 4
 """Tasks of one kind that must have run each way."""
-_MOST_SPREAD = 1.5
+_MAX_SPREAD = 1.5
 """Ratio of the 90th to the 10th percentile of its times without communication beyond which a kind is not one kind of
 work."""
-_LEAST_COMPARED = 0.2
+_MIN_COMPARED = 0.2
 """Share of the overlapped compute that must be comparable."""
-_LEAST, _MOST = 2 / 3, 3.0
+_MIN_RATIO, _MAX_RATIO = 2 / 3, 3.0
 """Ratios beyond which a kind is not one kind of work either: no link slows compute so much, or speeds it up."""
 _ON_CPU = 0.5
 """By how much of its time a transfer of gloo is longer under compute: between nothing, with cores to spare, and all of
@@ -117,7 +117,7 @@ def measure(model: Model) -> Interference:
     overlapped = under >= _OVERLAPPED
     compared = overlapped & (ratios[kind] > 0) if len(kind) else overlapped
     total = float(length[overlapped].sum())
-    if not compared.any() or length[compared].sum() < _LEAST_COMPARED * total:
+    if not compared.any() or length[compared].sum() < _MIN_COMPARED * total:
         return Interference(ASSUMED, 1 + (ASSUMED.ratio - 1) * compute, transfer)
     own = ratios[kind[compared]]
     alone = length[compared] / own
@@ -126,7 +126,7 @@ def measure(model: Model) -> Interference:
     factor = Factor(mean, low, high, int(compared.sum()), float(length[compared].sum() / total))
     by_task = 1 + (mean - 1) * compute
     known = ratios[kind] > 0
-    by_task[task[known]] = np.clip(ratios[kind[known]], 1.0, _MOST)
+    by_task[task[known]] = np.clip(ratios[kind[known]], 1.0, _MAX_RATIO)
     return Interference(factor, by_task, transfer)
 
 
@@ -196,10 +196,10 @@ def _ratios(kind: Int64, length: Floats, overlapped: NDArray[np.bool_], free: ND
     kinds = int(kind.max(initial=-1)) + 1
     both = np.minimum(*(np.bincount(kind[chosen], minlength=kinds) for chosen in (overlapped, free)))
     ratios = np.zeros(kinds)
-    for one in np.flatnonzero(both >= _FEWEST).tolist():
+    for one in np.flatnonzero(both >= _MIN_TASKS).tolist():
         low, middle, high = np.percentile(length[free & (kind == one)], (10, 50, 90))
         ratio = float(np.median(length[overlapped & (kind == one)]) / middle)
-        if high <= _MOST_SPREAD * low and _LEAST <= ratio <= _MOST:
+        if high <= _MAX_SPREAD * low and _MIN_RATIO <= ratio <= _MAX_RATIO:
             ratios[one] = ratio
     return ratios
 

@@ -48,7 +48,7 @@ __all__ = [
 
 
 Floats = NDArray[np.float64]
-_FEWEST_R2 = 0.2
+_MIN_R2 = 0.2
 """A line that explains less says nothing about the latency: all of the time then counts as transfer."""
 
 _SLOWEST_HOP = 2.0
@@ -90,7 +90,7 @@ def transfer_costs(model: Model) -> TransferCosts:
     for kind, group in set(zip(transfers.kind[number].tolist(), transfers.group[number].tolist(), strict=True)):
         same = (transfers.kind[number] == kind) & (transfers.group[number] == group)
         fit = lines.get((kind, group))
-        if fit is not None and fit.alpha_s and (fit.r2 or 0.0) >= _FEWEST_R2:
+        if fit is not None and fit.alpha_s and (fit.r2 or 0.0) >= _MIN_R2:
             latency[same] = fit.alpha_s * 1e9
         ranks = fit.ranks if fit is not None else max(2, groups[group].size)
         algorithm = _algorithm(model, kind)
