@@ -27,8 +27,7 @@ from dptrace.load.options import ReadOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dptrace.comparison.compare import Comparison
-    from dptrace.comparison.summary import ThresholdResult
+    from dptrace.comparison.compare import Comparison, ThresholdResult
     from dptrace.run.run import Run
 
 CROSSED = 3
@@ -118,8 +117,7 @@ def command(
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
     drawn_steps = _drawn_steps(html_steps, html, to)
-    from dptrace.comparison.compare import compare
-    from dptrace.comparison.summary import parse
+    from dptrace.comparison.compare import compare, parse
     from dptrace.viewers.terminal.comparison import texts_below
 
     parsed = [parse(limit) for limit in limits]

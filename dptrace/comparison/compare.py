@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from dptrace.analysis.per_gpu.split import CAUSES
 from dptrace.comparison.changes import (
     COLLECTIVE_COLUMNS,
     KERNEL_COLUMNS,
+    PARTS,
     Change,
     CollectiveChange,
     KernelChange,
@@ -21,23 +25,54 @@ from dptrace.comparison.changes import (
     kind_changes,
     mfu_change,
     overlap_change,
+    percent_of,
     wait_and_transfer,
     without_claim,
 )
 from dptrace.comparison.sides import DeviceId, RunSample, Sides, devices_by_id, differences, make_sides
 from dptrace.comparison.significance import MIN_STEPS
-from dptrace.comparison.summary import FIGURE_NAMES, ThresholdResult, notes_on, parse, summarize
-from dptrace.core.units import milliseconds, plural, signed_milliseconds
+from dptrace.core.units import MINUS, duration, milliseconds, plural, signed_duration, signed_milliseconds
 from dptrace.errors import UsageError
 from dptrace.run.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FIGURE_NAMES", "SCHEMA", "Comparison", "compare"]
+__all__ = ["FIGURE_NAMES", "GRAMMAR", "SCHEMA", "Comparison", "ThresholdResult", "compare", "parse", "shared_notes"]
 
 SCHEMA = 1
 """Version of the JSON that :meth:`Comparison.to_dict` returns: the meaning of a name in it never changes."""
+FIGURE_NAMES = {
+    "forward_ns": "forward",
+    "backward_ns": "backward",
+    "optimizer_ns": "optimizer",
+    "other_ns": "other compute",
+    "exposed_comm_ns": "exposed communication",
+    "overlapped_comm_ns": "overlapped communication",
+    "exposed_memory_ns": "exposed memory",
+    "idle_ns": "idle",
+    "wall_ns": "wall",
+    "data_loading_ns": "data loading",
+    "allocator_ns": "allocator",
+    "synchronizing_ns": "synchronizing",
+    "host_bound_ns": "host-bound",
+    "launch_latency_ns": "launch latency",
+    "waiting_ns": "waiting",
+    "bubble_ns": "pipeline bubble",
+    "exposed_wait_ns": "exposed waiting for ranks",
+    "transfer_ns": "transfer",
+    "wait_ns": "wait for ranks",
+}
+"""The figures in words. ``transfer_ns`` and ``wait_ns`` are of matched collectives, exposed or not."""
+
+_MAX_LISTED, _MAX_LISTED_STEPS = 3, 4
+"""Parts that the summary names; left-out steps that a note names."""
+_OF_COLLECTIVES = ("exposed_wait_ns", "transfer_ns", "wait_ns")
+_MIN_NS = 1_000
+_ONE_EACH = (
+    "One recording per side can't separate a change of the code from one of the machine: two starts differ by "
+    "more than their steps show. Record three of each, alternating, and compare them with --before and --after."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,7 +146,7 @@ class Comparison:
 
     def summary(self) -> str:
         """Return the result in one sentence."""
-        return summarize(self)
+        return _summarize(self)
 
     def __repr__(self) -> str:
         return f"<dptrace.Comparison: {self.summary()}>"
@@ -263,7 +298,7 @@ def compare(
         collective_changes=rows,
         kernel_changes=kernel_changes(sides, alike) if with_kernels and not without_kernels else (),
         differences=tuple(_differences(sides, before, after)),
-        notes=tuple(notes_on(sides, without_kernels, unmatched, identical)),
+        notes=tuple(_notes_on(sides, without_kernels, unmatched, identical)),
         before=sides.a.samples,
         after=sides.b.samples,
         kinds=kinds,
@@ -329,3 +364,331 @@ def _sample_dict(sample: RunSample) -> dict[str, Any]:
         "left_out": [{"step": name, "wall_ns": wall} for name, wall in sample.left_out],
         "notes": list(run.notes),
     }
+
+
+# The result in one sentence, and what limits the figures.
+
+
+def _summarize(comparison: Comparison) -> str:
+    wall = comparison.change("wall_ns")
+    every = [*comparison.changes, *comparison.wait_and_transfer]
+    if not any(change.delta for change in every):
+        return "No difference beyond noise: every figure is the same to the nanosecond."
+    moved = _moved(comparison)
+    if wall.beyond:
+        where = "B is" if comparison.several else "In these two recordings, B is"
+        return f"{where} {_faster(wall)} per step{_list(moved)}."
+    if moved:
+        return f"{_undecided_wall(wall)}, but its parts differ{_list(moved)}."
+    if comparison.unlike:
+        return f"Cannot tell: {comparison.unlike}."
+    if wall.verdict == "cannot tell":
+        return _cannot_tell(comparison, wall)
+    unclear = [change for change in comparison.changes if change.verdict == "cannot tell" and change.name in PARTS]
+    if unclear and wall.high is None:
+        return _cannot_tell(comparison, wall)
+    names = ", ".join(FIGURE_NAMES[change.name] for change in unclear[:_MAX_LISTED])
+    but = f" Cannot tell for {names}." if unclear else ""
+    return f"No difference beyond noise in the step time ({_interval(wall)}{_power(wall)}).{but}"
+
+
+def _moved(comparison: Comparison) -> list[str]:
+    """Return the changes beyond noise but the wall time of all steps, in words: parts first, largest first."""
+    every = {change.name: change for change in (*comparison.changes, *comparison.wait_and_transfer)}
+    causes = () if every["idle_ns"].beyond else CAUSES
+    names = [name for name in every if name not in ("wall_ns", *CAUSES) or name in causes]
+    overall = [every[name] for name in names if every[name].beyond]
+    named = {change.name for change in overall}
+    # The wall time of a kind only where that of all steps is not the headline.
+    names += () if every["wall_ns"].beyond else ("wall_ns",)
+    texts = [(change, FIGURE_NAMES[change.name], "") for change in overall]
+    for kind in comparison.kinds:
+        found = [c for c in kind.changes if c.beyond and c.name in names and c.name not in named]
+        texts += [(change, FIGURE_NAMES[change.name], f" in steps of kind “{kind.kind}”") for change in found]
+    if any(change.name == "exposed_comm_ns" for change, _, _ in texts):
+        # Waits and transfers are part of it: nothing is listed twice.
+        texts = [one for one in texts if one[0].name not in _OF_COLLECTIVES]
+    elif "transfer_ns" not in named:
+        rows = [(row.label, row.transfer) for row in comparison.collective_changes if row.transfer is not None]
+        texts += [(change, f"transfer of {label}", _share(change)) for label, change in rows if change.beyond]
+    texts.sort(key=lambda one: (one[0].name not in PARTS, -abs(one[0].delta)))
+    return [f"{name} {signed_duration(change.delta)}{where}" for change, name, where in texts]
+
+
+def _share(change: Change) -> str:
+    share = change.delta_percent
+    return "" if share is None else f" ({share:+.0f} %)".replace("-", MINUS)
+
+
+def _undecided_wall(wall: Change) -> str:
+    if wall.verdict == "cannot tell":
+        return f"Cannot tell whether the step time differs ({_interval(wall)})"
+    return f"The step time shows no difference beyond noise ({_interval(wall)})"
+
+
+def _cannot_tell(comparison: Comparison, wall: Change) -> str:
+    if few := comparison.too_few_steps:
+        return f"Cannot tell: {too_few(few)}; {_medians(wall)}."
+    if wall.drifts:
+        return f"Cannot tell: the steps of a recording drift by more than B's difference ({_interval(wall)})."
+    return f"Cannot tell whether the step time differs ({_interval(wall)}{_power(wall)})."
+
+
+def too_few(steps: str) -> str:
+    """Return that a number of steps is too small for a claim.
+
+    >>> too_few("2 steps per run"), too_few("1 step per run")
+    ('2 steps per run are too few', '1 step per run is too few')
+    """
+    return f"{steps} {'is' if steps.startswith('1 step ') else 'are'} too few"
+
+
+def _medians(wall: Change) -> str:
+    """Return how the median steps differ, without claiming that the runs do."""
+    delta = wall.b_median - wall.a_median
+    if abs(delta) < _MIN_NS:
+        return "the median steps are of equal length"
+    percent = percent_of(delta, wall.a_median)
+    share = "" if percent is None else f" ({abs(percent):.1f} %)"
+    return f"B's median step was {duration(abs(delta))}{share} {'longer' if delta > 0 else 'shorter'}"
+
+
+def _interval(change: Change) -> str:
+    """Return a difference with its interval: ``+2.94 ms, 95 % interval −1 ms to +7 ms``."""
+    if change.low is None or change.high is None:
+        return f"B {signed_duration(change.delta)}"
+    low, high = signed_duration(change.low), signed_duration(change.high)
+    return f"B {signed_duration(change.delta)}, 95 % interval {low} to {high}"
+
+
+def _power(change: Change) -> str:
+    """Return the smallest change that these recordings show in 80 % of cases."""
+    if change.detectable is None:
+        return ""
+    share = f" ({100 * change.detectable / change.a:.1f} %)" if change.a else ""
+    return f"; a change of {duration(change.detectable)}{share} would be found"
+
+
+def _faster(wall: Change) -> str:
+    if abs(wall.delta) < _MIN_NS:
+        return "neither faster nor slower"
+    percent = wall.delta_percent
+    share = "" if percent is None else f" ({abs(percent):.1f} %)"
+    return f"{duration(abs(wall.delta))}{share} {'slower' if wall.delta > 0 else 'faster'}"
+
+
+def _list(texts: Sequence[str]) -> str:
+    return f": {', '.join(texts[:_MAX_LISTED])}" if texts else ""
+
+
+def _notes_on(sides: Sides, without_kernels: bool, unmatched: bool, identical: bool = False) -> list[str]:
+    """Return what limits the figures, a sentence each.
+
+    Args:
+        without_kernels: whether kernels are not compared.
+        unmatched: whether transfer and wait of some collectives are unknown.
+        identical: whether every figure is the same, so that no change can be mistaken for one of the machine.
+    """
+    own = [[(*sample.notes, *_left_out(sample)) for sample in side.samples] for side in (sides.a, sides.b)]
+    notes = shared_notes(own[0], own[1])
+    notes += sides.kinds.only
+    if sides.kinds.unlike and sides.kinds.comparable:
+        notes.append(f"Steps of all kinds are compared together, and only for what is evident: {sides.kinds.unlike}.")
+    if len(sides.kinds.labels) > 1:
+        kinds = " and ".join(f"“{label}”" for label in sides.kinds.labels)
+        notes.append(f"Steps are compared kind by kind, each with the same weight on both sides: {kinds}.")
+    if without_kernels:
+        notes.append("Kernels are not compared: a run was opened with figures_only.")
+    if unmatched:
+        notes.append("Transfer and wait are given only for collectives that every rank of their group recorded.")
+    return notes if identical and not sides.several else [*notes, *_on_recordings(sides)]
+
+
+def shared_notes(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]) -> list[str]:
+    """Name the recordings that each note is on, each note once; a side whose recordings all have it by its letter.
+
+    >>> shared_notes([["late"]], [["late", "cut"]])
+    ['A and B: late', 'B: cut']
+    >>> shared_notes([["late"], ["late"]], [["cut"], ["late"], []])
+    ['A and B2: late', 'B1: cut']
+    """
+    texts = []
+    for note in dict.fromkeys(chain(*before, *after)):
+        names = [name for letter, side in (("A", before), ("B", after)) for name in _having(note, letter, side)]
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        texts.append(f"{listed}: {note}")
+    return texts
+
+
+def _having(note: str, letter: str, side: Sequence[Sequence[str]]) -> list[str]:
+    having = [number for number, notes in enumerate(side, 1) if note in notes]
+    return [letter] if len(having) == len(side) else [f"{letter}{number}" for number in having]
+
+
+def _left_out(sample: RunSample) -> list[str]:
+    if not sample.left_out:
+        return []
+    listed = ", ".join(f"{name} ({duration(wall)})" for name, wall in sample.left_out[:_MAX_LISTED_STEPS])
+    rest = len(sample.left_out) - _MAX_LISTED_STEPS
+    more = f" and {rest} more" if rest > 0 else ""
+    usual = duration(float(sample.wall.mean()))
+    return [f"outlier steps left out (the other steps take {usual}): {listed}{more}."]
+
+
+def _on_recordings(sides: Sides) -> list[str]:
+    if not sides.several:
+        return [_ONE_EACH]
+    counts = f"{len(sides.a.samples)} and {plural(len(sides.b.samples), 'recording')}"
+    notes = [f"Noise is estimated from {counts}: how much recordings of one side differ."]
+    when = [[str(s.run.metadata.get("created") or "") for s in side.samples] for side in (sides.a, sides.b)]
+    if all(chain(*when)) and (max(when[0]) < min(when[1]) or max(when[1]) < min(when[0])):
+        notes.append(
+            "All recordings of one side were made before those of the other: a machine that gets slower or faster in "
+            "the meantime looks like a change. Alternate the recordings."
+        )
+    return notes
+
+
+# Limits on a comparison, for continuous integration: ``exposed_comm > +5%``.
+
+
+GRAMMAR = (
+    "FIGURE > +5% (grew by more than that), FIGURE > +2ms, FIGURE < -10% (fell by more), FIGURE > 20ms (in B), "
+    "FIGURE > 30% (of B's step); < works the same way. FIGURE is one of "
+    + ", ".join(name.removesuffix("_ns") for name in FIGURE_NAMES)
+    + ", overlap, whose unit is % of communication, or mfu, whose unit is % of the GPU's peak"
+)
+
+_UNITS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
+_FORM = re.compile(r"\s*([A-Za-z][\w -]*?)\s*([<>])\s*([+\-−]?)\s*(\d{1,12}(?:\.\d{1,9})?)\s*(%|[a-zµμ]+)\s*")
+_OTHER_NAMES = {
+    **{word.replace(" ", "_").replace("-", "_"): name.removesuffix("_ns") for name, word in FIGURE_NAMES.items()},
+    "step": "wall",
+    "other_compute": "other",
+    "overlap_percent": "overlap",
+    "exposed": "exposed_comm",
+}
+_UNKNOWN = {
+    "overlap": "a run has no communication",
+    "mfu": "a run's FLOPs or its GPU's peak are not known (--params and --tokens, --peak-tflops)",
+}
+"""The figures that are shares, and why a comparison may lack them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdResult:
+    """The result of checking a comparison against a limit."""
+
+    limit: str
+    """The limit as the user wrote it."""
+    crossed: bool
+    """Whether the value is beyond the limit."""
+    failed: bool
+    """Whether the crossing counts: not where the difference may be noise."""
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as a row of JSON."""
+        return {"limit": self.limit, "crossed": self.crossed, "failed": self.failed, "text": self.text}
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A limit on the change from A to B if it has a sign, otherwise on B itself."""
+
+    text: str
+    figure: str
+    """``wall_ns``, ``overlap`` or ``mfu``."""
+    above: bool
+    """Whether values above the limit cross it, or values below."""
+    signed: bool
+    value: float
+    """In ns or percent; for ``overlap``, in percentage points."""
+    percent: bool
+
+    def check(self, comparison: Comparison, even_noise: bool = False) -> ThresholdResult:
+        """Check a comparison against the limit.
+
+        Args:
+            even_noise: let a limit on a change fail also where the change may be noise.
+        """
+        change = self._change(comparison)
+        if change is None:
+            why = _UNKNOWN.get(self.figure, "no collective has all its ranks recorded in both runs")
+            return ThresholdResult(self.text, False, False, f"{self.text}: not checked; {why}.")
+        crossed, value = self._beyond(change, comparison.change("wall_ns").b)
+        # "> -5%" requires a gain, so a gain that may be noise fails.
+        guarded = self.signed and (self.value > 0) == self.above and not even_noise
+        if not crossed:
+            return ThresholdResult(self.text, False, False, f"{self.text}: kept; {value}.")
+        if guarded and not change.beyond:
+            return ThresholdResult(self.text, True, False, f"{self.text}: {value}, but {_why_not(change, comparison)}.")
+        return ThresholdResult(self.text, True, True, f"{self.text}: crossed; {value}.")
+
+    def _change(self, comparison: Comparison) -> Change | None:
+        """Return the change that the limit is on; None where these runs do not have it."""
+        if self.figure == "overlap":
+            return comparison.overlap
+        if self.figure == "mfu":
+            return comparison.mfu
+        known = {change.name: change for change in (*comparison.changes, *comparison.wait_and_transfer)}
+        return known.get(self.figure)
+
+    def _beyond(self, change: Change, wall: float) -> tuple[bool, str]:
+        """Return whether the value is beyond the limit, and the value as text."""
+        if self.figure == "overlap":
+            number = change.delta if self.signed else change.b
+            text = f"it went from {change.a:.1f} % to {change.b:.1f} %" if self.signed else f"B has {change.b:.1f} %"
+        elif self.figure == "mfu":
+            number = (change.delta_percent or 0.0) if self.signed else change.b
+            relative = f" ({change.delta_percent or 0.0:+.1f} %)" if self.signed else ""
+            text = f"it went from {change.a:.1f} % to {change.b:.1f} %{relative}"
+        elif not self.signed:
+            number = 100 * change.b / wall if self.percent and wall else change.b
+            text = f"B has {number:.1f} % of its step" if self.percent else f"B has {duration(change.b)}"
+        else:
+            share = change.delta_percent
+            number = (float("inf") if share is None else share) if self.percent else change.delta
+            relative = "" if share is None else f" ({share:+.1f} %)"
+            text = f"it went from {duration(change.a)} to {duration(change.b)}{relative}"
+        return (number > self.value if self.above else number < self.value), text
+
+
+def _why_not(change: Change, comparison: Comparison) -> str:
+    """Return why a crossing does not count."""
+    if few := comparison.too_few_steps:
+        return f"{too_few(few)} to separate that from noise"
+    if comparison.unlike:
+        return f"that cannot be decided: {comparison.unlike}"
+    if change.verdict == "cannot tell":
+        return "these recordings cannot separate that from noise"
+    return "that is within noise"
+
+
+def parse(text: str) -> Threshold:
+    """Read a limit.
+
+    Raises:
+        UsageError: *text* is not a limit; the message has the grammar.
+    """
+    match = _FORM.fullmatch(text)
+    if not match:
+        raise UsageError(f"{text!r} is not a limit. {_grammar()}")
+    name, sign, number, unit = match[1], match[3], float(match[4]), match[5]
+    figure = re.sub(r"[ -]+", "_", name.lower()).removesuffix("_ns")
+    figure = _OTHER_NAMES.get(figure, figure)
+    if figure not in _UNKNOWN and f"{figure}_ns" not in FIGURE_NAMES:
+        raise UsageError(f"{text!r}: unknown figure {name!r}. {_grammar()}")
+    if unit != "%" and unit not in _UNITS:
+        raise UsageError(f"{text!r}: unknown unit {unit!r}; use %, s, ms, us or ns. {_grammar()}")
+    if figure in _UNKNOWN and unit != "%":
+        raise UsageError(f"{text!r}: the unit of {figure} is %. {_grammar()}")
+    if figure == "wall" and unit == "%" and not sign:
+        raise UsageError(f"{text!r}: the wall time is always 100 % of the step; did you mean {match[2]} +{match[4]}%?")
+    value = number * (1.0 if unit == "%" else _UNITS[unit]) * (-1 if sign in ("-", "−") else 1)
+    whole = figure if figure in _UNKNOWN else f"{figure}_ns"
+    return Threshold(text.strip(), whole, match[2] == ">", bool(sign), value, unit == "%")
+
+
+def _grammar() -> str:
+    return f"Write a limit in quotes: {GRAMMAR}."

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.comparison.compare import shared_notes
 from dptrace.comparison.sides import Signature, devices_by_id, incomparable, sample_run
-from dptrace.comparison.summary import shared_notes
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError

@@ -18,9 +18,8 @@ from dptrace.comparison.changes import (
     overlap_change,
     percent_of,
 )
-from dptrace.comparison.compare import Comparison, compare
+from dptrace.comparison.compare import Comparison, compare, parse
 from dptrace.comparison.sides import Sides, make_sides
-from dptrace.comparison.summary import parse
 from dptrace.run.run import Run
 from dptrace.run.utilization import Workload
 from tests.support.builders import TimelineBuilder

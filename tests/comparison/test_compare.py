@@ -264,12 +264,3 @@ def test_intervals_are_needed_for_no_figure() -> None:
     with pytest.raises(DptraceError):
         thin.kernels()
     assert {"same"} == {change.verdict for change in compare(thin, recorded("single_cpu")).changes}
-
-
-@pytest.mark.parametrize(("old", "new"), [("differs", "differences"), ("few", "too_few_steps")])
-def test_old_names_warn_and_give_the_same(old: str, new: str) -> None:
-    """Code written for version 0.1 works for one more release."""
-    found = compare(job(steps=3), job(steps=3, ranks=1))
-
-    with pytest.warns(DeprecationWarning, match=new):
-        assert getattr(found, new) == getattr(found, old)

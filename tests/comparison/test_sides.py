@@ -14,7 +14,7 @@ from msgspec.structs import force_setattr, replace
 
 from dptrace import Run
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
-from dptrace.comparison.compare import Comparison, compare
+from dptrace.comparison.compare import Comparison, compare, shared_notes
 from dptrace.comparison.sides import (
     COLLECTIVE_VALUES,
     devices_by_id,
@@ -26,7 +26,6 @@ from dptrace.comparison.sides import (
     sample_run,
     two_lengths,
 )
-from dptrace.comparison.summary import shared_notes
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.open import open_run
 from dptrace.timeline.model import COLUMNS, Phase, Timeline, Windows

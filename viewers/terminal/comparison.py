@@ -12,9 +12,8 @@ from rich.text import Text
 from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.split import CAUSES
 from dptrace.comparison.changes import PARTS, Change, CollectiveChange, KernelChange, KindChanges
-from dptrace.comparison.compare import FIGURE_NAMES, Comparison
+from dptrace.comparison.compare import FIGURE_NAMES, Comparison, shared_notes
 from dptrace.comparison.sides import DeviceId, RunSample
-from dptrace.comparison.summary import shared_notes
 from dptrace.core.units import MINUS, byte_size, milliseconds, plural, sanitize, signed_milliseconds
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import plain

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.comparison.compare import FIGURE_NAMES, Comparison, compare
-from dptrace.comparison.summary import GRAMMAR, parse
+from dptrace.comparison.compare import FIGURE_NAMES, GRAMMAR, Comparison, compare, parse
 from dptrace.errors import UsageError
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job, run_of
