@@ -64,10 +64,6 @@ class PathItem(msgspec.Struct, frozen=True):
     gain_ns: int
     """How much shorter a step would be, by replay, if it took 10 % less in every step."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
-
 
 @dataclass(frozen=True, eq=False)
 class CriticalPath:
@@ -205,7 +201,7 @@ class CriticalPath:
             "length_ns": self.length_ns,
             "by_kind": self.by_kind,
             "by_rank": [{"rank": rank, "path_ns": ns} for rank, ns in self.by_rank.items()],
-            "items": [item.to_dict() for item in self.items],
+            "items": msgspec.to_builtins(self.items),
             "modules": [module.to_dict() for module in self.by_module],
             "path": list(self.pieces()),
             "notes": list(self.notes),

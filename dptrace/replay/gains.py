@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, Gain, by_gain
 from dptrace.analysis.findings.stragglers import (
-    MERGED,
-    SMALL,
+    Lost,
     ranks_text,
+    root_causes,
     steps_text,
     straggler_advice,
     straggler_reason,
@@ -233,8 +233,6 @@ _NOTABLE_STRAGGLER = 0.2
 """Share of what the latest rank loses from which another is named beside it."""
 _HIDDEN = 0.5
 """A delay that gains nothing, since another rank is as late, is a finding from this share of the largest one."""
-_OF_RANK = ("slower_host", "compute", "memory_copies")
-"""Causes that are of one rank, whatever other ranks have."""
 
 
 class _Delay(msgspec.Struct, frozen=True, eq=False):
@@ -406,29 +404,13 @@ def _delays(every: Sequence[Excess], run: Run, model: Model) -> Iterator[_Delay]
 
 
 def _grouped(delays: Sequence[_Delay]) -> list[_Group]:
-    """Group delays by root cause, the largest first: the same call in the same place, or a host that is slower."""
-    by_rank, by_label = Counter[int](), Counter[tuple[object, ...]]()
-    for delay in delays:
-        by_rank[delay.rank] += delay.excess.ns
-        by_label[_label(delay)] += delay.excess.ns
+    """Group delays by root cause, the largest first."""
+    lost = [Lost(d.rank, d.excess.cause, d.excess.what, d.excess.where, d.excess.ns) for d in delays]
     groups: dict[tuple[object, ...], list[_Delay]] = {}
-    for delay in delays:
-        excess = delay.excess
-        small = by_label[_label(delay)] < SMALL * by_rank[delay.rank]
-        key: tuple[object, ...] = excess.cause, excess.what, excess.where
-        if excess.cause == "slower_host" or (excess.cause in MERGED and small):
-            key = "slower_host", delay.rank
-        elif excess.cause in _OF_RANK:
-            key = excess.cause, delay.rank
-        elif excess.cause == "allocator":
-            key = (excess.cause,)
+    for key, delay in zip(root_causes(lost), delays, strict=True):
         groups.setdefault(key, []).append(delay)
     found = [_Group(str(key[0]), tuple(own)) for key, own in groups.items()]
     return sorted(found, key=lambda group: -group.ns)
-
-
-def _label(delay: _Delay) -> tuple[object, ...]:
-    return delay.rank, delay.excess.cause, delay.excess.what, delay.excess.where
 
 
 class _Waits:

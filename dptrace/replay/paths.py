@@ -339,10 +339,6 @@ class PathPiece(msgspec.Struct, frozen=True):
     operator: str
     """The outermost operator that ran or launched it; empty without one."""
 
-    def to_dict(self) -> dict[str, object]:
-        """Return it as plain data."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
-
 
 def longest_pieces(model: Model, links: Links, count: int) -> tuple[PathPiece, ...]:
     """Return the longest pieces of a path, longest first."""

@@ -67,10 +67,6 @@ class Doubt(msgspec.Struct, frozen=True):
     refuses: bool
     """Whether the answer is "cannot tell"."""
 
-    def to_dict(self) -> dict[str, object]:
-        """Return it as plain data."""
-        return {"kind": self.kind, "text": self.text, "refuses": self.refuses}
-
 
 class Question(msgspec.Struct, frozen=True):
     """What the doubts about an answer depend on; times are ns per step."""
@@ -254,7 +250,6 @@ class WhatIf:
     """How much earlier the last of the steps would end; negative where later."""
     step_gain_ns: int
     """The same for each step from the start of the recording to that one."""
-    """How much earlier the recording would end; negative where later."""
     micro_steps: int
     """Micro-steps in a predicted step, each with the samples of a measured one."""
     measured: dict[str, int]
@@ -331,10 +326,10 @@ class WhatIf:
             "device_alone_ns": self.steady.device_ns,
             "measured": self.measured,
             "predicted": self.predicted,
-            "critical_path": {"by_kind": self.path_ns, "longest": [piece.to_dict() for piece in self.longest]},
+            "critical_path": {"by_kind": self.path_ns, "longest": msgspec.to_builtins(self.longest)},
             "ranks": [rank.to_dict() for rank in self.ranks],
             "interference": None if self.interference is None else self.interference.to_dict(),
-            "doubts": [doubt.to_dict() for doubt in self.doubts],
+            "doubts": msgspec.to_builtins(self.doubts),
             "notes": list(self.notes),
         }
 

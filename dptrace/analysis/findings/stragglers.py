@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,9 @@ from dptrace.timeline.model import HostCause
 
 __all__ = [
     "IDLE_CAUSE",
-    "MERGED",
-    "SMALL",
+    "Lost",
     "ranks_text",
+    "root_causes",
     "steps_text",
     "straggler_advice",
     "straggler_reason",
@@ -53,9 +53,9 @@ _HOST_BOUND = {
     "nothing_recorded": (HostCause.NOTHING_RECORDED,),
 }
 """What the host did, where idle time that goes with a delay is host-bound; others are as in HOST_CAUSES."""
-MERGED = ("host_bound", "python", "synchronizing")
+_MERGED = ("host_bound", "python", "synchronizing")
 """Causes whose small parts on one rank together mean that its host is slower."""
-SMALL = 0.3
+_SMALL = 0.3
 """Share of a rank's cost below which such a part is small."""
 _NO_FINDING = ("passed_on", "before_recording")
 """The rank waits for another itself, which has its own finding; work from before the recording is no finding."""
@@ -91,7 +91,7 @@ class DelayGroup:
 def stragglers(context: FindingContext) -> list[Finding | Claim]:
     """Return one finding per root cause; the idle time of the late ranks themselves that goes with it is part of it."""
     found: list[Finding | Claim] = []
-    for group in group_delays(context.across.stragglers.delays):
+    for group in _grouped(context.across.stragglers.delays):
         # The early ranks wait while the late one computes, copies or idles: without it, the step is shorter on all.
         group.gpu_ns = sum(delay.cost_ns * delay.group_size for delay in group.delays)
         if group.cause not in _NO_FINDING and group.gpu_ns > 0:
@@ -100,25 +100,47 @@ def stragglers(context: FindingContext) -> list[Finding | Claim]:
     return found
 
 
-def group_delays(delays: Sequence[Delay]) -> list[DelayGroup]:
-    """Group delays by root cause: the same call in the same place, on any rank; or a host that is slower throughout."""
-    by_device, by_label = Counter[int](), Counter[tuple[object, ...]]()
+class Lost(NamedTuple):
+    """Time that a rank lost, and why."""
+
+    owner: int
+    """The rank, or its device."""
+    cause: str
+    what: str
+    where: str
+    ns: int
+
+
+def root_causes(delays: Sequence[Lost], by_kernel: bool = False) -> list[tuple[object, ...]]:
+    """Return what identifies the root cause of each delay, its cause first.
+
+    It is the same call in the same place, on any rank, or a host that is slower throughout.
+
+    Args:
+        by_kernel: whether compute and copies of a rank are apart by what is slow.
+    """
+    by_owner, by_label = Counter[int](), Counter[tuple[object, ...]]()
     for delay in delays:
-        by_device[delay.device] += round(delay.cost_ns)
-        by_label[delay.device, delay.cause, delay.what, delay.where] += round(delay.cost_ns)
-    groups: dict[tuple[object, ...], DelayGroup] = {}
+        by_owner[delay.owner] += delay.ns
+        by_label[delay[:-1]] += delay.ns
+    keys: list[tuple[object, ...]] = []
     for delay in delays:
-        small = by_label[delay.device, delay.cause, delay.what, delay.where] < SMALL * by_device[delay.device]
-        if delay.cause == "slower_host" or (delay.cause in MERGED and small):
-            key: tuple[object, ...] = "slower_host", delay.device
+        small = by_label[delay[:-1]] < _SMALL * by_owner[delay.owner]
+        if delay.cause == "slower_host" or (delay.cause in _MERGED and small):
+            keys.append(("slower_host", delay.owner))
         elif delay.cause in ("compute", "memory_copies"):
-            key = delay.cause, delay.device, delay.what
+            keys.append((delay.cause, delay.owner, delay.what if by_kernel else ""))
         elif delay.cause in ("unlevel_start", "uneven_end", "unknown"):
-            key = delay.cause, delay.device
-        elif delay.cause == "allocator":
-            key = (delay.cause,)
+            keys.append((delay.cause, delay.owner))
         else:
-            key = delay.cause, delay.what, delay.where
+            keys.append((delay.cause,) if delay.cause == "allocator" else (delay.cause, delay.what, delay.where))
+    return keys
+
+
+def _grouped(delays: Sequence[Delay]) -> list[DelayGroup]:
+    lost = [Lost(delay.device, delay.cause, delay.what, delay.where, round(delay.cost_ns)) for delay in delays]
+    groups: dict[tuple[object, ...], DelayGroup] = {}
+    for key, delay in zip(root_causes(lost, by_kernel=True), delays, strict=True):
         groups.setdefault(key, DelayGroup(str(key[0]), [])).delays.append(delay)
     return list(groups.values())
 

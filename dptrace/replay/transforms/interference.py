@@ -59,13 +59,7 @@ class Factor(msgspec.Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        return {
-            "ratio": round(self.ratio, 4),
-            "low": round(self.low, 4),
-            "high": round(self.high, 4),
-            "compared": self.compared,
-            "share": round(self.share, 4),
-        }
+        return {name: round(value, 4) for name, value in msgspec.structs.asdict(self).items()}
 
 
 ASSUMED = Factor(1.13, 1.0, 1.38, 0, 0.0)
