@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { miniRows } from "../../viewers/gantt/static/stage/minimap.js";
-import { sheetsOf } from "../../viewers/gantt/static/saving/sheets.js";
+import { sheetsOf } from "../../viewers/gantt/static/saving/printed.js";
 import { Stage } from "../../viewers/gantt/static/stage/stage.js";
 
 const ROLES = { phases: 24, compute: 30 };

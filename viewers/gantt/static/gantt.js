@@ -282,8 +282,8 @@ async function start() {
   const order = new RowOrder({ order: $("#order"), which: $("#which"), stage, scene, changed: refit });
   names.pin = (track) => order.pin(track);
   const saved = new SavedView({ plot: main, picture, stage, scene, theme, labels, hidden, whole, measure: () => interactions.measure });
-  const save = (kind) => saved.save(kind).catch((error) => showProblem(`The picture could not be saved: ${error.message}.`, error));
-  for (const kind of ["svg", "png"]) $(`#${kind}`).addEventListener("click", () => save(kind));
+  const save = () => saved.save().catch((error) => showProblem(`The picture could not be saved: ${error.message}.`, error));
+  $("#save").addEventListener("click", save);
   interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, order, save, redraw });
   interactions.card.changed = () => {
     hover.rest();

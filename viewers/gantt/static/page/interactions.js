@@ -151,7 +151,7 @@ export class Interactions {
       c: () => this.host.fold(this.#pointedTrack()),
       k: () => (event.shiftKey ? this.path.open() : this.path.dim()),
       p: () => this.order.pin(this.#pointedTrack()),
-      e: () => this.save(event.shiftKey ? "png" : "svg"),
+      e: () => this.save(),
       escape: () => this.#escape(),
     };
     const action = actions[event.key.toLowerCase()];

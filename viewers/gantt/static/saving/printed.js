@@ -2,7 +2,6 @@
 
 import { element } from "../../../base/static/dom.js";
 import { drawAxis, drawNames } from "./sheet_frame.js";
-import { sheetsOf } from "./sheets.js";
 import { duration } from "../data/text.js";
 
 /**
@@ -14,6 +13,8 @@ const SHEET = { width: 1240, right: 34, axis: 24, height: 820, shrunk: 1.18, wra
 const SHARP_SHEETS = 16, MAX_SHEETS = 40;
 /** Number of GPUs up to which a served page fetches them at double resolution. */
 const SHARP_GPUS = 64;
+/** Space above and below the rows of a sheet, in pixels. */
+const EDGE = 2;
 
 export class PrintView {
   constructor(root, { picture, stage, scene, plot, theme, whole }) {
@@ -103,4 +104,25 @@ export class PrintView {
     sheet.dataset.tracks = tracks.join();
     return sheet;
   }
+}
+
+/**
+ * Split all rows into sheets of at most `room` pixels, the first of at most `first`: [{ scroll, height, tracks }]. Only a
+ * GPU that is higher than a sheet is split; each sheet begins with a strip. No GPU may be pinned.
+ */
+export function sheetsOf(stage, first, room) {
+  const sheets = [], headed = new Map(stage.allHeadings.map((heading) => [heading.tracks.find((track) => !stage.hidden[track]), heading]));
+  let sheet = null;
+  for (const strip of stage.allStrips)
+    strip.tracks.filter((track) => !stage.hidden[track]).forEach((track, i) => {
+      const block = stage.blockOf.get(track), rows = block.rows.filter(({ h }) => h), begin = headed.get(track)?.top ?? block.top;
+      const pieces = block.h > room ? rows.map(({ top, h }) => ({ top, bottom: top + h })) : [{ top: begin, bottom: block.top + block.h }];
+      pieces.forEach(({ top, bottom }, j) => {
+        const scroll = i || j ? top - stage.above : strip.top - EDGE, limit = sheets.length > 1 ? room : Math.max(first, bottom - scroll);
+        if (!sheet || bottom - sheet.scroll > limit) sheets.push((sheet = { scroll, height: 0, tracks: [] }));
+        sheet.height = bottom - sheet.scroll + EDGE;
+        if (sheet.tracks.at(-1) !== track) sheet.tracks.push(track);
+      });
+    });
+  return sheets;
 }
