@@ -1,12 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { endOf, gapAt } from "../../viewers/gantt/static/host/gap.js";
-import { HostActivity } from "../../viewers/gantt/static/host/host_activity.js";
-import { CALLS, HostCalls, KIND, LABELS, PYTHON } from "../../viewers/gantt/static/host/host_calls.js";
-import { callFacts, launchFacts, signed } from "../../viewers/gantt/static/host/host_facts.js";
-import { HostLaunches } from "../../viewers/gantt/static/host/host_launches.js";
-import { HostRows } from "../../viewers/gantt/static/host/host_rows.js";
+import { endOf, gapAt, callFacts, launchFacts, signed } from "../../viewers/gantt/static/host/host_panel.js";
+import { HostActivity, HostLaunches } from "../../viewers/gantt/static/host/host_source.js";
+import { CALLS, HostCalls, KIND, LABELS, PYTHON, HostRows } from "../../viewers/gantt/static/host/host_rows.js";
 import { Lod } from "../../viewers/gantt/static/data/lod.js";
 
 /** Calls { thread, flame, depth, start, end, kind, name, detail } as the page unpacks them. */

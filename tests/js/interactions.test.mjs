@@ -3,8 +3,7 @@ import test from "node:test";
 
 import { laneAt, streamsOf } from "../../viewers/gantt/static/stage/extra_rows.js";
 import { readHash, stepNamed, writeHash } from "../../viewers/gantt/static/interaction/hash.js";
-import { CollectiveKinds } from "../../viewers/gantt/static/data/collective_kinds.js";
-import { CollectiveMembers } from "../../viewers/gantt/static/data/collective_members.js";
+import { CollectiveKinds, CollectiveMembers } from "../../viewers/gantt/static/data/collectives.js";
 import { memberRows } from "../../viewers/gantt/static/interaction/select.js";
 import { Theme, looks, patternsOf } from "../../viewers/base/static/theme.js";
 import { covered, lodOf, random, packed as packedColumn } from "./lod_builders.mjs";

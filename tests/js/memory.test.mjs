@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { MemoryCurve, unfolded } from "../../viewers/gantt/static/memory/memory_curve.js";
+import { MemoryCurve, unfolded } from "../../viewers/gantt/static/memory/memory_rows.js";
 
 const curveOf = (points) => new MemoryCurve({ time: Float64Array.from(points, ([at]) => at), bytes: Float64Array.from(points, ([, size]) => size), reserved: new Float64Array(points.length) });
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { touched } from "../../viewers/gantt/static/interaction/hits.js";
+import { touched } from "../../viewers/gantt/static/interaction/search_bar.js";
 import { SearchIndex } from "../../viewers/gantt/static/data/search.js";
 import { lodOf, random } from "./lod_builders.mjs";
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Connection } from "../../viewers/gantt/static/served/connection.js";
+import { Connection } from "../../viewers/gantt/static/served/loader.js";
 import { ServedLod } from "../../viewers/gantt/static/served/served_lod.js";
 
 const scene = () => ({

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
-import test from "node:test";
-
-import { miniRows } from "../../viewers/gantt/static/stage/minimap.js";
+import { test } from "node:test";
+import { miniRows } from "../../viewers/gantt/static/data/rows.js";
 import { sheetsOf } from "../../viewers/gantt/static/saving/printed.js";
 import { Stage } from "../../viewers/gantt/static/stage/stage.js";
+import { roundTicks } from "../../viewers/gantt/static/saving/sheet_frame.js";
 
 const ROLES = { phases: 24, compute: 30 };
 
@@ -198,4 +198,9 @@ test("only some GPUs can be shown, and one that is revealed is shown with them",
   assert.deepEqual(stage.order, [3, 4, 9]);
   stage.showOnly(null);
   assert.equal(stage.order.length, 20);
+});
+
+test("ticks are round, inside, and about as many as asked for", () => {
+  assert.deepEqual(roundTicks(-4e6, 104e6, 10), [0, 20e6, 40e6, 60e6, 80e6, 100e6]);
+  assert.deepEqual(roundTicks(1_000_100, 1_000_300, 10), Array.from({ length: 11 }, (_, i) => 1_000_100 + 20 * i));
 });

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
-import test from "node:test";
-
-import { bytes, collectiveWord, duration, kernelTexts, learnShortNames, moment, percent, percentOf, rate, shortName, tickLabels, truncateMiddle, visible } from "../../viewers/gantt/static/data/text.js";
+import { test } from "node:test";
+import { bytes, collectiveWord, duration, kernelTexts, learnShortNames, moment, percent, percentOf, rate, shortName, tickLabels, truncateMiddle, visible, collectiveName, collectiveTexts, waitTexts } from "../../viewers/gantt/static/data/text.js";
 
 test("durations have three digits and the unit that fits", () => {
   const cases = [[0, "0 ns"], [999, "999 ns"], [1000, "1.00 µs"], [12_645_000, "12.6 ms"], [99_960_000, "100 ms"], [999_900_000, "1.00 s"], [2.5e9, "2.50 s"], [86_400e9, "86,400 s"]];
@@ -67,4 +66,26 @@ test("collectives and rates are formatted", () => {
   assert.equal(collectiveWord({ kind: "reduce_scatter" }), "reduce_scatter");
   assert.equal(collectiveWord({ kind: "other" }), "");
   assert.equal(rate(12_345_678_901), "12.3 GB/s");
+});
+
+/** Names of collectives and texts of waits. */
+
+
+test("a collective is called by its bucket or layer, else by its kind, else by its kernel", () => {
+  const kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)";
+  assert.equal(collectiveName({ name: kernel, kind: "all_reduce", title: "AR bucket 0" }), "AR bucket 0");
+  assert.equal(collectiveName({ name: kernel, kind: "all_reduce" }), "all_reduce");
+  assert.equal(collectiveName({ name: kernel, kind: "other" }), kernel);
+  assert.equal(collectiveName({ name: kernel, kind: "other", short: "ncclDevKernel_AllReduce_Sum_f32_RING_LL" }), "ncclDevKernel_AllReduce_Sum_f32_RING_LL");
+});
+
+test("a label has the size where there is room, and nothing hidden in it", () => {
+  assert.deepEqual(collectiveTexts({ name: "k", kind: "all_gather", title: "AG layers.3\u202e", bytes: 2_000_000 }), ["AG layers.3\\u{202e} · 2.0 MB", "AG layers.3\\u{202e}"]);
+  assert.deepEqual(collectiveTexts({ name: "k", kind: "other" }), []);
+});
+
+test("a wait names the rank, and its time only where nothing interrupts it", () => {
+  assert.equal(waitTexts(2, 1e9)[0], "waiting for rank 2 · 1.00 s");
+  assert.equal(waitTexts(-1, 1e9)[0], "waiting for other ranks · 1.00 s");
+  assert.deepEqual(waitTexts(0, null), ["waiting for rank 0", "waiting"]);
 });

@@ -1,4 +1,4 @@
-"""Unpack start times and durations of a page's lanes, as static/data/times.js does, an interval at a time."""
+"""Unpack start times and durations of a page's lanes, as static/data/columns.js does, an interval at a time."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_colour_blind_eyes_see_white_and_grey() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_search_turns_grey_can_still_be_seen(page: str) -> None:
-    """hits.js keeps the lightness of what is no hit; the texts on it can still be read."""
+    """The search keeps the lightness of what is no hit; the texts on it can still be read."""
     for look in looks(page):
         if look.name in CAUSES:  # their row is not searched
             continue

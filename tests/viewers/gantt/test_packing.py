@@ -95,7 +95,7 @@ def test_idle_time_of_a_run_takes_nothing_and_touching_phases_little() -> None:
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_page_unpacks_the_same() -> None:
-    """static/data/times.js, on the lanes of a run and on idle time apart from its phases."""
+    """static/data/columns.js, on the lanes of a run and on idle time apart from its phases."""
     apart = [lane(Role.PHASES, [(0, 4), (4, 2), (9, 0), (3, 6)]), lane(Role.IDLE, [(11, 3), (3, 5), (20, 2)])]
     lanes = [*chart(training_run(600)).lanes, *apart]
     packed = pack_times(lanes)
@@ -106,7 +106,7 @@ def test_the_page_unpacks_the_same() -> None:
     offsets = np.cumsum([0, *map(len, lanes)]).tolist()
     columns = [np.concatenate([entry[i] for entry in packed]).tolist() for i in (1, 2)]
     script = (
-        f'import {{ timesOf }} from "{(ROOT / "viewers/gantt/static/data/times.js").as_uri()}";'
+        f'import {{ timesOf }} from "{(ROOT / "viewers/gantt/static/data/columns.js").as_uri()}";'
         "const [lanes, offsets, delta, packed] = JSON.parse(process.argv[1]);"
         "const { start, duration } = timesOf(lanes, offsets, delta, packed);"
         "console.log(JSON.stringify([[...start], [...duration]]));"

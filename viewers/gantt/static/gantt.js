@@ -2,7 +2,7 @@
 
 import { Interactions } from "./page/interactions.js";
 import { embed, startBokeh } from "./drawing/bokeh_adapter.js";
-import { categoryButtons } from "./page/badges.js";
+import { categoryButtons, Summary } from "./page/summary.js";
 import { columnsOf, keepServerAlive } from "./data/columns.js";
 import { TimeSaved } from "./drawing/time_saved.js";
 import { Findings } from "./page/findings.js";
@@ -10,11 +10,11 @@ import { Heatmap } from "./page/heatmap.js";
 import { Hover } from "./interaction/hover.js";
 import { Labels } from "./drawing/labels.js";
 import { Lod } from "./data/lod.js";
-import { miniRows } from "./stage/minimap.js";
+import { miniRows } from "./data/rows.js";
 import { RowNames } from "./stage/names.js";
 import { Navigation } from "./interaction/navigation.js";
-import { Picture } from "./drawing/picture.js";
-import { Overview } from "./served/overview.js";
+import { Picture, StillPlot, shown } from "./drawing/picture.js";
+import { Overview, WholeView } from "./served/overview.js";
 import { PrintView } from "./saving/printed.js";
 import { Raster } from "./drawing/raster.js";
 import { RowOrder } from "./stage/row_order.js";
@@ -22,11 +22,8 @@ import { SavedView } from "./saving/saved_view.js";
 import { Scrolling } from "./stage/scrolling.js";
 import { ServedLod } from "./served/served_lod.js";
 import { Stage } from "./stage/stage.js";
-import { StillPlot, shown } from "./drawing/still.js";
-import { Summary } from "./page/summary.js";
 import { Theme, patternsOf } from "../../base/static/theme.js";
 import { duration, integer, learnShortNames, tickLabels } from "./data/text.js";
-import { WholeView } from "./served/whole_view.js";
 
 /** Minimum time between two updates of the figures while the view moves, in ms. */
 const UPDATE_MS = 60;

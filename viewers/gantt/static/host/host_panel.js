@@ -1,15 +1,176 @@
 /** What the host did, on request: the panel of a call or an idle gap, and the arrows from launches to kernels. */
 
 import { element, swatch, table } from "../../../base/static/dom.js";
-import { drawArrows } from "../drawing/arrows.js";
+import { laneOf, trackName } from "../data/rows.js";
+import { bytes, collectiveName, duration, moment, percentOf, shortName, visible } from "../data/text.js";
+import { CALLS, detailsAt, HostRows, LABELS, PYTHON } from "./host_rows.js";
 import { laneAt } from "../stage/extra_rows.js";
-import { collectiveName } from "../data/collective_labels.js";
-import { endOf, gapAt } from "./gap.js";
-import { CALLS } from "./host_calls.js";
-import { callFacts, labelAt, launchFacts } from "./host_facts.js";
-import { HostRows } from "./host_rows.js";
-import { trackName } from "../data/rows.js";
-import { duration, moment, percentOf, shortName, visible } from "../data/text.js";
+
+// An idle gap of a GPU: its causes, what the host did in it, and what ended it.
+
+/** Roles of the intervals that end a gap. */
+const WORK = ["compute", "collectives", "memory"];
+/** Idle intervals of one gap at most, one per cause in turn. */
+const MAX_PIECES = 400;
+
+/** Return the idle time of a track around a time, joined across causes: { track, from, to, causes: [{ category, ns }] }, or null. */
+export async function gapAt(lod, scene, track, time) {
+  const lane = laneOf(scene, track, "idle"), index = lane < 0 ? -1 : lod.at(lane, time);
+  if (index < 0) return null;
+  const piece = (i) => ({ from: lod.start[i], to: lod.start[i] + lod.duration[i], category: lod.category[i] });
+  const pieces = [piece(index)], { position: own } = lod.placeOf(index), { count } = scene.lanes[lane];
+  for (const step of [-1, 1])
+    for (let position = own + step; position >= 0 && position < count && pieces.length < MAX_PIECES; position += step) {
+      const [next] = await lod.hold([{ lane, position }]), found = piece(next);
+      if (step < 0 ? found.to !== pieces[0].from : found.from !== pieces.at(-1).to) break;
+      pieces[step < 0 ? "unshift" : "push"](found);
+    }
+  const ns = new Map();
+  for (const { from, to, category } of pieces) ns.set(category, (ns.get(category) ?? 0) + to - from);
+  const causes = [...ns].map(([category, total]) => ({ category, ns: total })).sort((a, b) => b.ns - a.ns);
+  return { track, from: pieces[0].from, to: pieces.at(-1).to, causes };
+}
+
+/** Return the index of the interval that begins where a gap ends, or -1. */
+export function endOf(lod, scene, { track, to }) {
+  for (const role of WORK) {
+    const lane = laneOf(scene, track, role), next = lane < 0 ? -1 : lod.near(lane, to, 0);
+    if (next >= 0 && lod.start[next] === to) return next;
+  }
+  return -1;
+}
+
+// The words of the panel: what launched a kernel, what a call of the host is, what the host did in a gap.
+
+export const NOT_RECORDED = "not recorded";
+/** Calls of a path, and frames of a stack, that are listed. */
+const MAX_PATH = 12, MAX_STACK = 20;
+
+/** Escape what a text has besides its lines. */
+const lines = (text) => text.split("\n").map(visible).join("\n");
+const or = (text, otherwise = NOT_RECORDED) => text || otherwise;
+
+/** Return a duration with its sign: a kernel can start before its launch returns. */
+export function signed(ns) {
+  return ns < 0 ? `−${duration(-ns)}` : duration(ns);
+}
+
+/** Return the names of a call and of those around it, the outermost first. */
+export function pathOf(calls, index) {
+  const path = [index, ...calls.around(index)].toReversed().map((one) => calls.nameOf(one));
+  return path.length > MAX_PATH ? [...path.slice(0, 2), `… ${path.length - MAX_PATH} more …`, ...path.slice(2 - MAX_PATH)] : path;
+}
+
+/** Return the innermost annotation or module around a time, the step's mark excepted; "" without one. */
+export function labelAt(calls, thread, time) {
+  const label = calls.at(thread, LABELS, time);
+  const names = label < 0 ? [] : [label, ...calls.around(label)].map((one) => calls.nameOf(one));
+  const found = names.find((name) => !name.startsWith("ProfilerStep#"));
+  // The first thread waits in its annotation while autograd's runs.
+  return found ?? (thread > 0 ? labelAt(calls, 0, time) : "");
+}
+
+/** Return the lines of the Python stack at a time, innermost first: those of an event's own record, else the functions around it. */
+export function stackAt(calls, thread, time, recorded) {
+  if (recorded) return recorded.split("\n").slice(0, MAX_STACK);
+  const innermost = calls.at(thread, PYTHON, time);
+  return innermost < 0 ? [] : [innermost, ...calls.around(innermost)].map((one) => calls.nameOf(one)).slice(0, MAX_STACK);
+}
+
+/** Return the innermost operator at or around a call, or -1. */
+export function operatorOf(calls, index) {
+  return [index, ...calls.around(index)].find((one) => !/^(cuda|hip|cu)[A-Z]/.test(calls.nameOf(one))) ?? -1;
+}
+
+/** Return the facts of what launched an interval that starts at a time: pairs of a name and a text. */
+export function launchFacts({ calls, launches, launchDetails }, launch, start, memory = false) {
+  if (!launch || !calls) return [["launch", launches ? NOT_RECORDED : "not on this page"]];
+  const call = launch.start === null || launch.thread === null ? -1 : calls.launchAt(launch.thread, launch.start);
+  const operator = call < 0 ? -1 : operatorOf(calls, call), found = operator < 0 ? detailsAt() : detailsAt(calls.details, calls.detail[operator]);
+  const own = launch.detail === null ? detailsAt() : detailsAt(launchDetails, launch.detail);
+  const absent = call < 0 && launch.start !== null && calls.leftOut ? "left out of this page" : NOT_RECORDED;
+  const facts = [
+    ["operator", or(operator < 0 ? "" : calls.nameOf(operator), absent)],
+    ["shapes", or(found.shapes, absent)],
+    ["dtype", or(found.dtypes, absent)],
+    ["called in", or(call < 0 ? "" : labelAt(calls, launch.thread, launch.start), absent)],
+    ["launched by", or(call < 0 ? "" : calls.nameOf(call), absent)],
+    ["queue delay", launch.end === null ? NOT_RECORDED : `${signed(start - launch.end)} from the end of the launch to the start`],
+    ["correlation", launch.correlation === null || launch.correlation < 0 ? NOT_RECORDED : String(launch.correlation)],
+    ...(memory ? [["size", own.bytes < 0 ? NOT_RECORDED : bytes(own.bytes)]] : [["grid", or(own.grid)], ["block", or(own.block)]]),
+  ];
+  const stack = call < 0 ? [] : stackAt(calls, launch.thread, launch.start, found.stack);
+  return [...facts, ["stack", or(stack.join("\n"))]].map(([key, text]) => [key, lines(text)]);
+}
+
+/** Return the facts of a host's call. */
+export function callFacts({ calls, threads }, index, { range, kinds }) {
+  const { lod } = calls, { thread, flame } = calls.levelOf(index), details = detailsAt(calls.details, calls.detail[index]);
+  const inner = lod.duration[index] - insideOf(calls, index);
+  const facts = [
+    ["kind", kinds[calls.kind[index]].label.toLowerCase()],
+    ["thread", threads[thread]],
+    ["start", moment(lod.start[index], Math.min(range, 1e6))],
+    ["duration", duration(lod.duration[index])],
+    ["itself", `${duration(inner)} outside the calls in it`],
+    ...(flame === CALLS ? [["shapes", or(details.shapes)], ["dtype", or(details.dtypes)]] : []),
+    ["called in", or(flame === CALLS ? labelAt(calls, thread, lod.start[index]) : "", "no annotation")],
+    ["path", pathOf(calls, index).join(" › ")],
+    ["stack", or(stackAt(calls, thread, lod.start[index], details.stack).join("\n"))],
+  ];
+  return facts.filter(([key]) => flame === CALLS || key !== "called in").map(([key, text]) => [key, lines(text)]);
+}
+
+/** Return the ns of a call that the calls directly in it cover. */
+function insideOf(calls, index) {
+  const { lod } = calls, { thread, flame, depth } = calls.levelOf(index);
+  const lane = calls.lanesOf(thread, flame).find((one) => calls.levels[one].depth === depth + 1);
+  if (lane === undefined) return 0;
+  const from = lod.start[index], to = from + lod.duration[index];
+  return calls.kinds().reduce((sum, kind) => sum + lod.busy(lane, kind, from, to), 0);
+}
+
+// Draws arrows from launches on the host to the intervals on the device.
+
+/** Length of an arrow's head, and distance from which a curve bends at most, in pixels. */
+const HEAD = 7, BEND = 60;
+
+/** Draw arrows { from: { x, y }, to: { x, y } }; points outside the frame are cut at its edges by the canvas. */
+export function drawArrows(context, arrows, { mark, paper }) {
+  context.save();
+  context.lineJoin = "round";
+  for (const arrow of arrows) {
+    for (const [color, width] of [[paper, 4.5], [mark, 2]]) {
+      context.strokeStyle = context.fillStyle = color;
+      context.lineWidth = width;
+      curve(context, arrow);
+    }
+    head(context, arrow);
+    context.beginPath();
+    context.arc(arrow.from.x, arrow.from.y, 3, 0, 2 * Math.PI);
+    context.fill();
+  }
+  context.restore();
+}
+
+/** A curve that leaves the launch and reaches the kernel vertically, since both rows are horizontal. */
+function curve(context, { from, to }) {
+  const bend = Math.sign(to.y - from.y) * Math.min(BEND, Math.abs(to.y - from.y) / 2);
+  context.beginPath();
+  context.moveTo(from.x, from.y);
+  context.bezierCurveTo(from.x, from.y + bend, to.x, to.y - bend, to.x, to.y);
+  context.stroke();
+}
+
+function head(context, { from, to }) {
+  const back = to.y > from.y ? -HEAD : HEAD;
+  context.beginPath();
+  context.moveTo(to.x, to.y);
+  context.lineTo(to.x - HEAD * 0.6, to.y + back);
+  context.lineTo(to.x + HEAD * 0.6, to.y + back);
+  context.closePath();
+  context.fill();
+}
 
 /** Arrows of one call, things that the host did in a gap, and calls in it that are listed at most. */
 const MAX_ARROWS = 40, MAX_SPENT = 8, MAX_CALLS = 5;

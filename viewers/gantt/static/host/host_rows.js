@@ -1,7 +1,112 @@
 /** The rows of host threads below each GPU's own rows: folded to their outermost calls, unfolded to all levels. */
 
-import { BLOCKING, CALLS, LABELS } from "./host_calls.js";
+import { FONT_FAMILY } from "../../../base/static/theme.js";
+import { texts, unpack } from "../data/columns.js";
+import { above, Lod } from "../data/lod.js";
 import { rowOf } from "../data/rows.js";
+import { visible } from "../data/text.js";
+import { Raster } from "../drawing/raster.js";
+import { laneAt } from "../stage/extra_rows.js";
+
+// The calls of one GPU's host threads: unpacked from the page, or asked of its server, and searched by place and time.
+
+/** The flames of a thread: operators and calls, annotations and modules, Python functions; see timeline/host_calls.py. */
+export const CALLS = 0;
+export const LABELS = 1;
+export const PYTHON = 2;
+/** Kinds of host calls. */
+export const KIND = { operator: 0, runtime: 1, allocator: 2, synchronizing: 3, annotation: 4, module: 5, python: 6 };
+/** Kinds of calls that can block: allocator calls and synchronization. */
+export const BLOCKING = [KIND.allocator, KIND.synchronizing];
+const KINDS = 7;
+
+/** Fields of `details`, in the order of timeline's EventDetails. */
+const DETAILS = ["shapes", "dtypes", "grid", "block", "bytes", "stack"];
+
+/** Return an entry of a table of details by name. */
+export function detailsAt(table, index) {
+  return Object.fromEntries(DETAILS.map((key, i) => [key, table?.[index]?.[i] ?? (key === "bytes" ? -1 : "")]));
+}
+
+export class HostCalls {
+  /** `packed` is the result of window_data() in viewers/gantt/host.py. */
+  static async of({ levels, columns, names, details, window, total, leftOut, shortest }) {
+    const keys = ["delta", "duration", "kind", "name", "detail"];
+    const [delta, duration, kind, name, detail] = await Promise.all(keys.map((key) => unpack(columns[key])));
+    const offsets = new Int32Array(levels.length + 1), start = new Float64Array(delta.length);
+    levels.forEach(([, , , count, first], i) => {
+      offsets[i + 1] = offsets[i] + count;
+      let time = first;
+      for (let j = offsets[i]; j < offsets[i + 1]; j++) start[j] = time += delta[j];
+    });
+    const lod = new Lod({ start, duration, category: kind, offsets, categories: KINDS });
+    const found = { lod, kind, name, detail, window, total, leftOut, shortest };
+    return new HostCalls({ ...found, names: await texts(names), details: await texts(details), levels: levels.map(([thread, flame, depth]) => ({ thread, flame, depth })) });
+  }
+
+  constructor(fields) {
+    Object.assign(this, fields);
+    this.#place = new Map(this.levels.map(({ thread, flame, depth }, lane) => [`${thread} ${flame} ${depth}`, lane]));
+  }
+
+  #place;
+
+  /** Return the lanes of a thread's flame, outermost first. */
+  lanesOf(thread, flame) {
+    return this.levels.flatMap((level, lane) => (level.thread === thread && level.flame === flame ? [lane] : []));
+  }
+
+  /** Return the numbers of all kinds. */
+  kinds() {
+    return Object.values(KIND);
+  }
+
+  /** Whether a lane holds the profiler's marks of steps. */
+  marksSteps(lane) {
+    return this.nameOf(this.lod.offsets[lane]).startsWith("ProfilerStep#");
+  }
+
+  levelOf(index) {
+    return this.levels[laneAt(this.lod, index)];
+  }
+
+  nameOf(index) {
+    return this.names[this.name[index]];
+  }
+
+  /** Return the innermost call of a thread's flame that runs at a time, at most `deepest` deep, or -1. */
+  at(thread, flame, time, deepest = Infinity) {
+    for (const lane of this.lanesOf(thread, flame).toReversed()) {
+      if (this.levels[lane].depth > deepest) continue;
+      const found = this.lod.at(lane, time);
+      if (found >= 0) return found;
+    }
+    return -1;
+  }
+
+  /** Return the calls around one, the innermost first. */
+  around(index) {
+    const { thread, flame, depth } = this.levelOf(index), found = [];
+    for (let level = depth - 1; level >= 0; level--) {
+      const lane = this.#place.get(`${thread} ${flame} ${level}`), call = lane === undefined ? -1 : this.lod.at(lane, this.lod.start[index]);
+      if (call >= 0) found.push(call);
+    }
+    return found;
+  }
+
+  /** Return the call of a thread that begins at a time and is no operator, or else is one, or -1: what launched work. */
+  launchAt(thread, time) {
+    const { start, offsets } = this.lod;
+    let operator = -1;
+    for (const lane of this.lanesOf(thread, CALLS)) {
+      const index = above(start, offsets[lane], offsets[lane + 1], time) - 1;
+      if (index < offsets[lane] || start[index] !== time) continue;
+      if (this.kind[index] !== KIND.operator) return index;
+      if (operator < 0) operator = index;
+    }
+    return operator;
+  }
+}
 
 /** Height of a level in pixels. */
 const LEVEL = 13;
@@ -113,4 +218,125 @@ export class HostRows {
     const level = row.h / row.host.lanes.length, place = Math.min(depth, row.host.lanes.length - 1);
     return { row, y: row.y + place * level, h: level };
   }
+}
+
+// Draws the host's calls in their rows: each level as a row of its own, by the exact time shares of its kinds.
+
+/** Minimum width of a labelled call, margin of its text, and minimum height of a labelled level, in pixels. */
+const MIN_WIDTH = 30, PADDING = 3, MIN_LEVEL = 10;
+const MAX_LABELS = 600;
+/** Kinds that are drawn over all others: synchronization and allocator calls, which are rare, short and telling. */
+const ORDER = [3, 2, 1, 4, 5, 0, 6];
+
+/** Return a name without what every operator shares. */
+export function shortCall(name) {
+  return visible(name.replace(/^nn\.Module: /, "").replace(/^autograd::engine::evaluate_function: /, "evaluate: "));
+}
+
+export class Flame {
+  #raster = null;
+  #canvas = null;
+  #widths = new Map();
+
+  constructor(kinds) {
+    const hidden = Uint8Array.from(kinds, (_, kind) => (BLOCKING.includes(kind) ? 0 : 1));
+    Object.assign(this, { kinds, none: new Uint8Array(kinds.length), allButBlocking: hidden });
+    this.dress({ name: "light", chrome: {} });
+  }
+
+  dress({ name, chrome }) {
+    const themed = (kind) => (name === "dark" ? kind.dark : kind);
+    this.inks = this.kinds.map((kind) => themed(kind).ink);
+    this.colors = this.kinds.map((kind) => themed(kind).color);
+    this.chrome = chrome;
+    this.#raster?.paint(this.colors, chrome.baseline, chrome.paper);
+  }
+
+  /** Draw the rows of hosts among `rows`; the context is in CSS pixels. */
+  draw(context, { from, to, width }, rows) {
+    const hosts = rows.filter(({ host }) => host), levels = hosts.flatMap(levelsOf);
+    if (!levels.length) return;
+    const top = Math.floor(Math.min(...levels.map(({ y }) => y))), bottom = Math.ceil(Math.max(...levels.map(({ y, h }) => y + h)));
+    const deeper = hosts.flatMap(deeperOf), view = { from, to, width, top, height: bottom - top, px: (to - from) / width };
+    this.#pixels(context, levels, view, this.none);
+    if (deeper.length) this.#pixels(context, deeper, view, this.allButBlocking);
+    let left = MAX_LABELS;
+    context.textBaseline = "middle";
+    for (const level of [...levels, ...deeper]) left -= this.#labels(context, level, view, left);
+  }
+
+  #pixels(context, placed, { from, to, width, top, height }, hidden) {
+    const rows = placed.map((level) => ({ ...level, y: level.y - top }));
+    if (!this.#raster) {
+      this.#raster = new Raster(rows[0].lod, rows, { colors: this.colors, order: ORDER, exposed: -1, idle: -1, patterns: {} });
+      this.#raster.paint(this.colors, this.chrome.baseline, this.chrome.paper);
+    }
+    Object.assign(this.#raster, { rows, lod: rows[0].lod });
+    // A saved picture has shapes instead of pixels.
+    if (context.drawRows) return context.drawRows(this.#raster, placed, { from, to, width, columns: Math.round(width), hidden });
+    const scale = context.getTransform().a, size = { width: Math.round(width * scale), height: Math.round(height * scale) };
+    const image = this.#raster.draw({ from, to, ...size, scale, hidden });
+    this.#canvas ??= document.createElement("canvas");
+    Object.assign(this.#canvas, size);
+    this.#canvas.getContext("2d").putImageData(new ImageData(new Uint8ClampedArray(image.buffer), size.width, size.height), 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.#canvas, 0, top, size.width / scale, size.height / scale);
+  }
+
+  /** Label the calls of a level, at most `most`; returns how many. */
+  #labels(context, { y, h, lane, lod, calls, deeper, blockingOnly }, { from, to, width, px }, most) {
+    let drawn = 0;
+    if (h < MIN_LEVEL) return drawn;
+    context.font = `${Math.min(12, Math.floor(h - 2.5))}px ${FONT_FAMILY}`;
+    lod.eachLong(lane, from, to, MIN_WIDTH * px, (index) => {
+      if (drawn >= most || (blockingOnly && !BLOCKING.includes(calls.kind[index]))) return;
+      const begin = Math.max(0, (lod.start[index] - from) / px) + PADDING;
+      const room = Math.min(width, (lod.start[index] + lod.duration[index] - from) / px) - PADDING - begin;
+      const text = this.#fitting(context, shortCall(calls.nameOf(index)), room);
+      if (!text || covered(lod, deeper, from + begin * px, from + (begin + this.#width(context, text)) * px)) return;
+      context.fillStyle = this.inks[calls.kind[index]];
+      context.fillText(text, begin, y + h / 2);
+      drawn++;
+    });
+    return drawn;
+  }
+
+  /** Return a text, or its beginning, that fits in a width; "" if too little of it would. */
+  #fitting(context, text, room) {
+    if (this.#width(context, text) <= room) return text;
+    const letters = Math.floor((text.length * room) / this.#width(context, text)) - 1;
+    return letters < 3 ? "" : `${text.slice(0, letters)}…`;
+  }
+
+  #width(context, text) {
+    const key = `${context.font} ${text}`;
+    let width = this.#widths.get(key);
+    if (width === undefined) {
+      if (this.#widths.size > 20_000) this.#widths.clear();
+      this.#widths.set(key, (width = context.measureText(text).width));
+    }
+    return width;
+  }
+}
+
+/** Whether blocking calls of other levels are drawn over a range. */
+function covered(lod, lanes, from, to) {
+  return lanes.some((lane) => BLOCKING.some((kind) => lod.busy(lane, kind, from, to) > 0));
+}
+
+/** Return a row's levels as rows of the raster. */
+function levelsOf(row) {
+  const { lanes, deeper } = row.host;
+  return lanes.map((lane, i) => ({ ...levelOf(row, lane, i), deeper: i === lanes.length - 1 ? deeper : [] }));
+}
+
+/** Return the levels that a row is too low for, all in the place of its last one. */
+function deeperOf(row) {
+  const { lanes, deeper } = row.host, shared = { separated: -1, floor: 4, blockingOnly: true };
+  return deeper.map((lane, i) => ({ ...levelOf(row, lane, lanes.length - 1), ...shared, deeper: deeper.slice(i + 1) }));
+}
+
+function levelOf({ y, h, host: { lanes, calls } }, lane, place) {
+  const level = h / lanes.length;
+  return { lod: calls.lod, calls, lane, separated: lane, y: y + place * level, h: level - 1, idle: false, floor: 1, from: -Infinity, to: Infinity };
 }

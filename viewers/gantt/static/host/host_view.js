@@ -1,8 +1,7 @@
 /** The host's part of the page: its rows, their drawing, their panel and their button. */
 
-import { Flame } from "./flame.js";
+import { Flame, HostRows } from "./host_rows.js";
 import { HostPanel } from "./host_panel.js";
-import { HostRows } from "./host_rows.js";
 import { HostSource } from "./host_source.js";
 
 export class HostView {

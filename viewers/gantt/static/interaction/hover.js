@@ -1,10 +1,9 @@
 /** The tooltip and the outline of the interval under the pointer. */
 
 import { element } from "../../../base/static/dom.js";
-import { collectiveName, waitedFor } from "../data/collective_labels.js";
+import { collectiveName, waitedFor, bytes, duration, integer, moment, percent, percentOf, shortName, visible } from "../data/text.js";
 import { laneAt } from "../stage/extra_rows.js";
 import { busyCategories, laneOf, stepAt, stepEnd, streamWord, stripParts, trackName } from "../data/rows.js";
-import { bytes, duration, integer, moment, percent, percentOf, shortName, visible } from "../data/text.js";
 
 /** Distance from the pointer, in pixels, within which a narrow interval is still found. */
 const SLACK = 2;

@@ -1,10 +1,9 @@
 /** The selected interval: details of a kernel, or a collective with its calls on all ranks. */
 
 import { element, table } from "../../../base/static/dom.js";
-import { collectiveName } from "../data/collective_labels.js";
+import { collectiveName, bytes, duration, moment, percentOf, rate, shortName, visible } from "../data/text.js";
 import { laneAt } from "../stage/extra_rows.js";
 import { stepAt, streamWord, trackName } from "../data/rows.js";
-import { bytes, duration, moment, percentOf, rate, shortName, visible } from "../data/text.js";
 
 /** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
 const UNKNOWN = "–";

@@ -7,8 +7,7 @@
 import { bytesOf } from "../data/columns.js";
 import { learnShortNames } from "../data/text.js";
 import { KnownIntervals } from "./known_intervals.js";
-import { Connection, takeRows } from "./connection.js";
-import { Loader } from "./loader.js";
+import { Connection, takeRows, Loader } from "./loader.js";
 import { TileCache, levelOf, splat } from "./tile_cache.js";
 
 /** Answers of each kind that are kept. */
