@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ from dptrace.analysis.cross_rank.transfers import sum_of_waits
 from dptrace.analysis.per_gpu.split import FIGURES, Part
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import WAITING
+from dptrace.viewers.gantt.page import document as gantt
 from tests.support.browser import rest
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ __all__ = [
     "spot",
     "tip",
     "visible_range",
+    "written",
 ]
 
 SHARE_FIGURES = {
@@ -37,6 +40,12 @@ SHARE_FIGURES = {
     Part.EXPOSED_MEMORY: "exposed_memory_ns",
     Part.IDLE: "idle_ns",
 }
+
+
+def written(run: Run, path: Path) -> Path:
+    """Write the page of a run to a file, and return the file."""
+    path.write_text(gantt.document(run), encoding="utf-8")
+    return path
 
 
 def visible_range(page: Page) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,9 +19,12 @@ from dptrace.viewers.benchmarks import pages
 from dptrace.viewers.benchmarks.bench_table import draw
 from dptrace.viewers.benchmarks.pages import Content, algorithms_chart, bench_document
 from tests.support.bench_tables import WORKSHOP, bench, with_losses
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
 from tests.support.links_samples import ALPHA_S, BETA_S, measured, with_algorithms
 from tests.support.sweeps import make_sweep, result
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 def test_points_are_measured_and_lines_predicted() -> None:
@@ -95,7 +98,7 @@ def test_an_svg_is_framed_for_a_picture() -> None:
 
 
 @browser_test
-def test_the_pages_open_without_an_error(tmp_path: Path, content: dict[str, Any]) -> None:
+def test_the_pages_open_without_an_error(browser: Browser, tmp_path: Path, content: dict[str, Any]) -> None:
     """Of a benchmark, links and a sweep, whole and with next to nothing: from the disk, with all charts."""
     raw = measured()
     bare = raw | {"samples": [sample for sample in raw["samples"] if sample["bytes"] == 1024]}
@@ -107,13 +110,12 @@ def test_the_pages_open_without_an_error(tmp_path: Path, content: dict[str, Any]
         (pages.sweep_document(content), 2),
     ]
     path = tmp_path / "page.html"
-    with chromium() as browser:
-        for text, charts in made:
-            path.write_text(text, encoding="utf-8")
-            with open_page(browser, path, ready=False) as (shown, errors):
-                assert charts == shown.locator(".picture svg").count()
-                assert shown.locator("table").first.is_visible()
-            assert [] == errors
+    for text, charts in made:
+        path.write_text(text, encoding="utf-8")
+        with open_page(browser, path, ready=False) as (shown, errors):
+            assert charts == shown.locator(".picture svg").count()
+            assert shown.locator("table").first.is_visible()
+        assert [] == errors
 
 
 # The page of measured links.

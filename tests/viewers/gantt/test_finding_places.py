@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,10 +14,13 @@ from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import Role, chart
 from dptrace.viewers.gantt.finding_places import MOST, finding_places
 from dptrace.viewers.gantt.page import document as gantt
-from tests.support.browser import browser_test, chromium, open_page, until
+from tests.support.browser import browser_test, open_page, until
 from tests.support.gantt_page import settle, visible_range
 from tests.support.planted import Plant, planted_job
 from tests.support.real_traces import needs_real_traces, real
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +105,12 @@ def test_every_finding_of_a_real_run_has_a_place_in_its_step(name: str) -> None:
 
 
 @browser_test
-def test_a_click_shows_the_evidence(late: Run, tmp_path: Path) -> None:
+def test_a_click_shows_the_evidence(browser: Browser, late: Run, tmp_path: Path) -> None:
     """The view zooms to it, the collective is joined across ranks, the rank framed; another click closes it."""
     path = tmp_path / "late.html"
     path.write_text(gantt.document(late), encoding="utf-8")
     place = finding_places(late, chart(late))[0]["place"]
-    with chromium() as browser, open_page(browser, path) as (page, errors):
+    with open_page(browser, path) as (page, errors):
         whole = visible_range(page)
         button = page.locator("#findings button").first
         assert "wait" in button.inner_text()
@@ -135,14 +139,14 @@ def test_a_click_shows_the_evidence(late: Run, tmp_path: Path) -> None:
 
 
 @browser_test
-def test_a_click_on_idle_time_opens_its_gap(tmp_path: Path) -> None:
+def test_a_click_on_idle_time_opens_its_gap(browser: Browser, tmp_path: Path) -> None:
     """By keyboard, too: how long it is, and what the host did in it; another press closes the panel."""
     planted_job(tmp_path, [Plant(0, "allocator", 40.0)], ranks=1)
     run = dptrace.open(tmp_path)
     number = next(i for i, entry in enumerate(finding_places(run, chart(run))) if entry["idle"])
     path = tmp_path / "idle.html"
     path.write_text(gantt.document(run), encoding="utf-8")
-    with chromium() as browser, open_page(browser, path) as (page, errors):
+    with open_page(browser, path) as (page, errors):
         page.locator("#findings button").nth(number).focus()
         page.keyboard.press("Enter")
         until(page, "Boolean(dptrace.interactions.host.panel.chosen?.gap)", True)

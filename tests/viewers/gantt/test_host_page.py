@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,8 @@ from dptrace.viewers.gantt.host import HostAnswers, kind_looks
 from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.page.server import PageServer
 from dptrace.viewers.gantt.tiles.service import TileService
-from tests.support.browser import browser_test, chromium, open_page, until
-from tests.support.gantt_page import at, settle, show
+from tests.support.browser import browser_test, open_page, until
+from tests.support.gantt_page import at, settle, show, written
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
@@ -34,12 +33,6 @@ if TYPE_CHECKING:
 
 GLOO = str(ROOT / "traces" / "ddp_cpu_2ranks")
 PAYLOAD = "</script><img src=x onerror=PWN(1)>\u202e"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +49,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Run:
         file.kernel("fill", begin + 150, begin + 160, begin + 141, grid=[4, 1, 1], block=[32, 1, 1])
     file.write(folder / "rank0.json")
     return open_run([str(folder)])
-
-
-def written(run: Run, path: Path) -> Path:
-    path.write_text(gantt.document(run), encoding="utf-8")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -197,19 +185,28 @@ def test_the_keyboard_leads_from_a_kernel_to_its_operator(browser: Browser, page
 
 
 @browser_test
-def test_the_keyboard_goes_on_from_a_click(browser: Browser, page_file: Path, small: Run) -> None:
-    """After a click on a kernel, an arrow key leads to the next one, and Enter shows it."""
+def test_a_click_shows_a_kernel_and_a_host_call(browser: Browser, page_file: Path, small: Run) -> None:
+    """From a kernel an arrow key leads to the next one, and Enter shows it; an operator has the shapes and types that
+    were recorded, and an arrow to its kernel."""
     timeline = small.timelines[0]
     kernels = np.flatnonzero(timeline.kind == Kind.COMPUTE)
     first, second = (timeline.names[timeline.name[i]] for i in kernels[:2])
     middle = (timeline.start_ns[kernels[0]] + timeline.end_ns[kernels[0]]) / 2 - chart(small).origin_ns
+    heading = "document.querySelector('#card h2')?.textContent"
     with open_page(browser, page_file) as (page, errors):
+        page.mouse.click(*host_at(page, "host · main", 7_000))
+        until(page, heading, "aten::linear")
+        assert "gemm" == facts(page)["launched"]
+        assert 1 == page.evaluate("dptrace.interactions.host.panel.chosen.arrows.length")
+        page.mouse.click(*host_at(page, "host · main", 120_000))
+        until(page, heading, "aten::empty")
+        assert ("[64, 64]", "float") == (facts(page)["shapes"], facts(page)["dtype"])
         page.mouse.click(*at(page, "compute", middle))
-        until(page, "document.querySelector('#card h2')?.textContent", first)
+        until(page, heading, first)
         settle(page)
         page.keyboard.press("ArrowRight")
         page.keyboard.press("Enter")
-        until(page, "document.querySelector('#card h2').textContent", second)
+        until(page, heading, second)
         assert [] == errors
 
 
@@ -223,20 +220,6 @@ def test_a_run_without_calls_offers_no_rows(browser: Browser, tmp_path: Path) ->
         assert "not recorded" == facts(page)["launch"]
         page.evaluate("dptrace.interactions.host.panel.chooseGap(0, dptrace.lod.start[dptrace.lod.offsets[6]])")
         until(page, "document.querySelector('#card h2').textContent.startsWith('Idle')", True)
-        assert [] == errors
-
-
-@browser_test
-def test_a_host_call_shows_what_it_launched(browser: Browser, page_file: Path) -> None:
-    """A click on an operator in its row: shapes and types as recorded, and an arrow to its kernel."""
-    with open_page(browser, page_file) as (page, errors):
-        page.mouse.click(*host_at(page, "host · main", 7_000))
-        until(page, "document.querySelector('#card h2').textContent", "aten::linear")
-        assert "gemm" == facts(page)["launched"]
-        assert 1 == page.evaluate("dptrace.interactions.host.panel.chosen.arrows.length")
-        page.mouse.click(*host_at(page, "host · main", 120_000))
-        until(page, "document.querySelector('#card h2').textContent", "aten::empty")
-        assert ("[64, 64]", "float") == (facts(page)["shapes"], facts(page)["dtype"])
         assert [] == errors
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,10 +13,13 @@ from dptrace.viewers.pages import report
 from dptrace.viewers.pages.report import document
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS
-from tests.support.browser import browser_test, chromium, emulate, open_page, rest, until
+from tests.support.browser import browser_test, emulate, open_page, rest, until
 from tests.support.synthetic import training_run
 from tests.support.view_cases import CASES, hostile_run
 from tests.viewers.base.test_page import Scripts
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -80,11 +84,11 @@ def test_a_run_that_is_too_large_is_shown_by_a_step(monkeypatch: pytest.MonkeyPa
 
 
 @browser_test
-def test_the_wheel_scrolls_the_page(tmp_path: Path) -> None:
+def test_the_wheel_scrolls_the_page(browser: Browser, tmp_path: Path) -> None:
     """All rows stand, however low the window; with Ctrl the wheel zooms the chart."""
     path = tmp_path / "report.html"
     path.write_text(document(training_run(1_200, ranks=6)), encoding="utf-8")
-    with chromium() as browser, open_page(browser, path, size=(1200, 700)) as (page, errors):
+    with open_page(browser, path, size=(1200, 700)) as (page, errors):
         box = page.locator("#figure").bounding_box()
         assert box
         assert page.evaluate("dptrace.stage.frame === dptrace.stage.height")
@@ -104,12 +108,12 @@ def test_the_wheel_scrolls_the_page(tmp_path: Path) -> None:
 
 
 @browser_test
-def test_charts_are_dark_on_a_dark_page_and_light_on_paper(tmp_path: Path, recorded: Run) -> None:
+def test_charts_are_dark_on_a_dark_page_and_light_on_paper(browser: Browser, tmp_path: Path, recorded: Run) -> None:
     """Grounds, texts and data; on paper, long tables are open, and the first page holds the words' meanings."""
     path = tmp_path / "report.html"
     path.write_text(document(recorded), encoding="utf-8")
     ground = "getComputedStyle(document.querySelector('#view-breakdown svg > rect')).fill"
-    with chromium() as browser, open_page(browser, path) as (page, _):
+    with open_page(browser, path) as (page, _):
         assert "rgb(255, 255, 255)" == page.evaluate(ground)
         emulate(page, color_scheme="dark")
         rest(page)
@@ -134,14 +138,16 @@ def test_names_stay_text() -> None:
 
 @browser_test
 @pytest.mark.parametrize("still", [False, True])
-def test_a_hostile_report_does_nothing(tmp_path: Path, still: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_report_does_nothing(
+    browser: Browser, tmp_path: Path, still: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In Chromium, with the chart or its still picture: nothing fires, and the policy is not broken."""
     if still:
         monkeypatch.setattr(report, "MAX_REPORT_INTERVALS", 1)
     path = tmp_path / "report.html"
     path.write_text(document(hostile_run()), encoding="utf-8")
     before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
-    with chromium() as browser, open_page(browser, path, before=before, ready=not still) as (page, errors):
+    with open_page(browser, path, before=before, ready=not still) as (page, errors):
         rest(page)
 
         assert [] == page.evaluate("window.PWNED")

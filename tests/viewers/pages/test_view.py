@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html import unescape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,11 +13,14 @@ import dptrace
 from dptrace.errors import UsageError
 from dptrace.viewers.pages.view import document
 from dptrace.viewers.views.registry import VIEWS
-from tests.support.browser import PATIENCE_S, browser_test, chromium, emulate, open_page, until
+from tests.support.browser import PATIENCE_S, browser_test, emulate, open_page, until
 from tests.support.paths import TRACES
 from tests.support.synthetic import training_run
 from tests.support.view_cases import CASES, hostile_run
 from tests.viewers.base.test_page import Scripts
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 DRAWN = [name for name, view in VIEWS.items() if view.draw is not None]
 
@@ -44,31 +48,30 @@ def test_names_stay_data() -> None:
 
 
 @browser_test
-def test_views_in_the_browser(tmp_path: Path) -> None:
+def test_views_in_the_browser(browser: Browser, tmp_path: Path) -> None:
     """Of a hostile run nothing fires; each mark has its tooltip, also under a text; a dark system has a dark page and
     picture, paper a light one."""
     before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
-    with chromium() as browser:
-        for name in ("breakdown", "heatmap", "bandwidth", "buckets"):
-            path = tmp_path / f"{name}.html"
-            path.write_text(document(VIEWS[name], hostile_run()), encoding="utf-8")
-            with open_page(browser, path, before=before, ready=False) as (page, errors):
-                assert [] == page.evaluate("window.PWNED"), name
-                assert [] == errors, name
-                assert 0 == page.locator("img").count(), name
-        path.write_text(document(VIEWS["breakdown"], CASES["two ranks"]()), encoding="utf-8")
-        with open_page(browser, path, ready=False) as (page, errors):
-            tips = page.evaluate(_TIPS)
-            assert any(tip.startswith("rank 0, step 0: Forward") for tip in tips)
-            light = page.evaluate(_FILLS)
-            emulate(page, color_scheme="dark")
-            dark = page.evaluate(_FILLS)
-            assert "rgb(18, 22, 28)" == page.evaluate("getComputedStyle(document.body).backgroundColor") == dark[0]
-            assert all(one != other or one == "rgb(0, 0, 0)" for one, other in zip(light, dark, strict=True))
-            emulate(page, media="print", color_scheme="dark")
-            assert light == page.evaluate(_FILLS)
-            assert "rgb(255, 255, 255)" == page.evaluate("getComputedStyle(document.body).backgroundColor")
-            assert [] == errors
+    for name in ("breakdown", "heatmap", "bandwidth", "buckets"):
+        path = tmp_path / f"{name}.html"
+        path.write_text(document(VIEWS[name], hostile_run()), encoding="utf-8")
+        with open_page(browser, path, before=before, ready=False) as (page, errors):
+            assert [] == page.evaluate("window.PWNED"), name
+            assert [] == errors, name
+            assert 0 == page.locator("img").count(), name
+    path.write_text(document(VIEWS["breakdown"], CASES["two ranks"]()), encoding="utf-8")
+    with open_page(browser, path, ready=False) as (page, errors):
+        tips = page.evaluate(_TIPS)
+        assert any(tip.startswith("rank 0, step 0: Forward") for tip in tips)
+        light = page.evaluate(_FILLS)
+        emulate(page, color_scheme="dark")
+        dark = page.evaluate(_FILLS)
+        assert "rgb(18, 22, 28)" == page.evaluate("getComputedStyle(document.body).backgroundColor") == dark[0]
+        assert all(one != other or one == "rgb(0, 0, 0)" for one, other in zip(light, dark, strict=True))
+        emulate(page, media="print", color_scheme="dark")
+        assert light == page.evaluate(_FILLS)
+        assert "rgb(255, 255, 255)" == page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert [] == errors
 
 
 _FILLS = """() => [...document.querySelectorAll('.picture svg > rect, .picture svg > text')]
@@ -119,13 +122,15 @@ def test_a_critical_path_is_shown_on_the_gantt_chart_alone() -> None:
 
 @browser_test
 @pytest.mark.parametrize("name", ["gantt", "breakdown"])
-def test_a_view_fits_its_frame_and_leaves_the_wheel_to_the_notebook(name: str, tmp_path: Path) -> None:
+def test_a_view_fits_its_frame_and_leaves_the_wheel_to_the_notebook(
+    browser: Browser, name: str, tmp_path: Path
+) -> None:
     """Nothing in the frame scrolls or zooms where the notebook should scroll; with Ctrl, the chart zooms."""
     path, frame = tmp_path / "notebook.html", training_run(2_000, ranks=4).show(name)._repr_html_()
     path.write_text(
         f'<!DOCTYPE html><title>x</title><p style="height: 300px"></p>{frame}<p style="height: 3000px">', "utf-8"
     )
-    with chromium() as browser, open_page(browser, path, (1000, 900), ready=False) as (page, _):
+    with open_page(browser, path, (1000, 900), ready=False) as (page, _):
         if name == "gantt":
             page.frame_locator("iframe").locator("html[data-ready='1']").wait_for(timeout=1000 * PATIENCE_S)
         inner = page.frames[1]
@@ -146,12 +151,12 @@ def test_a_view_fits_its_frame_and_leaves_the_wheel_to_the_notebook(name: str, t
 
 
 @browser_test
-def test_a_hostile_run_does_nothing_in_a_notebook(tmp_path: Path) -> None:
+def test_a_hostile_run_does_nothing_in_a_notebook(browser: Browser, tmp_path: Path) -> None:
     """Its page draws itself inside the frame, and nothing fires there or outside."""
     path = tmp_path / "notebook.html"
     path.write_text(f"<!DOCTYPE html><title>x</title>{hostile_run().show('gantt')._repr_html_()}", encoding="utf-8")
     before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
-    with chromium() as browser, open_page(browser, path, before=before, ready=False) as (page, errors):
+    with open_page(browser, path, before=before, ready=False) as (page, errors):
         frame = page.frame_locator("iframe")
         frame.locator("html[data-ready='1']").wait_for(state="attached", timeout=1000 * PATIENCE_S)
 

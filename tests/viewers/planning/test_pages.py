@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,7 +26,10 @@ from dptrace.viewers.planning.tables import (
     recommendation,
     strategies_table,
 )
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module")
@@ -180,11 +183,11 @@ def recorded_page_content() -> dict[str, Any]:
 
 @pytest.mark.heavy
 @browser_test
-def test_steps_lie_on_the_roofline(tmp_path: Path, recorded_page_content: dict[str, Any]) -> None:
+def test_steps_lie_on_the_roofline(browser: Browser, tmp_path: Path, recorded_page_content: dict[str, Any]) -> None:
     """The figure is drawn, above the links and a row for each number of ranks. Names are text."""
     path = tmp_path / "roofline.html"
     path.write_text(recorded_document(recorded_page_content), encoding="utf-8")
-    with chromium() as browser, open_page(browser, path, ready=False) as (page, errors):
+    with open_page(browser, path, ready=False) as (page, errors):
         assert 1 == page.locator(".picture svg").count()
         assert 11 == page.locator("table").last.locator("tbody tr").count()
         assert "<b>run</b>" in page.locator("body").inner_text()

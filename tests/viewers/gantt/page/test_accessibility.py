@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dptrace.viewers.gantt.page import document as gantt
-from tests.support.browser import browser_test, chromium, open_page, until
+from tests.support.browser import browser_test, open_page, until
 from tests.support.gantt_page import row_box, settle, tip
 from tests.support.synthetic import training_run
 
@@ -29,12 +28,6 @@ FOCUSED = """() => {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("accessible") / "two.html"
     path.write_text(gantt.document(training_run(400, ranks=2, steps=3)), encoding="utf-8")
@@ -47,21 +40,12 @@ def width_shown(page: Page) -> float:
 
 
 @browser_test
-def test_every_canvas_has_a_role_and_a_name_or_is_passed_over(browser: Browser, two: Path) -> None:
-    """The chart, with its GPUs and steps, and the overview; Bokeh's layers are hidden from screen readers."""
-    with open_page(browser, two) as (page, _):
-        named = [one for one in page.evaluate(CANVASES) if one != "hidden"]
-
-        assert any(one.startswith("img: Gantt chart of 2 GPUs and 3 steps") for one in named)
-        assert any(one.startswith("img: Overview") for one in named)
-        assert not any("null" in one for one in named)
-
-
-@browser_test
-def test_every_control_shows_that_it_has_the_focus(browser: Browser, two: Path) -> None:
-    """Each stop of the tab key has an outline of two pixels."""
+def test_canvases_have_names_and_controls_show_the_focus(browser: Browser, two: Path) -> None:
+    """The chart, with its GPUs and steps, and the overview; Bokeh's layers are hidden from screen readers. Each stop of
+    the tab key has an outline of two pixels."""
     with open_page(browser, two) as (page, _):
         settle(page)
+        named = [one for one in page.evaluate(CANVASES) if one != "hidden"]
         stops: dict[str, tuple[str, float]] = {}
         for _ in range(40):
             page.keyboard.press("Tab")
@@ -70,31 +54,16 @@ def test_every_control_shows_that_it_has_the_focus(browser: Browser, two: Path) 
                 break
             stops[name] = (style, width)
 
+        assert any(one.startswith("img: Gantt chart of 2 GPUs and 3 steps") for one in named)
+        assert any(one.startswith("img: Overview") for one in named)
+        assert not any("null" in one for one in named)
         assert len(stops) > 5
         assert {} == {name: look for name, look in stops.items() if look[0] == "none" or look[1] < 2}
 
 
 @browser_test
-def test_with_reduced_motion_a_key_moves_by_bits(browser: Browser, two: Path) -> None:
-    """A held key zooms on and on; with reduced motion only a press does."""
-    with open_page(browser, two) as (page, _):
-        page.emulate_media(reduced_motion="reduce")
-        until(page, "matchMedia('(prefers-reduced-motion: reduce)').matches", True)
-        settle(page)
-        whole = width_shown(page)
-        page.keyboard.down("w")
-        settle(page)
-        once = width_shown(page)
-        page.wait_for_timeout(150)
-        settle(page)
-
-        assert whole > once == width_shown(page)
-        page.keyboard.up("w")
-
-
-@browser_test
-def test_the_tooltip_goes_away_while_zooming(browser: Browser, two: Path) -> None:
-    """It comes back when the view rests."""
+def test_a_held_key_zooms_on_and_with_reduced_motion_by_bits(browser: Browser, two: Path) -> None:
+    """The tooltip goes while the view moves and comes back when it rests; with reduced motion only a press moves."""
     with open_page(browser, two) as (page, _):
         settle(page)
         box = row_box(page, "phases")
@@ -104,3 +73,16 @@ def test_the_tooltip_goes_away_while_zooming(browser: Browser, two: Path) -> Non
         until(page, "document.querySelector('.tip').hidden", True)
         page.keyboard.up("w")
         until(page, "document.querySelector('.tip').hidden", False)
+
+        page.emulate_media(reduced_motion="reduce")
+        until(page, "matchMedia('(prefers-reduced-motion: reduce)').matches", True)
+        page.keyboard.press("f")
+        settle(page)
+        whole = width_shown(page)
+        page.keyboard.down("w")
+        settle(page)
+        once = width_shown(page)
+        page.wait_for_timeout(150)
+        settle(page)
+        assert whole > once == width_shown(page)
+        page.keyboard.up("w")

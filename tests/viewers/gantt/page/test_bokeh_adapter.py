@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
 from tests.support.gantt_page import expected_figures, row_box, settle, shown_figures, visible_range
 from tests.support.synthetic import training_run
 
@@ -33,12 +32,6 @@ open(sys.argv[2], "w", encoding="utf-8").write(gantt.document(training_run(3_000
 import bokeh
 print(bokeh.__version__)
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @browser_test

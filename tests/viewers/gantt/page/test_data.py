@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ from dptrace.viewers.gantt.page.data import (
     scene,
     with_memory,
 )
-from tests.support.browser import browser_test, chromium, open_page, rest, until
+from tests.support.browser import browser_test, open_page, rest, until
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.gantt_page import settle
 from tests.support.memory_files import GOLDEN, memory_run, training_file
@@ -156,12 +155,6 @@ def test_a_page_without_memory_events_has_nothing_of_them() -> None:
     run = dptrace.open(TRACES / "single_cpu")
 
     assert {} == with_memory(run, chart(run))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @browser_test

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.page.document import step_document
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
 from tests.support.builders import TimelineBuilder
 from tests.support.gantt_page import SHARE_FIGURES, at, expected_figures, settle, show, shown_figures, spot, tip
 from tests.support.real_traces import needs_real_traces, real
@@ -39,12 +38,6 @@ PAYLOAD = (
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def run() -> Run:
     return training_run(3_000, ranks=2)
 
@@ -57,8 +50,8 @@ def file(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @browser_test
-def test_the_page_opens_without_errors(browser: Browser, file: Path) -> None:
-    """From disk: no exception, no console message, no request, and the canvas is over the frame."""
+def test_the_page_opens_with_the_figures_of_the_split(browser: Browser, file: Path, run: Run) -> None:
+    """From disk: no exception, no console message, no request; figures to the nanosecond, over all ranks and steps."""
     with open_page(browser, file) as (page, errors):
         settle(page)
 
@@ -66,6 +59,8 @@ def test_the_page_opens_without_errors(browser: Browser, file: Path) -> None:
         assert "synthetic" == page.locator("h1").inner_text()
         assert "Made by hand." in (page.locator("#notes").text_content() or "")
         assert "interleaved" in page.locator(".facts").inner_text()
+        assert expected_figures(run) == shown_figures(page)
+        assert "All steps" in page.locator("#summary").inner_text()
         assert [] == errors
 
 
@@ -88,17 +83,6 @@ def test_the_first_picture_and_the_chart_are_never_both_in_sight(browser: Browse
         assert [] == errors
     with open_page(browser, f"{file.as_uri()}#t=1,2", before=WATCH) as (page, _):
         assert page.evaluate("globalThis.seen === undefined")
-
-
-@browser_test
-def test_figures_of_the_whole_are_the_split_s(browser: Browser, file: Path, run: Run) -> None:
-    """They are exact to the nanosecond, over all ranks, and labelled as all steps."""
-    with open_page(browser, file) as (page, errors):
-        settle(page)
-
-        assert expected_figures(run) == shown_figures(page)
-        assert "All steps" in page.locator("#summary").inner_text()
-        assert [] == errors
 
 
 @browser_test

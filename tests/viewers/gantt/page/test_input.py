@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from dptrace.timeline.model import Windows
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.page import document as gantt
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
 from tests.support.builders import two_rank_timelines
 from tests.support.gantt_page import at, expected_figures, row_box, settle, shown_figures, tip, visible_range
 from tests.support.jobs import MS, late_run
@@ -26,12 +25,6 @@ from tests.support.synthetic import training_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

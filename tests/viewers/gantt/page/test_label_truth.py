@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,9 +17,12 @@ from dptrace.core.units import byte_size, duration
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import Role, chart
 from dptrace.viewers.gantt.page import document as gantt
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
 from tests.support.gantt_page import settle
 from tests.support.real_traces import REAL, needs_real_traces
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 SPY = """(views) => {
     const { main, picture, stage, scene } = dptrace, { prototype } = CanvasRenderingContext2D, { fillText } = prototype;
@@ -93,7 +96,7 @@ class Truth:
 @needs_real_traces
 @browser_test
 @pytest.mark.parametrize("name", ["straggler_v100_4ranks", "sharded_h100_8ranks", "ddp_a100_rank0of2"])
-def test_every_label_is_true(name: str, tmp_path: Path) -> None:
+def test_every_label_is_true(browser: Browser, name: str, tmp_path: Path) -> None:
     """In random views of a real run, phases and collectives; no label is left out of the check."""
     run = dptrace.open(REAL / name)
     truth, path = Truth(run), tmp_path / "page.html"
@@ -102,7 +105,7 @@ def test_every_label_is_true(name: str, tmp_path: Path) -> None:
     widths = truth.drawn.end_ns / 2.0 ** draw.integers(0, 7, 24)
     starts = draw.random(24) * (truth.drawn.end_ns - widths)
     views: list[Any] = [[float(a), float(a + w)] for a, w in zip(starts, widths, strict=True)]
-    with chromium() as browser, open_page(browser, path) as (page, errors):
+    with open_page(browser, path) as (page, errors):
         settle(page)
         labels = [one for one in page.evaluate(SPY, views) if one[2] in ("phases", "exposure")]
         kernels = [text for text, _, role, _ in labels if role == "exposure" and re.match("nccl", text)]

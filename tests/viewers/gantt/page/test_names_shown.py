@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,30 +14,18 @@ import dptrace
 from dptrace import Run
 from dptrace.timeline.model import Collective
 from dptrace.viewers.gantt.chart import chart
-from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.page.data import collective_entries, scene
 from dptrace.viewers.gantt.tiles.service import TileService
 from dptrace.viewers.gantt.tiles.store import build
 from dptrace.viewers.terminal.replay import print_critical_path
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
 from tests.support.builders import TimelineBuilder
-from tests.support.gantt_page import at, settle, tip
+from tests.support.gantt_page import at, settle, tip, written
 from tests.support.jobs import MS, late_run
 from tests.support.kineto_files import KinetoFile
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-def written(run: Run, path: Path) -> Path:
-    path.write_text(gantt.document(run), encoding="utf-8")
-    return path
 
 
 def drawn_texts(page: Page) -> list[str]:

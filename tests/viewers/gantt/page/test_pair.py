@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from dptrace.viewers.base.time_saved import time_saved_sentence
 from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Role, chart
 from dptrace.viewers.gantt.page import pair as pair_page
 from dptrace.viewers.gantt.page.pair import paired_chart, paired_scene
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
 from tests.support.builders import TimelineBuilder
 from tests.support.gantt_page import SHARE_FIGURES, settle, show, visible_range
 from tests.support.jobs import job, run_of
@@ -127,12 +126,6 @@ PAYLOAD = "</script><script>PWN(1)</script><img src=x onerror=PWN(2)>\"'{{7*7}}\
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def runs() -> tuple[Run, Run]:
     faster = {"exposed": 0.2, "idle": 0.5}
     return job(4, path="runs/naive"), job(5, ranks=3, seed=1, factors=faster, path="runs/interleaved")
@@ -164,34 +157,38 @@ def expected(run: Run, step: int) -> dict[int, int]:
 
 
 @browser_test
-def test_each_pair_of_steps_is_what_the_splits_say(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
-    """In the window of a pair, each run's line has its own step and none of the saved time."""
-    slots = align_steps(run_steps(runs[0]), run_steps(runs[1])).slots_ns.tolist()
+def test_figures_are_the_splits_in_any_window(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
+    """In the window of a pair, to which ] and [ lead, each run's line has its own step and none of the saved time; in
+    any other its sum is the time of the window inside the steps. F shows the whole run."""
+    aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]))
+    slots, gap = aligned.slots_ns.tolist(), aligned.time_saved()[0]
+    windows = [(gap.from_ns - 3_000_000, gap.to_ns + 2_000_000), (gap.from_ns - 900, gap.from_ns + 700), (5e6, 5.001e6)]
     with open_page(browser, file) as (page, errors):
         settle(page)
-        for step, (start, end) in enumerate(pairwise(slots)):
-            show(page, start, end)
-
+        whole = visible_range(page)
+        for step, (begin, stop) in enumerate(pairwise(slots)):
+            show(page, begin, stop)
             assert [expected(run, step) for run in runs] == shown_bars(page)
-        assert [] == errors
-
-
-@browser_test
-def test_any_window_is_exact(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
-    """Also across saved time, the line's sum is the time of the window inside the steps."""
-    aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]))
-    gap = aligned.time_saved()[0]
-    windows = [(gap.from_ns - 3_000_000, gap.to_ns + 2_000_000), (gap.from_ns - 900, gap.from_ns + 700), (5e6, 5.001e6)]
-    with open_page(browser, file) as (page, _):
-        settle(page)
-        for start, end in windows:
-            show(page, start, end)
+        for begin, stop in windows:
+            show(page, begin, stop)
             start, end = visible_range(page)
             sums = page.eval_on_selector_all("#summary .bar", _SUMS)
             for which, (one, found) in enumerate(zip(aligned.runs, sums, strict=True)):
                 begins, ends = (times + aligned.shifts(which) for times in (one.start_ns, one.end_ns))
                 inside = (ends.clip(start, end) - begins.clip(start, end)).clip(0).sum()
                 assert inside == pytest.approx(found, rel=1e-3, abs=2)
+        page.keyboard.press("f")
+        for key, step in zip("]]]]][", (0, 1, 2, 3, 3, 2), strict=True):
+            page.keyboard.press(key)
+            settle(page)
+            start, end = visible_range(page)
+            margin = 0.042 * (slots[step + 1] - slots[step])
+            assert slots[step] - margin <= start <= slots[step]
+            assert slots[step + 1] <= end <= slots[step + 1] + margin
+        page.keyboard.press("f")
+        settle(page)
+        assert whole == visible_range(page)
+        assert [] == errors
 
 
 _SUMS = "bars => bars.map((bar) => [...bar.children].reduce((sum, one) => sum + Number(one.dataset.ns), 0))"
@@ -226,27 +223,6 @@ _TINTS = """(() => {
   };
   return { A: share(0), B: share(scene.strips[1].tracks[1]) };
 })()"""
-
-
-@browser_test
-def test_keys_go_from_pair_to_pair(browser: Browser, file: Path) -> None:
-    """] shows the next pair and stays at the last; [ goes back; F shows the whole run."""
-    with open_page(browser, file) as (page, _):
-        settle(page)
-        whole, slots = visible_range(page), page.evaluate("dptrace.scene.slots")
-        seen = []
-        for key in "]]]]][":
-            page.keyboard.press(key)
-            settle(page)
-            seen.append(visible_range(page))
-        page.keyboard.press("f")
-        settle(page)
-
-        for (start, end), step in zip(seen, (0, 1, 2, 3, 3, 2), strict=True):
-            margin = 0.021 * (slots[step + 1] - slots[step])
-            assert slots[step] - 2 * margin <= start <= slots[step]
-            assert slots[step + 1] <= end <= slots[step + 1] + 2 * margin
-        assert whole == visible_range(page)
 
 
 @browser_test

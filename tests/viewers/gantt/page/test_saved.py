@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.page import document as gantt
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
 from tests.support.gantt_page import settle
 from tests.support.jobs import late_run
 from tests.support.synthetic import training_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 def saved(page: Page, press: str) -> tuple[str, bytes]:

@@ -22,7 +22,7 @@ from dptrace.viewers.gantt.page import server
 from dptrace.viewers.gantt.page.server import PageServer, tunnel
 from dptrace.viewers.gantt.tiles.service import TileService
 from dptrace.viewers.gantt.tiles.store import build
-from tests.support.browser import PATIENCE_S, browser_test, chromium, open_page
+from tests.support.browser import PATIENCE_S, browser_test, open_page
 from tests.support.gantt_page import expected_figures, settle, shown_figures
 from tests.support.synthetic import training_run
 
@@ -191,12 +191,6 @@ def test_the_tunnel_is_an_ssh_command() -> None:
     """With the address and port of the SSH session, and the page's port on both ends."""
     assert "ssh -N -L 8000:127.0.0.1:8000 ada@10.0.0.5" == tunnel("10.0.0.9 50000 10.0.0.5 22", "ada", 8000)
     assert "ssh -N -p 2222 -L 8000:127.0.0.1:8000 ada@10.0.0.5" == tunnel("10.0.0.9 50000 10.0.0.5 2222", "ada", 8000)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,19 +12,13 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Phase
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.page import document as gantt
-from tests.support.browser import PATIENCE_S, browser_test, chromium, emulate, open_page, rest, until
+from tests.support.browser import PATIENCE_S, browser_test, emulate, open_page, rest, until
 from tests.support.builders import TimelineBuilder, two_rank_timelines
-from tests.support.gantt_page import row_box, settle, tip
+from tests.support.gantt_page import row_box, settle, tip, written
 from tests.support.synthetic import training_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +29,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(training_run(4_000, ranks=40), tmp_path_factory.mktemp("pages") / "many.html")
-
-
-def written(run: Run, path: Path) -> Path:
-    path.write_text(gantt.document(run), encoding="utf-8")
-    return path
 
 
 def pixel(color: str) -> str:
@@ -125,14 +113,14 @@ def test_paper_has_every_gpu_and_is_light(browser: Browser, many: Path) -> None:
 
 
 @browser_test
-def test_the_tip_follows_the_view(browser: Browser, two: Path) -> None:
-    """Keys move the chart under a resting pointer: the tooltip is updated or hidden."""
+def test_keys_and_chips_leave_the_chart_in_its_place(browser: Browser, two: Path) -> None:
+    """The tooltip of a resting pointer follows the view or goes; a hidden part is dim in the bar, where it counts; the
+    legend of idle causes is below the chart."""
     with open_page(browser, two) as (page, _):
         settle(page)
         box = row_box(page, "phases")
         page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + box["height"] / 2)
-        first = tip(page)
-        assert "ProfilerStep#0" in first
+        assert "ProfilerStep#0" in tip(page)
         page.keyboard.press("]")
         page.keyboard.press("]")
         settle(page)
@@ -141,6 +129,20 @@ def test_the_tip_follows_the_view(browser: Browser, two: Path) -> None:
         page.mouse.down()
         assert "" == tip(page)
         page.mouse.up()
+        page.keyboard.press("Escape")
+
+        page.locator(".chip", has_text="Forward").click()
+        dim = "[...document.querySelectorAll('.segment.off')].map((one) => one.dataset.category)"
+        assert [str(int(Part.FORWARD))] == page.evaluate(dim)
+        page.keyboard.press("[")
+        settle(page)
+        assert [str(int(Part.FORWARD))] == page.evaluate(dim)
+
+        before = row_box(page, "compute")
+        page.keyboard.press("i")
+        settle(page)
+        assert page.locator(".chip.cause").first.is_visible()
+        assert before == row_box(page, "compute")
 
 
 @browser_test
@@ -169,33 +171,6 @@ def test_a_cell_leads_to_its_gpu_in_the_middle(browser: Browser, many: Path) -> 
         page.evaluate("later.forEach((act) => act())")
         assert -1 == page.evaluate("dptrace.stage.marked")
         assert [] == errors
-
-
-@browser_test
-def test_a_hidden_part_is_dim_in_the_bar(browser: Browser, two: Path) -> None:
-    """It is still counted, but dimmed."""
-    with open_page(browser, two) as (page, _):
-        settle(page)
-        page.locator(".chip", has_text="Forward").click()
-        assert [str(int(Part.FORWARD))] == page.eval_on_selector_all(
-            ".segment.off", "all => all.map((one) => one.dataset.category)"
-        )
-        page.keyboard.press("]")
-        settle(page)
-        assert 1 == page.locator(".segment.off").count()
-
-
-@browser_test
-def test_idle_causes_do_not_move_what_is_under_the_pointer(browser: Browser, two: Path) -> None:
-    """Their legend is below the chart."""
-    with open_page(browser, two) as (page, _):
-        settle(page)
-        box = row_box(page, "compute")
-        page.mouse.move(box["x"] + box["width"] / 4, box["y"] + box["height"] / 2)
-        page.keyboard.press("i")
-        settle(page)
-        assert page.locator(".chip.cause").first.is_visible()
-        assert box == row_box(page, "compute")
 
 
 @browser_test
@@ -241,8 +216,10 @@ def test_boxes_of_labels_hide_no_row_of_a_collapsed_gpu(browser: Browser, many: 
 def test_rows_grow_with_the_window(browser: Browser, two: Path) -> None:
     """A large window also has a larger font."""
     heights = []
-    for size in ((1280, 600), (3840, 2160)):
-        with open_page(browser, two, size) as (page, _):
+    with open_page(browser, two, (1280, 600)) as (page, _):
+        for width, height in ((1280, 600), (3840, 2160)):
+            page.set_viewport_size({"width": width, "height": height})
+            until(page, "[innerWidth, innerHeight]", [width, height])
             settle(page)
             heights.append(row_box(page, "compute")["height"])
             assert page.evaluate("dptrace.stage.height") <= page.evaluate("Math.max(dptrace.stage.frame, innerHeight)")
@@ -281,38 +258,28 @@ def test_only_what_touches_the_figures_is_loud(note: str, grave: bool) -> None:
 @browser_test
 @pytest.mark.parametrize("grave", [False, True])
 def test_notes_are_folded_behind_their_count(browser: Browser, tmp_path: Path, grave: bool) -> None:
-    """Enter and a click unfold them; one that says that figures lack something can be read before."""
+    """Enter and a click unfold them, and they take their room from the rows; one that says that figures lack something
+    can be read before."""
     notes = ("Made by hand.", "a.json: cut off after 3 events; the rest is lost." if grave else "Drawn twice.")
     run = Run("noted", two_rank_timelines(), {}, notes)
+    bottom, frame = "dptrace.main.canvas.getBoundingClientRect().bottom <= innerHeight", "dptrace.stage.frame"
     with open_page(browser, written(run, tmp_path / "noted.html")) as (page, errors):
         settle(page)
-        summary = page.locator("#notes summary")
+        summary, before = page.locator("#notes summary"), page.evaluate(frame)
         shown = page.locator("#notes").inner_text()
         assert "2 notes" in summary.inner_text()
         assert (False, grave) == (notes[0] in shown, notes[1] in shown)
-        summary.press("Enter")
-        assert all(note in page.locator("#notes").inner_text() for note in notes)
-        summary.click()
-        assert notes[0] not in page.locator("#notes").inner_text()
-        assert [] == errors
-
-
-@browser_test
-def test_unfolded_notes_take_their_room_from_the_rows(browser: Browser, tmp_path: Path) -> None:
-    """The chart ends where the window does, before and after."""
-    run = Run("noted", two_rank_timelines(), {}, ("Made by hand.", "Drawn twice.", "Drawn by a test."))
-    with open_page(browser, written(run, tmp_path / "noted.html")) as (page, _):
-        settle(page)
-        bottom, frame = "dptrace.main.canvas.getBoundingClientRect().bottom <= innerHeight", "dptrace.stage.frame"
-        before = page.evaluate(frame)
         assert page.evaluate(bottom)
-        page.locator("#notes summary").click()
+        summary.press("Enter")
         settle(page)
+        assert all(note in page.locator("#notes").inner_text() for note in notes)
         assert page.evaluate(bottom)
         assert before > page.evaluate(frame)
-        page.locator("#notes summary").click()
+        summary.click()
         settle(page)
+        assert notes[0] not in page.locator("#notes").inner_text()
         assert abs(before - page.evaluate(frame)) < 10
+        assert [] == errors
 
 
 @browser_test

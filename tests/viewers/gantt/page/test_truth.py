@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from dptrace.timeline.model import Phase
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, chart
 from dptrace.viewers.gantt.page import document as gantt
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
 from tests.support.builders import TimelineBuilder
 from tests.support.gantt_page import at, expected_figures, settle, show, shown_figures, tip, visible_range
 from tests.support.synthetic import training_run
@@ -29,12 +28,6 @@ if TYPE_CHECKING:
 
 WHOLE_TRACE = 3
 """Minimum width of an interval that is drawn whole, rounded to the pixel grid."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

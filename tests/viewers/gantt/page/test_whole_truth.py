@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from dptrace.analysis.per_gpu.split import PART_LABELS, Part
 from dptrace.core.units import duration
 from dptrace.viewers.gantt.chart import WAITING, Chart, Role
 from dptrace.viewers.gantt.page import document as gantt
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
 from tests.support.gantt_page import SHARE_FIGURES, at, settle, show, shown_figures, tip
 from tests.support.real_traces import needs_real_traces, real
 from tests.viewers.gantt.page.test_label_truth import SPY, Truth
@@ -43,12 +42,6 @@ HOVERS, LABELS, LEAST = 5, 6, 20
 """Tooltips of each kind, labels, and values altogether that are compared for a run."""
 SIZE = (1440, 1100)
 """Of the window; the rows of eight GPUs are in it without scrolling the page."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 class Checked:

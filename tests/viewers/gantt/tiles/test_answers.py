@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.page.data import collective_entries, layout
 from dptrace.viewers.gantt.tiles.answers import TILE, first_view
 from dptrace.viewers.gantt.tiles.store import build
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
 from tests.support.gantt_page import expected_figures, settle, shown_figures
 from tests.support.synthetic import training_run
 from tests.viewers.gantt.tiles.test_served_page import served
@@ -45,12 +44,6 @@ PLACES = """() => {
     const box = (node) => Object.values(node.getBoundingClientRect().toJSON()).slice(0, 4);
     return [dptrace.mini, dptrace.main].map(({ canvas }) => box(canvas));
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,10 +14,13 @@ from dptrace.core.intervals import covered, union
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, Track, chart
 from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.tiles.merged import merge_intervals
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, open_page
 from tests.support.gantt_page import at, expected_figures, row_box, settle, shown_figures, tip
 from tests.support.synthetic import training_run
 from tests.viewers.gantt.page.test_truth import check, only_raster
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 BOUNDS = np.array([21, 333, 1000], np.int64)
 
@@ -78,14 +82,16 @@ def test_a_chart_that_fits_stays_as_it_is() -> None:
 
 
 @browser_test
-def test_a_large_run_in_one_file_is_exact_to_its_resolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_run_in_one_file_is_exact_to_its_resolution(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Figures are the split's, columns the shares; the page says what it leaves out, and no tooltip names a kernel."""
     run = training_run(60_000, ranks=1)
     drawn = chart(run)
     monkeypatch.setattr(gantt, "MAX_INTERVALS", 90_000)
     path = tmp_path / "page.html"
     path.write_text(gantt.document(run), encoding="utf-8")
-    with chromium() as browser, open_page(browser, path, (800, 900)) as (page, errors):
+    with open_page(browser, path, (800, 900)) as (page, errors):
         settle(page)
         assert expected_figures(run) == shown_figures(page)
         resolution = page.evaluate("dptrace.scene.merged")

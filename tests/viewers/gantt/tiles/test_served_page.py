@@ -15,19 +15,13 @@ from dptrace.viewers.gantt.host import HostAnswers
 from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.page.server import PageServer
 from dptrace.viewers.gantt.tiles.service import TileService
-from tests.support.browser import browser_test, chromium, open_page, until
+from tests.support.browser import browser_test, open_page, until
 from tests.support.gantt_page import at, expected_figures, settle, show, shown_figures, spot, tip
 from tests.support.synthetic import training_run
 from tests.viewers.gantt.page.test_truth import check, only_raster
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @contextmanager
