@@ -49,8 +49,9 @@ PROSE = {
 """Paths of strings for people: how many there are is compared, not how they are worded."""
 
 _COLOURS = {"scene.chrome", "scene.categories.color", "scene.categories.ink", "scene.categories.dark"}
-IGNORED = {"otherData.writer", "plot", *_COLOURS}
-"""Paths of what is no figure: the version of the writer, the Bokeh document around the Gantt chart, colours."""
+_PIXELS = {"scene.layout.height", "scene.layout.blocks", "scene.layout.rows.y", "scene.layout.strips.y"}
+IGNORED = {"otherData.writer", "plot", *_COLOURS, *_PIXELS}
+"""Paths of what is no figure: the version of the writer, the Bokeh document around the Gantt chart, colours, places."""
 
 COMMANDS = {
     "json": "analyze RUN --json --no-cache",

@@ -9,18 +9,15 @@ const ROLES = { phases: 24, compute: 30 };
 
 /** Return a scene of GPUs with two rows each, `perStrip` GPUs per strip. */
 function sceneOf(gpus, perStrip = gpus, collapsed = false) {
-  const rows = [], blocks = [], strips = [];
-  for (let track = 0; track < gpus; track++) {
-    for (const [role, h] of Object.entries(ROLES)) rows.push({ y: 0, h, track, role, label: role });
-    blocks.push({ y: 0, h: 0, track });
-  }
+  const rows = [], strips = [];
+  for (let track = 0; track < gpus; track++) for (const [role, h] of Object.entries(ROLES)) rows.push({ h, track, role, label: role });
   for (let first = 0; first < gpus; first += perStrip)
     strips.push({ tracks: Array.from({ length: Math.min(perStrip, gpus - first) }, (_, i) => first + i), names: ["ProfilerStep#1"] });
   return {
     tracks: Array.from({ length: gpus }, () => ({ bounds: [0, 100], steps: ["ProfilerStep#1"] })),
     strips,
     lanes: [],
-    layout: { rows, blocks, strips: strips.map(({ tracks }, strip) => ({ y: 0, h: 20, strips: [strip], tracks, label: "steps" })), height: 400, collapsed },
+    layout: { rows, strips: strips.map(({ tracks }, strip) => ({ h: 20, strips: [strip], tracks, label: "steps" })), height: 400, collapsed },
   };
 }
 

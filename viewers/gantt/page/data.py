@@ -85,30 +85,33 @@ def _with_inks(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def layout(chart: Chart) -> dict[str, Any]:
-    """Place strips and rows, with top and height in pixels, and compute the left margin for their names.
+    """Return the strips and rows from the top, with their heights in pixels, and the left margin for their names.
 
-    This is the layout without scrolling and collapsing; static/stage/stage.js repeats it in the page.
+    static/stage/stage.js stacks them; ``height`` is that of all, expanded.
     """
     heights = next((rows for limit, rows in _HEIGHTS.items() if len(chart.tracks) <= limit), _TIGHT)
     shown = [role for role in heights if role in (Role.PHASES, Role.COMPUTE) or chart.has(role)]
-    rows, strips, blocks, y = [], [], [], 2
+    strips: list[dict[str, Any]] = []
     for numbers in _heads(chart):
         tracks = sorted(track for number in numbers for track in chart.strips[number].tracks)
         lead = f"steps, rank {chart.tracks[tracks[0]].rank}" if len(numbers) == 1 < len(tracks) else "steps"
-        strips.append({"y": y, "h": _STRIP, "strips": numbers, "tracks": tracks, "label": lead})
-        y += _STRIP + 8
-        for track in tracks:
-            top = y
-            for role in shown:
-                row = {"y": y, "h": heights[role], "track": track, "role": role.value}
-                rows.append({**row, "label": _ROW_LABELS[role]})
-                y += heights[role] + _GAP
-            blocks.append({"y": top, "h": y - _GAP - top, "track": track})
-            y += _BETWEEN_TRACKS
+        strips.append({"h": _STRIP, "strips": numbers, "tracks": tracks, "label": lead})
+    rows = [
+        {"h": heights[role], "track": track, "role": role.value, "label": _ROW_LABELS[role]}
+        for strip in strips
+        for track in strip["tracks"]
+        for role in shown
+    ]
+    gpu = sum(heights[role] + _GAP for role in shown) + _BETWEEN_TRACKS
     left = round(_ARROW + _ROW_LABEL + _LETTER * max((len(track.label) for track in chart.tracks), default=0))
-    height = max(y - _BETWEEN_TRACKS + 4, 40)
-    collapsed = len(chart.tracks) > MANY_TRACKS
-    return {"rows": rows, "strips": strips, "blocks": blocks, "height": height, "left": left, "collapsed": collapsed}
+    height = max(len(strips) * (_STRIP + 8) + len(chart.tracks) * gpu, 40)
+    return {
+        "rows": rows,
+        "strips": strips,
+        "height": height,
+        "left": left,
+        "collapsed": len(chart.tracks) > MANY_TRACKS,
+    }
 
 
 def _heads(chart: Chart) -> list[list[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,17 +40,6 @@ from tests.support.times import unpack_times
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-
-@pytest.mark.parametrize("ranks", [1, 4, 8, 16])
-def test_rows_do_not_overlap(ranks: int) -> None:
-    """In the order of tracks and roles, without touching, inside the height."""
-    placed = layout(chart(training_run(200 * ranks, ranks)))
-    boxes = sorted((box["y"], box["h"]) for box in (*placed["rows"], *placed["strips"]))
-
-    assert len(placed["rows"]) == 4 * ranks
-    assert all(y + h < below for (y, h), (below, _) in pairwise(boxes))
-    assert boxes[-1][0] + boxes[-1][1] <= placed["height"]
 
 
 def test_eight_gpus_fit_a_laptop_s_screen() -> None:

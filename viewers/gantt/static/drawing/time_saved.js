@@ -28,8 +28,8 @@ export function timeSavedTexts({ ns, share, certain }) {
 /** Return the strip of a run and the visible rows below it: { head, top, height }, or null. */
 function timeSavedArea({ scene, stage }, strip) {
   const { tracks } = scene.strips[strip];
-  const blocks = scene.layout.blocks.filter(({ track, h, held }) => h && !held && tracks.includes(track));
-  const head = scene.layout.strips.find((entry) => entry.strips.includes(strip));
+  const blocks = stage.allBlocks.filter(({ track, h, held }) => h && !held && tracks.includes(track));
+  const head = stage.allStrips.find((entry) => entry.strips.includes(strip));
   if (!blocks.length || !head) return null;
   const top = Math.max(head.y + head.h, Math.min(...blocks.map(({ y }) => y)));
   const bottom = Math.min(stage.frame, Math.max(...blocks.map(({ y, h }) => y + h)));

@@ -19,7 +19,7 @@ const MAX_GROWTH = 3, SPARE = 20;
 export class Stage {
   /** `changed` is called when rows have moved; `moves` counts how often. */
   constructor(scene, changed = () => {}) {
-    const { strips, blocks, height, collapsed = false } = scene.layout;
+    const { strips, height, collapsed = false } = scene.layout;
     Object.assign(this, { scene, changed, scroll: 0, moves: 0, marked: -1, growth: 1, frame: height, height, visible: [], strips: [], blocks: [], headings: [], covered: 0 });
     this.rows = rowsOf(scene).map((row) => Object.assign(row, { full: row.h, base: row.h, top: 0 }));
     this.collapsed = new Uint8Array(scene.tracks.length).fill(collapsed ? 1 : 0);
@@ -27,7 +27,7 @@ export class Stage {
     /** The GPUs that stay at the top, and the names of the groups by GPU, none if they are not grouped. */
     Object.assign(this, { pins: [], groupOf: new Map(), allHeadings: [] });
     this.allStrips = strips.map((strip) => Object.assign(strip, { top: 0, end: 0, tracks: [...strip.tracks] }));
-    this.allBlocks = blocks.map((block, i) => Object.assign(block, { top: 0, rows: [], shaded: i % 2 === 0 }));
+    this.allBlocks = strips.flatMap(({ tracks }) => tracks).map((track, i) => ({ track, top: 0, rows: [], shaded: i % 2 === 0 }));
     this.blockOf = new Map(this.allBlocks.map((block) => [block.track, block]));
     for (const row of this.rows) this.blockOf.get(row.track).rows.push(row);
     this.#arrange();
