@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dptrace.core.files import atomic_write
+from dptrace.core.table import frame, frame_of, listed_in_docstring
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
+from dptrace.run import columns
 from dptrace.run.run import Run as RunData
 
 if TYPE_CHECKING:
@@ -137,18 +139,11 @@ def whatif(run: RunData, **options: Unpack[Options]) -> WhatIf:
     return replay_of(run).whatif(changes_of(**with_measured_link(options)))
 
 
+@listed_in_docstring(columns.GAINS)
 def with_gains(run: AnyRun) -> AnyRun:
     """Return the run whose findings say what a step would gain without each: a replay for each.
 
-    Additional columns of :meth:`Run.findings` and :meth:`Run.compute_findings`:
-        gain_ns (int or None, ns): how much earlier the run would end without the finding, per step.
-        gain_low_ns, gain_high_ns (int or None, ns): its range.
-        gain_of_median_step_ns (int or None, ns): how much shorter the median step would be.
-        gain_next_ns (int or None, ns): what is left of it after the findings above.
-        gain_share (float or None): that, as a share of the mean step.
-        gain_change (str or None): what is different in the replay; None where no change removes the finding.
-        gain_reason (str or None): why there is no number, or why it is far below cost_ns.
-        gain_doubts (list): kinds of the doubts, as in :func:`dptrace.whatif`.
+    :meth:`Run.findings` and :meth:`Run.compute_findings` get these columns in addition.
 
     A run that can't be replayed has the reason instead of gains. Pages and reports of the run show gains.
     """
@@ -408,6 +403,7 @@ class Run(RunData):
     show = show
     hta = hta_analysis
 
+    @listed_in_docstring(columns.KERNELS)
     def kernel_summary(self, by: str = "kernel", kind: str = "all", per_rank: bool = False) -> pd.DataFrame:
         """Return where the devices' time goes, by kernel or by what launched it: a row per group, most time first.
 
@@ -416,23 +412,6 @@ class Run(RunData):
                 All but ``kernel`` and ``phase`` read the files of the run again.
             kind: ``all``, ``compute``, ``communication`` or ``memory``.
             per_rank: give each rank rows of its own.
-
-        Columns:
-            kernel, kind (str): short name, and ``compute``, ``communication`` or ``memory``.
-            count, kernels, recompute_count (int): calls, intervals, and calls that repeat forward work in backward.
-            total_ns, kernel_ns (int, ns): sum of durations, and the same without overlaps within a call.
-            compute_ns, communication_ns, memory_ns (int, ns): total_ns by kind.
-            exposed_comm_ns, recompute_ns (int, ns): communication without compute, and forward work repeated.
-            forward_ns, backward_ns, optimizer_ns, other_ns (int, ns): compute_ns by phase.
-            mean_ns, p50_ns, p95_ns (float, ns): of a call's part of kernel_ns.
-            step_ns (int, ns): the part of total_ns launched within steps.
-            share_of_step, share_of_compute (float or None): from 0 to 1.
-            main_phase (str or None): the phase of most of its compute.
-            share_of_phase (float or None): its share of all compute in that phase.
-            launch_delay_ns (float or None, ns): median from launch to start; None where unknown.
-            max_over_median (float or None): the largest total_ns of a rank over the median one.
-            slowest_rank (int or None): the rank with the largest; None for one rank.
-            name (str): the kernel's whole name.
 
         With another *by*, the columns that name a row are others; docs/reference/json.md lists them.
 
@@ -446,14 +425,11 @@ class Run(RunData):
 
         return pd.DataFrame(kernel_summary(self, by, kind, per_rank).rows)
 
+    @listed_in_docstring(columns.FINDINGS)
     def compute_findings(self) -> pd.DataFrame:
         """Return what makes compute slower than it could be, most expensive first: a row each; none on a CPU.
 
         The files of the run are read again, for operators and their shapes. Two findings may count the same time.
-
-        Columns:
-            kind (str): ``small_products``, ``elementwise_chains``, ``short_kernels``, ``slow_gpu`` …
-            text … evidence: as in :meth:`findings`.
 
         Raises:
             DptraceError: the run was opened with ``figures_only``, or its files can't be read again.
@@ -463,51 +439,30 @@ class Run(RunData):
 
         return finding_frame(compute_findings_of(self))
 
+    @listed_in_docstring(columns.LAUNCHES)
     def launches(self, per_rank: bool = False) -> pd.DataFrame:
         """Return where the time of the launching threads goes: a row per operator and runtime call.
 
         A run that was built in memory has none.
 
-        Columns:
-            call, kind (str): its name, and ``operator``, ``runtime``, ``allocator`` or ``synchronizing``.
-            count (int): calls within the steps.
-            self_ns, total_ns (int, ns): host time without and with the calls inside it.
-            mean_ns (float, ns): mean of total_ns.
-            share_of_step (float or None): self_ns as a share of the steps' length.
-            launches (int): intervals on a device that it launched.
-
         Raises:
             DptraceError: as for :meth:`kernel_summary`.
         """
-        from dptrace.run.kernels import LAUNCH_COLUMNS, launch_table
-        from dptrace.run.tables import frame
+        from dptrace.run.kernels import launch_table
 
-        return frame(launch_table(self, per_rank)[0], [*(["rank"] if per_rank else []), *LAUNCH_COLUMNS])
+        rank = columns.ALLOCATOR_CALLS[:1] if per_rank else ()
+        return frame(launch_table(self, per_rank)[0], (*rank, *columns.LAUNCHES))
 
+    @listed_in_docstring(columns.MEMORY_PEAKS)
     def memory(self) -> pd.DataFrame:
-        """Return the most memory that each step and phase used: a row per rank, device, step and phase.
+        """Return the most memory that each step and phase used: a row per rank, device, step and phase."""
+        from dptrace.run.memory import device_reports, peak_rows
 
-        Columns:
-            rank, device (int): rank number, and index of its GPU; device is -1 for the CPU's memory.
-            step (str): name of the step.
-            phase (str): ``forward``, ``backward``, ``optimizer``, ``other``, or ``all`` for the whole step.
-            peak_bytes (int, bytes): the most that was allocated; on a CPU beyond the start of the recording.
-            reserved_bytes (int, bytes): the most that torch's allocator held; 0 on a CPU.
-        """
-        from dptrace.run.memory import memory_peaks
+        return frame(peak_rows(device_reports(self)), columns.MEMORY_PEAKS)
 
-        return memory_peaks(self)
-
+    @listed_in_docstring(columns.MEMORY_USE)
     def memory_usage(self, by: str = "kind") -> pd.DataFrame:
         """Return what memory was used for: a row per rank, device and kind, operator or module.
-
-        Columns:
-            rank, device (int): as in :meth:`memory`.
-            name (str): the kind, operator or module; empty for no operator or module.
-            peak_bytes (int, bytes): bytes alive at the device's peak.
-            blocks (int): number of blocks alive at the peak; those from before the recording are not counted.
-            allocated_bytes (int, bytes): bytes of all allocations.
-            allocations (int): number of allocations.
 
         Args:
             by: ``kind`` (gradients, activations …), ``operator`` or ``module``.
@@ -515,59 +470,34 @@ class Run(RunData):
         Raises:
             UsageError: *by* is something else.
         """
-        from dptrace.run.memory import BY, USAGE_COLUMNS, device_reports, usage_rows
-        from dptrace.run.tables import frame
+        from dptrace.run.memory import BY, device_reports, usage_rows
 
         if by not in BY:
             raise UsageError(f"memory can't be grouped by {by!r}; choose from {', '.join(BY)}.")
-        return frame(usage_rows(device_reports(self), by), USAGE_COLUMNS)
+        return frame(usage_rows(device_reports(self), by), columns.MEMORY_USE)
 
+    @listed_in_docstring(columns.BLOCKS)
     def memory_blocks(self) -> pd.DataFrame:
-        """Return the blocks that were alive at each device's peak, the largest first: a row each.
+        """Return the blocks that were alive at each device's peak, the largest first: a row each."""
+        from dptrace.run.memory import block_rows, device_reports
 
-        Columns:
-            rank, device (int): as in :meth:`memory`.
-            bytes (int, bytes): size of the block.
-            kind (str): ``gradients``, ``activations`` …; docs/definitions.md defines them.
-            operator, module (str): what allocated it; empty where nothing shows it.
-            step (str or None): name of the step that allocated it; None outside all steps.
-            phase (str or None): phase that allocated it.
-            born_ns (Int64, ns): when it was allocated, on the rank's own clock; <NA> before the recording.
-        """
-        from dptrace.run.memory import BLOCK_COLUMNS, block_rows, device_reports
-        from dptrace.run.tables import frame
+        return frame(block_rows(device_reports(self)), columns.BLOCKS)
 
-        return frame(block_rows(device_reports(self)), BLOCK_COLUMNS).astype({"born_ns": "Int64"})
-
+    @listed_in_docstring(columns.MEMORY_EVENTS)
     def memory_over_time(self) -> pd.DataFrame:
-        """Return the memory after each allocation and free: a row per event.
+        """Return the memory after each allocation and free: a row per event."""
+        from dptrace.run.memory import device_reports
 
-        Columns:
-            rank, device (int): as in :meth:`memory`.
-            time_ns (int, ns): on the rank's own clock.
-            bytes (int, bytes): size of the block; below 0 for a free.
-            allocated_bytes (int, bytes): allocated on the device after the event, as the file has it.
-            reserved_bytes (int, bytes): held by torch's allocator; 0 on a CPU.
-        """
-        from dptrace.run.memory import memory_over_time
+        return frame_of(columns.MEMORY_EVENTS, device_reports(self))
 
-        return memory_over_time(self)
-
+    @listed_in_docstring(columns.ALLOCATOR_CALLS)
     def allocator_calls(self) -> pd.DataFrame:
-        """Return the calls of the GPU's runtime that allocate or free memory: a row per rank and name.
+        """Return the calls of the GPU's runtime that allocate or free memory: a row per rank and name."""
+        from dptrace.run.memory import call_rows, device_reports
 
-        Columns:
-            rank (int): rank number.
-            name (str): ``cudaMalloc``, ``cudaFree`` …
-            count (int): number of calls.
-            in_steps (int): number of those within steps; each may wait for the GPU.
-            total_ns (int, ns): time in the calls.
-        """
-        from dptrace.run.memory import CALL_COLUMNS, call_rows, device_reports
-        from dptrace.run.tables import frame
+        return frame(call_rows(device_reports(self)), columns.ALLOCATOR_CALLS)
 
-        return frame(call_rows(device_reports(self)), CALL_COLUMNS)
-
+    @listed_in_docstring(columns.UTILIZATION)
     def utilization(
         self,
         *,
@@ -585,23 +515,12 @@ class Run(RunData):
             tokens: of one step, over all ranks.
             samples: of one step, over all ranks.
             peak_tflops: dense peak of one GPU, in TFLOP/s.
-
-        Columns:
-            rank, device (int): as in :meth:`steps`.
-            step (str): name of the step.
-            wall_ns (int, ns): length of the step.
-            model_flops, hardware_flops (float): FLOPs of the model, and with recomputation; NaN where unknown.
-            tflops (float, TFLOP/s): model_flops over wall_ns.
-            mfu, hfu (float): model and hardware FLOPs utilization, from 0 to 1; NaN without a known peak.
-            samples_per_s, tokens_per_s (float, 1/s): of all ranks together; NaN where the batch is unknown.
         """
-        from dptrace.run.tables import frame
-        from dptrace.run.utilization import COLUMNS, Workload, utilization_of
+        from dptrace.run.utilization import Workload, utilization_of
 
         given = Workload(parameters, tokens, samples, peak_tflops)
         found = utilization_of(self.devices, self.metadata, self.world_size, given)
-        table = frame((step.to_dict() for step in found.steps), COLUMNS)
-        return table.astype(dict.fromkeys(COLUMNS[4:], float))
+        return frame((step.to_dict() for step in found.steps), columns.UTILIZATION)
 
     def to_dict(self, align: bool = True, memory: bool = False) -> dict[str, Any]:
         """Return the figures as plain data, as ``dptrace analyze --json`` prints them.

@@ -28,6 +28,7 @@ from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from dptrace.run.run import Run
@@ -181,7 +182,12 @@ def _answer(run: Run, options: _Options) -> Answer:
             print_run(run, console, every, options.align)
 
     if options.memory:
-        from dptrace.run.memory import figures_with_memory, memory_peaks
+        from dptrace.core.table import frame
+        from dptrace.run.columns import MEMORY_PEAKS
+        from dptrace.run.memory import device_reports, figures_with_memory, peak_rows
 
-        return Answer(tables, lambda: figures_with_memory(run, options.align), lambda: memory_peaks(run))
+        def peaks() -> pd.DataFrame:
+            return frame(peak_rows(device_reports(run)), MEMORY_PEAKS)
+
+        return Answer(tables, lambda: figures_with_memory(run, options.align), peaks)
     return Answer(tables, lambda: run.to_dict(options.align), run.collectives if options.collectives else run.steps)

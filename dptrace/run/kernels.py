@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dptrace.timeline.host_calls import OperatorCalls
 
 __all__ = [
-    "LAUNCH_COLUMNS",
     "SORTS",
     "compute_findings_of",
     "flat_frame",
@@ -43,7 +42,6 @@ SORTS = {
     "self": "self_ns",
 }
 """Columns that rows are sorted by, largest first, by the name of the order."""
-LAUNCH_COLUMNS = ("call", "kind", "count", "self_ns", "total_ns", "mean_ns", "share_of_step", "launches")
 _NAMES = (
     "call",
     "kernel",

@@ -6,7 +6,7 @@ A run's figures do not need memory events, so that its files are read again for 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,25 +33,16 @@ from dptrace.core.intervals import Int64
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
-from dptrace.run.tables import frame
 from dptrace.timeline.model import Phase
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 __all__ = [
-    "BLOCK_COLUMNS",
-    "CALL_COLUMNS",
     "NO_MEMORY",
-    "USAGE_COLUMNS",
     "DeviceReport",
     "block_rows",
     "call_rows",
     "device_reports",
     "figures_with_memory",
     "memory_notes",
-    "memory_over_time",
-    "memory_peaks",
     "memory_uses",
     "peak_rows",
     "unallocated_bytes",
@@ -65,11 +56,6 @@ NO_MEMORY = (
 _MOST_BLOCKS = 20
 """Blocks, operators and modules that JSON lists for each device."""
 BY = ("kind", "operator", "module")
-_PEAK_COLUMNS = ("rank", "device", "step", "phase", "peak_bytes", "reserved_bytes")
-USAGE_COLUMNS = ("rank", "device", "name", "peak_bytes", "blocks", "allocated_bytes", "allocations")
-BLOCK_COLUMNS = ("rank", "device", "bytes", "kind", "operator", "module", "step", "phase", "born_ns")
-_TIME_COLUMNS = ("rank", "device", "time_ns", "bytes", "allocated_bytes", "reserved_bytes")
-CALL_COLUMNS = ("rank", "name", "count", "in_steps", "total_ns")
 
 
 class DeviceReport(msgspec.Struct, frozen=True):
@@ -224,25 +210,6 @@ def _block(report: DeviceReport, block: int) -> dict[str, Any]:
 
 def _phase(number: int) -> str:
     return Phase(number).name.lower()
-
-
-def memory_peaks(run: Run) -> pd.DataFrame:
-    """Return the peak of each step and phase: a row per rank, device, step and phase."""
-    return frame(peak_rows(device_reports(run)), _PEAK_COLUMNS)
-
-
-def memory_over_time(run: Run) -> pd.DataFrame:
-    """Return the memory after each allocation and free: a row per event."""
-    import pandas as pd
-
-    parts = []
-    for report in device_reports(run):
-        chosen = report.levels[report.levels > 0] - 1
-        events = report.device.events
-        columns = (events.time_ns, events.bytes, events.allocated, events.reserved)
-        values = dict(zip(_TIME_COLUMNS[2:], (column[chosen] for column in columns), strict=True))
-        parts.append(pd.DataFrame({"rank": report.rank, "device": report.device.device, **values}))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(_TIME_COLUMNS))
 
 
 def call_rows(reports: tuple[DeviceReport, ...]) -> Iterator[dict[str, Any]]:

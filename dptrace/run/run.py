@@ -15,8 +15,9 @@ import msgspec
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import Split
+from dptrace.core.table import frame, frame_of, listed_in_docstring
 from dptrace.errors import DptraceError
-from dptrace.run import tables
+from dptrace.run import columns, tables
 from dptrace.timeline.model import Timeline
 
 if TYPE_CHECKING:
@@ -117,44 +118,23 @@ class Run:
 
         return pipelines(self.devices, across.clocks)
 
+    def _each_device(self) -> list[columns.OneDevice]:
+        return [columns.OneDevice(*pair) for pair in zip(self.devices, self.cross_rank.exposed_waits, strict=True)]
+
+    @listed_in_docstring(columns.STEPS)
     def steps(self) -> pd.DataFrame:
-        """Return the split of each step: a row per rank, device and step.
+        """Return the split of each step: a row per rank, device and step."""
+        return frame_of(columns.STEPS, self._each_device())
 
-        Columns:
-            rank, device (int): rank number, and index of its GPU; device is -1 for a CPU.
-            step (str): name of the step, such as ``ProfilerStep#4``.
-            forward_ns, backward_ns, optimizer_ns, other_ns (int, ns): compute by phase.
-            exposed_comm_ns (int, ns): communication that no compute hides.
-            overlapped_comm_ns (int, ns): communication under compute.
-            exposed_memory_ns (int, ns): copies and sets under neither compute nor communication.
-            idle_ns (int, ns): no work on the GPU.
-            wall_ns (int, ns): length of the step: the sum of the parts above except overlapped_comm_ns.
-            exposed_wait_ns (Int64, ns): part of exposed_comm_ns spent waiting for later ranks; <NA> where unknown.
-            exposed_unmatched_ns (int, ns): part of exposed_comm_ns in collectives that lack a rank.
-        """
-        return tables.step_frame(self.devices, self.cross_rank.exposed_waits)
-
+    @listed_in_docstring(columns.TOTALS)
     def totals(self) -> pd.DataFrame:
-        """Return the split summed over all steps: a row per GPU.
+        """Return the split summed over all steps: a row per GPU."""
+        return frame_of(columns.TOTALS, self._each_device())
 
-        Columns:
-            rank, device (int): as in :meth:`steps`.
-            forward_ns … exposed_unmatched_ns: as in :meth:`steps`, summed.
-            overlap_percent (float, %): overlapped / (overlapped + exposed) communication; NaN without communication.
-        """
-        return tables.total_frame(self.devices, self.cross_rank.exposed_waits)
-
+    @listed_in_docstring(columns.IDLE)
     def idle_causes(self) -> pd.DataFrame:
-        """Return why each GPU was idle: a row per rank, device and step.
-
-        Columns:
-            rank, device (int): as in :meth:`steps`.
-            step (str): name of the step.
-            data_loading_ns, allocator_ns, synchronizing_ns, host_bound_ns (int, ns): the host launched late, by cause.
-            launch_latency_ns, waiting_ns, bubble_ns (int, ns): idle although work was launched in time, by cause.
-            idle_ns (int, ns): idle time of the step, the sum of the causes.
-        """
-        return tables.idle_frame(self.devices)
+        """Return why each GPU was idle: a row per rank, device and step."""
+        return frame_of(columns.IDLE, self._each_device())
 
     def recompute_percent(self) -> float | None:
         """Return the share of backward that computes forward again, in percent; None without any.
@@ -165,37 +145,14 @@ class Run:
         backward = sum(int(device.split.figures["backward_ns"].sum()) for device in self.devices)
         return 100 * recomputed / backward if recomputed and backward else None
 
+    @listed_in_docstring(columns.CALLS)
     def collectives(self) -> pd.DataFrame:
-        """Return every collective on every GPU: a row per call.
+        """Return every collective on every GPU: a row per call."""
+        return frame_of(columns.CALLS, self._each_device())
 
-        Columns:
-            rank, device (int): as in :meth:`steps`.
-            step (str or None): name of the step; None outside all steps.
-            kind (str): ``all_reduce``, ``all_gather`` …
-            bytes (int or None, bytes): message size; <NA> where unknown.
-            dtype, group (str): data type and process group; empty where unknown.
-            group_size (int): number of ranks in the group; 0 where unknown.
-            seq (int): sequence number in the group; -1 where unknown.
-            phase (str): phase that launched it: ``forward``, ``backward``, ``optimizer`` or ``other``.
-            start_ns, end_ns (int, ns): on the rank's own clock.
-            exposed_ns, overlapped_ns (int, ns): its time without and under compute.
-            name, label (str): the kernel's name, and the label of the bucket or layer it serves; empty for no label.
-            exposed_wait_ns (Int64, ns): part of exposed_ns spent waiting for later ranks; <NA> where unknown.
-            waits_for (Int64): rank that caused more than half of the wait; <NA> where none did.
-        """
-        return tables.collective_frame(self.devices, self.cross_rank.exposed_waits)
-
+    @listed_in_docstring(columns.INTERVALS)
     def kernels(self) -> pd.DataFrame:
         """Return every device interval (kernel, copy, set) of every GPU: a row each.
-
-        Columns:
-            rank, device (int): as in :meth:`steps`.
-            name (str): name of the kernel, or of the operator on a CPU.
-            kind (str): ``compute``, ``communication`` or ``memory``.
-            phase (str): ``forward``, ``backward``, ``optimizer`` or ``other``.
-            step (str or None): name of the step; None outside all steps.
-            lane (int): stream of a GPU, or thread of a CPU.
-            start_ns, end_ns (int, ns): on the rank's own clock.
 
         Raises:
             DptraceError: the run was opened with ``figures_only``.
@@ -204,109 +161,39 @@ class Run:
             raise DptraceError(
                 f"{self.path}: opened with figures_only, which drops the intervals. Leave it out to list kernels."
             )
-        return tables.kernel_frame(self.timelines)
+        return frame_of(columns.INTERVALS, self.timelines)
 
+    @listed_in_docstring(columns.PIPELINES)
     def pipeline(self) -> pd.DataFrame:
-        """Return what each rank computed of its pipeline's schedule, and the bubble: a row per rank and step.
+        """Return what each rank computed of its pipeline's schedule, and the bubble: a row per rank and step."""
+        return frame(tables.pipeline_rows(self.pipelines, self.timelines), columns.PIPELINES)
 
-        Columns:
-            pipeline (int): number of the pipeline, from 0.
-            schedule (str): ``gpipe``, ``1f1b`` …, from the order of the actions.
-            micro_batches, rank, device (int): micro-batches of a step; rank and device as in :meth:`steps`.
-            stages (tuple of int): numbers of the rank's stages.
-            step (str): name of the step.
-            busy_ns (int, ns): compute of the rank's actions.
-            own_span_ns (int, ns): from the start of the rank's first action to the end of its last.
-            span_ns (int, ns): from the start of the pipeline's first action to the end of its last.
-            bubble_percent, pipeline_bubble_percent (float, %): part of span_ns without compute: own, all ranks'.
-            formula_percent (float or None, %): bubble that the schedule's formula predicts; None without a formula.
-        """
-        from dptrace.analysis.cross_rank.pipeline_bubble import COLUMNS, rows
-
-        return tables.frame(rows(self.pipelines, self.timelines), COLUMNS)
-
+    @listed_in_docstring(columns.PIPELINE_ACTIONS)
     def pipeline_actions(self) -> pd.DataFrame:
-        """Return each stage's forward and backward of each micro-batch, in the order of their starts: a row each.
+        """Return each stage's forward and backward of each micro-batch, in the order of their starts: a row each."""
+        return frame_of(columns.PIPELINE_ACTIONS, tables.action_sources(self.pipelines, self.timelines))
 
-        Columns:
-            pipeline, rank, device (int): as in :meth:`pipeline`.
-            step (str or None): name of the step; None outside all steps.
-            stage, micro_batch (int): numbers, from 0.
-            action (str): ``F`` (forward), ``B`` (backward), ``I`` and ``W`` (backward of inputs and of weights).
-            start_ns, end_ns (int, ns): on the rank's own clock.
-            busy_ns (int, ns): compute within the action.
-        """
-        from dptrace.analysis.cross_rank.pipeline_bubble import ACTION_COLUMNS, action_rows
-
-        return tables.frame(action_rows(self.pipelines, self.timelines), ACTION_COLUMNS)
-
+    @listed_in_docstring(columns.COLLECTIVE_RANKS)
     def matched_collectives(self) -> pd.DataFrame:
         """Return every collective across ranks: a row for each of its ranks.
 
-        Columns:
-            collective (int): number of the collective; its rows share it.
-            kind (str): ``all_reduce``, ``all_gather`` …
-            name (str): ``bucket 0``, ``FSDP::all_gather (layers.3)`` …; empty without a name.
-            group (str): process group; empty where unknown.
-            seq (int): sequence number in the group; -1 where unknown.
-            bytes (int or None, bytes): message size; <NA> where unknown.
-            dtype (str): data type; empty where unknown.
-            step (str or None): name of the step; None outside all steps.
-            phase (str): phase that launched it.
-            complete (bool): whether all ranks of the group are in the run.
-            transfer_ns (int or None, ns): the shortest duration among the ranks; missing if not complete.
-            algbw_gbps, busbw_gbps (float or None, GB/s): algorithm and bus bandwidth; missing where unknown.
-            last_rank (int or None): rank that arrived last; missing where unknown.
-            rank, device (int): as in :meth:`steps`.
-            start_ns, end_ns (int, ns): on the rank's own clock.
-            exposed_ns, overlapped_ns (int, ns): its time without and under compute on this rank.
-            wait_ns (int or None, ns): its duration on this rank beyond transfer_ns; missing for broadcast, messages.
-            late_ns (int or None, ns): how much later than the first rank it arrived; missing within clock uncertainty.
-            exposed_wait_ns … waits_for: as in :meth:`collectives`.
-
         Transfer, wait, lateness and bandwidth are missing if not complete. Missing numbers are NaN in a float column.
         """
-        return tables.matched_frame(self.cross_rank.collectives())
+        return frame(tables.rank_rows(self.cross_rank.collectives()), columns.COLLECTIVE_RANKS)
 
+    @listed_in_docstring(columns.CLOCKS)
     def clock_offsets(self) -> pd.DataFrame:
-        """Return each rank's clock relative to the first rank's: a row per GPU.
+        """Return each rank's clock relative to the first rank's: a row per GPU."""
+        return frame(self.cross_rank.clock_rows(), columns.CLOCKS)
 
-        Columns:
-            rank, device (int): as in :meth:`steps`.
-            reference_rank (int): the rank that the clock is compared with.
-            offset_ns, at_ns (int or None, ns): how far its clock is ahead, and when; NaN where nothing connects it.
-            uncertainty_ns (int or None, ns): the offset's error is at most this; NaN as for offset_ns.
-            drift_ppm (float, ppm): change of the offset from at_ns on; docs/reference/json.md has the formula.
-            corrected (bool): whether comparisons across ranks correct this clock.
-            collectives (int): number of collectives that the estimate uses.
-        """
-        return tables.frame(self.cross_rank.clock_rows(), tables.CLOCK_COLUMNS)
-
+    @listed_in_docstring(columns.STRAGGLERS)
     def stragglers(self) -> pd.DataFrame:
-        """Return each collective at which a rank kept the others waiting: a row each.
+        """Return each collective at which a rank kept the others waiting: a row each."""
+        return frame(self.cross_rank.straggler_rows(), columns.STRAGGLERS)
 
-        Columns:
-            rank, device (int): the straggler; as in :meth:`steps`.
-            step (str or None): name of the step; None outside all steps.
-            collective (int): number of the collective in :meth:`matched_collectives`.
-            kind (str): ``all_reduce``, ``all_gather`` …
-            late_ns (int, ns): how much later than the median early rank it arrived.
-            cost_ns (int, ns): exposed wait that it caused, mean of the early ranks; each delay counts once.
-            cause (str): why it was late: ``compute``, ``allocator``, ``data_loading`` …
-            delay (int): number of the delay behind it, which later rows may share.
-            what, where (str): the call, operator, kernel or annotation, and what encloses it.
-        """
-        return tables.frame(self.cross_rank.straggler_rows(), tables.STRAGGLER_COLUMNS)
-
+    @listed_in_docstring(columns.FINDINGS)
     def findings(self) -> pd.DataFrame:
         """Return the findings, most expensive first: a row each.
-
-        Columns:
-            kind (str): ``straggler``, ``exposed_comm``, ``host_bound`` …
-            text, advice (str): what was found, with its numbers, and what to do about it.
-            cost_ns (int, ns): how much shorter a step would be without it.
-            share (float): cost_ns as a share of the step, from 0 to 1.
-            evidence (dict): where to look: step, rank, collective.
 
         Of a run :meth:`dptrace.Run.with_gains`, also ``gain_ns`` and the other columns of a gain.
         """

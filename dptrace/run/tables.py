@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Split, overlap_percent
+from dptrace.analysis.per_gpu.split import FIGURES, Split
+from dptrace.core.table import frame, rows_of
 from dptrace.core.units import milliseconds
-from dptrace.timeline.model import Phase, Timeline
+from dptrace.run.columns import CALLS, FINDINGS, GAINS, IDLE, MATCHED, STEPS, TOTALS, OneDevice
+from dptrace.timeline.model import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,138 +22,31 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "CLOCK_COLUMNS",
-    "FINDING_COLUMNS",
-    "STRAGGLER_COLUMNS",
-    "collective_frame",
+    "action_sources",
     "finding_frame",
-    "frame",
-    "idle_frame",
-    "kernel_frame",
-    "matched_frame",
     "mean_split_html",
     "one_line",
     "pipeline_dicts",
+    "pipeline_rows",
     "rank_dict",
     "rank_dicts",
-    "step_frame",
-    "total_frame",
+    "rank_rows",
 ]
 
-_COLLECTIVE_COLUMNS = (
-    *("rank", "device", "step", "kind", "bytes", "dtype", "group", "group_size", "seq", "phase"),
-    *("start_ns", "end_ns", "exposed_ns", "overlapped_ns", "name", "label", "exposed_wait_ns", "waits_for"),
-)
-_MATCHED_COLUMNS = (
-    *("kind", "name", "group", "seq", "bytes", "dtype", "step", "phase", "complete"),
-    *("transfer_ns", "algbw_gbps", "busbw_gbps", "last_rank"),
-)
-"""Columns of a matched collective that are the same for all of its ranks."""
-_MEMBER_COLUMNS = (
-    *("rank", "device", "start_ns", "end_ns", "exposed_ns", "overlapped_ns", "wait_ns", "late_ns"),
-    *("exposed_wait_ns", "waits_for"),
-)
-"""Columns of one rank of a matched collective."""
-CLOCK_COLUMNS = (
-    *("rank", "device", "reference_rank", "offset_ns", "at_ns", "uncertainty_ns", "drift_ppm", "corrected"),
-    "collectives",
-)
-STRAGGLER_COLUMNS = (
-    "rank",
-    "device",
-    "step",
-    "collective",
-    "kind",
-    "late_ns",
-    "cost_ns",
-    "cause",
-    "delay",
-    "what",
-    "where",
-)
-FINDING_COLUMNS = "kind", "text", "advice", "cost_ns", "share", "evidence"
 _MAX_HTML_ROWS = 16
-
-
-def frame(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """Return a frame with these columns, also without any row."""
-    import pandas as pd
-
-    return pd.DataFrame(list(rows), columns=list(columns))
 
 
 def finding_frame(found: Sequence[Finding]) -> pd.DataFrame:
     """Return a row per finding; with the columns of a gain where the findings have one."""
-    rows = [finding.to_dict() for finding in found]
-    return frame(rows, tuple(rows[0]) if rows else FINDING_COLUMNS)
+    gained = any(finding.gain is not None for finding in found)
+    return frame((finding.to_dict() for finding in found), (*FINDINGS, *GAINS) if gained else FINDINGS)
 
 
-def step_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
-    """Return a row per rank, device and step with the figures of the split and of waiting."""
-    rows = (
-        {"rank": d.split.rank, "device": d.timeline.device, "step": name}
-        | {figure: int(values[k]) for figure, values in d.split.figures.items()}
-        | wait.step(k)
-        for d, wait in zip(devices, waits, strict=True)
-        for k, name in enumerate(d.split.names)
-    )
-    return _nullable(frame(rows, ["rank", "device", "step", *FIGURES, *WAIT_FIGURES]), "exposed_wait_ns")
-
-
-def _nullable(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """Convert columns to pandas' nullable integers, so that one unknown value does not turn the others into floats."""
-    return table.astype(dict.fromkeys(columns, "Int64"))
-
-
-def total_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
-    """Return a row per GPU with the figures over all steps and the overlap in percent."""
-    rows = []
-    for device, wait in zip(devices, waits, strict=True):
-        total = device.split.total() | wait.total()
-        percent = overlap_percent(device.split.total()["overlapped_comm_ns"], device.split.total()["exposed_comm_ns"])
-        overlap = float("nan") if percent is None else percent
-        rows.append({"rank": device.split.rank, "device": device.split.device, **total, "overlap_percent": overlap})
-    return _nullable(frame(rows, ["rank", "device", *FIGURES, *WAIT_FIGURES, "overlap_percent"]), "exposed_wait_ns")
-
-
-def idle_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
-    """Return a row per rank, device and step with idle ns by cause."""
-    rows = (
-        {"rank": d.split.rank, "device": d.timeline.device, "step": name}
-        | {cause: int(values[k]) for cause, values in d.idle_causes.items()}
-        | {"idle_ns": int(d.split.figures["idle_ns"][k])}
-        for d in devices
-        for k, name in enumerate(d.split.names)
-    )
-    return frame(rows, ["rank", "device", "step", *CAUSES, "idle_ns"])
-
-
-def collective_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
-    """Return a row per collective and GPU."""
-    rows = (
-        {"rank": device.timeline.rank, "device": device.timeline.device} | row
-        for device, wait in zip(devices, waits, strict=True)
-        for row in _collective_rows(device, wait)
-    )
-    return _nullable(frame(rows, _COLLECTIVE_COLUMNS), "bytes", "exposed_wait_ns", "waits_for")
-
-
-def kernel_frame(timelines: Sequence[Timeline]) -> pd.DataFrame:
-    """Return a row per device interval, built column by column: a run may have millions."""
-    import pandas as pd
-
-    return pd.concat([_kernels_of(timeline) for timeline in timelines], ignore_index=True)
-
-
-def matched_frame(collectives: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Return a row for each rank of each matched collective."""
-    rows = (
-        {"collective": number, **{name: row[name] for name in _MATCHED_COLUMNS}, **member}
-        for number, row in enumerate(collectives)
-        for member in row["members"]
-    )
-    table = frame(rows, ("collective", *_MATCHED_COLUMNS, *_MEMBER_COLUMNS))
-    return _nullable(table, "bytes", "exposed_wait_ns", "waits_for")
+def rank_rows(collectives: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a row of COLLECTIVE_RANKS for each rank of each collective."""
+    for number, row in enumerate(collectives):
+        whole = {"collective": number} | {column.name: row[column.name] for column in MATCHED}
+        yield from (whole | member for member in row["members"])
 
 
 def rank_dicts(
@@ -181,16 +74,18 @@ def rank_dicts(
 
 def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:
     """Return one GPU's figures as plain data: steps, totals, collectives."""
-    timeline, total = device.timeline, device.split.total()
+    one = OneDevice(device, wait)
+    (total,) = rows_of(TOTALS[2:], one)
+    percent = total.pop("overlap_percent")
     return {
-        "rank": timeline.rank,
-        "device": timeline.device_name,
-        "device_index": timeline.device,
-        "file": timeline.path,
-        "steps": [_step_dict(device, wait, k, name) for k, name in enumerate(device.split.names)],
-        "total": total | wait.total(),
-        "overlap_percent": overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"]),
-        "collectives": _collective_rows(device, wait),
+        "rank": one.timeline.rank,
+        "device": one.timeline.device_name,
+        "device_index": one.timeline.device,
+        "file": one.timeline.path,
+        "steps": _step_dicts(one),
+        "total": total,
+        "overlap_percent": percent,
+        "collectives": rows_of(CALLS[2:], one),
     }
 
 
@@ -226,82 +121,60 @@ def pipeline_dicts(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline])
     return [to_dict(pipeline, timelines) for pipeline in pipelines]
 
 
-def _step_dict(device: DeviceFigures, wait: ExposedWait, k: int, name: str) -> dict[str, Any]:
-    comm = {
+def pipeline_rows(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> Iterator[dict[str, Any]]:
+    """Yield a row of PIPELINES for each rank and step of each pipeline."""
+    for number, pipeline in enumerate(pipelines):
+        for step in pipeline.steps:
+            for share, stages in zip(step.shares, pipeline.stages, strict=True):
+                timeline = timelines[share.device]
+                yield {
+                    "pipeline": number,
+                    "schedule": pipeline.schedule,
+                    "micro_batches": pipeline.micro_batches,
+                    "rank": timeline.rank,
+                    "device": timeline.device,
+                    "stages": stages,
+                    "step": step.step,
+                    "busy_ns": share.busy_ns,
+                    "own_span_ns": share.end_ns - share.start_ns,
+                    "span_ns": step.span_ns,
+                    "bubble_percent": step.rank_bubble_percent(share),
+                    "pipeline_bubble_percent": step.bubble_percent,
+                    "formula_percent": pipeline.formula_percent,
+                }
+
+
+def action_sources(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> Iterator[tuple[int, Timeline, int]]:
+    """Yield the sources of PIPELINE_ACTIONS: number of the pipeline, and a rank's timeline and first stage."""
+    for number, pipeline in enumerate(pipelines):
+        for device, stages in zip(pipeline.devices, pipeline.stages, strict=True):
+            yield number, timelines[device], stages[0]
+
+
+def _step_dicts(one: OneDevice) -> list[dict[str, Any]]:
+    """Return a GPU's steps: their figures, communication by kind, idle time by cause, and recomputation."""
+    figures, idle = rows_of(STEPS[2:], one), rows_of(IDLE[3:-1], one)
+    return [
+        {**own, "comm": _comm(one, k), "idle": causes, "recompute_ns": int(one.device.recompute_ns[k])}
+        for k, (own, causes) in enumerate(zip(figures, idle, strict=True))
+    ]
+
+
+def _comm(one: OneDevice, k: int) -> dict[str, Any]:
+    """Return the communication of a step by kind."""
+    return {
         kind: {
             "count": int(figures.count[k]),
             "bytes": None if figures.count[k] and not figures.bytes[k] else int(figures.bytes[k]),
             "exposed_ns": int(figures.exposed_ns[k]),
             "overlapped_ns": int(figures.overlapped_ns[k]),
-            **_kind_waits(wait, kind, k),
+            **_kind_waits(one.wait, kind, k),
         }
-        for kind, figures in device.split.comm.items()
-    }
-    return {
-        "step": name,
-        **{figure: int(values[k]) for figure, values in device.split.figures.items()},
-        **wait.step(k),
-        "comm": comm,
-        "idle": {cause: int(values[k]) for cause, values in device.idle_causes.items()},
-        "recompute_ns": int(device.recompute_ns[k]),
+        for kind, figures in one.device.split.comm.items()
     }
 
 
 def _kind_waits(wait: ExposedWait, kind: str, step: int) -> dict[str, int | None]:
     """Return the waits of a kind in a step; a kind of which nothing is matched has none."""
     figures = wait.by_kind.get(kind)
-    return figures.step(step) if figures else {"exposed_wait_ns": None, "exposed_unmatched_ns": None}
-
-
-def _collective_rows(device: DeviceFigures, wait: ExposedWait) -> list[dict[str, Any]]:
-    """Return a row per collective of one GPU: the columns of a collective without those of the GPU."""
-    timeline = device.timeline
-    calls = np.flatnonzero(timeline.collective >= 0)
-    phases, steps = [phase.name.lower() for phase in Phase], [*timeline.windows.names, None, None]
-    columns = (
-        *(timeline.collective, timeline.step, timeline.phase, timeline.name, timeline.start_ns, timeline.end_ns),
-        *(device.exposed_ns, device.overlapped_ns),
-    )
-    rows = zip(*(column[calls].tolist() for column in columns), wait.calls.rows(), strict=True)
-    return [
-        {
-            "step": steps[step],
-            "kind": (comm := timeline.collectives[collective]).kind,
-            "bytes": comm.bytes or None,
-            "dtype": comm.dtype,
-            "group": comm.group,
-            "group_size": comm.group_size,
-            "seq": comm.seq,
-            "phase": phases[phase],
-            "start_ns": start,
-            "end_ns": end,
-            "exposed_ns": exposed,
-            "overlapped_ns": overlapped,
-            "name": timeline.names[name],
-            "label": comm.label,
-            **waits,
-        }
-        for collective, step, phase, name, start, end, exposed, overlapped, waits in rows
-    ]
-
-
-def _kernels_of(timeline: Timeline) -> pd.DataFrame:
-    import pandas as pd
-
-    kinds = np.array(["compute", "communication", "memory"], object)
-    phases = np.array([phase.name.lower() for phase in Phase], object)
-    names = np.array([*timeline.names, ""], object)
-    steps = np.array([*timeline.windows.names, None, None], object)
-    return pd.DataFrame(
-        {
-            "rank": timeline.rank,
-            "device": timeline.device,
-            "name": names[timeline.name],
-            "kind": kinds[timeline.kind],
-            "phase": phases[timeline.phase],
-            "step": steps[timeline.step],
-            "lane": timeline.lane,
-            "start_ns": timeline.start_ns,
-            "end_ns": timeline.end_ns,
-        }
-    )
+    return figures.step(step) if figures else dict.fromkeys(WAIT_FIGURES)

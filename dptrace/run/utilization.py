@@ -23,7 +23,7 @@ from dptrace.model.gpu_peaks import (
 if TYPE_CHECKING:
     from dptrace.analysis.per_gpu.device import DeviceFigures
 
-__all__ = ["COLUMNS", "StepUtilization", "Utilization", "Workload", "utilization_of"]
+__all__ = ["StepUtilization", "Utilization", "Workload", "utilization_of"]
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -42,21 +42,6 @@ class Workload(msgspec.Struct, frozen=True):
         for name in self.__struct_fields__:
             if (value := getattr(self, name)) is not None:
                 AMOUNT.check(value, "--params" if name == "parameters" else f"--{name.replace('_', '-')}")
-
-
-COLUMNS = (
-    "rank",
-    "device",
-    "step",
-    "wall_ns",
-    "model_flops",
-    "hardware_flops",
-    "tflops",
-    "mfu",
-    "hfu",
-    "samples_per_s",
-    "tokens_per_s",
-)
 
 
 class StepUtilization(msgspec.Struct, frozen=True):

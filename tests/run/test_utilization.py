@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from dptrace.core.gpu import GpuProperties
+from dptrace.run.columns import UTILIZATION
 from dptrace.run.run import Run
-from dptrace.run.utilization import COLUMNS, Utilization, Workload, utilization_of
+from dptrace.run.utilization import Utilization, Workload, utilization_of
 from tests.support.builders import two_rank_timelines
 
 STEP_NS = 100_000
@@ -39,7 +40,7 @@ def test_mfu_is_model_flops_over_time_and_peak() -> None:
     assert [(0, "ProfilerStep#0"), (0, "ProfilerStep#1"), (1, "ProfilerStep#0"), (1, "ProfilerStep#1")] == [
         (step.rank, step.step) for step in found.steps
     ]
-    assert list(COLUMNS) == list(found.steps[0].to_dict())
+    assert [column.name for column in UTILIZATION] == list(found.steps[0].to_dict())
 
 
 def test_a_timed_step_has_its_own_rate() -> None:

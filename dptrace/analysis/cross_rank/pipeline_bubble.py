@@ -24,28 +24,13 @@ from dptrace.model.training.layout import bubble_share as bubble_formula
 from dptrace.timeline.model import Action, Timeline
 
 __all__ = [
-    "ACTION_COLUMNS",
-    "COLUMNS",
     "Pipeline",
     "PipelineStep",
     "RankSpan",
-    "action_rows",
     "bubble_formula",
     "pipelines",
-    "rows",
     "to_dict",
 ]
-
-COLUMNS = (
-    *("pipeline", "schedule", "micro_batches", "rank", "device", "stages", "step", "busy_ns", "own_span_ns"),
-    *("span_ns", "bubble_percent", "pipeline_bubble_percent", "formula_percent"),
-)
-"""Columns of the table of ranks and steps."""
-ACTION_COLUMNS = (
-    *("pipeline", "rank", "device", "step", "stage", "micro_batch", "action"),
-    *("start_ns", "end_ns", "busy_ns"),
-)
-"""Columns of the table of actions; times are on the rank's own clock."""
 
 _MESSAGES = frozenset(kind.name for kind in COLLECTIVES.values() if kind.point_to_point)
 
@@ -242,62 +227,3 @@ def to_dict(pipeline: Pipeline, timelines: Sequence[Timeline]) -> dict[str, Any]
             for pipeline_step in pipeline.steps
         ],
     }
-
-
-def rows(pipelines_found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
-    """Return a row of COLUMNS for each rank and step of each pipeline; times in ns."""
-    table = []
-    for number, pipeline in enumerate(pipelines_found):
-        whole = pipeline.schedule, pipeline.micro_batches
-        for pipeline_step in pipeline.steps:
-            for share, stages in zip(pipeline_step.shares, pipeline.stages, strict=True):
-                place = timelines[share.device].rank, timelines[share.device].device
-                times = (
-                    share.busy_ns,
-                    share.end_ns - share.start_ns,
-                    pipeline_step.span_ns,
-                    pipeline_step.rank_bubble_percent(share),
-                )
-                values = (
-                    number,
-                    *whole,
-                    *place,
-                    stages,
-                    pipeline_step.step,
-                    *times,
-                    pipeline_step.bubble_percent,
-                    pipeline.formula_percent,
-                )
-                table.append(dict(zip(COLUMNS, values, strict=True)))
-    return table
-
-
-def action_rows(pipelines_found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
-    """Return a row of ACTION_COLUMNS for each action of each pipeline; times in ns."""
-    table = []
-    for number, pipeline in enumerate(pipelines_found):
-        for i, stages in zip(pipeline.devices, pipeline.stages, strict=True):
-            timeline, actions = timelines[i], timelines[i].actions
-            columns = zip(
-                *(
-                    column.tolist()
-                    for column in (actions.step, actions.stage, actions.micro_batch, actions.kind, actions.start_ns)
-                ),
-                *(column.tolist() for column in (actions.end_ns, actions.busy_ns)),
-                strict=True,
-            )
-            for step, stage, micro_batch, kind, *times in columns:
-                name = timeline.windows.names[step] if step >= 0 else None
-                stage_index = stage if stage >= 0 else stages[0]
-                values = (
-                    number,
-                    timeline.rank,
-                    timeline.device,
-                    name,
-                    stage_index,
-                    micro_batch,
-                    Action(kind).name,
-                    *times,
-                )
-                table.append(dict(zip(ACTION_COLUMNS, values, strict=True)))
-    return table

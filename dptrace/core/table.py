@@ -1,0 +1,125 @@
+"""Columns of public tables, each declared once: its frame, CSV, JSON rows, headings and documentation follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Column", "columns", "frame", "frame_of", "listed_in_docstring", "markdown", "rows_of"]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_UNITS = {"_ns": "ns", "_percent": "%", "_gbps": "GB/s", "_ppm": "ppm", "bytes": "bytes", "bytes_per_step": "bytes"}
+_UNITS |= {"_per_s": "1/s", "tflops": "TFLOP/s"}
+_DTYPES = {"Int64": "Int64", "float": "float64"}
+"""How pandas holds a type in which values may be missing: without it, one missing number turns others into objects."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a public table."""
+
+    name: str
+    dtype: str
+    """As a user meets it: ``int``, ``Int64`` (missing: <NA>), ``float`` (missing: NaN), ``str or None`` …"""
+    doc: str
+    """What it holds, and where it is missing."""
+    heading: str = ""
+    """Its words above a table for readers; a bar marks where a narrow table may hyphenate one."""
+    value: Callable[[Any], Any] | None = None
+    """Returns the values of all rows that a source has, or one for all of them; None where the rows come as dicts."""
+
+    @property
+    def unit(self) -> str:
+        """The unit that its name ends in; empty for a number without one and for words."""
+        return next((unit for suffix, unit in _UNITS.items() if self.name.endswith(suffix)), "")
+
+    @property
+    def words(self) -> str:
+        """Its heading in one line."""
+        return self.heading.replace("|", "")
+
+    @property
+    def folded(self) -> str:
+        """Its heading in two lines, as narrow as possible."""
+        return self.heading.replace("|", "-\n", 1).replace("--", "-").replace(" ", "\n").replace("|", "")
+
+
+def columns(names: str, dtype: str, doc: str) -> tuple[Column, ...]:
+    """Return several columns that one text describes."""
+    return tuple(Column(name, dtype, doc) for name in names.split())
+
+
+def frame(rows: Iterable[dict[str, Any]], table: Sequence[Column]) -> pd.DataFrame:
+    """Return rows as a frame with the columns of a table, also without any row."""
+    import pandas as pd
+
+    return pd.DataFrame(list(rows), columns=[column.name for column in table]).astype(_missing(table))
+
+
+def rows_of(table: Sequence[Column], source: Any) -> list[dict[str, Any]]:
+    """Return the rows of a source as plain data, by the columns' values."""
+    names = [column.name for column in table]
+    values = [part.tolist() if isinstance(part, np.ndarray) else part for part in _values(table, source)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def frame_of(table: Sequence[Column], sources: Iterable[Any]) -> pd.DataFrame:
+    """Return the rows of all sources as a frame, built column by column: a run may have millions of rows."""
+    import pandas as pd
+
+    parts = list(zip(*(_values(table, source) for source in sources), strict=True)) or [()] * len(table)
+    joined = {column.name: _joined(part) for column, part in zip(table, parts, strict=True)}
+    return pd.DataFrame(joined).astype(_missing(table))
+
+
+def _values(table: Sequence[Column], source: Any) -> list[Any]:
+    """Return the values of each column, as many as there are rows."""
+    values = [column.value(source) if column.value else None for column in table]
+    count = next(len(one) for one in values if isinstance(one, list | np.ndarray))
+    return [one if isinstance(one, list | np.ndarray) else [one] * count for one in values]
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return values one after the other, as an array where all are."""
+    if parts and all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    return [value for part in parts for value in part]
+
+
+def _missing(table: Sequence[Column]) -> dict[str, str]:
+    return {column.name: _DTYPES[column.dtype] for column in table if column.dtype in _DTYPES}
+
+
+def listed_in_docstring(table: Sequence[Column]) -> Callable[[Method], Method]:
+    """Add the columns to the docstring of a method that returns them as a frame, and as its attribute *columns*."""
+
+    def add(method: Method) -> Method:
+        lines = []
+        for first, names in _described(table):
+            known, doc = ", ".join(filter(None, (first.dtype, first.unit))), first.doc.replace("`", "``")
+            lines.append(f"            {', '.join(names)} ({known}): {doc}.")
+        method.__doc__ = "\n".join((f"{(method.__doc__ or '').rstrip()}\n", "        Columns:", *lines, "        "))
+        vars(method)["columns"] = tuple(table)
+        return method
+
+    return add
+
+
+def markdown(table: Sequence[Column]) -> str:
+    """Return the columns as a table of Markdown, as docs/reference/json.md has them."""
+    rows = (f"| {', '.join(f'`{name}`' for name in names)} | {first.doc} |" for first, names in _described(table))
+    return "\n".join(("| Key | Content |", "| --- | --- |", *rows)) + "\n"
+
+
+def _described(table: Sequence[Column]) -> Iterator[tuple[Column, list[str]]]:
+    """Yield the columns that one text describes: the first of them, and all their names."""
+    for _, group in groupby(table, key=lambda column: (column.doc, column.dtype, column.unit)):
+        same = list(group)
+        yield same[0], [column.name for column in same]
