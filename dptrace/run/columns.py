@@ -118,7 +118,7 @@ _FIGURES = {
     "optimizer_ns": ("compute by phase", "opti|mizer"),
     "other_ns": ("compute by phase", "other"),
     "exposed_comm_ns": ("communication that no compute hides", "exposed comm"),
-    "overlapped_comm_ns": ("communication under compute", "overl. comm"),
+    "overlapped_comm_ns": ("communication under compute", "overlapped comm"),
     "exposed_memory_ns": ("copies and sets under neither compute nor communication", "exposed memory"),
     "idle_ns": ("no work on the GPU", "idle"),
     "wall_ns": ("length of the step: the sum of the parts above except overlapped_comm_ns", "wall"),

@@ -15,9 +15,10 @@ from dptrace.comparison.changes import PARTS, Change, CollectiveChange, KernelCh
 from dptrace.comparison.compare import FIGURE_NAMES, Comparison, shared_notes
 from dptrace.comparison.sides import DeviceId, RunSample
 from dptrace.core.units import MINUS, byte_size, milliseconds, plural, sanitize, signed_milliseconds
+from dptrace.run.columns import SHOWN_FIGURES
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import plain
-from dptrace.viewers.terminal.split import HEADINGS, titled_table
+from dptrace.viewers.terminal.split import folded, titled_table
 
 __all__ = [
     "ROWS",
@@ -191,13 +192,11 @@ def _medians(comparison: Comparison) -> Table:
 
 def _ranks(by_rank: Sequence[tuple[DeviceId, tuple[Change, ...]]]) -> Table:
     compared = {change.name for change in by_rank[0][1]}
-    headings = {name: heading for name, heading in HEADINGS.items() if name in compared}
-    table = _table("B − A of each rank, ms per step (bold: moved)", "rank", *headings.values())
+    names = [name for name in SHOWN_FIGURES if name in compared]
+    table = _table("B − A of each rank, ms per step (bold: moved)", "rank", *map(folded, names))
     for (rank, gpu), changes in by_rank:
         known = {change.name: change for change in changes}
-        cells = (
-            Text(signed_milliseconds(known[name].delta), "bold" if known[name].beyond else "") for name in headings
-        )
+        cells = (Text(signed_milliseconds(known[name].delta), "bold" if known[name].beyond else "") for name in names)
         table.add_row(f"{rank} ({gpu})" if gpu else str(rank), *cells)
     return table
 

@@ -14,6 +14,7 @@ from dptrace.core.units import duration, milliseconds, plural, sanitize, share, 
 from dptrace.replay.critical_path import CriticalPath
 from dptrace.replay.paths import PathPiece
 from dptrace.replay.whatif import Point, RankAnswer, Sweep, WhatIf
+from dptrace.run.columns import HEADINGS
 from dptrace.viewers.base.table import PATH_KINDS, TextTable, plain, print_text_table, step_words
 
 __all__ = ["print_critical_path", "print_sweep", "print_whatif", "sentence", "sweep_sentence", "sweep_table"]
@@ -22,17 +23,6 @@ __all__ = ["print_critical_path", "print_sweep", "print_whatif", "sentence", "sw
 # The answer of a what-if in the terminal: the step before and after, by part and by rank, and reasons to doubt it.
 
 
-_LABELS = {
-    "forward_ns": "forward",
-    "backward_ns": "backward",
-    "optimizer_ns": "optimizer",
-    "other_ns": "other",
-    "exposed_comm_ns": "exposed communication",
-    "exposed_memory_ns": "exposed memory",
-    "idle_ns": "idle",
-    "wall_ns": "step",
-    "overlapped_comm_ns": "overlapped communication",
-}
 _MOST_RANKS = 16
 _MOST_PIECES = 3
 _LONGEST_NAME = 40
@@ -119,7 +109,7 @@ def _parts_table(answer: WhatIf) -> Table:
         before, after = answer.measured[name], answer.predicted[name]
         if before or after:
             cells = milliseconds(before), milliseconds(after), signed_milliseconds(after - before)
-            table.add_row(_LABELS[name], *cells, style="bold" if name == "wall_ns" else "")
+            table.add_row(HEADINGS[name].words, *cells, style="bold" if name == "wall_ns" else "")
     return table
 
 

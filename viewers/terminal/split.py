@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.analysis.cross_rank.transfers import ExposedWait, Latency, merge_groups, with_phase_in_name
+from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES, ExposedWait, Latency, merge_groups, with_phase_in_name
 from dptrace.analysis.findings.finding import Finding, by_gain
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Split, by_kind, overlap_percent
 from dptrace.core.units import byte_size, milliseconds, share
+from dptrace.run.columns import HEADINGS, shown_figures
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
@@ -23,27 +24,13 @@ __all__ = [
     "MAX_STEPS",
     "collective_table",
     "findings_list",
+    "folded",
     "idle_table",
     "step_tables",
     "timing_table",
     "titled_table",
 ]
 
-
-HEADINGS = {
-    "forward_ns": "for-\nward",
-    "backward_ns": "back-\nward",
-    "optimizer_ns": "opti-\nmizer",
-    "other_ns": "other",
-    "exposed_comm_ns": "exposed\ncomm",
-    "exposed_memory_ns": "exposed\nmemory",
-    "idle_ns": "idle",
-    "wall_ns": "wall",
-    "overlapped_comm_ns": "overl.\ncomm",
-}
-"""The parts in the order of the tables, their sum, and overlapped communication."""
-_WAIT_HEADINGS = {"exposed_wait_ns": "of which\nwaiting", "exposed_unmatched_ns": "incom-\nplete"}
-"""Parts of exposed communication, which follow it."""
 
 Figures = Mapping[str, float | None]
 
@@ -57,25 +44,20 @@ def _overlap(figures: Figures) -> str:
     return "–" if percent is None else f"{percent:.1f}"
 
 
-def _headings(waits: Sequence[Figures]) -> dict[str, str]:
-    """Return the headings of the columns: waiting where any is known, missing ranks where any are."""
-    known = ["exposed_wait_ns"] if any(one["exposed_wait_ns"] is not None for one in waits) else []
-    known += ["exposed_unmatched_ns"] if any(one["exposed_unmatched_ns"] for one in waits) else []
-    names = list(HEADINGS)
-    after = names.index("exposed_comm_ns") + 1
-    names[after:after] = known
-    return {name: (HEADINGS | _WAIT_HEADINGS)[name] for name in names}
+def folded(name: str) -> str:
+    """Return the heading of a figure, so narrow that all of them fit 80 characters."""
+    return HEADINGS[name].folded.replace("overlapped", "overl.")
 
 
-def _columns(table: Table, headings: Mapping[str, str]) -> None:
-    for name, heading in headings.items():
+def _columns(table: Table, names: Sequence[str]) -> None:
+    for name in names:
         style = {"exposed_comm_ns": "bold red", "wall_ns": "bold", "overlapped_comm_ns": "green"}.get(name, "")
-        table.add_column(heading, justify="right", style=style, no_wrap=True)
+        table.add_column(folded(name), justify="right", style=style, no_wrap=True)
     table.add_column("over-\nlap%", justify="right", no_wrap=True)
 
 
-def _row(figures: Figures, headings: Iterable[str]) -> list[str]:
-    return [*(_cell(figures[name]) for name in headings), _overlap(figures)]
+def _row(figures: Figures, names: Sequence[str]) -> list[str]:
+    return [*(_cell(figures[name]) for name in names), _overlap(figures)]
 
 
 def _cell(ns: float | None) -> str:
@@ -91,11 +73,11 @@ def titled_table(title: Text | str, collapse_padding: bool = False) -> Table:
     return table
 
 
-def _table(title: Text | str, first: str, headings: Mapping[str, str]) -> Table:
+def _table(title: Text | str, first: str, names: Sequence[str]) -> Table:
     # Narrow gaps, so that a table with further columns still fits 80 characters.
-    table = titled_table(title, collapse_padding=len(headings) > len(HEADINGS))
+    table = titled_table(title, collapse_padding=len(names) > len(FIGURES))
     table.add_column(first, no_wrap=True)
-    _columns(table, headings)
+    _columns(table, names)
     return table
 
 
@@ -107,22 +89,22 @@ def _heading(timeline: Timeline) -> Text:
 
 def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, every: bool) -> Table:
     """Return the table of one rank: a row for each step, the mean, and each part's share of the wall time."""
-    headings = _headings([waits.step(k) for k in range(len(figures.names))])
-    table = _table(_heading(timeline), "step", headings)
+    names = shown_figures([waits.step(k) for k in range(len(figures.names))])
+    table = _table(_heading(timeline), "step", names)
     shown = range(len(figures.names)) if every or len(figures.names) <= MAX_STEPS else range(MAX_STEPS // 2)
     for k in shown:
         table.add_row(
             plain(step_label(figures.names[k])),
-            *_row({**{name: int(figures.figures[name][k]) for name in FIGURES}, **waits.step(k)}, headings),
+            *_row({**{name: int(figures.figures[name][k]) for name in FIGURES}, **waits.step(k)}, names),
         )
     if len(shown) < len(figures.names):
-        table.add_row("…", *["…"] * (len(headings) + 1))
+        table.add_row("…", *["…"] * (len(names) + 1))
     if len(figures.names) > 1:
         table.add_section()
-        table.add_row("mean", *_row({**figures.mean(), **waits.mean()}, headings), style="bold")
+        table.add_row("mean", *_row({**figures.mean(), **waits.mean()}, names), style="bold")
     total: Figures = {**figures.total(), **waits.total()}
     wall = max(total["wall_ns"] or 0, 1)
-    shares = (_share(total[name], wall) for name in headings)
+    shares = (_share(total[name], wall) for name in names)
     table.add_row("share", *shares, _overlap(total), style="dim")
     return table
 
@@ -135,13 +117,13 @@ def _ranks_table(run: Run, every: bool) -> Table:
     """Return a table with a row for each rank: its mean step."""
     both = zip(run.splits, run.cross_rank.exposed_waits, strict=True)
     means: list[Figures] = [{**figures.mean(), **waits.mean()} for figures, waits in both]
-    headings = _headings(means)
-    table = _table("mean step by rank, ms", "rank", headings)
+    names = shown_figures(means)
+    table = _table("mean step by rank, ms", "rank", names)
     shown = len(run.splits) if every else min(len(run.splits), MAX_RANKS)
     for timeline, figures in list(zip(run.timelines, means, strict=True))[:shown]:
-        table.add_row(rank_label(run, timeline), *_row(figures, headings))
+        table.add_row(rank_label(run, timeline), *_row(figures, names))
     if shown < len(run.splits):
-        table.add_row("…", *["…"] * (len(headings) + 1))
+        table.add_row("…", *["…"] * (len(names) + 1))
     return table
 
 
@@ -158,9 +140,6 @@ def step_tables(run: Run, every: bool = False) -> Iterator[RenderableType]:
             yield _rank_table(timeline, figures, wait, every)
 
 
-_KIND_HEADINGS = {"exposed_wait_ns": "waiting ms", "exposed_unmatched_ns": "incomplete ms"}
-
-
 def collective_table(run: Run) -> Table | None:
     """Return a table with a row for each kind of collective in the mean step; None without any."""
     kinds = by_kind(run.splits)
@@ -168,9 +147,16 @@ def collective_table(run: Run) -> Table | None:
         return None
     table = titled_table("mean step by kind of collective")
     waits = run.cross_rank.mean_waits_by_kind()
-    columns = {name: heading for name, heading in _KIND_HEADINGS.items() if any(one[name] for one in waits.values())}
+    columns = [name for name in WAIT_FIGURES if any(one[name] for one in waits.values())]
     table.add_column("kind", no_wrap=True)
-    for heading in ("count", "bytes", "exposed ms", *columns.values(), "overlapped ms", "overlap"):
+    for heading in (
+        "count",
+        "bytes",
+        "exposed ms",
+        *(f"{HEADINGS[name].words} ms" for name in columns),
+        "overlapped ms",
+        "overlap",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     for kind_figures in kinds:
         percent = kind_figures.overlap_percent
@@ -186,17 +172,6 @@ def collective_table(run: Run) -> Table | None:
     return table
 
 
-CAUSE_HEADINGS = {
-    "data_loading_ns": "data\nloading",
-    "allocator_ns": "allo-\ncator",
-    "synchronizing_ns": "synchro-\nnizing",
-    "host_bound_ns": "host-\nbound",
-    "launch_latency_ns": "launch\nlatency",
-    "waiting_ns": "waiting",
-    "bubble_ns": "bubble",
-}
-
-
 def idle_table(run: Run, every: bool = False) -> Table | None:
     """Return a table with a row for each rank: its mean step's idle time by cause; None where no GPU was idle.
 
@@ -208,7 +183,7 @@ def idle_table(run: Run, every: bool = False) -> Table | None:
         return None
     table = titled_table("mean step by cause of idle time, ms")
     shown_causes = [cause for cause in CAUSES if any(device.idle_causes[cause].any() for device in devices)]
-    for heading in ("rank", *(CAUSE_HEADINGS[cause] for cause in shown_causes), "idle"):
+    for heading in ("rank", *(HEADINGS[cause].folded for cause in shown_causes), "idle"):
         table.add_column(heading, justify="right" if heading != "rank" else "left", no_wrap=True)
     shown = devices if every else devices[:MAX_RANKS]
     for device in shown:

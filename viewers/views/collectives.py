@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.transfers import AlphaBeta, Latency, with_phase_in_name
+from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES, AlphaBeta, Latency, with_phase_in_name
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.split import OVERLAPPED_LABEL, by_kind
 from dptrace.core.intervals import Int64
 from dptrace.core.units import byte_size, milliseconds
+from dptrace.run.columns import HEADINGS
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import NO_COMMUNICATION, TALL, Bar, RowLayout, bar_chart
@@ -36,8 +37,6 @@ __all__ = [
 
 
 COMMUNICATION_TITLE = "Communication by kind"
-_WAIT_COLUMNS = {"exposed_wait_ns": "waiting ms", "exposed_unmatched_ns": "incomplete ms"}
-"""Parts of exposed communication, where a run has them."""
 
 
 def communication(run: Run) -> Drawing:
@@ -60,7 +59,7 @@ def communication(run: Run) -> Drawing:
 def communication_table(run: Run) -> TextTable:
     """Return count, bytes and times of each kind of collective, per GPU and step."""
     waits = run.cross_rank.mean_waits_by_kind()
-    shown = {name: heading for name, heading in _WAIT_COLUMNS.items() if any(one[name] for one in waits.values())}
+    shown = [name for name in WAIT_FIGURES if any(one[name] for one in waits.values())]
     rows = tuple(
         (
             kind.kind,
@@ -73,7 +72,15 @@ def communication_table(run: Run) -> TextTable:
         )
         for kind in by_kind(run.splits)
     )
-    columns = ("kind", "count", "bytes", "exposed ms", *shown.values(), "overlapped ms", "overlap")
+    columns = (
+        "kind",
+        "count",
+        "bytes",
+        "exposed ms",
+        *(f"{HEADINGS[name].words} ms" for name in shown),
+        "overlapped ms",
+        "overlap",
+    )
     return TextTable(columns, rows, 1, "Mean per rank and step." if rows else NO_COMMUNICATION)
 
 

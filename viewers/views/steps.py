@@ -17,7 +17,6 @@ from dptrace.analysis.per_gpu.split import (
     CAUSE_LABELS,
     CAUSES,
     EXPOSED_LABELS,
-    FIGURES,
     PART_LABELS,
     Part,
     overlap_percent,
@@ -25,6 +24,7 @@ from dptrace.analysis.per_gpu.split import (
 )
 from dptrace.core.intervals import Int64
 from dptrace.core.units import milliseconds, sanitize
+from dptrace.run.columns import HEADINGS, shown_figures
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import (
@@ -71,9 +71,6 @@ __all__ = [
 StepFigures: TypeAlias = Mapping[str, float | None]
 """The nine figures of a step and those of waiting, in ns; an unknown wait is None."""
 
-_ORDER = (*FIGURES[:5], "exposed_wait_ns", "exposed_unmatched_ns", *FIGURES[6:], "overlapped_comm_ns")
-_HEADINGS = {"exposed_wait_ns": "waiting", "exposed_unmatched_ns": "incomplete"}
-
 
 def step_bar(figures: StepFigures, tick: str, name: str, head: str = "", rank: int | None = None) -> Bar:
     """Return the bar of a step's figures; its text is the wall time, which its parts add up to.
@@ -97,17 +94,9 @@ def exposed_bar_parts(exposed_ns: float, waits: StepFigures, rank: int | None) -
         yield waiting_label(rank), wait, theme.WAITING
 
 
-def shown_figures(rows: Sequence[StepFigures]) -> tuple[str, ...]:
-    """Return the figures that a table of steps shows: waiting where any is known, missing ranks where there are any."""
-    known = any(row["exposed_wait_ns"] is not None for row in rows)
-    missing = any(row["exposed_unmatched_ns"] for row in rows)
-    left_out = {name for name, shown in zip(_HEADINGS, (known, missing), strict=True) if not shown}
-    return tuple(name for name in _ORDER if name not in left_out)
-
-
 def columns(names: Sequence[str]) -> tuple[str, ...]:
     """Return the headings of figures by their names, and of the overlap."""
-    return *(_HEADINGS.get(name, name.removesuffix("_ns").replace("_", " ")) for name in names), "overlap"
+    return *(HEADINGS[name].words for name in names), "overlap"
 
 
 def step_cells(figures: StepFigures, names: Sequence[str]) -> tuple[str, ...]:
