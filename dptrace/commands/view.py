@@ -1,40 +1,200 @@
-"""``dptrace view``: the per-GPU Gantt chart, as a page or in the terminal."""
+"""``dptrace view``: the per-GPU Gantt chart and the other views, as a page, in the terminal, as pictures, or served."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.answer import check_file, form_of
+from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import Selection, force_option, gains_option, opening_options, run_options
-from dptrace.commands.shared.output import OutputFile, console, quoted_paths
-from dptrace.commands.shared.pages import file_stem, write_page
-from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
-from dptrace.commands.shared.view_options import (
-    FigureOptions,
-    PictureOptions,
-    ServeOptions,
-    figure_options,
-    open_browser,
-    picture_options,
-    serve_options,
+from dptrace.commands.shared.output import (
+    OutputFile,
+    console,
+    print_hint,
+    print_written,
+    progress,
+    quoted_paths,
+    write_text,
 )
+from dptrace.commands.shared.pages import file_stem, svg_height, write_page, write_png
+from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
+from dptrace.core.files import atomic_write, check_output
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
 from dptrace.readers.source import is_url
+from dptrace.viewers.views.names import NAMES
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run
     from dptrace.viewers.gantt.chart import Chart
 
-_ONE_FILE = (
+__all__ = ["open_browser", "parse_size"]
+
+_GANTT = "gantt"
+_DEFAULT_WIDTH, _MIN_HEIGHT, _MAX_SIZE = 1600, 400, 16_000
+"""Of a PNG in pixels; Chromium draws nothing larger."""
+_GANTT_HEADER_HEIGHT = 270
+"""Pixels above the rows of the Gantt chart."""
+_PAIR_HEADER_HEIGHT = 370
+"""The same for two runs, which have a line and figures each."""
+_PICTURE_OPTIONS = {".png": "--png", ".svg": "--svg", ".pdf": "--figure"}
+"""The option that writes a picture with such a suffix."""
+_FIGURE_FORMS = ("svg", "pdf", "png")
+_FIGURE_DENSITY = 3
+"""Pixels of a PNG for each pixel of the figure."""
+
+_PATH_ALONE = (
     "--critical-path is drawn on the Gantt page of one run in one file: leave --text, --against, --view, --svg, --png, "
     "--figure and --serve out. --ranks and --steps make a page smaller."
 )
+_FIGURE_ALONE = (
+    "--figure draws the Gantt chart of one run into one file; leave -o, --text, --view, --svg, --png, --serve and "
+    "--against out, or run the command twice."
+)
+_SERVED_ALONE = (
+    "--serve, --host and --port serve the Gantt page of one run and can't be combined with -o, --text, --view, "
+    "--against, --svg or --png."
+)
 
 
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What to show, and where."""
+
+    output: Path | None
+    force: bool
+    no_browser: bool
+    text: bool
+    against: str | None
+    align: str | None
+    gains: bool | None
+    critical_path: bool
+    serve: bool
+    port: int | None
+    host: str | None
+    view: str
+    svg: Path | None
+    png: Path | None
+    size: tuple[int, int] | None
+    figure: Path | None
+    figure_width: int | None
+    annotate: bool
+
+    @property
+    def is_gantt(self) -> bool:
+        """Whether the view is the Gantt chart."""
+        return self.view == _GANTT
+
+    @property
+    def pictured(self) -> bool:
+        """Whether a picture of a view is asked for."""
+        return self.svg is not None or self.png is not None
+
+    @property
+    def served(self) -> bool:
+        """Whether a server is asked for, by any of its options."""
+        return self.serve or self.host is not None or self.port is not None
+
+    @property
+    def by_step(self) -> bool:
+        """Whether two runs are aligned at each pair of steps."""
+        return self.align != "start"
+
+    def check(self) -> None:
+        """Refuse options that do not go together, and files that would be overwritten, before any work."""
+        for is_wrong, advice in self._refusals():
+            if is_wrong:
+                raise UsageError(advice)
+        for path, kind in ((self.svg, "svg"), (self.png, "png"), (self.output, "html")):
+            if path is not None:
+                check_file(path, self.force, (kind,))
+        if self.figure is not None:
+            check_output(self.figure, self.force)
+
+    def _refusals(self) -> Iterator[tuple[bool, str]]:
+        """Yield whether options contradict each other, and what to do instead."""
+        pair, figure = self.against is not None, self.figure is not None
+        other_than_page = self.text or self.pictured or not self.is_gantt or pair
+        yield self.align is not None and not pair, "--align needs a second run; name it with --against RUN."
+        yield self.critical_path and (other_than_page or self.served or figure), _PATH_ALONE
+        yield (
+            bool(self.gains) and (other_than_page or figure),
+            "--gains is about the findings above the Gantt page of one run; leave it out here.",
+        )
+        yield (
+            self.text and self.output is not None,
+            "--text draws in the terminal; leave -o out, or redirect it: --text > view.txt.",
+        )
+        yield self.size is not None and self.png is None, "--size is the size of a PNG; add --png FILE."
+        yield (
+            self.pictured and (self.text or self.output is not None),
+            "--svg and --png write a picture; leave -o and --text out, or run the command twice.",
+        )
+        yield (
+            pair and (self.svg is not None or not self.is_gantt),
+            "--against draws two Gantt charts, as page, --png or --text; leave --view and --svg out.",
+        )
+        suffix = "" if self.output is None else self.output.suffix.lower()
+        option = _PICTURE_OPTIONS.get(suffix, "")
+        yield bool(option), f"-o writes a page, named .html. For a picture use: {option} {self.output}"
+        yield not figure and self.annotate, "--annotate changes a figure; add --figure FILE."
+        yield not figure and self.figure_width is not None, "--figure-width changes a figure; add --figure FILE."
+        if self.figure is not None:
+            form_of(self.figure, _FIGURE_FORMS)
+            _check_width(self.figure_width)
+        yield figure and (other_than_page or self.output is not None or self.served), _FIGURE_ALONE
+        yield self.served and (other_than_page or self.output is not None), _SERVED_ALONE
+
+
+def _check_width(width: int | None) -> None:
+    if width is not None:
+        from dptrace.viewers.pages.gantt_svg import FIGURE_WIDTHS
+
+        FIGURE_WIDTHS.check(width, "--figure-width")
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Parse ``1600x900``.
+
+    Raises:
+        UsageError: the text is not a size, or one that no browser draws.
+    """
+    match = re.fullmatch(r"\s*(\d{1,5})\s*[x×]\s*(\d{1,5})\s*", text)
+    if not match or not all(200 <= int(side) <= _MAX_SIZE for side in match.groups()):
+        raise UsageError(
+            f"--size {text}: expected width and height, 200 to {_MAX_SIZE:,} pixels, for example 1600x900."
+        )
+    return int(match[1]), int(match[2])
+
+
+def _list_views(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if value == "list" and not ctx.resilient_parsing:
+        for name, about in NAMES.items():
+            click.echo(f"{name:<14} {about}")
+        ctx.exit()
+    return value
+
+
+_VIEW: dict[str, Any] = {"type": click.Choice([*NAMES, "list"]), "default": _GANTT, "metavar": "NAME", "is_eager": True}
+_VIEW_HELP = "What to show, as a page, --text, --svg or --png; list describes them. [gantt]"
+_ALIGN = "Align two runs at each pair of steps, or only at the first. [step]"
+_PATH = "Mark what sets the length of a step: that of --steps, or of median length."
+_SERVE = "Serve the page until its tab is closed; always for very large runs without -o."
+_HOST = "Address of this machine to serve at. [127.0.0.1: this machine only]"
+_SIZE = "Size of the PNG in pixels: 1600x900. [1600 wide, all rows]"
+_PNG = "Write a PNG picture, drawn by an installed Chromium."
+_FIGURE = "Write a figure for papers and slides: .svg, .pdf or .png, in large type."
+_WIDTH = "Width of the figure; a narrow one has larger type. [640]"
+_ANNOTATE = "Number the top findings in the figure and write them below."
 _EXAMPLES = """\b
 Examples:
   dptrace view runs/ddp --ranks 0,1 --steps 4:6
@@ -53,37 +213,22 @@ Examples:
 @click.option("--no-browser", is_flag=True, help="Write the page without opening it.")
 @click.option("--text", is_flag=True, help="Draw in the terminal instead; useful over SSH.")
 @click.option("--against", metavar="RUN", help="Draw this run below RUN on the same axis, with the time that it saves.")
-@click.option(
-    "--align",
-    type=click.Choice(("step", "start")),
-    help="Align two runs at each pair of steps, or only at the first. [step]",
-)
+@click.option("--align", type=click.Choice(("step", "start")), help=_ALIGN)
 @gains_option
-@click.option(
-    "--critical-path",
-    is_flag=True,
-    help="Mark what sets the length of a step: that of --steps, or of median length.",
-)
-@serve_options
-@picture_options
-@figure_options
+@click.option("--critical-path", is_flag=True, help=_PATH)
+@click.option("--serve", is_flag=True, help=_SERVE)
+@click.option("--port", type=Whole(1, 65535), metavar="N", help="Port to serve at. [a free one]")
+@click.option("--host", metavar="ADDRESS", help=_HOST)
+@click.option("--view", callback=_list_views, help=_VIEW_HELP, **_VIEW)
+@click.option("--svg", type=OutputFile(), help="Write an SVG picture; needs no browser.")
+@click.option("--png", type=OutputFile(), help=_PNG)
+@click.option("--size", type=parse_size, metavar="WxH", help=_SIZE)
+@click.option("--figure", type=OutputFile(), help=_FIGURE)
+@click.option("--figure-width", type=Whole(), metavar="PIXELS", help=_WIDTH)
+@click.option("--annotate", is_flag=True, help=_ANNOTATE)
 @opening_options
 def command(
-    paths: tuple[str, ...],
-    selection: Selection,
-    output: Path | None,
-    force: bool,
-    no_browser: bool,
-    text: bool,
-    against: str | None,
-    align: str | None,
-    gains: bool | None,
-    critical_path: bool,
-    serve: ServeOptions,
-    picture: PictureOptions,
-    figure: FigureOptions,
-    read_options: ReadOptions,
-    verbosity: str,
+    paths: tuple[str, ...], selection: Selection, read_options: ReadOptions, verbosity: str, **shown: Any
 ) -> None:
     """Draw RUN as a Gantt chart: for each GPU its phases, compute, communication and memory over time.
 
@@ -93,85 +238,70 @@ def command(
     Views are gantt, summary, breakdown, heatmap, communication, bandwidth, buckets, kernels, layers, idle, memory,
     pipeline, roofline and findings.
     """
-    _check(output, text, force, against, align, picture, figure, serve, gains, critical_path)
+    options = _Options(**shown)
+    options.check()
     runs = [open_with_progress(paths, read_options, verbosity, selection)]
-    runs += [open_with_progress((against,), read_options, verbosity, selection)] if against is not None else []
-    by_step = align != "start"
-    if figure.requested:
-        figure.write(runs[0], selection, verbosity)
-    elif picture.requested:
-        picture.write(runs, by_step, verbosity)
-    elif text:
-        _print(runs, by_step, picture)
+    if options.against is not None:
+        runs.append(open_with_progress((options.against,), read_options, verbosity, selection))
+    if options.figure is not None:
+        _write_figure(runs[0], options, options.figure, selection, verbosity)
+    elif options.pictured:
+        _write_pictures(runs, options, verbosity)
+    elif options.text:
+        _print(runs, options)
     else:
-        runs = _with_gains(runs, picture, gains, paths, verbosity)
-        gantt_chart = _gantt_chart(runs, output, picture)
-        if gantt_chart is not None and not critical_path and (serve.requested or _too_large(gantt_chart)):
-            serve.serve(runs[0], gantt_chart, _index_entry(runs[0], read_options, selection), not no_browser, verbosity)
-            return
-        shown = (*paths, *(("--against", against) if against is not None else ()))
-        page = output or _cached_page_path((*shown, *("--critical-path",) * critical_path))
-        write_page(page, lambda: _document(runs, by_step, picture, gantt_chart, critical_path), verbosity)
-        if output is None and not no_browser:
-            _show(page, shown)
+        _show_page(runs, options, paths, read_options, selection, verbosity)
 
 
-def _check(
-    output: Path | None,
-    text: bool,
-    force: bool,
-    against: str | None,
-    align: str | None,
-    picture: PictureOptions,
-    figure: FigureOptions,
-    serve: ServeOptions,
-    gains: bool | None,
-    critical_path: bool,
+# Pages: written, opened in a browser, or served.
+
+
+def _show_page(
+    runs: list[Run],
+    options: _Options,
+    paths: tuple[str, ...],
+    read_options: ReadOptions,
+    selection: Selection,
+    verbosity: str,
 ) -> None:
-    """Refuse options that do not go together, before any work."""
-    if align is not None and against is None:
-        raise UsageError("--align needs a second run; name it with --against RUN.")
-    if critical_path and (text or against or serve.requested or not picture.is_plain or figure.requested):
-        raise UsageError(_ONE_FILE)
-    pictured = text or picture.requested or figure.requested or not picture.is_gantt
-    if gains and (pictured or against is not None):
-        raise UsageError("--gains is about the findings above the Gantt page of one run; leave it out here.")
-    picture.check(output, text, force, against is not None)
-    page_only = output is None and not text and not picture.requested and picture.is_gantt and against is None
-    figure.check(not page_only or serve.requested, force)
-    serve.check(not page_only or figure.requested)
+    """Write the page and open it, or serve what is too large for a file."""
+    if len(runs) == 1 and options.is_gantt and gains_wanted(options.gains, paths):
+        runs = [with_gains(runs[0], verbosity)]
+    gantt_chart = None
+    if len(runs) == 1 and options.output is None and options.is_gantt:
+        from dptrace.viewers.gantt.chart import chart
+        from dptrace.viewers.gantt.page.document import MAX_INTERVALS
+
+        gantt_chart = chart(runs[0])
+        if not options.critical_path and (options.served or len(gantt_chart) > MAX_INTERVALS):
+            _serve(runs[0], gantt_chart, options, _index_entry(runs[0], read_options, selection), verbosity)
+            return
+    shown = (*paths, *(("--against", options.against) if options.against is not None else ()))
+    page = options.output or _cached_page_path((*shown, *("--critical-path",) * options.critical_path))
+    write_page(page, lambda: _document(runs, options, gantt_chart), verbosity)
+    if options.output is None and not options.no_browser and not open_browser(page.as_uri()):
+        click.echo(
+            "No browser could be opened here. Copy the file to a machine that has one (scp), "
+            f"or draw in the terminal: dptrace view {quoted_paths(shown)} --text",
+            err=True,
+        )
 
 
-def _print(runs: list[Run], by_step: bool, picture: PictureOptions) -> None:
-    """Draw one run or two in the terminal; a pipe or a file gets 80 columns, or COLUMNS."""
-    if not picture.is_gantt:
-        picture.print(runs[0])
-        return
-    from dptrace.viewers.terminal import gantt as terminal
-
-    screen = console(piped_width=terminal.DEFAULT_WIDTH)
+def _document(runs: Sequence[Run], options: _Options, gantt_chart: Chart | None) -> str:
+    """Draw one run or two as a page."""
     if len(runs) == 2:
-        terminal.print_pair(runs[0], runs[1], screen, by_step)
-    else:
-        terminal.print_gantt(runs[0], screen)
+        from dptrace.viewers.gantt.page import pair as pair_page
 
+        return pair_page.document(runs[0], runs[1], options.by_step)
+    if gantt_chart is not None or options.critical_path:
+        from dptrace.api import critical_path
+        from dptrace.viewers.gantt.page import document as gantt
 
-def _with_gains(
-    runs: list[Run], picture: PictureOptions, gains: bool | None, paths: tuple[str, ...], verbosity: str
-) -> list[Run]:
-    """Return the runs with what a step would gain without each finding, where the page shows findings."""
-    if len(runs) == 1 and picture.is_gantt and gains_wanted(gains, paths):
-        return [with_gains(runs[0], verbosity)]
-    return runs
+        return gantt.document(runs[0], gantt_chart, path=critical_path(runs[0]) if options.critical_path else None)
+    from dptrace.viewers.pages.view import document
+    from dptrace.viewers.views.registry import VIEWS
 
-
-def _gantt_chart(runs: list[Run], output: Path | None, picture: PictureOptions) -> Chart | None:
-    """Lay out the Gantt chart of one run that is shown without -o, and may have to be served; else None."""
-    if len(runs) > 1 or output is not None or not picture.is_gantt:
-        return None
-    from dptrace.viewers.gantt.chart import chart
-
-    return chart(runs[0])
+    return document(VIEWS[options.view], runs[0])
 
 
 def _index_entry(run: Run, read_options: ReadOptions, selection: Selection) -> Path | None:
@@ -183,28 +313,6 @@ def _index_entry(run: Run, read_options: ReadOptions, selection: Selection) -> P
     ranks = None if selection.ranks is None else sorted(selection.ranks)
     key = (read_options.comm_patterns, read_options.strict, ranks, selection.steps)
     return index_entry([*run.sources.files, *filter(None, [run.sources.run_file])], key)
-
-
-def _too_large(gantt_chart: Chart) -> bool:
-    from dptrace.viewers.gantt.page.document import MAX_INTERVALS
-
-    return len(gantt_chart) > MAX_INTERVALS
-
-
-def _document(
-    runs: list[Run], by_step: bool, picture: PictureOptions, gantt_chart: Chart | None, critical_path: bool
-) -> str:
-    """Draw one run or two as a page."""
-    if gantt_chart is not None or critical_path:
-        from dptrace.api import critical_path as path_of
-        from dptrace.viewers.gantt.page import document as gantt
-
-        return gantt.document(runs[0], gantt_chart, path=path_of(runs[0]) if critical_path else None)
-    if len(runs) == 1:
-        return picture.document(runs[0])
-    from dptrace.viewers.gantt.page import pair as pair_page
-
-    return pair_page.document(runs[0], runs[1], by_step)
 
 
 def _cached_page_path(paths: tuple[str, ...]) -> Path:
@@ -220,12 +328,144 @@ def _cached_page_path(paths: tuple[str, ...]) -> Path:
     return folder / f"{file_stem(paths[0])}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.html"
 
 
-def _show(page: Path, arguments: tuple[str, ...]) -> None:
-    """Open the page, or print how to view it where no browser can be opened."""
-    if open_browser(page.as_uri()):
+def _serve(run: Run, gantt_chart: Chart, options: _Options, entry: Path | None, verbosity: str) -> None:
+    """Serve a run's page until its tab is closed or Ctrl-C is pressed.
+
+    Args:
+        entry: the file in the cache that keeps the chart's index; None for none.
+    """
+    from dptrace.viewers.gantt.host import HostAnswers
+    from dptrace.viewers.gantt.page.document import served
+    from dptrace.viewers.gantt.page.server import LOOPBACK, PageServer
+    from dptrace.viewers.gantt.tiles.service import TileService
+
+    with progress("Drawing", verbosity, measured=False):
+        drawn = served(run, gantt_chart, entry, host=True)
+    answers = {"host": HostAnswers(run, gantt_chart)}
+    service, host = TileService(drawn.store), options.host or LOOPBACK
+    server = PageServer(drawn.page, drawn.files, service, host, options.port or 0, answers)
+    try:
+        _print_address(server, verbosity)
+        if not options.no_browser:
+            open_browser(server.url)
+        server.wait()
+    except KeyboardInterrupt:
+        click.echo("", err=True)
+    finally:
+        server.close()
+
+
+def _print_address(server: Any, verbosity: str) -> None:
+    from dptrace.viewers.gantt.page.server import LOOPBACK, tunnel
+
+    click.echo(server.url)
+    if server.host not in (LOOPBACK, "localhost", "::1"):
+        click.echo(
+            f"! Listening at {server.host}: anyone who has this address with its token can see the recording, and "
+            "the connection is not encrypted.",
+            err=True,
+        )
+    elif "SSH_CONNECTION" in os.environ:
+        line = tunnel(os.environ["SSH_CONNECTION"], _user(), server.port)
+        click.echo(f"From your own machine: {line}\nthen open the address above there.", err=True)
+    print_hint("Serving until the page's tab is closed, or Ctrl-C.", verbosity)
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "USER"
+
+
+def open_browser(address: str) -> bool:
+    """Open an address; return whether a browser could be opened."""
+    import webbrowser
+
+    # Without a display, webbrowser would find a text browser, which takes the terminal and runs no scripts.
+    needs_display = sys.platform not in ("darwin", "win32") or "SSH_CONNECTION" in os.environ
+    has_display = not needs_display or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return has_display and webbrowser.open(address)
+
+
+# Pictures, figures for papers, and the terminal.
+
+
+def _write_pictures(runs: Sequence[Run], options: _Options, verbosity: str) -> None:
+    """Write the pictures of a view, or of two runs' Gantt charts on one axis."""
+    from dptrace.viewers.base.screenshot import screenshot
+    from dptrace.viewers.pages.view import picture
+    from dptrace.viewers.views.registry import VIEWS
+
+    with progress("Drawing", verbosity, measured=False):
+        is_drawn = options.svg is not None or not options.is_gantt
+        drawn = picture(VIEWS[options.view], runs[0]) if is_drawn else ""
+        if options.svg is not None:
+            write_text(options.svg, drawn)
+        if options.png is not None:
+            page, fitting = _page_of_picture(runs, options, drawn)
+            with atomic_write(options.png) as temporary:
+                screenshot(page, temporary, options.size or fitting)
+            # Smaller rows could not be read.
+            if options.is_gantt and options.size is not None and options.size[1] < fitting[1]:
+                too_low = f"! {options.size[1]} pixels do not fit every row: use {fitting[1]}, or fewer --ranks."
+                print_hint(too_low, verbosity)
+    for path in filter(None, (options.svg, options.png)):
+        print_written(path, verbosity)
+
+
+def _page_of_picture(runs: Sequence[Run], options: _Options, drawn: str) -> tuple[str, tuple[int, int]]:
+    """Return a page with the picture, and the size that fits all of it."""
+    if len(runs) == 2:
+        from dptrace.viewers.gantt.page import pair as pair_page
+
+        height = min(pair_page.rows_height(*runs) + _PAIR_HEADER_HEIGHT, _MAX_SIZE)
+        return _document(runs, options, None), (_DEFAULT_WIDTH, height)
+    if options.is_gantt:
+        from dptrace.viewers.gantt.chart import chart
+        from dptrace.viewers.gantt.page.data import layout
+
+        height = int(layout(chart(runs[0]))["height"]) + _GANTT_HEADER_HEIGHT
+        # A picture has the rows that its size was computed for, and nobody to unfold others.
+        page = _document([replace(runs[0], rereader=None)], options, None)
+        return page, (_DEFAULT_WIDTH, min(max(height, _MIN_HEIGHT), _MAX_SIZE))
+    from dptrace.viewers.base.screenshot import svg_page
+
+    width = options.size[0] if options.size else _DEFAULT_WIDTH
+    return svg_page(drawn), (width, min(svg_height(drawn, width), _MAX_SIZE))
+
+
+def _write_figure(run: Run, options: _Options, path: Path, selection: Selection, verbosity: str) -> None:
+    """Write the figure of a run that was cut to *selection*."""
+    from dptrace.viewers.base.screenshot import write_pdf
+    from dptrace.viewers.pages.gantt_svg import FIGURE_WIDTH, figure_svg
+
+    width, form = options.figure_width or FIGURE_WIDTH, form_of(path, _FIGURE_FORMS)
+    with progress("Drawing", verbosity, measured=False):
+        drawn = figure_svg(run, selection.steps is not None, selection.ranks is not None, width, options.annotate)
+        if form == "pdf":
+            with atomic_write(path) as temporary:
+                write_pdf(drawn, temporary, (width, svg_height(drawn, width)))
+        elif form == "png":
+            write_png(drawn, path, _FIGURE_DENSITY * width)
+        else:
+            write_text(path, drawn)
+    print_written(path, verbosity)
+
+
+def _print(runs: Sequence[Run], options: _Options) -> None:
+    """Draw one run or two in the terminal; a pipe or a file gets 80 columns, or COLUMNS."""
+    if not options.is_gantt:
+        from dptrace.viewers.views.registry import VIEWS, print_view
+
+        print_view(VIEWS[options.view], runs[0], console())
         return
-    click.echo(
-        "No browser could be opened here. Copy the file to a machine that has one (scp), "
-        f"or draw in the terminal: dptrace view {quoted_paths(arguments)} --text",
-        err=True,
-    )
+    from dptrace.viewers.terminal import gantt as terminal
+
+    screen = console(piped_width=terminal.DEFAULT_WIDTH)
+    if len(runs) == 2:
+        terminal.print_pair(runs[0], runs[1], screen, options.by_step)
+    else:
+        terminal.print_gantt(runs[0], screen)

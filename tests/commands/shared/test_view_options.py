@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
-from dptrace.commands.shared.view_options import ServeOptions, parse_size
+from dptrace.commands.view import parse_size
 from dptrace.errors import UsageError
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.page import document as page
@@ -318,15 +318,6 @@ def test_a_server_is_for_the_page_of_one_run(asked: list[str], other: list[str])
 
     assert 2 == result.exit_code
     assert "Gantt page of one run" in result.stderr
-
-
-def test_nothing_is_served_unasked() -> None:
-    """The options alone decide."""
-    assert not ServeOptions().requested
-    assert ServeOptions(port=1).requested
-    ServeOptions().check(other=True)
-    with pytest.raises(UsageError):
-        ServeOptions(serve_requested=True).check(other=True)
 
 
 @pytest.mark.spawn
