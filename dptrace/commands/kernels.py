@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.answer import Answer, Destination, answer_options, refuse
 from dptrace.commands.shared.numbers import Amount, Whole
 from dptrace.commands.shared.options import Selection, gains_option, opening_options, run_options, with_workload
 from dptrace.commands.shared.output import print_notes
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.core.numbers import AMOUNT
 from dptrace.core.patterns import compiled
-from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dptrace.run.run import Run
-
 _SCHEMA = 1
 """Version of the JSON: the meaning of a name in it never changes."""
-_MOST_ROWS = 30
+_MAX_ROWS = 30
 """Rows that the terminal shows unless --top asks for more."""
 _BY = ("kernel", "operator", "operator-shape", "module", "layer", "annotation", "phase", "host")
 _KINDS = ("compute", "communication", "memory", "all")
@@ -33,6 +30,9 @@ _SORTS_OF_HOST = ("self", "total", "count", "mean")
 _ROWS = f"{_BY[0]} (default), {', '.join(_BY[1:-1])} or {_BY[-1]}."
 _KIND = f"Only {', '.join(_KINDS[:-1])}, or {_KINDS[-1]}. [all]"
 _PEAK = "Dense peak of one GPU in TFLOP/s, if it is not known."
+_BOTH_NAMES = "--json and --csv have both the short and the full names; leave --full-names out."
+_NOTHING_TO_FIND = "--csv and --by host have no findings; leave --no-findings out."
+_NO_FINDINGS = "--gains is about findings, which --csv, --by host and --no-findings leave out."
 _SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: self]"
 
 
@@ -53,10 +53,19 @@ _SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: s
 def command(
     paths: tuple[str, ...],
     selection: Selection,
-    read_options: ReadOptions,
+    by: str,
+    kind: str,
+    per_rank: bool,
+    match: str | None,
+    sort: str | None,
+    top: int | None,
+    full_names: bool,
+    findings: bool,
+    gains: bool | None,
+    peak_tflops: float | None,
     to: Destination,
+    read_options: ReadOptions,
     verbosity: str,
-    **shown: Any,
 ) -> None:
     """List what the devices of RUN compute: kernels, operators with their shapes, modules, annotations, phases.
 
@@ -77,104 +86,47 @@ def command(
       dptrace kernels runs/ddp --by module --match 'layers\\.3'
       dptrace kernels runs/ddp --by kernel --kind communication --per-rank --csv > nccl.csv
     """
-    options = _Options(to=to, **shown)
-    options.check()
-    read_options = replace(read_options, operators=options.by not in ("kernel", "phase") or options.looks_for_findings)
-    run = with_workload(open_with_progress(paths, read_options, verbosity, selection), peak_tflops=options.peak_tflops)
-    if options.by == "host":
-        to.write(_host_answer(run, options))
+    from dptrace.run.kernels import compute_findings_of, flat_frame, kernel_summary, launch_table, select_rows
+
+    of_host, of_shapes = by == "host", by == "operator-shape"
+    looks_for_findings = findings and to.form != "csv" and not of_host
+    only_calls = f"--by host lists calls of the host: leave --kind out, and sort by {', '.join(_SORTS_OF_HOST)}."
+    refuse(
+        (
+            (full_names and not to.as_text, _BOTH_NAMES),
+            (of_host and (kind != "all" or (sort or "self") not in _SORTS_OF_HOST), only_calls),
+            (not findings and (to.form == "csv" or of_host), _NOTHING_TO_FIND),
+            (gains and not looks_for_findings, _NO_FINDINGS),
+            (sort == "self" and not of_host, "--sort self needs --by host."),
+            (sort == "tflops" and not of_shapes, "--sort tflops needs --by operator-shape."),
+            (peak_tflops is not None and not of_shapes, "--peak-tflops needs --by operator-shape."),
+        )
+    )
+    compiled(match or "", "--match")
+    read_options = replace(read_options, operators=by not in ("kernel", "phase") or looks_for_findings)
+    run = with_workload(open_with_progress(paths, read_options, verbosity, selection), peak_tflops=peak_tflops)
+    if looks_for_findings and gains_wanted(gains, paths):
+        run = with_gains(run, verbosity)
+    found = compute_findings_of(run) if looks_for_findings else None
+    if of_host:
+        rows, figures = launch_table(run, per_rank)
+        head: dict[str, Any] = {"ranks": list(run.ranks), "launch": figures, "notes": list(run.notes)}
     else:
-        wanted = options.looks_for_findings and gains_wanted(options.gains, paths)
-        to.write(_kernel_answer(with_gains(run, verbosity) if wanted else run, options))
-    print_notes(run.notes)
-
-
-def _kernel_answer(run: Run, options: _Options) -> Answer:
-    from dptrace.run.kernels import compute_findings_of, flat_frame, kernel_summary, select_rows
-
-    summary = kernel_summary(run, options.by, options.kind, options.per_rank)
-    rows = select_rows(summary.rows, options.match, options.sort or "total", options.top)
-    found = compute_findings_of(run) if options.looks_for_findings else None
-
-    def tables(console: Console) -> None:
-        from dptrace.viewers.terminal.kernels import print_kernels
-
-        most = options.top or _MOST_ROWS
-        print_kernels(summary, rows, console, options.full_names, most, found or (), on_cpu=run.on_cpu)
-
-    def data() -> object:
-        head: dict[str, Any] = {
-            "schema": _SCHEMA,
-            "run": run.path,
-            "by": summary.by,
-            "kind": options.kind,
-            "ranks": summary.ranks,
-        }
-        head |= {"wall_ns": summary.wall_ns, "totals": summary.totals, "notes": list(run.notes)}
-        head |= {"flops": summary.flops.to_dict()} if summary.flops is not None else {}
+        summary = kernel_summary(run, by, kind, per_rank)
+        rows = summary.rows
+        head = {"kind": kind, "ranks": summary.ranks, "wall_ns": summary.wall_ns, "totals": summary.totals}
+        head |= {"notes": list(run.notes)} | ({"flops": summary.flops.to_dict()} if summary.flops is not None else {})
         head |= {"findings": [finding.to_dict() for finding in found]} if found is not None else {}
-        return {**head, "rows": rows}
-
-    return Answer(tables, data, lambda: flat_frame(rows))
-
-
-def _host_answer(run: Run, options: _Options) -> Answer:
-    from dptrace.run.kernels import flat_frame, launch_table, select_rows
-
-    rows, figures = launch_table(run, options.per_rank)
-    rows = select_rows(rows, options.match, options.sort or "self", options.top)
+    rows = select_rows(rows, match, sort or ("self" if of_host else "total"), top)
 
     def tables(console: Console) -> None:
-        from dptrace.viewers.terminal.kernels import print_host
+        from dptrace.viewers.terminal.kernels import print_host, print_kernels
 
-        print_host(rows, figures, console, options.top or _MOST_ROWS)
+        if of_host:
+            print_host(rows, figures, console, top or _MAX_ROWS)
+        else:
+            print_kernels(summary, rows, console, full_names, top or _MAX_ROWS, found or (), on_cpu=run.on_cpu)
 
-    def data() -> object:
-        head = {"schema": _SCHEMA, "run": run.path, "by": "host", "ranks": list(run.ranks), "launch": figures}
-        return {**head, "notes": list(run.notes), "rows": rows}
-
-    return Answer(tables, data, lambda: flat_frame(rows))
-
-
-@dataclass(frozen=True)
-class _Options:
-    """What to list, and where."""
-
-    to: Destination
-    by: str
-    kind: str
-    per_rank: bool
-    match: str | None
-    sort: str | None
-    top: int | None
-    full_names: bool
-    findings: bool
-    gains: bool | None
-    peak_tflops: float | None
-
-    @property
-    def looks_for_findings(self) -> bool:
-        """Whether findings are computed; CSV has rows only, and --by host lists another side."""
-        return self.findings and self.to.form != "csv" and self.by != "host"
-
-    def check(self) -> None:
-        """Refuse options that would be ignored, and a pattern that is none."""
-        if self.full_names and not self.to.as_text:
-            raise UsageError("--json and --csv have both the short and the full names; leave --full-names out.")
-        if self.by == "host" and (self.kind != "all" or (self.sort or "self") not in _SORTS_OF_HOST):
-            orders = ", ".join(_SORTS_OF_HOST)
-            raise UsageError(f"--by host lists calls of the host: leave --kind out, and sort by {orders}.")
-        self._check_findings()
-        if self.sort == "self" and self.by != "host":
-            raise UsageError("--sort self needs --by host.")
-        if self.sort == "tflops" and self.by != "operator-shape":
-            raise UsageError("--sort tflops needs --by operator-shape.")
-        if self.peak_tflops is not None and self.by != "operator-shape":
-            raise UsageError("--peak-tflops needs --by operator-shape.")
-        compiled(self.match or "", "--match")
-
-    def _check_findings(self) -> None:
-        if not self.findings and (self.to.form == "csv" or self.by == "host"):
-            raise UsageError("--csv and --by host have no findings; leave --no-findings out.")
-        if self.gains and not self.looks_for_findings:
-            raise UsageError("--gains is about findings, which --csv, --by host and --no-findings leave out.")
+    content = {"schema": _SCHEMA, "run": run.path, "by": by, **head, "rows": rows}
+    to.write(Answer(tables, lambda: content, lambda: flat_frame(rows)))
+    print_notes(run.notes)

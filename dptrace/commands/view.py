@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.answer import check_file, form_of
+from dptrace.commands.shared.answer import check_file, form_of, refuse
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import Selection, force_option, gains_option, opening_options, run_options
 from dptrace.commands.shared.output import (
@@ -111,23 +111,21 @@ class _Options:
 
     def check(self) -> None:
         """Refuse options that do not go together, and files that would be overwritten, before any work."""
-        for is_wrong, advice in self._refusals():
-            if is_wrong:
-                raise UsageError(advice)
+        refuse(self._contradictions())
         for path, kind in ((self.svg, "svg"), (self.png, "png"), (self.output, "html")):
             if path is not None:
                 check_file(path, self.force, (kind,))
         if self.figure is not None:
             check_output(self.figure, self.force)
 
-    def _refusals(self) -> Iterator[tuple[bool, str]]:
+    def _contradictions(self) -> Iterator[tuple[object, str]]:
         """Yield whether options contradict each other, and what to do instead."""
         pair, figure = self.against is not None, self.figure is not None
         other_than_page = self.text or self.pictured or not self.is_gantt or pair
         yield self.align is not None and not pair, "--align needs a second run; name it with --against RUN."
         yield self.critical_path and (other_than_page or self.served or figure), _PATH_ALONE
         yield (
-            bool(self.gains) and (other_than_page or figure),
+            self.gains and (other_than_page or figure),
             "--gains is about the findings above the Gantt page of one run; leave it out here.",
         )
         yield (
@@ -145,7 +143,7 @@ class _Options:
         )
         suffix = "" if self.output is None else self.output.suffix.lower()
         option = _PICTURE_OPTIONS.get(suffix, "")
-        yield bool(option), f"-o writes a page, named .html. For a picture use: {option} {self.output}"
+        yield option, f"-o writes a page, named .html. For a picture use: {option} {self.output}"
         yield not figure and self.annotate, "--annotate changes a figure; add --figure FILE."
         yield not figure and self.figure_width is not None, "--figure-width changes a figure; add --figure FILE."
         if self.figure is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dptrace.viewers.base.marks import Drawing
 
-__all__ = ["Answer", "Destination", "answer_options", "check_file", "form_of"]
+__all__ = ["Answer", "Destination", "answer_options", "check_file", "form_of", "refuse"]
 
 _SUFFIXES = {
     "text": (".txt", ".log"),
@@ -175,6 +175,17 @@ def _form(output: Path | None, as_json: bool, as_csv: bool, force: bool, forms: 
     if output.suffix.lower() in other:
         raise UsageError(f"{output}: --{kind} writes {kind.upper()}; name the file .{kind}.")
     return kind
+
+
+def refuse(contradictions: Iterable[tuple[object, str]]) -> None:
+    """Refuse options that do not go together: of the pairs, the first that is true, with what to do instead.
+
+    Raises:
+        UsageError: one is.
+    """
+    for is_wrong, advice in contradictions:
+        if is_wrong:
+            raise UsageError(advice)
 
 
 def check_file(path: Path, force: bool, forms: Sequence[str]) -> str:
