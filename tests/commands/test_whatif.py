@@ -30,7 +30,7 @@ def test_it_prints_the_step_before_and_after(job: Path) -> None:
 
     assert 0 == result.exit_code, result.output
     assert "With compute 2×: 0.47 ms a step instead of 0.80 ms" in result.output
-    assert "exposed communication" in result.output
+    assert "exposed comm" in result.output
     assert "dptrace critical-path" in result.stderr
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -18,7 +18,7 @@ from dptrace.core.units import MINUS, byte_size, milliseconds, plural, sanitize,
 from dptrace.run.columns import SHOWN_FIGURES
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import plain
-from dptrace.viewers.terminal.split import folded, titled_table
+from dptrace.viewers.terminal.split import column_table, folded, titled_table
 
 __all__ = [
     "ROWS",
@@ -214,19 +214,27 @@ def count(a: float, b: float) -> str:
     return f"{a:.4g}" if a == b else f"{a:.4g} → {b:.4g}"
 
 
+def _delta(change: Change | None) -> str:
+    return "–" if change is None else signed_milliseconds(change.delta)
+
+
 def _collectives(comparison: Comparison, every: bool) -> Iterator[RenderableType]:
     rows = comparison.collective_changes
     shown, more = _top(rows, [worst_verdict(row) for row in rows], every)
     if not shown:
         return
-    heads = ("bytes", "count", "exposed\nB − A", "overl.\nB − A", "wait\nB − A", "transf.\nB − A", "verdict")
-    table = _table("collectives, per rank and step, ms", "kind", *heads)
-    for row in shown:
-        changes = (row.exposed, row.overlapped, row.wait, row.transfer)
-        deltas = ["–" if change is None else signed_milliseconds(change.delta) for change in changes]
-        cells = byte_size(row.collective.bytes), count(row.a_count, row.b_count), *deltas
-        table.add_row(plain(sort_name(row)), *cells, row_verdict(row), style=_style(worst_verdict(row)))
-    yield table
+    columns: dict[str, Callable[[Any], str | Text]] = {
+        "kind": lambda row: plain(sort_name(row)),
+        "bytes": lambda row: byte_size(row.collective.bytes),
+        "count": lambda row: count(row.a_count, row.b_count),
+        "exposed\nB − A": lambda row: _delta(row.exposed),
+        "overl.\nB − A": lambda row: _delta(row.overlapped),
+        "wait\nB − A": lambda row: _delta(row.wait),
+        "transf.\nB − A": lambda row: _delta(row.transfer),
+        "verdict": row_verdict,
+    }
+    title = "collectives, per rank and step, ms"
+    yield column_table(title, columns, shown, style=lambda row: _style(worst_verdict(row)))
     yield Text(more, style="dim")
 
 
@@ -243,18 +251,17 @@ def _kernels(comparison: Comparison, width: int, every: bool) -> Iterator[Render
     if not shown:
         return
     what = "operators" if comparison.a.run.on_cpu and comparison.b.run.on_cpu else "kernels"
-    table = _table(f"{what}, per rank and step, ms", "name", "count", "A", "B", "B − A", "verdict")
-    names = short_names(row.time.name for row in rows)
-    for row in shown:
-        cells = (
-            count(row.a_count, row.b_count),
-            milliseconds(row.time.a),
-            milliseconds(row.time.b),
-            signed_milliseconds(row.time.delta),
-        )
-        name = Text(cut_kernel(names[row.time.name], max(width - 50, _NARROWEST_NAME)))
-        table.add_row(name, *cells, row_verdict(row), style=_style(row.time.verdict))
-    yield table
+    names, longest = short_names(row.time.name for row in rows), max(width - 50, _NARROWEST_NAME)
+    columns: dict[str, Callable[[Any], str | Text]] = {
+        "name": lambda row: Text(cut_kernel(names[row.time.name], longest)),
+        "count": lambda row: count(row.a_count, row.b_count),
+        "A": lambda row: milliseconds(row.time.a),
+        "B": lambda row: milliseconds(row.time.b),
+        "B − A": lambda row: _delta(row.time),
+        "verdict": row_verdict,
+    }
+    title = f"{what}, per rank and step, ms"
+    yield column_table(title, columns, shown, style=lambda row: _style(row.time.verdict))
     yield Text(more, style="dim")
 
 

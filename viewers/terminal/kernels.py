@@ -230,23 +230,12 @@ def print_host(
     if not rows:
         console.print("The files have no calls of the host.")
         return
-    table = titled_table("host time by call, on the threads that launch")
-    ranked = "rank" in rows[0]
-    headings = (["rank"] if ranked else []) + ["call", "kind", "count", "self\nms", "total\nms", "mean\nµs"]
-    for heading in (*headings, "self, %\nof step", "launches"):
-        table.add_column(heading, justify="left" if heading in ("call", "kind") else "right", overflow="fold")
-    for row in rows[:most]:
-        table.add_row(
-            *([str(row["rank"])] if ranked else []),
-            plain(row["call"]),
-            row["kind"],
-            f"{row['count']:,}",
-            *(milliseconds(row[name]) for name in ("self_ns", "total_ns")),
-            f"{row['mean_ns'] / 1e3:,.1f}",
-            "–" if row["share_of_step"] is None else f"{100 * row['share_of_step']:.1f}",
-            f"{row['launches']:,}",
-        )
-    console.print(table)
+    names = {"rank": lambda row: str(row["rank"])} if "rank" in rows[0] else {}
+    names |= {"call": _text("call"), "kind": _text("kind")}
+    numbers = {"count": _TIMES["calls"], "self\nms": _ms("self_ns"), "total\nms": _ms("total_ns")}
+    numbers |= {"mean\nµs": _us("mean_ns"), "self, %\nof step": _percent("share_of_step")}
+    numbers |= {"launches": lambda row: f"{row['launches']:,}"}
+    console.print(_table("host time by call, on the threads that launch", names, numbers, rows[:most], whole=True))
     if len(rows) > most:
         console.print(f"{plural(len(rows) - most, 'more row')}; --top shows them.", style="dim")
 

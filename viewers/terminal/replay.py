@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -13,9 +14,10 @@ from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.units import duration, milliseconds, plural, sanitize, share, signed_milliseconds
 from dptrace.replay.critical_path import CriticalPath
 from dptrace.replay.paths import PathPiece
-from dptrace.replay.whatif import Point, RankAnswer, Sweep, WhatIf
+from dptrace.replay.whatif import Point, Sweep, WhatIf
 from dptrace.run.columns import HEADINGS
 from dptrace.viewers.base.table import PATH_KINDS, TextTable, plain, print_text_table, step_words
+from dptrace.viewers.terminal.split import column_table
 
 __all__ = ["print_critical_path", "print_sweep", "print_whatif", "sentence", "sweep_sentence", "sweep_table"]
 
@@ -23,6 +25,7 @@ __all__ = ["print_critical_path", "print_sweep", "print_whatif", "sentence", "sw
 # The answer of a what-if in the terminal: the step before and after, by part and by rank, and reasons to doubt it.
 
 
+_Cells = Mapping[str, Callable[[Any], str | Text]]
 _MOST_RANKS = 16
 _MOST_PIECES = 3
 _LONGEST_NAME = 40
@@ -101,16 +104,16 @@ def _replayed(answer: WhatIf) -> Text:
 
 
 def _parts_table(answer: WhatIf) -> Table:
-    table = Table(title="By part, ms of a step (medians; they need not add up)", title_justify="left", box=None)
-    table.add_column("part")
-    for heading in ("measured", "predicted", "change"):
-        table.add_column(heading, justify="right")
-    for name in FIGURES:
-        before, after = answer.measured[name], answer.predicted[name]
-        if before or after:
-            cells = milliseconds(before), milliseconds(after), signed_milliseconds(after - before)
-            table.add_row(HEADINGS[name].words, *cells, style="bold" if name == "wall_ns" else "")
-    return table
+    before, after = answer.measured, answer.predicted
+    columns: _Cells = {
+        "part": lambda name: HEADINGS[name].words,
+        "measured": lambda name: milliseconds(before[name]),
+        "predicted": lambda name: milliseconds(after[name]),
+        "change": lambda name: signed_milliseconds(after[name] - before[name]),
+    }
+    shown = [name for name in FIGURES if before[name] or after[name]]
+    title, bold = "By part, ms of a step (medians; they need not add up)", {"wall_ns": "bold"}
+    return column_table(title, columns, shown, ("part",), lambda name: bold.get(name, ""))
 
 
 def _rank_table(answer: WhatIf, every: bool) -> Table:
@@ -118,19 +121,14 @@ def _rank_table(answer: WhatIf, every: bool) -> Table:
     ranks = sorted(answer.ranks, key=lambda rank: -rank.measured_ns["wall_ns"])
     shown = ranks if every else sorted(ranks[:_MOST_RANKS], key=lambda rank: (rank.rank, rank.device))
     title = "By rank, ms of a step" + (f" (the slowest {_MOST_RANKS})" if len(shown) < len(ranks) else "")
-    table = Table(title=title, title_justify="left", box=None)
-    for heading in ("rank", "measured", "replayed", "predicted", "change"):
-        table.add_column(heading, justify="right")
-    for rank in shown:
-        table.add_row(*_rank_row(rank))
-    return table
-
-
-def _rank_row(rank: RankAnswer) -> Iterator[str]:
-    before, replayed, after = (f["wall_ns"] for f in (rank.measured_ns, rank.replayed_ns, rank.predicted_ns))
-    yield str(rank.rank)
-    yield from map(milliseconds, (before, replayed, after))
-    yield signed_milliseconds(after - before)
+    columns: _Cells = {
+        "rank": lambda one: str(one.rank),
+        "measured": lambda one: milliseconds(one.measured_ns["wall_ns"]),
+        "replayed": lambda one: milliseconds(one.replayed_ns["wall_ns"]),
+        "predicted": lambda one: milliseconds(one.predicted_ns["wall_ns"]),
+        "change": lambda one: signed_milliseconds(one.predicted_ns["wall_ns"] - one.measured_ns["wall_ns"]),
+    }
+    return column_table(title, columns, shown)
 
 
 # The answers of a what-if for several values: a row for each, the best one marked.
@@ -200,7 +198,8 @@ def print_critical_path(path: CriticalPath, console: Console, every: bool = Fals
     """
     shorts = kernel_names(path.timelines)
     parts: list[RenderableType] = [_sentence(path)]
-    for table in (_kind_table(path), _path_rank_table(path), _item_table(path, shorts)):
+    kinds = _shares(path, "what", {kind: ns for kind, ns in path.by_kind.items() if ns}, PATH_KINDS.__getitem__)
+    for table in (kinds, _shares(path, "rank", path.by_rank, _rank_name), _item_table(path, shorts)):
         parts += ["", table]
     parts += ["", _module_table(path, every)] if path.by_module else []
     parts += ["", _piece_table(path, shorts, every), ""]
@@ -217,47 +216,44 @@ def _sentence(path: CriticalPath) -> Text:
     return Text(f"{taken}; {part} of its critical path is {PATH_KINDS[kind]}.", style="bold")
 
 
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("what", "kind", "name", "module") else "right")
-    return table
+def _shares(path: CriticalPath, first: str, times: Mapping[Any, int], name: Callable[[Any], str]) -> Table:
+    """Return a table of times by what they are of, and their shares of the step."""
+    columns: _Cells = {
+        first: lambda pair: name(pair[0]),
+        "ms": lambda pair: milliseconds(pair[1]),
+        "share": lambda pair: share(pair[1] / max(1, path.length_ns)),
+    }
+    return column_table(f"By {'kind' if first == 'what' else first}", columns, times.items())
 
 
-def _kind_table(path: CriticalPath) -> Table:
-    table = _table("By kind", "what", "ms", "share")
-    for kind, ns in path.by_kind.items():
-        if ns:
-            table.add_row(PATH_KINDS[kind], milliseconds(ns), share(ns / max(1, path.length_ns)))
-    return table
-
-
-def _path_rank_table(path: CriticalPath) -> Table:
-    table = _table("By rank", "rank", "ms", "share")
-    for rank, ns in path.by_rank.items():
-        table.add_row("all" if rank is None else str(rank), milliseconds(ns), share(ns / max(1, path.length_ns)))
-    return table
+def _rank_name(rank: int | None) -> str:
+    return "all" if rank is None else str(rank)
 
 
 def _item_table(path: CriticalPath, shorts: Mapping[str, str]) -> Table:
-    table = _table("What takes the most time on it, and what 10 % less would gain", "kind", "name", "ms", "gain, ms")
-    for item in path.items:
-        kind, name = item.kind.replace("_", " "), _short_name(item.name, shorts)
-        table.add_row(kind, name, milliseconds(item.path_ns), milliseconds(item.gain_ns))
-    return table
+    columns: _Cells = {
+        "kind": lambda item: item.kind.replace("_", " "),
+        "name": lambda item: _short_name(item.name, shorts),
+        "ms": lambda item: milliseconds(item.path_ns),
+        "gain, ms": lambda item: milliseconds(item.gain_ns),
+    }
+    return column_table("What takes the most time on it, and what 10 % less would gain", columns, path.items)
 
 
 def _module_table(path: CriticalPath, every: bool) -> Table:
     """Return the modules with most time; the others in one row, unless every one is requested."""
     modules = list(path.by_module)
     shown = modules if every else modules[:_MOST_MODULES]
-    table = _table("By module", "module", "ms", "share", "compute", "transfer", "host", "gain, ms")
-    for one in shown:
-        own = [milliseconds(one.by_kind[kind]) for kind in ("compute", "transfer", "host")]
-        gain = "" if one.gain_ns is None else milliseconds(one.gain_ns)
-        table.add_row(
-            _ending(one.module), milliseconds(one.path_ns), share(one.path_ns / max(1, path.length_ns)), *own, gain
-        )
+    columns: _Cells = {
+        "module": lambda one: _ending(one.module),
+        "ms": lambda one: milliseconds(one.path_ns),
+        "share": lambda one: share(one.path_ns / max(1, path.length_ns)),
+        "compute": lambda one: milliseconds(one.by_kind["compute"]),
+        "transfer": lambda one: milliseconds(one.by_kind["transfer"]),
+        "host": lambda one: milliseconds(one.by_kind["host"]),
+        "gain, ms": lambda one: "" if one.gain_ns is None else milliseconds(one.gain_ns),
+    }
+    table = column_table("By module", columns, shown)
     if rest := modules[len(shown) :]:
         ns = sum(one.path_ns for one in rest)
         table.add_row(f"{len(rest):,} others", milliseconds(ns), share(ns / max(1, path.length_ns)))
@@ -274,13 +270,14 @@ def _piece_table(path: CriticalPath, shorts: Mapping[str, str], every: bool) -> 
         if len(shown) == len(pieces)
         else f"The chain: the {_MOST_PATH_PIECES} longest of {len(pieces):,} pieces"
     )
-    table = _table(title, "at, ms", "ms", "rank", "kind", "name")
-    for piece in shown:
-        at, length = piece["start_ns"] - path.start_ns, piece["end_ns"] - piece["start_ns"]
-        rank = "all" if piece["rank"] is None else str(piece["rank"])
-        kind = piece["kind"].replace("_", " ")
-        table.add_row(milliseconds(at), milliseconds(length), rank, kind, _short_name(piece["name"], shorts))
-    return table
+    columns: _Cells = {
+        "at, ms": lambda piece: milliseconds(piece["start_ns"] - path.start_ns),
+        "ms": lambda piece: milliseconds(piece["end_ns"] - piece["start_ns"]),
+        "rank": lambda piece: _rank_name(piece["rank"]),
+        "kind": lambda piece: piece["kind"].replace("_", " "),
+        "name": lambda piece: _short_name(piece["name"], shorts),
+    }
+    return column_table(title, columns, shown)
 
 
 def _ending(path: str) -> Text:

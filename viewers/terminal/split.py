@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,7 +12,7 @@ from rich.text import Text
 from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES, ExposedWait, Latency, merge_groups, with_phase_in_name
 from dptrace.analysis.findings.finding import Finding, by_gain
 from dptrace.analysis.matching.match import Matches
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Split, by_kind, overlap_percent
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, KindFigures, Split, by_kind, overlap_percent
 from dptrace.core.units import byte_size, milliseconds, share
 from dptrace.run.columns import HEADINGS, shown_figures
 from dptrace.run.cross_rank import CrossRankAnalysis
@@ -22,7 +23,9 @@ from dptrace.viewers.base.table import gain_sentence, plain, rank_label, step_la
 __all__ = [
     "MAX_RANKS",
     "MAX_STEPS",
+    "collective_columns",
     "collective_table",
+    "column_table",
     "findings_list",
     "folded",
     "idle_table",
@@ -70,6 +73,28 @@ def titled_table(title: Text | str, collapse_padding: bool = False) -> Table:
     text = Text(title, style="bold") if isinstance(title, str) else title
     table = Table(title=text, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
     table.collapse_padding = collapse_padding
+    return table
+
+
+def column_table(
+    title: Text | str,
+    columns: Mapping[str, Callable[[Any], str | Text]],
+    rows: Iterable[Any],
+    words: Container[str] = ("what", "kind", "name", "module"),
+    style: Callable[[Any], str] = lambda row: "",
+) -> Table:
+    """Return a table of rows by its columns: the heading of each, and the function that returns a row's cell.
+
+    Args:
+        words: headings of the columns whose cells are words; the others hold numbers and are aligned right.
+        style: returns the style of a row.
+    """
+    table = titled_table(title)
+    for heading in columns:
+        is_words = heading in words
+        table.add_column(heading, justify="left" if is_words else "right", no_wrap=not is_words, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()), style=style(row))
     return table
 
 
@@ -143,33 +168,27 @@ def step_tables(run: Run, every: bool = False) -> Iterator[RenderableType]:
 def collective_table(run: Run) -> Table | None:
     """Return a table with a row for each kind of collective in the mean step; None without any."""
     kinds = by_kind(run.splits)
-    if not kinds:
-        return None
-    table = titled_table("mean step by kind of collective")
+    columns = collective_columns(run)
+    return column_table("mean step by kind of collective", columns, kinds) if kinds else None
+
+
+def collective_columns(run: Run) -> dict[str, Callable[[KindFigures], str]]:
+    """Return headings and cells of the table by kind of collective, for the terminal and for pages."""
     waits = run.cross_rank.mean_waits_by_kind()
-    columns = [name for name in WAIT_FIGURES if any(one[name] for one in waits.values())]
-    table.add_column("kind", no_wrap=True)
-    for heading in (
-        "count",
-        "bytes",
-        "exposed ms",
-        *(f"{HEADINGS[name].words} ms" for name in columns),
-        "overlapped ms",
-        "overlap",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for kind_figures in kinds:
-        percent = kind_figures.overlap_percent
-        table.add_row(
-            kind_figures.kind,
-            f"{kind_figures.count:.4g}",
-            byte_size(kind_figures.bytes),
-            milliseconds(kind_figures.exposed_ns),
-            *(_cell(waits[kind_figures.kind][name]) for name in columns),
-            milliseconds(kind_figures.overlapped_ns),
-            "–" if percent is None else f"{percent:.1f} %",
-        )
-    return table
+    shown = [name for name in WAIT_FIGURES if any(one[name] for one in waits.values())]
+    return {
+        "kind": lambda kind: kind.kind,
+        "count": lambda kind: f"{kind.count:.4g}",
+        "bytes": lambda kind: byte_size(kind.bytes),
+        "exposed ms": lambda kind: milliseconds(kind.exposed_ns),
+        **{f"{HEADINGS[name].words} ms": _wait_of_kind(waits, name) for name in shown},
+        "overlapped ms": lambda kind: milliseconds(kind.overlapped_ns),
+        "overlap": lambda kind: "–" if kind.overlap_percent is None else f"{kind.overlap_percent:.1f} %",
+    }
+
+
+def _wait_of_kind(waits: Mapping[str, Figures], name: str) -> Callable[[KindFigures], str]:
+    return lambda kind: _cell(waits[kind.kind][name])
 
 
 def idle_table(run: Run, every: bool = False) -> Table | None:

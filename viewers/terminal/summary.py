@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -22,11 +22,11 @@ from dptrace.viewers.base.table import plain, rank_label, step_label, step_words
 from dptrace.viewers.terminal.split import (
     MAX_STEPS,
     collective_table,
+    column_table,
     findings_list,
     idle_table,
     step_tables,
     timing_table,
-    titled_table,
 )
 
 __all__ = [
@@ -334,27 +334,22 @@ def print_collectives(run: Run, console: Console, every: bool = False) -> None:
 
 
 def _print_collective_rows(run: Run, rows: list[dict[Any, Any]], console: Console) -> None:
-    table = titled_table("collectives of each GPU")
-    headings = ["rank", "step", "kind", "phase", "bytes", "start\nms", "ms", "exposed\nms", "overl.\nms"]
-    has_waits = any(isinstance(row["exposed_wait_ns"], int) for row in rows)
-    headings[-1:-1] = ["waiting\nms", "for\nrank"] if has_waits else []
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("step", "kind", "phase") else "right", no_wrap=True)
     origin = min(int(timeline.windows.bounds[0]) for timeline in run.timelines)
     labels = {(timeline.rank, timeline.device): rank_label(run, timeline) for timeline in run.timelines}
-    for row in rows:
-        table.add_row(
-            labels[row["rank"], row["device"]],
-            plain(step_label(row["step"])) if isinstance(row["step"], str) else "–",
-            row["kind"],
-            row["phase"],
-            byte_size(row["bytes"] if isinstance(row["bytes"], int) else 0),
-            f"{(row['start_ns'] - origin) / 1e6:,.3f}",
-            *(f"{ns / 1e6:.3f}" for ns in (row["end_ns"] - row["start_ns"], row["exposed_ns"])),
-            *(_waiting(row) if has_waits else ()),
-            f"{row['overlapped_ns'] / 1e6:.3f}",
-        )
-    console.print(table)
+    columns: dict[str, Callable[[Any], str | Text]] = {
+        "rank": lambda row: labels[row["rank"], row["device"]],
+        "step": lambda row: plain(step_label(row["step"])) if isinstance(row["step"], str) else "–",
+        "kind": lambda row: row["kind"],
+        "phase": lambda row: row["phase"],
+        "bytes": lambda row: byte_size(row["bytes"] if isinstance(row["bytes"], int) else 0),
+        "start\nms": lambda row: f"{(row['start_ns'] - origin) / 1e6:,.3f}",
+        "ms": lambda row: f"{(row['end_ns'] - row['start_ns']) / 1e6:.3f}",
+        "exposed\nms": lambda row: f"{row['exposed_ns'] / 1e6:.3f}",
+    }
+    if any(isinstance(row["exposed_wait_ns"], int) for row in rows):
+        columns |= {"waiting\nms": lambda row: _waiting(row)[0], "for\nrank": lambda row: _waiting(row)[1]}
+    columns |= {"overl.\nms": lambda row: f"{row['overlapped_ns'] / 1e6:.3f}"}
+    console.print(column_table("collectives of each GPU", columns, rows, ("step", "kind", "phase")))
 
 
 def _waiting(row: Mapping[Any, Any]) -> tuple[str, str]:

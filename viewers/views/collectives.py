@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES, AlphaBeta, Latency, with_phase_in_name
+from dptrace.analysis.cross_rank.transfers import AlphaBeta, Latency, with_phase_in_name
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.split import OVERLAPPED_LABEL, by_kind
 from dptrace.core.intervals import Int64
 from dptrace.core.units import byte_size, milliseconds
-from dptrace.run.columns import HEADINGS
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import NO_COMMUNICATION, TALL, Bar, RowLayout, bar_chart
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Line, log_axis, message, time_axis
 from dptrace.viewers.base.table import TextTable
+from dptrace.viewers.terminal.split import collective_columns
 from dptrace.viewers.views.registry import View
 from dptrace.viewers.views.steps import exposed_bar_parts
 
@@ -58,30 +58,9 @@ def communication(run: Run) -> Drawing:
 
 def communication_table(run: Run) -> TextTable:
     """Return count, bytes and times of each kind of collective, per GPU and step."""
-    waits = run.cross_rank.mean_waits_by_kind()
-    shown = [name for name in WAIT_FIGURES if any(one[name] for one in waits.values())]
-    rows = tuple(
-        (
-            kind.kind,
-            f"{kind.count:.4g}",
-            byte_size(kind.bytes),
-            milliseconds(kind.exposed_ns),
-            *("?" if (ns := waits[kind.kind][name]) is None else milliseconds(ns) for name in shown),
-            milliseconds(kind.overlapped_ns),
-            "–" if kind.overlap_percent is None else f"{kind.overlap_percent:.1f} %",
-        )
-        for kind in by_kind(run.splits)
-    )
-    columns = (
-        "kind",
-        "count",
-        "bytes",
-        "exposed ms",
-        *(f"{HEADINGS[name].words} ms" for name in shown),
-        "overlapped ms",
-        "overlap",
-    )
-    return TextTable(columns, rows, 1, "Mean per rank and step." if rows else NO_COMMUNICATION)
+    columns = collective_columns(run)
+    rows = tuple(tuple(cell(kind) for cell in columns.values()) for kind in by_kind(run.splits))
+    return TextTable(tuple(columns), rows, 1, "Mean per rank and step." if rows else NO_COMMUNICATION)
 
 
 COMMUNICATION_VIEW = View("communication", COMMUNICATION_TITLE, communication_table, communication, in_report=True)
