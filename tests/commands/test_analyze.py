@@ -71,29 +71,6 @@ def test_collectives_are_listed_and_written(folder: Path) -> None:
     assert ("all_reduce", "15000") == (rows[0]["kind"], rows[0]["exposed_ns"])
 
 
-@pytest.mark.parametrize("form", ["--json", "--csv", "--all"])
-def test_output_is_written_and_never_overwritten_unasked(form: str, folder: Path, tmp_path: Path) -> None:
-    """-o writes a file, refuses a second time, and --force overwrites."""
-    path = tmp_path / "out.txt"
-
-    assert 0 == run(folder, form, "-o", path).exit_code
-    first = path.read_text()
-    refused = run(folder, form, "-o", path)
-    assert (2, True) == (refused.exit_code, "--force" in refused.output)
-    assert 0 == run(folder, form, "-o", path, "--force").exit_code
-    assert first == path.read_text()
-    assert [] == list(tmp_path.glob(".*"))
-
-
-def test_wrong_use_is_exit_code_2(folder: Path) -> None:
-    """Options that contradict each other, no run, a folder that is not there."""
-    assert 2 == run(folder, "--json", "--csv").exit_code
-    assert 2 == run(folder, "--json", "--collectives").exit_code
-    assert 2 == run().exit_code
-    assert 2 == run(folder, "--json", "-o", folder / "no" / "x.json").exit_code
-    assert 2 == run(folder, "--comm-pattern", "(").exit_code
-
-
 def test_a_pattern_of_the_user_counts(folder: Path) -> None:
     """--comm-pattern turns a compute kernel into communication."""
     data = json.loads(run(folder, "--json", "--comm-pattern", "^gemm_backward$").stdout)
@@ -138,12 +115,6 @@ def test_htas_figures_are_given_by_our_own_code(tmp_path: Path) -> None:
         assert 2 == CliRunner().invoke(cli, ["analyze", path, "--hta-compat", *wrong]).exit_code
 
 
-@pytest.mark.parametrize("form", ["--csv", "--collectives"])
-def test_no_option_is_ignored(form: str, folder: Path) -> None:
-    """--no-align changes nothing in a table of each rank's own figures, so it is refused there."""
-    assert 2 == run(folder, form, "--no-align").exit_code
-
-
 def test_memory_has_tables_csv_and_json(tmp_path: Path) -> None:
     """What was alive at the peak; the peak of each step and phase as CSV; all of it in the document of --json."""
     path = memory_run(tmp_path)
@@ -155,15 +126,6 @@ def test_memory_has_tables_csv_and_json(tmp_path: Path) -> None:
     assert "rank,device,step,phase,peak_bytes,reserved_bytes" == rows.stdout.splitlines()[0]
     assert [1340, 1340] == [device["peak"]["bytes"] for device in json.loads(data.stdout)["memory"]]
     assert "memory" not in json.loads(plain.stdout)
-
-
-@pytest.mark.parametrize("other", [["--collectives"], ["--dask", "local"], ["--hta-compat"], ["--no-align"]])
-def test_memory_excludes_what_it_would_ignore(folder: Path, other: list[str]) -> None:
-    """No option is accepted and ignored."""
-    result = run(folder, "--memory", *other)
-
-    assert 2 == result.exit_code
-    assert "--memory" in result.stderr or other[0] in result.stderr
 
 
 def test_memory_that_was_not_recorded_is_said(folder: Path) -> None:
@@ -208,10 +170,3 @@ def test_large_runs_say_which_option_replays_them(tmp_path: Path, monkeypatch: p
     assert "--gains" not in run(tmp_path, "-q").stderr
     assert "--gains" not in run(tmp_path, "--no-gains").stderr
     assert "Would gain" in run(tmp_path, "--gains").stdout
-
-
-@pytest.mark.parametrize("other", [["--csv"], ["--collectives"], ["--memory"], ["--hta-compat"], ["--no-align"]])
-def test_gains_exclude_what_has_no_findings(folder: Path, other: list[str]) -> None:
-    """What would be ignored is refused."""
-    assert 2 == run(folder, "--gains", *other).exit_code
-    assert 0 == run(folder, "--no-gains", *other).exit_code or other == ["--hta-compat"]

@@ -43,12 +43,6 @@ def test_an_unknown_shell_is_wrong_use(shell: str, words: str) -> None:
     assert "bash, zsh, fish" in result.output
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_help_says_where_to_put_it(shell: str) -> None:
-    """--help has a line for each shell that can be copied."""
-    assert f"dptrace completion {shell}" in CliRunner().invoke(cli, ["completion", "--help"]).output
-
-
 @pytest.fixture
 def launcher(tmp_path: Path) -> Path:
     """A command ``dptrace`` on a PATH of its own, as an installation has it."""

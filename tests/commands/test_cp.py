@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from dptrace.commands.cp import command
 from dptrace.errors import UsageError
-from dptrace.record.options.modes import MODES, trainer
+from dptrace.record.options.modes import trainer
 from tests.support.recordings import dptrace
 
 
@@ -37,24 +37,6 @@ def test_a_copy_that_was_edited_is_not_overwritten(tmp_path: Path) -> None:
     assert "mine" == (tmp_path / "ddp.py").read_text()
     CliRunner().invoke(command, ["ddp", ".", "--force"])
     assert trainer("ddp").read_text() == (tmp_path / "ddp.py").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["nayve", "."], "Unknown mode 'nayve'"),
-        (["naive", "nowhere"], "nowhere: is neither an existing folder nor a name that ends in .py"),
-        (["naive", "nowhere/x.py"], "create it first"),
-    ],
-)
-def test_a_wrong_name_is_reported(arguments: list[str], says: str, tmp_path: Path) -> None:
-    """The message lists the modes if the mode is wrong; nothing is written."""
-    error = CliRunner().invoke(command, arguments).exception
-
-    assert isinstance(error, UsageError)
-    assert says in str(error)
-    assert ("interleaved" in str(error)) == (arguments[0] not in MODES)
-    assert [] == list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

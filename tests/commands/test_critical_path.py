@@ -49,18 +49,6 @@ def test_csv_has_the_slack_of_each_kernel(job: Path, tmp_path: Path) -> None:
     assert 1 + 2 * 4 == len(path.read_text().splitlines())
 
 
-WRONG = (
-    *(["--step", "77"], ["--json", "--csv"], ["--by", "module"]),
-    *(["-o", "path.svg"], ["--csv", "-o", "path.html"]),
-)
-
-
-@pytest.mark.parametrize("arguments", WRONG)
-def test_wrong_use_is_refused(job: Path, arguments: list[str]) -> None:
-    """A step that is not there, two formats at once, a file of another kind, rows of no table: exit code 2."""
-    assert 2 == critical_path(job, *arguments).exit_code
-
-
 def test_modules_are_in_every_output(tmp_path: Path) -> None:
     """A table in text, rows of CSV, a list in JSON."""
     job = write_job_with_modules(tmp_path)

@@ -74,20 +74,6 @@ def test_csv_has_a_row_for_each(what: list[str], first: str, rows: int) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("form", ["--json", "--csv", "--all"])
-def test_output_is_written_and_never_overwritten_unasked(form: str, tmp_path: Path) -> None:
-    """-o writes a file, refuses a second time, and --force overwrites."""
-    path = tmp_path / "out.txt"
-
-    assert 0 == run(NAIVE, INTERLEAVED, form, "-o", path).exit_code
-    refused = run(NAIVE, INTERLEAVED, form, "-o", path)
-    assert (2, True) == (refused.exit_code, "--force" in refused.output)
-    assert 0 == run(NAIVE, INTERLEAVED, form, "-o", path, "--force").exit_code
-    assert "exposed" in path.read_text(encoding="utf-8")
-    assert ["out.txt"] == [path.name for path in tmp_path.iterdir()]
-
-
-@pytest.mark.heavy
 def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
     """With the tables, of the requested steps, and not over an existing file."""
     page = tmp_path / "diff.html"
@@ -136,42 +122,9 @@ def test_ranks_and_steps_can_be_chosen() -> None:
     assert "Cannot tell: 3 steps per run are too few" in data["summary"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        ((NAIVE,), 2, "Missing argument 'B'"),
-        ((NAIVE, "nowhere"), 1, "nowhere"),
-        ((NAIVE, NAIVE, "--json", "--csv"), 2, "one of --json and --csv"),
-        ((NAIVE, NAIVE, "--csv", "tables"), 2, "figures"),
-        ((NAIVE, NAIVE, "--fail-if", "speed > 5%"), 2, "FIGURE > +5%"),
-        ((NAIVE, NAIVE, "--html-steps", "1"), 2, "add --html"),
-        ((NAIVE, NAIVE, "--html", "x.html", "--html-steps", "a"), 2, "for example 11:12"),
-        ((NAIVE, NAIVE, "--ranks", "7"), 2, "Choose from 0, 1"),
-        ((NAIVE, NAIVE, "-o", "x", "--html", "x"), 2, "both the page and the tables"),
-        ((NAIVE, NAIVE, "--html", "none/x.html"), 2, "create it first"),
-    ],
-)
-def test_mistakes_are_answered_in_a_sentence(arguments: tuple[str, ...], code: int, words: str) -> None:
-    """With the right exit code and no traceback."""
-    result = run(*arguments)
-
-    assert code == result.exit_code
-    assert words in result.stderr
-    assert "Traceback" not in result.output
-
-
 def test_a_run_against_itself_shows_no_difference() -> None:
     """The summary says so."""
     assert "No difference beyond noise: every figure is the same" in run(NAIVE, NAIVE, columns=120).stdout
-
-
-def test_help_shows_limits_codes_and_examples() -> None:
-    """What a CI job needs."""
-    text = run("--help", columns=110).output
-
-    assert "FIGURE > +5%" in text
-    assert "3 a limit is exceeded" in text
-    assert "dptrace diff runs/main runs/branch --fail-if" in text
 
 
 @pytest.mark.heavy
@@ -221,34 +174,6 @@ def test_headline_and_verdicts_agree_in_every_output(tmp_path: Path) -> None:
         assert '"certain":true' not in content.replace(" ", "")
     assert headline in " ".join(text.stdout.split())
     assert not any(word in text.stdout for word in (" saves ", " saved", "Saved by B"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        ((), 2, "Missing argument 'A'"),
-        (("--before", NAIVE), 2, "--before needs --after"),
-        (("--after", NAIVE), 2, "--after needs --before"),
-        (("--before", "--after", NAIVE), 2, "--before"),
-        ((NAIVE, "--before", NAIVE, "--after", INTERLEAVED), 2, "not both"),
-        (("--before", NAIVE, INTERLEAVED, "--after", INTERLEAVED), 2, "on both sides"),
-        (("--before", NAIVE, "--after", NAIVE), 2, "--before-steps 4:9 --after-steps 10:15"),
-        (("--before", NAIVE, NAIVE, "--after", INTERLEAVED), 2, "given twice"),
-        ((NAIVE, NAIVE, "--before-steps", "11:13", "--after-steps", "12:14"), 2, "on both sides"),
-        ((NAIVE, NAIVE, "--before-steps", "1:2", "--after-steps", "13:14"), 2, "no step has a number from 1 to 2"),
-        ((NAIVE, INTERLEAVED, "--after-steps", "99"), 2, "The run has ProfilerStep#10"),
-        ((NAIVE, INTERLEAVED, "--before-steps", "x"), 2, "--before-steps x: expected"),
-        ((NAIVE, INTERLEAVED, "--steps", "11", "--after-steps", "12"), 2, "--steps chooses the steps of both"),
-        (("--before", NAIVE, "nowhere", "--after", INTERLEAVED), 1, "nowhere"),
-    ],
-)
-def test_bad_sides_are_answered_with_advice(arguments: tuple[str, ...], code: int, words: str) -> None:
-    """With the right exit code and no traceback."""
-    result = run(*arguments)
-
-    assert code == result.exit_code, result.output
-    assert words in " ".join(result.stderr.split())
-    assert "Traceback" not in result.output
 
 
 @pytest.mark.heavy

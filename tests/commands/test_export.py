@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
-from dptrace.errors import TraceError
 from dptrace.export import formats
 from dptrace.export.formats import FORMATS
 from dptrace.run.run import Run
@@ -54,29 +53,6 @@ def test_it_writes_and_says_where_to_open(opened: list[Any], tmp_path: Path, suf
     assert 60 == sum(len(track.slices) for track in read_back(path))
 
 
-def test_an_unknown_ending_is_wrong_use(opened: list[Any], tmp_path: Path) -> None:
-    """A name that says no format is refused with those that do, before anything is read."""
-    result = export("runs/made", "-o", tmp_path / "all.txt")
-
-    assert 2 == result.exit_code
-    assert all(suffix in result.output for suffix in FORMATS)
-    assert not opened
-
-
-def test_nothing_is_overwritten_unasked(opened: list[Any], tmp_path: Path) -> None:
-    """A file that is there stays as it is, unless --force is given."""
-    path = tmp_path / "all.json"
-    path.write_text("precious")
-
-    refused = export("runs/made", "-o", path)
-    assert 2 == refused.exit_code
-    assert "--force" in refused.output
-    assert ("precious", []) == (path.read_text(), opened)
-
-    assert 0 == export("runs/made", "-o", path, "--force").exit_code
-    assert read_back(path)
-
-
 def test_a_full_disk_leaves_nothing(opened: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When writing fails midway, the old file stays, the half-written one goes, and one line says why."""
     path = tmp_path / "all.json"
@@ -93,19 +69,6 @@ def test_a_full_disk_leaves_nothing(opened: list[Any], tmp_path: Path, monkeypat
     assert "No space left on device" in result.output
     assert [path] == list(tmp_path.iterdir())
     assert "precious" == path.read_text()
-
-
-def test_what_cannot_be_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader's error is a line and exit code 1, and no file is made."""
-
-    def open_run(*arguments: Any) -> Run:
-        raise TraceError("x.json: no traceEvents.")
-
-    monkeypatch.setattr("dptrace.load.open.open_run", open_run)
-    result = export("x.json", "-o", tmp_path / "all.json")
-
-    assert (1, "Error: x.json: no traceEvents.\n") == (result.exit_code, result.output)
-    assert [] == list(tmp_path.iterdir())
 
 
 def recorded(folder: Path, ranks: int = 2, late_ns: int = 0) -> list[Path]:
@@ -155,11 +118,6 @@ def test_clocks_are_aligned_unless_you_say_otherwise(tmp_path: Path, name: str) 
     raw = export(tmp_path / "run", "-o", tmp_path / name, "--force", "--no-align")
     assert "Clocks as recorded: no offset between ranks was corrected." in raw.stderr
     assert [0, 412_000] == starts(tmp_path / name)
-
-
-def test_help_has_an_example() -> None:
-    """--help shows what to type."""
-    assert "dptrace export runs/interleaved -o interleaved.pftrace" in export("--help").output
 
 
 @pytest.mark.heavy

@@ -91,34 +91,6 @@ def test_rows_are_chosen_and_sorted(folder: Path) -> None:
     assert [0] == json.loads(run(folder, "--ranks", "0", "--json").stdout)["ranks"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--match", "("],
-        ["--json", "--csv"],
-        ["--by", "nothing"],
-        ["--sort", "tflops"],
-        ["--json", "--full-names"],
-        ["--top", "0"],
-        ["--sort", "self"],
-        ["--by", "host", "--kind", "compute"],
-        ["--by", "host", "--sort", "delay"],
-    ],
-)
-def test_wrong_use_is_refused(folder: Path, arguments: list[str]) -> None:
-    """With exit code 2."""
-    assert 2 == run(folder, *arguments).exit_code
-
-
-def test_an_output_is_not_overwritten(folder: Path, tmp_path: Path) -> None:
-    """Without --force."""
-    path = tmp_path / "out.json"
-    path.write_text("mine")
-
-    assert 0 != run(folder, "--json", "-o", path).exit_code
-    assert "mine" == path.read_text()
-
-
 def test_python_returns_the_same_rows(folder: Path) -> None:
     """As a frame; a wrong grouping or kind is refused, and so is a run of figures alone."""
     run_ = dptrace.open(str(folder))

@@ -49,19 +49,6 @@ def test_git_ignores_the_reports_of_a_clone(folder: Path) -> None:
     assert any(fnmatch(f"/{page.name}", pattern) for pattern in ignored)
 
 
-def test_nothing_is_overwritten_unasked(folder: Path) -> None:
-    """Exit code 2 before anything is read; with --force, it is replaced."""
-    page = folder.parent / "x.html"
-    page.write_text("mine")
-    refused = run(folder / "missing", "-o", page)
-
-    assert 2 == refused.exit_code
-    assert "--force" in refused.stderr
-    assert "mine" == page.read_text()
-    assert 0 == run(folder, "-o", page, "--force").exit_code
-    assert "mine" != page.read_text(encoding="utf-8")
-
-
 def test_ranks_and_steps_can_be_chosen(folder: Path) -> None:
     """As of a view, and the report says so."""
     result = run(folder, "--ranks", "1", "--steps", "5", "-q")
@@ -71,22 +58,6 @@ def test_ranks_and_steps_can_be_chosen(folder: Path) -> None:
     assert "" == result.output
     assert "Only step 5 is selected" in page
     assert "1 of 2 ranks" in page
-
-
-def test_what_is_no_trace_leaves_no_report(folder: Path) -> None:
-    """One sentence, and no file."""
-    empty = folder.parent / "none"
-    empty.mkdir()
-    result = run(empty)
-
-    assert 0 != result.exit_code
-    assert "Traceback" not in result.output
-    assert {"run", "none"} == {path.name for path in folder.parent.iterdir()}
-
-
-def test_help_ends_with_examples() -> None:
-    """Each of them a line that can be typed."""
-    assert "dptrace report runs/ddp -o ddp-report.html" in run("--help").output
 
 
 def test_findings_of_a_small_run_have_their_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

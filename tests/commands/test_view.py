@@ -57,27 +57,6 @@ def test_a_page_is_written_where_asked(folder: Path, tmp_path: Path, opened: lis
     assert {"out.html", "run"} == {path.name for path in tmp_path.iterdir()}
 
 
-def test_nothing_is_overwritten_unasked(folder: Path, tmp_path: Path) -> None:
-    """Exit code 2 and --force named; with it, the page is replaced."""
-    page = tmp_path / "out.html"
-    page.write_text("mine")
-    refused = run(folder, "-o", page)
-
-    assert 2 == refused.exit_code
-    assert "--force" in refused.stderr
-    assert "mine" == page.read_text()
-    assert 0 == run(folder, "-o", page, "--force").exit_code
-    assert "mine" != page.read_text(encoding="utf-8")
-
-
-def test_a_missing_folder_is_said_before_any_reading(folder: Path, tmp_path: Path) -> None:
-    """What to do, too."""
-    result = run(folder / "missing.json", "-o", tmp_path / "none" / "out.html")
-
-    assert 2 == result.exit_code
-    assert "create it first" in result.stderr
-
-
 @pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="the cache folder and the display are told for Linux here")
 def test_without_a_place_it_goes_to_the_cache(
@@ -138,24 +117,6 @@ def test_ranks_and_steps_can_be_chosen(folder: Path, tmp_path: Path) -> None:
     assert "ProfilerStep#4" not in text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--ranks", "7"], 2, "Choose from 0, 1"),
-        (["--steps", "9:10"], 2, "ProfilerStep#4 to ProfilerStep#5"),
-        (["--ranks", "x"], 2, "for example 0,1"),
-        (["--steps", "5:4"], 2, "for example 4:6"),
-    ],
-)
-def test_what_is_not_there_is_answered_with_what_is(folder: Path, arguments: list[str], code: int, words: str) -> None:
-    """One sentence, the right exit code, no traceback."""
-    result = run(folder, *arguments)
-
-    assert code == result.exit_code
-    assert words in result.stderr
-    assert "Traceback" not in result.output
-
-
 @pytest.mark.heavy
 def test_a_critical_path_is_drawn_on_the_page(folder: Path, tmp_path: Path) -> None:
     """That of the selected step; a page without the option has none."""
@@ -165,24 +126,6 @@ def test_a_critical_path_is_drawn_on_the_page(folder: Path, tmp_path: Path) -> N
     assert [0, 0] == [result.exit_code for result in results], results[0].output
     assert '"path":{"step":"ProfilerStep#5"' in marked.read_text(encoding="utf-8")
     assert '"path":{"step"' not in plain.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    "others", [["--serve"], ["--text"], ["--svg", "a.svg"], ["--view", "idle"], ["--against", "b"]]
-)
-def test_a_critical_path_is_refused_where_it_is_not_drawn(folder: Path, others: list[str]) -> None:
-    """It is not ignored: exit code 2, and the option to leave out."""
-    result = run(folder, "--critical-path", *others)
-
-    assert 2 == result.exit_code
-    assert others[0] in result.output
-
-
-def test_help_ends_with_examples() -> None:
-    """Each of them a line that can be typed."""
-    text = run("--help").output
-
-    assert "dptrace view runs/ddp --text" in text
 
 
 def test_a_page_of_a_small_run_says_what_a_step_would_gain(tmp_path: Path) -> None:

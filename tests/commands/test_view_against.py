@@ -78,23 +78,6 @@ def test_two_runs_stand_over_each_other_in_the_terminal(folders: tuple[Path, Pat
     assert max(map(len, narrow.stdout.splitlines())) <= 50
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--align", "start"], "--against RUN"),
-        (["--against", "OTHER", "--view", "breakdown"], "--view"),
-        (["--against", "OTHER", "--svg", "x.svg"], "--svg"),
-        (["--against", "OTHER", "--serve"], "--against"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(folders: tuple[Path, Path], options: list[str], told: str) -> None:
-    """With exit code 2 and what to do."""
-    result = run(folders[0], *(str(folders[1]) if option == "OTHER" else option for option in options))
-
-    assert 2 == result.exit_code
-    assert told in result.stderr
-
-
 @browser_test
 def test_two_runs_are_a_picture_for_slides(folders: tuple[Path, Path], tmp_path: Path) -> None:
     """As large as asked for, or as all rows need."""
@@ -107,14 +90,6 @@ def test_two_runs_are_a_picture_for_slides(folders: tuple[Path, Path], tmp_path:
     assert (900, 500) == sizes[1]
     assert 1600 == sizes[0][0]
     assert 600 < sizes[0][1] < 1200
-
-
-def test_a_run_that_is_not_there_is_said(folders: tuple[Path, Path]) -> None:
-    """By its name, whichever of the two it is."""
-    result = run(folders[0], "--against", "nowhere", "--text")
-
-    assert 1 == result.exit_code
-    assert "nowhere: no such file" in result.stderr
 
 
 def on_a_terminal(folder: Path, width: int, **environment: str) -> str:

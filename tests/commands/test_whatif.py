@@ -70,39 +70,6 @@ def test_the_predicted_run_is_written(job: Path, tmp_path: Path) -> None:
     assert {50} == {round(e["dur"]) for e in events if "AllReduce" in e.get("name", "") and e.get("dur", 0) < 120}
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--compute", "fast"],
-        ["--compute", "0x"],
-        ["--kernel", "gemm"],
-        ["--kernel", "no such=2x"],
-        ["--straggler", "0=20"],
-        ["--straggler", "9=20ms"],
-        ["--export", "predicted.txt"],
-        ["-o", "answer.svg"],
-        ["--json", "--csv"],
-    ],
-)
-def test_wrong_use_is_refused(job: Path, arguments: list[str]) -> None:
-    """A value that is none, a kernel or rank that is not there, and a file of another kind: exit code 2."""
-    result = whatif(job, *arguments)
-
-    assert 2 == result.exit_code, result.output
-    assert arguments[0] in result.stderr or arguments[1] in result.stderr
-
-
-def test_an_existing_file_is_kept(job: Path, tmp_path: Path) -> None:
-    """Neither the answer nor the predicted run overwrites a file without --force."""
-    path = tmp_path / "kept.json"
-    path.write_text("mine")
-
-    assert 2 == whatif(job, "--export", path).exit_code
-    assert 2 == whatif(job, "--json", "-o", path).exit_code
-    assert "mine" == path.read_text()
-    assert 0 == whatif(job, "--json", "-o", path, "--force").exit_code
-
-
 # What is different, as it was typed.
 
 

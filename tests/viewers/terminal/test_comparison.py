@@ -15,7 +15,6 @@ from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.terminal.comparison import (
     change_cells,
-    cut_kernel,
     percent,
     print_comparison,
     shown_changes,
@@ -113,33 +112,6 @@ def test_names_of_strangers_give_no_orders() -> None:
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "[bold]x[/bold]" in text
-
-
-@pytest.mark.parametrize(
-    ("name", "width", "cut"),
-    [
-        ("gemm", 40, "gemm"),
-        ("copy(Fill<float>)", 40, "copy(Fill<float>)"),
-        ("abcdefghijklmnopqrstuvwxyz", 13, "abcdef…tuvwxyz"),
-    ],
-)
-def test_a_long_name_keeps_both_ends(name: str, width: int, cut: str) -> None:
-    """What tells kernels apart often stands at the end."""
-    assert cut == cut_kernel(name, width)
-
-
-def test_kernels_have_their_short_names() -> None:
-    """As in every other table."""
-    long = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, A>(int)"
-    text = printed(compare(renamed(job(), {"adam": long}), job(seed=1)))
-
-    assert "or<float>)" in text
-    assert "int)" not in text
-
-
-def test_numbers_have_their_sign() -> None:
-    """None stands before what rounds to nothing."""
-    assert ("+1.00", "−1,500", "0.00") == (signed(1e6), signed(-1.5e9), signed(-3))
 
 
 def test_percents_are_readable(found: Comparison) -> None:

@@ -14,7 +14,6 @@ from dptrace.analysis.per_gpu.split import split
 from dptrace.core.units import milliseconds
 from dptrace.run.cross_rank import analyze_cross_rank
 from dptrace.run.run import Run
-from dptrace.viewers.base.table import plain
 from dptrace.viewers.terminal.split import findings_list, step_tables, timing_table
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.rank_cases import rank, reduce
@@ -45,11 +44,6 @@ def test_many_ranks_and_steps_are_summed_up_unless_all_is_asked() -> None:
     assert len(printed(run).splitlines()) < 25
     assert "…" in printed(run)
     assert "rank 39" in printed(run, every=True)
-
-
-def test_names_from_a_trace_are_shown_not_obeyed() -> None:
-    """Markup stays text; escape sequences and text-direction marks become visible."""
-    assert "[red]a\\x1b[31mb\\u202ec" == plain("[red]a\x1b[31mb\u202ec").plain
 
 
 def test_waiting_stands_beside_the_communication_it_is_part_of() -> None:
@@ -100,18 +94,6 @@ def test_a_finding_has_its_cost_its_advice_and_where_to_look() -> None:
     assert "7.68 ms" in text
     assert "18 %" in text
     assert "→ Look there. (see ProfilerStep#[red]5, rank 2)" in text
-
-
-def test_the_share_stands_apart_from_a_text_of_several_lines() -> None:
-    """Text at the begin of its second line, which would continue the first, is not preceded by a number."""
-    text = "Half of its time is exposed. " * 5
-    first, *others = cross_rank_printed(
-        findings_list((Finding("x", text, "Look there.", 1_000_000, 0.039, {}),))
-    ).splitlines()[1:]
-
-    assert "1.00 ms (3.9 %) Half" in first
-    assert others
-    assert {""} == {line[: first.index("Half")].strip() for line in others}
 
 
 def test_nothing_found_is_said() -> None:

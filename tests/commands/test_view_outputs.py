@@ -17,7 +17,6 @@ from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
 from dptrace.commands.view import parse_size
-from dptrace.errors import UsageError
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.page import document as page
 from dptrace.viewers.gantt.page import server
@@ -26,7 +25,7 @@ from tests.support.browser import browser_test
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.synthetic import training_run
 
-RUN = Path(__file__).parents[3] / "traces" / "ddp_cpu_2ranks"
+RUN = Path(__file__).parents[2] / "traces" / "ddp_cpu_2ranks"
 
 
 def view(*arguments: object) -> Result:
@@ -58,40 +57,6 @@ def test_a_png_is_three_times_as_dense_and_a_pdf_has_one_page(tmp_path: Path) ->
     assert b"/Font" in pdf.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "advice"),
-    [
-        (("--annotate",), "add --figure"),
-        (("--figure-width", 500), "add --figure"),
-        (("--figure", "x.gif"), "svg, .pdf or .png"),
-        (("--figure", "x.svg", "--text"), "leave"),
-        (("--figure", "x.svg", "--svg", "y.svg"), "leave"),
-        (("--figure", "x.svg", "--figure-width", 12), "2,000"),
-        (("--figure", "x.svg", "--against", RUN), "leave"),
-    ],
-)
-def test_what_cannot_work_is_refused(
-    arguments: tuple[object, ...], advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before any work, with what to do instead."""
-    monkeypatch.chdir(tmp_path)
-    refused = view(*arguments)
-
-    assert 2 == refused.exit_code
-    assert advice in " ".join(refused.output.split())
-    assert [] == list(tmp_path.iterdir())
-
-
-def test_a_figure_is_not_overwritten(tmp_path: Path) -> None:
-    """Without --force."""
-    path = tmp_path / "x.svg"
-    path.write_text("mine")
-
-    assert 2 == view("--figure", path).exit_code
-    assert "mine" == path.read_text()
-    assert 0 == view("--figure", path, "--force").exit_code
-
-
 # ``dptrace view`` with --view, --svg, --png and --size.
 
 
@@ -118,17 +83,6 @@ def test_the_views_are_listed() -> None:
     for name, about in NAMES.items():
         assert about in listed.output
         assert name in help_text
-
-
-@pytest.mark.parametrize("name", ["new.png", "new.svg", "new.PDF"])
-def test_a_picture_named_as_the_page_is_refused_with_the_option_that_writes_it(name: str) -> None:
-    """Before the run is read, and with the name as it was given."""
-    refused = run("nowhere", "-o", name)
-    option = refused.output.split(" use: ")[-1].split()[0]
-
-    assert 2 == refused.exit_code, refused.output
-    assert f"{option} {name}" in refused.output
-    assert f" {option} PATH" in run("--help").output
 
 
 @pytest.mark.heavy
@@ -173,43 +127,6 @@ def test_without_chromium_nothing_is_left(folder: Path, tmp_path: Path, monkeypa
     assert {"run"} == {path.name for path in tmp_path.iterdir()}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--view", "pie"], "'gantt', 'summary'"),
-        (["--size", "10x10", "--png", "x.png"], "for example 1600x900"),
-        (["--size", "800x600"], "add --png FILE"),
-        (["--png", "x.jpg"], "name the file .png"),
-        (["--svg", "x.PNG"], "name the file .svg"),
-        (["--svg", "x.svg", "--text"], "leave -o and --text out"),
-        (["--svg", "x.svg", "-o", "x.html"], "leave -o and --text out"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(folder: Path, arguments: list[str], words: str) -> None:
-    """Before anything is read, with what to do."""
-    result = run(folder / "missing", *arguments)
-
-    assert 2 == result.exit_code
-    assert words in result.stderr
-
-
-def test_nothing_is_overwritten_unasked(folder: Path, tmp_path: Path) -> None:
-    """Pictures need --force too."""
-    path = tmp_path / "x.svg"
-    path.write_text("mine")
-
-    assert 2 == run(folder, "--svg", path).exit_code
-    assert "mine" == path.read_text()
-    assert 0 == run(folder, "--svg", path, "--force").exit_code
-
-
-@pytest.mark.parametrize("text", ["", "1600", "1600x", "99999x900", "x900", "1600x100"])
-def test_other_sizes_are_refused(text: str) -> None:
-    """With an example."""
-    with pytest.raises(UsageError, match="1600x900"):
-        parse_size(text)
-
-
 def test_sizes_are_read() -> None:
     """With an x, or a times sign."""
     assert (1600, 900) == parse_size("1600x900") == parse_size(" 1600 × 900 ")
@@ -218,11 +135,7 @@ def test_sizes_are_read() -> None:
 # ``dptrace view --serve`` as a user runs it.
 
 
-TRACE = Path(__file__).resolve().parents[3] / "traces" / "single_cpu"
-
-
-def serve_option_view(*arguments: object) -> Result:
-    return CliRunner(env={"COLUMNS": "100"}).invoke(cli, ["view", *map(str, arguments)])
+TRACE = RUN.with_name("single_cpu")
 
 
 @pytest.fixture
@@ -242,7 +155,7 @@ def served_pages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.heavy
 def test_it_serves_until_ctrl_c_and_says_where(served_pages: list[str]) -> None:
     """The address alone on stdout, exit code 0, no traceback, no file."""
-    result = serve_option_view(TRACE, "--serve", "--no-browser")
+    result = run(TRACE, "--serve", "--no-browser")
 
     assert 0 == result.exit_code, result.output
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32,}/\n", result.stdout)
@@ -261,14 +174,14 @@ def test_the_index_is_kept_in_the_cache(
     def entries() -> dict[str, int]:
         return {path.name: path.stat().st_ino for path in tmp_path.glob("*.tiles")}
 
-    serve_option_view(TRACE, "--serve", "--no-browser", "--no-cache")
+    run(TRACE, "--serve", "--no-browser", "--no-cache")
     assert {} == entries()
-    serve_option_view(TRACE, "--serve", "--no-browser")
+    run(TRACE, "--serve", "--no-browser")
     once = entries()
     assert 1 == len(once)
-    serve_option_view(TRACE, "--serve", "--no-browser")
+    run(TRACE, "--serve", "--no-browser")
     assert once == entries()
-    serve_option_view(TRACE, "--serve", "--no-browser", "--ranks", "0")
+    run(TRACE, "--serve", "--no-browser", "--ranks", "0")
     assert 2 == len(entries())
     assert 4 == len(served_pages)
 
@@ -277,7 +190,7 @@ def test_the_index_is_kept_in_the_cache(
 def test_over_ssh_it_gives_the_tunnel(served_pages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A line to type, with the port that is served."""
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.9 50000 10.0.0.5 22")
-    result = serve_option_view(TRACE, "--serve", "--no-browser")
+    result = run(TRACE, "--serve", "--no-browser")
     port = re.search(r":(\d+)/", result.stdout)
 
     assert port
@@ -287,12 +200,12 @@ def test_over_ssh_it_gives_the_tunnel(served_pages: list[str], monkeypatch: pyte
 @pytest.mark.heavy
 def test_another_address_is_served_with_a_warning(served_pages: list[str]) -> None:
     """Only on request; --host and --port request a server too."""
-    result = serve_option_view(TRACE, "--host", "0.0.0.0", "--no-browser", "-q")
+    result = run(TRACE, "--host", "0.0.0.0", "--no-browser", "-q")
 
     assert 0 == result.exit_code, result.output
     assert "anyone who has this address" in result.stderr
     assert "not encrypted" in result.stderr
-    assert "anyone" not in serve_option_view(TRACE, "--serve", "--no-browser").stderr
+    assert "anyone" not in run(TRACE, "--serve", "--no-browser").stderr
 
 
 def test_what_is_too_large_for_a_file_is_served(
@@ -300,24 +213,12 @@ def test_what_is_too_large_for_a_file_is_served(
 ) -> None:
     """Unasked where it is to be looked at; where a file is asked for, the refusal names --serve."""
     monkeypatch.setattr(page, "MAX_INTERVALS", 5)
-    assert 0 == serve_option_view(TRACE, "--no-browser").exit_code
+    assert 0 == run(TRACE, "--no-browser").exit_code
     assert 1 == len(served_pages)
-    result = serve_option_view(TRACE, "-o", tmp_path / "page.html")
+    result = run(TRACE, "-o", tmp_path / "page.html")
     assert 1 == result.exit_code
     assert "--serve" in result.stderr
     assert not (tmp_path / "page.html").exists()
-
-
-@pytest.mark.parametrize(
-    "other", [["-o", "x.html"], ["--text"], ["--against", "y"], ["--svg", "x.svg"], ["--view", "heatmap"]]
-)
-@pytest.mark.parametrize("asked", [["--serve"], ["--port", "8000"], ["--host", "::1"]])
-def test_a_server_is_for_the_page_of_one_run(asked: list[str], other: list[str]) -> None:
-    """Refused before anything is read."""
-    result = serve_option_view("missing", *asked, *other)
-
-    assert 2 == result.exit_code
-    assert "Gantt page of one run" in result.stderr
 
 
 @pytest.mark.spawn

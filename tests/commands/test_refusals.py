@@ -1,0 +1,190 @@
+"""What verbs refuse: options that do not go together, values that are none, and files that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace.commands.shared.main import cli
+
+TRACES = Path(__file__).resolve().parents[2] / "traces"
+PLACES = {"RUN": str(TRACES / "naive_cpu_2ranks"), "OTHER": str(TRACES / "interleaved_cpu_2ranks")}
+
+REFUSED: dict[str, list[tuple[str, int, str]]] = {
+    "analyze": [
+        ("", 2, "Missing argument"),
+        ("RUN --json --csv", 2, "one of --json and --csv"),
+        ("RUN --json --collectives", 2, "--collectives"),
+        ("RUN --json -o no/x.json", 2, "create it first"),
+        ("RUN --comm-pattern (", 2, "--comm-pattern"),
+        ("RUN --csv --no-align", 2, "--no-align"),
+        ("RUN --collectives --no-align", 2, "--no-align"),
+        ("RUN --memory --no-align", 2, "--no-align"),
+        ("RUN --memory --collectives", 2, "--memory"),
+        ("RUN --memory --hta-compat", 2, "--memory"),
+        ("RUN --memory --dask local", 2, "--dask"),
+        ("RUN --steps 10 --dask local", 2, "--dask"),
+        ("RUN --gains --dask local", 2, "--dask"),
+        *((f"RUN --gains {other}", 2, "--gains") for other in ("--csv", "--collectives", "--memory", "--no-align")),
+        *((f"RUN --hta-compat {other}", 2, "--hta-compat") for other in ("--collectives", "--dask local", "--jobs 2")),
+    ],
+    "kernels": [
+        ("RUN --match (", 2, "--match"),
+        ("RUN --json --csv", 2, "one of --json and --csv"),
+        ("RUN --by nothing", 2, "operator-shape"),
+        ("RUN --sort tflops", 2, "--by operator-shape"),
+        ("RUN --peak-tflops 5", 2, "--by operator-shape"),
+        ("RUN --json --full-names", 2, "--full-names"),
+        ("RUN --top 0", 2, "--top"),
+        ("RUN --sort self", 2, "--by host"),
+        ("RUN --by host --kind compute", 2, "--kind"),
+        ("RUN --by host --sort delay", 2, "sort by self"),
+        ("RUN --csv --no-findings", 2, "--no-findings"),
+        *((f"RUN --gains {other}", 2, "--gains") for other in ("--csv", "--by host", "--no-findings")),
+    ],
+    "critical-path": [
+        ("RUN --step 77", 2, "77"),
+        ("RUN --json --csv", 2, "one of --json and --csv"),
+        ("RUN --by module", 2, "--csv"),
+        ("RUN -o path.svg", 2, ".html"),
+        ("RUN --csv -o path.html", 2, ".csv"),
+    ],
+    "whatif": [
+        ("RUN --compute fast", 2, "--compute fast"),
+        ("RUN --compute 0x", 2, "--compute 0x"),
+        ("RUN --kernel gemm", 2, "REGEX=FACTOR"),
+        ("RUN --straggler 0=20", 2, "RANK=TIME"),
+        ("RUN --straggler 9=20ms", 2, "9"),
+        ("RUN --export predicted.txt", 2, "predicted.txt"),
+        ("RUN -o answer.svg", 2, "answer.svg"),
+        ("RUN --json --csv", 2, "one of --json and --csv"),
+        ("RUN --bucket-cap-mb 1,2 --csv", 2, "--csv"),
+        ("RUN --export all.json -o all.json", 2, "two files"),
+    ],
+    "diff": [
+        ("", 2, "Missing argument 'A'"),
+        ("RUN", 2, "Missing argument 'B'"),
+        ("RUN nowhere", 1, "nowhere"),
+        ("RUN RUN --json --csv", 2, "one of --json and --csv"),
+        ("RUN RUN --csv tables", 2, "figures"),
+        ("RUN RUN --fail-if speed>5%", 2, "FIGURE > +5%"),
+        ("RUN RUN --html-steps 1", 2, "add --html"),
+        ("RUN RUN --html x.html --html-steps a", 2, "for example 11:12"),
+        ("RUN RUN --ranks 7", 2, "Choose from 0, 1"),
+        ("RUN RUN -o x --html x", 2, "both the page and the tables"),
+        ("RUN RUN --html none/x.html", 2, "create it first"),
+        ("--before RUN", 2, "--before needs --after"),
+        ("--after RUN", 2, "--after needs --before"),
+        ("--before --after RUN", 2, "--before"),
+        ("RUN --before RUN --after OTHER", 2, "not both"),
+        ("--before RUN OTHER --after OTHER", 2, "on both sides"),
+        ("--before RUN --after RUN", 2, "--before-steps 4:9 --after-steps 10:15"),
+        ("--before RUN RUN --after OTHER", 2, "given twice"),
+        ("RUN RUN --before-steps 11:13 --after-steps 12:14", 2, "on both sides"),
+        ("RUN RUN --before-steps 1:2 --after-steps 13:14", 2, "no step has a number from 1 to 2"),
+        ("RUN OTHER --after-steps 99", 2, "The run has ProfilerStep#10"),
+        ("RUN OTHER --before-steps x", 2, "--before-steps x: expected"),
+        ("RUN OTHER --steps 11 --after-steps 12", 2, "--steps chooses the steps of both"),
+        ("--before RUN nowhere --after OTHER", 1, "nowhere"),
+    ],
+    "view": [
+        ("RUN --annotate", 2, "add --figure"),
+        ("RUN --figure-width 500", 2, "add --figure"),
+        ("RUN --figure x.gif", 2, "svg, .pdf or .png"),
+        ("RUN --figure x.svg --text", 2, "leave"),
+        ("RUN --figure x.svg --svg y.svg", 2, "leave"),
+        ("RUN --figure x.svg --figure-width 12", 2, "2,000"),
+        ("RUN --figure x.svg --against RUN", 2, "leave"),
+        ("nowhere --view pie", 2, "'gantt', 'summary'"),
+        ("nowhere --size 10x10 --png x.png", 2, "for example 1600x900"),
+        ("nowhere --size 800x600", 2, "add --png FILE"),
+        ("nowhere --png x.jpg", 2, "name the file .png"),
+        ("nowhere --svg x.PNG", 2, "name the file .svg"),
+        ("nowhere --svg x.svg --text", 2, "leave -o and --text out"),
+        ("nowhere --svg x.svg -o x.html", 2, "leave -o and --text out"),
+        ("nowhere --text -o x.html", 2, "leave -o out"),
+        ("nowhere -o new.png", 2, "--png new.png"),
+        ("nowhere -o new.svg", 2, "--svg new.svg"),
+        ("nowhere -o new.PDF", 2, "--figure new.PDF"),
+        ("nowhere -o none/out.html", 2, "create it first"),
+        ("RUN --align start", 2, "--against RUN"),
+        ("RUN --against OTHER --view breakdown", 2, "--view"),
+        ("RUN --against OTHER --svg x.svg", 2, "--svg"),
+        ("RUN --against nowhere --text", 1, "nowhere: no such file"),
+        ("RUN --ranks 7", 2, "Choose from 0, 1"),
+        ("RUN --steps 90:91", 2, "ProfilerStep#10 to"),
+        ("RUN --ranks x", 2, "for example 0,1"),
+        ("RUN --steps 5:4", 2, "for example 4:6"),
+        *(
+            (f"RUN --critical-path {other}", 2, "--critical-path")
+            for other in ("--text", "--serve", "--svg a.svg", "--view idle", "--against b")
+        ),
+        ("RUN --gains --against OTHER", 2, "--gains"),
+        *(
+            (f"nowhere {asked} {other}", 2, "Gantt page of one run")
+            for asked in ("--serve", "--port 8000", "--host ::1")
+            for other in ("-o x.html", "--text", "--against y", "--svg x.svg", "--view heatmap")
+        ),
+    ],
+    "export": [("RUN -o all.txt", 2, ".pftrace"), ("nowhere -o all.json", 1, "nowhere")],
+    "report": [("nowhere", 1, "nowhere"), ("RUN --ranks 7", 2, "Choose from 0, 1")],
+    "completion": [("tcsh", 2, "bash")],
+    "cp": [("nayve .", 2, "interleaved"), ("naive nowhere", 2, ".py"), ("naive nowhere/x.py", 2, "create it first")],
+}
+"""By verb: the arguments, the exit code, and what the message has."""
+
+WRITES = (
+    *("analyze RUN --json -o", "analyze RUN --csv -o", "analyze RUN --all -o", "kernels RUN --json -o"),
+    *("critical-path RUN -o", "whatif RUN --json -o", "whatif RUN --export", "diff RUN OTHER --csv -o"),
+    *("diff RUN OTHER --html", "view RUN -o", "view RUN --svg", "view RUN --figure", "report RUN -o", "export RUN -o"),
+)
+_SUFFIXES = {"--csv": ".csv", "--html": ".html", "--svg": ".svg", "--figure": ".svg", "--all": ".txt"}
+_PAGES = "critical-path RUN -o", "view RUN -o", "report RUN -o"
+
+
+@pytest.fixture(autouse=True)
+def _empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(line: str) -> Result:
+    words = [PLACES.get(word, word) for word in line.split()]
+    return CliRunner(env={"COLUMNS": "100"}).invoke(cli, words)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "fact"),
+    [(f"{verb} {arguments}".strip(), *rest) for verb, cases in REFUSED.items() for arguments, *rest in cases],
+)
+def test_what_can_not_work_is_refused_with_advice(line: str, code: int, fact: str, tmp_path: Path) -> None:
+    """With the exit code of wrong use or of bad input, no traceback, and no file."""
+    result = run(line)
+
+    assert code == result.exit_code, result.output
+    assert fact in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("line", WRITES)
+def test_a_file_is_replaced_only_when_forced(line: str, tmp_path: Path) -> None:
+    """It is kept before anything is read; --force replaces it, and leaves no other file."""
+    suffix = (
+        ".html"
+        if line in _PAGES
+        else _SUFFIXES.get(line.split()[-1])
+        or next((_SUFFIXES[word] for word in line.split() if word in _SUFFIXES), ".json")
+    )
+    path = tmp_path / f"mine{suffix}"
+    path.write_text("mine")
+    refused = run(f"{line} {path.name}".replace("RUN", "nowhere"))
+
+    assert (2, "mine") == (refused.exit_code, path.read_text())
+    assert "--force" in refused.stderr
+    done = run(f"{line} {path.name} --force")
+    assert 0 == done.exit_code, done.output
+    assert "mine" != path.read_text(encoding="utf-8")
+    assert [path] == list(tmp_path.iterdir())
