@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.matching.calls import place as place_of_rank
-from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS, Part, waiting_label
+from dptrace.analysis.per_gpu.split import Part, waiting_label
 from dptrace.core.intervals import Int64, covered, union, unique
 from dptrace.core.numbers import Number
 from dptrace.core.units import byte_size, duration, milliseconds, share
@@ -26,6 +26,7 @@ from dptrace.viewers.base.svg import svg as message_svg
 from dptrace.viewers.base.table import step_label
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, chart
 from dptrace.viewers.gantt.finding_places import MOST, Place, place_of
+from dptrace.viewers.gantt.page.data import ORDER, ROW_LABELS, categories
 from dptrace.viewers.terminal.summary import sentence
 
 __all__ = [
@@ -131,10 +132,8 @@ def _side_by_side(gantt_chart: Chart) -> list[int]:
 # The labels of a static Gantt chart, each on the block that it describes.
 
 
-COLORS = {int(part): color for part, color in theme.PART_COLORS.items()}
-COLORS |= {OVERLAPPED: theme.OVERLAPPED, WAITING: theme.WAITING}
-NAMES = {int(part): name for part, name in PART_LABELS.items()}
-NAMES |= {OVERLAPPED: OVERLAPPED_LABEL, WAITING: EXPOSED_LABELS["exposed_wait_ns"]}
+COLORS, NAMES = ([str(entry[key]) for entry in categories()] for key in ("color", "label"))
+"""Color and name of each category."""
 
 _TRIES = 12
 """Places at which a label is tried."""
@@ -308,9 +307,7 @@ _LEGEND_LINE = 18.0
 """Height of a line of the legend in pixels."""
 _FINE = 14.0
 """Minimum height of a row whose shares are drawn to half a pixel."""
-_ROW_NAMES = {Role.PHASES: "phases", Role.COMPUTE: "compute", Role.EXPOSURE: "communication", Role.MEMORY: "memory"}
 _QUIET, _EDGE = "#5B6472", "#8593A8"
-_ORDER = (*theme.PART_ORDER[:5], WAITING, OVERLAPPED, *theme.PART_ORDER[5:])
 _Box: TypeAlias = tuple[float, float, float, float]
 
 
@@ -359,7 +356,7 @@ def _legend(layout: SvgLayout, left: float) -> list[tuple[float, float, int]]:
     lanes = [layout.lane(row.track, row.role) for row in layout.rows]
     used = {int(c) for lane in lanes if lane for c in unique(lane.category)} | {int(Part.IDLE)}
     entries, x, y = [], left, 0.0
-    for category in (int(category) for category in _ORDER if int(category) in used):
+    for category in (int(category) for category in ORDER if int(category) in used):
         width = text_width(NAMES[category]) + 20
         if x > left and x + width > layout.chart_width - RIGHT:
             x, y = left, y + _LEGEND_LINE
@@ -395,7 +392,7 @@ def _frame(canvas: Canvas, layout: SvgLayout) -> None:
         elif row.role is Role.COMPUTE and track.coordinates:
             canvas.text(16, middle, place_of_rank(track.coordinates), _QUIET, 11)
         if several:
-            canvas.text(layout.left - 8, middle, _ROW_NAMES[row.role], _QUIET, 10 if row.height < 12 else 12, "end")
+            canvas.text(layout.left - 8, middle, ROW_LABELS[row.role], _QUIET, 10 if row.height < 12 else 12, "end")
 
 
 def _strip(canvas: Canvas, layout: SvgLayout, y: float, number: int) -> None:
@@ -457,7 +454,7 @@ def _stacks(layout: SvgLayout, row: Row, lod: Lod, wide: int) -> dict[int, list[
     finest = 0.5 if row.height >= _FINE else row.height / 6
     total = np.zeros(columns)
     stacks: dict[int, list[_Box]] = {}
-    for category in map(int, _ORDER):
+    for category in map(int, ORDER):
         low = np.round(total * fit / finest) * finest
         total = total + share[category]
         high = np.round(total * fit / finest) * finest
@@ -492,7 +489,7 @@ def _whole(canvas: Canvas, layout: SvgLayout, row: Row, lod: Lod) -> None:
         left, right = layout.x(start), layout.x(start + int(lane.duration_ns[index]))
         line = 0.8 if apart and right - left > _SEPARATED else 0.0
         boxes.setdefault(int(lane.category[index]), []).append((left, row.y, right - left - line, row.height))
-    for category in sorted(boxes.keys() & COLORS.keys()):
+    for category in sorted(boxes):
         canvas.rects(boxes[category], COLORS[category])
 
 

@@ -23,6 +23,8 @@ from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, 
 from dptrace.viewers.gantt.packing import differences, pack, pack_times
 
 __all__ = [
+    "ORDER",
+    "ROW_LABELS",
     "categories",
     "collective_entries",
     "details",
@@ -49,14 +51,14 @@ _ARROW, _ROW_LABEL, _LETTER = 18, 112, 7.5
 MANY_TRACKS = 16
 """Above this number of GPUs, each is collapsed to its phases at first, below a heatmap of all steps."""
 
-_ROW_LABELS = {
+ROW_LABELS = {
     Role.PHASES: "phases",
     Role.COMPUTE: "compute",
     Role.EXPOSURE: "communication",
     Role.MEMORY: "memory",
 }
 
-_ORDER = (*theme.PART_ORDER[:5], WAITING, OVERLAPPED, *theme.PART_ORDER[5:], *map(cause_category, CAUSES))
+ORDER = (*theme.PART_ORDER[:5], WAITING, OVERLAPPED, *theme.PART_ORDER[5:], *map(cause_category, CAUSES))
 """Order of the legend and of stacked bars: overlapped next to exposed, idle before its causes."""
 
 
@@ -97,7 +99,7 @@ def layout(chart: Chart) -> dict[str, Any]:
         lead = f"steps, rank {chart.tracks[tracks[0]].rank}" if len(numbers) == 1 < len(tracks) else "steps"
         strips.append({"h": _STRIP, "strips": numbers, "tracks": tracks, "label": lead})
     rows = [
-        {"h": heights[role], "track": track, "role": role.value, "label": _ROW_LABELS[role]}
+        {"h": heights[role], "track": track, "role": role.value, "label": ROW_LABELS[role]}
         for strip in strips
         for track in strip["tracks"]
         for role in shown
@@ -146,7 +148,7 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, served: bool = Fa
         "strips": [{"tracks": strip.tracks, "names": strip.steps} for strip in chart.strips],
         "layout": layout(chart),
         "categories": categories(),
-        "order": [int(category) for category in _ORDER],
+        "order": [int(category) for category in ORDER],
         "used": used,
         "special": {
             "exposed": int(Part.EXPOSED_COMM),

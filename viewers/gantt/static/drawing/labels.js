@@ -12,7 +12,7 @@ const MIN_STEP = 4;
 /** Height in pixels of a mark where the step of another rank begins. */
 const TICK = 5;
 
-export class StepNames {
+class StepNames {
   /** `width(text)` returns the width of a text in pixels, in the font that the context has. */
   constructor(scene, stage, width) {
     Object.assign(this, { scene, stage, width });

@@ -56,13 +56,13 @@ export function signed(ns) {
 }
 
 /** Return the names of a call and of those around it, the outermost first. */
-export function pathOf(calls, index) {
+function pathOf(calls, index) {
   const path = [index, ...calls.around(index)].toReversed().map((one) => calls.nameOf(one));
   return path.length > MAX_PATH ? [...path.slice(0, 2), `… ${path.length - MAX_PATH} more …`, ...path.slice(2 - MAX_PATH)] : path;
 }
 
 /** Return the innermost annotation or module around a time, the step's mark excepted; "" without one. */
-export function labelAt(calls, thread, time) {
+function labelAt(calls, thread, time) {
   const label = calls.at(thread, LABELS, time);
   const names = label < 0 ? [] : [label, ...calls.around(label)].map((one) => calls.nameOf(one));
   const found = names.find((name) => !name.startsWith("ProfilerStep#"));
@@ -71,14 +71,14 @@ export function labelAt(calls, thread, time) {
 }
 
 /** Return the lines of the Python stack at a time, innermost first: those of an event's own record, else the functions around it. */
-export function stackAt(calls, thread, time, recorded) {
+function stackAt(calls, thread, time, recorded) {
   if (recorded) return recorded.split("\n").slice(0, MAX_STACK);
   const innermost = calls.at(thread, PYTHON, time);
   return innermost < 0 ? [] : [innermost, ...calls.around(innermost)].map((one) => calls.nameOf(one)).slice(0, MAX_STACK);
 }
 
 /** Return the innermost operator at or around a call, or -1. */
-export function operatorOf(calls, index) {
+function operatorOf(calls, index) {
   return [index, ...calls.around(index)].find((one) => !/^(cuda|hip|cu)[A-Z]/.test(calls.nameOf(one))) ?? -1;
 }
 
@@ -136,7 +136,7 @@ function insideOf(calls, index) {
 const HEAD = 7, BEND = 60;
 
 /** Draw arrows { from: { x, y }, to: { x, y } }; points outside the frame are cut at its edges by the canvas. */
-export function drawArrows(context, arrows, { mark, paper }) {
+function drawArrows(context, arrows, { mark, paper }) {
   context.save();
   context.lineJoin = "round";
   for (const arrow of arrows) {

@@ -17,7 +17,7 @@ export const PYTHON = 2;
 /** Kinds of host calls. */
 export const KIND = { operator: 0, runtime: 1, allocator: 2, synchronizing: 3, annotation: 4, module: 5, python: 6 };
 /** Kinds of calls that can block: allocator calls and synchronization. */
-export const BLOCKING = [KIND.allocator, KIND.synchronizing];
+const BLOCKING = [KIND.allocator, KIND.synchronizing];
 const KINDS = 7;
 
 /** Fields of `details`, in the order of timeline's EventDetails. */
@@ -229,7 +229,7 @@ const MAX_LABELS = 600;
 const ORDER = [3, 2, 1, 4, 5, 0, 6];
 
 /** Return a name without what every operator shares. */
-export function shortCall(name) {
+function shortCall(name) {
   return visible(name.replace(/^nn\.Module: /, "").replace(/^autograd::engine::evaluate_function: /, "evaluate: "));
 }
 

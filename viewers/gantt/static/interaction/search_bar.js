@@ -37,7 +37,7 @@ export function touched({ starts, reach }, { from, px, width }) {
 }
 
 /** Draw the hits over rows { y, h, role, found }; the context is in CSS pixels. */
-export function drawHits(context, { from, to, width }, rows, hits, current, { paper, mark }) {
+function drawHits(context, { from, to, width }, rows, hits, current, { paper, mark }) {
   const view = { from, px: (to - from) / width, width: Math.ceil(width) };
   for (const row of rows) {
     if (!SEARCHED_ROLES.has(row.role)) continue;
@@ -66,7 +66,7 @@ function frame(context, { start, duration }, row, { from, px, width }, mark) {
 }
 
 /** Mark the hits on the minimap's rows. */
-export function drawMiniHits(context, { from, to, width }, rows, hits, { mark }) {
+function drawMiniHits(context, { from, to, width }, rows, hits, { mark }) {
   const view = { from, px: (to - from) / width, width: Math.ceil(width) };
   context.fillStyle = mark;
   for (const { track, y, h } of rows)

@@ -4,7 +4,7 @@
 const MANY = 8;
 
 /** Return a GPU's rank, with its place among the GPUs of that rank if it is not the first: "3", "3.1". */
-export function rankName({ tracks }, track) {
+function rankName({ tracks }, track) {
   const rank = (at) => /rank (\d+)/.exec(tracks[at].label)?.[1];
   let before = 0;
   for (let at = 0; at < track; at++) if (rank(at) === rank(track)) before++;
