@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.svg import WIDTH, Canvas, escape, number, shorten, svg, text_width
+from dptrace.viewers.base.svg import WIDTH, Canvas, escape, shorten, svg, text_width
 from tests.support.view_cases import PAYLOAD, drawn
 
 
@@ -42,15 +42,6 @@ def test_patterns_distinguish_colours() -> None:
     assert [theme.OVERLAPPED, theme.EXPOSED] == [fills["7"], fills["8"]]
 
 
-def test_a_rectangle_of_no_size_is_not_drawn() -> None:
-    """Nor counted."""
-    canvas = Canvas(10, 10, "x")
-    canvas.rect(0, 0, 0, 5, "#000000")
-    canvas.rects([], "#000000")
-
-    assert 0 == canvas.shapes
-
-
 @pytest.mark.parametrize("room", [10, 60, 200, 1000])
 def test_a_shortened_name_fits(room: float) -> None:
     """In its room, its beginning and its end kept."""
@@ -61,11 +52,6 @@ def test_a_shortened_name_fits(room: float) -> None:
     if "…" in short[1:]:
         assert name.startswith(short.split("…")[0])
         assert name.endswith(short.split("…")[1])
-
-
-def test_numbers_are_short() -> None:
-    """A hundredth of a pixel is enough."""
-    assert ["0", "1.5", "-3", "1234.57"] == [number(value) for value in (0.0001, 1.5, -3, 1234.5678)]
 
 
 # Drawings as SVG.

@@ -16,7 +16,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Phase, Windows
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.chart import Role, chart
-from dptrace.viewers.pages.gantt_svg import MAX_SHAPES, RIGHT, WIDTH, Intervals, Lod, figure_svg, gantt_svg, svg_layout
+from dptrace.viewers.pages.gantt_svg import MAX_SHAPES, Intervals, Lod, figure_svg, gantt_svg, svg_layout
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.jobs import late_run
 from tests.support.paths import TRACES
@@ -178,13 +178,6 @@ def test_a_wait_shows_whom_it_is_for_and_how_long_it_takes() -> None:
     assert 2 == sum(text.startswith("all_reduce 4.1 kB") for text in shown)
 
 
-def test_a_label_stands_on_a_plain_ground() -> None:
-    """The lines of a pattern would cross the text."""
-    text = gantt_svg(late_run(20, 70))
-
-    assert 2 == len(re.findall(rf'<rect [^>]*rx="3" fill="{theme.WAITING}"/>\n<text', text))
-
-
 @pytest.mark.parametrize(("label", "expected"), [("FSDP::all_gather (layers.3)", "AG layers.3"), ("", "all_gather")])
 def test_a_collective_is_called_by_its_layer_where_that_is_known(label: str, expected: str) -> None:
     """Else by its kind."""
@@ -195,26 +188,6 @@ def test_a_collective_is_called_by_its_layer_where_that_is_known(label: str, exp
 
 
 # The layout of a static Gantt chart.
-
-
-@pytest.mark.parametrize(("ranks", "rows"), [(2, 3), (12, 2), (64, 1)])
-def test_many_gpus_have_fewer_rows_each(ranks: int, rows: int) -> None:
-    """Rows do not overlap, and are between top and bottom."""
-    where = svg_layout(chart(many_ranks(ranks)), 100)
-
-    assert ranks * rows == len(where.rows)
-    edges = [100.0, *(edge for row in where.rows for edge in (row.y, row.y + row.height)), where.bottom]
-    assert sorted(edges) == edges
-
-
-def test_time_runs_from_left_to_right() -> None:
-    """Within the margins; times outside the chart are at its edges."""
-    gantt_chart = chart(CASES["two ranks"]())
-    where = svg_layout(gantt_chart, 100)
-
-    assert where.left == where.x(0) == where.x(-5)
-    assert where.x(gantt_chart.end_ns) == pytest.approx(WIDTH - RIGHT, abs=1)
-    assert where.x(2 * gantt_chart.end_ns) == where.x(gantt_chart.end_ns)
 
 
 def test_a_row_that_no_gpu_fills_is_left_out() -> None:
@@ -281,20 +254,3 @@ def test_golden_vectors_are_true(window: dict[str, object]) -> None:
     # The columns add up to the window.
     total = np.array(window["density"]).sum(axis=2) * ((end - start) / width)
     np.testing.assert_allclose(np.array(window["busy"]), total, atol=1e-6)
-
-
-def test_longest_come_first() -> None:
-    """A short interval is drawn over a long one."""
-    lane = Intervals(np.array([0, 10, 20]), np.array([100, 5, 40]), np.zeros(3, np.int64))
-
-    assert [0, 2, 1] == Lod(lane, 1).long(0, 200, 1).tolist()
-    assert [0, 2] == Lod(lane, 1).long(0, 200, 6).tolist()
-
-
-def test_an_empty_lane_is_idle() -> None:
-    """No interval, no share, nothing to draw."""
-    nothing = np.zeros(0, np.int64)
-    lod = Lod(Intervals(nothing, nothing, nothing), 2)
-
-    assert not lod.density(0, 10, 5).any()
-    assert not len(lod.long(0, 10, 0))
