@@ -450,6 +450,14 @@ def keep_incomplete(
     return run.keep_failed(folder)
 
 
+def keep_logs(run: RunFolder, folder: Path) -> None:
+    """Append what the ranks have printed to the logs in the folder of a complete run."""
+    for log in run.staging.glob("rank*.log"):
+        if log.stat().st_size:
+            with log.open("rb") as printed, (folder / log.name).open("ab") as kept:
+                shutil.copyfileobj(printed, kept)
+
+
 def recover(run: RunFolder) -> list[Path]:
     """Keep the traces that a killed launcher has left in a run's staging folder, and return where they are."""
     metadata = launch_metadata([], None, None, None)

@@ -6,6 +6,7 @@ import importlib.util
 import shlex
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,14 @@ from dptrace.record.launch.monitor import Monitor, Reporter, Stalled
 from dptrace.record.launch.torchrun import Launch, run_torchrun, wait_for_first_machine
 from dptrace.record.messages import rank_log, read_messages, window_folder
 from dptrace.record.processes import Interrupted, Signals, catch_signals
-from dptrace.record.run_folder import RUN_FILE, RunFolder, keep_incomplete, kept_checkpoints_message, recover
+from dptrace.record.run_folder import (
+    RUN_FILE,
+    RunFolder,
+    keep_incomplete,
+    keep_logs,
+    kept_checkpoints_message,
+    recover,
+)
 
 NEVER_PROFILED = (
     "Nothing was recorded: the script did not finish a trace with torch.profiler.profile. Leave out "
@@ -126,7 +134,10 @@ def _keep_interrupted(monitor: Monitor, stopped: Interrupted) -> None:
 
 
 def _clear(monitor: Monitor) -> None:
-    """Remove the staging folder, unless it holds traces that could not be moved from there."""
+    """Remove the staging folder, unless it holds traces that could not be moved; what ranks printed goes to the run."""
+    if monitor.runs:
+        with suppress(OSError):
+            keep_logs(monitor.run, Path(monitor.runs[-1]["folder"]))
     if any(monitor.run.staging.glob("window*/rank*.gz")):
         where = f"{monitor.run.staging}; the next recording to {monitor.job.out} keeps them"
         monitor.reporter.error(f"Traces that could not be moved are in {where}.")

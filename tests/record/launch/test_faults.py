@@ -33,11 +33,12 @@ def _plain() -> str:
 
 
 def test_recording_does_not_change_the_training(tmp_path: Path) -> None:
-    """The parameters after the last step are those of the same script under torchrun alone."""
+    """The parameters after the last step are those of torchrun alone; what rank 1 printed stays with the run."""
     left = interrupt(tmp_path, "nothing")
 
     assert _plain() == left.printed.splitlines()[-1]
     assert {"t": {0: STEPS, 1: STEPS}} == left.runs
+    assert 21 == (tmp_path / "t" / "rank1.log").read_text().splitlines().count("." * 9000)
 
 
 @pytest.mark.parametrize(
