@@ -42,6 +42,7 @@ from dptrace.record.windows import Purpose, Window, steps_in
 _CHATTER = re.compile(
     rb"USDT:"  # Kineto of torch 2.13
     rb"|(STAGE|INFO):\d{4}-\d\d-\d\d .*\]"  # older Kineto
+    rb"|ERROR:.* gpuGetDeviceCount failed with code (35|100)$"  # torch for CUDA on a machine without a GPU
     rb"|\[Gloo\] Rank \d+ is connected to"
     rb"|.*\bNCCL INFO "
 )

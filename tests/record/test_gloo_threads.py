@@ -71,6 +71,7 @@ def test_a_system_that_does_not_show_has_none(tmp_path: Path) -> None:
 # Nothing but chatter is kept from the terminal.
 
 
+NO_GPU = b"ERROR:2026-11-24 11:04:17 13766:13766 DeviceProperties.cpp:56] gpuGetDeviceCount failed with code 35\n"
 USDT = b"USDT:2026-11-22 10:11:03 27867:27867 SyncActivityProfilerHandler.cpp:52] profiler_start\n"
 GLOO = b"[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1\n"
 NCCL = b"host:12:34 [0] NCCL INFO comm 0x55 rank 0 nranks 2 - Init COMPLETE\n"
@@ -81,13 +82,13 @@ NCCL_WARNING = b"host:12:34 [0] enqueue.cc:1 NCCL WARN Cuda failure 2 'out of me
 def test_chatter_is_held_back_and_errors_are_not(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Errors of Kineto and NCCL appear in their order, chatter is in the log, and a line without an end is kept."""
     with quiet_stderr(tmp_path / "log"):
-        for line in (USDT, ERROR, GLOO, NCCL, NCCL_WARNING, b"no end"):
+        for line in (USDT, NO_GPU, ERROR, GLOO, NCCL, NCCL_WARNING, b"no end"):
             os.write(2, line)
         assert "" == capfd.readouterr().err
     os.write(2, b"after\n")
 
     assert (ERROR + NCCL_WARNING + b"no endafter\n").decode() == capfd.readouterr().err
-    assert USDT + GLOO + NCCL == (tmp_path / "log").read_bytes()
+    assert USDT + NO_GPU + GLOO + NCCL == (tmp_path / "log").read_bytes()
 
 
 def test_an_error_inside_is_raised_and_the_lines_before_it_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
