@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -11,8 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
 from dptrace.analysis.findings.finding import Gain
-from dptrace.core.units import duration, sanitize
+from dptrace.analysis.per_gpu.split import KindFigures
+from dptrace.core.units import byte_size, duration, milliseconds, sanitize
+from dptrace.run.columns import HEADINGS
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 
@@ -74,6 +77,30 @@ def rank_label(run: Run, timeline: Timeline) -> str:
     """Return a GPU's rank, with its device index where the rank has several."""
     several = sum(other.rank == timeline.rank for other in run.timelines) > 1
     return f"{timeline.rank} GPU {timeline.device}" if several else str(timeline.rank)
+
+
+def collective_columns(run: Run) -> dict[str, Callable[[KindFigures], str]]:
+    """Return headings and cells of the table by kind of collective, for the terminal and for pages."""
+    waits = run.cross_rank.mean_waits_by_kind()
+    shown = [name for name in WAIT_FIGURES if any(one[name] for one in waits.values())]
+    return {
+        "kind": lambda kind: kind.kind,
+        "count": lambda kind: f"{kind.count:.4g}",
+        "bytes": lambda kind: byte_size(kind.bytes),
+        "exposed ms": lambda kind: milliseconds(kind.exposed_ns),
+        **{f"{HEADINGS[name].words} ms": _wait_of_kind(waits, name) for name in shown},
+        "overlapped ms": lambda kind: milliseconds(kind.overlapped_ns),
+        "overlap": lambda kind: "–" if kind.overlap_percent is None else f"{kind.overlap_percent:.1f} %",
+    }
+
+
+def _wait_of_kind(waits: Mapping[str, Mapping[str, float | None]], name: str) -> Callable[[KindFigures], str]:
+    return lambda kind: wait_cell(waits[kind.kind][name])
+
+
+def wait_cell(ns: float | None) -> str:
+    """Return milliseconds, or ? for a wait that the run does not show."""
+    return "?" if ns is None else milliseconds(ns)
 
 
 MAX_ROWS = 40

@@ -9,21 +9,20 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES, ExposedWait, Latency, merge_groups, with_phase_in_name
+from dptrace.analysis.cross_rank.transfers import ExposedWait, Latency, merge_groups, with_phase_in_name
 from dptrace.analysis.findings.finding import Finding, by_gain
 from dptrace.analysis.matching.match import Matches
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, KindFigures, Split, by_kind, overlap_percent
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Split, by_kind, overlap_percent
 from dptrace.core.units import byte_size, milliseconds, share
 from dptrace.run.columns import HEADINGS, shown_figures
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
-from dptrace.viewers.base.table import gain_sentence, plain, rank_label, step_label
+from dptrace.viewers.base.table import collective_columns, gain_sentence, plain, rank_label, step_label, wait_cell
 
 __all__ = [
     "MAX_RANKS",
     "MAX_STEPS",
-    "collective_columns",
     "collective_table",
     "column_table",
     "findings_list",
@@ -60,12 +59,7 @@ def _columns(table: Table, names: Sequence[str]) -> None:
 
 
 def _row(figures: Figures, names: Sequence[str]) -> list[str]:
-    return [*(_cell(figures[name]) for name in names), _overlap(figures)]
-
-
-def _cell(ns: float | None) -> str:
-    """Return milliseconds, or ? for a wait that the run does not show."""
-    return "?" if ns is None else milliseconds(ns)
+    return [*(wait_cell(figures[name]) for name in names), _overlap(figures)]
 
 
 def titled_table(title: Text | str, collapse_padding: bool = False) -> Table:
@@ -170,25 +164,6 @@ def collective_table(run: Run) -> Table | None:
     kinds = by_kind(run.splits)
     columns = collective_columns(run)
     return column_table("mean step by kind of collective", columns, kinds) if kinds else None
-
-
-def collective_columns(run: Run) -> dict[str, Callable[[KindFigures], str]]:
-    """Return headings and cells of the table by kind of collective, for the terminal and for pages."""
-    waits = run.cross_rank.mean_waits_by_kind()
-    shown = [name for name in WAIT_FIGURES if any(one[name] for one in waits.values())]
-    return {
-        "kind": lambda kind: kind.kind,
-        "count": lambda kind: f"{kind.count:.4g}",
-        "bytes": lambda kind: byte_size(kind.bytes),
-        "exposed ms": lambda kind: milliseconds(kind.exposed_ns),
-        **{f"{HEADINGS[name].words} ms": _wait_of_kind(waits, name) for name in shown},
-        "overlapped ms": lambda kind: milliseconds(kind.overlapped_ns),
-        "overlap": lambda kind: "–" if kind.overlap_percent is None else f"{kind.overlap_percent:.1f} %",
-    }
-
-
-def _wait_of_kind(waits: Mapping[str, Figures], name: str) -> Callable[[KindFigures], str]:
-    return lambda kind: _cell(waits[kind.kind][name])
 
 
 def idle_table(run: Run, every: bool = False) -> Table | None:

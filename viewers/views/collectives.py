@@ -15,8 +15,7 @@ from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import NO_COMMUNICATION, TALL, Bar, RowLayout, bar_chart
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Line, log_axis, message, time_axis
-from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.terminal.split import collective_columns
+from dptrace.viewers.base.table import TextTable, collective_columns
 from dptrace.viewers.views.registry import View
 from dptrace.viewers.views.steps import exposed_bar_parts
 
