@@ -1,10 +1,12 @@
 # `make demo` records a run and shows it; `make test` installs what the tests need and runs them; `make test-all` adds the
 # slow tests; `make quick`, for the inner loop, runs what needs no process, no browser and no more than a moment.
+# `make test VENV=.venv-newest CONSTRAINTS=tests/constraints-newest.txt` tests with the newest torch, Bokeh and pandas.
 PYTHON ?= python3
 VENV ?= .venv
 GPUS ?= 2
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt
+CONSTRAINTS ?= tests/constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
 .PHONY: demo test test-all quick lint types format docs clean
 
