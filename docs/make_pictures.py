@@ -13,7 +13,6 @@ from pathlib import Path
 from rich.console import Console
 
 import dptrace
-from dptrace.commands.plan_options import chart_of
 from dptrace.commands.recorded_plan import predict_recording
 from dptrace.simulate.catalog import explain, settings_of
 from dptrace.viewers.base.svg import svg
@@ -21,6 +20,7 @@ from dptrace.viewers.gantt.page import pair as pair_page
 from dptrace.viewers.gantt.page.document import document
 from dptrace.viewers.pages import explain as explain_page
 from dptrace.viewers.pages.view import picture
+from dptrace.viewers.planning.charts import chart_of
 from dptrace.viewers.terminal.summary import print_run
 from dptrace.viewers.views.registry import VIEWS
 

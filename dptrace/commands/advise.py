@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from dptrace.commands.plan_options import chart_of, page_of, plan_of, plan_options, refuse_description
-from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.plan_options import plan_of, plan_options, refuse_description, write_plan
+from dptrace.commands.shared.answer import Destination, answer_options
 from dptrace.commands.shared.options import (
     Selection,
     reading_options,
     selection_options,
     verbosity_options,
 )
-from dptrace.commands.shared.output import print_notes
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 _EXAMPLES = """\b
 Examples:
@@ -68,15 +63,7 @@ def command(
         from dptrace.model.planning.reports import advice_report
 
         content = advice_report(plan_of(described, links))
-    to.write(
-        Answer(
-            lambda console: _print(content, every, console),
-            lambda: content,
-            page=lambda: page_of(content),
-            chart=lambda: chart_of(content),
-        )
-    )
-    print_notes(content["assumptions"])
+    write_plan(content, to, every)
 
 
 def _recorded(run: str, selection: Selection, read_options: ReadOptions, verbosity: str) -> dict[str, Any]:
@@ -88,15 +75,3 @@ def _recorded(run: str, selection: Selection, read_options: ReadOptions, verbosi
     opened = open_with_progress((run,), read_options, verbosity, selection)
     with progress("Replaying", verbosity) as show:
         return recorded_advice(opened, lambda fraction: show(fraction, ""))
-
-
-def _print(content: dict[str, Any], every: bool, console: Console) -> None:
-    from dptrace.viewers.base.table import print_text_table
-    from dptrace.viewers.planning.tables import advise_facts, advise_tables, recommendation
-
-    said = [*advise_facts(content), *(recommendation(content) if "candidates" in content else [])]
-    for line in said:
-        console.print(line, markup=False)
-    for title, table in advise_tables(content, every):
-        console.print()
-        print_text_table(table, title, console)

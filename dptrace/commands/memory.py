@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from dptrace.commands.plan_options import description_of, memory_options, refuse_description
-from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.plan_options import description_of, memory_options, refuse_description, write_plan
+from dptrace.commands.shared.answer import Destination, answer_options
 from dptrace.commands.shared.options import given_options, quiet_option
-from dptrace.commands.shared.output import print_notes
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 _EXAMPLES = """\b
 Examples:
@@ -45,22 +40,4 @@ def command(run: str | None, to: Destination, verbosity: str, **described: Any) 
         from dptrace.model.planning.reports import memory_report
 
         content = memory_report(description_of(described))
-    to.write(Answer(lambda console: _print(content, console), lambda: content))
-    print_notes(content["assumptions"])
-
-
-def _print(content: dict[str, Any], console: Console) -> None:
-    from dptrace.viewers.base.table import print_text_table
-    from dptrace.viewers.planning import tables
-
-    if "recorded" in content:
-        print_text_table(tables.recorded_table(content), tables.recorded_title(content), console)
-        if "in_flight" in content["recorded"]:
-            print_text_table(tables.in_flight_table(content), "Micro-batches in flight", console)
-        return
-    for line in tables.memory_facts(content):
-        console.print(line, markup=False)
-    console.print()
-    print_text_table(tables.memory_table(content), "Memory of a GPU", console)
-    console.print()
-    print_text_table(tables.strategies_table(content), "By strategy", console)
+    write_plan(content, to)

@@ -1,31 +1,34 @@
-"""Options that describe a training: model, number types, GPUs, links, and how it is spread."""
+"""What the three planners share: options that describe a training, and how an answer is written."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.answer import Answer, Destination
 from dptrace.commands.shared.numbers import Amount, NumberType, Whole
 from dptrace.commands.shared.options import Toggle, given_options, group
+from dptrace.commands.shared.output import print_notes
 from dptrace.core.numbers import Number
 from dptrace.errors import DptraceError, UsageError
 from dptrace.model.planning.describe import OPTIONS, Description, Option
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dptrace.viewers.base.marks import Drawing
 
 __all__ = [
-    "chart_of",
     "description_of",
     "memory_options",
-    "page_of",
     "plan_of",
     "plan_options",
     "predict_message",
     "refuse_description",
+    "write_plan",
 ]
 
 
@@ -185,37 +188,36 @@ def predict_message(options: dict[str, Any], links: Path | None, size: float, ga
     return message_costs(Network(near, far, found.gpus_per_node), size, found.gpus, gamma or 0.0)
 
 
-# The page and the chart of advice, or of a prediction: of a plan, a recording, or a message.
+# The answer in all forms.
 
 
-def page_of(content: Mapping[str, Any]) -> str:
-    """Return the page of advice, of a plan, of a recording's prediction, or of a message."""
-    if content["kind"] == "advise":
-        from dptrace.viewers.planning.pages import advise_document as document
-    elif content["kind"] == "message_costs":
-        from dptrace.viewers.planning.pages import message_document as document
-    elif "recorded" in content:
-        from dptrace.viewers.planning.pages import recorded_document as document
-    else:
-        from dptrace.viewers.planning.pages import predict_document as document
-    return document(content)
+def write_plan(content: dict[str, Any], to: Destination, every: bool = False) -> None:
+    """Write what a planner answers: text, JSON, a page or a chart; then what it assumes.
+
+    Args:
+        every: all rows of advice.
+    """
+
+    def page() -> str:
+        from dptrace.viewers.planning.pages import document
+
+        return document(content)
+
+    def chart() -> Drawing:
+        from dptrace.viewers.planning.charts import chart_of
+
+        return chart_of(content)
+
+    to.write(Answer(lambda console: _print(content, every, console), lambda: content, page=page, chart=chart))
+    print_notes(content.get("assumptions", ()))
 
 
-def chart_of(content: Mapping[str, Any]) -> Drawing:
-    """Draw the step by strategy; of one strategy, its efficiency by number of GPUs; of a recording, its roofline; of a
-    message, its all-reduces by size; of advice, the steps of its plans."""
-    from dptrace.viewers.planning.charts import (
-        message_chart,
-        recorded_roofline_chart,
-        scaling_chart,
-        steps_chart,
-        strategies_chart,
-    )
+def _print(content: dict[str, Any], every: bool, console: Console) -> None:
+    from dptrace.viewers.base.table import print_text_table
+    from dptrace.viewers.planning.tables import facts, tables
 
-    if content["kind"] == "advise":
-        return steps_chart(content)
-    if content["kind"] == "message_costs":
-        return message_chart(content)
-    if "recorded" in content:
-        return recorded_roofline_chart(content)
-    return strategies_chart(content) if len(content["candidates"]) > 1 else scaling_chart(content)
+    for line in facts(content):
+        console.print(line, markup=False)
+    for title, table in tables(content, every):
+        console.print()
+        print_text_table(table, title, console)

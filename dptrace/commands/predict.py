@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dptrace.commands.plan_options import (
-    chart_of,
-    page_of,
     plan_of,
     plan_options,
     predict_message,
     refuse_description,
+    write_plan,
 )
-from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.answer import Destination, answer_options
 from dptrace.commands.shared.numbers import Amount, NumberType
 from dptrace.commands.shared.options import (
     Selection,
@@ -24,13 +23,8 @@ from dptrace.commands.shared.options import (
     selection_options,
     verbosity_options,
 )
-from dptrace.commands.shared.output import print_notes
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 _EXAMPLES = """\b
 Examples:
@@ -70,8 +64,9 @@ def command(
 ) -> None:
     """Predict a training step: computation, communication, what is exposed, throughput, and scaling to 1,024 GPUs.
 
-    Without --strategy, each strategy is compared by itself, and its degrees, the micro-batch and recomputation chosen:
-    the fastest plan that fits into the GPUs is shown. dptrace advise compares combinations of strategies, too.
+    Without --strategy, all combinations of parallelism, sharding and schedules are compared, as dptrace advise does it;
+    the fastest plan that fits into the GPUs is shown. With it, degrees that are not given, the micro-batch and
+    recomputation are chosen.
     With the folder of a recorded data-parallel training, its own times are predicted for other numbers of ranks. The
     assumptions are printed with it; docs/guides/plan.md compares predictions with published measurements.
     """
@@ -85,15 +80,7 @@ def command(
         from dptrace.model.planning.reports import predict_report
 
         content = predict_report(plan_of(described, links), tokens)
-    to.write(
-        Answer(
-            lambda console: (_print_recorded if "recorded" in content else _print)(content, console),
-            lambda: content,
-            page=lambda: page_of(content),
-            chart=lambda: chart_of(content),
-        )
-    )
-    print_notes(content.get("assumptions", ()))
+    write_plan(content, to)
 
 
 def _recorded(run: str, selection: Selection, read_options: ReadOptions, verbosity: str) -> dict[str, Any]:
@@ -103,30 +90,3 @@ def _recorded(run: str, selection: Selection, read_options: ReadOptions, verbosi
     refuse_description()
     read_options = replace(read_options, figures_only=selection.steps is None)
     return predict_recording(open_with_progress((run,), read_options, verbosity, selection), run)
-
-
-def _print_recorded(content: dict[str, Any], console: Console) -> None:
-    from dptrace.viewers.base.table import print_text_table
-    from dptrace.viewers.planning import predict_table
-
-    console.print(predict_table.recorded_step_sentence(content), markup=False)
-    if roofline := predict_table.recorded_roofline_sentence(content):
-        console.print(roofline, markup=False)
-        if len(content["roofline"]["levels"]) > 1:
-            print_text_table(predict_table.recorded_roofline_table(content), "Communication roofline by link", console)
-    print_text_table(predict_table.recorded_scaling_table(content), "On other numbers of ranks", console)
-
-
-def _print(content: dict[str, Any], console: Console) -> None:
-    from dptrace.viewers.base.table import print_text_table
-    from dptrace.viewers.planning import predict_table
-    from dptrace.viewers.planning import tables as planning_tables
-
-    of_message = content["kind"] == "message_costs"
-    facts = planning_tables.message_facts if of_message else predict_table.predict_facts
-    tables = planning_tables.message_tables if of_message else predict_table.predict_tables
-    for line in facts(content):
-        console.print(line, markup=False)
-    for title, table in tables(content):
-        console.print()
-        print_text_table(table, title, console)

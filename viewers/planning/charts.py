@@ -1,8 +1,8 @@
-"""Charts of a prediction: the parts of a step by strategy, and efficiency from 1 to 1,024 GPUs."""
+"""Charts of plans: steps and memory, efficiency from 1 to 1,024 GPUs, all-reduces by size, and the roofline."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dptrace.analysis.per_gpu.split import Part
@@ -23,59 +23,102 @@ from dptrace.viewers.base.marks import (
 )
 from dptrace.viewers.base.theme import IDLE, PART_COLORS
 
-__all__ = [
-    "memory_chart",
-    "message_chart",
-    "plan_roofline_chart",
-    "recorded_roofline_chart",
-    "roofline_chart",
-    "scaling_chart",
-    "steps_chart",
-    "strategies_chart",
-]
+__all__ = ["chart_of", "charts"]
 
 
-_PARTS = (
+_STEP = (
     ("compute_s", "computation", PART_COLORS[Part.BACKWARD]),
     ("bubble_s", "bubble", IDLE),
     ("optimizer_s", "optimizer", PART_COLORS[Part.OPTIMIZER]),
     ("exposed_s", "exposed communication", PART_COLORS[Part.EXPOSED_COMM]),
 )
-_ROW, _BAR = 34.0, 20.0
+_MEMORY = (
+    ("parameters_bytes", "parameters", "#0072B2"),
+    ("gradients_bytes", "gradients", "#D55E00"),
+    ("optimizer_bytes", "optimizer", "#E69F00"),
+    ("gathered_bytes", "gathered parameters", "#CC79A7"),
+    ("activation_bytes", "activations", "#009E73"),
+    ("recompute_bytes", "computed again", "#999999"),
+)
+_ROW, _BAR = 30.0, 18.0
+_LIMIT = "#57606A"
+_WIDEST = 2.0
+"""GPU memories that the axis shows at most: a plan that needs twenty would make the others invisible."""
 _WEAK, _STRONG, _AMDAHL = "#0072B2", "#D55E00", "#57606A"
 
 
-def strategies_chart(content: Mapping[str, Any]) -> Drawing:
-    """Draw the parts of a step for each strategy, one bar each, those that fit first."""
+# For each plan, the parts of its step, and what a GPU holds against its memory.
+
+
+def steps_chart(content: Mapping[str, Any]) -> Drawing:
+    """Draw the parts of a step of each plan of a prediction or of advice, fastest that fits first."""
     rows = content["candidates"]
     marks: list[Box | Label] = []
-    ticks = []
     for number, row in enumerate(rows):
         middle = _ROW * (number + 0.5)
-        fits = "" if row["fits"] else " (does not fit)"
-        ticks.append((middle, f"{row['layout']}{fits}"))
-        marks += _bar(row, middle)
-        marks.append(Label(1e9 * row["step_s"], middle, f"{duration(1e9 * row['step_s'])}, MFU {share(row['mfu'])}"))
+        parts = [(name, _nanoseconds(row, key), color) for key, name, color in _STEP]
+        marks += _boxes(row["layout"], parts, middle, float("inf"), duration)
+        step = _nanoseconds(row, "step_s")
+        text = f"{duration(step)}, MFU {share(row['mfu'])}, {byte_size(row['per_gpu_bytes'])}"
+        marks.append(Label(step, middle, text if row["fits"] else f"{text}: does not fit"))
+    axis = time_axis(max(_nanoseconds(row, "step_s") for row in rows) * 1.02, "time of a step")
+    legend = tuple(Entry(color, name) for _, name, color in _STEP)
+    about = "Plans that do not fit are below those that do."
     height = _ROW * len(rows)
-    longest = 1e9 * max(row["step_s"] for row in rows)
-    legend = tuple(Entry(color, name) for _, name, color in _PARTS)
-    about = "Plans that do not fit are drawn too, below those that do."
-    y = Axis(0, height, tuple(ticks), grid=False)
-    return Drawing(
-        "The step by strategy", about, time_axis(longest * 1.02, "time of a step"), y, height, tuple(marks), legend,
-        right=190,
-    )  # fmt: skip
+    return Drawing("Step of each plan", about, axis, _rows(rows), height, tuple(marks), legend, right=330)
 
 
-def _bar(row: Mapping[str, Any], middle: float) -> list[Box]:
+def _nanoseconds(row: Mapping[str, Any], key: str) -> float:
+    """Return a time of a plan: a prediction has seconds, advice whole nanoseconds."""
+    return float(1e9 * row[key] if key in row else row[f"{key.removesuffix('_s')}_ns"])
+
+
+def memory_chart(content: Mapping[str, Any]) -> Drawing:
+    """Draw what a GPU holds in each kind of plan, and what it can hold; longer bars are cut."""
+    rows, usable = content["candidates"], content["usable_bytes"]
+    most = min(max(row["per_gpu_bytes"] for row in rows), _WIDEST * content["gpu_memory_bytes"])
+    most = max(most, usable)
+    marks: list[Box | Label | Line] = []
+    for number, row in enumerate(rows):
+        middle = _ROW * (number + 0.5)
+        parts = [(name, row["per_gpu"][key], color) for key, name, color in _MEMORY]
+        marks += _boxes(row["layout"], parts, middle, most, byte_size)
+        size = byte_size(row["per_gpu_bytes"])
+        text = size if row["fits"] else f"{size} (+{byte_size(row['over_bytes'])})"
+        marks.append(Label(min(row["per_gpu_bytes"], most), middle, text))
+    height = _ROW * len(rows)
+    marks.append(Line(((usable, 0.0), (usable, height)), _LIMIT, "dashed", 2.0))
+    about = f"Limit: {byte_size(usable)}, 90 % of the {content['gpu']}'s memory. In brackets: what is too much."
+    axis = linear_axis(0, most * 1.02 / 1e9, " GB", "bytes on the fullest GPU", 6)
+    x = Axis(0, most * 1.02, tuple((1e9 * value, text) for value, text in axis.ticks), axis.title)
+    legend = (*(Entry(color, name) for _, name, color in _MEMORY), Entry(_LIMIT, "limit"))
+    return Drawing("Memory of a GPU", about, x, _rows(rows), height, tuple(marks), legend, right=240)
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> Axis:
+    ticks = tuple((_ROW * (number + 0.5), row["layout"]) for number, row in enumerate(rows))
+    return Axis(0, _ROW * len(rows), ticks, grid=False)
+
+
+def _boxes(
+    label: str, parts: Sequence[tuple[str, float, str]], middle: float, most: float, text: Callable[[float], str]
+) -> list[Box]:
+    """Return the boxes of a bar, one after the other, up to *most*.
+
+    Args:
+        parts: name, length and color of each.
+    """
     boxes, left = [], 0.0
-    for key, name, color in _PARTS:
-        right = left + 1e9 * row[key]
+    for name, length, color in parts:
+        right = min(left + length, most)
         if right > left:
-            tip = sanitize(f"{row['layout']}: {name} {duration(right - left)}, {share(row[key] / row['step_s'])}")
+            tip = sanitize(f"{label}: {name} {text(length)}")
             boxes.append(Box(left, right, middle - _BAR / 2, middle + _BAR / 2, color, tip))
         left = right
     return boxes
+
+
+# Efficiency over the number of GPUs.
 
 
 def scaling_chart(content: Mapping[str, Any]) -> Drawing:
@@ -103,89 +146,6 @@ def scaling_chart(content: Mapping[str, Any]) -> Drawing:
     about = f"{content['layout']}: throughput of a GPU, relative to the fewest GPUs."
     legend = tuple(Entry(color, name, shape) for name, (color, shape, _) in lines.items())
     return Drawing("Efficiency by number of GPUs", about, x, y, 320, tuple(marks), legend)
-
-
-# Charts of advice: for each way to train, the parts of its step, and what a GPU holds against its memory.
-
-
-_STEP = (
-    ("compute_ns", "computation", PART_COLORS[Part.BACKWARD]),
-    ("bubble_ns", "bubble", IDLE),
-    ("optimizer_ns", "optimizer", PART_COLORS[Part.OPTIMIZER]),
-    ("exposed_ns", "exposed communication", PART_COLORS[Part.EXPOSED_COMM]),
-)
-_MEMORY = (
-    ("parameters_bytes", "parameters", "#0072B2"),
-    ("gradients_bytes", "gradients", "#D55E00"),
-    ("optimizer_bytes", "optimizer", "#E69F00"),
-    ("gathered_bytes", "gathered parameters", "#CC79A7"),
-    ("activation_bytes", "activations", "#009E73"),
-    ("recompute_bytes", "computed again", "#999999"),
-)
-_ADVISE_ROW, _ADVISE_BAR = 30.0, 18.0
-_LIMIT = "#57606A"
-_WIDEST = 2.0
-"""GPU memories that the axis shows at most: a plan that needs twenty would make the others invisible."""
-
-
-def steps_chart(content: Mapping[str, Any]) -> Drawing:
-    """Draw the parts of a step of each kind of plan, fastest that fits first."""
-    rows = content["candidates"]
-    marks: list[Box | Label] = []
-    for number, row in enumerate(rows):
-        middle = _ADVISE_ROW * (number + 0.5)
-        marks += _boxes(row["label"], row, _STEP, middle, float("inf"), duration)
-        text = f"{duration(row['step_ns'])}, MFU {share(row['mfu'])}, {byte_size(row['per_gpu_bytes'])}"
-        marks.append(Label(row["step_ns"], middle, text if row["fits"] else f"{text}: does not fit"))
-    longest = max(row["step_ns"] for row in rows)
-    legend = tuple(Entry(color, name) for _, name, color in _STEP)
-    about = "Plans that do not fit are below those that do."
-    return Drawing(
-        "Step of each way to train", about, time_axis(longest * 1.02, "time of a step"), _rows(rows),
-        _ADVISE_ROW * len(rows), tuple(marks), legend, right=330,
-    )  # fmt: skip
-
-
-def memory_chart(content: Mapping[str, Any]) -> Drawing:
-    """Draw what a GPU holds in each kind of plan, and what it can hold; longer bars are cut."""
-    rows, usable = content["candidates"], content["usable_bytes"]
-    most = min(max(row["per_gpu_bytes"] for row in rows), _WIDEST * content["gpu_memory_bytes"])
-    most = max(most, usable)
-    marks: list[Box | Label | Line] = []
-    for number, row in enumerate(rows):
-        middle = _ADVISE_ROW * (number + 0.5)
-        marks += _boxes(row["label"], row["per_gpu"], _MEMORY, middle, most, byte_size)
-        size = byte_size(row["per_gpu_bytes"])
-        text = size if row["fits"] else f"{size} (+{byte_size(row['over_bytes'])})"
-        marks.append(Label(min(row["per_gpu_bytes"], most), middle, text))
-    height = _ADVISE_ROW * len(rows)
-    marks.append(Line(((usable, 0.0), (usable, height)), _LIMIT, "dashed", 2.0))
-    entries = (*((color, name) for _, name, color in _MEMORY), (_LIMIT, "limit"))
-    about = f"Limit: {byte_size(usable)}, 90 % of the {content['gpu']}'s memory. In brackets: what is too much."
-    axis = linear_axis(0, most * 1.02 / 1e9, " GB", "bytes on the fullest GPU", 6)
-    ticks = tuple((1e9 * value, text) for value, text in axis.ticks)
-    x = Axis(0, most * 1.02, ticks, axis.title)
-    legend = tuple(Entry(color, name) for color, name in entries)
-    return Drawing("Memory of a GPU", about, x, _rows(rows), height, tuple(marks), legend, right=240)
-
-
-def _rows(rows: Sequence[Mapping[str, Any]]) -> Axis:
-    ticks = tuple((_ADVISE_ROW * (number + 0.5), row["label"]) for number, row in enumerate(rows))
-    return Axis(0, _ADVISE_ROW * len(rows), ticks, grid=False)
-
-
-def _boxes(
-    label: str, row: Mapping[str, Any], parts: Sequence[tuple[str, str, str]], middle: float, most: float, text: Any
-) -> list[Box]:
-    """Return the boxes of a bar, one after the other, up to *most*."""
-    boxes, left = [], 0.0
-    for key, name, color in parts:
-        right = min(left + row[key], most)
-        if right > left:
-            tip = sanitize(f"{label}: {name} {text(row[key])}")
-            boxes.append(Box(left, right, middle - _ADVISE_BAR / 2, middle + _ADVISE_BAR / 2, color, tip))
-        left = right
-    return boxes
 
 
 # The cost of an all-reduce over the size of its message, by algorithm, with the sizes at which the ring overtakes.
@@ -326,3 +286,25 @@ def _tip(name: str, rate: float, level: Mapping[str, Any], peak: float) -> str:
         f"({byte_size(level['sent_bytes'])} in a step): {level['regime']}; {share(rate / allowed)} of what the link "
         "and the GPU allow"
     )
+
+
+# Which charts an answer has.
+
+
+def charts(content: Mapping[str, Any]) -> dict[str, Drawing]:
+    """Return the charts of an answer by the names of their places on its page."""
+    if content["kind"] == "advise":
+        return {"steps": steps_chart(content), "memory": memory_chart(content)}
+    if content["kind"] == "message_costs":
+        return {"message": message_chart(content)}
+    if "recorded" in content:
+        return {"roofline": recorded_roofline_chart(content)}
+    roofline = {"roofline": plan_roofline_chart(content)} if content["roofline"] else {}
+    return {"steps": steps_chart(content), "scaling": scaling_chart(content), **roofline}
+
+
+def chart_of(content: Mapping[str, Any]) -> Drawing:
+    """Return the chart of an answer that is a file: of a single plan, its efficiency by number of GPUs."""
+    found = charts(content)
+    alone = content["kind"] == "predict" and len(content.get("candidates", "")) == 1
+    return found["scaling"] if alone else next(iter(found.values()))

@@ -1,41 +1,87 @@
-"""Advice on a training in sentences and tables: the decision path, the ways to train, and the checklists."""
+"""What the planners answer, in sentences and tables: of ``dptrace memory``, ``predict`` and ``advise``.
+
+Each table is a row of columns: its headings, and how a cell is written from a row of the JSON.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dptrace.core.units import MINUS, byte_size, duration, plural, share
 from dptrace.simulate.explanation import megabytes
 from dptrace.viewers.base.table import TextTable
 
-__all__ = [
-    "advise_facts",
-    "advise_tables",
-    "billions",
-    "in_flight_table",
-    "memory_facts",
-    "memory_table",
-    "message_facts",
-    "message_tables",
-    "recommendation",
-    "recorded_table",
-    "recorded_title",
-    "strategies_table",
-]
+__all__ = ["billions", "facts", "tables"]
 
 
-# Memory of a planned training as tables.
+Row = Mapping[str, Any]
+Columns = Mapping[str, Callable[[Row], str]]
+Titled = Iterator[tuple[str, TextTable]]
 
 
-_PARTS = {
-    "parameters_bytes": "parameters",
-    "gradients_bytes": "gradients",
-    "optimizer_bytes": "optimizer state and master weights",
-    "gathered_bytes": "gathered parameters",
-    "activation_bytes": "activations",
-    "recompute_bytes": "what backward computes again",
-}
+def facts(content: Row) -> list[str]:
+    """Return an answer in sentences: what is asked about first, then what follows."""
+    return list(_FACTS[_kind(content)](content))
+
+
+def tables(content: Row, every: bool = False) -> Titled:
+    """Yield the tables of an answer with their titles.
+
+    Args:
+        every: of advice, all candidates, and the items that do not apply, too.
+    """
+    kind = _kind(content)
+    return _advise_tables(content, every) if content["kind"] == "advise" else _TABLES[kind](content)
+
+
+def _kind(content: Row) -> str:
+    return f"recorded {content['kind']}" if "recorded" in content else str(content["kind"])
+
+
+# How cells are written: each function returns one that writes the value of a key.
+
+
+def _table(rows: Sequence[Row], columns: Columns, words: int = 1, note: str = "") -> TextTable:
+    """Write a table, whose first *words* columns hold words."""
+    return TextTable(tuple(columns), tuple(tuple(cell(row) for cell in columns.values()) for row in rows), words, note)
+
+
+def _cell(key: str, write: Callable[[Any], str], none: str = "–") -> Callable[[Row], str]:
+    return lambda row: none if row[key] is None else write(row[key])
+
+
+def _text(key: str) -> Callable[[Row], str]:
+    return _cell(key, str)
+
+
+def _size(key: str) -> Callable[[Row], str]:
+    return _cell(key, byte_size)
+
+
+def _share(key: str) -> Callable[[Row], str]:
+    return _cell(key, share)
+
+
+def _count(key: str) -> Callable[[Row], str]:
+    return _cell(key, lambda value: f"{value:,.0f}")
+
+
+def _digits(key: str) -> Callable[[Row], str]:
+    return _cell(key, lambda value: f"{value:,.3g}")
+
+
+def _time(key: str) -> Callable[[Row], str]:
+    return _cell(key, seconds)
+
+
+def _fits(row: Row) -> str:
+    return "yes" if row["fits"] else "no"
+
+
+def seconds(value: float) -> str:
+    """Write a time that is in seconds; none is a dash."""
+    return duration(1e9 * value) if value else "–"
 
 
 def billions(count: float) -> str:
@@ -51,89 +97,309 @@ def billions(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def memory_facts(content: Mapping[str, Any]) -> list[str]:
-    """Return the answer in sentences: the state, the activations, and whether they fit."""
+def _training(content: Row, *more: str) -> str:
+    """Return what is trained on what, with more about it."""
+    shape = content["shape"]
+    parts = (
+        f"{billions(content['params'])} parameters",
+        f"{plural(shape['layers'], 'layer')} of {shape['hidden']:,}",
+        f"{plural(content['batch'], 'sample')} of {plural(shape['seq'], 'token')} in a step",
+        content["precision"],
+    )
+    return ", ".join((*parts, *more)) + "."
+
+
+# dptrace memory
+
+
+_HELD = {
+    "parameters_bytes": "parameters",
+    "gradients_bytes": "gradients",
+    "optimizer_bytes": "optimizer state and master weights",
+    "gathered_bytes": "gathered parameters",
+    "activation_bytes": "activations",
+    "recompute_bytes": "what backward computes again",
+}
+
+
+def _memory_facts(content: Row) -> Iterator[str]:
+    """Yield the state, the activations, and whether they fit."""
     each = content["bytes_per_parameter"]
     usable = content["gpu_memory_bytes"] * content["usable_share"]
-    fits = "fits" if content["fits"] else "does not fit"
-    wall = content["ddp_wall_params"]
-    state = (
+    yield (
         f"{billions(content['params'])} parameters × {each['total']:g} bytes = "
         f"{byte_size(content['model_state_bytes'])} of state ({each['parameters']:g} weights, {each['gradients']:g} "
         f"gradients, {each['optimizer']:g} optimizer and master weights): the memory of {content['gpus_for_state']} × "
         f"{content['gpu']}."
     )
     every = f" in every {content['recompute_every']}th layer" if content["recompute_every"] > 1 else ""
-    activations = (
+    yield (
         f"A micro-batch of {content['micro_batch']} × {plural(content['shape']['seq'], 'token')} keeps "
-        f"{byte_size(content['activation_bytes'])} of activations in the layers "
-        f"({content['attention']} attention, recompute {content['recompute']}{every})."
+        f"{byte_size(content['activation_bytes'])} of activations in the layers ({content['attention']} attention, "
+        f"recompute {content['recompute']}{every})."
     )
-    answer = (
-        f"{content['layout']} on {plural(content['gpus'], 'GPU')} takes {byte_size(content['per_gpu_bytes'])} on "
-        f"each: it {fits} "
-        f"into {byte_size(usable)}, {share(content['usable_share'])} of the GPU's memory."
+    fits = "fits" if content["fits"] else "does not fit"
+    yield (
+        f"{content['layout']} on {plural(content['gpus'], 'GPU')} takes {byte_size(content['per_gpu_bytes'])} on each: "
+        f"it {fits} into {byte_size(usable)}, {share(content['usable_share'])} of the GPU's memory."
     )
-    return [state, activations, answer, f"With DDP, a GPU holds the state of at most {billions(wall)} parameters."]
+    yield f"With DDP, a GPU holds the state of at most {billions(content['ddp_wall_params'])} parameters."
 
 
-def memory_table(content: Mapping[str, Any]) -> TextTable:
-    """List the parts of one GPU's memory."""
-    total = content["per_gpu_bytes"]
-    rows = [
-        (name, byte_size(content["per_gpu"][key]), share(content["per_gpu"][key] / total))
-        for key, name in _PARTS.items()
-        if content["per_gpu"][key]
-    ]
+def _memory_tables(content: Row) -> Titled:
+    total, parts = content["per_gpu_bytes"], content["per_gpu"]
+    rows = [(name, byte_size(parts[key]), share(parts[key] / total)) for key, name in _HELD.items() if parts[key]]
     rows.append(("together", byte_size(total), ""))
     if content["host_bytes"]:
         rows.append(("in the CPU's memory, for each GPU", byte_size(content["host_bytes"]), ""))
-    return TextTable((f"on each GPU, {content['layout']}", "bytes", "share"), tuple(rows))
+    yield "Memory of a GPU", TextTable((f"on each GPU, {content['layout']}", "bytes", "share"), tuple(rows))
+
+    def kept(kind: str) -> Callable[[Row], str]:
+        return lambda row: f"{byte_size(row['per_gpu_bytes'][kind])}{' *' if row['fits'][kind] else '  '}"
+
+    columns = {f"on {plural(content['gpus'], 'GPU')}": _text("layout"), "state": _size("state_bytes")}
+    columns |= {"recompute none": kept("none"), "selective": kept("selective"), "full": kept("full")}
+    yield "By strategy", _table(content["strategies"], columns, note="* fits into a GPU.")
 
 
-def strategies_table(content: Mapping[str, Any]) -> TextTable:
-    """List what each strategy takes on a GPU, with each kind of recomputation; a star where it fits."""
-    rows = []
-    for row in content["strategies"]:
-        sizes = (
-            f"{byte_size(row['per_gpu_bytes'][kind])}{' *' if row['fits'][kind] else '  '}"
-            for kind in ("none", "selective", "full")
-        )
-        rows.append((row["layout"], byte_size(row["state_bytes"]), *sizes))
-    columns = (f"on {plural(content['gpus'], 'GPU')}", "state", "recompute none", "selective", "full")
-    return TextTable(columns, tuple(rows), note="* fits into a GPU.")
+def _recorded_memory_tables(content: Row) -> Titled:
+    """Yield what a recording's ranks held next to what the formulas give, and the activations of a pipeline."""
 
-
-def recorded_table(content: Mapping[str, Any]) -> TextTable:
-    """List what a recording's ranks held next to what the formulas give."""
-    rows = []
-    for row in content["recorded"]["compared"]:
+    def off(row: Row) -> str:
         measured, expected = row["measured_bytes"], row["expected_bytes"]
-        off = f"{100 * (measured / expected - 1):+.1f} %" if expected and measured is not None else ""
-        shown = "not recorded" if measured is None else byte_size(measured) if measured else "0 B"
-        shown_expected = "not computed" if expected is None else byte_size(expected) if expected else "0 B"
-        rows.append((row["what"], shown_expected, shown, off))
-    return TextTable(("mean of the ranks", "expected", "measured", "off"), tuple(rows))
+        return f"{100 * (measured / expected - 1):+.1f} %" if expected and measured is not None else ""
+
+    def held(key: str, none: str) -> Callable[[Row], str]:
+        return _cell(key, lambda size: byte_size(size) if size else "0 B", none)
+
+    columns = {
+        "mean of the ranks": _text("what"),
+        "expected": held("expected_bytes", "not computed"),
+        "measured": held("measured_bytes", "not recorded"),
+        "off": off,
+    }
+    title = f"{billions(content['params'])} parameters, {content['strategy']} on {plural(content['gpus'], 'rank')}"
+    yield title, _table(content["recorded"]["compared"], columns)
+    if "in_flight" in content["recorded"]:
+        columns = {
+            "rank": _text("rank"),
+            "expected": _cell("expected_micro_batches", str, "no formula"),
+            "held": _text("micro_batches"),
+            "bytes": _cell("bytes", byte_size, "not measured"),
+        }
+        note = "A micro-batch counts once for each of the rank's stages; bytes are what autograd kept."
+        yield "Micro-batches in flight", _table(content["recorded"]["in_flight"], columns, note=note)
 
 
-def in_flight_table(content: Mapping[str, Any]) -> TextTable:
-    """List how many micro-batches' activations each rank of a recorded pipeline held, and what its schedule expects."""
-    rows = []
-    for row in content["recorded"]["in_flight"]:
-        expected, size = row["expected_micro_batches"], row["bytes"]
-        shown = "not measured" if size is None else byte_size(size)
-        rows.append((str(row["rank"]), str(expected or "no formula"), str(row["micro_batches"]), shown))
-    note = "A micro-batch counts once for each of the rank's stages; bytes are what autograd kept."
-    return TextTable(("rank", "expected", "held", "bytes"), tuple(rows), note=note)
+# dptrace predict
 
 
-def recorded_title(content: Mapping[str, Any]) -> str:
-    """Return the heading over what a recording held."""
-    return f"{billions(content['params'])} parameters, {content['strategy']} on {plural(content['gpus'], 'rank')}"
+_TARGETS = {"mfu": "MFU", "bubble": "bubble", "overlap": "overlap"}
+_STEP = {
+    "compute_s": "computation",
+    "bubble_s": "bubble of the pipeline",
+    "optimizer_s": "optimizer",
+    "exposed_s": "exposed communication",
+    "step_s": "together",
+    "communication_s": "all communication",
+    "serial_step_s": "step without any overlap",
+    "ideal_step_s": "step if the longer of the two hid the other",
+}
+_COMMUNICATION: Columns = {
+    "what": _text("what"),
+    "collective": lambda row: str(row["kind"]).replace("_", "-"),
+    "runs under": lambda row: row["hides_under"] or "nothing",
+    "ranks": _count("ranks"),
+    "calls": _count("calls"),
+    "bytes each": _size("bytes"),
+    "sent in all": _size("sent_bytes"),
+    "time": _time("total_s"),
+}
+_CANDIDATES: Columns = {
+    "plan": _text("layout"),
+    "fits": _fits,
+    "on a GPU": _size("per_gpu_bytes"),
+    "micro-batch": _text("micro_batch"),
+    "recompute": _text("recompute"),
+    "step": _time("step_s"),
+    "tokens/s": _count("tokens_per_s"),
+    "MFU": _share("mfu"),
+    "bubble": _share("bubble"),
+    "exposed": _time("exposed_s"),
+}
+_SCALING: Columns = {
+    "GPUs": _count("gpus"),
+    "fits": _fits,
+    "step": _time("step_s"),
+    "tokens/s": _count("tokens_per_s"),
+    "comm.": _share("communication_share"),
+    "efficiency": _share("weak_efficiency"),
+    "fixed batch: step": _time("strong_step_s"),
+    "its efficiency": _share("strong_efficiency"),
+    "Amdahl": lambda row: f"{row['amdahl_ceiling']:,.1f}×",
+    "Gustafson": _share("gustafson_efficiency"),
+}
+_SCALING_NOTE = (
+    "Fixed batch: each GPU gets fewer samples. Amdahl's ceiling and Gustafson's efficiency: of the plan above."
+)
+_ROOFLINE: Columns = {
+    "link": _text("link"),
+    "a GPU sends": _size("sent_bytes"),
+    "FLOP/byte": _count("ccr"),
+    "ridge": _count("ridge"),
+    "regime": _text("regime"),
+    "critical batch of a GPU": _digits("critical_batch"),
+    "n*": _size("crossover_bytes"),
+}
+_ALGORITHMS: Columns = {
+    "algorithm": _text("algorithm"),
+    "steps": _count("steps"),
+    "busiest rank sends": _size("sent_bytes"),
+    "time": _time("seconds"),
+}
 
 
-_MOST_CANDIDATES = 8
-_UNFIT = 3
+def _predict_facts(content: Row) -> Iterator[str]:
+    yield _training(content, f"{content['gpus']} × {content['gpu']}")
+    fits = "fits" if content["fits"] else "does not fit"
+    rate = content["samples_per_s"]
+    yield (
+        f"{content['layout']}: {seconds(content['step_s'])} a step, {rate:{',.0f' if rate >= 100 else ',.3g'}} "
+        f"samples/s, {content['tokens_per_s']:,.0f} tokens/s, MFU {share(content['mfu'])}; "
+        f"{byte_size(content['per_gpu_bytes'])} on each GPU, which {fits} (micro-batch {content['micro_batch']}, "
+        f"recompute {content['recompute']})."
+    )
+    if "training_days" in content:
+        yield f"Training takes {content['training_days']:,.3g} days."
+    yield " · ".join(
+        f"{_TARGETS[target['name']]} {'–' if target['value'] is None else share(target['value'])} "
+        f"(goal {target['goal']}{'' if target['met'] in (True, None) else ', missed'})"
+        for target in content["targets"]
+    )
+
+
+def _predict_tables(content: Row) -> Titled:
+    parts = ((name, content[key]) for key, name in _STEP.items() if content[key])
+    rows = tuple((name, seconds(value), share(value / content["step_s"])) for name, value in parts)
+    yield "The step", TextTable(("", "time", "of the step"), rows)
+    if content["communication"]:
+        yield "Communication of a GPU in a step", _table(content["communication"], _COMMUNICATION, 3)
+    if len(content["candidates"]) > 1:
+        yield "Plans, fastest that fits first", _table(content["candidates"], _CANDIDATES, 2)
+    title = f"{content['layout']} on other numbers of GPUs"
+    yield title, _table(content["scaling"], _SCALING, 0, _SCALING_NOTE)
+    if content["roofline"]:
+        yield "Communication roofline", _table(content["roofline"], _ROOFLINE)
+    if found := content["all_reduce"]:
+        note = (
+            f"{byte_size(found['size_bytes'])} among {found['ranks']:,} GPUs. Adding the numbers (gamma) takes "
+            f"{seconds(found['adding_s'])} of it on each GPU."
+        )
+        yield "All-reduce of all gradients by algorithm", _table(found["algorithms"], _ALGORITHMS, note=note)
+
+
+def _recorded_predict_facts(content: Row) -> Iterator[str]:
+    """Yield the parts of a recorded step, and where it lies on the communication roofline, if that is known."""
+    yield (
+        f"Recorded on {content['gpus']} ranks: a step of {seconds(content['step_s'])}, computation "
+        f"{seconds(content['compute_s'])}, communication {seconds(content['communication_s'])}, of which "
+        f"{seconds(content['exposed_s'])} is exposed, other {seconds(content['rest_s'])}. "
+        f"Without overlap it would take {seconds(content['serial_step_s'])}, with all that is possible "
+        f"{seconds(content['ideal_step_s'])}."
+    )
+    if point := content["roofline"]:
+        yield (
+            f"Roofline: {point['ccr']:,.0f} FLOPs for each byte sent, ridge {point['ridge']:,.0f} over the recorded "
+            f"{point['bytes_per_s'] / 1e9:,.3g} GB/s: {point['regime']}; the ridge is at "
+            f"{point['critical_batch']:,.3g} samples of a rank. It computes "
+            f"{point['achieved_flops_per_s'] / 1e12:,.3g} of {point['peak_flops'] / 1e12:,.3g} TFLOP/s."
+        )
+
+
+_RECORDED_ROOFLINE: Columns = {
+    "link": _text("link"),
+    "a rank sends": _size("sent_bytes"),
+    "GB/s": lambda row: f"{row['bytes_per_s'] / 1e9:,.3g}",
+    "FLOP/byte": _count("ccr"),
+    "ridge": _count("ridge"),
+    "regime": _text("regime"),
+    "critical batch of a rank": _digits("critical_batch"),
+}
+_RECORDED_SCALING: Columns = {
+    "ranks": _count("gpus"),
+    "communication": _time("communication_s"),
+    "fixed batch of a rank: step": lambda row: _between(row, "weak"),
+    "efficiency": _share("weak_efficiency"),
+    "fixed batch of all: step": lambda row: _between(row, "strong"),
+    "its efficiency": _share("strong_efficiency"),
+    "Amdahl": lambda row: f"{row['amdahl_ceiling']:,.1f}×",
+    "Gustafson": _share("gustafson_efficiency"),
+}
+
+
+def _between(row: Row, name: str) -> str:
+    return f"{seconds(row[f'{name}_overlapped_s'])} to {seconds(row[f'{name}_serial_s'])}"
+
+
+def _recorded_predict_tables(content: Row) -> Titled:
+    point = content["roofline"]
+    if point and len(point["levels"]) > 1:
+        note = "Links differ by the groups that use them."
+        yield "Communication roofline by link", _table(point["levels"], _RECORDED_ROOFLINE, 1, note)
+    note = "From full overlap to none; efficiency is that with full overlap."
+    yield "On other numbers of ranks", _table(content["scaling"], _RECORDED_SCALING, 0, note)
+
+
+# dptrace predict --bytes
+
+
+def _message_facts(content: Row) -> Iterator[str]:
+    """Yield the message, and each link with its n*."""
+    gamma = content["gamma_s_per_byte"]
+    added = f", gamma {1e12 * gamma:,.3g} ps/byte" if gamma else ""
+    yield f"{byte_size(content['size_bytes'])} among {content['ranks']:,} ranks{added}."
+    for one in content["links"]:
+        yield (
+            f"{one['name']}: alpha {seconds(one['alpha_s'])}, {one['bytes_per_s'] / 1e9:,.4g} GB/s, n* = "
+            f"alpha·bandwidth = {byte_size(one['crossover_bytes'])}: one such message is {one['regime']}."
+        )
+
+
+_TERMS: Columns = {
+    "alpha": _time("latency_s"),
+    "beta": _time("transfer_s"),
+    "gamma": _time("adding_s"),
+    "time": _time("seconds"),
+    "regime": _text("regime"),
+}
+_COLLECTIVES: Columns = {
+    "collective": lambda row: str(row["kind"]).replace("_", "-"),
+    "algorithm": _text("algorithm"),
+    "messages": _count("hops"),
+    **_TERMS,
+    "n*": _size("crossover_bytes"),
+}
+_ALL_REDUCES: Columns = {
+    "algorithm": _text("algorithm"),
+    "messages": _count("steps"),
+    "busiest sends": _cell("sent_bytes", megabytes),
+    "sends + receives": _cell("busiest_bytes", megabytes),
+    "all send": _cell("total_bytes", megabytes),
+    **_TERMS,
+}
+
+
+def _message_tables(content: Row) -> Titled:
+    note = "n*: from which size on the bytes of the collective take longer than its messages."
+    yield f"Collectives over {content['slowest_link']}", _table(content["collectives"], _COLLECTIVES, 2, note)
+    crossing = [f"The ring overtakes {one['below']} at {byte_size(one['bytes'])}." for one in content["crossovers"]]
+    yield "All-reduce by algorithm", _table(content["all_reduce"], _ALL_REDUCES, 1, " ".join(crossing))
+
+
+# dptrace advise
+
+
+MAX_FITTING, MAX_UNFIT = 8, 3
 _STATUS = {
     "apply": "What to change, by gain",
     "keep": "What the prediction assumes, with the cost of leaving it out",
@@ -142,58 +408,39 @@ _STATUS = {
 _NOTHING = "No item of the checklists gains 1 % or more."
 
 
-def advise_facts(content: Mapping[str, Any]) -> list[str]:
-    """Return what the advice is about, in a sentence."""
-    if "recorded" in content:
-        mode = f" of {content['mode']}" if content["mode"] else ""
-        parts = content["parts"]
-        exposed = parts["exposed_transfer_ns"] + parts["exposed_wait_ns"]
-        return [
-            (
-                f"A step{mode} on {plural(content['ranks'], 'rank')} takes {duration(content['step_ns'])}: compute "
-                f"{duration(parts['compute_ns'])}, exposed communication {duration(exposed)}, of which "
-                f"{duration(parts['exposed_wait_ns'])} is waiting for later ranks, idle {duration(parts['idle_ns'])}."
-            )
-        ]
-    shape = content["shape"]
-    links = " and ".join(dict.fromkeys(content["links"]))
-    return [
-        (
-            f"{billions(content['params'])} parameters, {plural(shape['layers'], 'layer')} of {shape['hidden']:,}, "
-            f"{plural(content['batch'], 'sample')} of {plural(shape['seq'], 'token')} in a step, "
-            f"{content['precision']}, "
-            f"{content['attention']} attention, {content['gpus']} × {content['gpu']}, {links}."
-        )
-    ]
-
-
-def recommendation(content: Mapping[str, Any]) -> list[str]:
-    """Return which plan to take, what else is as good, and what the documents' tree says, in sentences."""
+def _advise_facts(content: Row) -> Iterator[str]:
+    """Yield what the advice is about, which plan to take, what is as good, and what the documents' tree says."""
+    more = (f"{content['attention']} attention", f"{content['gpus']} × {content['gpu']}")
+    yield _training(content, *more, " and ".join(dict.fromkeys(content["links"])))
     best = content["chosen"]
     plan = (
         f"micro-batches of {best['micro_batch']}, recompute {best['recompute']}, "
         f"{byte_size(best['per_gpu_bytes'])} of {byte_size(content['usable_bytes'])} on each GPU"
     )
-    nothing = (
-        f"Nothing fits. Nearest is {best['label']}: {plan}, {byte_size(best['over_bytes'])} too much. More GPUs, "
-        "larger ones, or fewer tokens at once."
-    )
-    fastest = (
-        f"Fastest that fits, of {plural(content['tried'], 'way')}: {best['label']}, "
-        f"{duration(best['step_ns'])} a step, "
-        f"{best['tokens_per_s']:,.0f} tokens/s, MFU {share(best['mfu'])}; {plan}."
-    )
-    said = [fastest if best["fits"] else nothing]
+    if best["fits"]:
+        yield (
+            f"Fastest that fits, of {plural(content['tried'], 'way')}: {best['label']}, {duration(best['step_ns'])} a "
+            f"step, {best['tokens_per_s']:,.0f} tokens/s, MFU {share(best['mfu'])}; {plan}."
+        )
+    else:
+        yield (
+            f"Nothing fits. Nearest is {best['label']}: {plan}, {byte_size(best['over_bytes'])} too much. More GPUs, "
+            "larger ones, or fewer tokens at once."
+        )
     if content["tied"]:
         simplest = content["simplest"]
-        said.append(
-            f"Within the prediction's error of 5 %: {', '.join(content['tied'])}."
-            + ("" if simplest == best["label"] else f" The simplest of these is {simplest}.")
+        simpler = "" if simplest == best["label"] else f" The simplest of these is {simplest}."
+        yield f"Within the prediction's error of 5 %: {', '.join(content['tied'])}.{simpler}"
+    yield _tree(content)
+    if own := content["plan"]:
+        fits = "fits" if own["fits"] else f"does not fit: {byte_size(own['over_bytes'])} too much"
+        yield (
+            f"Your plan, {own['label']}: {duration(own['step_ns'])} a step, MFU {share(own['mfu'])}, "
+            f"{byte_size(own['per_gpu_bytes'])} on each GPU; it {fits}. The checklists are about it."
         )
-    return [*said, _tree(content), *_plan(content)]
 
 
-def _tree(content: Mapping[str, Any]) -> str:
+def _tree(content: Row) -> str:
     tree = content["tree"]
     ends = f"The guide's decision tree ends at {tree['strategy']}"
     if tree["label"] is None:
@@ -203,144 +450,89 @@ def _tree(content: Mapping[str, Any]) -> str:
     return f"{ends}: {tree['label']} is {share(tree['slower'])} slower." if tree["slower"] else f"{ends}, too."
 
 
-def _plan(content: Mapping[str, Any]) -> list[str]:
-    """Return how the plan that was described compares."""
-    own = content["plan"]
-    if own is None:
-        return []
-    fits = "fits" if own["fits"] else f"does not fit: {byte_size(own['over_bytes'])} too much"
-    return [
-        (
-            f"Your plan, {own['label']}: {duration(own['step_ns'])} a step, MFU {share(own['mfu'])}, "
-            f"{byte_size(own['per_gpu_bytes'])} on each GPU; it {fits}. The checklists are about it."
-        )
-    ]
+def _recorded_advise_facts(content: Row) -> Iterator[str]:
+    mode = f" of {content['mode']}" if content["mode"] else ""
+    parts = content["parts"]
+    exposed = parts["exposed_transfer_ns"] + parts["exposed_wait_ns"]
+    yield (
+        f"A step{mode} on {plural(content['ranks'], 'rank')} takes {duration(content['step_ns'])}: compute "
+        f"{duration(parts['compute_ns'])}, exposed communication {duration(exposed)}, of which "
+        f"{duration(parts['exposed_wait_ns'])} is waiting for later ranks, idle {duration(parts['idle_ns'])}."
+    )
 
 
-def advise_tables(content: Mapping[str, Any], every: bool = False) -> Iterator[tuple[str, TextTable]]:
-    """Yield the tables with their titles.
+_ADVISED: Columns = {
+    "plan": _text("label"),
+    "loses by": lambda row: row["loses"] or "the best",
+    "recompute": _text("recompute"),
+    "on a GPU": _size("per_gpu_bytes"),
+    "micro-batch": _text("micro_batch"),
+    "step": _cell("step_ns", duration),
+    "tokens/s": _count("tokens_per_s"),
+    "MFU": _share("mfu"),
+    "efficiency": _share("efficiency"),
+}
 
-    Args:
-        every: all candidates, and the items that do not apply, too.
-    """
-    yield "The decision", _path(content["path"], every)
-    if "candidates" in content:
-        yield "Ways to train, fastest that fits first", _candidates(content["candidates"], every)
+
+def _advise_tables(content: Row, every: bool) -> Titled:
+    columns: dict[str, Callable[[Row], str]] = {
+        "question": _text("question"),
+        "numbers": lambda row: f"{row['numbers']} ({row['note']})" if every and row["note"] else row["numbers"],
+        "answer": _text("answer"),
+        **({"source": _text("source")} if every else {}),
+    }
+    yield "The decision", _table(content["path"], columns, len(columns))
+    if found := content.get("candidates"):
+        fitting, unfit = ([one for one in found if one["fits"] is fits] for fits in (True, False))
+        shown = found if every else [*fitting[:MAX_FITTING], *unfit[:MAX_UNFIT]]
+        more = len(found) - len(shown)
+        note = f"{more} more kinds of plan: --all." if more else ""
+        yield "Ways to train, fastest that fits first", _table(shown, _ADVISED, 3, note)
     for status, title in _STATUS.items():
         rows = [one for one in content["checks"] if one["status"] == status]
-        if status == "apply" and not rows:
+        if rows and (every or status != "skip"):
+            columns = _check_columns(status, every)
+            yield title, _table(rows, columns, len(columns))
+        elif status == "apply":
             yield title, TextTable(("",), (), note=_NOTHING)
-        elif rows and (every or status != "skip"):
-            yield title, _checks(rows, every)
 
 
-def _path(path: Sequence[Mapping[str, Any]], every: bool) -> TextTable:
-    rows = []
-    for one in path:
-        note = f" ({one['note']})" if every and one["note"] else ""
-        rows.append((one["question"], f"{one['numbers']}{note}", one["answer"], *([one["source"]] if every else [])))
-    columns = ("question", "numbers", "answer", *(["source"] if every else []))
-    return TextTable(columns, tuple(rows), len(columns))
+def _check_columns(status: str, every: bool) -> dict[str, Callable[[Row], str]]:
+    """Return the columns of items of a status: what time and memory an action gains, or what leaving it out costs."""
+    time, memory = ("time without", "memory without") if status == "keep" else ("time saved", "memory saved")
+    columns: dict[str, Callable[[Row], str]] = {"item": _text("name")} if every else {}
+    columns |= {"what to do": _text("what"), time: _gained_time, memory: _gained_memory, "why": _text("reason")}
+    columns |= {"how": _text("do")} if every or status == "apply" else {}
+    return columns | ({"computed": lambda row: row["computed"] or "–", "source": _text("source")} if every else {})
 
 
-def _candidates(found: Sequence[Mapping[str, Any]], every: bool) -> TextTable:
-    rows = []
-    fitting = [one for one in found if one["fits"]]
-    unfit = [one for one in found if not one["fits"]]
-    shown = list(found) if every else [*fitting[:_MOST_CANDIDATES], *unfit[:_UNFIT]]
-    for one in shown:
-        rows.append(
-            (
-                one["label"],
-                one["loses"] or "the best",
-                one["recompute"],
-                byte_size(one["per_gpu_bytes"]),
-                f"{one['micro_batch']}",
-                duration(one["step_ns"]),
-                f"{one['tokens_per_s']:,.0f}",
-                share(one["mfu"]),
-                share(one["efficiency"]),
-            )
-        )
-    more = len(found) - len(shown)
-    note = f"{more} more kinds of plan: --all." if more else ""
-    columns = ("plan", "loses by", "recompute", "on a GPU", "micro-batch", "step", "tokens/s", "MFU", "efficiency")
-    return TextTable(columns, tuple(rows), 3, note)
+def _gained_time(row: Row) -> str:
+    """Write a gain in time; a step that gets longer has a minus."""
+    ns, part = row["gain_ns"], row["gain_share"]
+    if not ns:
+        return "–"
+    sign = MINUS if ns < 0 else ""
+    return f"{sign}{duration(abs(ns))}" + ("" if part is None else f" ({sign}{share(abs(part))})")
 
 
-def _checks(rows: Sequence[Mapping[str, Any]], every: bool) -> TextTable:
-    lines = []
-    for one in rows:
-        line = [one["what"], _gain(one), one["reason"]]
-        line += [one["do"]] if every or one["status"] == "apply" else []
-        lines.append((one["name"], *line, one["computed"] or "–", one["source"]) if every else tuple(line))
-    gain = "cost without" if rows[0]["status"] == "keep" else "gain"
-    columns = ["what to do", gain, "why"] + (["how"] if every or rows[0]["status"] == "apply" else [])
-    columns = ["item", *columns, "computed", "source"] if every else columns
-    return TextTable(tuple(columns), tuple(lines), len(columns))
+def _gained_memory(row: Row) -> str:
+    size = row["gain_bytes"]
+    return f"{MINUS if size < 0 else ''}{byte_size(abs(size))}" if size else "–"
 
 
-def _gain(one: Mapping[str, Any]) -> str:
-    """Write a gain; what gets longer or larger has a minus."""
-    parts = []
-    if ns := one["gain_ns"]:
-        sign = MINUS if ns < 0 else ""
-        part = f" ({sign}{share(abs(one['gain_share']))})" if one["gain_share"] is not None else ""
-        parts.append(f"{sign}{duration(abs(ns))}{part}")
-    if size := one["gain_bytes"]:
-        parts.append(f"{MINUS if size < 0 else ''}{byte_size(abs(size))}")
-    return ", ".join(parts) or "–"
-
-
-# The cost of one message by every collective, and by every all-reduce algorithm, as tables.
-
-
-def message_facts(content: Mapping[str, Any]) -> list[str]:
-    """Return the message, each link with its n*, and where the ring becomes the faster all-reduce."""
-    links = [
-        f"{one['name']}: alpha {_time(one['alpha_s'])}, {one['bytes_per_s'] / 1e9:,.4g} GB/s, n* = alpha·bandwidth = "
-        f"{byte_size(one['crossover_bytes'])}: one such message is {one['regime']}."
-        for one in content["links"]
-    ]
-    gamma = content["gamma_s_per_byte"]
-    added = f", gamma {1e12 * gamma:,.3g} ps/byte" if gamma else ""
-    return [f"{byte_size(content['size_bytes'])} among {content['ranks']:,} ranks{added}.", *links]
-
-
-def message_tables(content: Mapping[str, Any]) -> Iterator[tuple[str, TextTable]]:
-    """Yield the tables with their titles."""
-    yield f"Collectives over {content['slowest_link']}", _collectives(content)
-    yield "All-reduce by algorithm", _all_reduces(content)
-
-
-def _collectives(content: Mapping[str, Any]) -> TextTable:
-    rows = [
-        (one["kind"].replace("_", "-"), one["algorithm"], f"{one['hops']:,.0f}", *_terms(one),
-         byte_size(one["crossover_bytes"]))
-        for one in content["collectives"]
-    ]  # fmt: skip
-    columns = ("collective", "algorithm", "messages", "alpha", "beta", "gamma", "time", "regime", "n*")
-    note = "n*: from which size on the bytes of the collective take longer than its messages."
-    return TextTable(columns, tuple(rows), 2, note)
-
-
-def _all_reduces(content: Mapping[str, Any]) -> TextTable:
-    rows = [
-        (one["algorithm"], f"{one['steps']:,.0f}", *(megabytes(one[f"{name}_bytes"]) for name in _VOLUMES),
-         *_terms(one))
-        for one in content["all_reduce"]
-    ]  # fmt: skip
-    columns = ("algorithm", "messages", "busiest sends", "sends + receives", "all send")
-    crossing = [f"The ring overtakes {one['below']} at {byte_size(one['bytes'])}." for one in content["crossovers"]]
-    return TextTable((*columns, "alpha", "beta", "gamma", "time", "regime"), tuple(rows), 1, " ".join(crossing))
-
-
-_VOLUMES = ("sent", "busiest", "total")
-
-
-def _terms(one: Mapping[str, Any]) -> tuple[str, ...]:
-    return (*(_time(one[name]) for name in ("latency_s", "transfer_s", "adding_s", "seconds")), one["regime"])
-
-
-def _time(seconds: float) -> str:
-    return duration(1e9 * seconds) if seconds else "–"
+_FACTS: dict[str, Callable[[Row], Iterator[str]]] = {
+    "memory": _memory_facts,
+    "recorded memory": lambda content: iter(()),
+    "predict": _predict_facts,
+    "recorded predict": _recorded_predict_facts,
+    "message_costs": _message_facts,
+    "advise": _advise_facts,
+    "recorded advise": _recorded_advise_facts,
+}
+_TABLES: dict[str, Callable[[Row], Titled]] = {
+    "memory": _memory_tables,
+    "recorded memory": _recorded_memory_tables,
+    "predict": _predict_tables,
+    "recorded predict": _recorded_predict_tables,
+    "message_costs": _message_tables,
+}
