@@ -12,7 +12,7 @@ from dptrace.analysis.findings.finding import by_gain
 from dptrace.core.units import byte_size, duration, share
 from dptrace.errors import DptraceError
 from dptrace.model.planning.checks import MIN_SHARE, RECORDED_TEXTS, STATUSES, Check, check_dict
-from dptrace.model.planning.decision import RULES, Question, question_by_rule
+from dptrace.model.planning.decision import RULES, Question, ask
 from dptrace.model.scaling import gustafson_efficiency
 from dptrace.record.options.modes import REPLICATED, modes_with
 from dptrace.replay.changes import changes_of
@@ -75,7 +75,7 @@ def recorded_questions(run: Run, step: RecordedStep) -> Iterator[Question]:
     part = step.data_loading_ns / step.wall_ns
     answer = "yes: more workers" if part >= RULES["data"].value else "no"
     numbers = f"{duration(step.data_loading_ns)} of a step, {share(part)}"
-    yield question_by_rule("data", "data", "Does it wait for data?", answer, numbers, part, "ratio")
+    yield ask("data", "Does it wait for data?", answer, numbers, part)
     if whole := step.overlapped_ns + step.transfer_ns:
         hidden = step.overlapped_ns / whole
         numbers = f"{share(hidden)} of {duration(whole)} without waiting"
@@ -93,12 +93,12 @@ def recorded_questions(run: Run, step: RecordedStep) -> Iterator[Question]:
         part = float(run.pipeline()["pipeline_bubble_percent"].mean()) / 100
         answer = "yes" if part < RULES["bubble"].value else "no: more micro-batches, or an interleaved schedule"
         numbers, asked = f"{share(part)} of the pipeline's time", "Is the pipeline's bubble below 10 %?"
-        yield question_by_rule("bubble", "bubble", asked, answer, numbers, part, "ratio")
+        yield ask("bubble", asked, answer, numbers, part)
     if step.ranks > 1:
         part = step.wait_ns / step.wall_ns
         answer = "yes" if part >= RULES["straggler"].value else "no"
         numbers, asked = f"{duration(step.wait_ns)} of a step, {share(part)}", "Do ranks wait for a straggler?"
-        yield question_by_rule("straggler", "straggler", asked, answer, numbers, part, "ratio")
+        yield ask("straggler", asked, answer, numbers, part)
 
 
 def _limit(step: RecordedStep) -> Question:
@@ -112,13 +112,13 @@ def _limit(step: RecordedStep) -> Question:
     most = max(parts, key=lambda name: parts[name])
     listed = ", ".join(f"{name} {share(ns / step.wall_ns)}" for name, ns in parts.items() if ns)
     numbers, value = f"{listed} of {duration(step.wall_ns)}", parts[most] / step.wall_ns
-    return question_by_rule("bound", "bound", "What takes most of the step?", most, numbers, value, "ratio")
+    return ask("bound", "What takes most of the step?", most, numbers, value)
 
 
 def _goal(rule: str, question: str, value: float, numbers: str) -> Question:
     """Ask whether a share reaches its goal."""
     answer = "yes" if value >= RULES[rule].value else "no"
-    return question_by_rule(rule, rule, question, answer, numbers, value, "ratio")
+    return ask(rule, question, answer, numbers, value)
 
 
 # Items of the checklists that a recording answers without a replay: its findings, its options, its split.

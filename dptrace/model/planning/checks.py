@@ -20,7 +20,7 @@ from dptrace.errors import UsageError
 from dptrace.model.gpu_peaks import interconnect_named
 from dptrace.model.planning.decision import RULES
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.search import Candidate, best_of, candidate
+from dptrace.model.planning.search import Candidate, best_of, can_run, candidate
 from dptrace.model.training.communication import Link, Network, all_reduces, collective_seconds, crossover_bytes
 from dptrace.model.training.layout import Layout, micro_batches_needed
 from dptrace.model.training.memory import PRECISIONS, RECOMPUTE, USABLE
@@ -116,11 +116,11 @@ class Context(msgspec.Struct, frozen=True, dict=True):
         return self.changed(layout=replace(self.layout, **fields))
 
     def best(self, plan: Plan, recompute: Iterable[str] = ()) -> Candidate:
-        """Return the best micro-batch, and the best recomputation of those given, for a plan."""
-        each = plan.batch // plan.layout.data
-        sizes = [size for size in (1, 2, 4, 8, 16, 32, 64) if each % size == 0] or [plan.micro_batch]
+        """Return the best micro-batch with which a plan can run, and the best recomputation of those given."""
+        sizes = [replace(plan, micro_batch=size) for size in (1, 2, 4, 8, 16, 32, 64)]
+        running = [one for one in sizes if can_run(one)] or [plan]
         kinds = tuple(recompute) or (plan.recompute,)
-        return best_of([replace(plan, micro_batch=size, recompute=kind) for size in sizes for kind in kinds])
+        return best_of([replace(one, recompute=kind) for one in running for kind in kinds])
 
     def any_recompute(self) -> tuple[str, ...]:
         """Return the kinds of recomputation that the description leaves open."""

@@ -19,7 +19,7 @@ from dptrace.model.training.memory import USABLE
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import StepPrediction
 
-__all__ = ["RULES", "Decision", "Question", "decide", "question_by_rule"]
+__all__ = ["RULES", "Decision", "Question", "ask", "decide"]
 
 
 # Thresholds of the documents on distributed training, each with the place that it comes from.
@@ -57,6 +57,7 @@ RULES = {
     "mfu": Rule(0.4, f"{_GUIDE}, 12.5"),
     "overlap": Rule(0.8, f"{_GUIDE}, 12.5"),
     "efficiency": Rule(0.7, f"{_DDP}, 'TL;DR'"),
+    "experts": Rule(0.0, f"{_GUIDE}, 12.5"),
     "bound": Rule(0.0, f"{_GUIDE}, 1.3"),
     "data": Rule(0.05, f"{_GUIDE}, 7.6"),
     "straggler": Rule(0.05, "Data Parallelism (page), 'Where the field is now'"),
@@ -108,18 +109,31 @@ def decide(description: Description, found: Sequence[Candidate]) -> Decision:
     return Decision((*path, *_pipeline(found[0])), strategy, follows)
 
 
-def question_by_rule(
-    rule: str, name: str, question: str, answer: str, numbers: str, value: float, unit: str
+def ask(
+    rule: str,
+    question: str,
+    answer: str,
+    numbers: str,
+    value: float,
+    unit: str = "ratio",
+    *,
+    name: str = "",
+    limit: float | None = None,
 ) -> Question:
-    """Return a question whose threshold, source and note are those of a rule."""
+    """Return a question whose source, note and threshold are those of a rule.
+
+    Args:
+        name: of the question, if it is not the rule's.
+        limit: the threshold, where it follows from the training.
+    """  # fmt: skip
     known = RULES[rule]
     return Question(
-        name=name,
+        name=name or rule,
         question=question,
         answer=answer,
         numbers=numbers,
         value=value,
-        limit=known.value or None,
+        limit=limit or known.value or None,
         unit=unit,
         source=known.source,
         note=known.note,
@@ -142,23 +156,22 @@ def _smallest(description: Description, found: Sequence[Candidate], zero: int) -
 
 
 def _replicates(description: Description, found: Sequence[Candidate]) -> Question:
-    whole = _smallest(description, found, 0)
-    plan = found[0].plan
+    whole, plan = _smallest(description, found, 0), found[0].plan
     usable = USABLE * plan.gpu.memory_bytes
-    state = plan.state.total * plan.shape.parameters
-    name, asked = "replicate", "Does a GPU hold the whole training (DDP)?"
+    value = plan.state.total * plan.shape.parameters
+    state = f"{byte_size(value)} of state"
     if whole is None:
-        numbers = f"{byte_size(state)} of state; the batch can't be divided among {plural(plan.layout.gpus, 'GPU')}"
-        question = question_by_rule("replicate", name, asked, "no: not enough samples", numbers, state, "bytes")
+        answer = "no: not enough samples"
+        numbers = f"{state}; the batch can't be divided among {plural(plan.layout.gpus, 'GPU')}"
     else:
-        activations = whole.memory_bytes - whole.plan.memory.state.total
+        activations, value = whole.memory_bytes - whole.plan.memory.state.total, whole.memory_bytes
         numbers = (
-            f"{byte_size(state)} of state ({plan.state.total:g} bytes a parameter) and {byte_size(activations)} of "
-            f"activations, recompute {whole.plan.recompute}, against {byte_size(usable)}"
+            f"{state} ({plan.state.total:g} bytes a parameter) and {byte_size(activations)} of activations, recompute "
+            f"{whole.plan.recompute}, against {byte_size(usable)}"
         )
         answer = "yes" if whole.fits else f"no: {byte_size(whole.over_bytes)} too much"
-        question = question_by_rule("replicate", name, asked, answer, numbers, whole.memory_bytes, "bytes")
-    return msgspec.structs.replace(question, limit=usable)
+    asked = "Does a GPU hold the whole training (DDP)?"
+    return ask("replicate", asked, answer, numbers, value, "bytes", limit=usable)
 
 
 def _stages(description: Description, found: Sequence[Candidate]) -> list[Question]:
@@ -168,34 +181,28 @@ def _stages(description: Description, found: Sequence[Candidate]) -> list[Questi
         return []
     first = next((one for one in stages if one.fits), None)
     numbers = ", ".join(f"{one.label.split(' ')[0]} {byte_size(one.memory_bytes)}" for one in stages)
-    usable = USABLE * stages[0].plan.gpu.memory_bytes
-    answer = f"{first.label}" if first else "none"
-    best = first or stages[-1]
-    asked = "Which ZeRO stage makes it fit on data-parallel GPUs alone?"
-    question = question_by_rule("stages", "zero_stage", asked, answer, numbers, best.memory_bytes, "bytes")
-    return [msgspec.structs.replace(question, limit=usable)]
+    usable, size = USABLE * stages[0].plan.gpu.memory_bytes, (first or stages[-1]).memory_bytes
+    asked, answer = "Which ZeRO stage makes it fit on data-parallel GPUs alone?", first.label if first else "none"
+    return [ask("stages", asked, answer, numbers, size, "bytes", name="zero_stage", limit=usable)]
 
 
 def _size(params: float) -> Question:
     small, large = RULES["small"].value, RULES["large"].value
     answer = "below 10 billion" if params < small else "10 to 100 billion" if params <= large else "above 100 billion"
     numbers = f"{params / 1e9:,.4g} billion parameters; the tree branches at 10 and 100 billion"
-    limit = "small" if params <= large else "large"
-    return question_by_rule(limit, "model_size", "How large is the model?", answer, numbers, params, "parameters")
+    rule = "small" if params <= large else "large"
+    return ask(rule, "How large is the model?", answer, numbers, params, "parameters", name="model_size")
 
 
 def _large(description: Description, params: float) -> tuple[Question, str, Callable[[Layout], bool]]:
     """Ask the second question of the tree: whether a node holds the model, or whether it has experts."""
     if params <= RULES["large"].value:
         return _node(description)
-    moe = description.experts > 1
-    numbers = f"{description.experts} experts in a layer" if moe else "one MLP in a layer"
-    answer = "experts" if moe else "dense"
-    question = question_by_rule(
-        "large", "experts", "Is it dense, or a mixture of experts?", answer, numbers, description.experts, "experts"
-    )
-    question = msgspec.structs.replace(question, limit=None)
-    if moe:
+    experts = description.experts
+    numbers = f"{experts} experts in a layer" if experts > 1 else "one MLP in a layer"
+    answer, asked = "experts" if experts > 1 else "dense", "Is it dense, or a mixture of experts?"
+    question = ask("experts", asked, answer, numbers, experts, "experts")
+    if experts > 1:
         return question, "EP × TP × PP × DP", lambda one: one.expert > 1 and one.tensor > 1 and one.stages > 1
     whole = min(8, description.gpus_per_node)
     return question, "TP 8 × PP 8 to 16 × DP", lambda one: one.tensor == whole and 8 <= one.stages <= 16
@@ -206,24 +213,23 @@ def _node(description: Description) -> tuple[Question, str, Callable[[Layout], b
     gpus = min(description.gpus, description.gpus_per_node)
     alone = msgspec.structs.replace(
         description, gpus=gpus, batch=gpus, micro_batch=1, tp=1, pp=1, ep=1 if description.experts > 1 else None,
-        zero=3 if gpus > 1 else None, strategy=None,
+        zero=3 if gpus > 1 else None, strategy=None, schedule=None,
     )  # fmt: skip
-    whole = [one for one in search(alone) if one.plan.layout.shards in (1, gpus)]
-    held = best_of([one.plan for one in whole])
+    held = best_of([one.plan for one in search(alone) if one.plan.layout.shards in (1, gpus)])
     usable = USABLE * held.plan.gpu.memory_bytes
     numbers = f"{byte_size(held.memory_bytes)} on each of its {gpus} GPUs, against {byte_size(usable)}"
     answer = "yes" if held.fits else f"no: {byte_size(held.over_bytes)} too much"
     asked = "Does a single node hold it with FSDP?"
-    question = question_by_rule("small", "single_node", asked, answer, numbers, held.memory_bytes, "bytes")
-    question = msgspec.structs.replace(question, limit=usable)
+    question = ask("small", asked, answer, numbers, held.memory_bytes, "bytes", name="single_node", limit=usable)
     if held.fits:
         return question, "TP 2 to 8 × FSDP", lambda one: one.tensor > 1 and one.stages == 1 and one.zero == 3
     node = min(8, description.gpus_per_node)
-    return (
-        question,
-        "TP 8 × PP 2 to 4 × FSDP",
-        lambda one: one.tensor == node and 2 <= one.stages <= 4 and (one.zero == 3 or one.data == 1),
-    )
+
+    def follows(layout: Layout) -> bool:
+        sharded = layout.zero == 3 or layout.data == 1
+        return layout.tensor == node and 2 <= layout.stages <= 4 and sharded
+
+    return question, "TP 8 × PP 2 to 4 × FSDP", follows
 
 
 def _data_parallel(layout: Layout) -> bool:
@@ -239,7 +245,7 @@ def _links(description: Description) -> Question:
     answer = "yes: TP stays within a node" if enough else "no: avoid TP"
     numbers = f"{both / 1e9:,.0f} GB/s in both directions"
     asked = "Is the link within a node fast enough for tensor parallelism?"
-    return question_by_rule("tensor_link", "tensor_link", asked, answer, numbers, both, "bytes/s")
+    return ask("tensor_link", asked, answer, numbers, both, "bytes/s")
 
 
 def _ridge(found: Sequence[Candidate]) -> Question:
@@ -249,7 +255,7 @@ def _ridge(found: Sequence[Candidate]) -> Question:
     numbers = f"{ratio:,.3g} times the ridge of {link}: {regime}" if link else "nothing is sent"
     answer = "yes" if ratio >= RULES["ridge"].value else "no: a larger batch, or fewer bytes"
     asked = f"Does the computation of {own.label} cover what it sends?"
-    return question_by_rule("ridge", "ridge", asked, answer, numbers, ratio, "ratio")
+    return ask("ridge", asked, answer, numbers, ratio)
 
 
 def _slowest_level(plan: Plan, step: StepPrediction) -> tuple[float, str, str]:
@@ -271,7 +277,7 @@ def _gpus(found: Sequence[Candidate]) -> Question:
     reached = "" if own is None else f"; {own.label} computes {share(own.step.efficiency)} of its step"
     answer = "yes" if gpus <= RULES["few_gpus"].value else "no: sharding, TP or PP may pay"
     asked = "Are there at most 32 GPUs, up to which plain DDP usually scales?"
-    return question_by_rule("few_gpus", "few_gpus", asked, answer, f"{plural(gpus, 'GPU')}{reached}", gpus, "GPUs")
+    return ask("few_gpus", asked, answer, f"{plural(gpus, 'GPU')}{reached}", gpus, "GPUs")
 
 
 def _pipeline(best: Candidate) -> list[Question]:
@@ -283,11 +289,8 @@ def _pipeline(best: Candidate) -> list[Question]:
     needed = micro_batches_needed(layout.schedule, layout.stages, most, layout.virtual_stages)
     numbers = (
         f"{plural(best.plan.micro_batches, 'micro-batch', 'micro-batches')} for {layout.stages} stages: bubble "
-        f"{share(best.step.bubble)}; 10 % "
-        f"needs {needed}, the rule of 4 × P asks for {4 * layout.stages}"
+        f"{share(best.step.bubble)}; 10 % needs {needed}, the rule of 4 × P asks for {4 * layout.stages}"
     )
     answer = "yes" if best.step.bubble < most else "no: more micro-batches, or an interleaved schedule"
-    question = question_by_rule(
-        "micro_batches", "bubble", "Is the pipeline's bubble below 10 %?", answer, numbers, best.step.bubble, "ratio"
-    )
-    return [msgspec.structs.replace(question, limit=most)]
+    asked = "Is the pipeline's bubble below 10 %?"
+    return [ask("micro_batches", asked, answer, numbers, best.step.bubble, name="bubble", limit=most)]

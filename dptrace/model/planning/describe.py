@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from dptrace.core.numbers import COUNT, Number
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
-from dptrace.model.training.communication import BETWEEN, WITHIN, Link, Network, parse_link, within_and_between
+from dptrace.model.training.communication import BETWEEN, WITHIN, Link, Network, reached_link, within_and_between
 from dptrace.model.training.layout import SCHEDULES, STRATEGIES, Layout, strategy_layout
 from dptrace.model.training.memory import OPTIMIZERS, PRECISIONS, RECOMPUTE
 from dptrace.model.training.plan import Plan, gpu_named
@@ -111,26 +112,22 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("Expert parallelism spreads experts over GPUs: add --experts.")
         if 1 < self.experts < self.top_k:
             raise UsageError(f"--top-k {self.top_k}: a token can't go to more than the {self.experts} experts.")
-        if self.hidden and self.heads and self.hidden % self.heads:
-            raise UsageError(f"--heads {self.heads}: must divide --hidden {self.hidden}.")
+        self.shape()
 
     def shape(self) -> ModelShape:
-        """Return the model's shape.
+        """Return the model's shape; of parameters and a part of the shape, the rest is derived.
 
         Raises:
-            UsageError: parameters and shape are of different models.
+            UsageError: parameters and shape are of different models, or its heads do not divide its width.
         """
-        if self.layers is None or self.hidden is None:
-            assert self.params is not None
-            layers, hidden, heads = assumed_shape(self.params)
-            layers, hidden = self.layers or layers, self.hidden or hidden
-            heads = self.heads or (heads if self.hidden is None else max(1, hidden // 128))
-        else:
-            layers, hidden, heads = self.layers, self.hidden, self.heads or 0
-        shape = decoder_shape(
+        return _shape_of(self)
+
+    def decoder(self, layers: int, hidden: int, heads: int | None = None) -> ModelShape:
+        """Return a shape with what the description says beside its depth and width."""
+        return decoder_shape(
             layers,
             hidden,
-            heads=heads or None,
+            heads=self.heads or heads,
             key_value_heads=self.kv_heads,
             mlp=self.mlp,
             vocabulary=self.vocab or (32_000 if self.family == "llama" else 51_200),
@@ -140,23 +137,16 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             top_k=self.top_k if self.experts > 1 else 1,
             counted=self.params,
         )
-        if self.layers and self.hidden and abs(shape.scale - 1) > _DIFFERENT:
-            raise UsageError(
-                f"--params {self.params:g}: {plural(layers, 'layer')} of {hidden} have "
-                f"{shape.shape_parameters:.3g} parameters. "
-                "Leave one of them out."
-            )
-        return shape
 
     def network(self) -> Network:
-        """Return the links, with the share of their nominal bandwidth that collectives reach.
+        """Return the links, of those that are named with the share of their bandwidth that collectives reach.
 
         Raises:
             UsageError: a link is not known.
         """
         within, between = within_and_between(self.link)
-        near = self.measured_within or parse_link(within).derated(WITHIN)
-        far = self.measured_between or parse_link(between).derated(BETWEEN)
+        near = self.measured_within or reached_link(within, WITHIN)
+        far = self.measured_between or reached_link(between, BETWEEN)
         return Network(near, far, self.gpus_per_node)
 
     @property
@@ -218,13 +208,13 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         """Return what was not given, a sentence each."""
         shape = self.shape()
         said = []
+        given = [f"--{name}" for name in ("params", "layers", "hidden") if getattr(self, name) is not None]
         if self.layers is None or self.hidden is None:
             said.append(
-                f"Shape assumed from the number of parameters: {plural(shape.layers, 'layer')}, hidden size "
-                f"{shape.hidden:,}, "
-                f"{plural(shape.heads, 'head')}."
+                f"Shape {'derived' if len(given) > 1 else 'assumed'} from {' and '.join(given)}: "
+                f"{plural(shape.layers, 'layer')}, hidden size {shape.hidden:,}, {plural(shape.heads, 'head')}."
             )
-        elif abs(shape.scale - 1) > _ALIKE:
+        if abs(shape.scale - 1) > _ALIKE:
             said.append(
                 f"The shape has {shape.shape_parameters:.4g} parameters; figures are scaled to the {self.params:.4g} "
                 "given."
@@ -234,6 +224,46 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
                 f"Batch assumed: {plural(_SAMPLES_EACH, 'sample')} for each GPU, {_SAMPLES_EACH * self.gpus} together."
             )
         return said
+
+
+@lru_cache(maxsize=64)  # asked for with every plan
+def _shape_of(described: Description) -> ModelShape:
+    layers, hidden, heads = described.layers, described.hidden, None
+    if layers is None or hidden is None:
+        assert described.params is not None
+        if layers is None and hidden is None:
+            layers, hidden, heads = assumed_shape(described.params)
+        elif hidden is not None:
+            layers = _fitting_layers(described, described.params, hidden)
+        elif layers is not None:
+            hidden = _fitting_width(described, described.params, layers)
+    shape = described.decoder(layers or 1, hidden or 1, heads)
+    if hidden is not None and (hidden % shape.heads or shape.heads % shape.key_value_heads):
+        raise UsageError(
+            f"--heads {shape.heads}, --kv-heads {shape.key_value_heads}: heads must divide the hidden size of "
+            f"{hidden:,}, and those of keys the heads."
+        )
+    if (described.layers or described.hidden) and abs(shape.scale - 1) > _DIFFERENT:
+        raise UsageError(
+            f"--params {described.params:g}: {plural(shape.layers, 'layer')} of {shape.hidden} have "
+            f"{shape.shape_parameters:.3g} parameters. Leave one of them out."
+        )
+    return shape
+
+
+def _fitting_layers(described: Description, params: float, hidden: int) -> int:
+    """Return how many layers of a width have a number of parameters, with the tables at both ends."""
+    one, two = (described.decoder(layers, hidden).shape_parameters for layers in (1, 2))
+    layers: float = 1 + (params - one) / (two - one)
+    return max(1, int(layers + 0.5))
+
+
+def _fitting_width(described: Description, params: float, layers: int) -> int:
+    """Return the width with which layers come nearest to a number of parameters: heads of 64 or 128 numbers."""
+    widths = [*range(64, 2048, 64), *range(2048, 1 << 16, 128)]
+    widths = [width for width in widths if width % (described.heads or 1) == 0] or [described.heads or 1]
+    nearest: int = min(widths, key=lambda width: abs(described.decoder(layers, width).shape_parameters - params))
+    return nearest
 
 
 def _options() -> dict[str, tuple[Option, Any]]:

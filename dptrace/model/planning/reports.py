@@ -23,9 +23,11 @@ from dptrace.model.training.communication import (
     Link,
     all_reduces,
     ccr,
+    is_typed,
     level,
     reduce_seconds,
     sent_by_level,
+    within_and_between,
 )
 from dptrace.model.training.layout import STRATEGIES, Layout
 from dptrace.model.training.memory import (
@@ -388,16 +390,18 @@ def _all_reduces(plan: Plan) -> dict[str, Any] | None:
 def _assumed(plan: Plan, step: StepPrediction, description: Description) -> list[str]:
     own = "as given" if description.mfu else "from the size of its matrices"
     peak = step.peak_flops / plan.layout.gpus
-    nominal = {"within a node": (description.measured_within, WITHIN)}
-    nominal["between nodes"] = (description.measured_between, BETWEEN)
+    ends = zip(("within a node", "between nodes"), within_and_between(description.link), (WITHIN, BETWEEN), strict=True)
+    measured = {"within a node": description.measured_within, "between nodes": description.measured_between}
     shares = [
         f"{100 * share:.0f} % of the nominal bandwidth {where}"
-        for where, (link, share) in nominal.items()
-        if link is None
+        for where, text, share in ends
+        if measured[where] is None and not is_typed(text)
     ]
     links = [f"Collectives reach {', '.join(shares)}."] if shares else []
     compute = f"Computation reaches {100 * step.share:.0f} % of the peak of {peak / 1e12:,.0f} TFLOP/s, dense, {own}."
-    return [compute, *links, *_sharded_notes(plan)]
+    tensor, node = plan.layout.tensor, description.gpus_per_node
+    spans = [f"TP {tensor} spans nodes of {node} GPUs: layers wait for the link between them."] if tensor > node else []
+    return [compute, *links, *spans, *_sharded_notes(plan)]
 
 
 # dptrace advise

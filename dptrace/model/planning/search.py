@@ -20,7 +20,19 @@ from dptrace.model.training.memory import RECOMPUTE, USABLE
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import StepPrediction, predict_step
 
-__all__ = ["Candidate", "best_of", "candidate", "family", "layouts", "plans", "rank", "search", "searched", "shortlist"]
+__all__ = [
+    "Candidate",
+    "best_of",
+    "can_run",
+    "candidate",
+    "family",
+    "layouts",
+    "plans",
+    "rank",
+    "search",
+    "searched",
+    "shortlist",
+]
 
 
 MAX_IMBALANCE = 1.15
@@ -166,6 +178,15 @@ def plans(description: Description, layout: Layout) -> list[Plan]:
     return [msgspec.structs.replace(plan, recompute=kind) for kind in kinds for plan in found]
 
 
+def can_run(plan: Plan) -> bool:
+    """Return whether a plan divides everything, and its pipeline has as many micro-batches as stages."""
+    try:
+        plan.check()
+    except UsageError:
+        return False
+    return plan.micro_batches >= plan.layout.stages
+
+
 def layouts(description: Description) -> Iterator[Layout]:
     """Yield the layouts that the description allows: those of its strategy, or all combinations.
 
@@ -237,9 +258,8 @@ def _shared(description: Description, tensor: int, pipeline: tuple[int, str, int
     data = description.gpus // (tensor * stages)
     spread = [description.ep] if description.ep else _divisors(math.gcd(description.experts, data))
     for zero, shards in _shardings(data, stages, local):
-        if description.zero not in (None, zero) or (zero == 3 and description.shards not in (None, shards)):
-            continue
-        if description.cpu_offload and zero < 3:
+        whole = zero < 3 and (description.shards or description.cpu_offload)
+        if whole or description.zero not in (None, zero) or description.shards not in (None, shards):
             continue
         for expert in spread:
             if data % expert or description.experts % expert or (expert > 1 and shards not in (1, data)):

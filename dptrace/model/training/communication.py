@@ -39,10 +39,12 @@ __all__ = [
     "ccr",
     "collective_seconds",
     "crossover_bytes",
+    "is_typed",
     "level",
     "message_costs",
     "nominal_network",
     "parse_link",
+    "reached_link",
     "reduce_seconds",
     "sent_by_level",
     "sent_bytes",
@@ -101,6 +103,24 @@ def parse_link(text: str) -> Link:
         raise UsageError(f"--link {text}: choose from {names}, or give latency and bandwidth: 5us:12.5GB/s.")
     known = interconnect_named(text)
     return Link(known.name, known.alpha_s, known.bytes_per_s)
+
+
+def is_typed(text: str) -> bool:
+    """Return whether a link is described by its latency and bandwidth, which are taken as they are."""
+    return _CUSTOM.fullmatch(text.strip()) is not None
+
+
+def reached_link(text: str, share: float) -> Link:
+    """Return a link as collectives reach it: a typed one as it is, a named one with a share of its bandwidth.
+
+    >>> reached_link("5us:12.5GB/s", 0.7).bytes_per_s, reached_link("ib-hdr", 0.7).bytes_per_s
+    (12500000000.0, 17500000000.0)
+
+    Raises:
+        UsageError: no link is called so.
+    """
+    link = parse_link(text)
+    return link if is_typed(text) else link.derated(share)
 
 
 def _as_text(link: str) -> str:
@@ -220,20 +240,9 @@ def all_reduces(network: Network, size: float, ranks: int) -> list[AllReduce]:
     Args:
         size: bytes of the tensor.
     """
-    local = ranks_per_node(1, ranks, network.gpus_per_node)
-    link = network.within if local == ranks else network.between
-    volumes = [all_reduce_volume(name, ranks) for name in ALL_REDUCES if name != "hierarchical"]
-    found = [
-        AllReduce(one.algorithm, one.hops, one.sent_share * size, one.seconds(size, link.alpha_s, 1 / link.bytes_per_s))
-        for one in volumes
-    ]
-    if 1 < local < ranks:
-        nodes = -(-ranks // local)
-        steps = 2 * (local - 1) + 2 * math.ceil(math.log2(nodes))
-        share = 2 * (local - 1) / local + 2 * (nodes - 1) / nodes / local
-        seconds = collective_seconds(network, "all_reduce", size, ranks)
-        found.append(AllReduce(SHARDED, steps, share * size, seconds))
-    return sorted(found, key=lambda one: one.seconds)
+    rows = _all_reduces(network, size, ranks, gamma=0.0)
+    levels = (row for row in rows if row["algorithm"] != "hierarchical")  # trees within nodes, which NCCL has not
+    return [AllReduce(row["algorithm"], row["steps"], row["sent_bytes"], row["seconds"]) for row in levels]
 
 
 # The communication roofline: how much is computed for each byte that is sent, against what GPU and link can do.
@@ -352,13 +361,7 @@ def message_costs(network: Network, size: float, ranks: int, gamma_s_per_byte: f
     COUNT.check(network.gpus_per_node, "--gpus-per-node")
     _BYTES.check(size, "--bytes")
     GAMMA_PS.check(gamma_s_per_byte * 1e12, "--gamma")
-    local = ranks_per_node(1, ranks, network.gpus_per_node)
-    link = network.within if local == ranks else network.between
-    volumes = {
-        name: all_reduce_volume(name, ranks, local if local < ranks else None)
-        for name in ALL_REDUCES
-        if name != "hierarchical" or local < ranks
-    }
+    link = _slowest(network, ranks)
     return {
         "schema": SCHEMA,
         "kind": "message_costs",
@@ -369,8 +372,8 @@ def message_costs(network: Network, size: float, ranks: int, gamma_s_per_byte: f
         "links": [_link(one, size) for one in dict.fromkeys((network.within, network.between))],
         "slowest_link": link.name,
         "collectives": [_collective(kind, link, size, ranks, gamma_s_per_byte) for kind in KINDS],
-        "all_reduce": _all_reduces(volumes, network, size, ranks, gamma_s_per_byte),
-        "crossovers": _crossovers(volumes, link, gamma_s_per_byte),
+        "all_reduce": _all_reduces(network, size, ranks, gamma_s_per_byte),
+        "crossovers": _crossovers(_volumes(network, ranks), link, gamma_s_per_byte),
     }
 
 
@@ -407,13 +410,24 @@ def _terms(latency_s: float, transfer_s: float, adding_s: float) -> dict[str, An
     }
 
 
-def _all_reduces(
-    volumes: dict[str, AllReduceVolume], network: Network, size: float, ranks: int, gamma: float
-) -> list[dict[str, Any]]:
-    """Return all algorithms, fastest first."""
+def _slowest(network: Network, ranks: int) -> Link:
+    """Return the link that an algorithm without levels runs over."""
+    return network.within if ranks_per_node(1, ranks, network.gpus_per_node) == ranks else network.between
+
+
+def _volumes(network: Network, ranks: int) -> dict[str, AllReduceVolume]:
     local = ranks_per_node(1, ranks, network.gpus_per_node)
-    link = network.within if local == ranks else network.between
-    rows = [_all_reduce(volume, network, link, size, ranks, gamma) for volume in volumes.values()]
+    return {
+        name: all_reduce_volume(name, ranks, local if local < ranks else None)
+        for name in ALL_REDUCES
+        if name != "hierarchical" or local < ranks
+    }
+
+
+def _all_reduces(network: Network, size: float, ranks: int, gamma: float) -> list[dict[str, Any]]:
+    """Return all algorithms, fastest first."""
+    local, link = ranks_per_node(1, ranks, network.gpus_per_node), _slowest(network, ranks)
+    rows = [_all_reduce(one, network, link, size, ranks, gamma) for one in _volumes(network, ranks).values()]
     if 1 < local < ranks:
         rows.append(_sharded(network, local, size, ranks, gamma))
     return sorted(rows, key=lambda row: float(row["seconds"]))

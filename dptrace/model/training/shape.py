@@ -158,7 +158,8 @@ def decoder_shape(
         counted: the number of parameters, if it is known.
     """
     llama = family == "llama"
-    heads = heads or max(1, hidden // (128 if hidden >= 2048 else 64))
+    usual = max(1, hidden // (128 if hidden >= 2048 else 64))
+    heads = heads or next(count for count in range(usual, 0, -1) if hidden % count == 0)
     wide = math.ceil(8 * hidden / 3 / 256) * 256 if llama else 4 * hidden
     return ModelShape(
         layers=layers,

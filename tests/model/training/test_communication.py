@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dptrace import predict
 from dptrace.model.training.communication import (
     AllReduce,
     Link,
@@ -142,6 +143,16 @@ def test_the_sharded_hierarchy_is_that_of_a_plan() -> None:
 
     assert (plan.steps, pytest.approx(plan.seconds)) == (found["steps"], found["seconds"])
     assert pytest.approx(found["total_bytes"]) == 64 * found["sent_bytes"] == 64 * plan.sent_bytes
+
+
+@pytest.mark.parametrize(("link", "gb_per_s"), [("3us:50GB/s", (50, 50)), ("nvlink4,3us:40", (360, 40))])
+def test_a_typed_link_is_that_link(link: str, gb_per_s: tuple[float, float]) -> None:
+    """A named link reaches a share of its bandwidth, a typed one all that was typed, and the answer says which."""
+    content = predict(params=7e9, gpus=16, strategy="ddp", link=link)
+    said = " ".join(content["assumptions"])
+
+    assert pytest.approx(gb_per_s) == tuple(one["bytes_per_s"] / 1e9 for one in content["links"])
+    assert ("nominal bandwidth" in said) is ("nvlink4" in link)
 
 
 # The communication roofline, with the guide's numbers.

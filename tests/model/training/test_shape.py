@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dptrace.errors import UsageError
@@ -65,3 +67,27 @@ def test_an_assumed_shape_has_about_the_given_size(params: float) -> None:
     layers, hidden, heads = assumed_shape(params)
 
     assert pytest.approx(1, abs=0.3) == decoder_shape(layers, hidden, heads=heads).parameters / params
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({"hidden": 8192}, (8, 8192)), ({"layers": 64}, (64, 2944)), ({"hidden": 4096, "family": "llama"}, (33, 4096))],
+)
+def test_a_part_of_the_shape_gives_the_rest(given: dict[str, Any], expected: tuple[int, int]) -> None:
+    """7 billion parameters of another width have other layers: what is missing is derived, and said."""
+    described = Description(params=7e9, **given)
+    shape = described.shape()
+
+    assert expected == (shape.layers, shape.hidden)
+    assert pytest.approx(7e9, rel=0.06) == shape.shape_parameters
+    assert "derived from --params and" in described.assumptions()[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "fact"),
+    [({"heads": 7}, "--heads 7"), ({"heads": 32, "kv_heads": 5}, "--kv-heads 5"), ({"hidden": 65_536}, "1 layer of")],
+)
+def test_what_contradicts_itself_is_refused(given: dict[str, Any], fact: str) -> None:
+    """Heads divide the width, keys' heads the heads, and a layer may have more parameters than the model."""
+    with pytest.raises(UsageError, match=fact):
+        Description(params=7e9, **given).check()
