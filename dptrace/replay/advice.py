@@ -128,6 +128,7 @@ _BY_REPLAY = "gain of the finding by replay; dptrace analyze --gains"
 _AS_COUNTED = "cost of the finding in a step, since its gain is unknown; dptrace analyze"
 _ITEMS = {
     "data_loading": "num_workers",
+    "exposed_comm": "overlap",
     "copies": "pin_memory",
     "pageable_copies": "pin_memory",
     "unused_parameters": "find_unused_parameters",
