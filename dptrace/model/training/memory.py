@@ -141,7 +141,8 @@ def state_bytes(
 
 
 RECOMPUTE = ("none", "selective", "full")
-"""What backward computes again: nothing, the attention's scores and probabilities, or the layer from its input."""
+"""What backward computes again: nothing, the attention's scores and a gated MLP's products, or the layer from its
+input."""
 
 
 class ActivationPlan(msgspec.Struct, frozen=True):
@@ -178,9 +179,11 @@ def layer_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
     # Outside of the split layers: inputs of both normalizations, of the projections and of the MLP; two masks.
     common = tokens * width * (4 * number + 2 * mask)
     # Queries, keys, values, and the output projection's input; inside the MLP the inputs of its activation function
-    # and of its last matrix, and with a gate those of both factors.
+    # and of its last matrix, and with a gate those of both factors; the last two are elementwise products of the first,
+    # which selective recomputation and fused kernels do again.
     attention = tokens * (2 * width + 2 * shape.key_value_width) * number
-    mlp = tokens * shape.top_k * shape.mlp * (4 if shape.gated else 2) * number
+    inner = 4 if shape.gated and plan.recompute == "none" else 2
+    mlp = tokens * shape.top_k * shape.mlp * inner * number
     split = attention + mlp
     if not plan.flash and plan.recompute == "none":
         # Probabilities; with dropout also its mask and its output.

@@ -274,7 +274,9 @@ def predict_step(plan: Plan) -> StepPrediction:
     share = plan.share or matmul_share(plan.gpu, plan.shape, layout.tensor, plan.micro_batch, number_type)
     peak = plan.gpu.peak(number_type)
     rate = layout.gpus * peak * share / plan.balance
-    compute = hardware_flops(plan.shape, plan.batch, plan.recompute, plan.recomputed_share) / rate
+    # FlashAttention repeats its scores in any case; what else selective recomputation repeats is elementwise.
+    repeated = "none" if plan.flash and plan.recompute == "selective" else plan.recompute
+    compute = hardware_flops(plan.shape, plan.batch, repeated, plan.recomputed_share) / rate
     forward = forward_flops(plan.shape) * plan.batch * plan.shape.sequence / rate
     messages = traffic(plan)
     blocking = sum(one.seconds for one in messages if not one.hides)
