@@ -37,14 +37,6 @@ def test_efficiency_from_1_to_1024_gpus() -> None:
     assert all(row["weak_efficiency"] > 0.9 for row in rows)
 
 
-def test_amdahl_and_gustafson_bound_the_rows() -> None:
-    """Amdahl's ceiling grows with the GPUs and stays below their number."""
-    rows = predict_report(SIMULATED)["scaling"]
-
-    assert all(1 - 1e-9 <= row["amdahl_ceiling"] <= row["gpus"] + 1e-9 for row in rows)
-    assert all(0 < row["gustafson_efficiency"] <= 1 for row in rows)
-
-
 def test_memory_and_prediction_agree() -> None:
     """Both verbs count the same bytes for the same plan."""
     predicted = predict_report(SIMULATED)

@@ -16,7 +16,6 @@ from dptrace.model.training.communication import (
     crossover_bytes,
     level,
     message_costs,
-    parse_link,
     reduce_seconds,
 )
 
@@ -50,28 +49,6 @@ def test_a_leader_of_a_hundred() -> None:
     assert pytest.approx(50) == found["naive"].sent_bytes / found["ring"].sent_bytes
 
 
-def test_the_workshops_least_transfer() -> None:
-    """GPU workshop, chart 2: 312 MB at 25 GB/s take 12 ms, plus the latency of six steps."""
-    assert pytest.approx(312e6 / 25e9 + 6 * 30e-6) == by_name(PCIE, 208e6, 4)["ring"].seconds
-
-
-def test_small_messages_want_few_steps() -> None:
-    """Guide, section 3.5: halving and doubling for small messages, as fast as the ring for large ones."""
-    small, large = by_name(PCIE, 1e3, 64), by_name(PCIE, 1e9, 64)
-
-    assert small["ring"].seconds > 10 * small["halving-doubling"].seconds
-    assert pytest.approx(large["ring"].seconds, rel=0.1) == large["halving-doubling"].seconds
-    assert large["tree"].seconds > 5 * large["ring"].seconds
-
-
-def test_levels_spare_the_slow_link() -> None:
-    """Guide, section 3.6: 8 nodes of 8: 14 steps within and 6 between nodes instead of 126, an eighth of the bytes."""
-    found = by_name(Network(parse_link("nvlink4"), parse_link("ib-ndr"), 8), 1e9, 64)
-
-    assert (126, 20) == (found["ring"].steps, found["hierarchical-sharded"].steps)
-    assert found["hierarchical-sharded"].seconds < found["ring"].seconds / 4
-
-
 # The cost of one message, with the documents' numbers.
 
 
@@ -80,16 +57,6 @@ FLAT = Network(Link("link", 5e-6, 25e9), Link("link", 5e-6, 25e9), 1024)
 
 def by_name_message_costs(content: dict[str, Any], part: str, key: str) -> dict[str, dict[str, Any]]:
     return {row[key]: row for row in content[part]}
-
-
-def test_the_workshops_comparison_message_costs() -> None:
-    """GPU workshop: of 208 MB on 4 GPUs, naive loads its root with 1,248 MB, a ring each rank with 312 + 312."""
-    found = by_name_message_costs(message_costs(FLAT, 208e6, 4, 0.0), "all_reduce", "algorithm")
-
-    assert {"ring": 624e6, "naive": 1248e6} == {name: found[name]["busiest_bytes"] for name in ("ring", "naive")}
-    assert 312e6 == found["ring"]["sent_bytes"] == found["ring"]["received_bytes"]
-    assert {1248e6} == {one["total_bytes"] for one in found.values()}
-    assert pytest.approx(312e6 / 25e9 + 6 * 5e-6) == found["ring"]["seconds"]
 
 
 def test_where_the_ring_overtakes_the_tree() -> None:

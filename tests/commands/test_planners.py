@@ -1,0 +1,354 @@
+"""``dptrace memory``, ``predict`` and ``advise``: descriptions, recordings and messages, in every form."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import dptrace
+from dptrace.commands.recorded_plan import compared_memory
+from dptrace.commands.shared.main import cli
+from dptrace.commands.shared.output import json_text
+from dptrace.model.link_report import link_report
+from dptrace.model.planning.describe import OPTIONS
+from dptrace.record.options.modes import MODES
+from tests.support.links_samples import ALPHA_S, BETA_S, GAMMA_S, measured, with_algorithms
+from tests.support.modes import ADAMW, CASES, ModeCase, run_of
+from tests.support.paths import ROOT
+
+SEVENTY = "--params 70B --gpus 64 --seq 4096 --batch 512"
+MESSAGE = "predict --bytes 208MB --gpus 4 --link 5us:25GB/s"
+
+
+def run(line: str, *more: str, code: int = 0) -> str:
+    done = CliRunner(env={"COLUMNS": "140"}).invoke(cli, [*shlex.split(line), *more])
+    assert code == done.exit_code, done.output
+    return done.output
+
+
+def figures(line: str, *more: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(run(line, *more, "--json").partition("\n! ")[0])
+    return content
+
+
+# Wrong use: each verb exits with 2 and names what is wrong.
+
+
+@pytest.mark.parametrize("verb", ["predict", "memory", "advise"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--strategy ddp --schedule gpipe",
+        "--strategy fsdp --schedule interleaved --virtual-stages 2",
+        "--strategy pp --pp 1 --schedule 1f1b",
+        "--strategy pp --virtual-stages 4",
+        "--virtual-stages 4",
+        "--top-k 2",
+        "--strategy ddp --shards 2",
+        "--strategy fsdp --shards 2",
+        "--strategy hsdp --shards 3",
+    ],
+)
+def test_an_option_without_effect_is_refused(verb: str, line: str) -> None:
+    """The last option is named."""
+    text = run(f"{verb} --params 1e9 --gpus 8 {line}", code=2)
+
+    assert [word for word in line.split() if word.startswith("--")][-1] in text or "--schedule" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        ("memory", "--params"),
+        ("memory --params seven", "seven"),
+        ("memory --params 7e9 --strategy dpp", "dpp"),
+        ("memory --params 7e9 --gpu h1000", "h1000"),
+        ("memory --params 7e9 --strategy tp --tp 3", "tp 3"),
+        ("memory --params 7e9 --layers 70 --hidden 8192", "7e+09"),
+        ("memory --params 7e9 --strategy 3d --gpus 64 --batch 7", "--batch 7"),
+        ("memory --params 7e9 --recompute-every 2", "add --recompute full"),
+        ("memory --params 7e9 --recompute full --recompute-every 99", "32 layers"),
+        ("memory --params 7e9 --strategy zero2 --cpu-offload", "--strategy fsdp"),
+        ("memory --params 1e9 --link pcie4", "--link"),
+        ("predict --params 7e9 --json -o plan.html", "plan.html"),
+        ("predict --params 7e9 --batch 100 --gpus 64 --strategy ddp", "100"),
+        ("predict --params 7e9 --precision fp8 --gpu a100", "fp8"),
+        ("predict --params 7e9 --link 5us:0GB/s", "5us:0GB/s"),
+        ("predict --params 7e9 --ep 2", "--experts"),
+        ("predict --params 7e9 --strategy ep", "--experts"),
+        ("predict --params 7e9 --experts 4 --top-k 5", "--top-k 5"),
+        ("predict --layers 2 --hidden 100 --heads 7", "--heads 7"),
+        ("predict --params 1e9 --steps 11", "--steps"),
+        ("predict traces/interleaved_cpu_2ranks --gpus 8", "--gpus"),
+        ("predict --bytes 1MB --gpus 1", "--gpus 1"),
+        ("predict --bytes 1MB --params 7e9", "--params"),
+        ("predict --bytes 1MB --tokens 1e9", "--tokens"),
+        ("predict --bytes 1MB --link wire", "wire"),
+        ("predict --gamma 1 --params 7e9", "--bytes"),
+        ("predict traces/ddp_cpu_2ranks --bytes 1MB", "--bytes"),
+        ("advise", "--params 7e9"),
+        ("advise traces/ddp_cpu_2ranks -o advice.html", "advice.html"),
+        ("advise --params 7e9 --ranks 0", "--ranks"),
+        ("advise --params 7e9 --no-cache", "--no-cache"),
+        ("advise --params 7e9 --gpus 8 --tp 3", "8 GPUs"),
+        ("advise --params 7e9 --strategy ddp --batch 3", "--batch 3"),
+    ],
+)
+def test_what_is_refused(line: str, fact: str) -> None:
+    """A missing size, unknown names, what does not divide, and options of another question."""
+    assert fact in run(line, code=2)
+
+
+def test_a_file_is_written_once(tmp_path: Path) -> None:
+    """-o writes JSON or text, and overwrites only with --force."""
+    path = tmp_path / "plan.json"
+    run("memory --params 7e9 --json -o", str(path))
+
+    assert 112_000_000_000 == json.loads(path.read_text())["model_state_bytes"]
+    assert "--force" in run("memory --params 7e9 --json -o", str(path), code=2)
+    run("memory --params 13e9 --json --force -o", str(path))
+    assert 208_000_000_000 == json.loads(path.read_text())["model_state_bytes"]
+
+
+# Descriptions.
+
+
+def test_every_option_changes_a_figure() -> None:
+    """No option is ignored: each gives other bytes on a GPU, or another step, than without it."""
+    base = "--params 7e9 --gpus 16 --strategy 3d --tp 2 --pp 4"
+    changes = (
+        "--seq 4096|--vocab 100000|--heads 64|--mlp 8192|--family llama|--precision fp32|--optimizer sgd"
+        "|--no-master-weights|--gradient-bytes 4|--micro-batch 2|--recompute full|--attention flash|--no-dropout"
+        "|--gpus 32|--pp 2|--tp 4|--zero 3|--schedule gpipe|--schedule interleaved"
+        "|--schedule interleaved --virtual-stages 4|--kv-heads 8"
+    )
+    plain = figures(f"memory {base}")["per_gpu_bytes"]
+    same = [one for one in changes.split("|") if figures(f"memory {base} {one}")["per_gpu_bytes"] == plain]
+    step = figures(f"predict {base}")["step_s"]
+    timed = ("--link pcie4", "--mfu 0.3", "--batch 64", "--gpu a100", "--gpus-per-node 2")
+
+    assert [] == same
+    assert [] == [one for one in timed if figures(f"predict {base} {one}")["step_s"] == step]
+
+
+def test_every_part_of_a_description_is_an_option() -> None:
+    """With its help; what only time depends on is no option of dptrace memory."""
+    helps = {verb: run(f"{verb} --help") for verb in ("memory", "predict", "advise")}
+
+    for name, (option, _) in OPTIONS.items():
+        shown = [verb for verb, text in helps.items() if name.replace("_", "-") in text]
+        assert shown == (["predict", "advise"] if option.timed else ["memory", "predict", "advise"]), name
+
+
+def test_seven_billion_parameters() -> None:
+    """The guide's section 1.2: 112 GB of state, two GPUs of 80 GB; DDP does not fit, ZeRO-3 on eight does."""
+    alone, sharded = figures("memory --params 7e9"), figures("memory --params 7B --strategy zero3")
+
+    assert (112_000_000_000, 2, False) == (alone["model_state_bytes"], alone["gpus_for_state"], alone["fits"])
+    assert (112_000_000_000, True) == (sharded["model_state_bytes"], sharded["fits"])
+    assert sum(sharded["per_gpu"].values()) == pytest.approx(sharded["per_gpu_bytes"], abs=8)
+
+
+def test_every_kth_layer_is_recomputed() -> None:
+    """Of 32 layers every fourth: 8 keep their input only, 24 everything; the text says so."""
+    full, every = "memory --params 7e9 --recompute full", "memory --params 7e9 --recompute full --recompute-every 4"
+    sizes = [figures(line)["activation_bytes"] for line in ("memory --params 7e9", full, every)]
+
+    assert pytest.approx(0.75 * sizes[0] + 0.25 * sizes[1]) == sizes[2]
+    assert "recompute full in every 4th layer" in " ".join(run(every).split())
+
+
+def test_offloaded_state_is_in_the_memory_of_the_cpu() -> None:
+    """A GPU of eight holds what it gathers and activations; the CPU an eighth of 112 GB for each of them."""
+    line = "memory --params 7e9 --strategy fsdp"
+    kept, offloaded = figures(line), figures(f"{line} --cpu-offload")
+
+    assert (0, 14_000_000_000) == (kept["host_bytes"], offloaded["host_bytes"])
+    assert 14_000_000_000 == kept["per_gpu_bytes"] - offloaded["per_gpu_bytes"]
+    assert 0 == offloaded["per_gpu"]["optimizer_bytes"] < offloaded["per_gpu"]["gathered_bytes"]
+
+
+def test_what_fits_and_what_is_fastest() -> None:
+    """70 billion on 64 H100s: sharded plans fit, replicated ones do not; the first is fastest, in both verbs."""
+    content, advice = figures(f"predict {SEVENTY}"), figures(f"advise {SEVENTY}")
+    fitting = {row["layout"] for row in content["candidates"] if row["fits"]}
+
+    assert "FSDP ×64" in fitting
+    assert not {"DDP ×64", "ZeRO-1 ×64", "ZeRO-2 ×64"} & fitting
+    assert content["step_s"] == min(row["step_s"] for row in content["candidates"] if row["fits"])
+    assert pytest.approx(content["step_s"]) == sum(
+        content[part] for part in ("compute_s", "bubble_s", "optimizer_s", "exposed_s")
+    )
+    assert (content["layout"], content["tried"]) == (advice["chosen"]["label"], advice["tried"])
+    assert "layouts compared" in " ".join(content["assumptions"])
+    assert advice == json.loads(json.dumps(dptrace.advise(params=70e9, gpus=64, seq=4096, batch=512)))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "tp", "pp", "3d", "ep"])
+def test_each_strategy(strategy: str) -> None:
+    """Each is predicted, with its volume and its time by collective."""
+    experts = "--experts 8" if strategy == "ep" else "--params 7e9"
+    content = figures(f"predict --layers 32 --hidden 4096 --gpus 64 --strategy {strategy} {experts}")
+
+    assert strategy == content["strategy"]
+    assert all(one["total_s"] > 0 and one["sent_bytes"] > 0 for one in content["communication"])
+    assert content["communication_s"] == pytest.approx(sum(one["total_s"] for one in content["communication"]))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--gpus 1",
+        "--gpus 3",
+        "--gpus 6",
+        "--strategy ddp --pp 2 --schedule gpipe",
+        "--shards 4",
+        "--cpu-offload",
+        "--schedule interleaved --virtual-stages 4",
+    ],  # fmt: skip
+)
+def test_odd_clusters_and_narrowed_searches_have_an_answer(line: str) -> None:
+    """What can't divide the GPUs is left out, and what is given is kept."""
+    assert figures(f"predict --params 350e6 {line}")["fits"]
+
+
+@pytest.mark.parametrize("verb", ["predict", "memory", "advise"])
+def test_one_of_each_is_singular(verb: str) -> None:
+    """One GPU, layer, sample and token."""
+    text = " ".join(run(f"{verb} --layers 1 --hidden 256 --gpus 1 --batch 1 --seq 1").split())
+
+    assert "1 layer" in text or "1 GPU" in text
+    assert not [noun for noun in ("GPUs", "layers", "samples", "tokens", "ways") if f" 1 {noun}" in text], text
+
+
+def test_advice_is_short_unless_all_is_asked_for() -> None:
+    """The path, the plans and the items that gain come first; --all adds what does not apply, and the sources."""
+    short, whole = run(f"advise {SEVENTY}"), run(f"advise {SEVENTY} --all")
+
+    assert all(said in short for said in ("Does a GPU hold the whole training (DDP)?", "Fastest that fits", "too much"))
+    assert "does not apply" not in short
+    assert all(said in whole for said in ("does not apply", "Distributed Training"))
+
+
+def test_every_plan_has_the_command_that_predicts_it() -> None:
+    """FSDP in groups, combinations and interleaved stages too: dptrace predict finds the same step."""
+    content = figures("advise --params 13B --gpus 32 --gpus-per-node 4 --gpu a100-40")
+
+    assert any(one["shards"] not in (1, one["degrees"]["dp"]) for one in content["candidates"])
+    for one in content["candidates"]:
+        predicted = figures(one["command"].removeprefix("dptrace "))
+        assert one["step_ns"] == round(1e9 * predicted["step_s"]), one["command"]
+        assert one["per_gpu_bytes"] == predicted["per_gpu_bytes"], one["command"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("line", "page", "chart"),
+    [
+        (f"predict {SEVENTY}", "Predicted step", "FSDP ×64"),
+        (f"advise {SEVENTY}", "Memory of a GPU", "FSDP ×64"),
+        (MESSAGE, "Cost of a message", "halving-doubling"),
+        ("predict traces/interleaved_cpu_2ranks", "On other numbers of ranks", "ProfilerStep#11:"),
+    ],
+)
+def test_pages_and_charts(line: str, page: str, chart: str, tmp_path: Path) -> None:
+    """-o writes a page or a chart, by the suffix."""
+    for suffix, fact in ((".html", page), (".svg", chart)):
+        path = tmp_path / f"plan{suffix}"
+        run(f"{line} -q -o", str(path))
+        assert fact in path.read_text()
+
+
+# Measured links, and one message.
+
+
+def test_measured_links_replace_nominal_ones(tmp_path: Path) -> None:
+    """A file of dptrace links on one machine is the link within nodes: slower than NVLink, it is exposed."""
+    path = tmp_path / "links.json"
+    path.write_text(json_text(link_report(with_algorithms(measured(kinds=("all_reduce", "send_recv"))))))
+    base = "predict --params 7e9 --gpus 4 --strategy ddp --batch 4"
+    nominal, own = figures(base), figures(f"{base} --links", str(path))
+    message = "predict --bytes 1e6 --gpus 4"
+    measured_message = figures(f"{message} --links", str(path))
+
+    assert "links.json (all-reduce)" == own["links"][0]["name"]
+    assert nominal["links"][1] == own["links"][1]
+    assert own["exposed_s"] > nominal["exposed_s"]
+    assert pytest.approx((ALPHA_S, 1 / BETA_S), rel=0.05) == tuple(
+        measured_message["links"][0][key] for key in ("alpha_s", "bytes_per_s")
+    )
+    assert pytest.approx(GAMMA_S, rel=0.05) == measured_message["gamma_s_per_byte"]
+    assert pytest.approx(2e-12) == figures(f"{message} --gamma 2 --links", str(path))["gamma_s_per_byte"]
+
+
+# Recordings.
+
+
+def test_a_recording_on_other_numbers_of_ranks() -> None:
+    """Of two ranks of interleaved: the measured step lies between both bounds, and a mean rank's parts add up."""
+    content = figures("predict traces/interleaved_cpu_2ranks")
+    here = next(row for row in content["scaling"] if row["gpus"] == 2)
+    point = content["roofline"]
+
+    assert content["ideal_step_s"] <= content["step_s"] <= content["serial_step_s"] == here["strong_serial_s"]
+    assert pytest.approx(content["step_s"]) == content["compute_s"] + content["exposed_s"] + content["rest_s"]
+    assert [1 << power for power in range(11)] == [row["gpus"] for row in content["scaling"]]
+    # 6 FLOPs for each of 8.4 million parameters and 512 samples, over 33.7 MB sent.
+    assert pytest.approx(6 * 8_432_138 * 512) == point["flops"]
+    assert pytest.approx(4 * 8_432_138, rel=0.01) == point["sent_bytes"]
+    assert "compute-bound" == point["regime"]
+
+
+def test_a_recording_is_read_as_every_verb_reads_it(tmp_path: Path) -> None:
+    """--steps and --ranks choose; a file is announced once."""
+    folder, path = f"predict {ROOT / 'traces' / 'ddp_cpu_2ranks'}", tmp_path / "out.txt"
+
+    assert figures(folder)["step_s"] != figures(f"{folder} --steps 11")["step_s"]
+    assert 1 == run(f"{folder} -o", str(path)).count(f"Wrote {path}")
+
+
+@pytest.mark.heavy
+def test_advice_on_a_recording() -> None:
+    """Where its step goes, and gains by replay."""
+    text, content = run("advise traces/naive_cpu_2ranks"), figures("advise traces/naive_cpu_2ranks --ranks 0")
+
+    assert all(said in text for said in ("What takes most of the step?", "by replay"))
+    assert ("naive", "traces/naive_cpu_2ranks") == (content["mode"], content["recorded"])
+
+
+def test_a_recording_without_memory_shows_what_to_expect() -> None:
+    """Of a run from before memory was recorded: 8.4 million parameters in float32, SGD."""
+    compared = figures("memory traces/interleaved_cpu_2ranks")["recorded"]["compared"]
+
+    assert [4 * 8_432_138] * 2 == [row["expected_bytes"] for row in compared[:2]]
+    assert {None} == {row["measured_bytes"] for row in compared}
+
+
+def _cases() -> list[ModeCase]:
+    cases = {case.mode: case for case in reversed(CASES) if case.ranks == 2}
+    four = {case.mode: case for case in CASES if case.ranks == 4 and case.mode not in cases}
+    sharded = [case for case in CASES if case.extra_options == ADAMW]
+    return [*cases.values(), *four.values(), *sharded]
+
+
+def test_every_mode_is_compared() -> None:
+    """The table has a case for each mode of several ranks."""
+    assert set(MODES) - {"single"} == {case.mode for case in _cases()}
+
+
+@pytest.mark.slow
+@pytest.mark.spawn
+@pytest.mark.parametrize("case", _cases(), ids=lambda case: case.name)
+def test_each_mode_holds_what_the_formulas_say(case: ModeCase) -> None:
+    """Parameters, gradients and optimizer state of the mean rank, as torch counts them: within 5 %."""
+    folder = run_of(case)
+    info = json.loads((folder / "run.json").read_text()) | {"mode": case.mode}  # the launcher adds it otherwise
+    rows = compared_memory(info, str(folder))["recorded"]["compared"][:3]
+
+    for row in rows:
+        assert pytest.approx(row["expected_bytes"], rel=0.05) == row["measured_bytes"], row["what"]
