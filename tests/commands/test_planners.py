@@ -210,7 +210,7 @@ def test_each_strategy(strategy: str) -> None:
         "--shards 4",
         "--cpu-offload",
         "--schedule interleaved --virtual-stages 4",
-    ],  # fmt: skip
+    ],
 )
 def test_odd_clusters_and_narrowed_searches_have_an_answer(line: str) -> None:
     """What can't divide the GPUs is left out, and what is given is kept."""

@@ -5,18 +5,30 @@ Each table is a row of columns: its headings, and how a cell is written from a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from dptrace.core.units import MINUS, byte_size, duration, plural, share
 from dptrace.simulate.explanation import megabytes
 from dptrace.viewers.base.table import TextTable
+from dptrace.viewers.planning.cells import (
+    Columns,
+    Row,
+    as_count,
+    as_digits,
+    as_fits,
+    as_share,
+    as_size,
+    as_text,
+    as_time,
+    billions,
+    cell,
+    seconds,
+    table_of,
+)
 
-__all__ = ["billions", "facts", "tables"]
+__all__ = ["facts", "tables"]
 
 
-Row = Mapping[str, Any]
-Columns = Mapping[str, Callable[[Row], str]]
 Titled = Iterator[tuple[str, TextTable]]
 
 
@@ -37,64 +49,6 @@ def tables(content: Row, every: bool = False) -> Titled:
 
 def _kind(content: Row) -> str:
     return f"recorded {content['kind']}" if "recorded" in content else str(content["kind"])
-
-
-# How cells are written: each function returns one that writes the value of a key.
-
-
-def _table(rows: Sequence[Row], columns: Columns, words: int = 1, note: str = "") -> TextTable:
-    """Write a table, whose first *words* columns hold words."""
-    return TextTable(tuple(columns), tuple(tuple(cell(row) for cell in columns.values()) for row in rows), words, note)
-
-
-def _cell(key: str, write: Callable[[Any], str], none: str = "–") -> Callable[[Row], str]:
-    return lambda row: none if row[key] is None else write(row[key])
-
-
-def _text(key: str) -> Callable[[Row], str]:
-    return _cell(key, str)
-
-
-def _size(key: str) -> Callable[[Row], str]:
-    return _cell(key, byte_size)
-
-
-def _share(key: str) -> Callable[[Row], str]:
-    return _cell(key, share)
-
-
-def _count(key: str) -> Callable[[Row], str]:
-    return _cell(key, lambda value: f"{value:,.0f}")
-
-
-def _digits(key: str) -> Callable[[Row], str]:
-    return _cell(key, lambda value: f"{value:,.3g}")
-
-
-def _time(key: str) -> Callable[[Row], str]:
-    return _cell(key, seconds)
-
-
-def _fits(row: Row) -> str:
-    return "yes" if row["fits"] else "no"
-
-
-def seconds(value: float) -> str:
-    """Write a time that is in seconds; none is a dash."""
-    return duration(1e9 * value) if value else "–"
-
-
-def billions(count: float) -> str:
-    """Write a number of parameters.
-
-    >>> billions(7e9), billions(175e9), billions(52.04e6), billions(1.008e12)
-    ('7.0 billion', '175 billion', '52.0 million', '1.01 trillion')
-    """
-    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if count >= size:
-            value = count / size
-            return f"{value:.0f} {word}" if value >= 100 else f"{value:.{2 if size == 1e12 else 1}f} {word}"
-    return f"{count:,.0f}"
 
 
 def _training(content: Row, *more: str) -> str:
@@ -157,9 +111,9 @@ def _memory_tables(content: Row) -> Titled:
     def kept(kind: str) -> Callable[[Row], str]:
         return lambda row: f"{byte_size(row['per_gpu_bytes'][kind])}{' *' if row['fits'][kind] else '  '}"
 
-    columns = {f"on {plural(content['gpus'], 'GPU')}": _text("layout"), "state": _size("state_bytes")}
+    columns = {f"on {plural(content['gpus'], 'GPU')}": as_text("layout"), "state": as_size("state_bytes")}
     columns |= {"recompute none": kept("none"), "selective": kept("selective"), "full": kept("full")}
-    yield "By strategy", _table(content["strategies"], columns, note="* fits into a GPU.")
+    yield "By strategy", table_of(content["strategies"], columns, note="* fits into a GPU.")
 
 
 def _recorded_memory_tables(content: Row) -> Titled:
@@ -170,25 +124,25 @@ def _recorded_memory_tables(content: Row) -> Titled:
         return f"{100 * (measured / expected - 1):+.1f} %" if expected and measured is not None else ""
 
     def held(key: str, none: str) -> Callable[[Row], str]:
-        return _cell(key, lambda size: byte_size(size) if size else "0 B", none)
+        return cell(key, lambda size: byte_size(size) if size else "0 B", none)
 
     columns = {
-        "mean of the ranks": _text("what"),
+        "mean of the ranks": as_text("what"),
         "expected": held("expected_bytes", "not computed"),
         "measured": held("measured_bytes", "not recorded"),
         "off": off,
     }
     title = f"{billions(content['params'])} parameters, {content['strategy']} on {plural(content['gpus'], 'rank')}"
-    yield title, _table(content["recorded"]["compared"], columns)
+    yield title, table_of(content["recorded"]["compared"], columns)
     if "in_flight" in content["recorded"]:
         columns = {
-            "rank": _text("rank"),
-            "expected": _cell("expected_micro_batches", str, "no formula"),
-            "held": _text("micro_batches"),
-            "bytes": _cell("bytes", byte_size, "not measured"),
+            "rank": as_text("rank"),
+            "expected": cell("expected_micro_batches", str, "no formula"),
+            "held": as_text("micro_batches"),
+            "bytes": cell("bytes", byte_size, "not measured"),
         }
         note = "A micro-batch counts once for each of the rank's stages; bytes are what autograd kept."
-        yield "Micro-batches in flight", _table(content["recorded"]["in_flight"], columns, note=note)
+        yield "Micro-batches in flight", table_of(content["recorded"]["in_flight"], columns, note=note)
 
 
 # dptrace predict
@@ -206,56 +160,56 @@ _STEP = {
     "ideal_step_s": "step if the longer of the two hid the other",
 }
 _COMMUNICATION: Columns = {
-    "what": _text("what"),
+    "what": as_text("what"),
     "collective": lambda row: str(row["kind"]).replace("_", "-"),
     "runs under": lambda row: row["hides_under"] or "nothing",
-    "ranks": _count("ranks"),
-    "calls": _count("calls"),
-    "bytes each": _size("bytes"),
-    "sent in all": _size("sent_bytes"),
-    "time": _time("total_s"),
+    "ranks": as_count("ranks"),
+    "calls": as_count("calls"),
+    "bytes each": as_size("bytes"),
+    "sent in all": as_size("sent_bytes"),
+    "time": as_time("total_s"),
 }
 _CANDIDATES: Columns = {
-    "plan": _text("layout"),
-    "fits": _fits,
-    "on a GPU": _size("per_gpu_bytes"),
-    "micro-batch": _text("micro_batch"),
-    "recompute": _text("recompute"),
-    "step": _time("step_s"),
-    "tokens/s": _count("tokens_per_s"),
-    "MFU": _share("mfu"),
-    "bubble": _share("bubble"),
-    "exposed": _time("exposed_s"),
+    "plan": as_text("layout"),
+    "fits": as_fits,
+    "on a GPU": as_size("per_gpu_bytes"),
+    "micro-batch": as_text("micro_batch"),
+    "recompute": as_text("recompute"),
+    "step": as_time("step_s"),
+    "tokens/s": as_count("tokens_per_s"),
+    "MFU": as_share("mfu"),
+    "bubble": as_share("bubble"),
+    "exposed": as_time("exposed_s"),
 }
 _SCALING: Columns = {
-    "GPUs": _count("gpus"),
-    "fits": _fits,
-    "step": _time("step_s"),
-    "tokens/s": _count("tokens_per_s"),
-    "comm.": _share("communication_share"),
-    "efficiency": _share("weak_efficiency"),
-    "fixed batch: step": _time("strong_step_s"),
-    "its efficiency": _share("strong_efficiency"),
+    "GPUs": as_count("gpus"),
+    "fits": as_fits,
+    "step": as_time("step_s"),
+    "tokens/s": as_count("tokens_per_s"),
+    "comm.": as_share("communication_share"),
+    "efficiency": as_share("weak_efficiency"),
+    "fixed batch: step": as_time("strong_step_s"),
+    "its efficiency": as_share("strong_efficiency"),
     "Amdahl": lambda row: f"{row['amdahl_ceiling']:,.1f}×",
-    "Gustafson": _share("gustafson_efficiency"),
+    "Gustafson": as_share("gustafson_efficiency"),
 }
 _SCALING_NOTE = (
     "Fixed batch: each GPU gets fewer samples. Amdahl's ceiling and Gustafson's efficiency: of the plan above."
 )
 _ROOFLINE: Columns = {
-    "link": _text("link"),
-    "a GPU sends": _size("sent_bytes"),
-    "FLOP/byte": _count("ccr"),
-    "ridge": _count("ridge"),
-    "regime": _text("regime"),
-    "critical batch of a GPU": _digits("critical_batch"),
-    "n*": _size("crossover_bytes"),
+    "link": as_text("link"),
+    "a GPU sends": as_size("sent_bytes"),
+    "FLOP/byte": as_count("ccr"),
+    "ridge": as_count("ridge"),
+    "regime": as_text("regime"),
+    "critical batch of a GPU": as_digits("critical_batch"),
+    "n*": as_size("crossover_bytes"),
 }
 _ALGORITHMS: Columns = {
-    "algorithm": _text("algorithm"),
-    "steps": _count("steps"),
-    "busiest rank sends": _size("sent_bytes"),
-    "time": _time("seconds"),
+    "algorithm": as_text("algorithm"),
+    "steps": as_count("steps"),
+    "busiest rank sends": as_size("sent_bytes"),
+    "time": as_time("seconds"),
 }
 
 
@@ -283,19 +237,19 @@ def _predict_tables(content: Row) -> Titled:
     rows = tuple((name, seconds(value), share(value / content["step_s"])) for name, value in parts)
     yield "The step", TextTable(("", "time", "of the step"), rows)
     if content["communication"]:
-        yield "Communication of a GPU in a step", _table(content["communication"], _COMMUNICATION, 3)
+        yield "Communication of a GPU in a step", table_of(content["communication"], _COMMUNICATION, 3)
     if len(content["candidates"]) > 1:
-        yield "Plans, fastest that fits first", _table(content["candidates"], _CANDIDATES, 2)
+        yield "Plans, fastest that fits first", table_of(content["candidates"], _CANDIDATES, 2)
     title = f"{content['layout']} on other numbers of GPUs"
-    yield title, _table(content["scaling"], _SCALING, 0, _SCALING_NOTE)
+    yield title, table_of(content["scaling"], _SCALING, 0, _SCALING_NOTE)
     if content["roofline"]:
-        yield "Communication roofline", _table(content["roofline"], _ROOFLINE)
+        yield "Communication roofline", table_of(content["roofline"], _ROOFLINE)
     if found := content["all_reduce"]:
         note = (
             f"{byte_size(found['size_bytes'])} among {found['ranks']:,} GPUs. Adding the numbers (gamma) takes "
             f"{seconds(found['adding_s'])} of it on each GPU."
         )
-        yield "All-reduce of all gradients by algorithm", _table(found["algorithms"], _ALGORITHMS, note=note)
+        yield "All-reduce of all gradients by algorithm", table_of(found["algorithms"], _ALGORITHMS, note=note)
 
 
 def _recorded_predict_facts(content: Row) -> Iterator[str]:
@@ -317,23 +271,23 @@ def _recorded_predict_facts(content: Row) -> Iterator[str]:
 
 
 _RECORDED_ROOFLINE: Columns = {
-    "link": _text("link"),
-    "a rank sends": _size("sent_bytes"),
+    "link": as_text("link"),
+    "a rank sends": as_size("sent_bytes"),
     "GB/s": lambda row: f"{row['bytes_per_s'] / 1e9:,.3g}",
-    "FLOP/byte": _count("ccr"),
-    "ridge": _count("ridge"),
-    "regime": _text("regime"),
-    "critical batch of a rank": _digits("critical_batch"),
+    "FLOP/byte": as_count("ccr"),
+    "ridge": as_count("ridge"),
+    "regime": as_text("regime"),
+    "critical batch of a rank": as_digits("critical_batch"),
 }
 _RECORDED_SCALING: Columns = {
-    "ranks": _count("gpus"),
-    "communication": _time("communication_s"),
+    "ranks": as_count("gpus"),
+    "communication": as_time("communication_s"),
     "fixed batch of a rank: step": lambda row: _between(row, "weak"),
-    "efficiency": _share("weak_efficiency"),
+    "efficiency": as_share("weak_efficiency"),
     "fixed batch of all: step": lambda row: _between(row, "strong"),
-    "its efficiency": _share("strong_efficiency"),
+    "its efficiency": as_share("strong_efficiency"),
     "Amdahl": lambda row: f"{row['amdahl_ceiling']:,.1f}×",
-    "Gustafson": _share("gustafson_efficiency"),
+    "Gustafson": as_share("gustafson_efficiency"),
 }
 
 
@@ -345,9 +299,9 @@ def _recorded_predict_tables(content: Row) -> Titled:
     point = content["roofline"]
     if point and len(point["levels"]) > 1:
         note = "Links differ by the groups that use them."
-        yield "Communication roofline by link", _table(point["levels"], _RECORDED_ROOFLINE, 1, note)
+        yield "Communication roofline by link", table_of(point["levels"], _RECORDED_ROOFLINE, 1, note)
     note = "From full overlap to none; efficiency is that with full overlap."
-    yield "On other numbers of ranks", _table(content["scaling"], _RECORDED_SCALING, 0, note)
+    yield "On other numbers of ranks", table_of(content["scaling"], _RECORDED_SCALING, 0, note)
 
 
 # dptrace predict --bytes
@@ -366,34 +320,34 @@ def _message_facts(content: Row) -> Iterator[str]:
 
 
 _TERMS: Columns = {
-    "alpha": _time("latency_s"),
-    "beta": _time("transfer_s"),
-    "gamma": _time("adding_s"),
-    "time": _time("seconds"),
-    "regime": _text("regime"),
+    "alpha": as_time("latency_s"),
+    "beta": as_time("transfer_s"),
+    "gamma": as_time("adding_s"),
+    "time": as_time("seconds"),
+    "regime": as_text("regime"),
 }
 _COLLECTIVES: Columns = {
     "collective": lambda row: str(row["kind"]).replace("_", "-"),
-    "algorithm": _text("algorithm"),
-    "messages": _count("hops"),
+    "algorithm": as_text("algorithm"),
+    "messages": as_count("hops"),
     **_TERMS,
-    "n*": _size("crossover_bytes"),
+    "n*": as_size("crossover_bytes"),
 }
 _ALL_REDUCES: Columns = {
-    "algorithm": _text("algorithm"),
-    "messages": _count("steps"),
-    "busiest sends": _cell("sent_bytes", megabytes),
-    "sends + receives": _cell("busiest_bytes", megabytes),
-    "all send": _cell("total_bytes", megabytes),
+    "algorithm": as_text("algorithm"),
+    "messages": as_count("steps"),
+    "busiest sends": cell("sent_bytes", megabytes),
+    "sends + receives": cell("busiest_bytes", megabytes),
+    "all send": cell("total_bytes", megabytes),
     **_TERMS,
 }
 
 
 def _message_tables(content: Row) -> Titled:
     note = "n*: from which size on the bytes of the collective take longer than its messages."
-    yield f"Collectives over {content['slowest_link']}", _table(content["collectives"], _COLLECTIVES, 2, note)
+    yield f"Collectives over {content['slowest_link']}", table_of(content["collectives"], _COLLECTIVES, 2, note)
     crossing = [f"The ring overtakes {one['below']} at {byte_size(one['bytes'])}." for one in content["crossovers"]]
-    yield "All-reduce by algorithm", _table(content["all_reduce"], _ALL_REDUCES, 1, " ".join(crossing))
+    yield "All-reduce by algorithm", table_of(content["all_reduce"], _ALL_REDUCES, 1, " ".join(crossing))
 
 
 # dptrace advise
@@ -462,37 +416,37 @@ def _recorded_advise_facts(content: Row) -> Iterator[str]:
 
 
 _ADVISED: Columns = {
-    "plan": _text("label"),
+    "plan": as_text("label"),
     "loses by": lambda row: row["loses"] or "the best",
-    "recompute": _text("recompute"),
-    "on a GPU": _size("per_gpu_bytes"),
-    "micro-batch": _text("micro_batch"),
-    "step": _cell("step_ns", duration),
-    "tokens/s": _count("tokens_per_s"),
-    "MFU": _share("mfu"),
-    "efficiency": _share("efficiency"),
+    "recompute": as_text("recompute"),
+    "on a GPU": as_size("per_gpu_bytes"),
+    "micro-batch": as_text("micro_batch"),
+    "step": cell("step_ns", duration),
+    "tokens/s": as_count("tokens_per_s"),
+    "MFU": as_share("mfu"),
+    "efficiency": as_share("efficiency"),
 }
 
 
 def _advise_tables(content: Row, every: bool) -> Titled:
     columns: dict[str, Callable[[Row], str]] = {
-        "question": _text("question"),
+        "question": as_text("question"),
         "numbers": lambda row: f"{row['numbers']} ({row['note']})" if every and row["note"] else row["numbers"],
-        "answer": _text("answer"),
-        **({"source": _text("source")} if every else {}),
+        "answer": as_text("answer"),
+        **({"source": as_text("source")} if every else {}),
     }
-    yield "The decision", _table(content["path"], columns, len(columns))
+    yield "The decision", table_of(content["path"], columns, len(columns))
     if found := content.get("candidates"):
         fitting, unfit = ([one for one in found if one["fits"] is fits] for fits in (True, False))
         shown = found if every else [*fitting[:MAX_FITTING], *unfit[:MAX_UNFIT]]
         more = len(found) - len(shown)
         note = f"{more} more kinds of plan: --all." if more else ""
-        yield "Ways to train, fastest that fits first", _table(shown, _ADVISED, 3, note)
+        yield "Ways to train, fastest that fits first", table_of(shown, _ADVISED, 3, note)
     for status, title in _STATUS.items():
         rows = [one for one in content["checks"] if one["status"] == status]
         if rows and (every or status != "skip"):
             columns = _check_columns(status, every)
-            yield title, _table(rows, columns, len(columns))
+            yield title, table_of(rows, columns, len(columns))
         elif status == "apply":
             yield title, TextTable(("",), (), note=_NOTHING)
 
@@ -500,10 +454,10 @@ def _advise_tables(content: Row, every: bool) -> Titled:
 def _check_columns(status: str, every: bool) -> dict[str, Callable[[Row], str]]:
     """Return the columns of items of a status: what time and memory an action gains, or what leaving it out costs."""
     time, memory = ("time without", "memory without") if status == "keep" else ("time saved", "memory saved")
-    columns: dict[str, Callable[[Row], str]] = {"item": _text("name")} if every else {}
-    columns |= {"what to do": _text("what"), time: _gained_time, memory: _gained_memory, "why": _text("reason")}
-    columns |= {"how": _text("do")} if every or status == "apply" else {}
-    return columns | ({"computed": lambda row: row["computed"] or "–", "source": _text("source")} if every else {})
+    columns: dict[str, Callable[[Row], str]] = {"item": as_text("name")} if every else {}
+    columns |= {"what to do": as_text("what"), time: _gained_time, memory: _gained_memory, "why": as_text("reason")}
+    columns |= {"how": as_text("do")} if every or status == "apply" else {}
+    return columns | ({"computed": lambda row: row["computed"] or "–", "source": as_text("source")} if every else {})
 
 
 def _gained_time(row: Row) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dptrace.model.planning.describe import Description
@@ -87,6 +89,24 @@ def test_the_guides_tokens_to_experts() -> None:
     tokens = next(one for one in traffic(plans(described, described.layout("ep"))[0]) if "tokens" in one.what)
 
     assert pytest.approx(2 * 4 * 512 * 1024 * 2 * 7 / 8) == tokens.sent_bytes
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "3d"]),
+    st.sampled_from([8, 16, 64]),
+    st.sampled_from(["nvlink4,ib-ndr", "pcie4,eth-25"]),
+    st.sampled_from([1, 4]),
+)
+def test_the_parts_add_up(strategy: str, gpus: int, link: str, micro_batch: int) -> None:
+    """The step is its parts; without overlap it is longer, and no overlap makes it shorter than its ideal."""
+    step = predict_step(plan(strategy, gpus=gpus, link=link, micro_batch=micro_batch))
+
+    parts = step.compute_s + step.bubble_s + step.optimizer_s + step.exposed_s
+    assert pytest.approx(step.step_s) == parts
+    assert 0 <= step.exposed_s <= step.communication_s * (1 + 1e-9)
+    assert step.ideal_s * (1 - 1e-9) <= step.step_s <= step.serial_s * (1 + 1e-9)
+    assert 0 < step.mfu < 1
 
 
 def test_a_slower_link_is_exposed() -> None:

@@ -14,6 +14,7 @@ from dptrace.commands.recorded_plan import predict_recording
 from dptrace.load.open import open_run
 from dptrace.model.training.communication import Link, Network, level, message_costs
 from dptrace.viewers.base.marks import Box, Dot, Drawing, Line
+from dptrace.viewers.planning.cells import billions
 from dptrace.viewers.planning.charts import (
     memory_chart,
     message_chart,
@@ -24,7 +25,7 @@ from dptrace.viewers.planning.charts import (
     steps_chart,
 )
 from dptrace.viewers.planning.pages import document
-from dptrace.viewers.planning.tables import billions, facts, tables
+from dptrace.viewers.planning.tables import facts, tables
 from tests.support.browser import browser_test, open_page
 
 if TYPE_CHECKING:

@@ -1,0 +1,84 @@
+"""How the cells of the planners' tables are written: each column is a function of a row of the JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dptrace.core.units import byte_size, duration, share
+from dptrace.viewers.base.table import TextTable
+
+__all__ = [
+    "Columns",
+    "Row",
+    "as_count",
+    "as_digits",
+    "as_fits",
+    "as_share",
+    "as_size",
+    "as_text",
+    "as_time",
+    "billions",
+    "cell",
+    "seconds",
+    "table_of",
+]
+
+Row = Mapping[str, Any]
+Columns = Mapping[str, Callable[[Row], str]]
+"""Headings, and what returns the cell of a row."""
+
+
+def table_of(rows: Sequence[Row], columns: Columns, words: int = 1, note: str = "") -> TextTable:
+    """Write a table, whose first *words* columns hold words."""
+    return TextTable(tuple(columns), tuple(tuple(cell(row) for cell in columns.values()) for row in rows), words, note)
+
+
+def cell(key: str, write: Callable[[Any], str], none: str = "–") -> Callable[[Row], str]:
+    return lambda row: none if row[key] is None else write(row[key])
+
+
+def as_text(key: str) -> Callable[[Row], str]:
+    return cell(key, str)
+
+
+def as_size(key: str) -> Callable[[Row], str]:
+    return cell(key, byte_size)
+
+
+def as_share(key: str) -> Callable[[Row], str]:
+    return cell(key, share)
+
+
+def as_count(key: str) -> Callable[[Row], str]:
+    return cell(key, lambda value: f"{value:,.0f}")
+
+
+def as_digits(key: str) -> Callable[[Row], str]:
+    return cell(key, lambda value: f"{value:,.3g}")
+
+
+def as_time(key: str) -> Callable[[Row], str]:
+    return cell(key, seconds)
+
+
+def as_fits(row: Row) -> str:
+    return "yes" if row["fits"] else "no"
+
+
+def seconds(value: float) -> str:
+    """Write a time that is in seconds; none is a dash."""
+    return duration(1e9 * value) if value else "–"
+
+
+def billions(count: float) -> str:
+    """Write a number of parameters.
+
+    >>> billions(7e9), billions(175e9), billions(52.04e6), billions(1.008e12)
+    ('7.0 billion', '175 billion', '52.0 million', '1.01 trillion')
+    """
+    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if count >= size:
+            value = count / size
+            return f"{value:.0f} {word}" if value >= 100 else f"{value:.{2 if size == 1e12 else 1}f} {word}"
+    return f"{count:,.0f}"
