@@ -65,7 +65,7 @@ def test_a_users_script_is_checked_against_the_wheels_types(tmp_path: Path) -> N
     command = [sys.executable, "-m", "mypy", "--config-file=", *options, "script.py"]
     out = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
 
-    assert 'Revealed type is "dptrace.run.run.Run"' in out
+    assert 'Revealed type is "dptrace.api.Run"' in out
     assert 'Revealed type is "str"' in out.replace("builtins.str", "str")
     assert re.search(r'Revealed type is "(builtins\.)?tuple\[(builtins\.)?int, \.\.\.\]"', out)
     assert 'script.py:8: error: Argument 1 to "open"' in out
