@@ -13,7 +13,6 @@ import click
 from dptrace.commands.shared.numbers import NumberType, Whole
 from dptrace.commands.shared.options import (
     Decorator,
-    RenamedOption,
     force_option,
     given_options,
     group,
@@ -71,9 +70,7 @@ def training_options(folder: str, epochs: int, steps: int) -> Decorator:
 @click.option("--modes", metavar="LIST", help=f"Modes of dptrace record [default: {','.join(_DEFAULT_MODES)}].")
 @click.option("--gpus", metavar="LIST", help="Numbers of GPUs [default: 1,2,4 … of this machine; 1,2 on CPU].")
 @click.option("--batch-size", type=Whole(1), metavar="N", help="Samples per step, over all ranks.")
-@click.option(
-    "--no-record", is_flag=True, cls=RenamedOption, old_name="--no-split", help="Time only, without recorded runs."
-)
+@click.option("--no-record", is_flag=True, help="Time only, without recorded runs.")
 @click.option("--script", type=click.Path(path_type=Path), help="Benchmark this script; its own options follow --.")
 @training_options("bench", epochs=5, steps=5)
 @click.option("--from", "source", type=click.Path(path_type=Path), help="Draw the figures of a CSV file.")

@@ -12,7 +12,6 @@ import click
 
 from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file
 from dptrace.commands.shared.options import (
-    RenamedOption,
     reading_options,
     verbosity_options,
     with_workload,
@@ -54,15 +53,11 @@ _CSV = click.option(
 @click.option(
     "--html-steps",
     metavar="A:B",
-    cls=RenamedOption,
-    old_name="--draw-steps",
     help="Steps that --html draws: 11:12 [those of median length].",
 )
 @click.option(
     "--include-outliers",
     is_flag=True,
-    cls=RenamedOption,
-    old_name="--every-step",
     help="Keep steps that differ from the others, such as a slow first one.",
 )
 @click.option(
@@ -71,8 +66,6 @@ _CSV = click.option(
 @click.option(
     "--fail-within-noise",
     is_flag=True,
-    cls=RenamedOption,
-    old_name="--even-noise",
     help="Let --fail-if also fail on changes that may be noise.",
 )
 @workload_options

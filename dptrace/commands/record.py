@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from dptrace.commands.record_options import attach, check_windows, window_options, window_settings
 from dptrace.commands.shared.numbers import Whole
-from dptrace.commands.shared.options import RenamedOption, check_machines, machine_options
+from dptrace.commands.shared.options import check_machines, machine_options
 from dptrace.commands.shared.output import NORMAL, QUIET, progress
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import UsageError
@@ -285,9 +285,8 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(OPTIONS):
         name = f"--{option.name}" + (f"/--no-{option.name}" if option.default is True else "")
         names: tuple[str, ...] = (name, option.field)
-        renamed: dict[str, Any] = {}
         if option.name == "out":  # -o and --output on every verb; a trainer's own command line has --out
-            names, renamed = ("-o", "--output", option.field), {"cls": RenamedOption, "old_name": name}
+            names = ("-o", "--output", option.field)
         if option.type is bool:
             kind: dict[str, Any] = {"is_flag": True, "default": None}
         elif option.choices:
@@ -301,7 +300,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 else _as_click_type(option.type)
             )
             kind = {"type": plain, "metavar": option.metavar}
-        function = click.option(*names, **kind, **renamed, help=option.help_text)(function)
+        function = click.option(*names, **kind, help=option.help_text)(function)
     return function
 
 

@@ -61,7 +61,7 @@ class RunFolder:
         # Absolute, because a script may change its working directory.
         self._target = Path(os.path.abspath(path))
         if Path.cwd().is_relative_to(self._target):
-            raise UsageError(f"{path} is the folder you are in, or contains it. Choose a new folder with --out.")
+            raise UsageError(f"{path} is the folder you are in, or contains it. Choose a new folder.")
         self.staging = self._target.with_name(f".{self._target.name}.recording")
         self._owner = self.staging / "owner"
         self._force = False

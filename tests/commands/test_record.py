@@ -62,7 +62,7 @@ def _refused(*arguments: str) -> DptraceError:
         ("--mode nayve", "Unknown mode 'nayve'; choose from:\n  single "),
         ("--mode single --nnodes 2 --node-rank 0 --rdzv-endpoint h:1", "single trains on one GPU"),
         ("--mode naive --save-parameters nowhere/p.npz", "nowhere/p.npz: its folder does not exist"),
-        ("--mode naive --out .", "the folder you are in"),
+        ("--mode naive -o .", "the folder you are in"),
         ("--mode naive --warmup 1", "--warmup 1: at least 2. DDP"),
         ("--mode naive --steps 0", "--steps 0"),
         ("--mode naive --bucket-cap-mb 4", "does not apply to --mode naive; it is for ddp, accumulate."),
@@ -360,7 +360,7 @@ def test_every_option_is_in_one_of_the_two_helps_once() -> None:
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-m", cls=ModuleOption, expose_value=False)
-@click.option("-o", "--out")
+@click.option("-o", "--output", "out")
 @click.option("-q", "--quiet", is_flag=True)
 @click.argument("script", nargs=-1, type=click.UNPROCESSED)
 def _echo(**values: Any) -> None:
@@ -373,10 +373,10 @@ def _echo(**values: Any) -> None:
         ("-q -m pkg.train -q --out x", (None, True, ("-m", "pkg.train", "-q", "--out", "x"))),
         ("-mpkg.train -q", (None, False, ("-m", "pkg.train", "-q"))),
         ("-o -m train.py -m", ("-m", False, ("train.py", "-m"))),
-        ("--out -m train.py", ("-m", False, ("train.py",))),
+        ("-o -m train.py", ("-m", False, ("train.py",))),
         ("-qo x -m pkg", ("x", True, ("-m", "pkg"))),
         ("-oq -m pkg", ("q", False, ("-m", "pkg"))),
-        ("--out=x -m pkg", ("x", False, ("-m", "pkg"))),
+        ("--output=x -m pkg", ("x", False, ("-m", "pkg"))),
         ("-- python -m pkg", (None, False, ("python", "-m", "pkg"))),
         ("train.py -m pkg", (None, False, ("train.py", "-m", "pkg"))),
     ],

@@ -361,7 +361,7 @@ dist.destroy_process_group()
 def test_a_script_that_profiles_itself_is_recorded(tmp_path: Path, wait: int, who: str, recorded: int) -> None:
     """No crash; training completes; the script's traces are whole; ours has its steps or a note says why not."""
     (tmp_path / "train.py").write_text(SELF_PROFILING)
-    options = ["--gpus", "2", "--steps", "4", "--warmup", "2", "--wait", "2", "--out", "run"]
+    options = ["--gpus", "2", "--steps", "4", "--warmup", "2", "--wait", "2", "-o", "run"]
     ended = dptrace("record", *options, "train.py", str(wait), who, cwd=tmp_path, ok=False)
 
     assert 0 == ended.returncode, ended.stderr

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WORKLOAD_OPTIONS",
-    "RenamedOption",
     "Selection",
     "Toggle",
     "check_machines",
@@ -56,23 +55,6 @@ class Toggle(click.Option):
         """Return the two columns of --help."""
         record = super().get_help_record(ctx)
         return None if record is None else (f"--[no-]{self.opts[0][2:]}", record[1])
-
-
-class RenamedOption(click.Option):
-    """An option that also works under its former name, which --help does not show."""
-
-    def __init__(self, *args: Any, old_name: str, **attrs: Any) -> None:
-        super().__init__(*args, **attrs)
-        self.old_name = old_name
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Register both names."""
-        shown = self.opts
-        self.opts = [*shown, self.old_name]
-        try:
-            super().add_to_parser(parser, ctx)
-        finally:
-            self.opts = shown
 
 
 def group(*options: Decorator) -> Decorator:

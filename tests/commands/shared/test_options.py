@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import COMMANDS, LazyGroup, cli
-from dptrace.commands.shared.options import RenamedOption, Selection, check_machines
+from dptrace.commands.shared.options import check_machines
 from dptrace.errors import UsageError
 from tests.support.kineto_files import KinetoFile, training_step
 
@@ -48,40 +48,6 @@ def test_an_option_is_spelled_alike_on_every_verb(name: str) -> None:
     assert 1 == len({tuple(sorted(option.opts)) for option in found})
     if name not in ("--output", "--force", "--quiet", "--steps"):
         assert 1 == len({option.help for option in found})
-
-
-@pytest.mark.parametrize(
-    ("verb", "old", "new"),
-    [
-        ("diff", "--even-noise", "--fail-within-noise"),
-        ("diff", "--every-step", "--include-outliers"),
-        ("diff", "--draw-steps", "--html-steps"),
-        ("bench", "--no-split", "--no-record"),
-    ],
-)
-def test_renamed_options_keep_their_former_names(verb: str, old: str, new: str) -> None:
-    """Help shows the new name only; the former one is no error."""
-    option = options_of(verb)[new]
-    text = CliRunner().invoke(cli, [verb, "--help"]).output
-
-    assert isinstance(option, RenamedOption)
-    assert old == option.old_name
-    assert f"{old} " not in text
-    assert f"  {new} " in text
-
-
-def test_both_names_set_one_value() -> None:
-    """The parser knows both; an unknown name suggests the new one."""
-
-    @click.command()
-    @click.option("--new", is_flag=True, cls=RenamedOption, old_name="--old")
-    def command(new: bool) -> None:
-        click.echo(str(new))
-
-    printed = [CliRunner().invoke(command, arguments).output.strip() for arguments in (["--new"], ["--old"], [])]
-
-    assert ["True", "True", "False"] == printed
-    assert "--new" in CliRunner().invoke(command, ["--nex"]).output
 
 
 def test_quiet_keeps_notes_and_the_answer(tmp_path: Path) -> None:
@@ -124,13 +90,6 @@ def test_a_selection_has_the_figures_of_the_whole(tmp_path: Path) -> None:
     assert [whole[1]] == ranks("--ranks", "1")
 
 
-def test_selections_are_true_when_they_select() -> None:
-    """An empty selection is the whole run."""
-    assert not Selection()
-    assert Selection(ranks=frozenset({0}))
-    assert Selection(steps=(0, 0))
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -169,15 +128,6 @@ def test_csv_alone_prints_it_on_every_verb() -> None:
         assert option.is_flag or option._flag_needs_value
 
 
-def test_record_takes_the_former_name_of_its_output() -> None:
-    """--out, with its value apart or after an equals sign, before a module too."""
-    for words in (["--out", "x"], ["--out=x"], ["-o", "x"], ["--output", "x"]):
-        command = cli.get_command(click.Context(cli), "record")
-        assert isinstance(command, click.Command)
-        context = command.make_context("record", [*words, "-m", "pkg.train", "--out", "theirs"])
-        assert ("x", ("-m", "pkg.train", "--out", "theirs")) == (context.params["out"], context.params["script"])
-
-
 # What a user says of a step's work, on the command line.
 
 
@@ -203,12 +153,6 @@ def test_parameters_tokens_and_peak_give_the_utilization(folder: Path) -> None:
     assert pytest.approx(12e6 * 2 / sum(wall) / 1e3 / 0.5) == found["mfu"]
     assert pytest.approx(4 * 2e9 / sum(wall)) == found["samples_per_s"]
     assert "MFU" in run(folder, *options).stdout
-
-
-def test_without_them_nothing_is_said(folder: Path) -> None:
-    """Foreign traces do not tell what a step computes."""
-    assert "utilization" not in json.loads(run(folder, "--json").stdout)
-    assert "TFLOP/s" not in run(folder).stdout
 
 
 @pytest.mark.parametrize("value", ["many", "-1", "0", "7X", "1e99", ""])

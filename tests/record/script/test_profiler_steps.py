@@ -175,7 +175,7 @@ dist.destroy_process_group()
 def test_a_job_is_recorded_with_its_own_profiler(tmp_path: Path, who: str, ranks: list[int]) -> None:
     """Ranks that profile themselves are the run; a job without any is an error that says what to do."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    options = ["--gpus", "2", "--use-script-profiler", "--out", "run", "train.py", who, "1"]
+    options = ["--gpus", "2", "--use-script-profiler", "-o", "run", "train.py", who, "1"]
     ended = dptrace("record", *options, cwd=tmp_path, ok=False)
 
     if not ranks:
@@ -196,7 +196,7 @@ def test_a_job_is_recorded_with_its_own_profiler(tmp_path: Path, who: str, ranks
 def test_a_script_whose_profiler_leaves_no_room_is_recorded_by_it(tmp_path: Path, who: str, ranks: list[int]) -> None:
     """Without being asked: it cycles, so that there is never time for a warm-up and a recorded step."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    dptrace("record", "--gpus", "2", "--steps", "4", "--out", "run", "train.py", who, "0", cwd=tmp_path)
+    dptrace("record", "--gpus", "2", "--steps", "4", "-o", "run", "train.py", who, "0", cwd=tmp_path)
 
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     assert ("complete", ranks) == (info["status"], [rank["rank"] for rank in info["ranks"]])

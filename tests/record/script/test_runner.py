@@ -64,7 +64,7 @@ fork()
 def test_a_child_that_the_script_forks_leaves_the_recording_alone(tmp_path: Path) -> None:
     """The end of the child is not the end of the script: the recording is complete."""
     (tmp_path / "forks.py").write_text(FORKING)
-    options = ["--gpus", "1", "--steps", "2", "--warmup", "2", "--wait", "0", "--out", "run"]
+    options = ["--gpus", "1", "--steps", "2", "--warmup", "2", "--wait", "0", "-o", "run"]
     command = [sys.executable, "-m", "dptrace", "record", *options, "forks.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
 
@@ -94,7 +94,7 @@ for step in range(12):
 def test_sigterm_while_a_failure_is_reported_loses_nothing(tmp_path: Path) -> None:
     """As of the peer of a rank that died: the failure, its traceback and the steps are kept; no process crashes."""
     (tmp_path / "boom.py").write_text(TERMINATED)
-    options = ["--gpus", "1", "--steps", "30", "--warmup", "2", "--wait", "0", "--out", "run"]
+    options = ["--gpus", "1", "--steps", "30", "--warmup", "2", "--wait", "0", "-o", "run"]
     command = [sys.executable, "-m", "dptrace", "record", *options, "boom.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
 
