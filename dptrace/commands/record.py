@@ -39,6 +39,7 @@ from dptrace.record.run_folder import (
     checkpoint_folder,
     checkpoint_steps,
     kept_checkpoints_message,
+    ranks_elsewhere_note,
 )
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class RunReporter:
         """Print what was written, what to note about it, and what to do next."""
         from dptrace.viewers.terminal.summary import memory_sentence
 
-        for note in info["notes"]:
+        for note in filter(None, (*info["notes"], ranks_elsewhere_note(info))):
             self.message(f"! {sanitize(note)}")
         folder = shlex.quote(info["folder"])
         self.message(summary(info))

@@ -292,7 +292,7 @@ def check_losses(recorded: RecordedRun) -> Verdict:
         return Verdict("events lost", "wrong", f"the reader found damage: {recorded.damage.rstrip('. ')}")
     own = recorded.run.metadata.get("notes")
     remarks = [note for note in own if isinstance(note, str)] if isinstance(own, list) else []
-    remarks += [note for timeline in recorded.timelines() for note in timeline.notes]
+    remarks += [str(note) for timeline in recorded.timelines() for note in timeline.notes]
     if remarks:
         return Verdict("events lost", "warning", " ".join(dict.fromkeys(remarks)).rstrip(". "))
     return Verdict("events lost", "ok", "none dropped, damaged or impossible")

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dptrace.core.notes import Note
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError, TraceError
 from dptrace.readers.discovery import Sources, assign_ranks, raise_unless_left_out, refuse_damage, without_errors
@@ -52,7 +53,7 @@ class EventFrame:
     symbols: list[str]
     metadata: dict[str, Any]
     """The file's metadata, as far as dptrace reads it."""
-    damage: tuple[str, ...]
+    damage: tuple[Note, ...]
     """What was truncated, repaired or dropped while reading, a sentence each."""
 
     @property
@@ -192,7 +193,9 @@ def read_event_frame(file: Source | Path, arguments: Sequence[ArgColumn], round_
     with _no_collection():
         metadata, cut_off = read_into(source, columns)
         if not columns.kept:
-            raise TraceError(f"{source.address}: contains no event with a category and a duration. {cut_off}".strip())
+            raise TraceError(
+                f"{source.address}: contains no event with a category and a duration. {cut_off or ''}".strip()
+            )
         symbols, frame = _frame(columns, round_out)
     info = metadata.distributed
     rank = info.get("rank") if isinstance(info, dict) else None
@@ -204,7 +207,7 @@ def read_event_frame(file: Source | Path, arguments: Sequence[ArgColumn], round_
         metadata=_metadata_fields(metadata),
         damage=(
             *damage_of(source.name, columns, cut_off),
-            *(f"{source.name}: {sentence}" for sentence in metadata.damage),
+            *(Note(sentence, file=source.name) for sentence in metadata.damage),
         ),
     )
 
@@ -332,5 +335,5 @@ def read_ranks(
             results[index] = error
     files, notes = without_errors(found, results)
     ranks, guesses = assign_ranks(files)
-    notes += [*(note for file in files for note in file.damage), *guesses]
+    notes += [str(note) for note in (*(note for file in files for note in file.damage), *guesses)]
     return dict(sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])), notes

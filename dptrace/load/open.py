@@ -16,6 +16,7 @@ from uuid import uuid4
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.array_file import CorruptArrayFile
 from dptrace.core.intervals import unique
+from dptrace.core.notes import Note, merged
 from dptrace.core.patterns import matches
 from dptrace.core.subprocess_pool import available_cores, run_parallel
 from dptrace.core.units import plural, sanitize
@@ -108,8 +109,6 @@ def _read(source: Source, read_options: ReadOptions, folder: str, parent_pid: in
 
 
 Progress = Callable[[int, int, str], None]
-_ELSEWHERE = re.compile(r"\d+ of \d+ ranks are here; (?:add|read) those of other machines .*")
-"""The recorder's note on a machine that shares no folder with the others; see dptrace.record.run_folder."""
 
 
 def open_run(
@@ -131,7 +130,7 @@ def open_run(
             raise_unless_left_out(sources, index, result, read_options.strict)
         results[index] = result
         progress(len(results), count, sources.files[index].name)
-    files, notes = without_errors(sources, results)
+    files, left_out = without_errors(sources, results)
     ranks, guesses = assign_ranks(files)
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
     devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)
@@ -139,19 +138,19 @@ def open_run(
     world_size = max([file.world_size for file in files] + [max(ranks) + 1])
     contradictions = _contradictions(ranks, [file.world_size for file in files])
     # Damage first: it affects every figure.
-    notes = [damage for file in files for damage in file.damage] + notes
-    notes += [*contradictions, *_recorder_notes(sources.metadata), *guesses]
+    notes = [damage for file in files for damage in file.damage]
+    notes += map(Note, (*left_out, *contradictions, *_recorder_notes(sources.metadata)))
+    notes += guesses
     # Files of several jobs have no ranks that are missing from the job.
-    notes += [] if contradictions else _missing(ranks, world_size)
+    notes += [] if contradictions else map(Note, _missing(ranks, world_size))
     timelines = tuple(device.timeline for device in devices)
     notes += [note for timeline in timelines for note in timeline.notes]
-    notes += _no_gpu_work(timelines)
-    notes += _unmatched_patterns(timelines, read_options.comm_patterns)
+    notes += map(Note, (*_no_gpu_work(timelines), *_unmatched_patterns(timelines, read_options.comm_patterns)))
     return Run(
         sanitize(" ".join(map(redact, paths))),
         timelines,
         sources.metadata,
-        tuple(_merge_notes(notes)),
+        tuple(merged(notes)),
         world_size,
         devices,
         read_options.figures_only,
@@ -169,7 +168,7 @@ def _no_gpu_work(timelines: Sequence[Timeline]) -> list[str]:
     """Return a note if the figures are those of CPUs; none if the files' own notes say so."""
     if not all(timeline.on_cpu for timeline in timelines):
         return []
-    if all(any(NO_GPU_EVENTS in note for note in timeline.notes) for timeline in timelines):
+    if all(any(note.kind == NO_GPU_EVENTS for note in timeline.notes) for timeline in timelines):
         return []
     gloo = " and communication is gloo" if any(timeline.collectives for timeline in timelines) else ""
     return [f"No GPU work here: compute is CPU operators{gloo}."]
@@ -195,24 +194,10 @@ def _drop_unfinished_steps(devices: tuple[DeviceFigures, ...], metadata: dict[st
     return tuple(device.first_steps(complete_steps.get(device.timeline.rank, 0)) for device in devices)
 
 
-def _merge_notes(notes: Sequence[str]) -> list[str]:
-    """Merge notes that differ only in the file and in numbers into one."""
-    groups: dict[str, list[str]] = {}
-    for note in notes:
-        file, _, text = note.partition(": ")
-        groups.setdefault(re.sub(r"[\d,]+", "#", text) if text else file, []).append(note)
-    return [
-        group[0] if len(group) == 1 else f"{group[0]} The same holds for {plural(len(group) - 1, 'more file')}."
-        for group in groups.values()
-    ]
-
-
 def _recorder_notes(metadata: dict[str, Any]) -> list[str]:
     """Return the recorder's notes in run.json, and a note if the recording failed."""
     notes_json = metadata.get("notes")
     notes = [note for note in notes_json if isinstance(note, str)] if isinstance(notes_json, list) else []
-    # It holds on the machine that wrote it; here, the ranks that were found show which are missing.
-    notes = [note for note in notes if not _ELSEWHERE.fullmatch(note)]
     failure = metadata.get("failure")
     if metadata.get("status") == "failed":
         why = failure.get("message") if isinstance(failure, dict) else None

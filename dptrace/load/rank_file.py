@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.core.array_file import CorruptArrayFile, dumps, load
 from dptrace.core.files import cache_folder, open_part, stale_parts
+from dptrace.core.notes import Note
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
@@ -241,7 +242,7 @@ class RankFile(msgspec.Struct, frozen=True):
     """From the file itself; None where the file does not contain it."""
     world_size: int
     devices: tuple[DeviceFigures, ...]
-    damage: tuple[str, ...] = ()
+    damage: tuple[Note, ...] = ()
     """What was truncated, repaired or dropped while reading, a sentence each."""
     operators: OperatorCalls | None = None
     """Its operators, where they were read in the same pass and are not in the cache."""

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dptrace.core.files import STANDARD_INPUT, note_inputs
+from dptrace.core.notes import Note
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError, TraceError, UsageError
 from dptrace.readers.formats import FORMATS, NSIGHT_SUFFIXES, TRACE_SUFFIXES
@@ -483,14 +484,14 @@ def without_errors(sources: Sources, found: Mapping[int, Value | DptraceError]) 
     return values, notes
 
 
-def refuse_damage(path: str, damage: Sequence[str]) -> None:
+def refuse_damage(path: str, damage: Sequence[Note]) -> None:
     """Raise an error for a damaged file, as ``--strict`` demands.
 
     Raises:
         TraceError: data was truncated, repaired or dropped.
     """
     if damage:
-        raise TraceError(f"{path}: damaged, and --strict refuses damaged files: {' '.join(damage)}")
+        raise TraceError(f"{path}: damaged, and --strict refuses damaged files: {' '.join(map(str, damage))}")
 
 
 class HasRank(Protocol):
@@ -503,7 +504,7 @@ class HasRank(Protocol):
     def rank(self) -> int | None: ...
 
 
-def assign_ranks(traces: Sequence[HasRank]) -> tuple[list[int], list[str]]:
+def assign_ranks(traces: Sequence[HasRank]) -> tuple[list[int], list[Note]]:
     """Assign a rank to each trace: from its ``distributedInfo``, else the file's name, else the order.
 
     Returns:
@@ -526,7 +527,7 @@ def assign_ranks(traces: Sequence[HasRank]) -> tuple[list[int], list[str]]:
     free = (rank for rank in range(len(traces)) if rank not in owner)
     ranks = [next(free) if rank is None else rank for rank in known]
     return ranks, [
-        f"{_name_of(trace.path)}: neither the file nor its name has a rank: assumed rank {rank}."
+        Note("neither the file nor its name has a rank: assumed rank {}.", (str(rank),), _name_of(trace.path))
         for trace, rank, of_file in zip(traces, ranks, known, strict=True)
         if of_file is None and len(traces) > 1
     ]

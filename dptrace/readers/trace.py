@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import EMPTY, Int64
+from dptrace.core.notes import Note
 
 __all__ = [
     "NO_MEMORY_EVENTS",
@@ -185,9 +186,7 @@ class Trace:
     device_names: dict[int, str] = field(default_factory=dict)
     gpus: dict[int, GpuProperties] = field(default_factory=dict)
     """What the file records of each GPU, by the index of the device."""
-    notes: tuple[str, ...] = ()
-    """Remarks on the file that are not about damage, a sentence each."""
-    damage: tuple[str, ...] = ()
+    damage: tuple[Note, ...] = ()
     """What was truncated, repaired, dropped or impossible: a sentence each, starting with the file's name."""
     cut: bool = False
     """Whether the file ends before the recording ends."""

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -334,11 +334,9 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
             "its events. Record fewer steps to shorten that."
         )
     world_size = run_metadata["world_size"]
-    if ranks and len(ranks) < world_size and launch_metadata["status"] == "complete":
-        if any(rank_metadata["schedule"] is None for rank_metadata in ranks_metadata):
-            notes.append(profiled_ranks_note([rank["rank"] for rank in ranks], world_size))
-        else:  # machines without a shared folder each keep their own ranks
-            notes.append(missing_ranks_note(len(ranks), world_size))
+    incomplete = ranks and len(ranks) < world_size and launch_metadata["status"] == "complete"
+    if incomplete and any(rank_metadata["schedule"] is None for rank_metadata in ranks_metadata):
+        notes.append(profiled_ranks_note([rank["rank"] for rank in ranks], world_size))
     counts = {rank["recorded_steps"] for rank in ranks}
     if len(counts) > 1 and launch_metadata["status"] == "complete":
         notes.append(f"The ranks recorded different numbers of steps: {min(counts)} to {max(counts)}.")
@@ -353,8 +351,14 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
     }
 
 
-def missing_ranks_note(here: int, ranks: int) -> str:
-    """Return the note that other machines hold the remaining ranks; dptrace.load replaces it by its own check."""
+def ranks_elsewhere_note(info: Mapping[str, Any]) -> str:
+    """Return the note that other machines hold ranks of a run, as machines without a shared folder do; empty for none.
+
+    It is not in run.json: where that is read, other ranks may have been copied to it.
+    """
+    here, ranks = len(info["ranks"]), info["world_size"]
+    if not 0 < here < ranks or info["status"] != "complete" or info["schedule"] is None:
+        return ""
     return (
         f"{here} of {ranks} ranks are here; read those of other machines together with them: dptrace analyze HERE THERE"
     )

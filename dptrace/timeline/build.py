@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, IntervalSet, mask_of, subtract, union, unique
+from dptrace.core.notes import Note
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.trace import Category, Trace
@@ -30,7 +31,8 @@ from dptrace.timeline.steps import WRAPPER, CpuSteps, cpu_steps, device_windows,
 
 __all__ = ["NO_GPU_EVENTS", "build_timelines"]
 
-NO_GPU_EVENTS = "the trace has no GPU events"
+NO_GPU_EVENTS = "no GPU events"
+"""The kind of the note on a machine's GPUs that its trace lacks."""
 """Words of the note on a trace of a machine with a GPU that shows none of its work."""
 
 # Events that only wrap operators, enqueue a collective or wait for one, and labels that older torch records as
@@ -57,12 +59,10 @@ def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tu
     """
     on_device = (trace.category == Category.KERNEL) | (trace.category == Category.MEMORY)
     steps = cpu_steps(trace)
-    notes = [*trace.notes]
+    notes = list[Note]()
     if not len(steps):
-        notes.append(
-            f"{Path(trace.path).name}: no ProfilerStep marks, so the whole trace counts as one step "
-            "(call profiler.step() after each step)."
-        )
+        text = "no ProfilerStep marks, so the whole trace counts as one step (call profiler.step() after each step)."
+        notes.append(Note(text, file=Path(trace.path).name))
     if on_device.any():
         return _on_gpus(trace, rank, steps, np.flatnonzero(on_device), patterns, notes)
     calls = int((trace.category == Category.LAUNCH).sum())
@@ -70,20 +70,20 @@ def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tu
         raise TraceError(
             f"{trace.path}: {calls:,} calls to the GPU's runtime but no kernel: the recording failed. CUPTI could not "
             "record (another profiler was attached, a permission is missing, or the trace was cut before the GPU's "
-            "records arrived). Record again; `dptrace doctor` checks the machine. " + " ".join(trace.damage)
+            "records arrived). Record again; `dptrace doctor` checks the machine. " + " ".join(map(str, trace.damage))
         )
     return (with_actions(trace, _on_cpu(trace, rank, steps, notes)),)
 
 
-def _no_operators_note(trace: Trace, known: NDArray[np.bool_]) -> list[str]:
+def _no_operators_note(trace: Trace, known: NDArray[np.bool_]) -> list[Note]:
     if (trace.category == Category.CPU_OP).any() or not known.any():
         return []
-    name = Path(trace.path).name
-    return [f"{name}: no CPU operators, so phases are unknown: launched work counts as forward."]
+    text = "no CPU operators, so phases are unknown: launched work counts as forward."
+    return [Note(text, file=Path(trace.path).name)]
 
 
 def _on_gpus(
-    trace: Trace, rank: int, steps: CpuSteps, events: Int64, patterns: Sequence[str], notes: list[str]
+    trace: Trace, rank: int, steps: CpuSteps, events: Int64, patterns: Sequence[str], notes: list[Note]
 ) -> tuple[Timeline, ...]:
     launch = launches(trace, events)
     known = launch >= 0
@@ -130,13 +130,13 @@ def _on_gpus(
     return tuple(timelines)
 
 
-def _orphan_notes(trace: Trace, known: NDArray[np.bool_]) -> list[str]:
+def _orphan_notes(trace: Trace, known: NDArray[np.bool_]) -> list[Note]:
     """Report kernels whose phase is unknown because their launches are not in the file."""
-    orphans, name = int((~known).sum()), Path(trace.path).name
+    orphans = int((~known).sum())
     if not orphans:
         return []
-    part = f"{orphans:,} of {len(known):,} device events"
-    return [f"{name}: {part} have no launch in the file (launched before recording began); their phase is other."]
+    text = "{} of {} device events have no launch in the file (launched before recording began); their phase is other."
+    return [Note(text, (f"{orphans:,}", f"{len(known):,}"), Path(trace.path).name)]
 
 
 def _timeline(
@@ -148,7 +148,7 @@ def _timeline(
     columns: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int32], Int64, Int64],
     collectives: tuple[Collective, ...],
     steps: CpuSteps,
-    notes: list[str],
+    notes: list[Note],
 ) -> Timeline:
     """Assemble the timeline of one device; *collectives* are those of its communication, in order."""
     kind, phase, step, lane, launch = columns
@@ -212,7 +212,7 @@ def _waiting(trace: Trace, ops: Int64, comm: Int64, operator: Int64) -> NDArray[
     return holding(trace, ops, inner, np.concatenate((trace.end_ns[comm[known]], trace.end_ns[waits])))
 
 
-def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timeline:
+def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[Note]) -> Timeline:
     """Build the timeline of a run on CPU: operators are compute, gloo's annotations communication."""
     comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named(GLOO_PREFIX))
     operator = enqueuing_operator(trace, comm)
@@ -226,10 +226,12 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timel
     launch[is_comm] = operator
     time, thread = trace.start_ns[launch], trace.thread[launch]
     if trace.device_names:
-        notes.append(
-            f"{Path(trace.path).name}: the machine has a GPU ({next(iter(trace.device_names.values()))}) but "
-            f"{NO_GPU_EVENTS} (recorded without CUDA activity?): the figures are the CPU's."
+        text = (
+            "the machine has a GPU ({}) but the trace has no GPU events (recorded without CUDA activity?): the figures "
+            "are the CPU's."
         )
+        gpu = next(iter(trace.device_names.values()))
+        notes.append(Note(text, (gpu,), Path(trace.path).name, NO_GPU_EVENTS))
     timeline = _timeline(
         trace,
         rank,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, union
+from dptrace.core.notes import Note
 from dptrace.readers.trace import UNKNOWN_GROUP
 
 __all__ = [
@@ -246,7 +247,7 @@ class Timeline(msgspec.Struct, frozen=True):
     collectives: tuple[Collective, ...]
     windows: Windows
     path: str = ""
-    notes: tuple[str, ...] = msgspec.field(default=())
+    notes: tuple[Note, ...] = msgspec.field(default=())
     launch_ns: Int64 = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
     """Start of the launching call in ns; UNKNOWN where the file does not say, and everywhere by default."""
     host: HostActivity = NO_ACTIVITY

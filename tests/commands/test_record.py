@@ -394,6 +394,7 @@ INFO = {
     "notes": ["one\x1b[31m note"],
     "mode": None,
     "profiler_overhead": None,
+    "world_size": 1,
     "ranks": [{"recorded_steps": 3}],
 }
 

@@ -78,7 +78,7 @@ def test_damage_is_reported(tmp_path: Path) -> None:
     wide = read_event_frame(path, ARGUMENTS)
 
     assert 1 == len(wide.frame)
-    assert "it ends in the middle" in wide.damage[0]
+    assert "it ends in the middle" in str(wide.damage[0])
 
 
 def test_a_file_without_events_is_an_error(tmp_path: Path) -> None:

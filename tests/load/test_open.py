@@ -89,18 +89,6 @@ def test_what_the_recorder_noted_stands_with_the_figures(folder: Path) -> None:
     assert ("exit code 9" in failed, "Step 5 is cut short.") == (True, cut)
 
 
-def test_traces_copied_from_other_machines_are_no_longer_asked_for(folder: Path) -> None:
-    """The note in run.json of the first machine that some are missing holds only until they are copied."""
-    from dptrace.record.run_folder import missing_ranks_note
-
-    (folder / "run.json").write_text(json.dumps({"notes": [missing_ranks_note(1, 2)]}))
-    assert () == dptrace.open(folder).notes
-
-    (folder / "r1.json.gz").unlink()
-    (note,) = dptrace.open(folder).notes
-    assert note.endswith("rank 1.")
-
-
 def test_a_world_of_a_billion_ranks_costs_nothing(tmp_path: Path) -> None:
     """The ranks that are missing are counted, not listed."""
     training_step(KinetoFile(rank=5, world_size=10**9), 1, 0).write(tmp_path / "t.json")

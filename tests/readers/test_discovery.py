@@ -22,7 +22,6 @@ from dptrace.readers.discovery import assign_ranks, find, path_text, read_run_fi
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.source import Source
 from dptrace.readers.trace import Trace
-from dptrace.record.run_folder import missing_ranks_note
 from dptrace.viewers.terminal.summary import print_run
 from tests.support.kineto_files import KinetoFile, training_step
 
@@ -187,8 +186,8 @@ def test_rank_comes_from_the_file_then_its_name_then_the_order(tmp_path: Path) -
     ranks, notes = assign_ranks(given)
 
     assert [2, 3, 0] == ranks
-    assert "x.json" in notes[0]
-    assert "rank 0" in notes[0]
+    assert "x.json" in str(notes[0])
+    assert "rank 0" in str(notes[0])
 
 
 def test_two_files_of_one_rank_are_an_error_that_names_both(tmp_path: Path) -> None:
@@ -346,10 +345,9 @@ def test_a_rank_in_an_archive_or_url_comes_from_the_last_name(tmp_path: Path) ->
 
 def test_the_parts_of_a_job_on_machines_without_a_shared_folder_are_one_run(tmp_path: Path) -> None:
     """Named together, their ranks, notes and failures are joined; a part of another job adds nothing."""
-    here = missing_ranks_note(2, 4)
     shared = {"world_size": 4, "nnodes": 2, "mode": "ddp", "model": "small", "status": "complete"}
     parts = {
-        "one": shared | {"ranks": [{"rank": 0}, {"rank": 1}], "notes": ["a", here], "losses": [1.0]},
+        "one": shared | {"ranks": [{"rank": 0}, {"rank": 1}], "notes": ["a"], "losses": [1.0]},
         "two": shared | {"ranks": [{"rank": 3}, {"rank": 2}], "notes": ["a", "b"], "losses": [2.0]},
         "died": shared | {"ranks": [{"rank": 2}], "status": "failed", "failure": {"rank": 3}},
         "other": shared | {"ranks": [{"rank": 2}], "world_size": 8},
@@ -365,13 +363,12 @@ def test_the_parts_of_a_job_on_machines_without_a_shared_folder_are_one_run(tmp_
         return find([str(tmp_path / name) for name in names]).metadata
 
     both = joined("one", "two")
-    assert ([0, 1, 2, 3], ["a", here, "b"], []) == ([r["rank"] for r in both["ranks"]], both["notes"], both["losses"])
+    assert ([0, 1, 2, 3], ["a", "b"], []) == ([r["rank"] for r in both["ranks"]], both["notes"], both["losses"])
     assert "complete" == both["status"]
     assert ("failed", {"rank": 3}) == tuple(joined("one", "died")[key] for key in ("status", "failure"))
     assert all(parts["one"] == joined("one", name) for name in ("other", "odd", "one"))
     run = dptrace.open(tmp_path / "one", tmp_path / "two")
     assert [0, 2] == [timeline.rank for timeline in run.timelines]
-    assert here not in run.notes  # it holds on one machine; what is missing here is a note of its own
     assert any("ranks 1, 3" in note for note in run.notes)
 
 

@@ -77,7 +77,7 @@ def test_the_fuzzers_files_of_other_formats_are_good(tmp_path: Path) -> None:
         packed = path.with_suffix(suffix)
         packed.write_bytes(archive)
         # Torch wrote no categories at first, and an event made by hand may lack the args that show it.
-        damage = [sentence for sentence in read_trace(path).damage if "category (cat)" not in sentence]
+        damage = [sentence for sentence in map(str, read_trace(path).damage) if "category (cat)" not in sentence]
         found += Counter([examine(packed), suffix, *damage])
 
     assert {".zip", ".tar"} < set(found) <= {".zip", ".tar", "read", "read with damage"}

@@ -24,6 +24,7 @@ from dptrace.record.run_folder import (
     manifest,
     overhead,
     overhead_figures,
+    ranks_elsewhere_note,
     trace_name,
     write_manifest,
 )
@@ -354,7 +355,6 @@ def test_an_overhead_measured_later_is_added(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pieces", "says"),
     [
-        ([_piece(0, schedule={"steps": 1})], "1 of 2 ranks are here"),  # the others are on other machines
         ([_piece(1)], "1 rank of 2 (1)"),  # the script did not profile the other
         ([_piece(0, recorded_steps=1), _piece(1, recorded_steps=5)], "1 to 5"),
     ],
@@ -366,6 +366,16 @@ def test_ranks_that_are_missing_or_shorter_are_reported(pieces: list[dict[str, A
 
     assert says in note
     assert ("failed", []) == (failed["status"], failed["notes"])
+
+
+def test_ranks_on_other_machines_are_reported_where_these_are_recorded() -> None:
+    """They may be copied next to these, so that run.json does not have the note; a failed run needs none."""
+    here = manifest([_piece(0, schedule={"steps": 1})], COMPLETE)
+    failed = manifest([_piece(0)], launch_metadata(["dptrace"], "naive", None, {"rank": 1, "message": "killed"}))
+
+    assert [] == here["notes"]
+    assert "1 of 2 ranks are here; " in ranks_elsewhere_note(here)
+    assert "" == ranks_elsewhere_note(failed)
 
 
 def test_repeated_restarts_are_counted() -> None:

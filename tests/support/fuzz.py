@@ -233,7 +233,9 @@ def check_step(step: dict[str, Any]) -> None:
 def check_loss(trace: Trace, sure: int) -> None:
     """Check that the events read and those reported as left out are all events of the file."""
     left_out = [
-        int(n.replace(",", "")) for note in trace.damage for n in re.findall(r"([\d,]+) events? left out", note)
+        int(n.replace(",", ""))
+        for note in map(str, trace.damage)
+        for n in re.findall(r"([\d,]+) events? left out", note)
     ]
     assert len(trace) + sum(left_out) >= sure or trace.cut, f"{len(trace)} of {sure} events, reported: {trace.damage}"
 

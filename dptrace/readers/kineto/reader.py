@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.gpu import GpuProperties, properties_of
 from dptrace.core.intervals import Int64, median
+from dptrace.core.notes import Note
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
@@ -55,19 +57,19 @@ class EventColumns(msgspec.Struct, frozen=True):
 
 def validate_events(
     rows: EventColumns, has_comm_args: NDArray[np.bool_], waits: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], Int64, list[str]]:
+) -> tuple[NDArray[np.bool_], Int64, list[Note]]:
     """Return which events to keep, when each ends, and what was wrong, a sentence each.
 
     Args:
         has_comm_args: which events carry a collective's metadata.
         waits: which events have the name of a communication kernel, which may wait for its peers.
     """
-    sentences: list[str] = []
+    notes: list[Note] = []
 
     def without(kept: NDArray[np.bool_], bad: NDArray[np.bool_], why: str) -> NDArray[np.bool_]:
         bad = kept & bad
         if bad.any():
-            sentences.append(f"{plural(int(bad.sum()), 'event')} left out {why}.")
+            notes.append(Note(f"{{}} left out {why}.", (plural(int(bad.sum()), "event"),)))
         return kept & ~bad
 
     keep = np.ones(len(rows.start), np.bool_)
@@ -81,11 +83,9 @@ def validate_events(
     keep = without(keep, twice, "that the file holds twice")
     end, cut = _trim_overlaps(rows, keep & on_device, has_comm_args | waits)
     if cut:
-        sentences.append(
-            f"{plural(cut, 'event')} on a GPU cut short: each overlaps several later events on its stream, which is "
-            "impossible."
-        )
-    return keep, end, sentences
+        text = "{} on a GPU cut short: each overlaps several later events on its stream, which is impossible."
+        notes.append(Note(text, (plural(cut, "event"),)))
+    return keep, end, notes
 
 
 def _far_in_time(rows: EventColumns, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -140,7 +140,9 @@ def _trim_overlaps(rows: EventColumns, on_device: NDArray[np.bool_], waits: NDAr
     return result, int(overruns.sum())
 
 
-def read_into(source: Source, columns: EventSink, decoder: ParallelDecoder | None = None) -> tuple[Metadata, str]:
+def read_into(
+    source: Source, columns: EventSink, decoder: ParallelDecoder | None = None
+) -> tuple[Metadata, Note | None]:
     """Fill *columns* with the events of a file; return its metadata, and where the file is truncated.
 
     Args:
@@ -159,9 +161,9 @@ def read_into(source: Source, columns: EventSink, decoder: ParallelDecoder | Non
         else:
             (decoder or serial).add(piece)
     if not why:
-        return metadata, ""
-    end = f"{source.name}: {why}, after {columns.events:,} events; the job may have been killed while writing it."
-    return metadata, end
+        return metadata, None
+    end = f"{why}, after {{}} events; the job may have been killed while writing it."
+    return metadata, Note(end, (f"{columns.events:,}",), source.name)
 
 
 def read_trace(
@@ -193,7 +195,7 @@ def read_trace(
     with _decoder(source, columns, 1 if detailed or operators or memory else jobs) as decoder:
         metadata, cut_off = read_into(source, columns, decoder)
     if not columns.kept:
-        raise _no_events(source, columns, cut_off)
+        raise _no_events(source, columns, [cut_off] if cut_off else [])
     trace = _assemble(source, columns, metadata, cut_off, comm_patterns)
     if isinstance(columns, MemoryColumns):
         return dataclasses.replace(trace, memory=columns.memory_events(as_count(metadata.base) or 0))
@@ -204,7 +206,8 @@ def _decoder(source: Source, columns: Columns, jobs: int) -> AbstractContextMana
     return ParallelDecoder(source, columns, jobs) if jobs > 1 and is_worthwhile(source, jobs) else nullcontext()
 
 
-def _no_events(source: Source, columns: Columns, reason: str) -> TraceError:
+def _no_events(source: Source, columns: Columns, damage: Sequence[Note]) -> TraceError:
+    reason = " ".join(map(str, damage))
     if columns.events:
         return TraceError(
             f"{source.address}: holds {columns.events:,} events, but no readable operator, annotation or kernel: it is "
@@ -214,7 +217,7 @@ def _no_events(source: Source, columns: Columns, reason: str) -> TraceError:
 
 
 def _assemble(
-    source: Source, columns: Columns, metadata: Metadata, cut_off: str, comm_patterns: Sequence[str]
+    source: Source, columns: Columns, metadata: Metadata, cut_off: Note | None, comm_patterns: Sequence[str]
 ) -> Trace:
     table = columns.take_arrays()
     rows = EventColumns(*table)
@@ -223,11 +226,14 @@ def _assemble(
     has_comm_args[list(columns.comm)] = True
     waits = is_communication(names, rows.name, rows.category == Category.KERNEL, comm_patterns)
     good, end, impossible = validate_events(rows, has_comm_args, waits)
-    damage = [*metadata.damage, *_implausible_metadata(metadata), *_left_out(columns), *impossible]
+    damage = [
+        *(Note(sentence, file=source.name) for sentence in (*metadata.damage, *_implausible_metadata(metadata))),
+        *(replace(note, file=source.name) for note in (*_left_out(columns), *impossible)),
+    ]
     order = _ordered(rows.start, end)
     order = order[good[order]]
     if not len(order):
-        raise _no_events(source, columns, " ".join([cut_off, *damage]).strip())
+        raise _no_events(source, columns, [*([cut_off] if cut_off else []), *damage])
     table[1] = end
     del rows, end, good, has_comm_args, waits
     table[2][_recorder_labels(names)[table[3]] & (table[2] == Category.CPU_OP)] = Category.ANNOTATION
@@ -261,7 +267,7 @@ def _assemble(
         comm=comm,
         device_names={number: gpu.name for number, gpu in gpus.items()},
         gpus=gpus,
-        damage=(*damage_of(source.name, columns, cut_off), *(f"{source.name}: {sentence}" for sentence in damage)),
+        damage=(*damage_of(source.name, columns, cut_off), *damage),
         cut=bool(cut_off) and not columns.saw_last_event,
         host_name=metadata.host_name if isinstance(metadata.host_name, str) else "",
         **columns.more(order),
@@ -306,32 +312,28 @@ def _implausible_metadata(metadata: Metadata) -> list[str]:
     return wrong
 
 
-def damage_of(name: str, columns: EventSink, cut_off: str) -> list[str]:
+def damage_of(name: str, columns: EventSink, cut_off: Note | None) -> list[Note]:
     """Describe what was truncated, repaired or dropped in the file *name*, a sentence each."""
     damage = []
     if cut_off:
         rest = "The recording is complete" if columns.saw_last_event else "Any step may lack work from the missing part"
-        damage.append(f"{cut_off} {rest}.")
+        damage.append(replace(cut_off, text=f"{cut_off.text} {rest}."))
     if columns.repaired:
-        damage.append(
-            f"{name}: {plural(columns.repaired, 'event')} repaired: invalid JSON (control characters, backslashes, "
-            "invalid bytes or numbers, commas)."
-        )
+        text = "{} repaired: invalid JSON (control characters, backslashes, invalid bytes or numbers, commas)."
+        damage.append(Note(text, (plural(columns.repaired, "event"),), name))
     if columns.dropped:
-        damage.append(f"{name}: {plural(columns.dropped, 'event')} left out that could not be decoded.")
+        damage.append(Note("{} left out that could not be decoded.", (plural(columns.dropped, "event"),), name))
     return damage
 
 
-def _left_out(columns: Columns) -> list[str]:
-    sentences = []
-    if columns.missing_start:
-        sentences.append(f"{plural(columns.missing_start, 'event')} left out without a start time.")
-    if columns.missing_duration:
-        sentences.append(f"{plural(columns.missing_duration, 'event')} without a duration, counted as 0.")
-    for count, field in ((columns.unknown_phase, "phase (ph)"), (columns.unknown_category, "category (cat)")):
-        if count:
-            sentences.append(f"{plural(count, 'event')} left out with a {field} that dptrace does not read.")
-    return sentences
+def _left_out(columns: Columns) -> list[Note]:
+    counts = {
+        "{} left out without a start time.": columns.missing_start,
+        "{} without a duration, counted as 0.": columns.missing_duration,
+        "{} left out with a phase (ph) that dptrace does not read.": columns.unknown_phase,
+        "{} left out with a category (cat) that dptrace does not read.": columns.unknown_category,
+    }
+    return [Note(text, (plural(count, "event"),)) for text, count in counts.items() if count]
 
 
 def _rank(value: object) -> int | None:

@@ -154,8 +154,8 @@ def test_any_columns_can_be_filled_from_a_file(tmp_path: Path) -> None:
     metadata, cut_off = read_into(Source.of(path), taker)
 
     assert (["a", "b b"], 1, 1) == (taker.names, taker.repaired, taker.dropped)
-    assert (BASE_NS, 2, "") == (metadata.base, metadata.distributed["rank"], cut_off)
-    assert "1 event repaired" in damage_of("t.json", taker, cut_off)[0]
+    assert (BASE_NS, 2, None) == (metadata.base, metadata.distributed["rank"], cut_off)
+    assert "1 event repaired" in str(damage_of("t.json", taker, cut_off)[0])
 
 
 def test_a_bare_list_of_events_is_a_trace(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_truncated_file_is_read_up_to_its_last_whole_event(tmp_path: Path) -> 
     for part in (0.5, 0.8, 0.99):
         trace = read_trace(_write(tmp_path, text[: int(len(text) * part)]))
         assert whole * part * 0.6 < len(trace) <= whole
-        assert "it ends in the middle" in trace.damage[0]
+        assert "it ends in the middle" in str(trace.damage[0])
 
 
 @pytest.mark.heavy
@@ -248,7 +248,7 @@ def test_a_truncated_gzip_is_read_up_to_the_break(tmp_path: Path) -> None:
     trace = read_trace(path)
 
     assert 100 < len(trace) < len(file.events)
-    assert "truncated or damaged" in trace.damage[0]
+    assert "truncated or damaged" in str(trace.damage[0])
 
 
 def test_a_damaged_event_is_left_out_and_counted(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_damaged_event_is_left_out_and_counted(tmp_path: Path) -> None:
     trace = read_trace(_write(tmp_path, text))
 
     assert (("fine",), 198) == (tuple({trace.names[i] for i in trace.name}), len(trace))
-    assert "2 events left out that could not be decoded" in trace.damage[0]
+    assert "2 events left out that could not be decoded" in str(trace.damage[0])
 
 
 def test_a_damaged_text_is_repaired(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_damaged_text_is_repaired(tmp_path: Path) -> None:
     trace = read_trace(path)
 
     assert ("a\ufffdb", "c d", "e\ufffdf", "g\U0001f600h") == tuple(trace.names[i] for i in trace.name)
-    assert "3 events repaired" in trace.damage[0]
+    assert "3 events repaired" in str(trace.damage[0])
 
 
 def test_a_pipe_is_read(tmp_path: Path) -> None:
@@ -318,9 +318,9 @@ def test_no_event_is_left_out_uncounted(odd: dict[str, Any], category: str, tmp_
 
     trace = read_trace(file.write(tmp_path / "t.json"))
 
-    left_out = [int(sentence.split()[1]) for sentence in trace.damage if "left out" in sentence]
+    left_out = [int(sentence.split()[1]) for sentence in map(str, trace.damage) if "left out" in sentence]
     assert 3 == len(trace) + sum(left_out)
-    assert all("t.json: 1 event " in sentence for sentence in trace.damage)
+    assert all("t.json: 1 event " in str(sentence) for sentence in trace.damage)
     assert trace.damage
 
 
@@ -414,7 +414,7 @@ def test_metadata_that_makes_no_sense_is_reported(tmp_path: Path) -> None:
     file = training_step(KinetoFile(base=False), 1, 0)
     file.head["distributedInfo"] = {"rank": "zero", "world_size": -3}
     file.tail["baseTimeNanoseconds"] = "abc"
-    damage = read_trace(file.write(tmp_path / "t.json")).damage
+    damage = [*map(str, read_trace(file.write(tmp_path / "t.json")).damage)]
 
     assert any("baseTimeNanoseconds" in sentence for sentence in damage)
     assert any("invalid rank or world size" in sentence for sentence in damage)
@@ -425,7 +425,9 @@ def test_a_gzip_that_ends_too_early_after_the_document_is_reported(tmp_path: Pat
     path = training_step(KinetoFile(), 1, 0).write(tmp_path / "t.json.gz")
     path.write_bytes(path.read_bytes()[:-4])
 
-    assert any("After the end of the document the compressed data is truncated" in s for s in read_trace(path).damage)
+    assert any(
+        "After the end of the document the compressed data is truncated" in str(s) for s in read_trace(path).damage
+    )
 
 
 # Impossible events are dropped or shortened and reported; unusual ones are kept.
@@ -454,7 +456,7 @@ def test_negative_durations_are_left_out(tmp_path: Path) -> None:
     trace = read(KinetoFile().kernel("a", 5, 6, 4).kernel("b", 9, 2, 7), tmp_path)
 
     assert [(5, 6)] == kernels(trace)
-    (damage,) = trace.damage
+    (damage,) = map(str, trace.damage)
     assert "t.json: 1 event left out with a negative duration" in damage
 
 
@@ -466,7 +468,7 @@ def test_times_that_were_never_set_are_left_out(tmp_path: Path) -> None:
     trace = read(file, tmp_path)
 
     assert ({"good"}, 9) == ({trace.names[i] for i in trace.name}, len(trace))
-    (damage,) = trace.damage
+    (damage,) = map(str, trace.damage)
     assert "t.json: 18 events left out" in damage
 
 
@@ -486,7 +488,7 @@ def test_events_without_times_are_reported(tmp_path: Path) -> None:
 
     assert [3_000, 5_000, 7_001] == (trace.start_ns - BASE_NS).tolist()
     assert [0, 0, 1_500] == (trace.end_ns - trace.start_ns).tolist()
-    repaired, missing_start, missing_duration = trace.damage
+    repaired, missing_start, missing_duration = map(str, trace.damage)
     assert "1 event repaired" in repaired
     assert "1 event left out" in missing_start
     assert "2 events without a duration" in missing_duration
@@ -502,7 +504,7 @@ def test_repeated_device_events_count_once(tmp_path: Path) -> None:
     trace = read(file, tmp_path)
 
     assert (3, 5) == (len(kernels(trace)), len(trace))
-    (damage,) = trace.damage
+    (damage,) = map(str, trace.damage)
     assert "t.json: 2 events left out" in damage
 
 
@@ -533,7 +535,7 @@ def test_an_overrun_is_cut_where_the_next_on_its_stream_begins(tmp_path: Path) -
     trace = read(overrunning(), tmp_path)
 
     assert (200, 210) in kernels(trace)
-    assert "1 event on a GPU cut short" in trace.damage[0]
+    assert "1 event on a GPU cut short" in str(trace.damage[0])
     (timeline,) = build_timelines(trace, 0)
     assert split(timeline).total()["wall_ns"] < 1_000_000
 

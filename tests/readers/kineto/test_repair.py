@@ -68,7 +68,7 @@ def test_an_event_that_could_be_read_in_several_ways_costs_only_itself(tmp_path:
     trace = read_trace(path)
 
     assert [1000 * k for k in range(60) if k % 3] == trace.start_ns.tolist()
-    assert any("20 events left out" in sentence for sentence in trace.damage)
+    assert any("20 events left out" in sentence for sentence in map(str, trace.damage))
 
 
 def test_repairs_are_reported_once_with_their_count(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_repairs_are_reported_once_with_their_count(tmp_path: Path) -> None:
     trace = read_trace(path)
 
     assert (599, False, BASE_NS - 3000) == (len(trace), trace.cut, trace.start_ns[0])
-    repaired, dropped = trace.damage
+    repaired, dropped = map(str, trace.damage)
     assert repaired.startswith("t.json: 3 events repaired")
     assert dropped.startswith("t.json: 1 event left out")
 
