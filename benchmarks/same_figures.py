@@ -76,7 +76,7 @@ COMMANDS_OF_SEVERAL = {
 
 COMMANDS_OF_PAIRS = {
     "diff": "diff RUN OTHER --json --no-cache",
-    "diff every step": "diff RUN OTHER --json --every-step --no-cache",
+    "diff every step": "diff RUN OTHER --json --include-outliers --no-cache",
     "gantt": "view RUN --against OTHER -o OUT.html --no-browser --no-cache",
 }
 

@@ -19,76 +19,28 @@ from tests.support.paths import ROOT
 
 HEAVY = {"torch", "bokeh", "tornado", "pandas"}
 
-# A line per room, from the bottom up: what its modules may import exclude their own room.
-FIGURES = {"analysis/cross_rank", "analysis/matching", "analysis/per_gpu", "analysis/memory", "timeline", "model"}
-MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "version": set(),
-    "core": {"errors"},
-    "readers": {"core", "errors"},
-    "timeline": {"readers", "core", "errors"},
-    "model": {"core", "errors"},
-    "simulate": {"model", "core", "errors"},
-    "analysis/per_gpu": {"timeline", "core"},
-    "analysis/memory": {"timeline", "readers", "core"},
-    "analysis/matching": {"analysis/per_gpu", "timeline", "model", "core"},
-    "analysis/cross_rank": {"analysis/matching", "analysis/per_gpu", "timeline", "model", "core"},
-    "analysis/kernels": {"timeline", "readers", "model", "core"},
-    "analysis/findings": FIGURES | {"core"},
-    "analysis/compute_findings": {"analysis/kernels", "analysis/findings", "timeline", "readers", "model", "core"},
-    "run": FIGURES | {"analysis/findings", "analysis/kernels", "analysis/compute_findings", "core", "errors"},
-    "replay": FIGURES
-    | {"analysis/findings", "analysis/compute_findings", "analysis/kernels", "run", "readers", "core", "errors"}
-    | {"record"},
-    "comparison": FIGURES | {"run", "core", "errors"},
-    "load": FIGURES | {"run", "readers", "core", "errors"},
-    "export": FIGURES | {"run", "core", "errors", "version"},
-    "hta": {"run", "readers", "core", "errors"},
-    "record": {"core", "errors", "version"},
-    "trainers": {"record", "core", "errors"},
-    "doctor": {"record", "load", "run", "timeline", "core", "errors", "version"},
-    "bench": {"trainers", "record", "load", "run", "analysis/per_gpu", "model", "core", "errors"},
-    "viewers": FIGURES
-    | {"analysis/findings", "analysis/kernels", "run", "replay", "comparison", "bench", "simulate"}
-    | {"core", "errors", "version"},
-    "api": {
-        "analysis/findings",
-        "simulate",
-        "load",
-        "run",
-        "replay",
-        "comparison",
-        "export",
-        "hta",
-        "bench",
-        "viewers",
-        "readers",
-        "model",
-        "core",
-        "errors",
-    },
-    "__init__": {"api", "run", "comparison", "record", "errors", "version"},
-    "commands": FIGURES
-    | {
-        "analysis/kernels",
-        "api",
-        "doctor",
-        "readers",
-        "run",
-        "replay",
-        "load",
-        "comparison",
-        "export",
-        "hta",
-        "record",
-        "trainers",
-        "bench",
-        "simulate",
-        "viewers",
-    }
-    | {"core", "errors", "version"},
-    "__main__": {"commands", "core"},
-}
+GROUND = {"core", "errors", "version"}
+FIGURES = ("timeline", "model", "per_gpu", "memory", "matching", "cross_rank")
+
+
+def _rooms() -> dict[str, set[str]]:
+    """Read the table of rooms in docs/architecture.md: what the modules of each may import beyond their own room."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition("## Rooms\n")[2].partition("\n## ")[0]
+    rows = [
+        (row[0], row[1].split(", ")) for row in re.findall(r"^\| `(.+?)` \| .* \| ([^|]+?) \|$", section, re.MULTILINE)
+    ]
+    full = {name.rpartition("/")[2]: name for name, _ in rows}
+    rooms: dict[str, set[str]] = {"errors": set(), "version": set()}
+    for name, words in rows:
+        below = {"–": set[str](), "all above": {*rooms}}.get(words[0])
+        listed = [known for word in words for known in (FIGURES if word == "figures" else (word,))]
+        rooms[name] = {full[word] for word in listed} if below is None else below
+        rooms[name] |= GROUND - {"core", "version"} if name == "core" else GROUND
+    return rooms
+
+
+MAY_IMPORT = _rooms()
 
 # The folders of the Gantt page's scripts, from the bottom up; "." has the entry point.
 SCRIPT_FOLDERS = (
