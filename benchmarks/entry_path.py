@@ -58,7 +58,7 @@ class Tracer:
 def main() -> None:
     """Run a command in this process under the tracer."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[1]).resolve()
-    command = sys.argv[2:] or ["analyze", str(root / "traces" / "interleaved_cpu_2ranks"), "--no-gains", "--jobs", "1"]
+    command = sys.argv[2:] or ["analyze", str(root / "traces" / "interleaved_cpu_2ranks"), "--no-gains"]
     sys.path.insert(0, str(root))
     tracer = Tracer(root)
     with TemporaryDirectory() as folder:

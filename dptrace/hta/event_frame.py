@@ -6,9 +6,7 @@ fraction, since the file is decoded in pieces (``kineto.reader``) and no event b
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress, repeat
 from operator import attrgetter, is_not, ne
@@ -21,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dptrace.core.notes import Note
+from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError, TraceError
 from dptrace.readers.discovery import Sources, assign_ranks, raise_unless_left_out, refuse_damage, without_errors
@@ -190,7 +189,7 @@ def read_event_frame(file: Source | Path, arguments: Sequence[ArgColumn], round_
     """
     source = Source.of(file)
     columns = EventFrameColumns(arguments)
-    with _no_collection():
+    with collection_paused():
         metadata, cut_off = read_into(source, columns)
         if not columns.kept:
             raise TraceError(
@@ -220,18 +219,6 @@ def _metadata_fields(metadata: Metadata) -> dict[str, Any]:
         "deviceProperties": metadata.devices,
     }
     return {key: value for key, value in known_metadata.items() if value is not None}
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Disable the garbage collector: reading creates millions of lists, none of them garbage."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _frame(columns: EventFrameColumns, round_out: bool) -> tuple[list[str], pd.DataFrame]:

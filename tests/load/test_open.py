@@ -10,14 +10,17 @@ import pytest
 
 import dptrace
 from dptrace.core.files import cache_folder
-from dptrace.errors import DptraceError
+from dptrace.errors import DptraceError, UsageError
 from dptrace.load import open as load_open
 from dptrace.load import rank_file
-from dptrace.load.open import is_small
+from dptrace.load.open import is_small, open_run
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import RankFile
+from dptrace.readers.kineto import reader
 from dptrace.readers.source import Source
+from dptrace.timeline.host_calls import OPERATOR_CALLS
 from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.layered_files import layered_file
 
 
 @pytest.fixture
@@ -249,3 +252,41 @@ def test_what_is_not_on_this_machine_is_not_small(tmp_path: Path) -> None:
     assert not is_small([Source.of("https://example.org/rank0.json")])
     assert not is_small([Source.of("-")])
     assert not is_small([Source(str(tmp_path / "missing.json"))])
+
+
+# The options for reading a run.
+
+
+@pytest.mark.parametrize(
+    "choices", [{"jobs": 0}, {"jobs": -2}, {"dask": "local"}, {"dask": "local", "jobs": 2, "figures_only": True}]
+)
+def test_what_makes_no_sense_is_refused(choices: dict[str, object]) -> None:
+    """At least one process must read, and a cluster returns no intervals."""
+    with pytest.raises(UsageError):
+        ReadOptions(**choices)  # type: ignore[arg-type]
+    assert "local" == ReadOptions(dask="local", figures_only=True).dask
+
+
+# Operators are read together with the figures where a command asks for both: each file is decoded once.
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_each_file_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: bool, jobs: int) -> None:
+    """With and without the cache, and where other processes read."""
+    for rank in (0, 1):
+        layered_file(rank, 2).write(tmp_path / f"rank{rank}.json")
+    run = open_run([str(tmp_path)], ReadOptions(cache=cache, jobs=jobs, operators=True))
+    monkeypatch.setattr(reader, "read_trace", None)
+    found = [run.read_again(timeline, OPERATOR_CALLS) for timeline in run.timelines]
+
+    assert [True, True] == [calls is not None and len(calls.table) > 1 for calls in found]
+
+
+def test_figures_are_those_of_a_plain_reading(tmp_path: Path) -> None:
+    """Whatever else was read."""
+    layered_file().write(tmp_path / "rank0.json")
+    both = open_run([str(tmp_path)], ReadOptions(cache=False, operators=True))
+
+    assert open_run([str(tmp_path)]).to_dict() == both.to_dict()

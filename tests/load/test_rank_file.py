@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dptrace.core.array_file import dumps, loads
-from dptrace.core.files import cache_folder, open_part
+from dptrace.core.files import open_part
 from dptrace.core.intervals import Int64
 from dptrace.errors import TraceError
 from dptrace.load import rank_file
@@ -109,7 +109,7 @@ def stored(source: Source, *how: object) -> Path | None:
 
 @pytest.mark.usefixtures("folder")
 def test_what_is_stored_is_found_for_the_same_file_and_way_only(cache_source: Source, tmp_path: Path) -> None:
-    """Another file, another way of reading, or the file written again: nothing is found."""
+    """Another file, another way, or the file written again: nothing; what changed while it was read is not kept."""
     entry = stored(cache_source, "pattern")
 
     found = rank_file.fetch(cache_source, ("pattern",), Kind)
@@ -117,8 +117,10 @@ def test_what_is_stored_is_found_for_the_same_file_and_way_only(cache_source: So
     assert np.array_equal(VALUE["a"], found["a"])
     assert entry is not None
     assert None is rank_file.fetch(cache_source, ("other",), Kind)
+    before = file_identity(cache_source)
     os.utime(tmp_path / "t.json", ns=(1, 1))
     assert None is rank_file.fetch(cache_source, ("pattern",), Kind)
+    assert rank_file.store(cache_source, (), VALUE, before) is None
 
 
 @pytest.mark.usefixtures("folder")
@@ -139,15 +141,6 @@ def test_another_version_of_dptrace_finds_nothing(cache_source: Source, monkeypa
     monkeypatch.setattr(rank_file, "_code", lambda: "newer")
 
     assert None is rank_file.fetch(cache_source, (), Kind)
-
-
-@pytest.mark.usefixtures("folder")
-def test_a_file_that_changed_while_it_was_read_is_not_kept(cache_source: Source, tmp_path: Path) -> None:
-    """Its figures may belong to neither version."""
-    before = file_identity(cache_source)
-    (tmp_path / "t.json").write_text("22")
-
-    assert rank_file.store(cache_source, (), VALUE, before) is None
 
 
 @pytest.mark.usefixtures("folder")
@@ -239,17 +232,6 @@ def test_names_are_those_of_what_is_written(cache_source: Source, monkeypatch: p
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without DPTRACE_CACHE it is the system's folder for caches."""
-    monkeypatch.delenv("DPTRACE_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-    assert cache_folder().is_relative_to(tmp_path)
-    assert "dptrace" in cache_folder().parts
-
-
-@pytest.mark.usefixtures("folder")
 def test_an_entry_stands_for_no_other(cache_source: Source) -> None:
     """Renamed or copied over another, it is not used."""
     first, second = stored(cache_source, 1), stored(cache_source, 2)
@@ -297,9 +279,10 @@ def test_a_pipe_in_the_place_of_an_entry_is_ignored(cache_source: Source) -> Non
 
 @pytest.mark.usefixtures("folder")
 def test_an_index_has_one_place_for_the_same_files_read_the_same_way(cache_source: Source, tmp_path: Path) -> None:
-    """Another file, another way, or the file written again: another place."""
+    """Another file, another way, or the file written again: another place; none for a stream."""
     (tmp_path / "u.json").write_text("2")
     other = Source.of(tmp_path / "u.json")
+    assert rank_file.index_entry([cache_source, Source.of("-")], ()) is None
     place = rank_file.index_entry([cache_source], ("all",))
     assert place is not None
     assert place == rank_file.index_entry([cache_source], ("all",))
@@ -316,12 +299,6 @@ def test_an_index_has_one_place_for_the_same_files_read_the_same_way(cache_sourc
     assert place != rank_file.index_entry([cache_source], ("ranks 0",))
     os.utime(tmp_path / "t.json", ns=(1, 1))
     assert place != rank_file.index_entry([cache_source], ("all",))
-
-
-@pytest.mark.usefixtures("folder")
-def test_an_index_of_a_stream_has_no_place(cache_source: Source) -> None:
-    """What standard input holds is not known before it is read."""
-    assert rank_file.index_entry([cache_source, Source.of("-")], ()) is None
 
 
 @pytest.mark.usefixtures("folder")
@@ -383,10 +360,3 @@ def test_a_file_that_is_gone_has_no_calls(tmp_path: Path) -> None:
 
     assert FileRereader(run.sources.files, options)(run.timelines[0].path, HOST_CALLS) is None
     assert FileRereader(run.sources.files, options)(run.timelines[1].path, HOST_CALLS) is not None
-
-
-def test_figures_alone_have_no_calls(tmp_path: Path) -> None:
-    """A run opened for its figures reads nothing further."""
-    two_ranks(tmp_path)
-
-    assert open_run([str(tmp_path)], ReadOptions(figures_only=True)).rereader is None

@@ -558,7 +558,7 @@ class LateGroup:
 
     def _cause_of(self, label: HostLabel, column: int) -> Cause:
         kind = HOST_CAUSES[HostCause(label.cause)]
-        if self.devices[column].timeline.on_cpu and label.cause == HostCause.OPERATOR:
+        if label.cause == HostCause.OPERATOR and self.devices[column].timeline.on_cpu:
             kind = "compute"  # without a GPU, operators are the compute
         return Cause(kind, label.what, label.where)
 

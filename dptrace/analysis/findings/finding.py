@@ -215,7 +215,7 @@ class FindingContext(msgspec.Struct, frozen=True, dict=True):
 
         return pipelines(self.across.devices, self.across.clocks)
 
-    @property
+    @cached_property
     def on_cpu(self) -> bool:
         """Whether the run has no GPU, so that operators are its compute."""
         return all(device.timeline.on_cpu for device in self.devices)
