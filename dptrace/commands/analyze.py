@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -80,30 +81,17 @@ def command(
     """
     # Gains are those of findings, on clocks that are corrected.
     has_findings = not (to.form == "csv" or as_hta or collectives or memory) and align
-    refuse(
-        (
-            (as_hta and collectives, _HTA_ALONE),
-            (to.form == "json" and collectives, "--json already contains the collectives; leave --collectives out."),
-            (memory and (collectives or as_hta), _MEMORY_ALONE),
-            (gains and not has_findings, _NO_FINDINGS),
-            (
-                not align and (to.form == "csv" or collectives or as_hta or (memory and to.form != "json")),
-                _NOTHING_TO_ALIGN,
-            ),
-        )
-    )
+    refuse(_contradictions(to.form, collectives, memory, as_hta, align, bool(gains) and not has_findings))
     if as_hta:
         if selection or dask or any(workload.values()) or read_options != ReadOptions(strict=read_options.strict):
             raise UsageError(_HTA_ALONE)
         _write_hta_compat(paths, to, every, read_options.strict)
         return
+    given = {"--gains reads the files again": gains, "--memory reads the files again": memory}
+    given["--steps needs every interval"] = selection.steps is not None
     refuse(
-        (dask and given, _NO_DASK.format(*text))
-        for given, *text in (
-            (gains, "--gains", "reads the files again"),
-            (memory, "--memory", "reads the files again"),
-            (selection.steps is not None, "--steps", "needs every interval"),
-        )
+        (dask and is_given, f"{why}, and --dask returns figures only: leave one out.")
+        for why, is_given in given.items()
     )
     gains_asked = gains
     gains = has_findings and dask is None and gains_wanted(gains_asked, paths)
@@ -129,7 +117,17 @@ _NO_FINDINGS = (
     "clocks that a replay would correct."
 )
 _NOTHING_TO_ALIGN = "--no-align only changes figures across ranks; leave it out here."
-_NO_DASK = "{} {}, and --dask returns figures only; leave one of them out."
+
+
+def _contradictions(
+    form: str, collectives: bool, memory: bool, as_hta: bool, align: bool, no_findings: bool
+) -> Iterator[tuple[bool, str]]:
+    yield as_hta and collectives, _HTA_ALONE
+    yield form == "json" and collectives, "--json already contains the collectives; leave --collectives out."
+    yield memory and (collectives or as_hta), _MEMORY_ALONE
+    yield no_findings, _NO_FINDINGS
+    across_ranks = not (form == "csv" or collectives or as_hta or (memory and form != "json"))
+    yield not align and not across_ranks, _NOTHING_TO_ALIGN
 
 
 def _write_hta_compat(paths: tuple[str, ...], to: Destination, every: bool, strict: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from dptrace.analysis.findings.finding import Finding
+    from dptrace.analysis.kernels.summary import KernelSummary
+    from dptrace.run.run import Run
 
 _SCHEMA = 1
 """Version of the JSON: the meaning of a name in it never changes."""
@@ -86,20 +91,15 @@ def command(
       dptrace kernels runs/ddp --by module --match 'layers\\.3'
       dptrace kernels runs/ddp --by kernel --kind communication --per-rank --csv > nccl.csv
     """
-    from dptrace.run.kernels import compute_findings_of, flat_frame, kernel_summary, launch_table, select_rows
+    from dptrace.run.kernels import compute_findings_of, kernel_summary, select_rows
 
-    of_host, of_shapes = by == "host", by == "operator-shape"
-    looks_for_findings = findings and to.form != "csv" and not of_host
-    only_calls = f"--by host lists calls of the host: leave --kind out, and sort by {', '.join(_SORTS_OF_HOST)}."
+    looks_for_findings = findings and to.form != "csv" and by != "host"
     refuse(
         (
             (full_names and not to.as_text, _BOTH_NAMES),
-            (of_host and (kind != "all" or (sort or "self") not in _SORTS_OF_HOST), only_calls),
-            (not findings and (to.form == "csv" or of_host), _NOTHING_TO_FIND),
+            *_wrong_rows(by, kind, sort, peak_tflops),
+            (not findings and (to.form == "csv" or by == "host"), _NOTHING_TO_FIND),
             (gains and not looks_for_findings, _NO_FINDINGS),
-            (sort == "self" and not of_host, "--sort self needs --by host."),
-            (sort == "tflops" and not of_shapes, "--sort tflops needs --by operator-shape."),
-            (peak_tflops is not None and not of_shapes, "--peak-tflops needs --by operator-shape."),
         )
     )
     compiled(match or "", "--match")
@@ -108,25 +108,61 @@ def command(
     if looks_for_findings and gains_wanted(gains, paths):
         run = with_gains(run, verbosity)
     found = compute_findings_of(run) if looks_for_findings else None
-    if of_host:
-        rows, figures = launch_table(run, per_rank)
-        head: dict[str, Any] = {"ranks": list(run.ranks), "launch": figures, "notes": list(run.notes)}
+    if by == "host":
+        to.write(_host_answer(run, per_rank, match, sort, top))
     else:
         summary = kernel_summary(run, by, kind, per_rank)
-        rows = summary.rows
-        head = {"kind": kind, "ranks": summary.ranks, "wall_ns": summary.wall_ns, "totals": summary.totals}
-        head |= {"notes": list(run.notes)} | ({"flops": summary.flops.to_dict()} if summary.flops is not None else {})
-        head |= {"findings": [finding.to_dict() for finding in found]} if found is not None else {}
-    rows = select_rows(rows, match, sort or ("self" if of_host else "total"), top)
+        rows = select_rows(summary.rows, match, sort or "total", top)
+        to.write(_kernel_answer(run, summary, rows, found, kind, full_names, top))
+    print_notes(run.notes)
+
+
+def _wrong_rows(by: str, kind: str, sort: str | None, peak_tflops: float | None) -> Iterator[tuple[bool, str]]:
+    """Yield which options fit no row of such a table, and what to do instead."""
+    of_host, of_shapes = by == "host", by == "operator-shape"
+    orders = ", ".join(_SORTS_OF_HOST)
+    yield (
+        of_host and (kind != "all" or (sort or "self") not in _SORTS_OF_HOST),
+        f"--by host lists calls of the host: leave --kind out, and sort by {orders}.",
+    )
+    yield sort == "self" and not of_host, "--sort self needs --by host."
+    yield sort == "tflops" and not of_shapes, "--sort tflops needs --by operator-shape."
+    yield peak_tflops is not None and not of_shapes, "--peak-tflops needs --by operator-shape."
+
+
+def _kernel_answer(
+    run: Run,
+    summary: KernelSummary,
+    rows: list[dict[str, Any]],
+    found: tuple[Finding, ...] | None,
+    kind: str,
+    full_names: bool,
+    top: int | None,
+) -> Answer:
+    from dptrace.run.kernels import flat_frame
 
     def tables(console: Console) -> None:
-        from dptrace.viewers.terminal.kernels import print_host, print_kernels
+        from dptrace.viewers.terminal.kernels import print_kernels
 
-        if of_host:
-            print_host(rows, figures, console, top or _MAX_ROWS)
-        else:
-            print_kernels(summary, rows, console, full_names, top or _MAX_ROWS, found or (), on_cpu=run.on_cpu)
+        print_kernels(summary, rows, console, full_names, top or _MAX_ROWS, found or (), on_cpu=run.on_cpu)
 
-    content = {"schema": _SCHEMA, "run": run.path, "by": by, **head, "rows": rows}
-    to.write(Answer(tables, lambda: content, lambda: flat_frame(rows)))
-    print_notes(run.notes)
+    head = {"schema": _SCHEMA, "run": run.path, "by": summary.by, "kind": kind, "ranks": summary.ranks}
+    head |= {"wall_ns": summary.wall_ns, "totals": summary.totals, "notes": list(run.notes)}
+    head |= {"flops": summary.flops.to_dict()} if summary.flops is not None else {}
+    head |= {"findings": [finding.to_dict() for finding in found]} if found is not None else {}
+    return Answer(tables, lambda: {**head, "rows": rows}, lambda: flat_frame(rows))
+
+
+def _host_answer(run: Run, per_rank: bool, match: str | None, sort: str | None, top: int | None) -> Answer:
+    from dptrace.run.kernels import flat_frame, launch_table, select_rows
+
+    rows, figures = launch_table(run, per_rank)
+    rows = select_rows(rows, match, sort or "self", top)
+
+    def tables(console: Console) -> None:
+        from dptrace.viewers.terminal.kernels import print_host
+
+        print_host(rows, figures, console, top or _MAX_ROWS)
+
+    head = {"schema": _SCHEMA, "run": run.path, "by": "host", "ranks": list(run.ranks), "launch": figures}
+    return Answer(tables, lambda: {**head, "notes": list(run.notes), "rows": rows}, lambda: flat_frame(rows))
