@@ -20,7 +20,6 @@ from dptrace.load.options import ReadOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dptrace.analysis.findings.finding import Finding
     from dptrace.analysis.kernels.summary import KernelSummary
     from dptrace.run.run import Run
 
@@ -91,7 +90,7 @@ def command(
       dptrace kernels runs/ddp --by module --match 'layers\\.3'
       dptrace kernels runs/ddp --by kernel --kind communication --per-rank --csv > nccl.csv
     """
-    from dptrace.run.kernels import compute_findings_of, kernel_summary, select_rows
+    from dptrace.run.kernels import kernel_summary, select_rows
 
     looks_for_findings = findings and to.form != "csv" and by != "host"
     refuse(
@@ -107,13 +106,12 @@ def command(
     run = with_workload(open_with_progress(paths, read_options, verbosity, selection), peak_tflops=peak_tflops)
     if looks_for_findings and gains_wanted(gains, paths):
         run = with_gains(run, verbosity)
-    found = compute_findings_of(run) if looks_for_findings else None
     if by == "host":
         to.write(_host_answer(run, per_rank, match, sort, top))
     else:
         summary = kernel_summary(run, by, kind, per_rank)
         rows = select_rows(summary.rows, match, sort or "total", top)
-        to.write(_kernel_answer(run, summary, rows, found, kind, full_names, top))
+        to.write(_kernel_answer(run, summary, rows, looks_for_findings, kind, full_names, top))
     print_notes(run.notes)
 
 
@@ -134,12 +132,14 @@ def _kernel_answer(
     run: Run,
     summary: KernelSummary,
     rows: list[dict[str, Any]],
-    found: tuple[Finding, ...] | None,
+    looks_for_findings: bool,
     kind: str,
     full_names: bool,
     top: int | None,
 ) -> Answer:
-    from dptrace.run.kernels import flat_frame
+    from dptrace.run.kernels import compute_findings_of, flat_frame
+
+    found = compute_findings_of(run) if looks_for_findings else None
 
     def tables(console: Console) -> None:
         from dptrace.viewers.terminal.kernels import print_kernels

@@ -112,7 +112,7 @@ def _parts_table(answer: WhatIf) -> Table:
         "change": lambda name: signed_milliseconds(after[name] - before[name]),
     }
     shown = [name for name in FIGURES if before[name] or after[name]]
-    title, bold = "By part, ms of a step (medians; they need not add up)", {"wall_ns": "bold"}
+    title, bold = "By part, ms (medians; need not add up)", {"wall_ns": "bold"}
     return column_table(title, columns, shown, ("part",), lambda name: bold.get(name, ""))
 
 

@@ -195,33 +195,21 @@ def _held(parameters: int, optimizer: int | None = 0, **further: int | None) -> 
 
 
 @pytest.mark.parametrize(
-    ("ranks", "sentence"),
+    ("ranks", "facts"),
     [
-        (
-            [_held(4_000_000, peak_process_bytes=300_000_000)],
-            (
-                "Memory: The rank holds 4.0 MB of parameters, 4.0 MB of gradients and 0 B of optimizer state; "
-                "a process used up to 300.0 MB, including Python and torch."
-            ),
-        ),
-        (
-            [_held(4_000, 8_000)] * 2,
-            "Memory: Each rank holds 4.0 kB of parameters, 4.0 kB of gradients and 8.0 kB of optimizer state.",
-        ),
+        ([_held(4_000_000, peak_process_bytes=300_000_000)], ("4.0 MB of parameters", "0 B of optim", "300.0 MB")),
+        ([_held(4_000, 8_000)] * 2, ("Each rank", "4.0 kB of gradients", "8.0 kB of optimizer state")),
         (
             [_held(4_000, 8_000, peak_allocated_bytes=2), _held(4_000, 9_000, peak_allocated_bytes=7_000_000_000)],
-            (
-                "Memory: A rank holds up to 4.0 kB of parameters, 4.0 kB of gradients and 9.0 kB of optimizer state; "
-                "GPU memory peaked at 7.0 GB."
-            ),
+            ("up to", "9.0 kB of optimizer state", "7.0 GB"),
         ),
-        ([{"memory": {"peak_allocated_bytes": 5_000}}], "Memory: GPU memory peaked at 5.0 kB."),
+        ([{"memory": {"peak_allocated_bytes": 5_000}}], ("GPU memory", "5.0 kB")),
     ],
     ids=["CPU", "alike", "apart", "peak"],
 )
-def test_what_a_rank_holds_is_said(ranks: list[dict[str, Any]], sentence: str) -> None:
+def test_what_a_rank_holds_is_said(ranks: list[dict[str, Any]], facts: tuple[str, ...]) -> None:
     """The largest amounts over ranks, and the GPU's peak; the process's where there is no GPU."""
-    assert sentence == memory_sentence({"ranks": ranks})
+    assert all(fact in memory_sentence({"ranks": ranks}) for fact in facts)
 
 
 @pytest.mark.parametrize(
