@@ -73,16 +73,6 @@ def test_two_recordings_of_the_same_thing(seed: int) -> None:
     assert not any(row.exposed.beyond for row in found.collective_changes)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_halves_of_one_run(seed: int) -> None:
-    """Odd steps against even steps: no difference beyond noise."""
-    run = job(steps=16, seed=seed, noise=0.02)
-    found = halves(run)
-
-    assert 8 == len(found.a.steps) == len(found.b.steps)
-    assert {} == named(found)
-
-
 @pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("name", ["sharded_h100_8ranks", "perparam_v100_rank1of2"])

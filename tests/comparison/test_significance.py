@@ -307,18 +307,6 @@ def test_steps_that_drift_show_nothing() -> None:
     assert "beyond noise" == judge(still[None], steps, 0.1, 3)[0].verdict
 
 
-def test_recordings_that_differ_among_themselves_make_no_claim() -> None:
-    """Three recordings each, quiet in themselves, on a machine that changes from one to the next."""
-    levels = [100.0, 130.0, 110.0, 125.0, 105.0, 135.0]
-    draw = np.random.default_rng(0)
-    steps = steps_of(*[(side, 10) for side in (0, 0, 0, 1, 1, 1)])
-    wander = np.repeat(levels, 10) + 0.1 * draw.standard_normal(60)
-    slower = np.repeat([100.0, 100.2, 100.1, 110.0, 110.1, 110.2], 10) + 0.1 * draw.standard_normal(60)
-
-    assert "cannot tell" == judge(wander[None], steps, 0.1, 3)[0].verdict
-    assert "beyond noise" == judge(slower[None], steps, 0.1, 3)[0].verdict
-
-
 values = npst.arrays(np.float64, (3, 10), elements=st.integers(0, 50).map(float))
 
 

@@ -109,13 +109,3 @@ def _mix(folder: Path) -> None:
     """Replace one rank's file by that of another job."""
     other = planted_job(folder.parent / "other", seed=7, kernel_us=900, ranks=4)
     (folder / "rank3.json").write_bytes((other / "rank3.json").read_bytes())
-
-
-def test_findings_do_not_cost_more_than_they_explain(tmp_path: Path) -> None:
-    """The costs of all findings together are at most the exposed communication and idle time of a step."""
-    plants = [Plant(1, "allocator", 6, [1]), Plant(2, "python", 2, layer=6), Plant(3, "loader", 3)]
-    run = dptrace.open(planted_job(tmp_path, plants), cache=False)
-    steps = run.steps()
-    lost = (steps.exposed_comm_ns + steps.idle_ns + steps.exposed_memory_ns).mean()
-
-    assert sum(finding.cost_ns for finding in run.cross_rank.findings) <= lost

@@ -14,6 +14,7 @@ from dptrace.analysis.per_gpu.split import (
     FIGURES,
     PART_LABELS,
     Part,
+    by_kind,
     collective_exposure,
     compute_of,
     exposure,
@@ -22,6 +23,7 @@ from dptrace.analysis.per_gpu.split import (
     split,
 )
 from dptrace.core.intervals import IntervalSet, union
+from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Actions, HostActivity, HostCause, HostLabel, Phase, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 
@@ -323,3 +325,24 @@ def test_every_part_and_cause_has_its_own_name() -> None:
     assert list(CAUSES) == list(CAUSE_LABELS)
     names = [*PART_LABELS.values(), *CAUSE_LABELS.values()]
     assert len(names) == len(set(names))
+
+
+# Figures of each kind of collective.
+
+
+def test_a_kind_is_reported_per_gpu_and_step() -> None:
+    """Counts, bytes and times add up to the splits' when multiplied by GPUs and steps."""
+    run = Run("x", two_rank_timelines())
+    (kind,) = by_kind(run.splits)
+    total = [split.total() for split in run.splits]
+
+    assert ("all_reduce", 1.0, 4096.0) == (kind.kind, kind.count, kind.bytes)
+    assert sum(one["exposed_comm_ns"] for one in total) == 4 * kind.exposed_ns
+    assert sum(one["overlapped_comm_ns"] for one in total) == 4 * kind.overlapped_ns
+    assert kind.overlap_percent == pytest.approx(100 * kind.overlapped_ns / (kind.overlapped_ns + kind.exposed_ns))
+
+
+def test_without_communication_there_is_none() -> None:
+    """Without communication, or without GPUs, the result is empty."""
+    assert () == by_kind([])
+    assert () == by_kind(Run("x", (TimelineBuilder().compute(0, 9).build(),)).splits)
