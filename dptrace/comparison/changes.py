@@ -169,12 +169,9 @@ def changes_of(
             standard_deviation(y.mean(axis=1)),
         )
         medians = float(np.median(x)), float(np.median(y))
-        rows.append(_judged(Change(name, *means, *medians, *spreads, None, "same"), judgement))
+        verdict = {name: getattr(judgement, name) for name in Judgement.__slots__}
+        rows.append(Change(name, *means, *medians, *spreads, **verdict))
     return rows
-
-
-def _judged(change: Change, judgement: Judgement) -> Change:
-    return replace(change, **{name: getattr(judgement, name) for name in Judgement.__slots__})
 
 
 def figure_changes(sides: Sides, gpus: tuple[int, int] | None = None) -> tuple[Change, ...]:

@@ -106,14 +106,6 @@ def _faster_products(finding: Finding, context: GainContext) -> Change | str:
     )
 
 
-def _fused_attention(finding: Finding, context: GainContext) -> Change | str:
-    return _shorter("attention in one kernel", attention_savings_ns(context.compute), context)
-
-
-def _alone(finding: Finding, context: GainContext) -> Change | str:
-    return _shorter("compute as fast as without communication", slowdown_ns(context.compute), context)
-
-
 def _shorter(what: str, less: NDArray[np.float64] | Int64, context: GainContext) -> Change:
     known = context.tasks >= 0
     return ShorterTasks(what, context.tasks[known], np.rint(less[known]).astype(np.int64))
@@ -212,10 +204,6 @@ def _busy(idle_cause: str, timeline: Timeline) -> IntervalSet:
     return subtract(timeline.host.intervals(*HOST_CAUSES[idle_cause]), timeline.data_loading)
 
 
-def _hidden(finding: Finding, context: GainContext) -> Change | str:
-    return HiddenCollectives(str(finding.evidence["collective"]))
-
-
 def _smaller_first_bucket(finding: Finding, context: GainContext) -> Change | str:
     change = Reschedule("ddp")
     change.apply(context.model)
@@ -243,7 +231,7 @@ _LEFT_OUT = {
 }
 """Why no change takes a finding away; stragglers and jitter of which a replay knows the delays come from these."""
 COUNTERFACTUALS: dict[str, Callable[[Finding, GainContext], Change | str]] = {
-    "exposed_comm": _hidden,
+    "exposed_comm": lambda finding, context: HiddenCollectives(str(finding.evidence["collective"])),
     "small_messages": _fewer_messages,
     "first_bucket": _smaller_first_bucket,
     "low_bandwidth": _faster_links,
@@ -264,12 +252,16 @@ COUNTERFACTUALS: dict[str, Callable[[Finding, GainContext], Change | str]] = {
     "copies": _no_copies,
     "recompute": _no_recompute,
     **dict.fromkeys(PRODUCT_KINDS, _faster_products),
-    "unfused_attention": _fused_attention,
+    "unfused_attention": lambda finding, context: _shorter(
+        "attention in one kernel", attention_savings_ns(context.compute), context
+    ),
     "elementwise_chains": partial(_fused, False),
     "unfused_optimizer": partial(_fused, True),
     "short_kernels": lambda finding, context: CudaGraphs(),
     "slow_gpu": _as_fast_as_others,
-    "interference": _alone,
+    "interference": lambda finding, context: _shorter(
+        "compute as fast as without communication", slowdown_ns(context.compute), context
+    ),
     "pageable_copies": _no_pageable_copies,
     **{kind: lambda finding, context: _LEFT_OUT[finding.kind] for kind in _LEFT_OUT},
 }

@@ -400,6 +400,7 @@ class Replay:
         model = changed.model
         path = path_of_run(model, changed.times)
         predicted = _bounded(variants[0], bound)
+        gain = round(float((self.base.ended_ns - changed.ended_ns).mean()))
         low, high = self._range([_bounded(variant, bound) for variant in variants], changes)
         return WhatIf(
             path=self.run.path,
@@ -410,7 +411,7 @@ class Replay:
             predicted_step_ns=_step(predicted),
             low_ns=low,
             high_ns=high,
-            run_gain_ns=(gain := self._run_gain(changed)),
+            run_gain_ns=gain,
             step_gain_ns=round(gain / (max(int(places[-1]) for places in self.chosen.places) + 1)),
             micro_steps=_micro_steps(changes),
             measured=_figures(self.measured.mean(axis=0)),
@@ -494,10 +495,6 @@ class Replay:
         """Return by how much a predicted step is uncertain at least: the error of the replay, or a share of it."""
         least = _CONTENTION if self.model.run.on_cpu else MIN_ERROR
         return max(abs(_step(self.replayed) - _step(self.measured)), round(least * predicted_ns))
-
-    def _run_gain(self, after: Outcome) -> int:
-        """Return how much earlier the last step ends: the mean rank's."""
-        return round(float((self.base.ended_ns - after.ended_ns).mean()))
 
     def _ranks(self, predicted: NDArray[np.int64]) -> tuple[RankAnswer, ...]:
         timelines = self.model.run.timelines

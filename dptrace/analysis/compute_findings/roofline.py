@@ -239,13 +239,12 @@ def product_savings_ns(context: ComputeContext, kind: str) -> NDArray[np.float64
 def _by_reason(context: ComputeContext) -> list[tuple[int, list[_Product]]]:
     """Return the slow products, costliest first, by the place of their reason."""
     slow = [product for product in _products(context) if product.roof_ns < _FAR_BELOW * product.ns]
-    number = {product.work: _reason(product) for product in slow}
+    number = {
+        product.work: next(place for place, reason in enumerate(_REASONS) if reason.applies(product))
+        for product in slow
+    }
     slow.sort(key=lambda product: (number[product.work], -product.cost_ns))
     return [(reason, list(group)) for reason, group in groupby(slow, key=lambda product: number[product.work])]
-
-
-def _reason(product: _Product) -> int:
-    return next(place for place, reason in enumerate(_REASONS) if reason.applies(product))
 
 
 def _finding(context: ComputeContext, reason: _Reason, products: Sequence[_Product]) -> Finding:
