@@ -58,9 +58,3 @@ def test_micro_steps_leave_out_all_reduce_and_optimizer() -> None:
     exposed = one.measured["exposed_comm_ns"] + one.measured["optimizer_ns"]
     assert saved == pytest.approx(3 * exposed, rel=0.3)
     assert four.predicted_ns_per_micro_step == pytest.approx(four.predicted_step_ns / 4, abs=1)
-
-
-def test_none_is_wrong_use(run: dptrace.Run) -> None:
-    """A step has one micro-step at least."""
-    with pytest.raises(UsageError):
-        run.whatif(accumulate=0)

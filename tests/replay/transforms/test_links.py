@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dptrace
-from dptrace.errors import DptraceError, UsageError
+from dptrace.errors import DptraceError
 from dptrace.replay.transforms.links import (
     all_reduce_line,
     copy_ns,
@@ -79,25 +79,6 @@ def test_latency_counts_where_sizes_show_it() -> None:
     naive = dptrace.open(ROOT / "traces" / "naive_cpu_2ranks")
 
     assert naive.whatif(latency="2x").run_gain_ns < 0 < naive.whatif(latency="0x").run_gain_ns
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"latency": "fast"},
-        {"bandwidth": "25 GB"},
-        {"link": "no such"},
-        {"link": "nvlink4", "latency": "5us"},
-        {"compress": "fp1"},
-        {"compress": "all_reduce=fp1"},
-        {"compress": "fp16,bf16"},
-        {"world_size": 1},
-    ],
-)
-def test_what_is_no_link_is_wrong_use(run: dptrace.Run, options: dict[str, Any]) -> None:
-    """Text of another form, unknown names, and options that contradict each other."""
-    with pytest.raises(UsageError):
-        run.whatif(**options)
 
 
 def test_a_share_of_an_unknown_latency_is_refused(run: dptrace.Run) -> None:

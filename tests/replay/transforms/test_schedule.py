@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dptrace
-from dptrace.errors import DptraceError, UsageError
+from dptrace.errors import DptraceError
 from dptrace.replay.simulation import simulate
 from dptrace.replay.transforms.links import all_reduce_line
 from dptrace.replay.transforms.schedule import MIB, Reschedule, gradient_steps
@@ -83,15 +83,6 @@ def test_an_optimizer_that_takes_gradients_as_they_come_is_no_slower(runs: dict[
     run = runs["naive"]
 
     assert run.whatif(schedule="overlap-optimizer").run_gain_ns >= run.whatif(schedule="ddp").run_gain_ns
-
-
-@pytest.mark.parametrize(
-    "options", [{"schedule": "magic"}, {"bucket_cap_mb": 0}, {"schedule": "naive", "bucket_cap_mb": 4}]
-)
-def test_impossible_schedules_are_wrong_use(runs: dict[str, dptrace.Run], options: dict[str, Any]) -> None:
-    """An unknown name, empty buckets, and buckets where each gradient goes alone."""
-    with pytest.raises(UsageError):
-        runs["naive"].whatif(**options)
 
 
 @needs_real_traces
