@@ -24,7 +24,7 @@ from dptrace.analysis.findings.stragglers import (
     straggler_reason,
     waiting_text,
 )
-from dptrace.core.intervals import Int64, median
+from dptrace.core.intervals import median
 from dptrace.core.units import duration, share
 from dptrace.errors import DptraceError
 from dptrace.replay.counterfactual import GainContext, counterfactual
@@ -33,14 +33,12 @@ from dptrace.replay.graph.model import INFERRED
 from dptrace.replay.paths import path_of_run
 from dptrace.replay.simulation import (
     WALL,
-    Schedule,
     SteadyState,
-    StepSelection,
+    StepLengths,
     Times,
     mean_range,
     steady_state,
-    step_bounds,
-    timeline_at,
+    step_lengths,
 )
 from dptrace.replay.transforms.change import Change, HiddenCollectives
 from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses, excesses
@@ -55,16 +53,6 @@ __all__ = ["Measurer", "findings_with_gains", "with_gains"]
 
 _NOTABLE = 0.01
 """Share of a step from which a shorter one is compared with its steady state."""
-
-
-class _Steps(msgspec.Struct, frozen=True):
-    """The steps of a simulated run."""
-
-    times: Times
-    length_ns: Int64
-    """From the end of one to the end of the next: timelines × steps."""
-    ended_ns: Int64
-    """When the last one ends on each timeline."""
 
 
 class GainEstimate(msgspec.Struct, frozen=True):
@@ -82,12 +70,9 @@ class Measurer:
         self.replay = replay
 
     @cached_property
-    def _base(self) -> tuple[_Steps, ...]:
-        replay = self.replay
-        found = [_Steps(replay.base.times, replay.base.by_end[:, :, WALL], replay.base.ended_ns)]
-        if self._inferred:
-            found.append(_Steps(replay.strict.times, replay.strict.by_end[:, :, WALL], replay.strict.ended_ns))
-        return tuple(found)
+    def _base(self) -> tuple[StepLengths, ...]:
+        """The run as it was, and without the waits that only times suggest, if it has any."""
+        return (self.replay.base, self.replay.strict) if self._inferred else (self.replay.base,)
 
     @property
     def _inferred(self) -> bool:
@@ -117,7 +102,7 @@ class Measurer:
         model = self.replay.model
         for change in sorted(changes, key=lambda one: not isinstance(one, WithoutExcesses)):
             model = change.apply(model)
-        return self._at_the_end(self._base[0], simulated_steps(model, self.replay.chosen))
+        return self._at_the_end(self._base[0], step_lengths(model, self.replay.chosen))
 
     def measure(self, change: Change) -> GainEstimate:
         """Replay a change.
@@ -127,15 +112,15 @@ class Measurer:
         """
         replay = self.replay
         models = [change.apply(replay.model)]
-        after = [simulated_steps(models[0], replay.chosen)]
+        after = [step_lengths(models[0], replay.chosen)]
         # The range of what is not worth a finding needs no second replay.
         if self._inferred and self._at_the_end(self._base[0], after[0]) >= _NOTABLE * self.step_ns:
-            after.append(simulated_steps(change.apply(replay.strict.model), replay.chosen))
+            after.append(step_lengths(change.apply(replay.strict.model), replay.chosen))
         gained = [self._per_step(old, new) for old, new in zip(self._base, after, strict=False)]
         return self._answer(change, models[0], after[0], gained)
 
     def _answer(
-        self, change: Change, model: Model, after: _Steps, gained: Sequence[NDArray[np.float64]]
+        self, change: Change, model: Model, after: StepLengths, gained: Sequence[NDArray[np.float64]]
     ) -> GainEstimate:
         """Bind a gain by what hosts, devices and links need, and by the doubts about it.
 
@@ -158,12 +143,12 @@ class Measurer:
         gain = replace(gain, ns=ns, low_ns=min(low, ns), high_ns=max(high, ns), median_step_ns=shorter)
         return GainEstimate(gain, _pace(model, after.times, steady, least if beyond else None))
 
-    def _per_step(self, before: _Steps, after: _Steps) -> NDArray[np.float64]:
+    def _per_step(self, before: StepLengths, after: StepLengths) -> NDArray[np.float64]:
         """Return how much shorter each step is, of the mean timeline."""
         less: NDArray[np.float64] = (before.length_ns - after.length_ns).mean(axis=0)
         return less
 
-    def _at_the_end(self, before: _Steps, after: _Steps) -> int:
+    def _at_the_end(self, before: StepLengths, after: StepLengths) -> int:
         """Return how much earlier the last step ends, per step from the start of the recording."""
         return round(round(float((before.ended_ns - after.ended_ns).mean())) / self.steps)
 
@@ -174,17 +159,6 @@ class Measurer:
         low = ns + min(low for low, _ in ranges) - error
         high = ns + max(high for _, high in ranges) + error
         return _less(round(low), beyond) if ns < 0 else max(0, round(low) - beyond), _less(round(high), beyond)
-
-
-def simulated_steps(model: Model, chosen: StepSelection) -> _Steps:
-    """Simulate a model; only the lengths of its steps are computed."""
-    times = Schedule(model.graph).run()
-    length, ended = [], []
-    for number, places in zip(chosen.timelines, chosen.places, strict=True):
-        bounds = step_bounds(model, number, times, timeline_at(model, number, times))
-        length.append(np.diff(bounds)[places])
-        ended.append(bounds[places[-1] + 1])
-    return _Steps(times, np.stack(length), np.array(ended, np.int64))
 
 
 def _less(ns: int, beyond: int) -> int:

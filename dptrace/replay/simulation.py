@@ -25,6 +25,7 @@ __all__ = [
     "Outcome",
     "Schedule",
     "SteadyState",
+    "StepLengths",
     "StepSelection",
     "Times",
     "choose",
@@ -36,7 +37,7 @@ __all__ = [
     "simulate",
     "simulated_figures",
     "steady_state",
-    "step_bounds",
+    "step_lengths",
     "timeline_at",
     "with_times",
     "without_host",
@@ -251,15 +252,22 @@ class StepSelection(msgspec.Struct, frozen=True):
     """Index of each step in each timeline."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """A model that was simulated."""
+class StepLengths(msgspec.Struct, frozen=True):
+    """The steps of a model that was simulated."""
 
-    model: Model
     times: Times
-    by_end: NDArray[np.int64]
-    """Figures of each step, from the end of one to the end of the next: timelines × steps × figures."""
+    length_ns: NDArray[np.int64]
+    """From the end of one to the end of the next: timelines × steps."""
     ended_ns: NDArray[np.int64]
     """When the last of these steps ends, on each timeline's clock."""
+
+
+class Outcome(StepLengths, frozen=True):
+    """A model that was simulated, with the figures of its steps."""
+
+    model: Model
+    by_end: NDArray[np.int64]
+    """Figures of each step, from the end of one to the end of the next: timelines × steps × figures."""
 
 
 def choose(run: Run, whole: Run) -> StepSelection:
@@ -315,7 +323,19 @@ def outcome(model: Model, chosen: StepSelection) -> Outcome:
         bounds, parts = parts_by_end(model, number, times)
         by_end.append(parts[places])
         ended.append(bounds[places[-1] + 1])
-    return Outcome(model, times, np.stack(by_end), np.array(ended, np.int64))
+    figures = np.stack(by_end)
+    return Outcome(times, figures[:, :, WALL], np.array(ended, np.int64), model, figures)
+
+
+def step_lengths(model: Model, chosen: StepSelection) -> StepLengths:
+    """Simulate a model; of its steps, only the lengths are computed."""
+    times = Schedule(model.graph).run()
+    length, ended = [], []
+    for number, places in zip(chosen.timelines, chosen.places, strict=True):
+        bounds = step_bounds(model, number, times, timeline_at(model, number, times))
+        length.append(np.diff(bounds)[places])
+        ended.append(bounds[places[-1] + 1])
+    return StepLengths(times, np.stack(length), np.array(ended, np.int64))
 
 
 def median_range(values: NDArray[np.float64]) -> tuple[float, float]:
