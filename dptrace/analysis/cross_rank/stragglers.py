@@ -279,7 +279,6 @@ class ProgramPoints(msgspec.Struct, frozen=True, dict=True):
     """On the reference's clock."""
     of_row: NDArray[np.int64]
     """The point of each collective's launch; -1 where a launch is not recorded."""
-    _launch_aligned_ns: Int64
 
     def __len__(self) -> int:
         return len(self.own_ns)
@@ -308,18 +307,13 @@ class ProgramPoints(msgspec.Struct, frozen=True, dict=True):
         points, row = _with_returns(devices, points[order], row[order])
         of_row = np.full(len(launch_ns), -1, np.int64)
         of_row[row[row >= 0]] = np.flatnonzero(row >= 0)
-        return cls(points, align(points), of_row, align(launch_ns))
+        return cls(points, align(points), of_row)
 
     def segment(self, point: int, column: int) -> tuple[int, int]:
         """Return start and end of the segment that ends at a point, on a device's own clock; 0, 0 if there is none."""
         if point < 0 or not len(self):
             return 0, 0
         return int(self.own_ns[max(point - 1, 0), column]), int(self.own_ns[point, column])
-
-    def queued_ns(self, row: int, start_ns: Int64) -> Int64:
-        """Return how long after its launch a collective started on each device; *start_ns* are on aligned clocks."""
-        queued: Int64 = start_ns - self._launch_aligned_ns[row]
-        return queued
 
 
 def _step_starts(devices: Sequence[DeviceFigures]) -> Int64:
