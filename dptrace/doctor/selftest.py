@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,18 +29,7 @@ __all__ = [
     "RecordedRun",
     "SelfTest",
     "Verdict",
-    "check_clocks",
-    "check_collectives",
-    "check_kernels",
-    "check_launch_clock",
-    "check_losses",
-    "check_matching",
-    "check_metadata",
-    "check_overhead",
-    "check_phases",
-    "check_ranks",
     "check_recording",
-    "check_steps",
     "check_trace_folder",
     "hindrances",
     "lost_records",
@@ -135,10 +124,17 @@ def lost_records(log: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-# What a check of a recording concludes, and what it looks at.
+# What the checks of a recording look at, and what each of them concludes.
 
 
 Level = Literal["ok", "warning", "wrong"]
+
+_APART_NS = 1_000_000
+"""Clocks of one machine are never this far apart: Kineto puts all times on the system's clock. Nor does a kernel start
+this long before the call that launched it."""
+_MIN_LAUNCHED = 0.5
+"""Share of a GPU's kernels below which, if no more have their launch in the file, no phase can be trusted."""
+_MAX_OVERHEAD = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,128 +162,147 @@ class RecordedRun:
     damage: str = ""
     """What the reader says about truncated, damaged or impossible data."""
     surroundings: tuple[str, ...] = ()
-    """What may keep the profiler from the GPU's records here; see :func:`~dptrace.doctor.selftest.hindrances`."""
+    """What may keep the profiler from the GPU's records here, see :func:`hindrances`."""
 
-    def timelines(self) -> Iterator[Timeline]:
+    def timelines(self) -> list[Timeline]:
         """Return the timelines of the kind of device that was to be recorded."""
-        return (timeline for timeline in self.run.timelines if timeline.on_cpu != self.on_gpus)
+        return [timeline for timeline in self.run.timelines if timeline.on_cpu != self.on_gpus]
 
 
-# Checks of each rank's trace: ranks, steps, kernels, phases, what was lost, and the profiler's overhead.
+def check_recording(recorded: RecordedRun) -> tuple[Verdict, ...]:
+    """Return what each check that applies to a recording finds."""
+    checks = [_ranks_and_steps, _kernels]
+    if recorded.timelines():
+        checks += [_phases, *([_collectives] if recorded.ranks > 1 else []), _clocks]
+    return tuple(check(recorded) for check in [*checks, _losses, _overhead])
 
 
-_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-_FEW_LAUNCHES = 0.5
-"""If fewer of a GPU's kernels than this share have their launch in the file, no phase can be trusted."""
-_HIGH_OVERHEAD = 0.5
+def _ranks_and_steps(recorded: RecordedRun) -> Verdict:
+    """Check that each rank left a trace, in which the recorded steps are marked."""
+    if missing := sorted(set(range(recorded.ranks)) - set(recorded.run.ranks)):
+        why = "See the log: a rank that dies or cannot write its file says why there"
+        return Verdict("steps", "wrong", f"{_ranks(missing)} left no trace. {why}")
+    marked = {
+        timeline.rank: sum(name.startswith("ProfilerStep#") for name in timeline.windows.names)
+        for timeline in recorded.run.timelines
+    }
+    steps = plural(recorded.steps, "step")
+    if other := {rank: count for rank, count in marked.items() if count != recorded.steps}:
+        found = ", ".join(f"{count} on rank {rank}" for rank, count in other.items())
+        why = "The profiler was ended early, or another one runs in the process (KINETO_USE_DAEMON, dynolog)"
+        return Verdict("steps", "wrong", f"{steps} should be marked, but there are {found}. {why}")
+    return Verdict("steps", "ok", f"{steps} marked on each of {plural(recorded.ranks, 'rank')}")
 
 
-def check_ranks(recorded: RecordedRun) -> Verdict:
-    """Check that each rank wrote a trace."""
-    missing = sorted(set(range(recorded.ranks)) - set(recorded.run.ranks))
-    if not missing:
-        return Verdict("ranks", "ok", f"{plural(recorded.ranks, 'rank')} recorded")
-    return Verdict(
-        "ranks",
-        "wrong",
-        f"{_ranks(missing)} left no trace. See the ranks' messages in the log: a rank that dies or cannot write its "
-        "file says why there",
-    )
-
-
-def check_steps(recorded: RecordedRun) -> Verdict:
-    """Check that each trace marks the steps that were recorded."""
-    counts = {timeline.rank: _marked_steps(timeline) for timeline in recorded.run.timelines}
-    if all(count == recorded.steps for count in counts.values()):
-        return Verdict("steps", "ok", f"{plural(recorded.steps, 'step')} marked on each rank")
-    found = ", ".join(f"{count} on rank {rank}" for rank, count in counts.items() if count != recorded.steps)
-    return Verdict(
-        "steps",
-        "wrong",
-        f"{plural(recorded.steps, 'step')} should be marked, but there are {found}. The profiler lost its step marks "
-        "or was ended early: check that no other profiler runs in the process (KINETO_USE_DAEMON, dynolog)",
-    )
-
-
-def _marked_steps(timeline: Timeline) -> int:
-    return sum(name.startswith("ProfilerStep#") for name in timeline.windows.names)
-
-
-def check_kernels(recorded: RecordedRun) -> Verdict:
+def _kernels(recorded: RecordedRun) -> Verdict:
     """Check that each rank has work on its device: on a GPU kernels, not only what the CPU did."""
-    counts = dict.fromkeys(range(recorded.ranks), 0)
+    counts = dict.fromkeys(recorded.run.ranks, 0)  # a rank without a trace is reported above
     for timeline in recorded.timelines():
-        counts[timeline.rank] = counts.get(timeline.rank, 0) + int((timeline.kind == Kind.COMPUTE).sum())
-    # check_ranks reports ranks without a trace.
-    without = [rank for rank in recorded.run.ranks if not counts[rank]]
-    if not recorded.on_gpus:
-        total = f"{min(counts.values()):,} or more on each rank's CPU"
-        return Verdict("kernels", "wrong", _no_operators(without)) if without else Verdict("operators", "ok", total)
+        counts[timeline.rank] += int((timeline.kind == Kind.COMPUTE).sum())
+    without = [rank for rank, count in counts.items() if not count]
+    if without and recorded.on_gpus:
+        return _no_kernels(_ranks(without), recorded.log, recorded.surroundings)
     if without:
-        return Verdict("kernels", "wrong", no_kernels(_ranks(without), recorded.log, recorded.surroundings))
-    return Verdict("kernels", "ok", f"{min(count for count in counts.values() if count):,} or more on each GPU")
+        why = "torch's profiler does not work here: reinstall torch"
+        return Verdict("operators", "wrong", f"{_ranks(without)} recorded no operator. {why}")
+    what, where = ("kernels", "GPU") if recorded.on_gpus else ("operators", "rank's CPU")
+    return Verdict(what, "ok", f"{min(counts.values()):,} or more on each {where}")
 
 
-def _no_operators(ranks: list[int]) -> str:
-    return f"{_ranks(ranks)} recorded no operator. torch's profiler does not work here: reinstall torch"
-
-
-def no_kernels(who: str, log: str, surroundings: tuple[str, ...]) -> str:
+def _no_kernels(who: str, log: str, surroundings: tuple[str, ...]) -> Verdict:
     """Return that there are no kernels, why, and what to do."""
     found = f"{who} recorded no kernel, only what the CPU did"
     causes = missing_kernel_causes(log)
-    if causes:
-        return f"{found}: {'; '.join(causes)}"
-    if surroundings:
-        return f"{found}. The profiler gave no reason. Here, {'; '.join(surroundings)}"
-    return (
-        f"{found}, and the profiler gave no reason. Usual ones: another profiler (nsys, ncu, DCGM's profiling "
-        "metrics), a container without --cap-add=SYS_ADMIN, a driver that is older than torch's CUDA"
+    usual = (
+        "another profiler (nsys, ncu, DCGM's profiling metrics), a container without --cap-add=SYS_ADMIN, a driver "
+        "that is older than torch's CUDA"
     )
+    if causes:
+        why = f"{found}: {'; '.join(causes)}"
+    elif surroundings:
+        why = f"{found}. The profiler gave no reason. Here, {'; '.join(surroundings)}"
+    else:
+        why = f"{found}, and the profiler gave no reason. Usual ones: {usual}"
+    return Verdict("kernels", "wrong", why)
 
 
-def check_phases(recorded: RecordedRun) -> Verdict:
+def _phases(recorded: RecordedRun) -> Verdict:
     """Check that forward, backward and optimizer took time on each device."""
     for timeline in recorded.timelines():
         compute = timeline.kind == Kind.COMPUTE
         if not compute.any():
-            continue  # check_kernels reports that
-        unlaunched = float((timeline.launch_ns[compute] == UNKNOWN).mean()) if recorded.on_gpus else 0.0
-        if unlaunched > _FEW_LAUNCHES:
-            return Verdict(
-                "phases",
-                "wrong",
-                f"on rank {timeline.rank}, {share(unlaunched)} of the kernels have no launch in the trace, so their "
-                "phase is unknown. The profiler records kernels but not the calls that launch them: update torch and "
-                "the driver",
-            )
-        empty = [phase for phase in _PHASES if not _time_ns(timeline, phase)]
+            continue  # reported above
+        launched = float((timeline.launch_ns[compute] != UNKNOWN).mean()) if recorded.on_gpus else 1.0
+        if launched < _MIN_LAUNCHED:
+            why = f"on rank {timeline.rank}, {share(1 - launched)} of the kernels have no launch in the trace, so "
+            return Verdict("phases", "wrong", f"{why}their phase is unknown. Update torch and the driver")
+        duration_ns = timeline.end_ns - timeline.start_ns
+        empty = [
+            phase.name.lower()
+            for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+            if not duration_ns[compute & (timeline.phase == phase)].sum()
+        ]
         if empty:
-            return Verdict(
-                "phases",
-                "wrong",
-                f"rank {timeline.rank} shows no {' and no '.join(phase.name.lower() for phase in empty)}, though the "
-                "training has all three. This torch names operators or launches in a way that dptrace does not know: "
-                "report it with the kept folder",
-            )
+            why = f"rank {timeline.rank} shows no {' and no '.join(empty)}, though the training has all three. This "
+            rest = "torch names operators in a way that dptrace does not know: report it with the kept folder"
+            return Verdict("phases", "wrong", why + rest)
     return Verdict("phases", "ok", "forward, backward and optimizer on each device")
 
 
-def _time_ns(timeline: Timeline, phase: Phase) -> int:
-    chosen = (timeline.kind == Kind.COMPUTE) & (timeline.phase == phase)
-    return int(np.sum((timeline.end_ns - timeline.start_ns)[chosen]))
+def _collectives(recorded: RecordedRun) -> Verdict:
+    """Check that each rank's collectives are there, have their sizes and groups, and match those of the others."""
+    timelines, cross_rank = recorded.timelines(), recorded.run.cross_rank
+    if without := [timeline.rank for timeline in timelines if not timeline.collectives]:
+        why = "its NCCL kernels have names that dptrace does not know, or were not recorded: report it with the folder"
+        why = why if recorded.on_gpus else "this torch does not record gloo's work: update torch"
+        return Verdict("collectives", "wrong", f"no collective on {_ranks(without)}: {why}")
+    calls = [collective for timeline in timelines for collective in timeline.collectives]
+    lacking = {"message sizes": sum(not call.bytes for call in calls)}
+    if recorded.on_gpus:  # gloo's have no group in the trace
+        lacking["groups"] = sum(not (call.group_size and call.ranks) for call in calls)
+    if missing := {what: count for what, count in lacking.items() if count}:
+        which = ", ".join(f"{what} of {count:,} of {len(calls):,} collectives" for what, count in missing.items())
+        level: Level = "wrong" if len(calls) in missing.values() else "warning"
+        why = "so their bandwidth is unknown. torch 2.4 and later write them (record_param_comms): update torch"
+        return Verdict("collectives", level, f"the trace lacks {which}, {why}")
+    complete = float(np.mean(cross_rank.matches.complete)) if len(cross_rank.matches) else 0.0
+    if complete < 1:
+        notes = " ".join(cross_rank.notes)
+        why = f"{share(1 - complete)} of the collectives lack a rank. {notes}".strip().rstrip(".")
+        return Verdict("collectives", "warning" if complete > 0.5 else "wrong", why)
+    count = plural(len(cross_rank.matches), "collective")
+    return Verdict("collectives", "ok", f"{count}, each with its size and found on all of its ranks")
 
 
-def check_losses(recorded: RecordedRun) -> Verdict:
+def _clocks(recorded: RecordedRun) -> Verdict:
+    """Check that the ranks' clocks agree, as those of one machine do, and the GPU's with the CPU's."""
+    clocks, rows = recorded.run.cross_rank.clocks, recorded.run.cross_rank.clock_rows()
+    if clocks.misfit.any():
+        return Verdict("clocks", "wrong", " ".join(clocks.notes).rstrip("."))
+    if unknown := [row["rank"] for row in rows if row["offset_ns"] is None]:
+        return Verdict("clocks", "wrong", f"no collective connects rank {unknown[0]}'s clock with the others'")
+    advice = "Something changes the clock, or the profiler converts the GPU's time wrongly: update torch and the driver"
+    offset_ns = max((abs(row["offset_ns"]) for row in rows), default=0)
+    if offset_ns > _APART_NS:
+        why = f"the ranks' clocks are up to {duration(offset_ns)} apart, on one machine. {advice}"
+        return Verdict("clocks", "wrong", why)
+    for timeline in recorded.timelines() if recorded.on_gpus else ():
+        known = (timeline.launch_ns != UNKNOWN) & (timeline.kind == Kind.COMPUTE)
+        early_ns = int((timeline.launch_ns - timeline.start_ns)[known].max(initial=0))
+        if early_ns > _APART_NS:
+            why = (
+                f"on rank {timeline.rank}, kernels start up to {duration(early_ns)} before the call that launched them"
+            )
+            return Verdict("clocks", "wrong", f"{why}. {advice}")
+    uncertainty_ns = int(clocks.uncertainty_ns.max(initial=0))
+    return Verdict("clocks", "ok", f"the ranks agree within {duration(max(offset_ns, uncertainty_ns))}")
+
+
+def _losses(recorded: RecordedRun) -> Verdict:
     """Check that the profiler dropped nothing and the reader repaired nothing."""
-    lost = lost_records(recorded.log)
-    if lost:
-        return Verdict(
-            "events lost",
-            "wrong",
-            f"{'; '.join(lost)}. Record fewer --steps at once; KINETO_CONFIG can name a file that sets a larger "
-            "ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB",
-        )
+    if lost := lost_records(recorded.log):
+        advice = "Record fewer --steps, or set a larger ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB in the file of KINETO_CONFIG"
+        return Verdict("events lost", "wrong", f"{'; '.join(lost)}. {advice}")
     if recorded.damage:
         return Verdict("events lost", "wrong", f"the reader found damage: {recorded.damage.rstrip('. ')}")
     own = recorded.run.metadata.get("notes")
@@ -298,165 +313,22 @@ def check_losses(recorded: RecordedRun) -> Verdict:
     return Verdict("events lost", "ok", "none dropped, damaged or impossible")
 
 
-def check_overhead(recorded: RecordedRun) -> Verdict:
+def _overhead(recorded: RecordedRun) -> Verdict:
     """Check that the profiler does not slow down the training much."""
     overhead = recorded.run.metadata.get("profiler_overhead")
     if not isinstance(overhead, int | float):
         return Verdict("overhead", "warning", "the profiler's overhead could not be measured")
-    if overhead < _HIGH_OVERHEAD:
-        cost = f"{share(overhead)} longer steps with the profiler" if overhead > 0 else "none seen"
-        return Verdict("overhead", "ok", cost)
-    return Verdict(
-        "overhead",
-        "warning",
-        f"steps take {share(overhead)} longer with the profiler. A small model on a busy machine shows more than a "
-        "real training does; run this again on an idle machine",
-    )
+    longer = f"steps take {share(max(overhead, 0))} longer with the profiler"
+    if overhead < _MAX_OVERHEAD:
+        return Verdict("overhead", "ok", longer)
+    return Verdict("overhead", "warning", f"{longer}, more than in a real training: repeat this on an idle machine")
 
 
 def _ranks(numbers: list[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}"
 
 
-# Checks of what ranks do together: collectives, their metadata, whether they match, and the clocks they imply.
-
-
-_APART_NS = 1_000_000
-"""Clocks of one machine are never this far apart: Kineto puts all times on the system's clock."""
-_EARLY_NS, _TOO_EARLY_NS = 5_000, 1_000_000
-"""A kernel that starts this much before the call that launched it shows clocks that do not fit."""
-_FEW = 0.01
-_FEW_MATCH = 0.5
-
-
-def check_collectives(recorded: RecordedRun) -> Verdict:
-    """Check that each rank's trace contains collectives."""
-    without = [timeline.rank for timeline in recorded.timelines() if not timeline.collectives]
-    if without:
-        return Verdict(
-            "collectives",
-            "wrong",
-            f"rank {without[0]} shows no collective, though it trained with others. "
-            + (
-                "Its NCCL kernels have names that dptrace does not know, or were not recorded: report it with the kept "
-                "folder"
-                if recorded.on_gpus
-                else "This torch does not record gloo's work: update torch"
-            ),
-        )
-    count = min((len(timeline.collectives) for timeline in recorded.timelines()), default=0)
-    return Verdict("collectives", "ok", f"{count:,} on each rank" if count else "none recorded")
-
-
-def check_metadata(recorded: RecordedRun) -> Verdict:
-    """Check that collectives carry their message size and, with NCCL, their group and its ranks."""
-    calls = [collective for timeline in recorded.timelines() for collective in timeline.collectives]
-    if not calls:
-        return Verdict("metadata", "ok", "no collective to describe")
-    lacking = {"message sizes": sum(not call.bytes for call in calls)}
-    if recorded.on_gpus:
-        lacking["process groups"] = sum(not call.group_size for call in calls)
-        lacking["the groups' ranks"] = sum(not call.ranks for call in calls)
-    missing = {what: count for what, count in lacking.items() if count}
-    if not missing:
-        what = "message sizes, process groups and their ranks" if recorded.on_gpus else "message sizes"
-        return Verdict("metadata", "ok", what)
-    which = ", ".join(f"{what} of {count:,} of {len(calls):,} collectives" for what, count in missing.items())
-    return Verdict(
-        "metadata",
-        "wrong" if len(calls) in missing.values() else "warning",
-        f"the trace lacks {which}, so bandwidth {'and groups are' if recorded.on_gpus else 'is'} unknown for them. "
-        "torch 2.4 and later write them (as arguments of record_param_comms): update torch",
-    )
-
-
-def check_matching(recorded: RecordedRun) -> Verdict:
-    """Check that the ranks' collectives can be matched with each other."""
-    matches = recorded.run.cross_rank.matches
-    if not len(matches):
-        return Verdict(
-            "matching", "wrong", "no collective of a rank matches one of another rank; see collectives above"
-        )
-    complete = float(np.mean(matches.complete))
-    if complete == 1:
-        return Verdict("matching", "ok", f"{plural(len(matches), 'collective')}, each found on all of its ranks")
-    level: Level = "wrong" if complete < _FEW_MATCH else "warning"
-    notes = " ".join(recorded.run.cross_rank.notes)
-    return Verdict(
-        "matching", level, f"{share(1 - complete)} of the collectives lack a rank. {notes}".strip().rstrip(".")
-    )
-
-
-def check_clocks(recorded: RecordedRun) -> Verdict:
-    """Check that the ranks' clocks can be compared, are plausible, and leave no transfer negative."""
-    run = recorded.run
-    clocks, rows = run.cross_rank.clocks, run.cross_rank.clock_rows()
-    if clocks.misfit.any():
-        return Verdict("clocks", "wrong", " ".join(clocks.notes).rstrip("."))
-    unknown = [row["rank"] for row in rows if row["offset_ns"] is None]
-    if unknown:
-        return Verdict(
-            "clocks", "wrong", f"no collective connects rank {unknown[0]}'s clock with rank {rows[0]['rank']}'s"
-        )
-    offset_ns = max((abs(row["offset_ns"]) for row in rows), default=0)
-    if offset_ns > _APART_NS:
-        return Verdict(
-            "clocks",
-            "wrong",
-            f"the ranks' clocks are up to {duration(offset_ns)} apart, on one machine. Something changes the clock "
-            "while processes run, or the profiler converts the GPU's time wrongly: update torch and the driver",
-        )
-    negative = _negative_transfers(recorded)
-    if negative > _FEW:
-        return Verdict(
-            "clocks",
-            "wrong",
-            f"{share(negative)} of the collectives end on one rank before another has started them, beyond the clocks' "
-            "uncertainty: the times of the ranks cannot be compared",
-        )
-    uncertainty = max((int(ns) for ns in clocks.uncertainty_ns), default=0)
-    return Verdict("clocks", "ok", f"the ranks agree within {duration(max(offset_ns, uncertainty))}")
-
-
-def _negative_transfers(recorded: RecordedRun) -> float:
-    """Return the share of matched collectives that end somewhere before they have started everywhere."""
-    matches, clocks = recorded.run.cross_rank.matches, recorded.run.cross_rank.clocks
-    checked = matches.complete & matches.synchronizing
-    if not checked.any():
-        return 0.0
-    start, end = matches.start_ns.copy(), matches.end_ns.copy()
-    for device in range(len(matches.device_ids)):
-        own = matches.device == device
-        start[own], end[own] = clocks.align(device, start[own]), clocks.align(device, end[own])
-    last_start = np.maximum.reduceat(start, matches.first[:-1])
-    first_end = np.minimum.reduceat(end, matches.first[:-1])
-    allowed_ns = 2 * int(clocks.uncertainty_ns.max(initial=0))
-    return float(np.mean((last_start - first_end)[checked] > allowed_ns))
-
-
-def check_launch_clock(recorded: RecordedRun) -> Verdict:
-    """Check that no kernel starts before the call that launched it: the GPU's clock against the CPU's."""
-    worst_ns, worst_share, rank = 0, 0.0, 0
-    for timeline in recorded.timelines():
-        early_ns = _early_ns(timeline)
-        early = float(np.mean(early_ns > _EARLY_NS)) if len(early_ns) else 0.0
-        if early > worst_share:
-            worst_ns, worst_share, rank = int(early_ns.max()), early, timeline.rank
-    if worst_share < _FEW and worst_ns < _TOO_EARLY_NS:
-        return Verdict("launches", "ok", "no kernel starts before its launch")
-    return Verdict(
-        "launches",
-        "wrong" if worst_ns >= _TOO_EARLY_NS else "warning",
-        f"on rank {rank}, {share(worst_share)} of the kernels start before the call that launched them, up to "
-        f"{duration(worst_ns)} before: the GPU's clock is not aligned with the CPU's, so launch latency and the "
-        "causes of idle time are off by as much. Update torch and the driver",
-    )
-
-
-def _early_ns(timeline: Timeline) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    known = (timeline.launch_ns != UNKNOWN) & (timeline.kind == Kind.COMPUTE)
-    early: np.ndarray[tuple[int], np.dtype[np.int64]] = (timeline.launch_ns - timeline.start_ns)[known]
-    return early
+# The recording itself.
 
 
 _STEPS, _WARMUP, _RANKS = 6, 2, 2
@@ -567,7 +439,7 @@ def check_trace_folder(folder: Path, gpus: int, log: str = "") -> tuple[Verdict,
     except DptraceError as error:
         # A trace with calls to the GPU's runtime but without any kernel cannot be read as a run.
         if gpus and "no kernel" in str(error):
-            return (Verdict("kernels", "wrong", no_kernels("the ranks", log, surroundings)),)
+            return (_no_kernels("the ranks", log, surroundings),)
         return (Verdict("reading", "wrong", f"the recording cannot be read: {str(error).rstrip('. ')}"),)
     ranks = min(gpus, _RANKS) if gpus else _RANKS
     return check_recording(RecordedRun(run, ranks, _STEPS, gpus > 0, log, damage, surroundings))
@@ -579,16 +451,3 @@ def _read(folder: Path) -> tuple[Run, str]:
         return open_run([str(folder)], ReadOptions(cache=False, strict=True)), ""
     except DptraceError as error:
         return open_run([str(folder)], ReadOptions(cache=False)), str(error)
-
-
-def check_recording(recorded: RecordedRun) -> tuple[Verdict, ...]:
-    """Return what each check that applies to a recording finds."""
-    checks: list[Callable[[RecordedRun], Verdict]] = [check_ranks, check_steps, check_kernels]
-    if any(True for _ in recorded.timelines()):
-        checks.append(check_phases)
-        if recorded.on_gpus:
-            checks.append(check_launch_clock)
-        if recorded.ranks > 1:
-            checks += [check_collectives, check_metadata, check_matching, check_clocks]
-    checks += [check_losses, check_overhead]
-    return tuple(check(recorded) for check in checks)

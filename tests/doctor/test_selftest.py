@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,29 +18,19 @@ import dptrace
 from dptrace.doctor import selftest as module
 from dptrace.doctor.selftest import (
     RecordedRun,
-    check_clocks,
-    check_collectives,
-    check_kernels,
-    check_launch_clock,
-    check_losses,
-    check_matching,
-    check_metadata,
-    check_overhead,
-    check_phases,
-    check_ranks,
+    Verdict,
     check_recording,
-    check_steps,
     check_trace_folder,
     hindrances,
     lost_records,
     missing_kernel_causes,
-    no_kernels,
     recording_command,
     selftest,
 )
-from dptrace.timeline.model import Kind, Phase, Timeline, Windows
+from dptrace.run.run import Run
+from dptrace.timeline.model import Collective, Kind, Phase, Timeline, Windows
+from tests.support.builders import TimelineBuilder
 from tests.support.real_traces import needs_real_traces, real
-from tests.support.selftests import bare, gpu_timelines, recorded
 
 
 @pytest.mark.spawn
@@ -54,7 +45,7 @@ def test_this_machine_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     test = selftest(0)
 
     assert test.works, test.verdicts
-    assert {"ranks", "steps", "operators", "phases", "metadata", "clocks"} <= {v.what for v in test.verdicts}
+    assert {"steps", "operators", "phases", "collectives", "clocks"} <= {v.what for v in test.verdicts}
     assert "" == test.kept
     assert [] == list(tmp_path.glob("dptrace*"))
 
@@ -122,13 +113,150 @@ def test_the_command_fits_the_machine() -> None:
     assert "ddp" in recording_command(0)
 
 
-def test_a_single_gpu_is_not_asked_for_collectives() -> None:
-    """With one rank, checks of collectives do not apply; with two they do."""
-    single = RecordedRun(recorded(gpu_timelines(1)).run, ranks=1, steps=3, on_gpus=True)
+ALL_REDUCE = Collective("all_reduce", 4096, "Float", "0", 2, ranks=(0, 1), description="default_pg")
+STEPS = 3
 
-    assert "launches" in {verdict.what for verdict in check_recording(single)}
-    assert "metadata" not in {verdict.what for verdict in check_recording(single)}
-    assert "metadata" in {verdict.what for verdict in check_recording(recorded())}
+
+def gpu_timelines(ranks: int = 2) -> tuple[Timeline, ...]:
+    """Return three healthy steps of each rank in µs-sized ns, each kernel launched 10 µs before it starts."""
+    timelines = []
+    for rank in range(ranks):
+        build = TimelineBuilder(rank, bounds=tuple(range(1_000_000, 1_000_000 + 200_000 * STEPS + 1, 200_000)))
+        for t in range(1_000_000, 1_000_000 + 200_000 * STEPS, 200_000):
+            build.compute(t + 20_000, t + 60_000).compute(t + 60_000, t + 120_000, Phase.BACKWARD, "gemm_backward")
+            build.collective(t + 70_000 + 5_000 * rank, t + 140_000, ALL_REDUCE)
+            build.compute(t + 145_000, t + 160_000, Phase.OPTIMIZER, "multi_tensor_apply")
+        timeline = build.build()
+        timelines.append(replace(timeline, launch_ns=timeline.start_ns - 10_000))
+    return tuple(timelines)
+
+
+def recorded(timelines: tuple[Timeline, ...] | None = None, on_gpus: bool = True, **settings: Any) -> RecordedRun:
+    """Return a recording of two ranks on GPUs; *settings* are fields of RecordedRun and ``metadata`` of its run."""
+    metadata = settings.pop("metadata", {"profiler_overhead": 0.05, "notes": []})
+    run = Run("selftest", gpu_timelines() if timelines is None else timelines, metadata, world_size=2)
+    return RecordedRun(run, ranks=2, steps=STEPS, on_gpus=on_gpus, **settings)
+
+
+def bare(timeline: Timeline, **without: Any) -> Timeline:
+    """Return a timeline whose collectives lack something: ``bytes=0`` for their sizes."""
+    return replace(timeline, collectives=tuple(replace(call, **without) for call in timeline.collectives))
+
+
+def verdicts(
+    timelines: tuple[Timeline, ...] | None = None, on_gpus: bool = True, **settings: Any
+) -> dict[str, Verdict]:
+    """Check a recording, and return the verdicts by what was checked."""
+    return {verdict.what: verdict for verdict in check_recording(recorded(timelines, on_gpus, **settings))}
+
+
+FIRST, SECOND = gpu_timelines()
+ON_CPU = tuple(replace(timeline, device=-1) for timeline in (FIRST, SECOND))
+NO_GROUPS = tuple(bare(timeline, group_size=0, ranks=()) for timeline in ON_CPU)
+ALONE = replace(SECOND.filter(SECOND.collective < 0), collectives=())
+
+
+def shifted(by_ns: int) -> Timeline:
+    """Return the second rank's timeline on a clock that is ahead."""
+    return replace(
+        SECOND,
+        start_ns=SECOND.start_ns + by_ns,
+        end_ns=SECOND.end_ns + by_ns,
+        launch_ns=SECOND.launch_ns + by_ns,
+        windows=Windows(SECOND.windows.names, SECOND.windows.bounds + by_ns),
+    )
+
+
+@pytest.mark.parametrize("healthy", [((FIRST, SECOND), True), (NO_GROUPS, False), ((FIRST, shifted(50_000)), True)])
+def test_a_healthy_recording_passes(healthy: tuple[tuple[Timeline, ...], bool]) -> None:
+    """Every check is content with two GPUs, with gloo's collectives without a group, and with clocks 50 µs apart."""
+    assert {"ok"} == {verdict.level for verdict in verdicts(*healthy).values()}
+
+
+def test_a_single_gpu_is_not_asked_for_collectives() -> None:
+    """With one rank, the check of collectives does not apply."""
+    single = RecordedRun(recorded(gpu_timelines(1)).run, ranks=1, steps=STEPS, on_gpus=True)
+
+    assert "collectives" not in {verdict.what for verdict in check_recording(single)}
+
+
+ONE_STEP = replace(
+    SECOND,
+    windows=Windows(("whole trace",), SECOND.windows.bounds[[0, -1]]),
+    step=np.zeros(len(SECOND), np.int32),
+)
+CPU_ONLY = replace(SECOND, device=-1)
+
+
+@pytest.mark.parametrize(
+    ("timelines", "on_gpus", "what", "level", "words"),
+    [
+        ((FIRST,), True, "steps", "wrong", ["rank 1 left no trace"]),
+        ((FIRST, ONE_STEP), True, "steps", "wrong", ["0 on rank 1"]),
+        ((FIRST, CPU_ONLY), True, "kernels", "wrong", ["rank 1 recorded no kernel"]),
+        ((FIRST, SECOND.filter(SECOND.kind == Kind.COMMUNICATION)), True, "kernels", "wrong", ["rank 1"]),
+        ((ON_CPU[0], ON_CPU[1].filter(SECOND.kind == Kind.MEMORY)), False, "operators", "wrong", ["rank 1"]),
+        (
+            (FIRST, replace(SECOND, phase=np.full(len(SECOND), Phase.FORWARD, np.uint8))),
+            *(True, "phases", "wrong", ["rank 1", "no backward and no optimizer"]),
+        ),
+        ((FIRST, replace(SECOND, launch_ns=np.full(len(SECOND), -1))), True, "phases", "wrong", ["no launch"]),
+        ((FIRST, ALONE), True, "collectives", "wrong", ["rank 1", "NCCL"]),
+        ((ON_CPU[0], replace(ALONE, device=-1)), False, "collectives", "wrong", ["rank 1", "gloo"]),
+        (
+            tuple(bare(one, bytes=0, group_size=0) for one in (FIRST, SECOND)),
+            *(True, "collectives", "wrong", ["message sizes of 6 of 6", "groups of 6 of 6"]),
+        ),
+        ((FIRST, bare(SECOND, bytes=0)), True, "collectives", "warning", ["message sizes of 3 of 6"]),
+        ((FIRST, shifted(5_000_000)), True, "clocks", "wrong", ["5.00 ms"]),
+        ((FIRST, ALONE), True, "clocks", "wrong", ["rank 1"]),
+        (
+            (FIRST, replace(SECOND, launch_ns=SECOND.start_ns + 3_000_000)),
+            *(True, "clocks", "wrong", ["rank 1", "3.00 ms"]),
+        ),
+    ],
+)
+def test_what_is_missing_is_named(
+    timelines: tuple[Timeline, ...], on_gpus: bool, what: str, level: str, words: list[str]
+) -> None:
+    """From a healthy recording one thing is taken away: its check names the rank, and what is missing."""
+    verdict = verdicts(timelines, on_gpus)[what]
+
+    assert level == verdict.level
+    assert all(word in verdict.why for word in words), verdict.why
+
+
+@pytest.mark.parametrize(
+    ("settings", "what", "level", "words"),
+    [
+        ({"log": "CuptiActivityApi.cpp:238] Dropped 12 activity records"}, "events lost", "wrong", "12 records"),
+        ({"damage": "rank0.json: 3 events with a negative duration."}, "events lost", "wrong", "negative duration"),
+        ({"metadata": {"notes": ["The steps' times could not be read."]}}, "events lost", "warning", "steps' times"),
+        ({"metadata": {"profiler_overhead": -0.1}}, "overhead", "ok", "0 %"),
+        ({"metadata": {"profiler_overhead": 0.9}}, "overhead", "warning", "90 %"),
+        ({"metadata": {"profiler_overhead": None}}, "overhead", "warning", "could not"),
+    ],
+)
+def test_losses_and_overhead_are_judged(settings: dict[str, Any], what: str, level: str, words: str) -> None:
+    """Dropped records and damaged files are wrong; notes and a large or unknown overhead are a warning."""
+    verdict = verdicts(**settings)[what]
+
+    assert level == verdict.level
+    assert words in verdict.why
+
+
+def test_missing_kernels_have_a_cause_and_a_remedy() -> None:
+    """The log says why there are no kernels, else the machine does, else usual causes."""
+    error = "function cbapi->getCuptiStatus() failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"
+    told, seen, guessed = (
+        verdicts((FIRST, CPU_ONLY), log=log, surroundings=surroundings)["kernels"].why
+        for log, surroundings in ((error, ("NSYS",)), ("", ("NSYS_PROFILING_SESSION_ID is set",)), ("", ()))
+    )
+
+    assert "--cap-add=SYS_ADMIN" in told
+    assert "NSYS" not in told
+    assert "NSYS_PROFILING_SESSION_ID is set" in seen
+    assert "DCGM" in guessed
 
 
 @needs_real_traces
@@ -148,31 +276,44 @@ def test_a_gpu_that_left_no_event_is_explained(tmp_path: Path) -> None:
     """A real trace of an A100 whose kernels and CUDA calls are both missing: it can be read, as the CPU's."""
     shutil.copy(real("odd/distributed_info_not_found.json.gz"), tmp_path / "rank0.pt.trace.json.gz")
 
-    verdicts = {verdict.what: verdict for verdict in check_trace_folder(tmp_path, 1)}
+    found = {verdict.what: verdict for verdict in check_trace_folder(tmp_path, 1)}
 
-    assert "wrong" == verdicts["kernels"].level
-    assert "phases" not in verdicts
+    assert "wrong" == found["kernels"].level
+    assert "phases" not in found
 
 
 @pytest.mark.heavy
 @needs_real_traces
 def test_removed_metadata_are_noticed(tmp_path: Path) -> None:
-    """An A100's trace passes the check of metadata until its collectives lose their arguments."""
+    """An A100's collectives lack the other rank's file; without their arguments, also their sizes."""
     with gzip.open(next(Path(real("ddp_a100_rank0of2")).glob("*.gz")), "rt") as file:
         document = json.load(file)
 
-    def metadata() -> str:
+    def collectives() -> str:
         (tmp_path / "rank0.pt.trace.json").write_text(json.dumps(document))
-        return {verdict.what: verdict.level for verdict in check_trace_folder(tmp_path, 2)}["metadata"]
+        return {verdict.what: verdict.why for verdict in check_trace_folder(tmp_path, 2)}["collectives"]
 
-    assert "ok" == metadata()
+    assert "message sizes" not in collectives()
     for event in document["traceEvents"]:
         for key in [key for key in event.get("args", {}) if key in KEYS]:
             del event["args"][key]
-    assert "wrong" == metadata()
+    assert "message sizes" in collectives()
 
 
 KEYS = ("Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Process Group Ranks")
+
+
+@pytest.mark.heavy
+@needs_real_traces
+@pytest.mark.parametrize(
+    ("name", "ranks", "collectives"), [("sharded_h100_8ranks", 8, "warning"), ("dlrm_v100_4ranks", 4, "wrong")]
+)
+def test_real_jobs_have_fitting_clocks(name: str, ranks: int, collectives: str) -> None:
+    """Clocks of real GPUs fit; a recording that began amid collectives, and a torch of 2023, lack metadata."""
+    run = dptrace.open(real(name), cache=False)
+    found = {one.what: one.level for one in check_recording(RecordedRun(run, ranks, steps=3, on_gpus=True))}
+
+    assert (collectives, "ok") == (found["collectives"], found["clocks"])
 
 
 def test_an_unreadable_recording_is_reported(tmp_path: Path) -> None:
@@ -180,130 +321,6 @@ def test_an_unreadable_recording_is_reported(tmp_path: Path) -> None:
     (verdict,) = check_trace_folder(tmp_path, 2)
 
     assert ("reading", "wrong") == (verdict.what, verdict.level)
-
-
-# Checks of what ranks do together, on recordings from which something is missing or whose clocks are off.
-
-
-def shifted(timeline: Timeline, by_ns: int) -> Timeline:
-    """Return a timeline on a clock that is ahead."""
-    bounds = Windows(timeline.windows.names, timeline.windows.bounds + by_ns)
-    return replace(
-        timeline,
-        start_ns=timeline.start_ns + by_ns,
-        end_ns=timeline.end_ns + by_ns,
-        launch_ns=timeline.launch_ns + by_ns,
-        windows=bounds,
-    )
-
-
-def test_a_healthy_recording_passes() -> None:
-    """Every check of two GPUs' whole traces is content."""
-    checks = (check_collectives, check_metadata, check_matching, check_clocks, check_launch_clock)
-
-    assert ["ok"] * len(checks) == [check(recorded()).level for check in checks]
-
-
-def test_missing_collectives_name_the_rank() -> None:
-    """A rank that shows no communication is wrong; on CPU the advice is about gloo."""
-    first, second = gpu_timelines()
-    alone = replace(second.filter(second.collective < 0), collectives=())
-    on_cpu = tuple(replace(timeline, device=-1) for timeline in (first, alone))
-
-    gpu, cpu = check_collectives(recorded((first, alone))), check_collectives(recorded(on_cpu, on_gpus=False))
-
-    assert ["wrong", "wrong"] == [gpu.level, cpu.level]
-    assert "rank 1 shows no collective" in gpu.why
-    assert "NCCL" in gpu.why
-    assert "gloo" in cpu.why
-
-
-def test_missing_metadata_is_wrong_everywhere_and_a_warning_in_part() -> None:
-    """Without any message size the torch is too old; some collectives without one are a warning."""
-    first, second = gpu_timelines()
-    none = check_metadata(
-        recorded(tuple(bare(timeline, bytes=0, group_size=0, ranks=()) for timeline in (first, second)))
-    )
-    some = check_metadata(recorded((first, bare(second, bytes=0))))
-
-    assert ["wrong", "warning"] == [none.level, some.level]
-    assert "message sizes of 6 of 6" in none.why
-    assert "process groups" in none.why
-    assert "record_param_comms" in none.why
-    assert "message sizes of 3 of 6" in some.why
-    assert "process groups" not in some.why
-
-
-def test_gloo_needs_no_group() -> None:
-    """On CPU the trace never tells groups, so that only sizes count."""
-    timelines = tuple(replace(bare(timeline, group_size=0, ranks=()), device=-1) for timeline in gpu_timelines())
-
-    assert "ok" == check_metadata(recorded(timelines, on_gpus=False)).level
-
-
-def test_collectives_without_a_partner_are_found() -> None:
-    """If the ranks show different collectives, nothing matches."""
-    first, second = gpu_timelines()
-    alone = replace(second.filter(second.collective < 0), collectives=())
-
-    assert "wrong" == check_matching(recorded((first, alone))).level
-
-
-def test_clocks_far_apart_are_wrong() -> None:
-    """Two processes of one machine whose clocks differ by 5 ms cannot be right; 50 µs can."""
-    first, second = gpu_timelines()
-    far, near = (check_clocks(recorded((first, shifted(second, by_ns)))) for by_ns in (5_000_000, 50_000))
-
-    assert ["wrong", "ok"] == [far.level, near.level]
-    assert "5.00 ms" in far.why
-
-
-def test_clocks_that_nothing_connects_are_wrong() -> None:
-    """Without a common collective the offset is unknown."""
-    first, second = gpu_timelines()
-    alone = replace(second.filter(second.collective < 0), collectives=())
-
-    verdict = check_clocks(recorded((first, alone)))
-
-    assert "wrong" == verdict.level
-    assert "rank 1" in verdict.why
-
-
-def test_kernels_before_their_launch_are_found() -> None:
-    """Kernels 40 µs before their launch are a warning, 3 ms before it wrong: the GPU's clock is not the CPU's."""
-    first, second = gpu_timelines()
-    little, much = (
-        check_launch_clock(recorded((first, replace(second, launch_ns=second.start_ns + by_ns))))
-        for by_ns in (40_000, 3_000_000)
-    )
-
-    assert ["warning", "wrong"] == [little.level, much.level]
-    assert "rank 1" in little.why
-    assert "40.0 µs" in little.why
-    assert "ok" == check_launch_clock(recorded((first, replace(second, launch_ns=np.full(len(second), -1))))).level
-
-
-@pytest.mark.heavy
-@needs_real_traces
-def test_eight_h100_pass_but_for_their_first_collectives() -> None:
-    """A real job's clocks fit; its recording began amid collectives whose metadata are not in the files."""
-    run = dptrace.open(real("sharded_h100_8ranks"), cache=False)
-    whole = RecordedRun(run, ranks=8, steps=3, on_gpus=True)
-    checks = (check_collectives, check_metadata, check_clocks, check_launch_clock)
-
-    assert ["ok", "warning", "ok", "ok"] == [check(whole).level for check in checks]
-
-
-@pytest.mark.heavy
-@needs_real_traces
-def test_an_old_torch_lacks_metadata_and_exact_clocks() -> None:
-    """Four V100 with a torch of 2023: no metadata at all, and kernels that start before their launch."""
-    run = dptrace.open(real("dlrm_v100_4ranks"), cache=False)
-    old = RecordedRun(run, ranks=4, steps=3, on_gpus=True)
-
-    assert "wrong" == check_metadata(old).level
-    assert "warning" == check_launch_clock(old).level
-    assert "ok" == check_clocks(old).level
 
 
 # What the profiler's library writes, and what it means.
@@ -378,113 +395,3 @@ def test_lost_records_are_found(line: str, words: str) -> None:
 
     assert words in lost
     assert [] == lost_records("Max GPU buffer size: 128MB")
-
-
-# Checks of each rank's trace, on recordings from which something is missing.
-
-
-def test_a_healthy_recording_passes_trace_checks() -> None:
-    """Every check of two GPUs' whole traces is content."""
-    checks = (check_ranks, check_steps, check_kernels, check_phases, check_losses, check_overhead)
-
-    assert ["ok"] * len(checks) == [check(recorded()).level for check in checks]
-
-
-def test_a_missing_rank_is_named() -> None:
-    """A rank without a trace is wrong, and named."""
-    verdict = check_ranks(recorded(gpu_timelines()[:1]))
-
-    assert "wrong" == verdict.level
-    assert "rank 1 left no trace" in verdict.why
-
-
-def test_missing_step_marks_are_counted() -> None:
-    """A trace without step marks is one step without a ProfilerStep's name."""
-    first, second = gpu_timelines()
-    one_step = Windows(("whole trace",), second.windows.bounds[[0, -1]])
-    whole = replace(second, windows=one_step, step=np.zeros(len(second), np.int32))
-
-    verdict = check_steps(recorded((first, whole)))
-
-    assert "wrong" == verdict.level
-    assert "0 on rank 1" in verdict.why
-
-
-def test_missing_kernels_name_rank_cause_and_remedy() -> None:
-    """A trace that shows the CPU alone has no kernels; the log says why, else the machine does, else usual causes."""
-    first, second = gpu_timelines()
-    on_cpu = (first, replace(second, device=-1))
-    error = "function cbapi->getCuptiStatus() failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"
-
-    told, seen, guessed = (
-        check_kernels(recorded(on_cpu, log=log, surroundings=surroundings))
-        for log, surroundings in ((error, ("NSYS",)), ("", ("NSYS_PROFILING_SESSION_ID is set",)), ("", ()))
-    )
-
-    assert {"wrong"} == {verdict.level for verdict in (told, seen, guessed)}
-    assert "rank 1 recorded no kernel" in told.why
-    assert "--cap-add=SYS_ADMIN" in told.why
-    assert "NSYS" not in told.why
-    assert "NSYS_PROFILING_SESSION_ID is set" in seen.why
-    assert "DCGM" in guessed.why
-    assert "the ranks recorded no kernel" in no_kernels("the ranks", "", ())
-
-
-def test_only_communication_is_no_compute() -> None:
-    """Kernels of NCCL alone do not show a training."""
-    first, second = gpu_timelines()
-
-    verdict = check_kernels(recorded((first, second.filter(second.kind == Kind.COMMUNICATION))))
-
-    assert "wrong" == verdict.level
-
-
-def test_operators_are_enough_on_cpu() -> None:
-    """On CPU, operators count; without any, the profiler does not work."""
-    timelines = tuple(replace(timeline, device=-1) for timeline in gpu_timelines())
-    empty = timelines[1].filter(timelines[1].kind == Kind.MEMORY)
-
-    assert "ok" == check_kernels(recorded(timelines, on_gpus=False)).level
-    assert "wrong" == check_kernels(recorded((timelines[0], empty), on_gpus=False)).level
-
-
-def test_a_missing_phase_is_named() -> None:
-    """Without backward and optimizer, both are named with the rank."""
-    first, second = gpu_timelines()
-    forward_only = replace(second, phase=np.full(len(second), Phase.FORWARD, np.uint8))
-
-    verdict = check_phases(recorded((first, forward_only)))
-
-    assert "wrong" == verdict.level
-    assert "rank 1 shows no backward and no optimizer" in verdict.why
-
-
-def test_kernels_without_launches_have_no_phase() -> None:
-    """Where most kernels' launches are missing, that is said, not which phase is empty."""
-    first, second = gpu_timelines()
-    verdict = check_phases(recorded((first, replace(second, launch_ns=np.full(len(second), -1, np.int64)))))
-
-    assert "wrong" == verdict.level
-    assert "no launch" in verdict.why
-
-
-def test_losses_are_wrong_and_remarks_a_warning() -> None:
-    """Dropped records and damaged files are wrong; the recorder's and the reader's notes are a warning."""
-    dropped = check_losses(recorded(log="CuptiActivityApi.cpp:238] Dropped 12 activity records"))
-    damaged = check_losses(recorded(damage="rank0.json: 3 events left out with a negative duration."))
-    note = "The steps' times could not be read: RuntimeError: Both events must be recorded."
-    noted = check_losses(recorded(metadata={"notes": [note]}))
-
-    assert ["wrong", "wrong", "warning"] == [verdict.level for verdict in (dropped, damaged, noted)]
-    assert "12 records" in dropped.why
-    assert "negative duration" in damaged.why
-    assert note.rstrip(".") in noted.why
-
-
-def test_overhead_is_judged() -> None:
-    """A little is fine, a lot or an unknown amount is a warning."""
-    levels = [
-        check_overhead(recorded(metadata={"profiler_overhead": overhead})).level for overhead in (-0.1, 0.2, 0.9, None)
-    ]
-
-    assert ["ok", "ok", "warning", "warning"] == levels
