@@ -1,168 +1,55 @@
-"""The text of a benchmark's six charts: conclusions from its rows, or why a chart is missing."""
+"""What the runs of a benchmark or a sweep show, in sentences.
+
+One rule decides whether one run is faster than another, for all charts: where their difference is within the spread of
+their times, or where that spread is unknown, there is no verdict.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from dptrace.bench.bucket_caps import BucketCapChoice, FittedLine
+from dptrace.bench.sweep_points import BUCKET_CAP, MIN_STEPS, Onset, Point, label
 from dptrace.bench.table import Row, models_by_size, savings, shares, superlinear_row, usable
-from dptrace.core.units import duration, signed
+from dptrace.core.units import duration, plural, signed
 
-__all__ = ["CHARTS", "ChartText", "conclusions", "significantly_faster", "verdict", "warnings_about"]
-
-
-# The headline of a benchmark: whether a mode of training pays off, where the figures allow a verdict.
-
-
-_NAMES = {"ddp": "DDP", "single": "one GPU"}
-
-
-def mode_name(mode: str) -> str:
-    """Return the name of a mode for a sentence."""
-    return _NAMES.get(mode, mode)
-
-
-def gpus_label(row: Row) -> str:
-    """Return the number of GPUs as words: ``on 4 GPUs``."""
-    return "on one GPU" if row.gpus == 1 else f"on {row.gpus} GPUs"
+__all__ = [
+    "CHARTS",
+    "ChartText",
+    "conclusions",
+    "equally_good",
+    "faster",
+    "fastest_point",
+    "onset_sentences",
+    "sweep_conclusions",
+    "verdict",
+    "warnings_about",
+]
 
 
-def row_label(row: Row) -> str:
-    """Return the name of a row for a sentence: ``small, DDP on 4 GPUs``."""
-    return (
-        f"{row.model}, {mode_name(row.mode)} {gpus_label(row)}"
-        if row.mode != "single"
-        else f"{row.model} {gpus_label(row)}"
-    )
+def _beyond(difference: float, *errors: float) -> bool:
+    """Whether a difference is more than the errors of both sides explain."""
+    return abs(difference) > math.hypot(*errors)
 
 
-def best_of(rows: Sequence[Row]) -> Row | None:
-    """Return the row with the highest speedup."""
-    return max(rows, key=lambda row: row.speedup or 0, default=None)
+def faster(row: Row, other: Row | None) -> bool | None:
+    """Whether a row's epoch is shorter than that of another row; None where nobody can tell.
 
-
-def one_epoch(rows: Sequence[Row]) -> bool:
-    """Whether a run was timed for one epoch only; rows from a CSV have no count, as their figures are means."""
-    return any(row.epochs == 1 for row in rows)
-
-
-def significantly_faster(row: Row, rows: Sequence[Row]) -> bool | None:
-    """Whether a row is faster than one GPU; None where the difference is within the spread of the epochs.
-
-    Args:
-        rows: all rows of the benchmark, including the one of one GPU.
+    That is where their difference is within the spread of the epochs, or one of them was timed for one epoch only.
+    Rows from a CSV have no number of epochs and, without a spread, count as exact.
     """
-    if row.speedup is None or row.epoch_s is None:
+    if other is None or row.epoch_s is None or other.epoch_s is None or 1 in (row.epochs, other.epochs):
         return None
-    alone = row.speedup * row.epoch_s
-    same = next((one for one in rows if one.model == row.model and one.gpus == 1 and one.options == row.options), None)
-    scatter = math.hypot((row.spread or 0.0) * row.epoch_s, ((same.spread if same else None) or 0.0) * alone)
-    if one_epoch([row, *([same] if same else [])]) or (scatter and abs(alone - row.epoch_s) <= scatter):
-        return None
-    return row.speedup > 1
+    saved = other.epoch_s - row.epoch_s
+    errors = [(one.spread or 0.0) * (one.epoch_s or 0.0) for one in (row, other)]
+    return saved > 0 if _beyond(saved, *errors) or not any(errors) else None
 
 
-def verdict(good: Sequence[Row], here: str) -> tuple[str, ...]:
-    """Return sentences on which modes pay off, or one on why there is no verdict.
-
-    Args:
-        good: rows that have an epoch time.
-        here: where the rows were measured, as the beginning of a sentence.
-    """
-    compared = [row for row in good if row.speedup is not None and row.gpus > 1]
-    if not compared:
-        return (f"{here}, there is nothing to compare: no model ran both on one GPU and on several.",)
-    best_row = best_of(compared)
-    assert best_row is not None
-    no_verdict = _no_verdict(good, best_row, here)
-    if no_verdict:
-        return (no_verdict,)
-    modes = list(dict.fromkeys(row.mode for row in compared))
-    best = {
-        mode: [row for m in models_by_size(compared) if (row := _deciding_row(compared, mode, m, good)) is not None]
-        for mode in modes
-    }
-    sure = [significantly_faster(row, good) for mode_rows in best.values() for row in mode_rows]
-    if not any(sure):
-        scatters = (
-            f"{here}, no verdict: epochs vary as much as the fastest runs differ from one GPU ({row_label(best_row)}: "
-            f"{best_row.speedup:.2f}×). Use more --epochs on a quiet machine."
-        )
-        nothing = (
-            f"{here}, no mode pays off: one GPU is fastest for every model "
-            f"({row_label(best_row)}: {best_row.speedup:.2f}×)."
-        )
-        return (scatters if None in sure else nothing,)
-    first = "ddp" if "ddp" in modes else modes[-1]
-    return tuple(
-        sentence
-        for n, mode in enumerate([first, *(m for m in modes if m != first)])
-        for sentence in _mode(mode, best[mode], good, here if n == 0 else "")
-    )
-
-
-def _no_verdict(good: Sequence[Row], best_row: Row, here: str) -> str:
-    """Return why no run allows a verdict; empty where one does."""
-    doubted = superlinear_row(good)
-    if doubted is not None:
-        return (
-            f"{here}, no verdict: {row_label(doubted)}, {doubted.speedup:.2f}×, is more than that many GPUs can reach: "
-            "the times of one GPU cannot be trusted."
-        )
-    if one_epoch(good):
-        figures = f"{here}, at best, {row_label(best_row)}: {best_row.speedup:.2f}×."
-        return f"No verdict: each run was timed for one epoch; use --epochs 5 to get a spread. ({figures})"
-    return ""
-
-
-def _deciding_row(compared: Sequence[Row], mode: str, model: str, good: Sequence[Row]) -> Row | None:
-    """Return a mode's fastest run of a model, where possible among those that are significantly faster than one GPU."""
-    own = [row for row in compared if (row.mode, row.model) == (mode, model)]
-    return best_of([row for row in own if significantly_faster(row, good)] or own)
-
-
-def _mode(mode: str, rows: Sequence[Row], good: Sequence[Row], here: str) -> list[str]:
-    """Return the verdict on a mode, and the models without a verdict."""
-    significant = [row for row in rows if significantly_faster(row, good) is not None]
-    unsure = ", ".join(f"{row.model} ({row.speedup:.2f}×)" for row in rows if row not in significant)
-    name = mode_name(mode)[0].upper() + mode_name(mode)[1:]
-    within = f"{name}: no verdict for {unsure}: the difference from one GPU is within the spread of the epochs."
-    return ([_pays(mode, significant, here, not unsure)] if significant else []) + ([within] if unsure else [])
-
-
-def _pays(mode: str, rows: Sequence[Row], here: str, whole: bool) -> str:
-    """Return from which size on a mode is faster than one GPU; *whole*: whether these are all models."""
-    subject = mode_name(mode) if here else mode_name(mode)[0].upper() + mode_name(mode)[1:]
-    begin = f"{here}, {subject}" if here else subject
-    paid = [(row.speedup or 0) > 1 for row in rows]
-    if all(paid):
-        if len(rows) == 1:
-            return f"{begin} pays off for {rows[0].model}: {rows[0].speedup:.2f}× {gpus_label(rows[0])}."
-        if not whole:
-            return f"{begin} pays off for {', '.join(row.model for row in rows)}."
-        size = f", from {_millions(rows[0])} parameters up" if rows[0].parameters is not None else ""
-        return f"{begin} pays off for every model measured{size}."
-    if not any(paid):
-        best = max(rows, key=lambda row: row.speedup or 0)
-        models = "any model" if whole else ", ".join(row.model for row in rows)
-        return f"{begin} does not pay off for {models}: at best {best.speedup:.2f}× ({best.model} {gpus_label(best)})."
-    first = next(i for i in range(len(rows)) if all(paid[i:]) or i == len(rows) - 1)
-    if not all(paid[first:]) or rows[first].parameters is None:
-        names = ", ".join(row.model for row in rows if (row.speedup or 0) > 1)
-        others = ", ".join(row.model for row in rows if (row.speedup or 0) <= 1)
-        return f"{begin} pays off for {names}, but not for {others}."
-    last, row = rows[first - 1], rows[first]
-    return (
-        f"{begin} pays off from {_millions(row)} parameters up: {row.model} reaches {row.speedup:.2f}× "
-        f"{gpus_label(row)}, {last.model} ({_millions(last)}) only {last.speedup:.2f}×."
-    )
-
-
-def _millions(row: Row) -> str:
-    return "" if row.parameters is None else f"{row.parameters / 1e6:.1f} M"
+# The texts of a benchmark's six charts.
 
 
 CHARTS = {
@@ -175,14 +62,14 @@ CHARTS = {
 }
 """Titles of the charts by name, in their order."""
 
-_SAME = 1e-3
+_MAX_SAME = 1e-3
 """Relative difference of losses below which runs compute the same: float32 sums in another order differ by less."""
 _NO_CHART = "Nothing to chart: "
 _SHARED = (
     "The processes share this machine's cores, and one process alone uses all of them: these figures cannot show what "
     "several would save by splitting an epoch."
 )
-_NO_BASELINE = f"{_NO_CHART}no model ran on one GPU (mode single), the baseline of speedups."
+_NAMES = {"ddp": "DDP", "single": "one GPU"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +93,7 @@ def conclusions(
         on_cpu: whether the rows are of processes that share the cores of a CPU.
     """
     good = usable(rows)
-    contents: list[tuple[str, ...] | str] = [
+    contents: list[Sequence[str] | str] = [
         verdict(good, here) if good else f"{_NO_CHART}no run has the time of an epoch.",
         _speedup(good),
         _communication(good),
@@ -233,85 +120,166 @@ def warnings_about(rows: Sequence[Row], on_cpu: bool = False) -> list[str]:
     row = superlinear_row(rows)
     if row is None:
         return []
-    which = f"{row.speedup:.2f}× with {row.gpus} GPUs ({row.model}, {mode_name(row.mode)})"
-    slowed = "something else, such as other load, slowed the run on one GPU down"
-    sentence = f"{which} is more than that many can reach: {slowed}. Repeat it with --repeat 3 on a quiet machine."
+    sentence = (
+        f"{_reached(row)}, is more than that many can reach: something else, such as other load, slowed the run on "
+        "one GPU down. Repeat it with --repeat 3 on a quiet machine."
+    )
     return [_of_cpu(sentence) if on_cpu else sentence]
 
 
-def _speedup(good: Sequence[Row]) -> tuple[str, ...] | str:
-    compared = [row for row in good if row.speedup is not None and row.gpus > 1]
+def _mode_name(mode: str) -> str:
+    return _NAMES.get(mode, mode)
+
+
+def _begun(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _gpus(row: Row) -> str:
+    return "on one GPU" if row.gpus == 1 else f"on {row.gpus} GPUs"
+
+
+def _place(row: Row) -> str:
+    return f"{row.model} {_gpus(row)}"
+
+
+def _run(row: Row) -> str:
+    """Name a row: ``small, DDP on 4 GPUs``."""
+    return _place(row) if row.mode == "single" else f"{row.model}, {_mode_name(row.mode)} {_gpus(row)}"
+
+
+def _reached(row: Row) -> str:
+    return f"{_run(row)}: {row.speedup:.2f}×"
+
+
+def _alone(row: Row, good: Sequence[Row]) -> Row | None:
+    """Return the run of a row's model on one GPU, with the same options."""
+    same = (one for one in good if one.gpus == 1 and (one.model, one.options) == (row.model, row.options))
+    return next(same, None)
+
+
+def _best(rows: Sequence[Row]) -> Row:
+    return max(rows, key=lambda row: row.speedup or 0)
+
+
+def _compared(good: Sequence[Row]) -> list[Row]:
+    """Return the rows of several GPUs whose model ran on one as well."""
+    return [row for row in good if row.speedup is not None and row.gpus > 1]
+
+
+def verdict(good: Sequence[Row], here: str) -> tuple[str, ...]:
+    """Return which modes pay off for which models, or why there is no verdict.
+
+    Args:
+        good: rows that have an epoch time.
+        here: where the rows were measured, as the beginning of a sentence.
+    """
+    compared = _compared(good)
     if not compared:
-        has_baseline = any(row.gpus == 1 for row in good)
-        return f"{_NO_CHART}no model ran on more than one GPU." if has_baseline else _NO_BASELINE
-    ceilings = {(row.model, row.gpus): row for row in good if row.ceiling is not None}
+        return (f"{here}, there is nothing to compare: no model ran both on one GPU and on several.",)
+    if doubted := superlinear_row(good):
+        why = "is more than that many GPUs can reach: the times of one GPU cannot be trusted"
+        return (f"{here}, no verdict: {_reached(doubted)}, {why}.",)
+    if any(row.epochs == 1 for row in good):
+        best = f"{here}, at best, {_reached(_best(compared))}."
+        return (f"No verdict: each run was timed for one epoch; use --epochs 5 to get a spread. ({best})",)
+    verdicts = [faster(row, _alone(row, good)) for row in compared]
+    if True not in verdicts:
+        best = _reached(_best(compared))
+        if None in verdicts:
+            why = "epochs vary as much as the fastest runs differ from one GPU"
+            return (f"{here}, no verdict: {why} ({best}). Use more --epochs on a quiet machine.",)
+        return (f"{here}, no mode pays off: one GPU is fastest for every model ({best}).",)
+    modes = sorted(dict.fromkeys(row.mode for row in compared), key=lambda mode: mode != "ddp")
+    sentences = [_pays([row for row in compared if row.mode == mode], good) for mode in modes]
+    return (f"{here}, {sentences[0]}", *map(_begun, sentences[1:]))
+
+
+def _pays(rows: Sequence[Row], good: Sequence[Row]) -> str:
+    """Say for which models a mode pays off, for which it does not, and for which the figures cannot tell."""
+    groups: dict[bool | None, list[Row]] = {True: [], False: [], None: []}
+    for model in models_by_size(rows):
+        own = [row for row in rows if row.model == model]
+        # The fastest run decides, where possible among those that the figures tell from one GPU.
+        paying = [row for row in own if faster(row, _alone(row, good))]
+        decides = _best(paying or own)
+        groups[faster(decides, _alone(decides, good))].append(decides)
+
+    def listed(verdict: bool | None) -> str:
+        return ", ".join(f"{row.model} ({row.speedup:.2f}× {_gpus(row)})" for row in groups[verdict])
+
+    parts = []
+    if paid := groups[True]:
+        smallest = paid[0].parameters
+        larger = [row for row in (*groups[False], *groups[None]) if (row.parameters or 0) > (smallest or 0)]
+        size = f" from {smallest / 1e6:.1f} M parameters up:" if smallest and not larger else " for"
+        parts.append(f"pays off{size} {listed(True)}")
+    if groups[False]:
+        parts.append(f"not for {listed(False)}" if paid else f"does not pay off for {listed(False)}")
+    if groups[None]:
+        parts.append(f"no verdict for {listed(None)}: the difference is within the spread of the epochs")
+    return f"{_mode_name(rows[0].mode)} {'; '.join(parts)}."
+
+
+def _speedup(good: Sequence[Row]) -> list[str] | str:
+    compared = _compared(good)
+    if not compared and any(row.gpus == 1 for row in good):
+        return f"{_NO_CHART}no model ran on more than one GPU."
+    if not compared:
+        return f"{_NO_CHART}no model ran on one GPU (mode single), the baseline of speedups."
+    ceilings = {(row.model, row.gpus): row for row in good if row.ceiling}
     sentences = []
     for model in reversed(models_by_size(compared)):
-        best = best_of([row for row in compared if row.model == model])
-        if best is not None:
-            sentences.append(_reached(best, significantly_faster(best, good), ceilings.get((model, best.gpus))))
-    return tuple(sentences)
+        best = _best([row for row in compared if row.model == model])
+        speedup, naive = best.speedup or 0.0, ceilings.get((model, best.gpus))
+        text = _reached(best)
+        if speedup <= 1:
+            slower = faster(best, _alone(best, good)) is False
+            text += ", the best of the others: one GPU is fastest" if slower else ", the highest of its runs"
+        else:
+            text += f", {100 * speedup / best.gpus:.0f} % of the ideal {best.gpus}×"
+            if naive and naive.ceiling and speedup <= best.gpus:
+                share = 100 * speedup / naive.ceiling
+                text += f" and {share:.0f} % of Amdahl's ceiling {naive.ceiling:.2f}× (f = "
+                text += f"{naive.parallel_fraction:.2f})"
+                text += ", which takes communication for a separate phase: overlap can exceed it" * (share > 100)
+        sentences.append(f"{text}.")
+    return sentences
 
 
-def _reached(best: Row, faster: bool | None, naive: Row | None) -> str:
-    """Compare the best run of a model with the ideal and with Amdahl's ceiling."""
-    speedup = best.speedup or 0
-    sentence = f"{row_label(best)}: {speedup:.2f}×"
-    if faster is None and speedup <= 1:
-        return f"{row_label(best)}: {speedup:.2f}×, the highest of its runs."
-    if speedup <= 1:
-        other = f"{mode_name(best.mode)} {gpus_label(best)}, {speedup:.2f}×"
-        return f"{best.model}: one GPU is fastest; the best of the others is {other}."
-    sentence += f", {100 * speedup / best.gpus:.0f} % of the ideal {best.gpus}×"
-    if naive is None or naive.ceiling is None or speedup > best.gpus:
-        return sentence + "."
-    share = 100 * speedup / naive.ceiling
-    beyond = (
-        "; overlap can exceed this ceiling, which assumes that communication is a separate phase" if share > 100 else ""
-    )
-    ceiling = f"Amdahl's ceiling {naive.ceiling:.2f}× (f = {naive.parallel_fraction:.2f})"
-    return f"{sentence} and {share:.0f} % of {ceiling}{beyond}."
-
-
-def _communication(good: Sequence[Row]) -> tuple[str, ...] | str:
+def _communication(good: Sequence[Row]) -> list[str] | str:
     if not any(row.mode == "naive" and row.gpus > 1 for row in good):
         return f"{_NO_CHART}there is no naive run, the mode whose communication is a separate phase."
-    communication = shares(good)
-    if not communication:
+    found = shares(good)
+    if not found:
         return f"{_NO_CHART}the naive runs' communication was not measured (--no-record, or a CSV without comm_s)."
-    most, least = max(communication, key=lambda one: one.fraction), min(communication, key=lambda one: one.fraction)
-    sentences = [
-        f"Communication takes s = {100 * most.fraction:.0f} % of an epoch of {most.row.model} {gpus_label(most.row)}"
-    ]
-    if least is not most:
-        sentences[0] += f", and {100 * least.fraction:.0f} % of {least.row.model} {gpus_label(least.row)}"
-    sentences[0] += "."
-    extremes = [most] if least is most else [most, least]
-    allowed = " and ".join(f"{100 * one.efficiency:.0f} % ({one.row.model} {gpus_label(one.row)})" for one in extremes)
-    reached = [f"{100 * one.row.efficiency:.0f} %" for one in extremes if one.row.efficiency is not None]
-    sentences.append(f"Gustafson's efficiency 1 − s·(N − 1)/N allows {allowed}")
-    sentences[1] += f"; the runs reach {' and '.join(reached)} of the ideal." if reached else "."
-    grown = [
-        (before, after)
-        for before, after in pairwise(sorted(communication, key=lambda one: (one.row.model, one.row.gpus)))
-        if before.row.model == after.row.model and before.comm_s
-    ]
+    most, least = max(found, key=lambda one: one.fraction), min(found, key=lambda one: one.fraction)
+    sentences = []
+    for one in (most,) if most is least else (most, least):
+        reached = f"; the run reaches {100 * one.row.efficiency:.0f} %" if one.row.efficiency is not None else ""
+        sentences.append(
+            f"Communication takes s = {100 * one.fraction:.0f} % of an epoch of {_place(one.row)}. Gustafson's "
+            f"efficiency 1 − s·(N − 1)/N allows {100 * one.efficiency:.0f} % of the ideal{reached}."
+        )
+    ordered = sorted(found, key=lambda one: (one.row.model, one.row.gpus))
+    grown = [(a, b) for a, b in pairwise(ordered) if a.row.model == b.row.model and a.comm_s]
     if grown:
         before, after = max(grown, key=lambda pair: pair[1].comm_s / pair[0].comm_s)
-        change = 100 * (after.comm_s / before.comm_s - 1)
         sentences.append(
             f"From {before.row.gpus} to {after.row.gpus} GPUs, the communication of {after.row.model} changes from "
-            f"{duration(1e9 * before.comm_s)} to {duration(1e9 * after.comm_s)} ({_signed_percent(change)})."
+            f"{duration(1e9 * before.comm_s)} to {duration(1e9 * after.comm_s)} "
+            f"({_percent(100 * (after.comm_s / before.comm_s - 1))})."
         )
-    return tuple(sentences)
+    return sentences
 
 
-def _signed_percent(percent: float) -> str:
+def _percent(percent: float) -> str:
     return signed(percent, f"{abs(percent):.0f} %")
 
 
-def _saving(good: Sequence[Row]) -> tuple[str, ...] | str:
-    if not any(row.mode == "naive" and row.gpus > 1 for row in good):
+def _saving(good: Sequence[Row]) -> list[str] | str:
+    naive = {(row.model, row.gpus): row for row in good if row.mode == "naive" and row.gpus > 1}
+    if not naive:
         return f"{_NO_CHART}there is no naive run to compare with."
     found = savings(good)
     if not found:
@@ -319,40 +287,34 @@ def _saving(good: Sequence[Row]) -> tuple[str, ...] | str:
     sentences = []
     for mode in dict.fromkeys(one.row.mode for one in found):
         own = [one for one in found if one.row.mode == mode]
-        most, least = max(own, key=lambda one: one.percent), min(own, key=lambda one: one.percent)
-        name = mode_name(mode)[0].upper() + mode_name(mode)[1:]
-        place = f"({most.row.model} {gpus_label(most.row)})"
-        sentences.append(
-            f"{name} saves at most {most.percent:.0f} % {place}"
-            if round(most.percent) > 0
-            else f"{name} never saves time: {_signed_percent(most.percent)} at best {place}"
-        )
-        if least is not most and round(least.percent) < 0:
-            sentences[-1] += f" and loses up to {-least.percent:.0f} % ({least.row.model} {gpus_label(least.row)})"
-        elif least is not most:
-            sentences[-1] += f", and at least {least.percent:.0f} % ({least.row.model} {gpus_label(least.row)})"
-        sentences[-1] += "."
-    return tuple(sentences)
+        known = [one for one in own if faster(one.row, naive[one.row.model, one.row.gpus]) is not None]
+        most, least = max(known or own, key=lambda one: one.percent), min(known or own, key=lambda one: one.percent)
+        saved = f"{_percent(most.percent)} ({_place(most.row)})"
+        if most is not least:
+            saved += f" at best, {_percent(least.percent)} ({_place(least.row)}) at worst"
+        name = _begun(_mode_name(mode))
+        if known:
+            sentences.append(f"{name} {'saves' if most.percent > 0 else 'never saves'} time over naive: {saved}.")
+        else:
+            why = "the epochs vary as much, or were timed once"
+            sentences.append(f"{name}: no verdict, since {why}. Measured: {saved}.")
+    return sentences
 
 
-def _loss(good: Sequence[Row], local: bool) -> tuple[str, ...] | str:
-    def curves(row: Row) -> tuple[float | None, ...]:
-        return row.local_losses if local else row.losses
-
-    with_losses = [row for row in good if curves(row)]
-    if not with_losses:
+def _loss(good: Sequence[Row], local: bool) -> list[str] | str:
+    curves: dict[str, list[Sequence[float | None]]] = {}
+    for row in sorted(good, key=lambda row: row.parameters or 0):
+        if losses := row.local_losses if local else row.losses:
+            curves.setdefault(row.model, []).append(losses)
+    if not curves:
         return f"{_NO_CHART}these figures have no losses; a CSV has none, a benchmark that dptrace runs does."
-    sentences = []
-    for model in models_by_size(with_losses):
-        own = [row for row in with_losses if row.model == model]
-        if len(own) > 1:
-            sentences.append(_gap(model, [curves(row) for row in own], local))
+    sentences = [_gap(model, own, local) for model, own in curves.items() if len(own) > 1]
     if local:
         sentences.append(
             "Rank 0's own losses cover only its shard of each batch, which differs with the number of GPUs. "
             "Without --local-loss, losses are averaged over the ranks and cover the whole batch."
         )
-    return tuple(sentences) or ("Each model has one run only: there is no other curve to compare it with.",)
+    return sentences or ["Each model has one run only: there is no other curve to compare it with."]
 
 
 def _gap(model: str, curves: Sequence[Sequence[float | None]], local: bool) -> str:
@@ -362,52 +324,211 @@ def _gap(model: str, curves: Sequence[Sequence[float | None]], local: bool) -> s
     if not gaps:
         return f"{model}: no step has a loss in two runs."
     gap, at = max(gaps)
-    size = max(abs(value) for value in steps[at]) or 1.0
     if local:
         return f"{model}: the curves of {len(curves)} runs differ by up to {gap:.3g}."
-    if gap / size < _SAME:
+    if gap < _MAX_SAME * (max(map(abs, steps[at])) or 1.0):
         apart = f"they differ by at most {gap:.1g}" if gap else "they are equal bit for bit"
         return f"{model}: all {len(curves)} curves coincide ({apart}): all modes compute the same."
     return f"{model}: the curves differ by {gap:.3g} at step {at}: these runs do not compute the same."
 
 
-def _throughput(good: Sequence[Row], on_cpu: bool) -> tuple[str, ...] | str:
-    with_rates = [row for row in good if row.samples_per_s]
-    if not with_rates:
+def _throughput(good: Sequence[Row], on_cpu: bool) -> list[str] | str:
+    rated = [row for row in good if row.samples_per_s]
+    if not rated:
         return f"{_NO_CHART}no run has its samples per second."
     sentences = []
-    for model in reversed(models_by_size(with_rates)):
-        own = [row for row in with_rates if row.model == model]
+    for model in reversed(models_by_size(rated)):
+        own = [row for row in rated if row.model == model]
         best = max(own, key=lambda row: row.samples_per_s or 0)
-        alone = next((row for row in own if row.gpus == 1), None)
-        rate = f"{best.samples_per_s:,.0f} samples/s"
-        if alone is None or alone is best:
-            sentences.append(f"{row_label(best)}: {rate}, the highest of its runs.")
-        else:
-            sentences.append(f"{row_label(best)}: {rate}, against {alone.samples_per_s:,.0f} on one GPU.")
-    return (*sentences, *([_SHARED] if on_cpu and len(good) > 1 else _balance(good)))
+        alone = next((row for row in own if row.gpus == 1), best)
+        against = f"against {alone.samples_per_s:,.0f} on one GPU" if alone is not best else "the highest of its runs"
+        sentences.append(f"{_run(best)}: {best.samples_per_s:,.0f} samples/s, {against}.")
+    return sentences + ([_SHARED] if on_cpu and len(good) > 1 else _balance(good))
 
 
 def _balance(good: Sequence[Row]) -> list[str]:
     """Compare what splitting an epoch can save with what communication adds, for the smallest and largest model."""
-    alone = {row.model: row.epoch_s for row in good if row.gpus == 1}
-    weighed = [one for one in shares(good) if alone.get(one.row.model)]
-    if not weighed:
-        return []
-    models = models_by_size([one.row for one in weighed])
+    weighed = {one.row.model: one for one in shares(good) if _alone(one.row, good)}  # the last has the most GPUs
+    models = models_by_size([one.row for one in weighed.values()])
     sentences = []
-    for model in dict.fromkeys([models[0], models[-1]]):
-        one = max((one for one in weighed if one.row.model == model), key=lambda one: one.row.gpus)
-        saved = (alone[model] or 0) * (1 - 1 / one.row.gpus)
-        compared = (
-            "more than that saves"
-            if one.comm_s >= saved
-            else f"{saved / one.comm_s:.1f} times less"
-            if one.comm_s
-            else "nothing"
-        )
+    for model in dict.fromkeys([*models[:1], *models[-1:]]):
+        row, comm_s = weighed[model].row, weighed[model].comm_s
+        alone = _alone(row, good)
+        saved_s = ((alone and alone.epoch_s) or 0.0) * (1 - 1 / row.gpus)
         sentences.append(
-            f"{model}: {one.row.gpus} GPUs can save {duration(1e9 * saved)} of one GPU's epoch by splitting it; "
-            f"communication adds {duration(1e9 * one.comm_s)}, {compared}."
+            f"{model}: {row.gpus} GPUs can save {duration(1e9 * saved_s)} of one GPU's epoch by splitting it; "
+            f"communication adds {duration(1e9 * comm_s)}{', more than that saves' if comm_s >= saved_s else ''}."
         )
     return sentences
+
+
+# The conclusions of a sweep: the best point, by how much, what gets worse on both sides, what the line predicts.
+
+
+_ERRORS = 2
+"""Standard errors of a median that count as its spread."""
+_MAX_NAMED = 3
+"""Number of points up to which they are named one by one."""
+_BETTER = 0.95
+"""Factor on exposed time below which another cap counts as better."""
+_EXPLAINED = 1.5
+"""Factor on communication time up to which buckets can explain a difference of steps."""
+_GROWS = 1.1
+"""Factor above which exposed communication counts as growing."""
+
+
+def fastest_point(points: Sequence[Point], swept: Sequence[str]) -> Point | None:
+    """Return the fastest point; None where all failed."""
+    ran = [point for point in points if point.cost_s(swept) is not None]
+    return min(ran, key=lambda point: point.cost_s(swept) or 0.0, default=None)
+
+
+def equally_good(points: Sequence[Point], swept: Sequence[str]) -> list[Point]:
+    """Return the other points that the spread of the steps does not tell from the fastest."""
+    fastest = fastest_point(points, swept)
+    others = [point for point in points if fastest and point is not fastest and point.cost_s(swept) is not None]
+    return [point for point in others if fastest and not _slower(point, fastest, swept)]
+
+
+def _slower(point: Point, fastest: Point, swept: Sequence[str]) -> bool:
+    errors = [one.cost_error_s(swept) for one in (point, fastest)]
+    difference = (point.cost_s(swept) or 0.0) - (fastest.cost_s(swept) or 0.0)
+    return None not in errors and _beyond(difference, *(_ERRORS * (error or 0.0) for error in errors))
+
+
+def sweep_conclusions(
+    points: Sequence[Point],
+    swept: Sequence[str],
+    chosen: Sequence[BucketCapChoice] = (),
+    fitted: FittedLine | None = None,
+) -> list[str]:
+    """Return the sentences; empty where nothing ran."""
+    ran = [point for point in points if point.step_p50_s is not None]
+    fastest = fastest_point(ran, swept)
+    if fastest is None:
+        return []
+    alike = equally_good(ran, swept)
+    if len(ran) == 1:
+        sentences = [f"Only {fastest.label} ran."]
+    elif len(alike) == len(ran) - 1:
+        sentences = [_nothing_best(ran, swept)]
+    else:
+        sentences = [_best_point(ran, fastest, alike, swept), *_doubt(ran, fastest, swept)]
+    if fitted is not None and fitted.unreliable_reason:
+        why = f"{fitted.unreliable_reason} (alpha + beta·n, from {fitted.source})"
+        sentences.append(f"The fit cannot determine the best cap: {why}.")
+    elif fitted is not None:
+        sentences += [_choice(one, ran, fitted, len(chosen) > 1) for one in chosen]
+    return sentences
+
+
+def _what(swept: Sequence[str]) -> str:
+    return "time per sample" if "batch-size" in swept else "time per step"
+
+
+def _nothing_best(ran: Sequence[Point], swept: Sequence[str]) -> str:
+    costs = [cost for point in ran if (cost := point.cost_s(swept)) is not None]
+    steps = min(point.steps for point in ran)
+    why = "which is within the spread of the steps"
+    if steps < MIN_STEPS:
+        why = f"and {plural(steps, 'step')} cannot show their spread; use more --epochs"
+    apart = 100 * (max(costs) / min(costs) - 1)
+    return f"No value is clearly best: the medians of the {_what(swept)} differ by {apart:.0f} %, {why}."
+
+
+def _best_point(ran: Sequence[Point], fastest: Point, alike: Sequence[Point], swept: Sequence[str]) -> str:
+    slowest = max(ran, key=lambda point: point.cost_s(swept) or 0.0)
+    less = 100 * (1 - (fastest.cost_s(swept) or 0.0) / (slowest.cost_s(swept) or 1.0))
+    text = f"{fastest.label} is best here: {less:.0f} % less {_what(swept)} than {slowest.label}"
+    if alike:
+        named = " and ".join(point.label for point in alike)
+        some = named if len(alike) <= _MAX_NAMED else f"{len(alike)} others"
+        text += f"; {some} {'is' if len(alike) == 1 else 'are'} as good within the spread of the steps"
+    return f"{text}{_trend(ran, fastest, swept)}."
+
+
+def _trend(ran: Sequence[Point], fastest: Point, swept: Sequence[str]) -> str:
+    """Return what is worse on both sides of the best, where a single numeric option was swept."""
+    if len(swept) != 1 or swept[0] == "compress" or fastest.exposed_s is None:
+        return ""
+    known = sorted((point for point in ran if point.exposed_s is not None), key=lambda point: point.value(swept[0]))
+    first, last, text = known[0], known[-1], ""
+    if last is not fastest and (last.exposed_s or 0.0) > _GROWS * fastest.exposed_s:
+        ends = f"{_time(fastest.exposed_s)} to {_time(last.exposed_s or 0.0)} per step"
+        text = f"; above it, exposed communication grows ({ends})"
+    count, fewer = first.collectives or 0, fastest.collectives or 0
+    if swept[0] == BUCKET_CAP and count > fewer:
+        ends = f"{count:.0f} per step at {first.label}, {fewer:.0f} at the best"
+        text += f"; below it, there are more collectives ({ends})"
+    return text
+
+
+def _doubt(ran: Sequence[Point], fastest: Point, swept: Sequence[str]) -> list[str]:
+    """Return a warning where steps differ by more than all communication takes, which buckets cannot explain."""
+    slowest = max(ran, key=lambda point: point.step_p50_s or 0.0)
+    if list(swept) != [BUCKET_CAP] or slowest.comm_s is None or fastest.comm_s is None:
+        return []
+    apart, most = (slowest.step_p50_s or 0.0) - (fastest.step_p50_s or 0.0), max(slowest.comm_s, fastest.comm_s)
+    if apart <= _EXPLAINED * most:
+        return []
+    doubt = (
+        f"Do not trust this: {slowest.label} is slower by {_time(apart)} per step, but all its communication takes "
+        f"{_time(most)}; something else, such as other load, slowed this run down. Repeat it on a quiet machine, or "
+        "with --repeat 3."
+    )
+    return [doubt]
+
+
+def _time(seconds: float) -> str:
+    return duration(1e9 * seconds)
+
+
+def _rate(seconds_per_byte: float) -> str:
+    return f"{1e-9 / seconds_per_byte:.3g} GB/s"
+
+
+def _between(ends: Sequence[float] | None, format_value: Callable[[float], str]) -> str:
+    """Return a confidence interval in brackets; empty where it is unknown."""
+    return f" [95 %: {' to '.join(map(format_value, ends))}]" if ends else ""
+
+
+def _choice(one: BucketCapChoice, ran: Sequence[Point], fitted: FittedLine, several: bool) -> str:
+    """Return the cap that the line chooses, and what it exposes by the line and as measured."""
+    line, options, beta_range = fitted.line, one.options, fitted.beta_range_s_per_byte
+    rate = f"{_rate(line.beta_s_per_byte)}{_between(beta_range and beta_range[::-1], _rate)}"
+    latency = f"alpha {_time(line.alpha_s)}{_between(fitted.alpha_range_s, _time)}"
+    where = " with " + ", ".join(label(name, value) for name, value in options.items()) if several and options else ""
+    text = (
+        f"By alpha + beta·n ({latency}, {rate}; from {fitted.source}), {one.tried_mb:g} MiB is the best of the tried "
+        f"caps{where}: {_time(one.tried_exposed_s)} exposed"
+    )
+    same = [point for point in ran if {**options, BUCKET_CAP: point.options.get(BUCKET_CAP)} == point.options]
+    tried = next((point for point in same if point.value(BUCKET_CAP) == one.tried_mb), None)
+    if tried is not None and tried.exposed_s is not None:
+        text += f", measured {_time(tried.exposed_s)}"
+    if one.best_exposed_s < _BETTER * one.tried_exposed_s:
+        best = f"{plural(one.best_buckets, 'bucket')}, {_time(one.best_exposed_s)}"
+        text += f"; the best of all caps is {one.best_mb:.3g} MiB ({best})"
+    else:
+        text += "; no other cap is better"
+    closed = one.closed_form_mb
+    return text + (f". The closed form sqrt(S·alpha/beta) gives {closed:.2g} MiB." if closed else ".")
+
+
+def onset_sentences(onset: Onset | None) -> list[str]:
+    """Return what the points say of the trade of communication for quality."""
+    if onset is None:
+        return []
+    sentences = []
+    if onset.steps:
+        factors = [step.factor for step in onset.steps]
+        where = "no value is reached from which that is less than a tenth"
+        if onset.diminishing is not None:
+            where = f"from {onset.diminishing} on, that is less than a tenth"
+        ends = " to ".join(dict.fromkeys(f"{factor:.2f}" for factor in (min(factors), max(factors))))
+        sentences.append(f"Doubling the value leaves s at {ends} of what it was (0.50 would halve it); {where}.")
+    if onset.harmful is not None:
+        costs = f"From {onset.harmful} on, less communication costs validation loss: more than 1 % above the least."
+    else:
+        costs = f"Less communication costs no validation loss: at {onset.order[-1]} it is within 1 % of the least."
+    return [*sentences, costs]

@@ -17,6 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+import msgspec
+
+from dptrace.bench.recorded import RecordedFigures, recorded_figures
 from dptrace.bench.store import BenchConfig, Store
 from dptrace.errors import DptraceError, RecordingError
 from dptrace.record.launch.launcher import launch
@@ -28,7 +31,18 @@ from dptrace.record.processes import catch_signals
 from dptrace.record.run_folder import checkpoint_steps
 from dptrace.trainers.parts.epoch_results import QUALITY
 
-__all__ = ["BenchRunError", "EpochLines", "Job", "Settings", "jobs", "parse_results", "results", "run_all", "run_timed"]
+__all__ = [
+    "BenchRunError",
+    "EpochLines",
+    "Job",
+    "Settings",
+    "jobs",
+    "parse_results",
+    "recordings",
+    "results",
+    "run_all",
+    "run_timed",
+]
 
 
 # The lines that a training prints while it runs: one for each epoch, as it ends.
@@ -232,18 +246,15 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def run_profiled(config: BenchConfig, settings: Settings, out: Path) -> dict[str, Any]:
-    """Record the configuration once and return its split, as means over ranks and steps.
-
-    Returns:
-        ``comm_s``, ``communication_fraction`` (of compute and communication),
-        ``exposed_comm_s``, ``overlapped_comm_s``, ``idle_s``, ``wall_s`` of a step, ``overlap_percent``,
-        ``exposed_share`` (of the wall time), ``collectives`` and ``bytes`` of a step on rank 0, ``run`` (the folder).
+def run_profiled(config: BenchConfig, settings: Settings, out: Path) -> RecordedFigures:
+    """Record the configuration once and return its figures.
 
     Raises:
         BenchRunError: recording failed, or the recorded run cannot be read.
         Interrupted: a signal arrived.
     """
+    from dptrace.load.open import open_run
+
     has_script = settings.script is not None
     job = Launch(
         out=out,
@@ -262,7 +273,7 @@ def run_profiled(config: BenchConfig, settings: Settings, out: Path) -> dict[str
         runs = launch(job, _Silent())
         if not runs:
             raise RecordingError("an error of the recorder, such as a full disk")
-        return _figures(Path(runs[0]["folder"]))
+        return recorded_figures(open_run([str(runs[0]["folder"])]))
     except DptraceError as error:
         raise BenchRunError(f"recording failed: {error}") from None
 
@@ -281,35 +292,6 @@ class _Silent:
     def message(self, text: str) -> None: ...
 
     def error(self, text: str) -> None: ...
-
-
-def _figures(run_folder: Path) -> dict[str, Any]:
-    import numpy as np
-
-    from dptrace.load.open import open_run
-
-    run = open_run([str(run_folder)])
-    means = {
-        name: float(np.mean([split.figures[f"{name}_ns"].mean() for split in run.splits])) / 1e9
-        for name in ("exposed_comm", "overlapped_comm", "idle", "wall")
-    }
-    phases = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns")
-    compute = sum(float(np.mean([split.figures[phase].mean() for split in run.splits])) for phase in phases) / 1e9
-    comm = means["exposed_comm"] + means["overlapped_comm"]
-    kinds = run.splits[0].comm.values()
-    return {
-        "run": str(run_folder),
-        "comm_s": comm,
-        "communication_fraction": comm / (comm + compute) if comm + compute else None,
-        **{f"{name}_s": value for name, value in means.items()},
-        "overlap_percent": 100 * means["overlapped_comm"] / comm if comm else None,
-        "exposed_share": means["exposed_comm"] / means["wall"] if means["wall"] else None,
-        "collectives": float(sum(kind.count.mean() for kind in kinds)),
-        "bytes": float(sum(kind.bytes.mean() for kind in kinds)),
-        # Of a step that takes a second: a timed step's figures follow from its own time.
-        "tflop": run.efficiency.of_wall(1.0)[0],
-        "mfu_s": run.efficiency.of_wall(1.0)[1],
-    }
 
 
 # Run a benchmark's configurations one after the other; each result is written before the next run starts.
@@ -383,17 +365,31 @@ def _run_schedule(job: Job, settings: Settings, store: Store, timed_before: bool
         timed_result = (store.result_if_readable(Job(job.config, 0).name) if timed_before else None) or {}
         if "failed" in timed_result:
             return {"failed": "not recorded, because its timed run failed"}
-        return run_profiled(job.config, settings, store.folder / "traces" / job.config.name)
+        recorded = run_profiled(job.config, settings, store.folder / "traces" / job.config.name)
+        found: dict[str, Any] = msgspec.to_builtins(recorded)
+        return found
     except BenchRunError as error:
         return {"failed": str(error)}
 
 
 def results(configs: Sequence[BenchConfig], repeat: int, store: Store) -> dict[BenchConfig, list[dict[str, Any]]]:
-    """Read the repetitions of each configuration from disk, each with the split under ``profiled``."""
-    found: dict[BenchConfig, list[dict[str, Any]]] = {}
+    """Read the repetitions of each configuration from disk."""
+    read = {config: [store.result(Job(config, number).name) for number in range(repeat)] for config in configs}
+    return {config: [one for one in repetitions if one is not None] for config, repetitions in read.items()}
+
+
+def recordings(
+    configs: Sequence[BenchConfig], store: Store
+) -> tuple[dict[BenchConfig, RecordedFigures], dict[BenchConfig, str]]:
+    """Read the figures of the recorded runs from disk, and why others have none."""
+    found, missing = {}, {}
     for config in configs:
-        repetitions = [store.result(Job(config, number).name) for number in range(repeat)]
-        split = store.result(Job(config, -1).name)
-        good = split if split is not None and "failed" not in split else None
-        found[config] = [{**one, "profiled": good} for one in repetitions if one is not None]
-    return found
+        try:
+            result = store.result(Job(config, -1).name)
+            if result is not None and "failed" in result:
+                missing[config] = str(result["failed"])
+            elif result is not None:
+                found[config] = msgspec.convert(result, RecordedFigures)
+        except msgspec.ValidationError as error:
+            missing[config] = f"its recorded figures are of another version: {error}"
+    return found, missing

@@ -1,131 +1,40 @@
-"""The points of a sweep: the runs for an option's values, and the figures of each."""
+"""The points of a sweep: the values to try, what each run measured, and where less communication stops paying off."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
 import numpy as np
 
+from dptrace.bench.recorded import RecordedFigures
 from dptrace.bench.store import BenchConfig
 from dptrace.errors import UsageError
 from dptrace.record.options.catalog import OPTIONS, check_model
 from dptrace.record.options.modes import MODELS, modes_with
 from dptrace.record.options.validation import check_batch, check_replicas
-from dptrace.run.cross_rank import gradient_transfers, ready_before_last
 from dptrace.trainers.parts.epoch_results import LAST_STEPS, QUALITY
-
-if TYPE_CHECKING:
-    from dptrace.run.cross_rank import CrossRankAnalysis
-    from dptrace.run.run import Run
 
 __all__ = [
     "BUCKET_CAP",
+    "MIN_STEPS",
     "SWEPT_MODES",
+    "Onset",
     "Point",
-    "RecordedFigures",
     "buckets",
     "check_samples",
     "configs",
     "epochs",
+    "find_onset",
     "label",
     "points",
-    "recorded_figures",
     "swept_options",
     "values",
 ]
-
-
-# Figures of the recorded run of a sweep's point: split, bucket times, and when gradients become ready.
-
-
-_COMPUTE = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns")
-_COMMUNICATION = ("exposed_comm_ns", "overlapped_comm_ns")
-
-
-@dataclass(frozen=True)
-class RecordedFigures:
-    """Figures of one recorded run; times are means over ranks and steps unless stated otherwise."""
-
-    compute_s: float
-    comm_s: float
-    exposed_s: float
-    collectives: float
-    """Number per step, on the first rank."""
-    bytes: float
-    """Bytes of the collectives of a step, on the first rank."""
-    order: tuple[int, ...] = ()
-    """Indices of the parameters in ``model.parameters()``, in the order in which DDP puts them in buckets."""
-    bucket_bytes: tuple[int, ...] = ()
-    """Bytes of DDP's buckets, in order."""
-    ready_s: tuple[float, ...] = ()
-    """When each bucket was ready, relative to the last one (0 or less)."""
-    sent: tuple[tuple[int, float], ...] = ()
-    """Bytes of each all-reduce in backward, and the seconds that it took, or would have taken alone."""
-    buckets: tuple[dict[str, Any], ...] = ()
-    """A row for each bucket in each step: ``step``, ``bucket``, ``bytes``, ``transfer_s``, ``wait_s``,
-    ``exposed_s``; the last two are means over ranks."""
-    notes: tuple[str, ...] = ()
-    tflop: float | None = None
-    """FLOPs of the model on one rank in a step, in units of 10¹²."""
-    mfu_s: float | None = None
-    """MFU of a step that takes a second."""
-
-    @property
-    def fraction(self) -> float | None:
-        """s = T_comm / (T_comp + T_comm), communication overlapped or not; None where both are 0."""
-        whole = self.compute_s + self.comm_s
-        return self.comm_s / whole if whole else None
-
-
-def recorded_figures(run: Run) -> RecordedFigures:
-    """Return the figures of a run."""
-    splits = run.splits
-
-    def mean(*names: str) -> float:
-        return sum(float(np.mean([split.figures[name].mean() for split in splits])) for name in names) / 1e9
-
-    kinds = splits[0].comm.values()
-    cross_rank = run.cross_rank
-    found = cross_rank.buckets
-    buckets = found.buckets if found else ()
-    return RecordedFigures(
-        compute_s=mean(*_COMPUTE),
-        comm_s=mean(*_COMMUNICATION),
-        exposed_s=mean("exposed_comm_ns"),
-        collectives=float(sum(kind.count.mean() for kind in kinds)),
-        bytes=float(sum(kind.bytes.mean() for kind in kinds)),
-        order=tuple(place for bucket in buckets for place in bucket.parameters),
-        bucket_bytes=tuple(bucket.bytes for bucket in buckets),
-        ready_s=ready_before_last(cross_rank),
-        sent=gradient_transfers(cross_rank),
-        buckets=tuple(_rows(cross_rank)),
-        notes=found.notes if found else (),
-        tflop=run.efficiency.of_wall(1.0)[0],
-        mfu_s=run.efficiency.of_wall(1.0)[1],
-    )
-
-
-def _rows(cross_rank: CrossRankAnalysis) -> list[dict[str, Any]]:
-    if cross_rank.buckets is None:
-        return []
-    rows = []
-    for row, bucket in zip(cross_rank.collectives(), cross_rank.buckets.bucket.tolist(), strict=True):
-        members: Sequence[dict[str, Any]] = row["members"]
-        if bucket >= 0 and row["complete"]:
-            rows.append(
-                {
-                    "step": row["step"],
-                    "bucket": bucket,
-                    "bytes": row["bytes"],
-                    "transfer_s": row["transfer_ns"] / 1e9,
-                    "wait_s": float(np.mean([member["wait_ns"] for member in members])) / 1e9,
-                    "exposed_s": float(np.mean([member["exposed_ns"] for member in members])) / 1e9,
-                }
-            )
-    return rows
 
 
 BUCKET_CAP = "bucket-cap-mb"
@@ -138,8 +47,8 @@ _OPTIONS = {option.name: option for option in OPTIONS}
 LAST = LAST_STEPS
 """Number of steps at the end of each timed run that count."""
 _EPOCH_NAMES = {"accuracy": "validation_accuracy"}
-FEWEST = 8
-"""Fewest steps for a standard error of the median."""
+MIN_STEPS = 8
+"""Steps for a standard error of the median."""
 
 
 def values(name: str, text: str) -> tuple[str, ...]:
@@ -183,7 +92,7 @@ def configs(mode: str, model: str, gpus: int, chosen: Mapping[str, Sequence[str]
         raise UsageError(f"Nothing to compare: give one option several values, such as --{BUCKET_CAP} 0.5,1,2,4,8")
     names = [name for name in reversed(SWEPT) if name in chosen]
     configs_run = []
-    for combination in product(*(chosen[name] for name in names)):
+    for combination in itertools.product(*(chosen[name] for name in names)):
         given = dict(zip(names, combination, strict=True))
         batch = int(given.get("batch-size", MODELS[model].batch_size))
         check_batch(batch, gpus)
@@ -268,6 +177,21 @@ class Point:
     """Prediction of the alpha-beta line, for points without compression where caps were swept."""
     predicted_collectives: int | None = None
 
+    def value(self, option: str) -> float:
+        """Return the value of an option that takes numbers."""
+        return float(self.options[option])
+
+    def cost_s(self, swept: Sequence[str]) -> float | None:
+        """Return what points are compared by: seconds of a step, or of a sample where batch sizes were swept."""
+        return self._compared(self.step_p50_s, swept)
+
+    def cost_error_s(self, swept: Sequence[str]) -> float | None:
+        """Return the standard error of the same."""
+        return self._compared(self.error_s, swept)
+
+    def _compared(self, seconds: float | None, swept: Sequence[str]) -> float | None:
+        return seconds / self.batch_size if seconds is not None and "batch-size" in swept else seconds
+
 
 def points(
     configs_run: Sequence[BenchConfig],
@@ -307,7 +231,7 @@ def _point(
         step_p95_s=late,
         # For a normal distribution, the quartiles are 1.349 standard deviations apart, and the standard error of the
         # median is 1.2533 times that of the mean.
-        error_s=1.2533 * (high - low) / 1.349 / len(steps) ** 0.5 if len(steps) >= FEWEST else None,
+        error_s=1.2533 * (high - low) / 1.349 / len(steps) ** 0.5 if len(steps) >= MIN_STEPS else None,
         samples_per_s=int(good[0]["batch_size"]) / middle,
         **quality,
         inference=tuple(good[0].get("inference") or ()),
@@ -367,3 +291,82 @@ def buckets(
         if config in recordings
         for row in recordings[config].buckets
     ]
+
+
+# Where less communication stops paying off: s against the validation loss, from point to point of a sweep.
+
+
+_MIN_FALL = 0.1
+"""Fall of s with a doubling of the value, as a share of s, below which returns count as diminished."""
+_MAX_RISE = 0.01
+"""Rise of the validation loss over the least, as a share of it, above which less communication counts as harmful."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """From one point to the next."""
+
+    start: str
+    end: str
+    factor: float
+    """s of the end over s of the start, for a doubling of the value: 0.5 where doubling it halves s."""
+
+
+class Onset(msgspec.Struct, frozen=True):
+    """Along the points, from the most communication to the least."""
+
+    order: list[str]
+    """Labels of the points with s and a validation loss."""
+    steps: list[Step]
+    """Empty where the values are no numbers, or several options were swept."""
+    diminishing: str | None
+    """The first point from which no further step lowers s by a tenth with each doubling of the value."""
+    harmful: str | None
+    """The first point from which all further ones have a validation loss of more than 1 % above the least."""
+
+
+def find_onset(points: Sequence[Point], swept: Sequence[str]) -> Onset | None:
+    """Find where less communication stops to lower s, and where it begins to cost validation loss.
+
+    Points are taken in the order of their value, where one option with numbers was swept, otherwise by falling s.
+    None for fewer than two points with both figures.
+    """
+    known = [point for point in points if point.communication_fraction and point.validation_loss is not None]
+    numbers = len(swept) == 1 and swept[0] != "compress"
+    known.sort(key=lambda point: point.value(swept[0]) if numbers else -_s(point))
+    if len(known) < 2:
+        return None
+    steps = [_step(a, b, swept[0]) for a, b in itertools.pairwise(known)] if numbers else []
+    diminishing = _first_of_rest([step.factor > 1 - _MIN_FALL for step in steps])
+    least = min(_loss(point) for point in known)
+    harmful = _first_of_rest([_loss(point) > (1 + _MAX_RISE) * least for point in known])
+    return Onset(
+        [point.label for point in known],
+        steps,
+        None if diminishing is None else known[diminishing].label,
+        None if harmful is None else known[harmful].label,
+    )
+
+
+def _s(point: Point) -> float:
+    return point.communication_fraction or 0.0
+
+
+def _loss(point: Point) -> float:
+    return 0.0 if point.validation_loss is None else point.validation_loss
+
+
+def _step(start: Point, end: Point, option: str) -> Step:
+    doublings = math.log2(end.value(option) / start.value(option))
+    return Step(start.label, end.label, (_s(end) / _s(start)) ** (1 / doublings))
+
+
+def _first_of_rest(held: Sequence[bool]) -> int | None:
+    """Return from where on all hold; None if the last does not.
+
+    >>> _first_of_rest([True, False, True, True]), _first_of_rest([True, False])
+    (2, None)
+    """
+    begin = len(held)
+    while begin and held[begin - 1]:
+        begin -= 1
+    return begin if begin < len(held) else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dptrace.bench.recorded import RecordedFigures
 from dptrace.bench.store import BenchConfig
 from dptrace.core.files import note_inputs
 from dptrace.core.numbers import Number
@@ -82,18 +83,23 @@ COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name not in ("losse
 """Columns of CSV files and data frames."""
 
 
-def rows(configs: Sequence[BenchConfig], results: Mapping[BenchConfig, Sequence[dict[str, Any]]]) -> list[Row]:
+def rows(
+    configs: Sequence[BenchConfig],
+    results: Mapping[BenchConfig, Sequence[dict[str, Any]]],
+    recordings: Mapping[BenchConfig, RecordedFigures],
+) -> list[Row]:
     """Return a row for each configuration that has results.
 
     Args:
-        results: the repetitions of each configuration: the results of ``execute.run_timed`` with the split under
-            ``profiled``, or the reason under ``failed``.
+        results: the repetitions of each configuration: the results of ``execute.run_timed``, or the reason under
+            ``failed``.
+        recordings: the figures of the recorded runs.
     """
-    bench_rows = [_row(config, results[config]) for config in configs if results.get(config)]
-    return with_speedup(bench_rows)
+    found = [_row(config, results[config], recordings.get(config)) for config in configs if results.get(config)]
+    return with_speedup(found)
 
 
-def _row(config: BenchConfig, repetitions: Sequence[dict[str, Any]]) -> Row:
+def _row(config: BenchConfig, repetitions: Sequence[dict[str, Any]], recorded: RecordedFigures | None) -> Row:
     good = [one for one in repetitions if "failed" not in one]
     named = Row(config.model, config.mode, config.gpus, options=dict(config.options))
     if not good:
@@ -102,31 +108,37 @@ def _row(config: BenchConfig, repetitions: Sequence[dict[str, Any]]) -> Row:
     if config.mode == "script" and isinstance(first.get("mode"), str):
         named = replace(named, mode=first["mode"])
     timing = _timing([seconds for one in good for seconds in one["epoch_s"]])
-    split: dict[str, Any] = next((one["profiled"] for one in good if one.get("profiled")), {})
-    steps = first.get("steps_per_epoch")
-    comm = split["comm_s"] * steps if split.get("comm_s") is not None and steps else first.get("comm_s")
     samples = first.get("samples_per_s")
-    mean = float(np.mean(first["epoch_s"]))
     return replace(
         named,
         parameters=first.get("parameters"),
         **timing,
         # The results hold the throughput of their mean epoch; this is that of the median epoch.
-        samples_per_s=samples * mean / timing["epoch_s"] if samples else None,
-        tflops=_rate(split.get("tflop"), steps, timing["epoch_s"]),
-        mfu=_rate(split.get("mfu_s"), steps, timing["epoch_s"]),
-        comm_s=comm,
-        overlap_percent=split.get("overlap_percent"),
-        exposed_share=split.get("exposed_share"),
+        samples_per_s=samples * float(np.mean(first["epoch_s"])) / timing["epoch_s"] if samples else None,
+        **_of_recorded(recorded, first, timing["epoch_s"]),
         accuracy=_last(first.get("accuracy")),
         losses=tuple(first.get("losses", ())),
         local_losses=tuple(first.get("local_losses", ())),
     )
 
 
-def _rate(of_step: float | None, steps: float | None, epoch_s: float) -> float | None:
-    """Return a figure of a step that takes a second, for the steps of a timed epoch."""
-    return of_step * steps / epoch_s if of_step is not None and steps else None
+def _of_recorded(recorded: RecordedFigures | None, result: Mapping[str, Any], epoch_s: float) -> dict[str, Any]:
+    """Return what follows from the recorded steps for an epoch of as many as the timed run had."""
+    steps = result.get("steps_per_epoch")
+    if recorded is None:
+        return {"comm_s": result.get("comm_s")}
+
+    def of_epoch(of_step: float | None) -> float | None:
+        return of_step * steps / epoch_s if of_step is not None and steps else None
+
+    comm_s = recorded.comm_s
+    return {
+        "comm_s": comm_s * steps if steps else result.get("comm_s"),
+        "tflops": of_epoch(recorded.tflop),
+        "mfu": of_epoch(recorded.mfu_s),
+        "overlap_percent": 100 * recorded.overlapped_s / comm_s if comm_s else None,
+        "exposed_share": recorded.exposed_s / recorded.wall_s if recorded.wall_s else None,
+    }
 
 
 def _timing(epochs: Sequence[float]) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def local_device_count() -> tuple[int, bool]:
 
 
 def _measured(options: dict[str, Any]) -> BenchResult:
-    from dptrace.bench.execute import Settings, jobs, results
+    from dptrace.bench.execute import Settings, jobs, recordings, results
     from dptrace.bench.store import Store
     from dptrace.bench.table import rows
 
@@ -227,7 +227,8 @@ def _measured(options: dict[str, Any]) -> BenchResult:
     run_jobs(jobs(configs, options["repeat"], not options["no_record"]), settings, store, options["verbosity"])
     measured = results(configs, options["repeat"], store)
     plan = {"plan": store.plan()}
-    return BenchResult(rows(configs, measured), _title(options), notes, machine_info(measured), plan=plan)
+    made = rows(configs, measured, recordings(configs, store)[0])
+    return BenchResult(made, _title(options), notes, machine_info(measured), plan=plan)
 
 
 def _title(options: dict[str, Any]) -> str:

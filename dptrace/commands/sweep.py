@@ -96,8 +96,8 @@ def command(**options: Any) -> None:
     cells, chosen, notes = _cells(options)
     links = None
     if options["links"] is not None:
+        from dptrace.bench.bucket_caps import fit_from_links
         from dptrace.bench.links import read_links
-        from dptrace.bench.sweep import fit_from_links
 
         links = fit_from_links(read_links(options["links"]), str(options["links"]), cells[0].gpus)
     request = SweepRequest(cells, chosen, options["epochs"], options["repeat"], links)
@@ -192,11 +192,11 @@ def _inference(text: str) -> str | None:
 
 def _tell_epoch(store: Store, config: BenchConfig, epoch: dict[str, Any]) -> None:
     """Print an epoch that has just ended, with the communication fraction of the steps that were recorded before."""
-    from dptrace.bench.execute import Job
+    from dptrace.bench.execute import recordings
     from dptrace.trainers.parts.epoch_results import epoch_text
 
-    recorded = store.result_if_readable(Job(config, -1).name) or {}
-    line = epoch | {"communication_fraction": recorded.get("communication_fraction")}
+    recorded = recordings([config], store)[0].get(config)
+    line = epoch | {"communication_fraction": None if recorded is None else recorded.fraction}
     click.echo(sanitize(f"{config}: {epoch_text(line)}"), err=True)
 
 

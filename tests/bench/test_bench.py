@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dptrace.bench.execute import BenchRunError, Job, Settings, jobs, parse_results, results, run_all, run_timed
+from dptrace.bench.recorded import RecordedFigures
 from dptrace.bench.store import BenchConfig, Store, matrix
 from dptrace.bench.table import Row, frame, rows, rows_from_csv
 from dptrace.commands.shared.output import csv_text
@@ -122,9 +123,10 @@ def result(seconds: list[float], **more: Any) -> dict[str, Any]:
 def test_a_rows_rate_is_that_of_its_timed_epochs() -> None:
     """Half a TFLOP in each of 10 steps of an epoch of 2 s; the recorded step gives the FLOPs, not the time."""
     config = BenchConfig("a", "ddp", 2)
-    found = {"epoch_s": [2.0], "steps_per_epoch": 10, "profiled": {"comm_s": None, "tflop": 0.5, "mfu_s": 0.01}}
+    found = {"epoch_s": [2.0], "steps_per_epoch": 10}
+    recorded = RecordedFigures(0.1, 0.0, 0.0, 0.1, 0, 0, tflop=0.5, mfu_s=0.01)
 
-    (row,) = rows([config], {config: [found]})
+    (row,) = rows([config], {config: [found]}, {config: recorded})
 
     assert (2.5, 0.05) == (row.tflops, row.mfu)
 
@@ -132,12 +134,12 @@ def test_a_rows_rate_is_that_of_its_timed_epochs() -> None:
 def test_the_table_compares_with_one_gpu() -> None:
     """Medians over repetitions; speedup, efficiency, communication of an epoch, Amdahl's ceiling, Gustafson's."""
     one, two = BenchConfig("small", "single", 1), BenchConfig("small", "naive", 2)
-    split = {"comm_s": 0.05, "overlap_percent": 0.0, "exposed_share": 0.4}
+    split = RecordedFigures(0.05, exposed_s=0.05, overlapped_s=0.0, wall_s=0.125, collectives=1, bytes=4)
     found = {
         one: [result([1.0, 3.0]), result([2.0, 2.0])],
-        two: [{**result([1.0]), "profiled": split}],
+        two: [result([1.0])],
     }
-    single, naive = rows([one, two], found)
+    single, naive = rows([one, two], found, {two: split})
 
     assert (2.0, 4, 1.0) == (single.epoch_s, single.epochs, single.speedup)
     assert (2.0, 1.0, 0.5) == (naive.speedup, naive.efficiency, naive.comm_s)
@@ -150,7 +152,7 @@ def test_a_run_that_failed_is_a_row_that_says_why() -> None:
     """Other rows keep their figures; one successful repetition is enough."""
     a, b, c = BenchConfig("small", "single", 1), BenchConfig("small", "ddp", 2), BenchConfig("small", "naive", 2)
     found = {a: [result([1.0])], b: [{"failed": "out of memory"}], c: [{"failed": "x"}, result([1.0])]}
-    made = rows([a, b, c], found)
+    made = rows([a, b, c], found, {})
 
     assert ["out of memory", None] == [made[1].failed, made[2].failed]
     assert made[1].epoch_s is None
@@ -165,7 +167,7 @@ def test_a_script_names_its_own_mode_and_accuracy_is_the_last() -> None:
         script: [result([1.0], mode="zero", accuracy=[0.1, 0.9])],
         ours: [result([1.0], mode="zero", accuracy=0.5)],
     }
-    made = rows([script, ours], found)
+    made = rows([script, ours], found, {})
 
     assert [("zero", 0.9), ("ddp", 0.5)] == [(row.mode, row.accuracy) for row in made]
 
@@ -176,7 +178,7 @@ def test_options_of_a_sweep_are_columns_and_compare_with_their_own_baseline() ->
         BenchConfig("small", "single", 1, (("batch-size", "8"),)),
         BenchConfig("small", "ddp", 2, (("batch-size", "16"),)),
     )
-    made = rows([a, b], {a: [result([1.0])], b: [result([1.0])]})
+    made = rows([a, b], {a: [result([1.0])], b: [result([1.0])]}, {})
 
     assert made[1].speedup is None
     assert ["8", "16"] == frame(made)["batch-size"].tolist()

@@ -1,11 +1,273 @@
-"""Where less communication stops to pay."""
+"""Sweeps: values, combinations, figures of each point, conclusions, the choice of the line, the onset."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from dptrace.bench.sweep import find_onset, onset_sentences
-from dptrace.bench.sweep_points import BUCKET_CAP, Point
+from dptrace.bench import bucket_caps
+from dptrace.bench.bucket_caps import FittedLine, fit_from_links, fit_recorded
+from dptrace.bench.conclusions import onset_sentences
+from dptrace.bench.execute import Job
+from dptrace.bench.sweep import sweep_result
+from dptrace.bench.sweep_points import BUCKET_CAP, Point, configs, find_onset, values
+from dptrace.errors import DptraceError, UsageError
+from dptrace.model.alpha_beta import Line
+from dptrace.model.link_report import link_report
+from tests.support.links_samples import measured
+from tests.support.sweeps import GRADIENTS, LINE, make_sweep, read, result
+
+CAPS = {BUCKET_CAP: ("0.5", "1", "2", "4", "8")}
+TIMES = {"0.5": 0.200, "1": 0.190, "2": 0.180, "4": 0.160, "8": 0.170}
+
+
+def of(times: dict[str, float], **more: Any) -> dict[str, dict[str, Any]]:
+    return {value: result(seconds, **more) for value, seconds in times.items()}
+
+
+def test_values_are_read_as_the_trainers_read_them() -> None:
+    """Without duplicates, numbers in their shortest form."""
+    assert values(BUCKET_CAP, "0.5, 4,4.0,8") == ("0.5", "4", "8")
+    assert values("compress", "none,fp16") == ("none", "fp16")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        (BUCKET_CAP, "0", "not above 0"),
+        (BUCKET_CAP, "4,x", "--bucket-cap-mb x"),
+        (BUCKET_CAP, " , ", "list is empty"),
+        ("batch-size", "1.5", "--batch-size 1.5"),
+        ("compress", "zip", "choose from none, fp16"),
+    ],
+)
+def test_values_that_the_trainers_refuse_are_refused_before(name: str, text: str, says: str) -> None:
+    """The message names the option and the value."""
+    with pytest.raises(UsageError, match=says):
+        values(name, text)
+
+
+def test_several_options_make_every_combination() -> None:
+    """Configurations that differ only in their cap follow each other."""
+    found = configs(
+        "accumulate", "small", 2, {"micro-batches": ("1", "2"), BUCKET_CAP: ("1", "4"), "batch-size": ("64",)}
+    )
+
+    assert len({config.name for config in found}) == 4
+    assert found[0].options == ((BUCKET_CAP, "1"), ("micro-batches", "1"), ("batch-size", "64"))
+    assert [dict(config.options)[BUCKET_CAP] for config in found] == ["1", "4", "1", "4"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "chosen", "says"),
+    [
+        ("ddp", {}, "Nothing to compare"),
+        ("ddp", {BUCKET_CAP: ("4",)}, "Nothing to compare"),
+        ("ddp", {"micro-batches": ("1", "2")}, r"use --mode accumulate\."),
+        ("ddp", {"batch-size": ("64", "7")}, "must be divisible by 2 ranks"),
+        ("accumulate", {"micro-batches": ("1", "3"), "batch-size": ("64",)}, "--micro-batches 3"),
+        ("moe", {BUCKET_CAP: ("1", "2")}, "mode moe"),
+    ],
+)
+def test_sweeps_that_can_not_run_are_refused(mode: str, chosen: dict[str, tuple[str, ...]], says: str) -> None:
+    """Invalid sweeps fail before anything starts."""
+    with pytest.raises(UsageError, match=says):
+        configs(mode, "gpt-tiny", 2, chosen)
+
+
+def test_a_point_shows_the_last_steps_and_the_recorded_split(tmp_path: Path) -> None:
+    """The ten slow first steps do not count; s is communication over communication and compute."""
+    outcome = make_sweep(tmp_path, CAPS, of(TIMES)).result
+    point = outcome.content["points"][3]
+
+    assert point["label"] == "4 MiB"
+    assert point["steps"] == 20
+    assert point["step_p50_s"] == pytest.approx(0.160)
+    assert 0.160 < point["step_p95_s"] < 0.161
+    assert point["samples_per_s"] == pytest.approx(128 / 0.160)
+    assert point["collectives"] == 3
+    assert point["bytes"] == sum(GRADIENTS)
+    assert point["communication_fraction"] == pytest.approx(point["comm_s"] / (0.1 + point["comm_s"]))
+
+
+def test_the_sentence_names_the_best_and_what_grows_beyond_it(tmp_path: Path) -> None:
+    """It says by how much the best beats the worst, and what is worse about the others."""
+    said = make_sweep(tmp_path, CAPS, of(TIMES)).result.content["reading"][0]
+
+    assert said.startswith("4 MiB is best here: 20 % less time per step than 0.5 MiB; above it, exposed")
+    assert "20 per step at 0.5 MiB, 3 at" in said
+
+
+def test_what_scatters_as_much_as_it_differs_has_no_best(tmp_path: Path) -> None:
+    """No point is marked as the best or as good as it."""
+    noisy = {"1": result(0.1), "4": result(0.1001)}
+    content = make_sweep(tmp_path, {BUCKET_CAP: ("1", "4")}, noisy).result.content
+
+    assert content["reading"][0].startswith("No value is clearly best")
+    assert [(point["best"], point["as_good"]) for point in content["points"]] == [(False, False)] * 2
+
+
+def test_more_than_communication_can_explain_is_doubted(tmp_path: Path) -> None:
+    """Buckets do not change compute, so they cannot make a step slower by twice its communication."""
+    comm = read(1).comm_s
+    slow = {"1": result(0.1 + 2 * comm), "4": result(0.1)}
+    outcome = make_sweep(tmp_path / "a", {BUCKET_CAP: ("1", "4")}, slow).result
+    fine = {"1": result(0.1 + comm), "4": result(0.1)}
+
+    assert outcome.content["reading"][1].startswith("Do not trust this: 1 MiB is slower by ")
+    assert "Do not" not in " ".join(
+        make_sweep(tmp_path / "b", {BUCKET_CAP: ("1", "4")}, fine).result.content["reading"]
+    )
+
+
+def test_few_steps_have_no_best(tmp_path: Path) -> None:
+    """The spread of a few steps is unknown, however much the medians differ."""
+    few = {"1": result(0.1, steps=3), "4": result(0.3, steps=3)}
+    said = make_sweep(tmp_path, {BUCKET_CAP: ("1", "4")}, few).result.content["reading"][0]
+
+    assert "differ by 200 %, and 3 steps cannot show" in said
+
+
+def test_batches_are_compared_by_the_sample(tmp_path: Path) -> None:
+    """A step with twice the batch may take longer and still be better."""
+    steps = {"64": result(0.10, batch_size=64), "128": result(0.15, batch_size=128)}
+    content = make_sweep(tmp_path, {"batch-size": ("64", "128")}, steps).result.content
+
+    assert content["reading"][0].startswith("batch 128 is best here: 25 % less time per sample than batch 64")
+    assert content["chosen"] == []
+
+
+def test_the_line_is_found_again_and_chooses_what_exposes_least(tmp_path: Path) -> None:
+    """The fit recovers the line that the all-reduces lie on, and its predictions equal the measurements."""
+    content = make_sweep(tmp_path, CAPS, of(TIMES)).result.content
+    (chosen,) = content["chosen"]
+    exposed = {point["options"][BUCKET_CAP]: point["exposed_s"] for point in content["points"]}
+
+    assert content["fit"]["alpha_s"] == pytest.approx(LINE.alpha_s)
+    assert content["fit"]["beta_s_per_byte"] == pytest.approx(LINE.beta_s_per_byte)
+    for point in content["points"]:
+        assert point["predicted_exposed_s"] == pytest.approx(point["exposed_s"], abs=1e-6)
+        assert point["predicted_collectives"] == point["collectives"]
+    assert exposed[f"{chosen['tried_mb']:g}"] == pytest.approx(min(exposed.values()))
+    assert chosen["best_exposed_s"] <= 1.021 * chosen["tried_exposed_s"]
+    assert chosen["closed_form_mb"] == pytest.approx((sum(GRADIENTS) * 1e-3 / 4e-9) ** 0.5 / 2**20)
+    assert "[95 %: " in content["reading"][1]
+    assert f"{chosen['tried_mb']:g} MiB is the best of the tried caps" in content["reading"][1]
+
+
+def test_compressed_points_are_neither_fitted_nor_predicted(tmp_path: Path) -> None:
+    """They do not send the bytes of the gradients."""
+    steps = {f"{cap},{how}": result(0.1) for cap in ("1", "4") for how in ("none", "fp16")}
+    content = make_sweep(tmp_path, {BUCKET_CAP: ("1", "4"), "compress": ("none", "fp16")}, steps).result.content
+    predicted = {point["options"]["compress"]: point["predicted_exposed_s"] for point in content["points"]}
+
+    assert predicted["fp16"] is None
+    assert predicted["none"] is not None
+    assert len(content["chosen"]) == 1
+
+
+def test_one_size_of_message_makes_no_line() -> None:
+    """The reason is returned instead."""
+    config = configs("ddp", "resnet18", 2, {BUCKET_CAP: ("1", "4")})[0]
+
+    assert "at least twice" in str(fit_recorded({config: read(1000)}))
+    assert "no recorded all-reduce" in str(fit_recorded({}))
+    assert isinstance(fit_recorded({config: read(3)}), FittedLine)
+
+
+@pytest.mark.parametrize(
+    ("fitted", "why"),
+    [
+        (FittedLine(Line(8.4e-3, 0.0), "x", 0.9, sizes=5), "did not take longer"),
+        (FittedLine(LINE, "x", 1.0, sizes=2), "2 different sizes"),
+        (FittedLine(LINE, "x", 0.2, sizes=5), "explains only 20 %"),
+        (FittedLine(LINE, "x", 0.9, (0.0, 1e-3), (0.0, 9e-9), 5), "between 0 and 9 ns"),
+        (FittedLine(LINE, "x", 0.9, (0.0, 1e-3), (3e-9, 9e-9), 5), ""),
+    ],
+)
+def test_a_line_that_explains_nothing_chooses_nothing(fitted: FittedLine, why: str) -> None:
+    """The reason names the poor figure; a good line has no reason."""
+    assert (why in fitted.unreliable_reason) if why else not fitted.unreliable_reason
+
+
+def test_a_failed_fit_says_so_in_place_of_a_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All-reduces whose time does not depend on the size give neither a cap nor predictions."""
+    flat = FittedLine(Line(8.4e-3, 0.0), "these all-reduces", 0.0, (8e-3, 9e-3), (0.0, 0.0), 5)
+    monkeypatch.setattr("dptrace.bench.sweep.fit_recorded", lambda read: flat)
+    content = make_sweep(tmp_path, CAPS, of(TIMES)).result.content
+
+    assert "larger all-reduces did not take longer" in content["reading"][-1]
+    assert "best of the tried caps" not in " ".join(content["reading"])
+    assert content["chosen"] == []
+    assert all(point["predicted_exposed_s"] is None for point in content["points"])
+
+
+def test_a_line_measured_apart_is_taken_for_as_many_ranks_only() -> None:
+    """A file of other ranks or without an all-reduce is refused, with the command to run."""
+    content = link_report(measured(ranks=2))
+
+    assert fit_from_links(content, "l.json", 2).line.alpha_s > 0
+    with pytest.raises(DptraceError, match="among 2 ranks, but this sweep has 4"):
+        fit_from_links(content, "l.json", 4)
+    with pytest.raises(DptraceError, match="no fit of all_reduce"):
+        fit_from_links(link_report(measured(ranks=2, kinds=("send_recv",))), "l.json", 2)
+
+
+def test_without_the_parameters_sizes_the_finest_buckets_stand_for_gradients() -> None:
+    """As in a result of a user's trainer."""
+    gradients = bucket_caps._gradients([read(1)], ())
+
+    assert gradients is not None
+    assert gradients[0] == list(read(1).bucket_bytes)
+    assert bucket_caps._gradients([], ()) is None
+
+
+def test_a_run_that_failed_is_a_row_and_the_rest_is_reported(tmp_path: Path) -> None:
+    """Its reason is in the notes; the best is among the others."""
+    steps = {**of(TIMES), "4": {"failed": "out of memory"}}
+    outcome = make_sweep(tmp_path, CAPS, steps).result
+
+    assert outcome.content["points"][3]["failed"] == "out of memory"
+    assert any("4 MiB failed: out of memory" in note for note in outcome.content["notes"])
+    assert outcome.content["reading"][0].startswith("8 MiB is best")
+    assert {row[BUCKET_CAP] for row in outcome.epochs} == {"0.5", "1", "2", "8"}
+
+
+def test_epochs_and_buckets_are_rows(tmp_path: Path) -> None:
+    """Accuracy after each epoch, or only the final one where there are no others; a row for each bucket."""
+    more: dict[str, Any] = {"validation_loss": [2.0, 1.5], "epoch_step_p50_s": [0.1, 0.2]}
+    steps = {"1": result(0.1, epochs=2, accuracy=[0.5, 0.75], **more), "4": result(0.2, epochs=2, accuracy=0.25)}
+    outcome = make_sweep(tmp_path, {BUCKET_CAP: ("1", "4")}, steps, epochs=2).result
+
+    assert [row["validation_accuracy"] for row in outcome.epochs] == [0.5, 0.75, None, 0.25]
+    assert [row["epoch"] for row in outcome.epochs] == [1, 2, 1, 2]
+    assert [row["validation_loss"] for row in outcome.epochs] == [2.0, 1.5, None, None]
+    assert [row["step_p50_s"] for row in outcome.epochs] == [0.1, 0.2, None, None]
+    assert outcome.content["by_epoch"] == outcome.epochs
+    assert outcome.content["points"][0]["validation_loss"] == 1.5
+    assert outcome.epochs[0]["samples_per_s"] == pytest.approx(128 * 30 / outcome.epochs[0]["seconds"])
+    assert outcome.epochs[0]["communication_fraction"] == read(1).fraction
+    assert outcome.content["points"][0]["accuracy"] == 0.75
+    assert len(outcome.buckets) == len(read(1).buckets) + len(read(4).buckets)
+    assert outcome.buckets[0][BUCKET_CAP] == "1"
+
+
+@pytest.mark.parametrize(("saved", "why"), [({"failed": "no traces"}, "no traces"), ({"comm_s": 1.0}, "version")])
+def test_recordings_that_can_not_be_read_are_reported(tmp_path: Path, saved: dict[str, Any], why: str) -> None:
+    """The timed figures are shown without them."""
+    sweep = make_sweep(tmp_path, {BUCKET_CAP: ("1", "4")}, of({"1": 0.1, "4": 0.2}))
+    for config in sweep.asked.configs:
+        sweep.store.save(Job(config, -1).name, saved)
+    content = sweep_result(sweep.asked, sweep.store).content
+
+    assert content["points"][0]["exposed_s"] is None
+    assert content["reading"] == ["1 MiB is best here: 50 % less time per step than 4 MiB."]
+    assert sum(why in note for note in content["notes"]) == 2
+
+
+# Where less communication stops to pay.
 
 
 def point(value: str, s: float | None, loss: float | None, option: str = BUCKET_CAP) -> Point:
@@ -16,7 +278,7 @@ def caps(*figures: tuple[str, float | None, float | None]) -> list[Point]:
     return [point(*one) for one in figures]
 
 
-def test_the_page_s_hypothesis_holds_where_doubling_halves_s() -> None:
+def test_the_hypothesis_holds_where_doubling_halves_s() -> None:
     """Caps of 0.5, 1, 2 and 4 MiB, each with half of s: no return is diminished, and no loss grows."""
     points = caps(("0.5", 0.8, 2.0), ("1", 0.4, 2.01), ("2", 0.2, 2.0), ("4", 0.1, 1.99))
     onset = find_onset(points, [BUCKET_CAP])

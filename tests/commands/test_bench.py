@@ -80,7 +80,7 @@ def test_figures_from_elsewhere_are_drawn(here: Path) -> None:
     charts = {"communication.svg", "epoch_time.svg", "saving.svg", "speedup.svg", "throughput.svg"}
     assert charts == set(os.listdir(here / "made" / "charts"))
     assert "DDP pays off from 8.4 M parameters up" in done.output
-    assert "small: one GPU is fastest" in done.output
+    assert "small, DDP on 2 GPUs: 0.83×" in done.output
     assert "xlarge, interleaved on 4 GPUs: 2.40×" in done.output
     assert "Next: open made/charts.html" in done.output
     content = json.loads((here / "made" / "bench.json").read_text())

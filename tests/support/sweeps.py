@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
+import msgspec
 
 from dptrace.bench.execute import Job
-from dptrace.bench.store import BenchConfig, Store
+from dptrace.bench.recorded import RecordedFigures
+from dptrace.bench.store import Store
 from dptrace.bench.sweep import SweepRequest, SweepResult, sweep_result
-from dptrace.bench.sweep_points import BUCKET_CAP, RecordedFigures, configs
+from dptrace.bench.sweep_points import BUCKET_CAP, configs
 from dptrace.model.alpha_beta import Line, bucket_ends, predict
 
 __all__ = ["GRADIENTS", "LINE", "SweepFixture", "make_sweep", "read", "result"]
@@ -44,8 +45,9 @@ def read(cap_mb: float, line: Line = LINE) -> RecordedFigures:
     ]
     return RecordedFigures(
         compute_s=0.1,
-        comm_s=comm,
         exposed_s=exposed,
+        overlapped_s=comm - exposed,
+        wall_s=0.1 + exposed,
         collectives=len(filled),
         bytes=sum(filled),
         order=tuple(reversed(range(len(GRADIENTS)))),
@@ -67,7 +69,6 @@ class SweepFixture:
 
 def make_sweep(
     folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
     chosen: Mapping[str, Sequence[str]],
     steps: Mapping[str, dict[str, Any]],
     epochs: int = 1,
@@ -81,13 +82,7 @@ def make_sweep(
     for config in found:
         key = ",".join(value for _, value in config.options)
         store.save(Job(config, 0).name, steps[key])
-        good = "failed" not in steps[key]
-        store.save(Job(config, -1).name, {"comm_s": 1.0} if good else {"failed": "not recorded: its timed run failed"})
-    _recordings(monkeypatch, {config: read(float(dict(config.options).get(BUCKET_CAP, 25))) for config in found})
+        recorded = msgspec.to_builtins(read(float(dict(config.options).get(BUCKET_CAP, 25))))
+        failed = {"failed": "not recorded: its timed run failed"}
+        store.save(Job(config, -1).name, failed if "failed" in steps[key] else recorded)
     return SweepFixture(asked, store, sweep_result(asked, store))
-
-
-def _recordings(monkeypatch: pytest.MonkeyPatch, known: Mapping[BenchConfig, RecordedFigures]) -> None:
-    by_name = {config.name: one for config, one in known.items()}
-    monkeypatch.setattr("dptrace.load.open.open_run", lambda paths: Path(paths[0]).name)
-    monkeypatch.setattr("dptrace.bench.sweep.recorded_figures", lambda name: by_name[name])

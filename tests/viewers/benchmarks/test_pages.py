@@ -164,9 +164,9 @@ TIMES = {"0.5": 0.200, "1": 0.190, "2": 0.180, "4": 0.160, "8": 0.170}
 
 
 @pytest.fixture
-def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def content(tmp_path: Path) -> dict[str, Any]:
     steps = {value: result(seconds) for value, seconds in TIMES.items()}
-    return make_sweep(tmp_path / "sweep", monkeypatch, {BUCKET_CAP: tuple(TIMES)}, steps).result.content
+    return make_sweep(tmp_path / "sweep", {BUCKET_CAP: tuple(TIMES)}, steps).result.content
 
 
 def of(drawing: Drawing, kind: type[Any]) -> list[Any]:
@@ -195,14 +195,12 @@ def test_the_lines_choice_and_what_it_says_are_drawn(content: dict[str, Any]) ->
     assert f"the fit's choice: {chosen:g} MiB" in [label.text for label in of(drawing, Label)]
 
 
-def test_other_options_are_curves_and_words_are_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_options_are_curves_and_words_are_places(tmp_path: Path) -> None:
     """A curve for each batch; compressions have no order, so no line joins them."""
     steps = {f"{cap},{batch}": result(0.1, batch_size=batch) for cap in (1, 4) for batch in (64, 128)}
-    two = make_sweep(
-        tmp_path / "a", monkeypatch, {BUCKET_CAP: ("1", "4"), "batch-size": ("64", "128")}, steps
-    ).result.content
+    two = make_sweep(tmp_path / "a", {BUCKET_CAP: ("1", "4"), "batch-size": ("64", "128")}, steps).result.content
     words = {"none": result(0.2), "fp16": result(0.1)}
-    compressed = make_sweep(tmp_path / "b", monkeypatch, {"compress": ("none", "fp16")}, words).result.content
+    compressed = make_sweep(tmp_path / "b", {"compress": ("none", "fp16")}, words).result.content
 
     assert {"batch 64", "batch 128"} <= {entry.name for entry in pages.steps(two).legend}
     assert "a sample" in pages.steps(two).y.title
@@ -211,10 +209,10 @@ def test_other_options_are_curves_and_words_are_places(tmp_path: Path, monkeypat
     assert all(len({x for x, _ in line.points}) == 1 for line in of(drawing, Line))
 
 
-def test_without_any_result_the_page_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_result_the_page_says_so(tmp_path: Path) -> None:
     """No chart and no script; the reasons are in the notes, as text."""
     steps = {"1": {"failed": "<script>alert(1)</script>"}, "4": {"failed": "x"}}
-    content = make_sweep(tmp_path / "a", monkeypatch, {BUCKET_CAP: ("1", "4")}, steps).result.content
+    content = make_sweep(tmp_path / "a", {BUCKET_CAP: ("1", "4")}, steps).result.content
     page = pages.sweep_document(content)
 
     assert "No run of this sweep succeeded." in page

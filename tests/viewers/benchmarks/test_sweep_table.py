@@ -18,8 +18,8 @@ STEPS = {"1": result(0.2, accuracy=0.5), "4": result(0.1), "8": {"failed": "brok
 
 
 @pytest.fixture
-def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return make_sweep(tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4", "8")}, STEPS).result.content
+def content(tmp_path: Path) -> dict[str, Any]:
+    return make_sweep(tmp_path, {BUCKET_CAP: ("1", "4", "8")}, STEPS).result.content
 
 
 def test_the_cells_are_the_points(content: dict[str, Any]) -> None:
@@ -33,10 +33,10 @@ def test_the_cells_are_the_points(content: dict[str, Any]) -> None:
     assert rows[1]["exposed ms"] == f"{1e3 * content['points'][1]['exposed_s']:.2f}"
 
 
-def test_columns_of_nothing_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_of_nothing_are_left_out(tmp_path: Path) -> None:
     """No accuracy without validation data, no prediction where no caps were swept."""
     steps = {"64": result(0.1, batch_size=64), "128": result(0.1)}
-    told = sweep_table.cells(make_sweep(tmp_path, monkeypatch, {"batch-size": ("64", "128")}, steps).result.content)
+    told = sweep_table.cells(make_sweep(tmp_path, {"batch-size": ("64", "128")}, steps).result.content)
 
     assert not {"accuracy", "by the fit ms"} & set(told.columns)
 
@@ -57,13 +57,13 @@ def test_the_terminal_and_markdown_show_the_same(content: dict[str, Any]) -> Non
 
 
 @pytest.fixture
-def sweep_loss_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def sweep_loss_content(tmp_path: Path) -> dict[str, Any]:
     losses = {"0.5": 2.0, "1": 2.0, "4": 2.001, "16": 2.5}
     steps = {
         cap: result(0.1, validation_loss=[9.0, loss], accuracy=[0.1, 0.5], training_loss=[9.0, 1.0], epochs=2)
         for cap, loss in losses.items()
     }
-    return make_sweep(tmp_path / "sweep", monkeypatch, {BUCKET_CAP: tuple(losses)}, steps, epochs=2).result.content
+    return make_sweep(tmp_path / "sweep", {BUCKET_CAP: tuple(losses)}, steps, epochs=2).result.content
 
 
 def test_each_point_is_at_its_s_and_its_last_loss(sweep_loss_content: dict[str, Any]) -> None:
@@ -81,13 +81,9 @@ def test_each_point_is_at_its_s_and_its_last_loss(sweep_loss_content: dict[str, 
     assert "16 MiB" == sweep_loss_content["onset"]["harmful"]
 
 
-def test_the_page_has_them_where_there_is_validation_data(
-    sweep_loss_content: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_has_them_where_there_is_validation_data(sweep_loss_content: dict[str, Any], tmp_path: Path) -> None:
     """A model without such data has a message in the picture's place, and no section."""
-    without = make_sweep(
-        tmp_path / "b", monkeypatch, {BUCKET_CAP: ("1", "4")}, {"1": result(0.1), "4": result(0.1)}
-    ).result.content
+    without = make_sweep(tmp_path / "b", {BUCKET_CAP: ("1", "4")}, {"1": result(0.1), "4": result(0.1)}).result.content
 
     assert "Communication and validation loss" in pages.sweep_document(sweep_loss_content)
     assert "Communication and validation loss" not in pages.sweep_document(without)
