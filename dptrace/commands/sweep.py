@@ -215,8 +215,8 @@ def _write(folder: Path, result: SweepResult) -> None:
     texts = {
         "sweep.json": json_text(content),
         "sweep.html": pages.sweep_document(content),
-        "step.svg": svg(pages.steps(content)),
-        "exposed.svg": svg(pages.exposed(content)),
+        "step.svg": svg(sweep_table.steps(content)),
+        "exposed.svg": svg(sweep_table.exposed(content)),
         "loss.svg": svg(sweep_table.loss(content)),
         "table.md": sweep_table.markdown(content),
         "table.csv": csv_text(pd.DataFrame(table)),

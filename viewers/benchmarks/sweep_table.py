@@ -1,10 +1,10 @@
-"""The table of a sweep, for the terminal, as Markdown, and for its page."""
+"""A sweep's table, for the terminal, as Markdown and for its page, and its charts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from rich.console import Console
 
@@ -18,12 +18,14 @@ __all__ = [
     "accuracy",
     "best_label",
     "cells",
+    "exposed",
     "has_quality",
     "headline",
     "latency_cells",
     "loss",
     "markdown",
     "print_table",
+    "steps",
 ]
 
 
@@ -132,126 +134,253 @@ def markdown(content: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
 
-# The charts of quality in a sweep: validation loss and accuracy over the communication fraction s, with its onset.
+# The charts of a sweep: a figure of each point over the swept value, or over the communication fraction s.
 
 
-_MEASURED, _TRAINING, _ONSET = "#1B4F9C", "#57606A", theme.EXPOSED
+_TITLES = {
+    "bucket-cap-mb": "bucket cap, MiB",
+    "micro-batches": "micro-batches",
+    "batch-size": "samples in a step",
+    "compress": "compression",
+}
+_COLORS = ("#1B4F9C", "#009E73", "#A8438A", "#B58900", "#4B5563", "#D55E00", "#332288")
+_SHAPES = ("circle", "square", "triangle")
+_MARKED, _SECOND = theme.EXPOSED, "#57606A"
+"""Colors of the best point and of the onset, and of the second figure of each point."""
 _HEIGHT = 300
+_MIN_LOG_RATIO = 4
+"""Ratio of the largest to the smallest value from which the axis is logarithmic."""
 _APART = 0.05
 """Distance of two names, as a share of the axis, below which they would overlap."""
-_MARGIN = 0.12
-"""Room around the points, as a share of what they span."""
+
+_Point: TypeAlias = Mapping[str, Any]
+_Value: TypeAlias = Callable[[_Point], float | None]
+
+
+def _of(name: str, unit: float = 1.0) -> _Value:
+    """Return what reads a figure of a point in a unit; None where it was not measured."""
+    return lambda point: None if point.get(name) is None else unit * float(point[name])
+
+
+def steps(content: Mapping[str, Any]) -> Drawing:
+    """Draw the step time over the swept value, up to its 95th percentile; per sample where batch sizes differ."""
+    per_sample = "batch-size" in content["swept"]
+    what = "time of a sample, µs" if per_sample else "time of a step, ms"
+
+    def scaled(name: str) -> _Value:
+        read = _of(name, 1e6 if per_sample else 1e3)
+        return lambda point: (read(point) or 0.0) / (point["batch_size"] if per_sample else 1)
+
+    def tip(point: _Point) -> str:
+        p50, p95 = 1e3 * point["step_p50_s"], 1e3 * point["step_p95_s"]
+        return f"{p50:.4g} ms a step (p95 {p95:.4g}), {point['samples_per_s']:,.0f} samples/s"
+
+    good = [point for point in content["points"] if point["step_p50_s"] is not None]
+    title = what.split(",")[0].capitalize()
+    if not good:
+        return message(title, "No run of this sweep succeeded.")
+    middle, late = scaled("step_p50_s"), scaled("step_p95_s")
+    low, top = min(middle(point) or 0.0 for point in good), max(late(point) or 0.0 for point in good)
+    chart = _Chart(content, good, _up(low - 0.3 * (top - low), top, what))
+    for point in good:
+        x = chart.x(point)
+        chart.marks.append(Line(((x, middle(point) or 0.0), (x, late(point) or 0.0)), chart.colors[point["series"]]))
+    chart.points_at(middle, tip)
+    about = "Medians of the last 20 steps of each timed run, without the profiler; bars go up to the 95th percentile."
+    return chart.drawing(title, about + " The axis does not begin at 0." * (chart.y.high > 0))
+
+
+def exposed(content: Mapping[str, Any]) -> Drawing:
+    """Draw the exposed communication of the recorded steps, and the prediction of the alpha-beta fit."""
+    measured, predicted = _of("exposed_s", 1e3), _of("predicted_exposed_s", 1e3)
+
+    def tip(point: _Point) -> str:
+        sent = f"{point['collectives']:.4g} collectives of {point['bytes'] / 1e6:.4g} MB in all"
+        return f"{1e3 * point['exposed_s']:.3g} ms exposed, {sent}"
+
+    def by_the_fit(point: _Point) -> str:
+        return (
+            f"{1e3 * point['predicted_exposed_s']:.3g} ms by the fit, in {point['predicted_collectives']} all-reduces"
+        )
+
+    good = [point for point in content["points"] if measured(point) is not None]
+    title = "Exposed communication"
+    if not good:
+        return message(title, "No recorded run of this sweep can be read.")
+    heights = [height for point in good for height in (measured(point), predicted(point)) if height is not None]
+    chart = _Chart(content, good, _up(0, max([*heights, 1e-3]), "exposed in a step, ms"))
+    fitted = chart.second(predicted, by_the_fit, "by the fit (ring)")
+    chart.points_at(measured, tip)
+    about = "Means over ranks and recorded steps."
+    if fitted:
+        about += " Dashed: the prediction of alpha + beta·n for these caps, with buckets sent one after the other."
+    return chart.drawing(title, about)
 
 
 def has_quality(content: Mapping[str, Any]) -> bool:
     """Return whether a point of a sweep has s and a validation loss."""
-    return bool(_known(content, "validation_loss"))
+    return any(point["communication_fraction"] and _of("validation_loss")(point) for point in content["points"])
 
 
 def loss(content: Mapping[str, Any]) -> Drawing:
     """Draw the validation loss over s, from the most communication to the least."""
-    return _drawing(content, "Communication and validation loss", ("validation_loss", "training_loss"), 1, "loss")
+    return _quality(content, "Communication and validation loss", ("validation_loss", "training_loss"), 1, "loss")
 
 
 def accuracy(content: Mapping[str, Any]) -> Drawing:
     """Draw the accuracy on the validation data over s."""
     names = ("accuracy", "training_accuracy")
-    return _drawing(content, "Communication and accuracy", names, 100, "accuracy, %")
+    return _quality(content, "Communication and accuracy", names, 100, "accuracy, %")
 
 
-def _known(content: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """Return the points with s and a figure, in the order of the onset."""
-    known = [point for point in content["points"] if point["communication_fraction"] and point.get(name) is not None]
-    order = (content.get("onset") or {}).get("order", [])
-    return sorted(known, key=lambda point: order.index(point["label"]) if point["label"] in order else len(order))
-
-
-def _drawing(content: Mapping[str, Any], title: str, names: tuple[str, str], unit: float, what: str) -> Drawing:
-    points = _known(content, names[0])
-    if not points:
+def _quality(content: Mapping[str, Any], title: str, names: tuple[str, str], unit: float, what: str) -> Drawing:
+    validation, training = (_of(name, unit) for name in names)
+    known = [point for point in content["points"] if point["communication_fraction"] and validation(point) is not None]
+    if not known:
         return message(title, "No run of this sweep has both a recorded step and validation data.")
-    heights = [unit * point[name] for point in points for name in names if point.get(name) is not None]
-    x = _around(
-        [100 * point["communication_fraction"] for point in points],
-        "s: communication as a share of compute and communication, %",
-    )
-    y = _upward(_around(heights, what))
-    marks: list[Dot | Line | Label] = [
-        *_curve(points, names[1], unit, _TRAINING, hollow=True),
-        *_curve(points, names[0], unit, _MEASURED, hollow=False),
-    ]
-    looks = [
-        Entry(_MEASURED, "validation", "circle"),
-        Entry(_TRAINING, "as much of the training data (ring)", "circle"),
-    ]
-    marks += _names(points, names[0], unit, x, y)
-    onset = _marked(content, points, names[0], unit, x, y)
-    marks += onset
-    looks += [Entry(_ONSET, "onset", "diamond")] if onset else []
-    return Drawing(title, _about(content), x, y, _HEIGHT, tuple(marks), tuple(looks))
+    order = (content.get("onset") or {}).get("order", [])
+    known.sort(key=lambda point: order.index(point["label"]) if point["label"] in order else len(order))
+    heights = [height for point in known for height in (validation(point), training(point)) if height is not None]
+    low, high = min(heights), max(heights)
+    room = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
+    chart = _Chart(content, known, _up(low - room, high + room, what), over_s=True)
+
+    def tip(name: str, value: _Value) -> Callable[[_Point], str]:
+        return lambda point: f"s {chart.x(point):.3g} %, {name.replace('_', ' ')} {value(point):.4g}"
+
+    chart.second(training, tip(names[1], training), "as much of the training data (ring)")
+    chart.points_at(validation, tip(names[0], validation))
+    chart.names(validation)
+    onset = chart.onset(validation)
+    about = "s of the recorded steps; each point after its last epoch, joined from the most communication to the least."
+    if onset:
+        about += (
+            " Onset: from there on, no doubling lowers s by a tenth, or the loss stays more than 1 % above the least."
+        )
+    return chart.drawing(title, about)
 
 
-def _curve(
-    points: Sequence[Mapping[str, Any]], name: str, unit: float, color: str, hollow: bool
-) -> list[Dot | Line | Label]:
-    known = [point for point in points if point.get(name) is not None]
-    places = [(100 * point["communication_fraction"], unit * point[name]) for point in known]
-    marks: list[Dot | Line | Label] = []
-    if len(places) > 1:
-        marks.append(Line(tuple(places), color, "5 4" if hollow else ""))
-    for point, (x, y) in zip(known, places, strict=True):
-        marks.append(Dot(x, y, color, f"{point['label']}: s {x:.3g} %, {name.replace('_', ' ')} {y:.4g}", hollow))
-    return marks
+def _up(low: float, high: float, title: str) -> Axis:
+    """Return an upward axis, with room above for labels."""
+    axis = linear_axis(max(low, 0.0), high + 0.15 * (high - max(low, 0.0)), "", title, 6)
+    return Axis(axis.high, axis.low, axis.ticks, title)
 
 
-def _names(points: Sequence[Mapping[str, Any]], name: str, unit: float, x: Axis, y: Axis) -> list[Dot | Line | Label]:
-    """Return the names of the points, below them; of those that are close to each other only the first."""
-    marks: list[Dot | Line | Label] = []
-    last = math.inf
-    for point in sorted(points, key=lambda point: point["communication_fraction"]):
-        at = 100 * point["communication_fraction"]
-        if abs(x.place(at) - last) > _APART:
-            marks.append(Label(at, unit * point[name] - 0.06 * abs(y.low - y.high), point["label"], side="center"))
-            last = x.place(at)
-    return marks
+class _Chart:
+    """One chart, with a curve for each combination of the swept options but the first, which is the x axis.
 
+    Args:
+        over_s: the x axis is s instead, which joins all points in their order.
+    """
 
-def _marked(
-    content: Mapping[str, Any], points: Sequence[Mapping[str, Any]], name: str, unit: float, x: Axis, y: Axis
-) -> list[Dot | Line | Label]:
-    """Return the marks of the onsets: a diamond and an upright line each, with what begins there."""
-    onset = content.get("onset") or {}
-    begins: dict[str, list[str]] = {}
-    for key, text in (("diminishing", "s hardly falls from here on"), ("harmful", "loss grows from here on")):
-        if onset.get(key) is not None:
-            begins.setdefault(onset[key], []).append(text)
-    marks: list[Dot | Line | Label] = []
-    room = 0.07 * abs(y.low - y.high)
-    rightmost = 100 * max((p["communication_fraction"] for p in points if p["label"] in begins), default=0.0)
-    side = "left" if x.place(rightmost) > 0.6 else "right"
-    for number, (label, texts) in enumerate(begins.items()):
-        point = next((point for point in points if point["label"] == label), None)
-        if point is not None:
-            at = 100 * point["communication_fraction"]
-            said = f"{label}: {', '.join(texts)}"
-            marks.append(Line(((at, y.high), (at, y.low)), _ONSET, "2 4"))
-            marks.append(Dot(at, unit * point[name], _ONSET, said, shape="diamond", size=12))
-            marks.append(Label(rightmost, y.low - (number + 0.6) * room, said, _ONSET, side, True))
-    return marks
+    def __init__(self, content: Mapping[str, Any], points: Sequence[_Point], y: Axis, over_s: bool = False) -> None:
+        self.content, self.known, self.y, self.over_s = content, points, y, over_s
+        self.option: str = content["swept"][0]
+        self.values: list[str] = list(content["values"][self.option])
+        self.words = self.option == "compress" and not over_s
+        self.series: list[str] = [""] if over_s else list(dict.fromkeys(point["series"] for point in points))
+        self.colors = {name: _COLORS[at % len(_COLORS)] for at, name in enumerate(self.series)}
+        self.shapes = {name: _SHAPES[at % len(_SHAPES)] for at, name in enumerate(self.series)}
+        self.marks: list[Dot | Line | Label] = []
+        self.entries = [Entry(self.colors[name], name or "measured", self.shapes[name]) for name in self.series]
+        if over_s:
+            self.entries = [Entry(_COLORS[0], "validation", "circle")]
 
+    def x(self, point: _Point) -> float:
+        """Return the place of a point on the x axis."""
+        if self.over_s:
+            return 100 * float(point["communication_fraction"])
+        return float(self.values.index(point["x"])) if self.words else float(point["x"])
 
-def _around(values: Sequence[float], title: str) -> Axis:
-    """Return an axis around values, which does not begin at 0 but where they are close to it."""
-    low, high = min(values), max(values)
-    room = _MARGIN * (high - low) or 0.1 * abs(high) or 1.0
-    return linear_axis(max(0.0, low - room), high + 2 * room, "", title, 6)
+    def _curves(self, value: _Value) -> Iterator[tuple[str, list[tuple[_Point, tuple[float, float]]]]]:
+        for name in self.series:
+            mine = [point for point in self.known if value(point) is not None and name in ("", point["series"])]
+            mine = mine if self.over_s else sorted(mine, key=self.x)
+            yield name, [(point, (self.x(point), value(point) or 0.0)) for point in mine]
 
+    def second(self, value: _Value, tip: Callable[[_Point], str], name: str) -> bool:
+        """Draw a further figure of the points as rings and dashed lines; return whether there is any."""
+        found = False
+        for series, curve in self._curves(value):
+            if len(curve) > 1:
+                color = self.colors[series] if len(self.series) > 1 else _SECOND
+                self.marks.append(Line(tuple(place for _, place in curve), color, "5 4"))
+            for point, place in curve:
+                self.marks.append(Dot(*place, _SECOND, f"{point['label']}: {tip(point)}", hollow=True))
+                found = True
+        self.entries += [Entry(_SECOND, name, "circle")] if found else []
+        return found
 
-def _upward(axis: Axis) -> Axis:
-    return Axis(axis.high, axis.low, axis.ticks, axis.title)
+    def points_at(self, value: _Value, tip: Callable[[_Point], str]) -> None:
+        """Draw the measured points, joined where their values are numbers, the best and the fit's choice."""
+        for series, curve in self._curves(value):
+            if len(curve) > 1 and not self.words:
+                self.marks.append(Line(tuple(place for _, place in curve), self.colors[series]))
+            for point, (x, y) in curve:
+                best = point["best"] and not self.over_s
+                color, shape = (_MARKED, "diamond") if best else (self.colors[series], self.shapes[series])
+                self.marks.append(Dot(x, y, color, f"{point['label']}: {tip(point)}", shape=shape))
+                if best:
+                    name = best_label(self.content)
+                    self._label(x, y - 0.06 * self._height, f"{name}: {point['label']}", "center")
+                    self.entries.append(Entry(_MARKED, f"the {name}", "diamond"))
+        caps = {one["tried_mb"] for one in self.content["chosen"]}
+        if self.option == "bucket-cap-mb" and len(caps) == 1 and not self.over_s:
+            cap = caps.pop()
+            self.marks.insert(0, Line(((cap, self.y.high), (cap, self.y.low)), _SECOND, "2 4"))
+            side = "left" if self._across().place(cap) > 0.5 else "right"
+            text = f"the fit's choice: {cap:g} MiB"
+            self.marks.append(Label(cap, self.y.low - 0.04 * self._height, text, _SECOND, side))
 
+    @property
+    def _height(self) -> float:
+        return abs(self.y.low - self.y.high)
 
-def _about(content: Mapping[str, Any]) -> str:
-    steps = "each point after its last epoch, joined from the most communication to the least."
-    why = "Onset: from there on, no doubling lowers s by a tenth, or the loss stays more than 1 % above the least."
-    return f"s of the recorded steps; {steps} {why if content.get('onset') else ''}".strip()
+    def _label(self, x: float, y: float, text: str, side: str) -> None:
+        self.marks.append(Label(x, y, text, _MARKED, side, True))
+
+    def names(self, value: _Value) -> None:
+        """Write the names of the points below them; of those that are close to each other only the first."""
+        last, axis = math.inf, self._across()
+        for point in sorted(self.known, key=self.x):
+            if abs(axis.place(self.x(point)) - last) > _APART:
+                y = (value(point) or 0.0) - 0.06 * self._height
+                self.marks.append(Label(self.x(point), y, point["label"], side="center"))
+                last = axis.place(self.x(point))
+
+    def onset(self, value: _Value) -> bool:
+        """Mark where returns diminish and where harm begins: a diamond, an upright line and a text each."""
+        onset, begins = self.content.get("onset") or {}, dict[str, list[str]]()
+        for key, text in (("diminishing", "s hardly falls from here on"), ("harmful", "loss grows from here on")):
+            begins.setdefault(str(onset.get(key)), []).append(text)
+        marked = [point for point in self.known if point["label"] in begins]
+        rightmost = max(map(self.x, marked), default=0.0)
+        side = "left" if self._across().place(rightmost) > 0.6 else "right"
+        for number, point in enumerate(marked):
+            x, said = self.x(point), f"{point['label']}: {', '.join(begins[point['label']])}"
+            self.marks.append(Line(((x, self.y.high), (x, self.y.low)), _MARKED, "2 4"))
+            self.marks.append(Dot(x, value(point) or 0.0, _MARKED, said, shape="diamond", size=12))
+            self._label(rightmost, self.y.low - (number + 0.6) * 0.07 * self._height, said, side)
+        self.entries += [Entry(_MARKED, "onset", "diamond")] if marked else []
+        return bool(marked)
+
+    def drawing(self, title: str, about: str) -> Drawing:
+        """Return the chart."""
+        return Drawing(title, about, self._across(), self.y, _HEIGHT, tuple(self.marks), tuple(self.entries))
+
+    def _across(self) -> Axis:
+        places = sorted(map(self.x, self.known))
+        room = 0.06 * (places[-1] - places[0])
+        if self.over_s:
+            title = "s: communication as a share of compute and communication, %"
+            return linear_axis(max(0.0, places[0] - 2 * room), places[-1] + (4 * room or 1.0), "", title, 6)
+        if self.words:
+            ticks = tuple((float(at), name) for at, name in enumerate(self.values))
+            return Axis(-0.5, len(self.values) - 0.5, ticks, _TITLES[self.option])
+        numbers = sorted(map(float, self.values))
+        ticks = tuple((number, f"{number:g}") for number in numbers)
+        if numbers[-1] >= _MIN_LOG_RATIO * numbers[0]:
+            edge = (numbers[-1] / numbers[0]) ** 0.06
+            return Axis(numbers[0] / edge, numbers[-1] * edge, ticks, _TITLES[self.option], log=True)
+        room = 0.06 * (numbers[-1] - numbers[0])
+        return Axis(numbers[0] - room, numbers[-1] + room, ticks, _TITLES[self.option])

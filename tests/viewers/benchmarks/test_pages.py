@@ -15,7 +15,7 @@ from dptrace.model.link_report import link_report
 from dptrace.viewers.base.marks import Dot, Drawing, Label, Line
 from dptrace.viewers.base.screenshot import svg_page
 from dptrace.viewers.base.svg import svg
-from dptrace.viewers.benchmarks import pages
+from dptrace.viewers.benchmarks import pages, sweep_table
 from dptrace.viewers.benchmarks.bench_table import draw
 from dptrace.viewers.benchmarks.pages import Content, algorithms_chart, bench_document
 from tests.support.bench_tables import WORKSHOP, bench, with_losses
@@ -175,7 +175,7 @@ def of(drawing: Drawing, kind: type[Any]) -> list[Any]:
 
 def test_the_points_stand_where_they_were_measured(content: dict[str, Any]) -> None:
     """In ms over the caps; the best is a diamond in its own colour with a label."""
-    drawing = pages.steps(content)
+    drawing = sweep_table.steps(content)
     dots = {dot.x: dot for dot in of(drawing, Dot)}
 
     assert {x: round(dot.y) for x, dot in dots.items()} == {0.5: 200, 1: 190, 2: 180, 4: 160, 8: 170}
@@ -186,7 +186,7 @@ def test_the_points_stand_where_they_were_measured(content: dict[str, Any]) -> N
 
 def test_the_lines_choice_and_what_it_says_are_drawn(content: dict[str, Any]) -> None:
     """A ring for each cap at what the line predicts, an upright line at the one that it would have chosen."""
-    drawing = pages.exposed(content)
+    drawing = sweep_table.exposed(content)
     rings = {dot.x: dot.y for dot in of(drawing, Dot) if dot.hollow}
     chosen = content["chosen"][0]["tried_mb"]
 
@@ -202,9 +202,9 @@ def test_other_options_are_curves_and_words_are_places(tmp_path: Path) -> None:
     words = {"none": result(0.2), "fp16": result(0.1)}
     compressed = make_sweep(tmp_path / "b", {"compress": ("none", "fp16")}, words).result.content
 
-    assert {"batch 64", "batch 128"} <= {entry.name for entry in pages.steps(two).legend}
-    assert "a sample" in pages.steps(two).y.title
-    drawing = pages.steps(compressed)
+    assert {"batch 64", "batch 128"} <= {entry.name for entry in sweep_table.steps(two).legend}
+    assert "a sample" in sweep_table.steps(two).y.title
+    drawing = sweep_table.steps(compressed)
     assert drawing.x.ticks == ((0.0, "none"), (1.0, "fp16"))
     assert all(len({x for x, _ in line.points}) == 1 for line in of(drawing, Line))
 
@@ -222,7 +222,7 @@ def test_without_any_result_the_page_says_so(tmp_path: Path) -> None:
 
 def test_the_svg_holds_the_chart(content: dict[str, Any]) -> None:
     """Its title, the axis' title and the best point."""
-    text = svg(pages.exposed(content))
+    text = svg(sweep_table.exposed(content))
 
     assert "Exposed communication" in text
     assert "bucket cap, MiB" in text
