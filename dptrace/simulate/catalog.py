@@ -22,8 +22,8 @@ class Entry(msgspec.Struct, frozen=True):
     name: str
     title: str
     about: str
-    where: str
-    """Module and function below ``dptrace.simulate``."""
+    module: str
+    """Below ``dptrace.simulate``; its function ``simulate`` takes the name."""
     options: tuple[str, ...] = ()
     """The fields of :class:`Settings` that it uses, in addition to ranks, bytes and links."""
 
@@ -39,7 +39,7 @@ ENTRIES = {
             "Ring all-reduce",
             "Every rank sends one chunk at a time to its right neighbor: a reduce-scatter, then an all-gather. All "
             "links are busy all the time, and no rank sends more than twice its tensor, however many ranks there are.",
-            "collectives.ring",
+            "collectives",
             _NODES,
         ),
         Entry(
@@ -47,7 +47,7 @@ ENTRIES = {
             "Tree all-reduce",
             "Whole tensors move up a binomial tree and are added there; the sum moves down again. Few messages one "
             "after the other, but each is a whole tensor: for small tensors.",
-            "collectives.tree",
+            "collectives",
             _NODES,
         ),
         Entry(
@@ -55,7 +55,7 @@ ENTRIES = {
             "Halving-doubling all-reduce",
             "Partners at halving distances exchange halves of what they still reduce, then partners at doubling "
             "distances exchange what is finished: the volume of a ring with the few messages of a tree.",
-            "collectives.halving_doubling",
+            "collectives",
             _NODES,
         ),
         Entry(
@@ -63,7 +63,7 @@ ENTRIES = {
             "Hierarchical all-reduce",
             "Each node sums its tensors on its first rank, these leaders all-reduce around a ring, and broadcast the "
             "result in their nodes: the slow links between nodes carry one tensor for each node.",
-            "collectives.hierarchical",
+            "collectives",
             _NODES,
         ),
         Entry(
@@ -71,32 +71,32 @@ ENTRIES = {
             "Naive all-reduce",
             "All ranks send their whole tensor to rank 0, which adds them and sends the sum back to all. The link of "
             "rank 0 carries everything, and the more ranks there are the longer it takes.",
-            "collectives.naive",
+            "collectives",
             _NODES,
         ),
-        Entry("broadcast", "Broadcast", "Rank 0 gives all ranks its tensor.", "collectives.broadcast"),
-        Entry("reduce", "Reduce", "The tensors of all ranks are summed on rank 0.", "collectives.reduce"),
-        Entry("scatter", "Scatter", "Rank 0 gives each rank one chunk of its tensor.", "collectives.scatter"),
-        Entry("gather", "Gather", "Rank 0 collects a chunk of each rank.", "collectives.gather"),
-        Entry("all-gather", "All-gather", "All ranks collect a chunk of each rank.", "collectives.all_gather"),
+        Entry("broadcast", "Broadcast", "Rank 0 gives all ranks its tensor.", "collectives"),
+        Entry("reduce", "Reduce", "The tensors of all ranks are summed on rank 0.", "collectives"),
+        Entry("scatter", "Scatter", "Rank 0 gives each rank one chunk of its tensor.", "collectives"),
+        Entry("gather", "Gather", "Rank 0 collects a chunk of each rank.", "collectives"),
+        Entry("all-gather", "All-gather", "All ranks collect a chunk of each rank.", "collectives"),
         Entry(
             "reduce-scatter",
             "Reduce-scatter",
             "The tensors of all ranks are summed, and each rank keeps one chunk of the sum.",
-            "collectives.reduce_scatter",
+            "collectives",
         ),
         Entry(
             "all-to-all",
             "All-to-all",
             "Rank i sends its chunk j to rank j: the matrix of chunks is transposed.",
-            "collectives.all_to_all",
+            "collectives",
         ),
         Entry(
             "gpipe",
             "Pipeline schedule GPipe",
             "The ranks hold consecutive layers. All micro-batches go forward through all ranks, then all go backward; "
             "until then every rank keeps the activations of all micro-batches.",
-            "pipeline.gpipe",
+            "pipeline",
             _PIPELINE,
         ),
         Entry(
@@ -104,7 +104,7 @@ ENTRIES = {
             "Pipeline schedule 1F1B",
             "The ranks hold consecutive layers. After a few forwards each rank runs a forward and a backward in turn: "
             "the bubble of GPipe, but activations of as many micro-batches as ranks at most.",
-            "pipeline.one_f_one_b",
+            "pipeline",
             _PIPELINE,
         ),
         Entry(
@@ -112,7 +112,7 @@ ENTRIES = {
             "Pipeline schedule interleaved 1F1B",
             "Every rank holds several chunks of layers, a, b, …, so that a micro-batch passes it several times: a "
             "smaller bubble for more messages.",
-            "pipeline.interleaved",
+            "pipeline",
             (*_PIPELINE, "chunks"),
         ),
         Entry(
@@ -120,7 +120,7 @@ ENTRIES = {
             "Pipeline schedule zero-bubble (ZB-H1)",
             "Backward is split: B computes the gradient of the input, for which the rank before waits, and W that of "
             "the weights, for which nobody waits, so that it fills the bubble.",
-            "pipeline.zero_bubble",
+            "pipeline",
             _PIPELINE,
         ),
         Entry(
@@ -128,7 +128,7 @@ ENTRIES = {
             "Fully sharded data parallelism",
             "Every rank keeps a shard of each layer. A layer is gathered before its forward and again before its "
             "backward, and freed after; its gradients are summed and scattered, and each rank updates its shard.",
-            "data_parallel.fsdp",
+            "data_parallel",
             ("layers",),
         ),
         Entry(
@@ -136,7 +136,7 @@ ENTRIES = {
             "Gradient buckets of DistributedDataParallel",
             "Backward computes gradients from the last layer to the first. They fill buckets, and the all-reduce of a "
             "full bucket runs while backward goes on.",
-            "data_parallel.ddp",
+            "data_parallel",
             ("layers", "bucket_bytes"),
         ),
         Entry(
@@ -145,21 +145,21 @@ ENTRIES = {
             "Rank r has the columns r of the first weight and the rows r of the second. From its columns of "
             "H = tanh(X·W1) it computes a partial sum of Y = H·W2; one all-reduce adds these. Backward needs another "
             "for dX.",
-            "tensor_parallel.tensor_parallel",
+            "tensor_parallel",
         ),
         Entry(
             "sp",
             "Tensor parallelism with sequence parallelism",
             "As tp, but before and after the two layers each rank keeps its tokens only: an all-gather collects the "
             "tokens, and a reduce-scatter adds the partial sums and divides the tokens again.",
-            "tensor_parallel.sequence_parallel",
+            "tensor_parallel",
         ),
         Entry(
             "moe",
             "Mixture of experts",
             "Each rank has one expert. A router chooses experts for every token; an all-to-all sends the tokens to "
             "their experts, and another brings the results back. What exceeds the capacity is dropped.",
-            "tensor_parallel.moe",
+            "tensor_parallel",
             ("tokens", "top_k", "capacity_factor"),
         ),
         Entry(
@@ -167,7 +167,7 @@ ENTRIES = {
             "ZeRO",
             "Every rank updates one shard of the parameters, so that it needs only that shard of the optimizer's state "
             "(stage 1), of the gradients (stage 2) and of the parameters (stage 3).",
-            "data_parallel.zero",
+            "data_parallel",
             ("stage",),
         ),
     )
@@ -202,9 +202,7 @@ def explain(name: str, settings: Settings) -> Explanation:
     entry = entry_named(name)
     settings = _with_defaults(entry, settings)
     settings.check()
-    module, _, function = entry.where.rpartition(".")
-    simulate = getattr(importlib.import_module(f"dptrace.simulate.{module}"), function)
-    outcome: Outcome = simulate(settings)
+    outcome: Outcome = importlib.import_module(f"dptrace.simulate.{entry.module}").simulate(entry.name, settings)
     return Explanation(
         name=entry.name,
         title=entry.title,
@@ -212,11 +210,7 @@ def explain(name: str, settings: Settings) -> Explanation:
         ranks=settings.ranks,
         options={key: value for key in entry.options if (value := getattr(settings, key)) is not None},
         rows=tuple(f"rank {rank}" for rank in range(settings.ranks)),
-        columns=outcome.columns,
-        steps=outcome.steps,
-        cost=outcome.cost,
-        checked=outcome.checked,
-        unit=outcome.unit,
+        **msgspec.structs.asdict(outcome),
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.simulate.explanation import Cell, Cost, Message, Outcome, Settings, State, Step, Work, letter, verify
+from dptrace.simulate.explanation import Cell, Cost, Message, Outcome, Settings, State, Step, Work, letter
 
 __all__ = ["Cluster", "Group", "Numbers", "Transfer", "shards"]
 
@@ -106,18 +106,16 @@ class Cluster:
         self.held[rank][column] = chunk
 
     def _message(self, transfer: Transfer, chunks: Sequence[HeldChunk]) -> Message:
-        between = self.settings.node_of(transfer.source) != self.settings.node_of(transfer.target)
         first = transfer.columns[0]
-        return Message(
-            source=transfer.source,
-            target=transfer.target,
+        return self.settings.message(
+            transfer.source,
+            transfer.target,
+            " ".join(chunk.label for chunk in chunks),
+            len(chunks) * self.chunk_bytes,
             column=first,
             into=first if transfer.into is None else transfer.into,
-            label=" ".join(chunk.label for chunk in chunks),
             values=tuple(value for chunk in chunks for value in chunk.values),
-            bytes=len(chunks) * self.chunk_bytes,
             adds=transfer.adds,
-            between_nodes=between,
             columns=len(chunks),
         )
 
@@ -145,20 +143,10 @@ class Cluster:
             state = "own" if origins == [rank] else "done" if self.copies_are_results else "copy"
         return Cell(held.label, state, held.values, len(origins))
 
-    def check_equal(self, expected: Sequence[Numbers | None], what: str) -> None:
-        """Compare each rank's columns with NumPy's result; None stands for a rank without a result.
-
-        Raises:
-            AssertionError: a rank ends with something else.
-        """
-        for vector, result in zip(self.vectors(), expected, strict=True):
-            if result is not None:
-                verify(vector, result, what)
-
     def outcome(self, cost: Cost, checked: str, columns: Sequence[str] = ()) -> Outcome:
         """Return what was recorded; the columns are chunks unless they have other names."""
-        names = tuple(columns) or tuple(f"chunk {chunk}" for chunk in range(self.columns))
-        return Outcome(names if self.columns > 1 or columns else ("tensor",), tuple(self.steps), cost, checked)
+        chunks = [f"chunk {chunk}" for chunk in range(self.columns)] if self.columns > 1 else ["tensor"]
+        return Outcome(columns=tuple(columns or chunks), steps=tuple(self.steps), cost=cost, checked=checked)
 
 
 # Ranks that compute and communicate at the same time: operations with their times, carried out in that order.
@@ -237,20 +225,8 @@ class Group:
         """
         hops = turns * (self.ranks - 1)
         size, at = hops * share * self.settings.size_bytes / self.ranks, self.columns.index(column)
-        return [
-            Message(
-                source=rank,
-                target=(rank + 1) % self.ranks,
-                column=at,
-                into=at,
-                label=label,
-                values=(),
-                bytes=size,
-                count=hops,
-                between_nodes=self.settings.node_of(rank) != self.settings.node_of((rank + 1) % self.ranks),
-            )
-            for rank in range(self.ranks)
-        ]
+        pairs = [(rank, (rank + 1) % self.ranks) for rank in range(self.ranks)]
+        return [self.settings.message(*pair, label, size, column=at, count=hops) for pair in pairs]
 
     def steps(self) -> tuple[Step, ...]:
         """Carry out all operations in the order of their times, and return them as steps.
@@ -288,7 +264,7 @@ class Group:
 
     def outcome(self, steps: tuple[Step, ...], cost: Cost, checked: str, unit: str) -> Outcome:
         """Return what was recorded."""
-        return Outcome(self.columns, steps, cost, checked, unit)
+        return Outcome(columns=self.columns, steps=steps, cost=cost, checked=checked, unit=unit)
 
 
 def _begin(operation: Operation) -> tuple[float, bool, int]:

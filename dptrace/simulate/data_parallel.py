@@ -12,7 +12,7 @@ from dptrace.errors import UsageError
 from dptrace.simulate.cluster import Group, Numbers, shards
 from dptrace.simulate.explanation import Message, Outcome, Settings, cost_of, megabytes, verify
 
-__all__ = ["WIDTH", "buckets", "ddp", "fsdp", "samples", "state_bytes", "zero"]
+__all__ = ["WIDTH", "buckets", "samples", "simulate", "state_bytes"]
 
 
 # A small network that simulations train: layers tanh(x·W), and a loss of half the sum of squares.
@@ -20,17 +20,19 @@ __all__ = ["WIDTH", "buckets", "ddp", "fsdp", "samples", "state_bytes", "zero"]
 
 WIDTH = 3
 """Features of every layer."""
+_SAMPLES = 2
+"""Of each rank."""
 
 
-def layers_of(settings: Settings, usual: int, most: int) -> int:
+def layers_of(settings: Settings, usual: int, maximum: int) -> int:
     """Return the number of layers that the settings ask for.
 
     Raises:
         UsageError: it is out of range.
     """
     layers = settings.layers or usual
-    if not 1 <= layers <= most:
-        raise UsageError(f"--layers {layers}: must be from 1 to {most}.")
+    if not 1 <= layers <= maximum:
+        raise UsageError(f"--layers {layers}: must be from 1 to {maximum}.")
     return layers
 
 
@@ -68,13 +70,50 @@ def gradients(batch: Numbers, layers: Sequence[Numbers]) -> list[Numbers]:
     return found[::-1]
 
 
+class _Ranks:
+    """Ranks with different samples that train one network layer by layer, and the picture of what they hold."""
+
+    def __init__(self, settings: Settings, layers: int, columns: Sequence[str]) -> None:
+        self.settings, self.layers, self.ranks = settings, layers, settings.ranks
+        self.group = Group(settings, columns)
+        self.batch = samples(self.ranks, _SAMPLES)
+        self.values = [[batch] for batch in self.batch]
+        self.flowing: list[Numbers] = []
+        self.local: dict[int, list[Numbers]] = {}
+        """By layer, the gradient of each rank for its own samples."""
+
+    def compute_forward(self, layer: int, weight: Numbers) -> None:
+        """Append each rank's output of a layer."""
+        for values in self.values:
+            values.append(forward(values[layer], weight))
+
+    def compute_backward(self, layer: int, weight: Numbers) -> None:
+        """Compute each rank's gradient of a layer."""
+        flowing = self.flowing or [values[-1] for values in self.values]
+        found = [
+            backward(values[layer], values[layer + 1], weight, gradient)
+            for values, gradient in zip(self.values, flowing, strict=True)
+        ]
+        self.flowing = [of_input for of_input, _ in found]
+        self.local[layer] = [of_weights for _, of_weights in found]
+
+    def expected(self) -> list[Numbers]:
+        """Return the mean gradients that NumPy computes for the whole batch at once."""
+        return [one / self.ranks for one in gradients(self.batch.reshape(-1, WIDTH), weights(self.layers))]
+
+    def show(self, column: str, label: str, state: str, arrays: Sequence[Numbers]) -> None:
+        """Show what each rank holds in a column; the rank's number replaces ``{}`` in the label."""
+        for rank, array in enumerate(arrays):
+            self.group.show(rank, column, label.format(rank), state, array)
+
+
 # DistributedDataParallel: gradients fill buckets during backward, and full buckets are all-reduced meanwhile.
 
 
 DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
 """Sizes at which DDP's buckets are full, and its first bucket, so that communication begins early. With a
 ``bucket_cap_mb`` of one's own, the first has that limit too (``torch.nn.parallel.distributed``)."""
-_LAYERS, _MOST_LAYERS, _SAMPLES = 6, 24, 2
+_LAYERS, _MAX_LAYERS = 6, 24
 _UNIT = "the forward of one layer; its backward takes two, and so does the all-reduce of its gradients"
 
 
@@ -96,63 +135,58 @@ def buckets(layers: int, layer_bytes: float, bucket_bytes: float | None = None) 
     return [bucket for bucket in found if bucket]
 
 
-class _Replicas:
-    """A copy of the network on every rank, each with its own samples."""
+class _Replicas(_Ranks):
+    """A copy of the network on every rank."""
 
     def __init__(self, settings: Settings, layers: int) -> None:
-        self.ranks, self.weights = settings.ranks, weights(layers)
-        self.batch = samples(settings.ranks, _SAMPLES)
-        self.values = [[batch] for batch in self.batch]
-        self.flowing: list[Numbers] = []
-        self.gradients: list[dict[int, Numbers]] = [{} for _ in range(self.ranks)]
+        super().__init__(settings, layers, [f"gradient {layer}" for layer in range(layers)])
+        self.weights = weights(layers)
 
     def forward(self, layer: int) -> None:
-        for values in self.values:
-            values.append(forward(values[layer], self.weights[layer]))
+        self.compute_forward(layer, self.weights[layer])
 
-    def backward(self, layer: int) -> None:
-        flowing = self.flowing or [values[-1] for values in self.values]
-        found = [
-            backward(values[layer], values[layer + 1], self.weights[layer], gradient)
-            for values, gradient in zip(self.values, flowing, strict=True)
-        ]
-        self.flowing = [of_input for of_input, _ in found]
-        for rank, (_, of_weights) in enumerate(found):
-            self.gradients[rank][layer] = of_weights
+    def backward(self, layer: int, bucket: int) -> None:
+        self.compute_backward(layer, self.weights[layer])
+        self.show(f"gradient {layer}", f"bucket {bucket}", "own", self.local[layer])
 
-    def average(self, bucket: Sequence[int]) -> None:
+    def average(self, bucket: Sequence[int], number: int) -> list[Message]:
         for layer in bucket:
-            mean = np.mean([of_rank[layer] for of_rank in self.gradients], axis=0)
-            for of_rank in self.gradients:
-                of_rank[layer] = mean
+            self.local[layer] = [np.mean(self.local[layer], axis=0)] * self.ranks
+            self.show(f"gradient {layer}", "average", "done", self.local[layer])
+        return self.group.ring(f"gradient {bucket[0]}", f"bucket {number}", len(bucket) / self.layers, turns=2)
 
     def check(self) -> str:
-        expected = gradients(self.batch.reshape(-1, self.batch.shape[-1]), self.weights)
-        for of_rank in self.gradients:
-            for layer, gradient in enumerate(expected):
-                verify(of_rank[layer], gradient / self.ranks, f"layer {layer}'s gradient")
+        for layer, expected in enumerate(self.expected()):
+            for gradient in self.local[layer]:
+                verify(gradient, expected, f"layer {layer}'s gradient")
         return (
             f"All {self.ranks} ranks end with the same gradients, and they are those that NumPy computes for the whole "
             "batch at once, divided by the number of ranks."
         )
 
 
-def ddp(settings: Settings) -> Outcome:
+def _ddp(settings: Settings) -> Outcome:
     """Overlap the all-reduces of buckets with backward.
 
     Raises:
         UsageError: the number of layers is out of range.
     """
-    layers = layers_of(settings, _LAYERS, _MOST_LAYERS)
-    replicas, group = _Replicas(settings, layers), Group(settings, [f"gradient {layer}" for layer in range(layers)])
+    layers = layers_of(settings, _LAYERS, _MAX_LAYERS)
+    replicas = _Replicas(settings, layers)
+    group = replicas.group
     for layer in range(layers):
         group.add("forward", f"F{layer}", f"forward of layer {layer}", partial(replicas.forward, layer))
     assigned = buckets(layers, settings.size_bytes / layers, settings.bucket_bytes)
     last_backward = 0
     for number, bucket in enumerate(assigned):
         for layer in bucket:
-            last_backward = _add_backward(group, replicas, layer, number)
-        _add_all_reduce(group, replicas, bucket, number, last_backward)
+            title = f"backward of layer {layer}; its gradient fills bucket {number}"
+            run = partial(replicas.backward, layer, number)
+            last_backward = group.add("backward", f"B{layer}", title, run, (), 2)
+        title = f"all-reduce of the gradients of {'layer' if len(bucket) == 1 else 'layers'} "
+        title += ", ".join(map(str, bucket))
+        average = partial(replicas.average, bucket, number)
+        group.add("communication", f"AR{number}", title, average, [last_backward], 2 * len(bucket))
     computed, ended = group.ends[last_backward], group.lanes["communication"]
     group.add("optimizer", "O", "every rank updates its copy", lambda: None, [len(group.operations) - 1])
     steps = group.steps()
@@ -176,35 +210,10 @@ def ddp(settings: Settings) -> Outcome:
     return group.outcome(steps, cost, replicas.check(), _UNIT)
 
 
-def _add_backward(group: Group, replicas: _Replicas, layer: int, bucket: int) -> int:
-    def run() -> None:
-        replicas.backward(layer)
-        for rank in range(group.ranks):
-            group.show(rank, f"gradient {layer}", f"bucket {bucket}", "own", replicas.gradients[rank][layer])
-
-    return group.add(
-        "backward", f"B{layer}", f"backward of layer {layer}; its gradient fills bucket {bucket}", run, (), 2
-    )
-
-
-def _add_all_reduce(group: Group, replicas: _Replicas, bucket: Sequence[int], number: int, after: int) -> None:
-    def run() -> list[Message]:
-        replicas.average(bucket)
-        for layer in bucket:
-            for rank in range(group.ranks):
-                group.show(rank, f"gradient {layer}", "average", "done", replicas.gradients[rank][layer])
-        share = len(bucket) / len(replicas.weights)
-        return group.ring(f"gradient {bucket[0]}", f"bucket {number}", share, turns=2)
-
-    word = "layer" if len(bucket) == 1 else "layers"
-    title = f"all-reduce of the gradients of {word} {', '.join(map(str, bucket))}"
-    group.add("communication", f"AR{number}", title, run, [after], 2 * len(bucket))
-
-
 # Fully sharded data parallelism: every rank keeps a shard of each layer, and gathers the layer when it needs it.
 
 
-_SHARDED_LAYERS, _MOST_SHARDED_LAYERS, _SHARDED_SAMPLES, _RATE = 3, 12, 2, 0.1
+_SHARDED_LAYERS, _MAX_SHARDED_LAYERS, _RATE = 3, 12, 0.1
 _SHARDED_UNIT = "the forward, the all-gather or the reduce-scatter of one layer; its backward takes two"
 
 _TRAVELS = (
@@ -213,61 +222,39 @@ _TRAVELS = (
 )
 
 
-class _Sharded:
-    """The shards of all ranks, the layers that are gathered at the moment, and the picture of both."""
+class _Sharded(_Ranks):
+    """The shards of all ranks, and the layers that are gathered at the moment."""
 
     def __init__(self, settings: Settings, layers: int) -> None:
-        self.settings, self.layers, self.ranks = settings, layers, settings.ranks
+        super().__init__(settings, layers, [name for n in range(layers) for name in (f"W{n}", f"dW{n}")])
         self.shards = [shards(weight, self.ranks) for weight in weights(layers)]
         self.gathered: dict[int, Numbers] = {}
         self.most_gathered = 0
-        self.batch = samples(self.ranks, _SHARDED_SAMPLES)
-        self.values = [[batch] for batch in self.batch]
-        self.flowing: list[Numbers] = []
-        self.local: dict[int, list[Numbers]] = {}
         self.reduced: dict[int, list[Numbers]] = {}
-        names = [name for layer in range(layers) for name in (f"W{layer}", f"dW{layer}")]
-        self.group = Group(settings, names)
         for layer in range(layers):
             self._show_shards(layer)
 
     def _show_shards(self, layer: int) -> None:
-        for rank in range(self.ranks):
-            self.group.show(rank, f"W{layer}", f"shard {rank}", "own", self.shards[layer][rank])
+        self.show(f"W{layer}", "shard {}", "own", self.shards[layer])
 
     def gather(self, layer: int) -> list[Message]:
         self.gathered[layer] = np.concatenate(self.shards[layer]).reshape(WIDTH, WIDTH)
         self.most_gathered = max(self.most_gathered, len(self.gathered))
-        for rank in range(self.ranks):
-            self.group.show(rank, f"W{layer}", "whole", "copy", self.gathered[layer])
+        self.show(f"W{layer}", "whole", "copy", [self.gathered[layer]] * self.ranks)
         return self.group.ring(f"W{layer}", f"shards of W{layer}", 1 / self.layers)
 
-    def _free(self, layer: int) -> None:
-        del self.gathered[layer]
+    def forward(self, layer: int) -> None:
+        self.compute_forward(layer, self.gathered.pop(layer))
         self._show_shards(layer)
 
-    def forward(self, layer: int) -> None:
-        for values in self.values:
-            values.append(forward(values[layer], self.gathered[layer]))
-        self._free(layer)
-
     def backward(self, layer: int) -> None:
-        flowing = self.flowing or [values[-1] for values in self.values]
-        found = [
-            backward(values[layer], values[layer + 1], self.gathered[layer], gradient)
-            for values, gradient in zip(self.values, flowing, strict=True)
-        ]
-        self.flowing = [of_input for of_input, _ in found]
-        self.local[layer] = [of_weights for _, of_weights in found]
-        for rank, gradient in enumerate(self.local[layer]):
-            self.group.show(rank, f"dW{layer}", "own", "own", gradient)
-        self._free(layer)
+        self.compute_backward(layer, self.gathered.pop(layer))
+        self.show(f"dW{layer}", "own", "own", self.local[layer])
+        self._show_shards(layer)
 
     def reduce(self, layer: int) -> list[Message]:
-        total = sum(self.local[layer][1:], self.local.pop(layer)[0])
-        self.reduced[layer] = shards(total / self.ranks, self.ranks)
-        for rank, shard in enumerate(self.reduced[layer]):
-            self.group.show(rank, f"dW{layer}", f"shard {rank}", "done", shard)
+        self.reduced[layer] = shards(np.mean(self.local.pop(layer), axis=0), self.ranks)
+        self.show(f"dW{layer}", "shard {}", "done", self.reduced[layer])
         return self.group.ring(f"dW{layer}", f"shards of dW{layer}", 1 / self.layers)
 
     def update(self) -> None:
@@ -277,20 +264,19 @@ class _Sharded:
             self._show_shards(layer)
 
     def check(self) -> str:
-        start = weights(self.layers)
-        for layer, gradient in enumerate(gradients(self.batch.reshape(-1, WIDTH), start)):
-            expected = start[layer] - _RATE * gradient / self.ranks
+        for layer, (start, gradient) in enumerate(zip(weights(self.layers), self.expected(), strict=True)):
+            expected = start - _RATE * gradient
             verify(np.concatenate(self.shards[layer]), expected.ravel(), f"the shards of layer {layer}")
         return "The updated shards, put together, are the weights that NumPy computes from the whole batch at once."
 
 
-def fsdp(settings: Settings) -> Outcome:
+def _fsdp(settings: Settings) -> Outcome:
     """All-gather each layer before its forward and before its backward, and reduce-scatter its gradients.
 
     Raises:
         UsageError: the number of layers is out of range.
     """
-    layers = layers_of(settings, _SHARDED_LAYERS, _MOST_SHARDED_LAYERS)
+    layers = layers_of(settings, _SHARDED_LAYERS, _MAX_SHARDED_LAYERS)
     state = _Sharded(settings, layers)
     _schedule(state)
     steps = state.group.steps()
@@ -314,33 +300,27 @@ def fsdp(settings: Settings) -> Outcome:
 def _schedule(state: _Sharded) -> None:
     """Add all operations: one layer is gathered ahead, during the compute of the one before it."""
     group, computed = state.group, list[int]()
+
+    def gather(layer: int, after: list[int]) -> int:
+        title = f"all-gather of layer {layer}"
+        return group.add("communication", f"AG{layer}", title, partial(state.gather, layer), after)
+
+    def reduce(layer: int, after: int) -> None:
+        title = f"reduce-scatter of the gradients of layer {layer}"
+        group.add("communication", f"RS{layer}", title, partial(state.reduce, layer), [after])
+
     for layer in range(state.layers):
-        ready = _gather(state, layer, computed[-2:-1])
-        title = f"forward of layer {layer}, then free it"
+        ready, title = gather(layer, computed[-2:-1]), f"forward of layer {layer}, then free it"
         computed.append(group.add("forward", f"F{layer}", title, partial(state.forward, layer), [ready]))
-    pending: list[tuple[int, int]] = []
     for layer in reversed(range(state.layers)):
         last = layer == state.layers - 1
-        ready = _gather(state, layer, computed[-1:] if last else computed[-2:-1])
-        _reduce(state, pending)
-        title = f"backward of layer {layer}, then free it"
-        computed.append(group.add("backward", f"B{layer}", title, partial(state.backward, layer), [ready], 2))
-        pending.append((layer, computed[-1]))
-    _reduce(state, pending)
+        ready, title = gather(layer, computed[-1:] if last else computed[-2:-1]), f"backward of layer {layer}, "
+        if not last:
+            reduce(layer + 1, computed[-1])
+        run = partial(state.backward, layer)
+        computed.append(group.add("backward", f"B{layer}", f"{title}then free it", run, [ready], 2))
+    reduce(0, computed[-1])
     group.add("optimizer", "O", "every rank updates its shards", state.update, [len(group.operations) - 1])
-
-
-def _gather(state: _Sharded, layer: int, after: list[int]) -> int:
-    title = f"all-gather of layer {layer}"
-    return state.group.add("communication", f"AG{layer}", title, partial(state.gather, layer), after)
-
-
-def _reduce(state: _Sharded, pending: list[tuple[int, int]]) -> None:
-    """Scatter the gradients of layers whose backward is queued."""
-    for layer, after in pending:
-        title = f"reduce-scatter of the gradients of layer {layer}"
-        state.group.add("communication", f"RS{layer}", title, partial(state.reduce, layer), [after])
-    pending.clear()
 
 
 # ZeRO: optimizer states, gradients and parameters divided among the ranks, in three stages.
@@ -349,7 +329,7 @@ def _reduce(state: _Sharded, pending: list[tuple[int, int]]) -> None:
 OPTIMIZER_BYTES = 12
 """Bytes of Adam in mixed precision for each parameter: master weight, momentum and variance in four bytes each.
 Parameter and gradient have two bytes each. (Rajbhandari et al. 2020, section 3.1.)"""
-_ZERO_LAYERS, _ZERO_SAMPLES = 2, 2
+_ZERO_LAYERS = 2
 _ZERO_RATE, _BETA1, _BETA2, _EPSILON = 0.1, 0.9, 0.999, 1e-8
 _ZERO_UNIT = "the forward, or an all-gather or reduce-scatter of all parameters; backward takes two"
 
@@ -366,26 +346,26 @@ def state_bytes(parameters: float, ranks: int, stage: int) -> float:
     return parameters * sum(size / ranks if stage >= first else size for size, first in parts)
 
 
-class _Partitioned:
+class _Partitioned(_Ranks):
     """Flat parameters, of which rank r updates shard r with Adam."""
 
     def __init__(self, settings: Settings) -> None:
-        self.ranks, self.stage = settings.ranks, settings.stage
-        self.group = Group(settings, ("parameters", "gradients", "optimizer"))
-        self.batch = samples(self.ranks, _ZERO_SAMPLES)
+        super().__init__(settings, _ZERO_LAYERS, ("parameters", "gradients", "optimizer"))
+        self.stage = settings.stage
         start = np.concatenate([weight.ravel() for weight in weights(_ZERO_LAYERS)])
         self.shards = shards(start, self.ranks)
         self.whole: list[Numbers] = [start.copy() for _ in range(self.ranks)]
-        self.local: list[Numbers] = []
+        self.own: list[Numbers] = []
         self.reduced: list[Numbers] = []
         for rank in range(self.ranks):
             self.group.show(rank, "optimizer", f"shard {rank}", "own")
         self._show_parameters(whole=self.stage < 3, state="own")
 
     def _show_parameters(self, whole: bool, state: str) -> None:
-        for rank in range(self.ranks):
-            shard = self.shards[rank]
-            self.group.show(rank, "parameters", "all" if whole else f"shard {rank}", state, None if whole else shard)
+        if not whole:
+            self.show("parameters", "shard {}", state, self.shards)
+        for rank in range(self.ranks if whole else 0):
+            self.group.show(rank, "parameters", "all", state)
 
     def gather(self, updated: bool = False) -> list[Message]:
         self.whole = [np.concatenate(self.shards) for _ in range(self.ranks)]
@@ -400,16 +380,14 @@ class _Partitioned:
     def backward(self) -> None:
         for rank in range(self.ranks):
             layers = [part.reshape(WIDTH, WIDTH) for part in np.split(self.whole[rank], _ZERO_LAYERS)]
-            self.local.append(np.concatenate([one.ravel() for one in gradients(self.batch[rank], layers)]))
-            self.group.show(rank, "gradients", "all, own batch", "own", self.local[rank])
+            self.own.append(np.concatenate([one.ravel() for one in gradients(self.batch[rank], layers)]))
+        self.show("gradients", "all, own batch", "own", self.own)
         if self.stage == 3:
             self._show_parameters(whole=False, state="own")
 
     def scatter(self) -> list[Message]:
-        self.reduced = shards(np.mean(self.local, axis=0), self.ranks)
-        for rank, shard in enumerate(self.reduced):
-            label = f"shard {rank}" if self.stage >= 2 else f"shard {rank} summed"
-            self.group.show(rank, "gradients", label, "done", shard)
+        self.reduced = shards(np.mean(self.own, axis=0), self.ranks)
+        self.show("gradients", "shard {}" if self.stage >= 2 else "shard {} summed", "done", self.reduced)
         return self.group.ring("gradients", "shards of the gradients", 1)
 
     def update(self) -> None:
@@ -421,7 +399,7 @@ class _Partitioned:
 
     def check(self) -> str:
         start = weights(_ZERO_LAYERS)
-        flat = np.concatenate([one.ravel() for one in gradients(self.batch.reshape(-1, WIDTH), start)]) / self.ranks
+        flat = np.concatenate([one.ravel() for one in self.expected()])
         # The first step of Adam: both averages are unbiased, so that it moves by the rate along the gradient's sign.
         expected = np.concatenate([one.ravel() for one in start]) - _ZERO_RATE * flat / (np.abs(flat) + _EPSILON)
         verify(np.concatenate(self.shards), expected, "the shards")
@@ -431,7 +409,7 @@ class _Partitioned:
         return f"{where} the parameters that one step of Adam with NumPy gives for the whole batch at once."
 
 
-def zero(settings: Settings) -> Outcome:
+def _zero(settings: Settings) -> Outcome:
     """Divide the optimizer (stage 1), also the gradients (2), also the parameters (3) among the ranks.
 
     Raises:
@@ -479,3 +457,12 @@ def _zero_schedule(state: _Partitioned) -> None:
     ]
     if state.stage < 3:
         group.add("communication", "AG", "all-gather of the updated parameters", partial(state.gather, True), last)
+
+
+def simulate(name: str, settings: Settings) -> Outcome:
+    """Carry out ``ddp-buckets``, ``fsdp`` or ``zero``.
+
+    Raises:
+        UsageError: the number of layers, or the stage, is out of range.
+    """
+    return {"ddp-buckets": _ddp, "fsdp": _fsdp, "zero": _zero}[name](settings)

@@ -142,17 +142,20 @@ class Cost(msgspec.Struct, frozen=True):
     """The same, and what to keep in mind, for people."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a simulation returns."""
 
     columns: tuple[str, ...]
+    """Names of the columns of every state; empty where only the time axis matters."""
     steps: tuple[Step, ...]
     cost: Cost
     checked: str
+    """What was compared with NumPy's result, and found equal."""
     unit: str = ""
+    """What one unit of time is; empty without a time axis."""
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class Explanation(Outcome, frozen=True, kw_only=True):
     """An algorithm, step by step, and what it costs."""
 
     name: str
@@ -162,14 +165,6 @@ class Explanation(msgspec.Struct, frozen=True):
     options: dict[str, float]
     rows: tuple[str, ...]
     """Names of the ranks."""
-    columns: tuple[str, ...]
-    """Names of the columns of every state; empty where only the time axis matters."""
-    steps: tuple[Step, ...]
-    cost: Cost
-    checked: str
-    """What was compared with NumPy's result, and found equal."""
-    unit: str = ""
-    """What one unit of time is; empty without a time axis."""
 
     @property
     def work(self) -> tuple[Work, ...]:
@@ -208,19 +203,19 @@ def verify(actual: ArrayLike, expected: ArrayLike, what: str) -> None:
 # What a simulation is asked for, and the links that its cost is computed for.
 
 
-MOST_MICRO_BATCHES = 64
+MAX_MICRO_BATCHES = 64
 DEFAULT_BYTES = 100e6
 DEFAULT_LINK = "nvlink4"
 
-MOST_RANKS = 32
-"""Most ranks of a picture: a state of n ranks has n² cells, and a ring 2(n−1) states."""
+MAX_RANKS = 32
+"""Of a picture: a state of n ranks has n² cells, and a ring 2(n−1) states."""
 
 
 _BYTES = Number(above=0, most=1e18)
 _NUMBERS = {
-    "ranks": Number(2, MOST_RANKS, whole=True),
+    "ranks": Number(2, MAX_RANKS, whole=True),
     "size_bytes": _BYTES,
-    "micro_batches": Number(1, MOST_MICRO_BATCHES, whole=True),
+    "micro_batches": Number(1, MAX_MICRO_BATCHES, whole=True),
     **dict.fromkeys(("node_size", "chunks", "layers", "tokens", "top_k", "stage"), COUNT),
     "bucket_bytes": _BYTES,
     "capacity_factor": Number(above=0, most=1e6),
@@ -293,6 +288,13 @@ class Settings(msgspec.Struct, frozen=True):
     def node_of(self, rank: int) -> int:
         """Return the number of a rank's node; all are on node 0 without a node size."""
         return rank // self.node_size if self.node_size else 0
+
+    def message(self, source: int, target: int, label: str, size: float, **more: Any) -> Message:
+        """Return a message over the link that these two ranks have; *more* are further fields."""
+        between = self.node_of(source) != self.node_of(target)
+        column = more.pop("column", 0)
+        fields = {"values": (), "into": column} | more
+        return Message(source, target, column, label=label, bytes=size, between_nodes=between, **fields)
 
     def check(self) -> None:
         """Refuse values that no explanation can have.

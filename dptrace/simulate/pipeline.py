@@ -30,17 +30,7 @@ from dptrace.simulate.explanation import (
     volumes,
 )
 
-__all__ = [
-    "ORDERS",
-    "Action",
-    "gpipe",
-    "interleaved",
-    "interleaved_order",
-    "one_f_one_b",
-    "one_f_one_b_order",
-    "zero_bubble",
-    "zero_bubble_order",
-]
+__all__ = ["ORDERS", "Action", "interleaved_order", "one_f_one_b_order", "simulate", "zero_bubble_order"]
 
 
 # The order in which each rank of a pipeline runs its micro-batches, by schedule.
@@ -123,7 +113,7 @@ ORDERS: dict[str, Callable[[int, int, int, int], Order]] = {
 }
 
 
-_MOST_CHUNKS = 8
+_MAX_CHUNKS = 8
 _WIDTH, _SAMPLES = 3, 2
 """Features of a layer, samples of a micro-batch."""
 _LETTERS = {"forward": "F", "backward": "B", "weight": "W"}
@@ -215,19 +205,14 @@ class Pipeline:
         if target == rank:
             return
         what = "activation" if kind == "forward" else "gradient"
-        between = self.settings.node_of(rank) != self.settings.node_of(target)
-        self.began[end][1].append(
-            Message(
-                source=rank,
-                target=target,
-                column=0,
-                into=0,
-                label=f"{what} of micro-batch {micro}",
-                values=tuple(map(float, values.ravel())),
-                bytes=self.settings.size_bytes,
-                between_nodes=between,
-            )
+        message = self.settings.message(
+            rank,
+            target,
+            f"{what} of micro-batch {micro}",
+            self.settings.size_bytes,
+            values=tuple(map(float, values.ravel())),
         )
+        self.began[end][1].append(message)
 
     def check(self) -> str:
         """Compare the accumulated gradients with NumPy's for the whole batch at once.
@@ -265,20 +250,41 @@ class Pipeline:
         return tuple(steps)
 
 
-def _outcome(settings: Settings, schedule: str, chunks: int, formula: str, bubble: float) -> Outcome:
+def simulate(name: str, settings: Settings) -> Outcome:
     """Run a schedule, and compare its bubble with that of the formula.
 
     Raises:
-        AssertionError: they differ.
+        UsageError: the micro-batches or the chunks do not fit the schedule.
+        AssertionError: the bubbles differ, or the gradients from NumPy's.
     """
-    pipeline = Pipeline(settings, schedule, chunks)
+    formula, bubble = _bubble(name, settings)
+    pipeline = Pipeline(settings, name, settings.chunks if name == "interleaved" else 1)
     end = pipeline.run()
     checked, steps = pipeline.check(), pipeline.steps()
     busy = sum(work.end - work.start for step in steps for work in step.work)
     simulated = 1 - busy / (pipeline.ranks * end)
     if abs(simulated - bubble) > 1e-9:
         raise AssertionError(f"the bubble is {simulated}, the formula {formula} gives {bubble}")
-    return Outcome((), steps, _cost(pipeline, steps, end, bubble, formula), checked, _UNIT)
+    cost = _cost(pipeline, steps, end, bubble, formula)
+    return Outcome(columns=(), steps=steps, cost=cost, checked=checked, unit=_UNIT)
+
+
+def _bubble(name: str, settings: Settings) -> tuple[str, float]:
+    """Return the formula of a schedule's bubble, with its numbers, and its value."""
+    ranks, micro_batches, chunks = settings.ranks, settings.micro_batches or settings.ranks, settings.chunks
+    symbol, numbers, times = "M", f"{micro_batches}", micro_batches
+    if name == "interleaved":
+        if micro_batches % ranks:
+            raise UsageError(f"--micro-batches {micro_batches}: interleaved needs a multiple of {ranks}, the ranks.")
+        if not 2 <= chunks <= _MAX_CHUNKS:
+            raise UsageError(f"--chunks {chunks}: must be from 2 to {_MAX_CHUNKS}; one chunk is 1f1b.")
+        symbol, numbers, times = "M·V", f"{micro_batches}·{chunks}", micro_batches * chunks
+    if name == "zero-bubble":
+        if micro_batches < ranks:
+            raise UsageError(f"--micro-batches {micro_batches}: zero-bubble needs at least {ranks}, one for each rank.")
+        symbol, numbers, times = "3M", f"3·{micro_batches}", 3 * micro_batches
+    formula = f"(P-1)/({symbol}+P-1) = {ranks - 1}/({numbers}+{ranks - 1})"
+    return formula, (ranks - 1) / (times + ranks - 1)
 
 
 def _cost(pipeline: Pipeline, steps: tuple[Step, ...], end: int, bubble: float, formula: str) -> Cost:
@@ -304,50 +310,3 @@ def _cost(pipeline: Pipeline, steps: tuple[Step, ...], end: int, bubble: float, 
             f"All messages together carry {megabytes(sum(sent))}.",
         ),
     )
-
-
-def gpipe(settings: Settings) -> Outcome:
-    """All forwards, then all backwards."""
-    return _outcome(settings, "gpipe", 1, *_bubble(settings))
-
-
-def one_f_one_b(settings: Settings) -> Outcome:
-    """One forward and one backward in turn."""
-    return _outcome(settings, "1f1b", 1, *_bubble(settings))
-
-
-def interleaved(settings: Settings) -> Outcome:
-    """1F1B over several chunks of layers on each rank.
-
-    Raises:
-        UsageError: the micro-batches do not divide among the ranks.
-    """
-    ranks, micro_batches, chunks = settings.ranks, settings.micro_batches or settings.ranks, settings.chunks
-    if micro_batches % ranks:
-        raise UsageError(f"--micro-batches {micro_batches}: interleaved needs a multiple of {ranks}, the ranks.")
-    if not 2 <= chunks <= _MOST_CHUNKS:
-        raise UsageError(f"--chunks {chunks}: must be from 2 to {_MOST_CHUNKS}; one chunk is 1f1b.")
-    bubble = (ranks - 1) / (micro_batches * chunks + ranks - 1)
-    formula = f"(P-1)/(M·V+P-1) = {ranks - 1}/({micro_batches}·{chunks}+{ranks - 1})"
-    return _outcome(settings, "interleaved", chunks, formula, bubble)
-
-
-def zero_bubble(settings: Settings) -> Outcome:
-    """1F1B with the gradients of weights postponed into the bubble.
-
-    Raises:
-        UsageError: there are fewer micro-batches than ranks.
-    """
-    ranks, micro_batches = settings.ranks, settings.micro_batches or settings.ranks
-    if micro_batches < ranks:
-        raise UsageError(f"--micro-batches {micro_batches}: zero-bubble needs at least {ranks}, one for each rank.")
-    bubble = (ranks - 1) / (3 * micro_batches + ranks - 1)
-    formula = f"(P-1)/(3M+P-1) = {ranks - 1}/(3·{micro_batches}+{ranks - 1})"
-    return _outcome(settings, "zero-bubble", 1, formula, bubble)
-
-
-def _bubble(settings: Settings) -> tuple[str, float]:
-    """Return the bubble of GPipe and 1F1B."""
-    ranks, micro_batches = settings.ranks, settings.micro_batches or settings.ranks
-    formula = f"(P-1)/(M+P-1) = {ranks - 1}/({micro_batches}+{ranks - 1})"
-    return formula, (ranks - 1) / (micro_batches + ranks - 1)

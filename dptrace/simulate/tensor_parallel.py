@@ -14,7 +14,7 @@ from dptrace.simulate.cluster import Group, Numbers
 from dptrace.simulate.data_parallel import WIDTH, samples
 from dptrace.simulate.explanation import Message, Outcome, Settings, cost_of, letter, megabytes, verify
 
-__all__ = ["moe", "sequence_parallel", "tensor_parallel"]
+__all__ = ["simulate"]
 
 
 # Tensor parallelism: a pair of linear layers, the first split by columns and the second by rows (Megatron-LM).
@@ -29,11 +29,6 @@ _TWICE = (
     "layer needs the result."
 )
 _COUNTED = "bytes of the activation, tokens × features"
-
-
-def _product(x: Numbers, first: Numbers, second: Numbers) -> tuple[Numbers, Numbers]:
-    hidden = np.tanh(x @ first)
-    return hidden, hidden @ second
 
 
 class _Split:
@@ -94,7 +89,8 @@ class _Split:
         return zip(self.result[one], self.result[other], strict=True)
 
     def check(self) -> str:
-        hidden, y = _product(self.x, self.first, self.second)
+        hidden = np.tanh(self.x @ self.first)
+        y = hidden @ self.second
         of_hidden = (self.of_y @ self.second.T) * (1 - hidden**2)
         expected = {"Y": y, "dX": of_hidden @ self.first.T}
         for name, array in expected.items():
@@ -109,17 +105,8 @@ class _Split:
         )
 
 
-def tensor_parallel(settings: Settings) -> Outcome:
-    """Multiply with columns, then with rows, and all-reduce the partial sums: once in forward, once in backward."""
-    return _outcome(settings, by_tokens=False)
-
-
-def sequence_parallel(settings: Settings) -> Outcome:
-    """The same with tokens divided among the ranks before and after: an all-gather and a reduce-scatter each."""
-    return _outcome(settings, by_tokens=True)
-
-
-def _outcome(settings: Settings, by_tokens: bool) -> Outcome:
+def _pair_of_layers(settings: Settings, by_tokens: bool) -> Outcome:
+    """Multiply with columns, then with rows, and sum the parts: by all-reduces, or *by_tokens* by halves of them."""
     split = _Split(settings, by_tokens)
     _schedule(split)
     steps = split.group.steps()
@@ -161,7 +148,7 @@ def _schedule(split: _Split) -> None:
 # Mixture of experts: tokens travel to the ranks of their experts, and the results travel back.
 
 
-_MOST_TOKENS = 32
+_MAX_TOKENS = 32
 _EXPERT_UNIT = "one token in an expert; router and all-to-all take one each"
 _EXPERT_COLUMNS = ("tokens", "to expert", "at the expert", "results")
 
@@ -257,11 +244,10 @@ class _Experts:
     def _message(self, rank: int, expert: int, tokens: list[int], back: bool) -> Message:
         settings = self.settings
         names = " ".join(self._name(rank, token) for token in tokens)
-        source, target = (expert, rank) if back else (rank, expert)
+        ends = (expert, rank) if back else (rank, expert)
         column, into = (2, 3) if back else (0, 2)
         size = len(tokens) / settings.tokens * settings.size_bytes
-        between = settings.node_of(rank) != settings.node_of(expert)
-        return Message(source, target, column, into, names, (), size, between_nodes=between)
+        return settings.message(*ends, names, size, column=column, into=into)
 
     def check(self) -> str:
         """Compare with every expert applied to every token, masked by the choices within capacity."""
@@ -276,15 +262,15 @@ class _Experts:
         return "The results equal NumPy's for all experts applied to all tokens, masked by the router's choices."
 
 
-def moe(settings: Settings) -> Outcome:
+def _moe(settings: Settings) -> Outcome:
     """Route tokens to experts and back, with a limit to how many a rank may send to one expert.
 
     Raises:
         UsageError: a number is out of range.
     """
     ranks = settings.ranks
-    if not 1 <= settings.tokens <= _MOST_TOKENS:
-        raise UsageError(f"--tokens {settings.tokens}: must be from 1 to {_MOST_TOKENS}.")
+    if not 1 <= settings.tokens <= _MAX_TOKENS:
+        raise UsageError(f"--tokens {settings.tokens}: must be from 1 to {_MAX_TOKENS}.")
     if not 1 <= settings.top_k <= ranks:
         raise UsageError(f"--top-k {settings.top_k}: must be from 1 to {ranks}, the number of experts.")
     experts = _Experts(settings)
@@ -311,3 +297,12 @@ def moe(settings: Settings) -> Outcome:
         {"dropped": float(experts.dropped), "imbalance": imbalance},
     )
     return group.outcome(steps, cost, experts.check(), _EXPERT_UNIT)
+
+
+def simulate(name: str, settings: Settings) -> Outcome:
+    """Carry out ``tp``, ``sp`` (with the tokens divided as well) or ``moe``.
+
+    Raises:
+        UsageError: a number is out of range.
+    """
+    return _moe(settings) if name == "moe" else _pair_of_layers(settings, by_tokens=name == "sp")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.simulate.cluster import Cluster
-from dptrace.simulate.collectives import broadcast, ring
-from dptrace.simulate.explanation import Explanation, Link, Settings
+from dptrace.simulate.cluster import Cluster, Numbers
+from dptrace.simulate.explanation import Explanation, Link
 from tests.support.explanations import ONE_GB, WORKSHOP, explained, replay
 
 ALGORITHMS = ["ring", "tree", "halving-doubling", "hierarchical", "naive"]
@@ -139,14 +138,6 @@ def test_hierarchical_works_for_nodes_of_any_size(ranks: int) -> None:
         np.testing.assert_array_equal(first_values(explanation).sum(axis=0), [v[0] for v in replay(explanation)[-1]])
 
 
-def test_ring_returns_columns_named_by_chunk() -> None:
-    """As many chunks as ranks."""
-    outcome = ring(Settings(3, 3e6, ONE_GB, ONE_GB))
-
-    assert ("chunk 0", "chunk 1", "chunk 2") == outcome.columns
-    assert {1e6} == {message.bytes for step in outcome.steps for message in step.messages}
-
-
 @pytest.mark.parametrize("ranks", [2, 5, 8])
 def test_the_ring_is_that_of_the_trainer(ranks: int) -> None:
     """dptrace record --mode ring sends the same chunks in the same order."""
@@ -165,65 +156,34 @@ def test_the_ring_is_that_of_the_trainer(ranks: int) -> None:
 # The other collectives, each against what NumPy says it means.
 
 
-RANKS = pytest.mark.parametrize("ranks", range(2, 10))
+def own(ranks: int) -> Numbers:
+    """Return what rank r has in chunk c, as the simulation numbers it."""
+    return np.asarray(10.0 * (np.arange(ranks)[:, None] + 1) + np.arange(ranks))
 
 
-def own(ranks: int) -> list[list[float]]:
-    """What rank r has in chunk c, as the simulation numbers it."""
-    return [[10.0 * (rank + 1) + chunk for chunk in range(ranks)] for rank in range(ranks)]
+@pytest.mark.parametrize("ranks", range(2, 10))
+def test_the_primitives_mean_what_numpy_says(ranks: int) -> None:
+    """Rank 0's tensor, sums, chunk r on rank r, the chunk of each rank in order, the transposed matrix."""
+    start = own(ranks)
+    diagonal, total = start.diagonal().tolist(), start.sum(axis=0).tolist()
 
+    def ends(name: str) -> list[list[float]]:
+        return [[values[0] if values else -1 for values in row] for row in replay(explained(name, ranks))]
 
-def ends(name: str, ranks: int) -> list[list[float]]:
-    """Return what each rank ends with; -1 where it holds nothing."""
-    return [[values[0] if values else -1 for values in row] for row in replay(explained(name, ranks))]
+    def on_its_rank(name: str) -> list[float]:
+        return [row[rank] for rank, row in enumerate(ends(name))]
 
-
-@RANKS
-def test_broadcast_copies_the_tensor_of_rank_0(ranks: int) -> None:
-    """All ranks end with it, after as many rounds as the doubling takes."""
-    assert [[10.0]] * ranks == ends("broadcast", ranks)
+    assert [[10.0]] * ranks == ends("broadcast")
+    assert total[:1] == ends("reduce")[0]
+    assert start[0].tolist() == on_its_rank("scatter")
+    assert diagonal == ends("gather")[0]
+    assert [diagonal] * ranks == ends("all-gather")
+    assert total == on_its_rank("reduce-scatter")
+    assert start.T.tolist() == [row[ranks:] for row in ends("all-to-all")]
     assert (ranks - 1).bit_length() == len(explained("broadcast", ranks).steps)
-
-
-@RANKS
-def test_reduce_sums_on_rank_0(ranks: int) -> None:
-    """Rank 0 alone has the result."""
-    assert sum(10.0 * (rank + 1) for rank in range(ranks)) == ends("reduce", ranks)[0][0]
     states = [row[0].state for row in explained("reduce", ranks).steps[-1].after]
     assert "done" == states[0]
     assert "done" not in states[1:]
-
-
-@RANKS
-def test_scatter_gives_rank_r_chunk_r(ranks: int) -> None:
-    """Of rank 0's tensor."""
-    assert own(ranks)[0] == [row[rank] for rank, row in enumerate(ends("scatter", ranks))]
-
-
-@RANKS
-def test_gather_collects_on_rank_0(ranks: int) -> None:
-    """The chunk of each rank, in the order of ranks."""
-    assert [own(ranks)[rank][rank] for rank in range(ranks)] == ends("gather", ranks)[0]
-
-
-@RANKS
-def test_all_gather_collects_on_all_ranks(ranks: int) -> None:
-    """As gather, for every rank."""
-    assert [[own(ranks)[rank][rank] for rank in range(ranks)]] * ranks == ends("all-gather", ranks)
-
-
-@RANKS
-def test_reduce_scatter_leaves_chunk_r_of_the_sum_on_rank_r(ranks: int) -> None:
-    """Rank 0 chunk 0, as torch.distributed does."""
-    assert np.sum(own(ranks), axis=0).tolist() == [row[rank] for rank, row in enumerate(ends("reduce-scatter", ranks))]
-
-
-@RANKS
-def test_all_to_all_transposes(ranks: int) -> None:
-    """Rank j ends with chunk j of every rank."""
-    received = [row[ranks:] for row in ends("all-to-all", ranks)]
-
-    assert np.transpose(own(ranks)).tolist() == received
 
 
 @pytest.mark.parametrize(
@@ -244,8 +204,3 @@ def test_costs_of_the_guide(name: str, messages: int, share: float) -> None:
 
     assert messages == cost.messages
     assert messages * 10e-6 + share * 1e-3 == pytest.approx(cost.seconds)
-
-
-def test_broadcast_has_one_column() -> None:
-    """The whole tensor."""
-    assert ("tensor",) == broadcast(Settings(2, 8.0, ONE_GB, ONE_GB)).columns

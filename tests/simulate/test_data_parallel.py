@@ -1,12 +1,14 @@
-"""DDP's buckets."""
+"""DDP's buckets, FSDP and ZeRO."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from dptrace.errors import UsageError
 from dptrace.simulate import data_parallel
-from dptrace.simulate.data_parallel import _Partitioned, buckets, state_bytes
+from dptrace.simulate.data_parallel import buckets, state_bytes
 from tests.support.explanations import explained
 
 
@@ -49,25 +51,32 @@ def test_an_all_reduce_begins_when_its_bucket_is_full() -> None:
     assert work["AR2"].end - work["B0"].end == explanation.cost.figures["exposed_units"]
 
 
-def test_a_bucket_of_one_layer_is_named_in_the_singular() -> None:
-    """All buckets of a limit below the size of a layer."""
-    steps = explained("ddp-buckets", 2, 120e6, layers=6, bucket_bytes=15e6).steps
-
-    assert "AR0: all-reduce of the gradients of layer 5" in [step.title for step in steps]
-
-
-def test_wrong_averages_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bucket that is not averaged raises an error."""
-    monkeypatch.setattr(data_parallel._Replicas, "average", lambda self, bucket: None)
+@pytest.mark.parametrize(
+    ("name", "part", "method", "options"),
+    [
+        ("ddp-buckets", "_Replicas", "average", {}),
+        ("fsdp", "_Sharded", "update", {}),
+        *(("zero", "_Partitioned", "update", {"stage": stage}) for stage in (1, 2, 3)),
+    ],
+)
+def test_wrong_results_are_not_drawn(
+    name: str, part: str, method: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket that is not averaged, or a rank that forgets to update, raises an error."""
+    monkeypatch.setattr(getattr(data_parallel, part), method, lambda *arguments: [])
 
     with pytest.raises(AssertionError):
-        explained("ddp-buckets", 2)
+        explained(name, 2, **options)
 
 
-def test_layers_have_limits() -> None:
-    """At least one."""
-    with pytest.raises(UsageError, match="--layers"):
-        explained("ddp-buckets", 2, layers=25)
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [("ddp-buckets", {"layers": 25}, "--layers"), ("fsdp", {"layers": 13}, "--layers"), ("zero", {"stage": 4}, "1, 2")],
+)
+def test_what_is_out_of_range_is_refused(name: str, options: dict[str, Any], says: str) -> None:
+    """The message names the option."""
+    with pytest.raises(UsageError, match=says):
+        explained(name, 2, **options)
 
 
 # FSDP.
@@ -107,20 +116,6 @@ def test_a_layer_is_gathered_before_it_computes_and_scattered_after() -> None:
     assert starts["AG1"][0] == starts["F0"][0]
 
 
-def test_wrong_gradients_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that forgets to update raises an error."""
-    monkeypatch.setattr(data_parallel._Sharded, "update", lambda self: None)
-
-    with pytest.raises(AssertionError):
-        explained("fsdp", 2)
-
-
-def test_layers_have_limits_sharded() -> None:
-    """At least one."""
-    with pytest.raises(UsageError, match="--layers"):
-        explained("fsdp", 2, layers=13)
-
-
 # ZeRO's stages.
 
 
@@ -146,18 +141,3 @@ def test_what_each_stage_keeps_whole() -> None:
     assert ["all", "shard 1 summed", "shard 1 updated"] == held[1]
     assert ["all", "shard 1", "shard 1 updated"] == held[2]
     assert ["shard 1 updated", "shard 1", "shard 1 updated"] == held[3]
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_wrong_updates_are_not_drawn(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that forgets to update its shard raises an error."""
-    monkeypatch.setattr(_Partitioned, "update", lambda self: None)
-
-    with pytest.raises(AssertionError):
-        explained("zero", 2, stage=stage)
-
-
-def test_there_are_three_stages() -> None:
-    """The message names them."""
-    with pytest.raises(UsageError, match="1, 2 and 3"):
-        explained("zero", 2, stage=4)

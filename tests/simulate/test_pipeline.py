@@ -100,7 +100,7 @@ def test_a_schedule_that_deadlocks_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(ORDERS, "gpipe", lambda rank, ranks, micro_batches, chunks: backward_first)
 
     with pytest.raises(AssertionError, match="deadlocks"):
-        pipeline.gpipe(Settings(2, 1.0, ONE_GB, ONE_GB, micro_batches=1))
+        pipeline.simulate("gpipe", Settings(2, 1.0, ONE_GB, ONE_GB, micro_batches=1))
 
 
 # Orders of schedules, against those of the papers.
