@@ -82,35 +82,22 @@ def test_a_step_that_overflows_is_skipped() -> None:
     assert float(moved("--amp", "fp16", large=float("inf")).abs().max()) == 0
 
 
-def test_parameters_spread_over_ranks_are_clipped_to_one_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks sum the squares of their gradients; here another rank contributes as much again."""
+@pytest.mark.parametrize(("copies", "norm"), [(1, 0.5 / 2**0.5), (2, 0.5)])
+def test_all_ranks_clip_to_one_norm(copies: int, norm: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks sum the squares of their gradients; what lies on several ranks counts once. Here, a second rank has as
+    much as this one: other parameters, or the same."""
     from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 
     net = model()
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, *_, **__: tensor.mul_(2))
-    wrapper = OptimizerWrapper(net, options("--clip-grad", "0.5"), shard_group=ANY_GROUP)
+    counts = dict.fromkeys(net.parameters(), copies)
+    wrapper = OptimizerWrapper(net, options("--clip-grad", "0.5"), shard_group=ANY_GROUP, replica_counts=counts)
     wrapper.backward(net(torch.ones(5, 4)).square().sum())
     before = torch.cat([p.detach().flatten().clone() for p in net.parameters()])
     wrapper.step()
 
     step = torch.cat([p.detach().flatten() for p in net.parameters()]) - before
-    assert pytest.approx(0.5 / 2**0.5, rel=1e-4) == float(step.norm())
-
-
-def test_what_lies_on_several_ranks_counts_once_in_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ranks that hold the same parameters clip as one rank does."""
-    from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-
-    net = model()
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, *_, **__: tensor.mul_(2))
-    replica_counts = dict.fromkeys(net.parameters(), 2)
-    wrapper = OptimizerWrapper(net, options("--clip-grad", "0.5"), shard_group=ANY_GROUP, replica_counts=replica_counts)
-    wrapper.backward(net(torch.ones(5, 4)).square().sum())
-    before = torch.cat([p.detach().flatten().clone() for p in net.parameters()])
-    wrapper.step()
-
-    step = torch.cat([p.detach().flatten() for p in net.parameters()]) - before
-    assert pytest.approx(0.5, rel=1e-4) == float(step.norm())
+    assert pytest.approx(norm, rel=1e-4) == float(step.norm())
 
 
 def test_an_overflow_on_another_rank_skips_the_step_here() -> None:

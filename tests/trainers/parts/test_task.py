@@ -139,17 +139,3 @@ def test_compilation_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UsageError, match="apt-get install"):
         gradients("--compile")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--model", "small", "--checkpoint-activations"], "no blocks"),
-        (["--data", "x"], "resnet18"),
-        (["--amp", "bf16", "--dtype", "bfloat16"], "leave --dtype bfloat16 out"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(arguments: list[str], says: str) -> None:
-    """Such options are refused, not ignored."""
-    with pytest.raises(UsageError, match=says):
-        block_options(*arguments)
