@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -182,10 +182,12 @@ COMPUTE = "#5D7290"
 """Compute, not split into phases."""
 _INK, _QUIET, _IDEAL = "#374151", "#5B6472", "#9AA5B4"
 _LABELS = {"ddp": "DDP", "single": "one GPU"}
-_MANY_BARS = 44
-"""Number of bars above which their values have no room."""
+_MAX_TEXTS = 44
+"""Number of bars up to which their values have room."""
 _PANEL = 1.22
 """Distance from the start of one model's panel to the next; each is 1 wide."""
+_HEIGHT = 330.0
+"""Of a chart with panels, in pixels."""
 _NS = 1e9
 
 
@@ -217,18 +219,19 @@ def draw(chart: ChartText, rows: Sequence[Row], local_loss: bool = False, on_cpu
         "loss": bench.local_loss if local_loss else bench.loss,
         "throughput": bench.throughput,
     }[chart.name]()
-    first = chart.sentences[0] if chart.sentences else ""
-    return Drawing(chart.title, first, drawn.x, drawn.y, drawn.height, drawn.marks, drawn.legend, right=drawn.right)
+    return replace(drawn, title=chart.title, subtitle=chart.sentences[0] if chart.sentences else "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    x: Axis
-    y: Axis
-    height: float
-    marks: tuple[_Mark, ...]
-    legend: tuple[Entry, ...]
-    right: float = 30
+def _drawing(
+    x: Axis, y: Axis, height: float, marks: Sequence[_Mark], legend: Sequence[Entry], right: float = 30
+) -> Drawing:
+    return Drawing("", "", x, y, height, tuple(marks), tuple(legend), right=right)
+
+
+def _moved(y: Axis, value: float, pixels: float) -> float:
+    """Return the value this many pixels above another on an upward axis of the height of a panel."""
+    share = pixels / _HEIGHT
+    return value * (y.low / y.high) ** share if y.log else value + (y.low - y.high) * share
 
 
 class _Bench:
@@ -253,41 +256,37 @@ class _Bench:
     def _of(self, model: str) -> list[Row]:
         return [row for row in self.rows if row.model == model]
 
-    def epoch_time(self) -> _Drawn:
+    def epoch_time(self) -> Drawing:
         """Draw bars from zero, grouped by model and number of GPUs, each with its mode's mark on top."""
         most = max(row.epoch_s or 0.0 for row in self.rows)
         unit, times = (" s", 1.0) if most >= 1 else (" ms", 1e3)
-        height = 330.0
-        high = most * times * 1.2
-        pixel = high / height
+        y = self._up_axis(0, most * times * 1.2, unit, "time of an epoch")
         marks: list[_Mark] = []
         ticks: list[tuple[float, str]] = []
         x = 0.4
-        many = len(self.rows) > _MANY_BARS
         for model in self.models:
             begun = x
             for gpus in self.counts:
                 group = [row for row in self._of(model) if row.gpus == gpus]
                 for n, row in enumerate(group):
                     color, mark = self._style(row.mode)
-                    value = (row.epoch_s or 0.0) * times
-                    tip = f"{self._name(row)}: {seconds(row.epoch_s)}"
+                    value, tip = (row.epoch_s or 0.0) * times, f"{self._name(row)}: {seconds(row.epoch_s)}"
                     marks.append(Box(x + n + 0.1, x + n + 0.9, value, 0, color, tip))
-                    marks.append(Dot(x + n + 0.5, value + 8 * pixel, color, tip, shape=mark))
-                    if not many:
+                    marks.append(Dot(x + n + 0.5, _moved(y, value, 8), color, tip, shape=mark))
+                    if len(self.rows) <= _MAX_TEXTS:
                         text = f"{value:.0f}" if value >= 19.5 else f"{value:.1f}" if value >= 0.95 else f"{value:.2f}"
-                        marks.append(Label(x + n + 0.5, value + 22 * pixel, text, _QUIET, "center"))
+                        marks.append(Label(x + n + 0.5, _moved(y, value, 22), text, _QUIET, "center"))
                 if group:
                     ticks.append((x + len(group) / 2, str(gpus) if self.on_cpu else self._count(gpus)))
                     x += len(group) + 0.5
-            marks.append(
-                Label((begun + x - 0.5) / 2, high - 9 * pixel, sanitize(self._titled(model)), _INK, "center", True)
-            )
+            name, middle = sanitize(self._titled(model)), (begun + x - 0.5) / 2
+            marks.append(Label(middle, _moved(y, y.low, -9), name, _INK, "center", True))
             x += 0.9
-        own = linear_axis(0, high, unit, wanted=6)
-        y = Axis(high, 0, own.ticks, "time of an epoch")
         across = Axis(0, x - 0.9, tuple(ticks), self._several() if self.on_cpu else "", grid=False)
-        return _Drawn(across, y, height, tuple(marks), self._entries(self.modes))
+        return _drawing(across, y, _HEIGHT, marks, self._entries(self.modes))
+
+    def _up_axis(self, low: float, high: float, unit: str, title: str) -> Axis:
+        return Axis(high, low, linear_axis(low, high, unit, wanted=6).ticks, title)
 
     def _titled(self, model: str) -> str:
         size = next((row.parameters for row in self._of(model) if row.parameters), None)
@@ -309,97 +308,83 @@ class _Bench:
     def _several(self) -> str:
         return "number of processes" if self.on_cpu else "number of GPUs"
 
-    def _lines(
+    def _over_gpus(
         self,
         values: Callable[[Row], float | None],
         format_value: Callable[[float], str],
-        above: Callable[[float], float],
-        log: bool = False,
-    ) -> tuple[list[_Mark], list[tuple[float, str]]]:
-        """Draw a panel for each model: a line per mode over the number of GPUs, which starts at one GPU.
+        y: Axis,
+        rings: Callable[[Row], float | None] = lambda row: None,
+    ) -> Drawing:
+        """Draw a panel for each model: a line per mode over the number of GPUs, from one GPU on, and the ideal.
 
         Args:
-            above: whether the text of a value is above its mark.
+            rings: a bound of a row's value, which is drawn as a ring.
         """
         marks: list[_Mark] = []
         ticks: list[tuple[float, str]] = []
-        for panel, _, own in self._panels(values):
-            ticks += [(self._across(panel, gpus, log), str(gpus)) for gpus in self.counts]
+        ideals: list[_Mark] = []
+        bounds: list[_Mark] = []
+        for panel, model, own in self._panels(values):
+            ticks += [(self._across(panel, gpus, y.log), str(gpus)) for gpus in self.counts]
             alone = [row for row in own if row.gpus == 1][:1]
             best = max((row for row in own if row.gpus > 1), key=lambda row: values(row) or 0, default=None)
             for mode in self.modes:
-                color, mark = self._style(mode)
                 mine = sorted((row for row in own if row.mode == mode), key=lambda row: row.gpus)
-                points = mine if any(row.gpus == 1 for row in mine) else [*alone, *mine]
-                if mine and len(points) > 1:
-                    line = tuple((self._across(panel, row.gpus, log), values(row) or 0) for row in points)
-                    marks.append(Line(line, color, width=2))
-                for row in mine:
-                    value = values(row) or 0
-                    tip = f"{self._name(row)}: {format_value(value)}"
-                    marks.append(Dot(self._across(panel, row.gpus, log), value, color, tip, shape=mark))
+                marks += self._curve(panel, mine, alone, values, format_value, y.log)
             if best is not None:
-                value = values(best) or 0
-                place = self._across(panel, best.gpus, log)
-                marks.append(Label(place, above(value), format_value(value), _INK, "center", True))
-        return marks, ticks
-
-    def _width(self, values: Callable[[Row], float | None]) -> float:
-        return len(list(self._panels(values))) * _PANEL - (_PANEL - 1)
-
-    def speedup(self) -> _Drawn:
-        """Draw speedups over the number of GPUs, the ideal as a line, and Amdahl's ceilings as rings."""
-
-        def values(row: Row) -> float | None:
-            return row.speedup
-
-        ideal = self.counts
-        high = max([*ideal, *(row.speedup for row in self.rows if row.speedup)]) * 1.16
-        height = 330.0
-        marks, ticks = self._lines(values, lambda value: f"{value:.2f}×", lambda value: value + high * 15 / height)
-        below = []
-        for panel, model, own in self._panels(values):
-            below.append(Line(tuple((self._across(panel, n), float(n)) for n in ideal), _IDEAL, "5 4"))
+                value, place = values(best) or 0, self._across(panel, best.gpus, y.log)
+                marks.append(Label(place, _moved(y, value, 15), format_value(value), _INK, "center", True))
+            marks.append(_head(panel, self._titled(model), _moved(y, y.low, -10)))
+            one = values(alone[0]) if alone else None
+            if one is not None:
+                points = tuple((self._across(panel, gpus, y.log), one * gpus) for gpus in self.counts)
+                ideals.append(Line(points, _IDEAL, "5 4"))
             for row in own:
-                if row.ceiling is not None:
-                    tip = f"Amdahl's ceiling for {row.model} on {self._count(row.gpus)}: {row.ceiling:.2f}×"
-                    marks.insert(0, Dot(self._across(panel, row.gpus), row.ceiling, _QUIET, tip, hollow=True))
-            marks.append(_head(panel, self._titled(model), high * (1 - 10 / height)))
-        ceilings = any(row.ceiling is not None for row in self.rows)
+                if (bound := rings(row)) is not None:
+                    tip = f"Amdahl's ceiling for {row.model} on {self._count(row.gpus)}: {bound:.2f}×"
+                    bounds.append(Dot(self._across(panel, row.gpus, y.log), bound, _QUIET, tip, hollow=True))
         legend = [*self._entries(self.modes), Entry(_IDEAL, "dashed: the ideal")]
-        legend += [Entry(_QUIET, "ring: Amdahl's ceiling", "circle")] if ceilings else []
-        y = Axis(high, 0, linear_axis(0, high, "×", wanted=6).ticks, "speedup")
-        x = Axis(0, self._width(values), tuple(ticks), self._several(), grid=False)
-        return _Drawn(x, y, height, (*below, *marks), tuple(legend))
+        legend += [Entry(_QUIET, "ring: Amdahl's ceiling", "circle")] if bounds else []
+        title = f"{self._several()} (log scale)" if y.log else self._several()
+        x = Axis(0, len(list(self._panels(values))) * _PANEL - (_PANEL - 1), tuple(ticks), title, grid=False)
+        return _drawing(x, y, _HEIGHT, [*ideals, *bounds, *marks], legend)
 
-    def throughput(self) -> _Drawn:
+    def _curve(
+        self,
+        panel: int,
+        mine: list[Row],
+        alone: list[Row],
+        values: Callable[[Row], float | None],
+        format_value: Callable[[float], str],
+        log: bool,
+    ) -> Iterator[_Mark]:
+        """Draw one mode in a panel."""
+        points = mine if any(row.gpus == 1 for row in mine) else [*alone, *mine]
+        if mine and len(points) > 1:
+            line = tuple((self._across(panel, row.gpus, log), values(row) or 0) for row in points)
+            yield Line(line, self._style(mine[0].mode)[0], width=2)
+        for row in mine:
+            value, (color, mark) = values(row) or 0, self._style(row.mode)
+            tip = f"{self._name(row)}: {format_value(value)}"
+            yield Dot(self._across(panel, row.gpus, log), value, color, tip, shape=mark)
+
+    def speedup(self) -> Drawing:
+        """Draw speedups over the number of GPUs, the ideal as a line, and Amdahl's ceilings as rings."""
+        high = max([*self.counts, *(row.speedup for row in self.rows if row.speedup)]) * 1.16
+        y = self._up_axis(0, high, "×", "speedup")
+        return self._over_gpus(lambda row: row.speedup, lambda value: f"{value:.2f}×", y, lambda row: row.ceiling)
+
+    def throughput(self) -> Drawing:
         """Draw throughput over the number of GPUs on a log axis, where the ideal has one slope everywhere."""
+        rates = [(row.gpus, row.samples_per_s) for row in self.rows if row.samples_per_s]
+        low = min(rate for _, rate in rates) / 1.5
+        high = 1.7 * max(rate * (self.counts[-1] if gpus == 1 else 1) for gpus, rate in rates)
+        ticks = log_axis([low, high], lambda value: f"{value:,.0f}").ticks
+        inside = tuple(tick for tick in ticks if low <= tick[0] <= high)
+        y = Axis(high, low, inside, "samples per second (log scale)", log=True)
+        return self._over_gpus(lambda row: row.samples_per_s or None, lambda value: f"{value:,.0f}/s", y)
 
-        def values(row: Row) -> float | None:
-            return row.samples_per_s or None
-
-        with_rates = [(row, row.samples_per_s) for row in self.rows if row.samples_per_s]
-        rates = [rate for _, rate in with_rates]
-        ideals = [rate * self.counts[-1] for row, rate in with_rates if row.gpus == 1]
-        low, high = min(rates) / 1.5, max([*rates, *ideals]) * 1.7
-        pixel = (high / low) ** (1 / 330)
-        marks, ticks = self._lines(values, lambda value: f"{value:,.0f}/s", lambda value: value * pixel**15, True)
-        below = []
-        for panel, model, own in self._panels(values):
-            alone = next((row.samples_per_s for row in own if row.gpus == 1), None)
-            marks.append(_head(panel, self._titled(model), high / pixel**10))
-            if alone is not None:
-                points = tuple((self._across(panel, gpus, True), alone * gpus) for gpus in self.counts)
-                below.append(Line(points, _IDEAL, "5 4"))
-        axis = log_axis([low, high], lambda value: f"{value:,.0f}")
-        y = Axis(
-            high, low, tuple(t for t in axis.ticks if low <= t[0] <= high), "samples per second (log scale)", log=True
-        )
-        legend = (*self._entries(self.modes), Entry(_IDEAL, "dashed: the ideal"))
-        x = Axis(0, self._width(values), tuple(ticks), f"{self._several()} (log scale)", grid=False)
-        return _Drawn(x, y, 330, (*below, *marks), legend)
-
-    def communication(self) -> _Drawn:
+    def communication(self) -> Drawing:
         """Draw a bar for each naive run: compute, then communication."""
         rows = RowLayout(20)
         marks: list[_Mark] = []
@@ -422,9 +407,9 @@ class _Bench:
         own = linear_axis(0, high / size * 1.02, unit)
         x = Axis(0, own.high * size, tuple((at * size, text) for at, text in own.ticks), "time of an epoch")
         legend = (Entry(COMPUTE, "Compute"), Entry(theme.EXPOSED, "Communication"))
-        return _Drawn(x, rows.axis(), rows.y, tuple(marks), legend, right=215)
+        return _drawing(x, rows.axis(), rows.y, marks, legend, right=215)
 
-    def saving(self) -> _Drawn:
+    def saving(self) -> Drawing:
         """Draw bars right of zero where a mode is faster than naive, left where it is slower."""
         rows, bars = RowLayout(16), savings(self.rows)
         low = min(0.0, *(one.percent for one in bars))
@@ -446,22 +431,23 @@ class _Bench:
         ticks = tuple((at, text.replace("-", "−")) for at, text in x.ticks)
         marks.insert(0, Line(((0.0, 0.0), (0.0, rows.y)), _QUIET))
         axis = Axis(x.low, x.high, ticks, "shorter than naive's epoch (+) or longer (−)")
-        entries = tuple(Entry(self._style(mode)[0], sanitize(_LABELS.get(mode, mode))) for mode in modes)
-        return _Drawn(axis, rows.axis(), rows.y, tuple(marks), entries)
+        entries = [Entry(self._style(mode)[0], sanitize(_LABELS.get(mode, mode))) for mode in modes]
+        return _drawing(axis, rows.axis(), rows.y, marks, entries)
 
-    def loss(self) -> _Drawn:
+    def loss(self) -> Drawing:
         """Draw the losses of the whole batch, one curve per mode."""
         return self._losses(lambda row: row.losses)
 
-    def local_loss(self) -> _Drawn:
+    def local_loss(self) -> Drawing:
         """Draw rank 0's losses: a curve for each number of GPUs."""
         return self._losses(lambda row: row.local_losses)
 
-    def _losses(self, curve: Callable[[Row], Sequence[float | None]]) -> _Drawn:
+    def _losses(self, curve: Callable[[Row], Sequence[float | None]]) -> Drawing:
         with_losses = [row for row in self.rows if any(value is not None for value in curve(row))]
         values = [value for row in with_losses for value in curve(row) if value is not None]
         low, high = min(values), max(values)
         low, high = low - 0.04 * (high - low or 1), high + 0.16 * (high - low or 1)
+        y = self._up_axis(low, high, "", "loss")
         marks: list[_Mark] = []
         ticks: list[tuple[float, str]] = []
         models = list(dict.fromkeys(row.model for row in with_losses))
@@ -479,19 +465,12 @@ class _Bench:
                 # Curves may coincide: the first are wider, so that they show behind those that follow.
                 width = 1.2 + 1.6 * (len(own) - 1 - n)
                 marks.append(Line(tuple(points), color, "5 4" if n % 2 else "", width))
-                marks.append(
-                    Dot(
-                        *points[-1 - (n * len(points) // (len(own) + 1))],
-                        color,
-                        f"{self._name(row)}: {points[-1][1]:.6g} at last",
-                        shape=mark,
-                    )
-                )
-            marks.append(_head(panel, self._titled(model), high - (high - low) * 10 / 330))
-        y = Axis(high, low, linear_axis(low, high, "", wanted=6).ticks, "loss")
+                place = points[-1 - (n * len(points) // (len(own) + 1))]
+                marks.append(Dot(*place, color, f"{self._name(row)}: {points[-1][1]:.6g} at last", shape=mark))
+            marks.append(_head(panel, self._titled(model), _moved(y, y.low, -10)))
         modes = [mode for mode in self.modes if any(row.mode == mode for row in with_losses)]
         x = Axis(0, len(models) * _PANEL - (_PANEL - 1), tuple(ticks), grid=False)
-        return _Drawn(x, y, 330, tuple(marks), self._entries(modes), right=40)
+        return _drawing(x, y, _HEIGHT, marks, self._entries(modes), right=40)
 
 
 def _head(panel: int, text: str, y: float) -> Label:
