@@ -111,7 +111,7 @@ class Settings:
     was stopped continues; both are written outside of the timed part."""
     inference: str | None = None
     """Batch sizes, separated by commas, for which the latency of the trained model is measured."""
-    tell_epoch: Callable[[BenchConfig, dict[str, Any]], None] | None = None
+    show_epoch: Callable[[BenchConfig, dict[str, Any]], None] | None = None
     """Called with the figures of each epoch of dptrace's trainers as it ends."""
     verb: str = "bench"
     """The command after ``dptrace``, for run.json."""
@@ -133,7 +133,7 @@ def run_timed(config: BenchConfig, settings: Settings) -> dict[str, Any]:
     script = settings.script or str(trainer(config.mode))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
     begun = time.monotonic()
-    tell = None if settings.tell_epoch is None else partial(settings.tell_epoch, config)
+    tell = None if settings.show_epoch is None else partial(settings.show_epoch, config)
     command += [f"--nproc-per-node={config.gpus}", script, *arguments]
     output = _run(command, config.gpus, settings.timeout_s, tell)
     return {**parse_results(output), "total_s": time.monotonic() - begun}

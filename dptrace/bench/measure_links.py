@@ -228,10 +228,10 @@ def _numa(folder: Path) -> list[dict[str, str]]:
 
 
 MEASURED = "measured.json"
-_FEWEST_ROUNDS, _WANTED_ROUNDS, _MOST_ROUNDS = 3, 12, 200
+_MIN_ROUNDS, _WANTED_ROUNDS, _MAX_ROUNDS = 3, 12, 200
 _BEST_OF = 3
 """Number of timings of which the shortest counts: on shared cores, most calls may wait for another process."""
-_TIMING_S, _MOST_CALLS = 2e-3, 20
+_TIMING_S, _MAX_CALLS = 2e-3, 20
 """Target length of a timing on a GPU: shorter calls are repeated within it, since launches and events have a cost of
 their own. On a CPU each timing is one call: within two milliseconds, other processes mostly get a time slice."""
 _SHORT_S, _TIMINGS_IF_SHORT = 2e-3, 3
@@ -320,7 +320,7 @@ class _LinkBenchmark:
                     # A single call that waited for a core must not exclude the larger sizes.
                     took = min(took, *(self._same_on_all_ranks(self._time(item)) for _ in range(_BEST_OF - 1)))
                 if self._accelerator is not None:
-                    item.calls = max(1, min(_MOST_CALLS, round(_TIMING_S / took)))
+                    item.calls = max(1, min(_MAX_CALLS, round(_TIMING_S / took)))
                 item.timings_per_round = _TIMINGS_IF_SHORT if took * item.calls < _SHORT_S else 1
                 self.items.append(item)
                 if 2 * took > most_s and size * 2 <= self.max_bytes:
@@ -344,8 +344,8 @@ class _LinkBenchmark:
             now = time.monotonic()
             spent = now - self._begun
             self._write_progress(max(0.1, spent / self.request["budget_s"]))
-            continues = self._rounds < _MOST_ROUNDS and spent + (now - began) < self.request["budget_s"]
-            if not self._same_on_all_ranks(float(continues or self._rounds < _FEWEST_ROUNDS), of_first=True):
+            continues = self._rounds < _MAX_ROUNDS and spent + (now - began) < self.request["budget_s"]
+            if not self._same_on_all_ranks(float(continues or self._rounds < _MIN_ROUNDS), of_first=True):
                 return
 
     def results(self) -> dict[str, Any]:

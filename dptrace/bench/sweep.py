@@ -130,15 +130,15 @@ def _points(measured: Sequence[Point], swept: Sequence[str]) -> list[dict[str, A
     """Return the points, each with its place in the chart; none is the best where nothing tells it from all others."""
     fastest, alike = fastest_point(measured, swept), equally_good(measured, swept)
     others = [point for point in measured if point.step_p50_s is not None and point is not fastest]
-    told = not others or len(alike) < len(others)
+    distinct = not others or len(alike) < len(others)
     return [
         asdict(point)
         | {
             "x": point.options[swept[0]],
             "series": ", ".join(label(name, point.options[name]) for name in swept[1:]),
             "cost_s": point.cost_s(swept),
-            "best": told and point is fastest,
-            "as_good": told and any(point is one for one in alike),
+            "best": distinct and point is fastest,
+            "as_good": distinct and any(point is one for one in alike),
         }
         for point in measured
     ]

@@ -167,7 +167,7 @@ def _measured(options: dict[str, Any], request: SweepRequest) -> Store:
         timeout_s=options["timeout"],
         checkpoints=folder / "checkpoints" if options["checkpoints"] else None,
         inference=_inference(options["inference"]),
-        tell_epoch=partial(_tell_epoch, store) if options["verbosity"] != QUIET else None,
+        show_epoch=partial(_show_epoch, store) if options["verbosity"] != QUIET else None,
         verb="sweep",
     )
     run_jobs(jobs(request.configs, options["repeat"], profile_first=True), settings, store, options["verbosity"])
@@ -190,7 +190,7 @@ def _inference(text: str) -> str | None:
         raise UsageError(f"--inference: {error}; give numbers such as 1,32, or none.") from None
 
 
-def _tell_epoch(store: Store, config: BenchConfig, epoch: dict[str, Any]) -> None:
+def _show_epoch(store: Store, config: BenchConfig, epoch: dict[str, Any]) -> None:
     """Print an epoch that has just ended, with the communication fraction of the steps that were recorded before."""
     from dptrace.bench.execute import recordings
     from dptrace.trainers.parts.epoch_results import epoch_text

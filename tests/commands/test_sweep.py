@@ -46,8 +46,8 @@ def ran(here: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(config.name)
         if dict(config.options).get(BUCKET_CAP) == "2":
             raise BenchRunError("out of memory")
-        if settings.tell_epoch is not None:
-            settings.tell_epoch(config, {"epoch": 1, "epochs": 1, "seconds": 3.0, "samples_per_s": 42.0, "loss": 2.5})
+        if settings.show_epoch is not None:
+            settings.show_epoch(config, {"epoch": 1, "epochs": 1, "seconds": 3.0, "samples_per_s": 42.0, "loss": 2.5})
         latency = {"batch_size": 1, "p50_s": 0.002, "p95_s": 0.004, "samples_per_s": 500.0}
         inference = [latency | {"sample_p50_s": 0.002, "sample_p95_s": 0.004}] if settings.inference else []
         seconds = 0.2 if dict(config.options).get(BUCKET_CAP) == "1" else 0.1

@@ -35,13 +35,13 @@ class InFlight:
         in_bytes: whether to measure bytes, too: each tensor that autograd keeps then passes through Python.
 
     Attributes:
-        most: the most micro-batches held at once; one counts once for each of the rank's stages.
-        most_bytes: the most bytes that autograd kept for their backward; a storage counts once for a micro-batch.
+        peak: the most micro-batches held at once; one counts once for each of the rank's stages.
+        peak_bytes: the most bytes that autograd kept for their backward; a storage counts once for a micro-batch.
     """
 
     def __init__(self, parameters: Iterable[Tensor], in_bytes: bool = True) -> None:
         self.in_bytes, self.open = in_bytes, True
-        self.most = self.most_bytes = 0
+        self.peak = self.peak_bytes = 0
         self._own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
         self._held: dict[_Key, dict[int, dict[int, int]]] = {}
         self._latest: _Key | None = None
@@ -67,8 +67,8 @@ class InFlight:
         else:
             with saved_tensors_hooks(lambda tensor: self._keep(kept, tensor), lambda tensor: tensor):
                 yield
-        self.most = max(self.most, len(self._held))
-        self.most_bytes = max(self.most_bytes, sum(map(_size, self._held.values())))
+        self.peak = max(self.peak, len(self._held))
+        self.peak_bytes = max(self.peak_bytes, sum(map(_size, self._held.values())))
 
     def backward(self, stage: int, micro_batch: int) -> None:
         """Release what the forward of this micro-batch has kept."""

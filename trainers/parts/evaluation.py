@@ -29,7 +29,7 @@ __all__ = ["inference_latency", "loss_and_accuracy", "time_inference", "timer_of
 
 _WARMUP = 3
 """Untimed runs, in which kernels are chosen and memory is allocated."""
-_FEWEST, _MOST = 10, 200
+_MIN_RUNS, _MAX_RUNS = 10, 200
 _SECONDS = 0.5
 """Time after which no further run of a batch size begins."""
 
@@ -72,7 +72,7 @@ def _times(model: nn.Module, batch: Tensor, clock: Callable[[], float]) -> list[
     accelerator = accelerator_of(batch.device)
     times: list[float] = []
     began = clock()
-    for run in range(_WARMUP + _MOST):
+    for run in range(_WARMUP + _MAX_RUNS):
         if run == _WARMUP:
             began = clock()
         start = clock()
@@ -80,7 +80,7 @@ def _times(model: nn.Module, batch: Tensor, clock: Callable[[], float]) -> list[
         if accelerator is not None:
             accelerator.module.synchronize(batch.device)
         times.append(clock() - start)
-        if len(times) >= _WARMUP + _FEWEST and clock() - began > _SECONDS:
+        if len(times) >= _WARMUP + _MIN_RUNS and clock() - began > _SECONDS:
             break
     return times[_WARMUP:]
 

@@ -120,8 +120,8 @@ class Pipeline:
         """Keep the count of the first step; all others are alike, and counting takes time."""
         if self.in_flight.open:
             self.in_flight.close()
-            size = self.in_flight.most_bytes if self.in_flight.in_bytes else None
-            self.facts |= {"in_flight": self.in_flight.most, "in_flight_bytes": size}
+            size = self.in_flight.peak_bytes if self.in_flight.in_bytes else None
+            self.facts |= {"in_flight": self.in_flight.peak, "in_flight_bytes": size}
 
     def _run(self, x: Tensor, y: Tensor) -> list[Tensor]:
         losses: list[Tensor] = []

@@ -105,7 +105,7 @@ def by_rank(sizes: Sequence[float]) -> str:
     return ", ".join(parts)
 
 
-MOST_WIDTH = 120
+MAX_WIDTH = 120
 """Text wider than this is hard to read."""
 _INDENT = "  "
 _GAP = 2
@@ -121,7 +121,7 @@ def lines(explanation: Explanation, width: int, step: int | None = None) -> Iter
     Args:
         step: the number of the only step to show.
     """
-    width = min(width, MOST_WIDTH)
+    width = min(width, MAX_WIDTH)
     if step is not None:
         yield from _step(explanation, explanation.steps[step - 1], width)
         return

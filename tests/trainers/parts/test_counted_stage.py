@@ -27,11 +27,11 @@ def test_the_most_micro_batches_at_once_are_counted() -> None:
     counted.backward(1, 0)
     forward(counted, layers, 0, 1)
 
-    assert (2, 2 * 5 * 8 * FLOAT) == (counted.most, counted.most_bytes)
+    assert (2, 2 * 5 * 8 * FLOAT) == (counted.peak, counted.peak_bytes)
     counted.close()
     for micro_batch in range(4):
         forward(counted, layers, 0, micro_batch)
-    assert 2 == counted.most
+    assert 2 == counted.peak
 
 
 def test_a_tensor_counts_once_and_parameters_do_not() -> None:
@@ -40,7 +40,7 @@ def test_a_tensor_counts_once_and_parameters_do_not() -> None:
     counted = InFlight(layers.parameters())
     forward(counted, layers, 0, 0)
 
-    assert 5 * (8 + 16) * FLOAT == counted.most_bytes
+    assert 5 * (8 + 16) * FLOAT == counted.peak_bytes
 
 
 def test_the_loss_belongs_to_the_latest_forward() -> None:
@@ -49,13 +49,13 @@ def test_the_loss_belongs_to_the_latest_forward() -> None:
     counted = InFlight(layers.parameters())
     with counted.more():
         layers(torch.ones(5, 8, requires_grad=True))
-    assert (0, 0) == (counted.most, counted.most_bytes)
+    assert (0, 0) == (counted.peak, counted.peak_bytes)
     with counted.forward(0, 0):
         scores = layers(torch.ones(5, 8))
     with counted.more():
         scores.softmax(-1)
 
-    assert 5 * (8 + 3) * FLOAT == counted.most_bytes
+    assert 5 * (8 + 3) * FLOAT == counted.peak_bytes
 
 
 def test_without_bytes_micro_batches_are_still_counted() -> None:
@@ -64,4 +64,4 @@ def test_without_bytes_micro_batches_are_still_counted() -> None:
     counted = InFlight(layers.parameters(), in_bytes=False)
     forward(counted, layers, 0, 0)
 
-    assert (1, 0) == (counted.most, counted.most_bytes)
+    assert (1, 0) == (counted.peak, counted.peak_bytes)
