@@ -12,7 +12,7 @@ from dptrace.core.units import plural
 from dptrace.simulate.explanation import Cost, Explanation, Step, megabytes, to_dict
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.page import bundle, page, static
-from dptrace.viewers.base.theme import DARK, IDLE, OVERLAPPED, PART_COLORS, ink_on
+from dptrace.viewers.base.theme import DARK, OVERLAPPED, PART_COLORS, ink_on
 from dptrace.viewers.terminal.explain import cost_rows, lines
 
 __all__ = ["Explained", "document"]
@@ -76,16 +76,17 @@ def _options(explanation: Explanation) -> list[str]:
 
 
 def _colors() -> str:
-    """Return the colors of kinds of work, for light and dark pages, as CSS custom properties."""
-    light = {f"{kind}": (color, ink_on(color)) for kind, (_, color) in _KINDS.items()}
-    light["idle"] = (IDLE, ink_on(IDLE))
-    dark = {kind: DARK[color] for kind, (color, _) in light.items()}
-    first, second = (
-        " ".join(f"--{kind}: {color}; --{kind}-ink: {ink};" for kind, (color, ink) in colors.items())
-        for colors in (light, dark)
-    )
-    system = f"@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme]) {{ {second} }} }}"
-    return f":root {{ {first} }}\n:root[data-theme=dark] {{ {second} }}\n{system}\n"
+    """Return the colors of kinds of work and of results, for light and dark pages, as CSS."""
+    looks: list[str] = []
+    for dark, root in ((False, ""), (True, ":root[data-theme=dark] "), (True, ":root:not([data-theme]) ")):
+        rules = []
+        for kind, (_, color) in _KINDS.items():
+            shown, ink = DARK[color] if dark else (color, ink_on(color))
+            names = f"{root}.{kind}" + f", {root}.done" * (kind == "communication")
+            rules.append(f"{names} {{ --kind: {shown}; --ink: {ink}; }}")
+        looks.append("\n".join(rules))
+    light, chosen, system = looks
+    return f"{light}\n{chosen}\n@media screen and (prefers-color-scheme: dark) {{\n{system}\n}}\n"
 
 
 # An explanation in Python and notebooks: its steps, its page, and the same text as in the terminal.
