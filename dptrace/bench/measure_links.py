@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,8 @@ from dptrace.record import messages
 from dptrace.record.accelerator import accelerator_of, backend_of
 from dptrace.record.distributed import World, device_name, process_group, versions
 from dptrace.record.profiler import Stopwatch
-from dptrace.trainers.parts.collectives import (
-    halving_doubling_all_reduce,
-    hierarchical_all_reduce,
-    naive_all_reduce,
-    neighbors,
-    ring_all_reduce,
-    swap,
-    tree_all_reduce,
-)
+from dptrace.simulate.collectives import plan_of
+from dptrace.trainers.parts.collectives import Messages, swap
 
 __all__ = ["check_sums", "describe_machine", "largest_message", "sizes_between"]
 
@@ -51,25 +44,44 @@ _LENGTHS = (1, 1000, 4099)
 """Elements of the tensors that are checked: fewer than ranks, and numbers that do not divide."""
 
 
+Swap = Callable[[Messages, Messages], None]
+"""Send the first messages while receiving the second, and return when all of them have arrived."""
+
+
 def all_reduce_call(
-    name: str, world: World, ranks_per_node: int, tensor: Tensor, buffer: Tensor
+    name: str, rank: int, ranks: int, ranks_per_node: int, tensor: Tensor, buffer: Tensor, swap: Swap = swap
 ) -> Callable[[], object]:
-    """Return a call that replaces a tensor by its sum over the ranks.
+    """Return a call that replaces a tensor by its sum over the ranks, by the steps that ``dptrace explain`` shows.
 
     Args:
         name: of ``dptrace.model.collectives.ALL_REDUCES``.
         buffer: as long as the tensor; it is overwritten.
     """
-    of = (tensor, world.rank, world.size)
-    around = neighbors(range(world.size), world.rank, swap)
-    calls: dict[str, Callable[[], object]] = {
-        "ring": lambda: ring_all_reduce(*of, around, buffer),
-        "tree": lambda: tree_all_reduce(*of, swap, buffer),
-        "halving-doubling": lambda: halving_doubling_all_reduce(*of, swap, buffer),
-        "hierarchical": lambda: hierarchical_all_reduce(*of, swap, buffer, ranks_per_node),
-        "naive": lambda: naive_all_reduce(*of, swap, buffer),
-    }
-    return calls[name]
+    plan = plan_of(name, ranks, ranks_per_node)
+    edges = [0, *accumulate(len(chunk) for chunk in tensor.tensor_split(plan.columns))]
+    steps: list[tuple[Messages, Messages, Messages]] = []
+    for transfers in plan.transfers:
+        sent, kept, added = list[tuple[Tensor, int]](), list[tuple[Tensor, int]](), list[tuple[Tensor, int]]()
+        for one in transfers:
+            chunks = tensor[edges[one.columns[0]] : edges[one.columns[-1] + 1]]
+            if one.source == rank:
+                sent.append((chunks, one.target))
+            elif one.target == rank:
+                (added if one.adds else kept).append((chunks, one.source))
+        if sent or kept or added:
+            steps.append((sent, kept, added))
+
+    def run() -> None:
+        for sent, kept, added in steps:
+            # There is one buffer, so that a rank that adds several messages receives them one after the other.
+            swap(sent, [*kept, *((buffer[: len(chunks)], peer) for chunks, peer in added[:1])])
+            for number, (chunks, peer) in enumerate(added):
+                arriving = buffer[: len(chunks)]
+                if number:
+                    swap([], [(arriving, peer)])
+                chunks += arriving
+
+    return run
 
 
 def check_sums(names: Sequence[str], world: World, ranks_per_node: int) -> None:
@@ -84,7 +96,7 @@ def check_sums(names: Sequence[str], world: World, ranks_per_node: int) -> None:
             place = torch.arange(length, dtype=torch.float32, device=world.device) % 1009
             expected = place * (world.size * (world.size + 1) // 2)
             tensor = place * (world.rank + 1)
-            all_reduce_call(name, world, ranks_per_node, tensor, torch.empty_like(tensor))()
+            all_reduce_call(name, world.rank, world.size, ranks_per_node, tensor, torch.empty_like(tensor))()
             if not torch.equal(expected, tensor):
                 wrong = int((expected != tensor).sum())
                 raise RecordingError(
@@ -169,7 +181,7 @@ class Operations:
         sent, received, part = self._sent[:count], self._received[:count], count // ranks
         if kind.startswith(ALGORITHM_PREFIX):
             name = kind.removeprefix(ALGORITHM_PREFIX)
-            return all_reduce_call(name, self.world, self._ranks_per_node, sent, received)
+            return all_reduce_call(name, self.world.rank, ranks, self._ranks_per_node, sent, received)
         first = self.world.rank == 0
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": lambda: dist.all_reduce(sent),

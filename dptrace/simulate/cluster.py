@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dptrace.simulate.explanation import Cell, Cost, Message, Outcome, Settings, State, Step, Work, letter
 
-__all__ = ["Cluster", "Group", "Numbers", "Transfer", "shards"]
+__all__ = ["Cluster", "Group", "Numbers", "Plan", "Transfer", "shards"]
 
 
 Numbers = NDArray[np.float64]
@@ -55,13 +55,29 @@ class Transfer(NamedTuple):
     into: int | None = None
 
 
-class Cluster:
+class Plan:
+    """The messages of a collective, in steps of messages that travel at the same time.
+
+    Args:
+        columns: the chunks that a tensor is divided into.
+        node_size: ranks of a node; all are on one node without it.
+    """
+
+    def __init__(self, ranks: int, columns: int, node_size: int | None = None) -> None:
+        self.ranks, self.columns, self.node_size = ranks, columns, node_size
+        self.transfers: list[Sequence[Transfer]] = []
+
+    def step(self, phase: str, title: str, transfers: Sequence[Transfer], text: str = "") -> None:
+        """Let messages travel at the same time: all are read before any arrives."""
+        self.transfers.append(transfers)
+
+
+class Cluster(Plan):
     """The ranks of a collective. Rank r begins with some of its chunks; the steps move and add them."""
 
     def __init__(self, settings: Settings, columns: int, chunks: int | None = None, width: int = 1) -> None:
+        super().__init__(settings.ranks, columns, settings.node_size)
         self.settings = settings
-        self.ranks = settings.ranks
-        self.columns = columns
         self.chunk_bytes = settings.size_bytes / (chunks or columns)
         self.width = width
         self.held: list[dict[int, HeldChunk]] = [{} for _ in range(self.ranks)]
@@ -86,7 +102,7 @@ class Cluster:
         return [np.array([h[c].numbers[0] if c in h else empty for c in range(self.columns)]) for h in self.held]
 
     def step(self, phase: str, title: str, transfers: Sequence[Transfer], text: str = "") -> None:
-        """Let messages travel at the same time: all are read before any arrives."""
+        """Carry the messages out, and record what they change."""
         before = self.steps[-1].after if self.steps else self.state()
         sent = [[self.held[t.source][column] for column in t.columns] for t in transfers]
         messages = [self._message(t, chunks) for t, chunks in zip(transfers, sent, strict=True)]

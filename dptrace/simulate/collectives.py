@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dptrace.model.collectives import ALGORITHMS
-from dptrace.simulate.cluster import Cluster, Transfer
+from dptrace.simulate.cluster import Cluster, Plan, Transfer
 from dptrace.simulate.explanation import Cost, Outcome, Settings, cost_of, megabytes, verify
 
-__all__ = ["COLLECTIVES", "Collective", "broadcast_rounds", "reduce_rounds", "simulate"]
+__all__ = ["COLLECTIVES", "Collective", "broadcast_rounds", "plan_of", "reduce_rounds", "simulate"]
 
 
 class Collective(NamedTuple):
@@ -19,7 +19,7 @@ class Collective(NamedTuple):
 
     begin: str
     """``whole``: every rank has a tensor, in chunks; ``root``: rank 0 alone has one; ``own``: rank r has chunk r."""
-    move: Callable[[Cluster], None]
+    move: Callable[[Plan], None]
     end: str
     """Where the sum over the ranks ends, to which a rank without a chunk adds 0: on ``all`` ranks, on the ``root``, or
     chunk r on rank r (``own``)."""
@@ -59,19 +59,19 @@ def broadcast_rounds(ranks: int) -> Rounds:
     return [[(target, source) for source, target in sends] for sends in reversed(reduce_rounds(ranks))]
 
 
-def _reduce(cluster: Cluster, groups: Sequence[Sequence[int]], phase: str = "reduce") -> None:
+def _reduce(plan: Plan, groups: Sequence[Sequence[int]], phase: str = "reduce") -> None:
     """Sum whole tensors on the first member of each group, all groups at the same time."""
     title = "of each two ranks that are left, one sends all it has, and the other adds it"
-    _along_trees(cluster, groups, reduce_rounds, True, phase, title)
+    _along_trees(plan, groups, reduce_rounds, True, phase, title)
 
 
-def _broadcast(cluster: Cluster, groups: Sequence[Sequence[int]], phase: str = "broadcast") -> None:
+def _broadcast(plan: Plan, groups: Sequence[Sequence[int]], phase: str = "broadcast") -> None:
     """Copy the tensor of the first member of each group to the others, all groups at the same time."""
-    _along_trees(cluster, groups, broadcast_rounds, False, phase, "every rank that has the result sends it on")
+    _along_trees(plan, groups, broadcast_rounds, False, phase, "every rank that has the result sends it on")
 
 
 def _along_trees(
-    cluster: Cluster,
+    plan: Plan,
     groups: Sequence[Sequence[int]],
     rounds_of: Callable[[int], Rounds],
     adds: bool,
@@ -81,24 +81,24 @@ def _along_trees(
     rounds = [rounds_of(len(group)) for group in groups]
     for turn in range(max(map(len, rounds))):
         transfers = [
-            Transfer(group[source], group[target], range(cluster.columns), adds)
+            Transfer(group[source], group[target], range(plan.columns), adds)
             for group, of_group in zip(groups, rounds, strict=True)
             if turn < len(of_group)
             for source, target in of_group[turn]
         ]
-        cluster.step(phase, title, transfers)
+        plan.step(phase, title, transfers)
 
 
-def _scatter(cluster: Cluster) -> None:
-    for sends in broadcast_rounds(cluster.ranks):
-        transfers = [Transfer(source, target, _subtree(source, target, cluster.ranks)) for source, target in sends]
-        cluster.step("scatter", "each sender passes on the chunks of half of its ranks", transfers)
+def _scatter(plan: Plan) -> None:
+    for sends in broadcast_rounds(plan.ranks):
+        transfers = [Transfer(source, target, _subtree(source, target, plan.ranks)) for source, target in sends]
+        plan.step("scatter", "each sender passes on the chunks of half of its ranks", transfers)
 
 
-def _gather(cluster: Cluster) -> None:
-    for sends in reduce_rounds(cluster.ranks):
-        transfers = [Transfer(source, target, _subtree(target, source, cluster.ranks)) for source, target in sends]
-        cluster.step("gather", "each sender passes on all chunks that it has", transfers)
+def _gather(plan: Plan) -> None:
+    for sends in reduce_rounds(plan.ranks):
+        transfers = [Transfer(source, target, _subtree(target, source, plan.ranks)) for source, target in sends]
+        plan.step("gather", "each sender passes on all chunks that it has", transfers)
 
 
 def _subtree(parent: int, child: int, ranks: int) -> range:
@@ -109,20 +109,20 @@ def _subtree(parent: int, child: int, ranks: int) -> range:
 # Around a ring, of as many members as there are chunks.
 
 
-def _ring_sum(cluster: Cluster, members: Sequence[int], shift: int = 0, phase: str = "reduce-scatter") -> None:
+def _ring_sum(plan: Plan, members: Sequence[int], shift: int = 0, phase: str = "reduce-scatter") -> None:
     """Send partial sums around; member r ends with the sum of chunk (r + 1 + shift) mod P."""
     count, title = len(members), "each rank sends one chunk to the right; the receiver adds it"
     for turn in range(count - 1):
         chunks = [(r - turn + shift) % count for r in range(count)]
-        cluster.step(phase, title, _to_the_right(members, chunks, adds=True))
+        plan.step(phase, title, _to_the_right(members, chunks, adds=True))
 
 
-def _ring_copy(cluster: Cluster, members: Sequence[int], shift: int = 0, phase: str = "all-gather") -> None:
+def _ring_copy(plan: Plan, members: Sequence[int], shift: int = 0, phase: str = "all-gather") -> None:
     """Send finished chunks around; member r begins with chunk (r + 1 + shift) mod P."""
     count, title = len(members), "each rank passes one finished chunk to the right; the receiver keeps it"
     for turn in range(count - 1):
         chunks = [(r + 1 - turn + shift) % count for r in range(count)]
-        cluster.step(phase, title, _to_the_right(members, chunks))
+        plan.step(phase, title, _to_the_right(members, chunks))
 
 
 def _to_the_right(members: Sequence[int], chunks: Sequence[int], adds: bool = False) -> list[Transfer]:
@@ -134,63 +134,61 @@ def _to_the_right(members: Sequence[int], chunks: Sequence[int], adds: bool = Fa
 # All-reduces: every rank ends with the sum of all ranks' arrays.
 
 
-def _ring(cluster: Cluster) -> None:
-    _ring_sum(cluster, range(cluster.ranks))
-    _ring_copy(cluster, range(cluster.ranks))
+def _ring(plan: Plan) -> None:
+    _ring_sum(plan, range(plan.ranks))
+    _ring_copy(plan, range(plan.ranks))
 
 
-def _naive(cluster: Cluster) -> None:
-    everything, others = range(cluster.ranks), range(1, cluster.ranks)
+def _naive(plan: Plan) -> None:
+    everything, others = range(plan.ranks), range(1, plan.ranks)
     one_by_one = "The link of rank 0 carries these messages one after the other, while all others idle."
     inward = [Transfer(rank, 0, everything, adds=True) for rank in others]
-    cluster.step("reduce", "all ranks send their whole tensor to rank 0, which adds them", inward, one_by_one)
+    plan.step("reduce", "all ranks send their whole tensor to rank 0, which adds them", inward, one_by_one)
     outward = [Transfer(0, rank, everything) for rank in others]
-    cluster.step("broadcast", "rank 0 sends the sum to all ranks", outward, one_by_one)
+    plan.step("broadcast", "rank 0 sends the sum to all ranks", outward, one_by_one)
 
 
-def _tree(cluster: Cluster) -> None:
-    _reduce(cluster, [range(cluster.ranks)])
-    _broadcast(cluster, [range(cluster.ranks)])
+def _tree(plan: Plan) -> None:
+    _reduce(plan, [range(plan.ranks)])
+    _broadcast(plan, [range(plan.ranks)])
 
 
-def _nodes(settings: Settings) -> list[list[int]]:
-    nodes: dict[int, list[int]] = {}
-    for rank in range(settings.ranks):
-        nodes.setdefault(settings.node_of(rank), []).append(rank)
-    return list(nodes.values())
+def _nodes(ranks: int, node_size: int | None) -> list[range]:
+    size = node_size or ranks
+    return [range(first, min(first + size, ranks)) for first in range(0, ranks, size)]
 
 
-def _hierarchical(cluster: Cluster) -> None:
+def _hierarchical(plan: Plan) -> None:
     """Sum in nodes first, so that the links between nodes carry one tensor for each node."""
-    nodes = _nodes(cluster.settings)
+    nodes = _nodes(plan.ranks, plan.node_size)
     leaders = [node[0] for node in nodes]
-    _reduce(cluster, nodes, "reduce in nodes")
-    _ring_sum(cluster, leaders, phase="reduce-scatter between nodes")
-    _ring_copy(cluster, leaders, phase="all-gather between nodes")
-    _broadcast(cluster, nodes, "broadcast in nodes")
+    _reduce(plan, nodes, "reduce in nodes")
+    _ring_sum(plan, leaders, phase="reduce-scatter between nodes")
+    _ring_copy(plan, leaders, phase="all-gather between nodes")
+    _broadcast(plan, nodes, "broadcast in nodes")
 
 
-def _halving_doubling(cluster: Cluster) -> None:
+def _halving_doubling(plan: Plan) -> None:
     """Exchange halves with partners ever nearer, then all that is finished with partners ever farther.
 
     This is Rabenseifner's algorithm. Where the number of ranks is not a power of two, some ranks hand their tensor to
     a neighbor before, and get the result after (Thakur, Rabenseifner and Gropp 2005, section 4.5).
     """
-    extra = cluster.ranks - cluster.columns
+    extra = plan.ranks - plan.columns
     # Of the first 2·extra ranks the even ones hand over; the odd ones and all further ranks take part.
-    active = [rank for rank in range(cluster.ranks) if rank >= 2 * extra or rank % 2]
-    pairs, everything = [(rank, rank + 1) for rank in range(0, 2 * extra, 2)], range(cluster.columns)
+    active = [rank for rank in range(plan.ranks) if rank >= 2 * extra or rank % 2]
+    pairs, everything = [(rank, rank + 1) for rank in range(0, 2 * extra, 2)], range(plan.columns)
     if extra:
         handed = [Transfer(given, kept, everything, adds=True) for given, kept in pairs]
-        cluster.step("before", "ranks beyond a power of two hand over their whole tensor", handed)
-    _halve(cluster, active)
-    _double(cluster, active)
+        plan.step("before", "ranks beyond a power of two hand over their whole tensor", handed)
+    _halve(plan, active)
+    _double(plan, active)
     if extra:
         returned = [Transfer(kept, given, everything) for given, kept in pairs]
-        cluster.step("after", "the ranks that handed over get the result", returned)
+        plan.step("after", "the ranks that handed over get the result", returned)
 
 
-def _halve(cluster: Cluster, active: Sequence[int]) -> None:
+def _halve(plan: Plan, active: Sequence[int]) -> None:
     """Exchange half of what each rank still reduces, of a power of two of ranks, until one chunk is left.
 
     Rank i keeps the half that the bit of the distance selects in i. Of 4 ranks, rank 1 (binary 01) gives chunks 2 and 3
@@ -206,10 +204,10 @@ def _halve(cluster: Cluster, active: Sequence[int]) -> None:
             low[i] += size if upper else 0
             transfers.append(Transfer(rank, active[i ^ size], range(gives, gives + size), adds=True))
         title = f"exchange a half with the partner at distance {size}; both add"
-        cluster.step("recursive halving", title, transfers)
+        plan.step("recursive halving", title, transfers)
 
 
-def _double(cluster: Cluster, active: Sequence[int]) -> None:
+def _double(plan: Plan, active: Sequence[int]) -> None:
     """Exchange what is finished, twice as much each time: the halving backwards."""
     size = 1
     while size < len(active):
@@ -218,7 +216,7 @@ def _double(cluster: Cluster, active: Sequence[int]) -> None:
             for i, rank in enumerate(active)
         ]
         title = f"exchange all that is finished with the partner at distance {size}"
-        cluster.step("recursive doubling", title, transfers)
+        plan.step("recursive doubling", title, transfers)
         size *= 2
 
 
@@ -235,13 +233,13 @@ COLLECTIVES = {
     "hierarchical": Collective("whole", _hierarchical, "all", _TENSORS, _SUM),
     "naive": Collective("whole", _naive, "all", _TENSORS, _SUM, "naive all-reduce"),
     "broadcast": Collective(
-        *("root", lambda cluster: _broadcast(cluster, [range(cluster.ranks)]), "all", "bytes of the tensor"),
+        *("root", lambda plan: _broadcast(plan, [range(plan.ranks)]), "all", "bytes of the tensor"),
         "All {ranks} ranks end with rank 0's tensor.",
         "binomial-tree broadcast",
         "NCCL pipelines large messages around a ring instead: (P-1)·alpha + n·beta.",
     ),
     "reduce": Collective(
-        *("whole", lambda cluster: _reduce(cluster, [range(cluster.ranks)]), "root", _TENSORS),
+        *("whole", lambda plan: _reduce(plan, [range(plan.ranks)]), "root", _TENSORS),
         "Rank 0 ends with NumPy's sum over the ranks, {sums}; the others keep no result.",
         "binomial-tree broadcast",
     ),
@@ -254,19 +252,35 @@ COLLECTIVES = {
         "Rank 0 ends with the chunks of all ranks, as numpy.concatenate gives them.",
     ),
     "all-gather": Collective(
-        *("own", lambda cluster: _ring_copy(cluster, range(cluster.ranks), shift=-1), "all"),
+        *("own", lambda plan: _ring_copy(plan, range(plan.ranks), shift=-1), "all"),
         "bytes of the gathered tensor, all ranks' parts together",
         "All {ranks} ranks end with the chunks of all ranks, as numpy.concatenate gives them.",
         "ring all-gather",
     ),
     "reduce-scatter": Collective(
-        *("whole", lambda cluster: _ring_sum(cluster, range(cluster.ranks), shift=-1), "own"),
+        *("whole", lambda plan: _ring_sum(plan, range(plan.ranks), shift=-1), "own"),
         "bytes of each rank's whole input",
         "Rank r ends with chunk r of NumPy's sum over the ranks: [{sums}].",
         "ring reduce-scatter",
     ),
 }
 """All but the all-to-all, which adds nothing."""
+
+
+def _chunks(name: str, ranks: int, node_size: int | None) -> int:
+    """Return into how many chunks a tensor is divided."""
+    if name == "hierarchical":
+        return len(_nodes(ranks, node_size))
+    if name == "halving-doubling":
+        return 1 << (ranks.bit_length() - 1)
+    return 1 if name in ("broadcast", "reduce") else ranks
+
+
+def plan_of(name: str, ranks: int, node_size: int | None = None) -> Plan:
+    """Return the messages of a collective: what ``dptrace explain`` shows, and ``dptrace links`` times."""
+    plan = Plan(ranks, _chunks(name, ranks, node_size), node_size)
+    COLLECTIVES[name].move(plan)
+    return plan
 
 
 def simulate(name: str, settings: Settings) -> Outcome:
@@ -278,9 +292,7 @@ def simulate(name: str, settings: Settings) -> Outcome:
     if name == "all-to-all":
         return _all_to_all(settings)
     one, ranks = COLLECTIVES[name], settings.ranks
-    chunks = {"broadcast": 1, "reduce": 1, "hierarchical": len(_nodes(settings))}
-    power = 1 << (ranks.bit_length() - 1)
-    cluster = Cluster(settings, chunks.get(name, power if name == "halving-doubling" else ranks))
+    cluster = Cluster(settings, _chunks(name, ranks, settings.node_size))
     for rank in range(1 if one.begin == "root" else ranks):
         cluster.fill(rank, [rank] if one.begin == "own" else range(cluster.columns))
     cluster.copies_are_results = one.begin != "whole"
@@ -298,7 +310,7 @@ def _cost(cluster: Cluster, name: str, one: Collective) -> Cost:
     settings, ranks, flat = cluster.settings, cluster.ranks, cluster.settings.link == cluster.settings.between
     alpha, beta, size = settings.link.alpha_s, 1 / settings.link.bytes_per_s, settings.size_bytes
     if name == "hierarchical":
-        nodes, slow, flat = _nodes(settings), settings.between, True
+        nodes, slow, flat = _nodes(ranks, settings.node_size), settings.between, True
         formula = "2·log2(G)·(alpha + n·beta) + 2(N-1)·alpha' + 2(N-1)/N·n·beta'; "
         formula += "G ranks in a node, N nodes, alpha' and beta' of the link between nodes"
         expected_s = 2 * (max(map(len, nodes)) - 1).bit_length() * (alpha + size * beta)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.bench.execute import BenchRunError, Job, Settings, jobs, parse_results, results, run_all, run_timed
+from dptrace.bench.execute import BenchRunError, Settings, jobs, parse_results, results, run_all, run_timed
 from dptrace.bench.recorded import RecordedFigures
 from dptrace.bench.store import BenchConfig, Store, matrix
 from dptrace.bench.table import Row, frame, rows, rows_from_csv
@@ -106,14 +106,6 @@ def test_the_last_line_of_results_counts() -> None:
         "epoch_s"
     ]
     assert [0.5, 1.5] == parse_results('RESULTS_JSON: {"epoch_s": [0.5, 1.5]}')["epoch_s"]
-
-
-def test_all_cells_are_timed_before_one_is_timed_again_and_recorded_last() -> None:
-    """So a machine that becomes slower affects all configurations alike."""
-    a, b = BenchConfig("small", "single", 1), BenchConfig("small", "ddp", 2)
-
-    assert [Job(a, 0), Job(b, 0), Job(a, 1), Job(b, 1), Job(a, -1), Job(b, -1)] == jobs([a, b], 2)
-    assert [Job(a, 0)] == jobs([a], 1, profile=False)
 
 
 def result(seconds: list[float], **more: Any) -> dict[str, Any]:

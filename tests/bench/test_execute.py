@@ -105,6 +105,7 @@ def test_a_split_comes_last_or_right_before_its_run_is_timed() -> None:
     first = [(job.config, job.repetition) for job in jobs([A, B], 2, profile_first=True)]
 
     assert [(A, 0), (B, 0), (A, 1), (B, 1), (A, -1), (B, -1)] == last
+    assert [(A, 0)] == [(job.config, job.repetition) for job in jobs([A], 1, profile=False)]
     assert [(A, -1), (A, 0), (B, -1), (B, 0), (A, 1), (B, 1)] == first
 
 

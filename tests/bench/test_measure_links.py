@@ -1,11 +1,14 @@
-"""The check of the algorithms before they are timed; test_operations.py runs them on two ranks."""
+"""What is timed: the algorithms of an all-reduce and their check, collectives and their sizes, and the machine."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
-from typing import Any
+from queue import Queue
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -18,8 +21,12 @@ torch = pytest.importorskip("torch")
 
 from dptrace.bench import measure_links  # noqa: E402 - needs torch
 from dptrace.errors import RecordingError  # noqa: E402 - needs torch
-from dptrace.model.collectives import ALL_REDUCES  # noqa: E402
+from dptrace.model.collectives import ALL_REDUCES, all_reduce_volume  # noqa: E402
 from dptrace.record.distributed import World, process_group  # noqa: E402
+from dptrace.trainers.parts.collectives import Messages  # noqa: E402
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def test_an_algorithm_that_adds_up_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +42,62 @@ def test_an_algorithm_that_adds_up_wrong_is_named(monkeypatch: pytest.MonkeyPatc
         measure_links.check_sums(["tree"], World(1, 2, torch.device("cpu")), 1)
 
 
-# The measurement on one rank; test_launch.py runs it with real ranks.
+# All-reduces written with send and receive, for any number of ranks and any length, without processes.
+
+
+def all_reduced(name: str, tensors: list[Tensor], per_node: int = 2) -> list[int]:
+    """All-reduce in place with a thread for each rank, and return how many elements each sent."""
+    size, sent = len(tensors), [0] * len(tensors)
+    # All at once: threads that make one at the same time would each have their own.
+    links: dict[tuple[int, int], Queue[Tensor]] = {pair: Queue() for pair in product(range(size), range(size))}
+
+    def rank_of(rank: int) -> None:
+        def swap(out: Messages, into: Messages) -> None:
+            for tensor, peer in out:
+                sent[rank] += len(tensor)
+                links[rank, peer].put(tensor.clone())
+            for tensor, peer in into:
+                tensor.copy_(links[peer, rank].get(timeout=60))
+
+        buffer = torch.empty_like(tensors[rank])
+        measure_links.all_reduce_call(name, rank, size, per_node, tensors[rank], buffer, swap)()
+
+    with ThreadPoolExecutor(size) as pool:
+        list(pool.map(rank_of, range(size)))
+    return sent
+
+
+def numbers(size: int, length: int) -> Any:
+    generator = torch.Generator().manual_seed(size * 100 + length)
+    return torch.randint(-1000, 1000, (size, length), generator=generator).float()
+
+
+@pytest.mark.parametrize("name", ALL_REDUCES)
+def test_every_rank_ends_with_the_sum_all_reduce(name: str) -> None:
+    """On 1 to 9 ranks, with fewer elements than ranks, with lengths that do not divide, and with uneven nodes."""
+    for size in range(1, 10):
+        for length, per_node in ((0, 1), (1, 2), (37, 3), (64, 4)):
+            values = numbers(size, length)
+            tensors = list(values.clone())
+
+            all_reduced(name, tensors, per_node)
+
+            assert all(torch.equal(values.sum(0), tensor) for tensor in tensors), (size, length, per_node)
+
+
+@pytest.mark.parametrize("name", ALL_REDUCES)
+def test_what_is_sent_is_what_the_formulas_say(name: str) -> None:
+    """The busiest rank's share, and 2(P-1) tensors from all ranks together, whatever the algorithm."""
+    length = 2520  # divisible by all numbers of chunks
+    for size in range(2, 10):
+        sent = all_reduced(name, list(numbers(size, length)), per_node=3)
+        volume = all_reduce_volume(name, size, 3)
+
+        assert 2 * (size - 1) * length == sum(sent) == round(volume.total_share * length)
+        assert max(sent) == round(volume.sent_share * length), size
+
+
+# The measurement on one rank; test_links.py runs it with real ranks.
 
 
 @given(st.integers(64, 10**6), st.integers(0, 10**9), st.sampled_from([8, 12, 16, 32, 64]))
@@ -187,3 +249,49 @@ def test_free_memory_is_some_and_no_more_than_the_machine_has() -> None:
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     assert 0 < measure_links._free_on_machine() <= have
+
+
+# The connections of a machine.
+
+
+MATRIX = "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n"
+
+
+def nvidia_smi(folder: Path, does: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a program named nvidia-smi first on the path."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{does}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_numa_nodes_are_listed_by_number(tmp_path: Path) -> None:
+    """Node 10 follows node 2; other files are ignored."""
+    for node, cores in (("node10", "8-15"), ("node2", "0-7"), ("nodes", "x")):
+        (tmp_path / node).mkdir()
+        (tmp_path / node / "cpulist").write_text(f"{cores}\n")
+    (tmp_path / "node3").mkdir()  # without a list of cores
+
+    assert [{"node": "2", "cores": "0-7"}, {"node": "10", "cores": "8-15"}] == measure_links.describe_machine(
+        0, tmp_path
+    )["numa"]
+    assert [] == measure_links.describe_machine(0, tmp_path / "none")["numa"]
+
+
+def test_the_matrix_of_links_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matrix is what nvidia-smi prints; host and cores are listed too."""
+    nvidia_smi(tmp_path, f"printf '{MATRIX}'", monkeypatch)
+    machine = measure_links.describe_machine(3)
+
+    assert (3, MATRIX) == (machine["node"], machine["gpu_matrix"])
+    assert machine["host"]
+    assert machine["cores"] >= 1
+
+
+def test_a_failing_or_missing_nvidia_smi_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error output is not used as the matrix."""
+    nvidia_smi(tmp_path, "echo no driver; exit 9", monkeypatch)
+    assert "" == measure_links.describe_machine(0)["gpu_matrix"]
+
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert "" == measure_links.describe_machine(0)["gpu_matrix"]
