@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -36,38 +36,31 @@ def report(gpus: int, links: dict[str, str]) -> Report:
     return replace(report, verdicts=judge(report))
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, made_up: Report) -> str:
-    """Run the command on a made-up machine."""
-    monkeypatch.setattr(environment, "examine", lambda: made_up)
+@pytest.mark.parametrize(
+    ("gpus", "links", "facts"),
+    [
+        (
+            4,
+            {f"{a}-{b}": "NV12" for a in range(4) for b in range(a + 1, 4)},
+            [
+                *("GPU 3     NVIDIA A100 80GB PCIe, 79.3 GiB", "links     NV12 between all GPUs (NVLink)"),
+                *("driver    NVIDIA 550.54.15, 4 GPUs", "backends  NCCL 2.20.5, gloo yes"),
+                *("yes  dptrace record --gpus 4: 4 GPUs with NCCL", "Next: dptrace record --mode interleaved --gpus 4"),
+            ],
+        ),
+        (3, {"0-1": "NV4", "0-2": "SYS", "1-2": "SYS"}, ["links     NV4 (NVLink): 0-1; SYS (PCIe): 0-2 1-2"]),
+        (1, {}, ["Next: dptrace record --mode single --gpus 1"]),
+    ],
+)
+def test_a_machine_is_described(
+    gpus: int, links: dict[str, str], facts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each GPU with name and memory, the links by kind, versions, and a command that works there."""
+    monkeypatch.setattr(environment, "examine", lambda: report(gpus, links))
     result = CliRunner().invoke(cli, ["doctor"])
+
     assert 0 == result.exit_code
-    return result.output
-
-
-def test_four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each GPU has its line with name and memory; links, versions and the command to type are told."""
-    pairs = {f"{a}-{b}": "NV12" for a in range(4) for b in range(a + 1, 4)}
-
-    out = printed(monkeypatch, report(4, pairs))
-
-    assert "GPU 3     NVIDIA A100 80GB PCIe, 79.3 GiB" in out
-    assert "links     NV12 between all GPUs (NVLink)" in out
-    assert "driver    NVIDIA 550.54.15, 4 GPUs" in out
-    assert "backends  NCCL 2.20.5, gloo yes" in out
-    assert "yes  dptrace record --gpus 4: 4 GPUs with NCCL 2.20.5" in out
-    assert "Next: dptrace record --mode interleaved --gpus 4" in out
-
-
-def test_mixed_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where links differ, each kind lists its pairs."""
-    out = printed(monkeypatch, report(3, {"0-1": "NV4", "0-2": "SYS", "1-2": "SYS"}))
-
-    assert "links     NV4 (NVLink): 0-1; SYS (PCIe): 0-2 1-2" in out
-
-
-def test_one_gpu_is_sent_to_single(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one GPU the next command is one that works there."""
-    assert "Next: dptrace record --mode single --gpus 1" in printed(monkeypatch, report(1, {}))
+    assert all(fact in result.output for fact in facts), result.output
 
 
 def test_this_machine() -> None:
@@ -80,11 +73,6 @@ def test_this_machine() -> None:
     facts = json.loads(data.output)
     assert facts["executable"] in text.output
     assert all(verdict["why"] in text.output for verdict in facts["verdicts"])
-
-
-def test_help_has_an_example() -> None:
-    """--help ends with what to type."""
-    assert "dptrace doctor --json | jq" in CliRunner().invoke(cli, ["doctor", "--help"]).output
 
 
 def run_selftest(monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict, option: str = "--selftest") -> Result:
@@ -101,38 +89,35 @@ SLOW = Verdict("overhead", "warning", "steps take 80 % longer")
 WRONG = Verdict("kernels", "wrong", "rank 1 recorded no kernel")
 
 
-def test_a_selftest_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each check is a line after the machine's facts; a warning is no failure."""
-    result = run_selftest(monkeypatch, OK, SLOW)
+@pytest.mark.parametrize(
+    ("verdicts", "code", "facts", "missing"),
+    [
+        (
+            (OK, SLOW),
+            0,
+            [
+                "GPU 1     NVIDIA A100",
+                "ok       kernels: 4,000 or more on each GPU.",
+                "warning  overhead: steps take 80 %",
+            ],
+            "kept",
+        ),
+        ((WRONG, SLOW), 1, ["wrong    kernels: rank 1 recorded no kernel.", "/tmp/dptrace-selftest-x"], "Next:"),
+    ],
+)
+def test_a_selftest_is_a_line_for_each_check(
+    verdicts: tuple[Verdict, ...], code: int, facts: list[str], missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning is no failure; otherwise the exit code is 1, the recording is kept, and no command is suggested."""
+    result = run_selftest(monkeypatch, *verdicts)
+    content = json.loads(run_selftest(monkeypatch, *verdicts, option="--selftest --json -q").output)
 
-    assert 0 == result.exit_code
-    assert "GPU 1     NVIDIA A100" in result.output
-    assert "ok       kernels: 4,000 or more on each GPU." in result.output
-    assert "warning  overhead: steps take 80 % longer." in result.output
-    assert "kept" not in result.output
-
-
-def test_a_selftest_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code is 1, the recording is kept and named, and no command is suggested that would fail too."""
-    result = run_selftest(monkeypatch, WRONG, SLOW)
-
-    assert 1 == result.exit_code
-    assert "wrong    kernels: rank 1 recorded no kernel." in result.output
-    assert "/tmp/dptrace-selftest-x" in result.output
-    assert "Next:" not in result.output
-
-
-def test_a_selftest_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    """--json holds the facts and the verdicts; the exit code is the same."""
-    result = run_selftest(monkeypatch, WRONG, option="--selftest --json -q")
-
-    content = json.loads(result.output)
-    assert 1 == result.exit_code
+    assert code == result.exit_code
+    assert all(fact in result.output for fact in facts), result.output
+    assert missing not in result.output
     assert content["torch"]["gpus"]
-    assert not content["selftest"]["works"]
-    assert [{"what": "kernels", "level": "wrong", "why": "rank 1 recorded no kernel"}] == content["selftest"][
-        "verdicts"
-    ]
+    assert (code == 0) == content["selftest"]["works"]
+    assert [asdict(verdict) for verdict in verdicts] == content["selftest"]["verdicts"]
 
 
 def test_nothing_to_test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
