@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from dptrace.bench.conclusions import ChartText
 from dptrace.bench.table import Row
-from dptrace.core.units import duration, plural, sanitize
+from dptrace.core.units import duration, plural
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, log_axis, message
@@ -47,10 +47,7 @@ __all__ = [
 ]
 
 
-# The page of a benchmark: conclusions, six charts and the table, in one file without network::
-#
-# from dptrace.viewers.benchmarks import bench_page
-# page = bench_page.document(content)
+# The page of a benchmark: conclusions, six charts and the table.
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,67 +84,11 @@ _TABLE_NOTE = (
 )
 
 
-# The chart of timed all-reduce algorithms: measured points, and the lines that alpha, beta and gamma predict.
+# The page of measured links, and its charts over the size of a message, on log axes.
 
 
 _ALGORITHMS_STYLE = {**theme.ALGORITHM_STYLES, LIBRARY: ("#4B5563", "square")}
-_OTHER = ("#374151", "triangle")
-_HEIGHT = 380
-
-
-def algorithms_chart(content: Mapping[str, Any]) -> Drawing:
-    """Draw the median time of each algorithm over the size of the tensor, with its prediction as a dashed line."""
-    found = content["algorithms"]["all_reduce"]
-    rows = {name: one["measured"] for name, one in found.items()}
-    if "all_reduce" in content["collectives"]:
-        rows[LIBRARY] = content["collectives"]["all_reduce"]["measured"]
-    marks: list[Dot | Line] = []
-    for name, measured in rows.items():
-        color, shape = _ALGORITHMS_STYLE.get(name, _OTHER)
-        line = tuple((float(row["bytes"]), 1e9 * row["predicted_s"]) for row in measured if row.get("predicted_s"))
-        marks += [Line(line, color, "5 4")] if len(line) > 1 else []
-        marks += (
-            Dot(row["bytes"], 1e9 * row["median_s"], color, _algorithm_tip(name, row), shape=shape) for row in measured
-        )
-    every = [row for measured in rows.values() for row in measured]
-    times = [1e9 * value for row in every for value in (row["median_s"], row.get("predicted_s")) if value]
-    text = (
-        "Points: medians. Dashed: predicted from one point-to-point message. The library's all-reduce chooses its "
-        "own algorithm."
-    )
-    y = log_axis(times, duration, "time of one all-reduce", upwards=True)
-    legend = tuple(
-        Entry(_ALGORITHMS_STYLE.get(name, _OTHER)[0], sanitize(name), _ALGORITHMS_STYLE.get(name, _OTHER)[1])
-        for name in rows
-    )
-    axis = size_axis([row["bytes"] for row in every], "size of the tensor")
-    return Drawing("All-reduce algorithms by size", text, axis, y, _HEIGHT, tuple(marks), legend)
-
-
-def size_axis(sizes: list[int], title: str) -> Axis:
-    """Make an axis of message sizes, with a tick at every fourth power of 2."""
-    low, high = min(sizes), max(sizes)
-    ticks = [1 << power for power in range(0, 64, 4) if low / 2 <= 1 << power <= high * 2]
-    return Axis(low / 1.5, high * 1.5, tuple((float(tick), size(tick)) for tick in ticks), title, log=True)
-
-
-def _algorithm_tip(name: str, row: Mapping[str, Any]) -> str:
-    predicted = row.get("predicted_s")
-    beside = "" if not predicted else f", predicted {duration(1e9 * predicted)}"
-    middle = f"{duration(1e9 * row['quarter_s'])} to {duration(1e9 * row['three_quarters_s'])}"
-    return sanitize(
-        f"{name}, {size(row['bytes'])}: median {duration(1e9 * row['median_s'])} (middle half {middle}){beside}"
-    )
-
-
-# The page of measured links: time and bus bandwidth over message size, both on log axes, one file without network::
-#
-# from dptrace.viewers.benchmarks import links_page
-#
-# page = links_page.document(json.load(open("links.json")))
-
-
-_STYLE = {
+_KIND_STYLE = {
     "all_reduce": ("#0072B2", "circle"),
     "all_gather": ("#009E73", "square"),
     "reduce_scatter": ("#D55E00", "triangle"),
@@ -159,95 +100,127 @@ _STYLE = {
     "send_recv": ("#4B5563", "square"),
 }
 """A color for each collective that readers with any kind of color vision can tell apart (after Okabe and Ito)."""
+_OTHER = ("#374151", "triangle")
 _KNOWN_LINK = "#57606A"
-_TIME_TITLE, _RATE_TITLE = "Time of a message by its size", "Bus bandwidth by size"
+_HEIGHT = 380
 _NOTHING = "No collective was measured."
+
+_Row: TypeAlias = Mapping[str, Any]
+
+
+def _over_size(
+    frame: tuple[str, str, str],
+    rows: Mapping[str, Sequence[_Row]],
+    y: Axis,
+    value: Callable[[_Row], float],
+    line: Callable[[_Row], float | None],
+    extra: Callable[[str, str], Iterable[Dot | Line | Label]] = lambda name, color: (),
+    dash: str = "",
+) -> Drawing:
+    """Draw a point for each size of what was measured, and a line.
+
+    Args:
+        frame: the title, what is drawn, and the title of the x axis.
+        rows: by kind of collective or algorithm.
+        extra: further marks of a kind, in its color, below its points.
+    """
+    title, text, across = frame
+    marks: list[Dot | Line | Label] = []
+    legend = []
+    for name, measured in rows.items():
+        color, shape = {**_KIND_STYLE, **_ALGORITHMS_STYLE}.get(name, _OTHER)
+        points = tuple((float(row["bytes"]), at) for row in measured if (at := line(row)) is not None)
+        marks += [*extra(name, color), *([Line(points, color, dash)] if len(points) > 1 else [])]
+        marks += (Dot(row["bytes"], value(row), color, _tip(name, row), shape=shape) for row in measured)
+        legend.append(Entry(color, label(name), shape))
+    sizes = [row["bytes"] for measured in rows.values() for row in measured]
+    low, high = min(sizes), max(sizes)
+    ticks = [1 << power for power in range(0, 64, 4) if low / 2 <= 1 << power <= high * 2]
+    x = Axis(low / 1.5, high * 1.5, tuple((float(tick), size(tick)) for tick in ticks), across, log=True)
+    return Drawing(title, text, x, y, _HEIGHT, tuple(marks), tuple(legend))
+
+
+def _tip(name: str, row: _Row) -> str:
+    middle = f"{duration(1e9 * row['quarter_s'])} to {duration(1e9 * row['three_quarters_s'])}"
+    text = f"{label(name)}, {size(row['bytes'])}: median {duration(1e9 * row['median_s'])} (middle half {middle})"
+    for word in ("fitted", "predicted"):
+        text += f", {word} {duration(1e9 * row[f'{word}_s'])}" if row.get(f"{word}_s") else ""
+    text += f", busbw {row['busbw_gbps']:.3g} GB/s" if "busbw_gbps" in row else ""
+    return f"{text}, {row['count']} timings"
+
+
+def _ns(name: str) -> Callable[[_Row], float | None]:
+    return lambda row: 1e9 * row[name] if row.get(name) else None
+
+
+def _measured(content: Mapping[str, Any]) -> dict[str, list[_Row]]:
+    return {kind: found["measured"] for kind, found in content["collectives"].items()}
 
 
 def time_chart(content: Mapping[str, Any]) -> Drawing:
     """Draw the median time of a call over the message size, with the middle half of the timings and the fit."""
-    measured = [row for found in content["collectives"].values() for row in found["measured"]]
-    if not measured:
-        return message(_TIME_TITLE, _NOTHING)
-    times = [1e9 * row[name] for row in measured for name in ("quarter_s", "median_s", "three_quarters_s")]
-    marks: list[Dot | Line] = []
-    for kind, found in content["collectives"].items():
-        color, shape = _STYLE.get(kind, _OTHER)
-        marks += _middle_halves(found["measured"], color)
-        if found["fit"] is not None:
-            marks += _fit_marks(found, color)
-        marks += (
-            Dot(row["bytes"], 1e9 * row["median_s"], color, _tip(kind, row), shape=shape) for row in found["measured"]
-        )
+    title, rows = "Time of a message by its size", _measured(content)
+    if not rows:
+        return message(title, _NOTHING)
+    names = ("quarter_s", "median_s", "three_quarters_s")
+    times = [1e9 * row[name] for measured in rows.values() for row in measured for name in names]
+
+    def middle_halves(kind: str, color: str) -> Iterator[Dot | Line]:
+        for row in rows[kind]:
+            yield Line(tuple((float(row["bytes"]), 1e9 * row[name]) for name in names[::2]), color, width=3)
+        fit = content["collectives"][kind]["fit"]
+        if fit is not None and (crossover := fit["crossover_bytes"]):
+            yield Dot(crossover, 1e9 * fit["crossover_s"], color, f"crossover n* = {size(crossover)}", hollow=True)
+
     text = (
         "Points: medians. Bars: the middle half of the timings. Lines: the fit. Rings: the crossover n*, below which "
         "latency is most of the time."
     )
     y = log_axis(times, duration, "time of one call", upwards=True)
-    return Drawing(_TIME_TITLE, text, _size_axis(measured), y, _HEIGHT, tuple(marks), _legend(content))
+    frame = (title, text, "message size")
+    return _over_size(frame, rows, y, lambda row: 1e9 * float(row["median_s"]), _ns("fitted_s"), middle_halves)
 
 
 def rate_chart(content: Mapping[str, Any]) -> Drawing:
     """Draw the bus bandwidth over the message size, and the nominal rate of the most similar known interconnect."""
-    measured = [row for found in content["collectives"].values() for row in found["measured"]]
-    if not measured:
-        return message(_RATE_TITLE, _NOTHING)
-    near = content["nearest"]
-    rates = [row["busbw_gbps"] for row in measured] + ([near["bytes_per_s"] / 1e9] if near else [])
-    x = _size_axis(measured)
-    marks: list[Dot | Line | Label] = []
-    for kind, found in content["collectives"].items():
-        color, shape = _STYLE.get(kind, _OTHER)
-        points = tuple((row["bytes"], row["busbw_gbps"]) for row in found["measured"])
-        marks += [Line(points, color)] if len(points) > 1 else []
-        marks += (
-            Dot(*point, color, _tip(kind, row), shape=shape)
-            for point, row in zip(points, found["measured"], strict=True)
-        )
-    if near:
-        rate = near["bytes_per_s"] / 1e9
-        marks.append(Line(((x.low, rate), (x.high, rate)), _KNOWN_LINK, "5 4"))
-        marks.append(Label(x.low, rate * 1.1, near["name"], _KNOWN_LINK))
+    title, rows, near = "Bus bandwidth by size", _measured(content), content["nearest"]
+    if not rows:
+        return message(title, _NOTHING)
+    rates = [row["busbw_gbps"] for measured in rows.values() for row in measured]
+    rates += [near["bytes_per_s"] / 1e9] if near else []
     text = (
         "Bytes over time, times the factor of nccl-tests, so that kinds and numbers of ranks compare with the rate "
         "of a link. Dashed: the most similar known interconnect."
     )
     y = log_axis(rates, lambda value: f"{value:g}", "bus bandwidth, GB/s", upwards=True)
-    return Drawing(_RATE_TITLE, text, x, y, _HEIGHT, tuple(marks), _legend(content))
 
+    def rate(row: _Row) -> float:
+        return float(row["busbw_gbps"])
 
-def _size_axis(measured: Sequence[Mapping[str, Any]]) -> Axis:
-    return size_axis([row["bytes"] for row in measured], "message size")
-
-
-def _middle_halves(measured: Sequence[Mapping[str, Any]], color: str) -> Iterator[Line]:
-    for row in measured:
-        ends = tuple((float(row["bytes"]), 1e9 * row[name]) for name in ("quarter_s", "three_quarters_s"))
-        yield Line(ends, color, width=3)
-
-
-def _fit_marks(found: Mapping[str, Any], color: str) -> Iterator[Line | Dot]:
-    """Draw the fitted line, and a ring on it at the crossover n*."""
-    line = tuple((row["bytes"], 1e9 * row["fitted_s"]) for row in found["measured"] if "fitted_s" in row)
-    if len(line) > 1:
-        yield Line(line, color)
-    if crossover := found["fit"]["crossover_bytes"]:
-        tip = f"crossover n* = {size(crossover)}"
-        yield Dot(crossover, 1e9 * found["fit"]["crossover_s"], color, tip, hollow=True)
-
-
-def _tip(kind: str, row: Mapping[str, Any]) -> str:
-    middle = f"{duration(1e9 * row['quarter_s'])} to {duration(1e9 * row['three_quarters_s'])}"
-    fitted = f", fit {duration(1e9 * row['fitted_s'])}" if "fitted_s" in row else ""
-    return (
-        f"{label(kind)}, {size(row['bytes'])}: median {duration(1e9 * row['median_s'])} (middle half {middle})"
-        f"{fitted}, busbw {row['busbw_gbps']:.3g} GB/s, {row['count']} timings"
+    drawing = _over_size((title, text, "message size"), rows, y, rate, rate)
+    if not near:
+        return drawing
+    known, x = near["bytes_per_s"] / 1e9, drawing.x
+    marks = (
+        Line(((x.low, known), (x.high, known)), _KNOWN_LINK, "5 4"),
+        Label(x.low, known * 1.1, near["name"], _KNOWN_LINK),
     )
+    return replace(drawing, marks=(*drawing.marks, *marks))
 
 
-def _legend(content: Mapping[str, Any]) -> tuple[Entry, ...]:
-    looks = ((kind, *_STYLE.get(kind, _OTHER)) for kind in content["collectives"])
-    return tuple(Entry(color, label(kind), shape) for kind, color, shape in looks)
+def algorithms_chart(content: Mapping[str, Any]) -> Drawing:
+    """Draw the median time of each algorithm over the size of the tensor, with its prediction as a dashed line."""
+    rows = {name: one["measured"] for name, one in content["algorithms"]["all_reduce"].items()}
+    if "all_reduce" in content["collectives"]:
+        rows[LIBRARY] = content["collectives"]["all_reduce"]["measured"]
+    values = [row.get(name) for measured in rows.values() for row in measured for name in ("median_s", "predicted_s")]
+    text = (
+        "Points: medians. Dashed: predicted from one point-to-point message. The library's all-reduce chooses its "
+        "own algorithm."
+    )
+    y = log_axis([1e9 * value for value in values if value], duration, "time of one all-reduce", upwards=True)
+    frame = ("All-reduce algorithms by size", text, "size of the tensor")
+    return _over_size(frame, rows, y, lambda row: 1e9 * float(row["median_s"]), _ns("predicted_s"), dash="5 4")
 
 
 def links_document(content: Mapping[str, Any]) -> str:
@@ -283,10 +256,7 @@ def _formulas(content: Mapping[str, Any]) -> TextTable:
     return TextTable(("collective", "n is", "algorithm", "time"), tuple(lines), 4)
 
 
-# The page of a sweep: step time and exposed communication over the swept value, in one file without network::
-#
-# from dptrace.viewers.benchmarks import sweep_page
-# page = sweep_page.document(json.load(open("sweep/sweep.json")))
+# The page of a sweep.
 
 
 def sweep_document(content: Mapping[str, Any]) -> str:
