@@ -273,20 +273,14 @@ def _row_from_csv(line: dict[Any, Any]) -> Row:
         raise ValueError(f"a row for {line.get('model')}, {line.get('mode')} lacks gpus or the seconds of an epoch")
     millions, exact = number("params_millions"), number("parameters")
     parameters = exact if exact is not None else millions * 1e6 if millions is not None else None
+    names = ("comm_s", "samples_per_s", "tflops", "mfu", "overlap_percent", "exposed_share", "spread")
+    figures: dict[str, Any] = {name: number(name) for name in names}
     return Row(
-        model=str(line["model"]),
-        mode=str(line["mode"]),
-        gpus=int(gpus),
+        *(str(line["model"]), str(line["mode"]), int(gpus)),
         parameters=None if parameters is None else round(parameters),
         epoch_s=epoch,
-        comm_s=number("comm_s"),
-        samples_per_s=number("samples_per_s"),
-        tflops=number("tflops"),
-        mfu=number("mfu"),
-        overlap_percent=number("overlap_percent"),
-        exposed_share=number("exposed_share"),
-        spread=number("spread"),
         failed=failed if isinstance(failed, str) else None,
+        **figures,
     )
 
 
