@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ __all__ = [
     "GradientSums",
     "all_gather",
     "coordinates",
+    "custom_gradient",
     "exchange",
     "flat_gradients",
     "joint_group",
@@ -28,6 +30,7 @@ __all__ = [
     "ring_all_reduce",
     "rounds",
     "swap",
+    "unchanged",
 ]
 
 
@@ -166,3 +169,31 @@ class GradientSums:
         """Wait until all sums are complete."""
         while self._pending:
             self._pending.pop().wait()
+
+
+# Collectives in forward, with others in backward.
+
+
+class _CustomGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any, x: Tensor, forward_op: Callable[[Tensor], Tensor], backward_op: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        context.backward_op = backward_op
+        return forward_op(x)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return context.backward_op(gradients[0]), None, None
+
+
+def custom_gradient(
+    x: Tensor, forward_op: Callable[[Tensor], Tensor], backward_op: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Apply *forward_op* to the activations in forward, and *backward_op* to their gradients in backward."""
+    return _CustomGradient.apply(x, forward_op, backward_op)
+
+
+def unchanged(x: Tensor) -> Tensor:
+    """Return a view of x, since autograd wants another tensor than the one that it gave."""
+    return x.view_as(x)

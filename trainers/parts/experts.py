@@ -16,7 +16,7 @@ from torch.profiler import record_function
 
 from dptrace.record import Options
 from dptrace.record.distributed import at_least_float32, check_finite
-from dptrace.trainers.parts.collectives import all_gather
+from dptrace.trainers.parts.collectives import all_gather, custom_gradient, unchanged
 from dptrace.trainers.parts.models import Block, FeedForward
 
 __all__ = [
@@ -80,17 +80,19 @@ class Exchange:
 
     def start(self, rows: Tensor) -> Tensor:
         """Send the rows, and return where others arrive; only :meth:`finish` may read that."""
-        buffer: Tensor = _Start.apply(rows, self)
-        return buffer
+        return custom_gradient(rows, lambda rows: unchanged(self.begin(rows)), lambda _: self.end())
 
     def finish(self, buffer: Tensor) -> Tensor:
         """Wait for the rows of other ranks, and return them."""
-        rows: Tensor = _Finish.apply(buffer, self)
-        return rows
+        return custom_gradient(buffer, lambda _: unchanged(self.end()), self._send_back)
 
     def run(self, rows: Tensor) -> Tensor:
         """Send the rows, and return those of other ranks."""
         return self.finish(self.start(rows))
+
+    def _send_back(self, gradients: Tensor) -> Tensor:
+        self.begin(gradients, back=True)
+        return gradients  # of the buffer's shape, as autograd wants it; the exchange has the gradients
 
     def begin(self, rows: Tensor, back: bool = False) -> Tensor:
         """Start the all-to-all, and return where rows arrive."""
@@ -111,31 +113,6 @@ class Exchange:
             self._work.wait()
         arrived, self._work, self._rows = self._rows[1], None, None
         return arrived
-
-
-class _Start(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, rows: Tensor, exchange: Exchange) -> Tensor:
-        context.exchange = exchange
-        buffer = exchange.begin(rows)
-        return buffer.view_as(buffer)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return context.exchange.end(), None
-
-
-class _Finish(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, buffer: Tensor, exchange: Exchange) -> Tensor:
-        context.exchange = exchange
-        arrived = exchange.end()
-        return arrived.view_as(arrived)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        context.exchange.begin(gradients[0], back=True)
-        return gradients[0], None  # of the buffer's shape, as autograd wants it; the exchange has the gradients
 
 
 # Which tokens an expert has room for, and how many each rank sends to it.

@@ -10,8 +10,8 @@ no communication. All other layers are the same on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ from torch.profiler import record_function
 
 from dptrace.record.distributed import check_finite
 from dptrace.trainers.parts import models
-from dptrace.trainers.parts.collectives import all_gather, reduce_scatter
+from dptrace.trainers.parts.collectives import all_gather, custom_gradient, reduce_scatter, unchanged
 
 __all__ = ["Region", "SequenceRegion", "TensorParallel"]
 
@@ -37,30 +37,6 @@ __all__ = ["Region", "SequenceRegion", "TensorParallel"]
 #                        backward   x ◄ reduce-scatter ─ each rank's share ◄── all-gather ───── y
 #
 # In sequence parallelism x and y are themselves sharded along the second dimension: each rank has some of the tokens.
-
-
-class _CustomGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        context: Any, x: Tensor, forward_op: Callable[[Tensor], Tensor], backward_op: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        context.backward_op = backward_op
-        return forward_op(x)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return context.backward_op(gradients[0]), None, None
-
-
-def custom_gradient(
-    x: Tensor, forward_op: Callable[[Tensor], Tensor], backward_op: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Apply *forward_op* to the activations in forward, and *backward_op* to their gradients in backward."""
-    return _CustomGradient.apply(x, forward_op, backward_op)
-
-
-def _identity(x: Tensor) -> Tensor:
-    return x.view_as(x)
 
 
 class Region:
@@ -80,11 +56,11 @@ class Region:
 
     def enter(self, x: Tensor) -> Tensor:
         """Pass x to this rank's share; its gradient is the sum over the ranks."""
-        return custom_gradient(x, _identity, self._all_reduce)
+        return custom_gradient(x, unchanged, self._all_reduce)
 
     def leave(self, share: Tensor) -> Tensor:
         """Sum the ranks' shares, in place."""
-        return custom_gradient(share, self._all_reduce, _identity)
+        return custom_gradient(share, self._all_reduce, unchanged)
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         # In place: a linear layer has just computed x, in forward or backward, and nothing else refers to it.
