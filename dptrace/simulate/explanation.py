@@ -11,7 +11,8 @@ import msgspec
 from dptrace.core.numbers import COUNT, Number
 from dptrace.core.units import duration
 from dptrace.errors import UsageError
-from dptrace.model.gpu_peaks import BANDWIDTH_GBPS, LATENCY_US, interconnect_named
+from dptrace.model.gpu_peaks import BANDWIDTH_GBPS, LATENCY_US
+from dptrace.model.training.communication import Link, nominal_network
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -32,6 +33,7 @@ __all__ = [
     "Work",
     "cost_of",
     "critical_time",
+    "described",
     "letter",
     "links_of",
     "megabytes",
@@ -224,23 +226,11 @@ _NUMBERS = {
 _MAY_BE_UNSET = ("node_size", "micro_batches", "layers", "bucket_bytes")
 
 
-class Link(msgspec.Struct, frozen=True):
-    """One link by the alpha-beta model."""
-
-    name: str
-    alpha_s: float
-    bytes_per_s: float
-
-    def __str__(self) -> str:
-        speed = f"alpha = {duration(self.alpha_s * 1e9)}, 1/beta = {self.bytes_per_s / 1e9:,.4g} GB/s"
-        return f"{self.name}: {speed}" if self.name else speed
-
-
 def links_of(names: str | None, alpha_us: float | None, bandwidth_gbps: float | None) -> tuple[Link, Link]:
     """Return the link within nodes and the one between nodes.
 
     Args:
-        names: ``nvlink4`` or ``nvlink4,ib-ndr``, of ``dptrace.model.gpu_peaks``.
+        names: ``nvlink4``, ``nvlink4,ib-ndr`` or ``5us:12.5GB/s``.
         alpha_us, bandwidth_gbps: latency in µs and bandwidth in GB/s of one typed link, instead of *names*.
 
     Raises:
@@ -256,14 +246,8 @@ def links_of(names: str | None, alpha_us: float | None, bandwidth_gbps: float | 
         return own, own
     if typed:
         raise UsageError("--alpha and --bandwidth describe a link together; give both.")
-    if names is not None and not isinstance(names, str):
-        raise UsageError(f"--link {names!r}: give a name as text, such as {DEFAULT_LINK}.")
-    parts = (DEFAULT_LINK if names is None else names).split(",")
-    if len(parts) > 2:
-        raise UsageError(f"--link {names}: name one link, or one within nodes and one between nodes.")
-    found = [interconnect_named(part) for part in parts]
-    links = [Link(one.name, one.alpha_s, one.bytes_per_s) for one in found]
-    return links[0], links[-1]
+    network = nominal_network(DEFAULT_LINK if names is None else names)
+    return network.within, network.between
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -405,10 +389,16 @@ def cost_of(
         formula=formula,
         numbers=time_formula(times, settings),
         seconds=seconds,
-        links=tuple(str(link) for link in dict.fromkeys((settings.link, settings.between))),
+        links=tuple(map(described, dict.fromkeys((settings.link, settings.between)))),
         figures=figures or {},
         sentences=(*sentences, *_rounding(formula, settings)),
     )
+
+
+def described(link: Link) -> str:
+    """Return a link with its latency and bandwidth."""
+    speed = f"alpha = {duration(link.alpha_s * 1e9)}, 1/beta = {link.bytes_per_s / 1e9:,.4g} GB/s"
+    return f"{link.name}: {speed}" if link.name else speed
 
 
 def _rounding(formula: str, settings: Settings) -> list[str]:
