@@ -27,6 +27,8 @@ from dptrace.record.windows import Request, WindowRequests
 
 _LONGEST_WRITE = timedelta(hours=2)
 """How long rank 0 waits for the slowest rank's file."""
+_MAX_LAST_TRACE_S = 5.0
+"""How long rank 0 waits for another rank's file where a training has failed, unless that rank is writing it."""
 _SHORT = timedelta(seconds=5)
 """How long rank 0 waits for the step times of ranks that end together with it."""
 
@@ -290,7 +292,16 @@ class StandaloneOutput:
             published = self.rank_store.peek("failed")
             unknown = {"rank": None, "message": "not every rank finished its recording"}
             self._failure = unknown if published is None else json.loads(published)
+        # Other ranks may be ended at the same time, and write what they have.
+        until = time.monotonic() + _MAX_LAST_TRACE_S
+        while 0 < self._missing_ranks() and (time.monotonic() < until or messages.writers(self._run.staging)):
+            time.sleep(0.05)
         self._finish(self._failure)
+
+    def _missing_ranks(self) -> int:
+        """Return how many ranks have not written their files; 0 if none has, since then nothing is recorded."""
+        written = len(messages.read_messages(self.folder, "piece"))
+        return self.rank_store.size - written if written or messages.writers(self._run.staging) else 0
 
     def _finish(self, failure: dict[str, Any] | None) -> None:
         """Write run.json and rename the run; discard the folder if no rank has written its files."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ import pytest
 
 from tests.support.forking import run_python
 from tests.support.launchers import launched
+from tests.support.processes import processes_in
 from tests.support.recordings import environment
 
 pytest.importorskip("torch")
@@ -74,6 +79,42 @@ def test_each_rank_records_itself_whatever_starts_it(
         [rank["recorded_steps"] for rank in info["ranks"]],
     )
     assert ["run"] == [path.name for path in tmp_path.iterdir() if path.is_dir()]
+
+
+LONG = """
+import time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2000):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.02)
+    if step == 8:
+        open(f"in{dist.get_rank()}", "w").close()
+"""
+
+
+@pytest.mark.parametrize(("number", "name"), [("SIGINT", "run"), ("SIGTERM", "run.failed"), ("SIGKILL", "run.failed")])
+def test_ranks_of_a_launcher_that_ends_write_their_steps(number: str, name: str, tmp_path: Path) -> None:
+    """torchrun passes signals on, or dies; rank 0 waits for what the others write, and no hidden folder stays."""
+    (tmp_path / "train.py").write_text(LONG)
+    options = ["--warmup", "2", "--steps", "3000", "-o", "run"]
+    command = ["-m", "dptrace", "record", *options, "torchrun", "--standalone", "--nproc-per-node", "2", "train.py"]
+    launcher = subprocess.Popen([sys.executable, *command], cwd=tmp_path, stderr=subprocess.DEVNULL, env=environment())
+    until = time.monotonic() + 120
+    while len(list(tmp_path.glob("in*"))) < 2 and time.monotonic() < until:
+        time.sleep(0.02)
+    launcher.send_signal(getattr(signal, number))
+    launcher.wait(120)
+    while processes_in(tmp_path) and time.monotonic() < until:
+        time.sleep(0.02)
+
+    assert 0 != launcher.returncode
+    assert [name] == [path.name for path in tmp_path.iterdir() if path.is_dir()]
+    assert [0, 1] == [rank["rank"] for rank in _info(tmp_path / name)["ranks"] if rank["recorded_steps"] > 4]
 
 
 def _alone(folder: Path, *words: str, script: str = ALONE, more: Mapping[str, str] | None = None) -> Any:
