@@ -88,13 +88,7 @@ class Origins(msgspec.Struct, frozen=True):
 
     def filter(self, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> Origins:
         """Select or reorder events."""
-        return Origins(
-            self.step[chosen],
-            self.phase[chosen],
-            self.operator[chosen],
-            self.module[chosen],
-            self.communicates[chosen],
-        )
+        return Origins(*(getattr(self, column)[chosen] for column in self.__struct_fields__))
 
 
 class Blocks(msgspec.Struct, frozen=True):
@@ -386,8 +380,6 @@ def continued_totals(events: MemoryEvents) -> tuple[MemoryEvents, int]:
     Files of torch before 1.11 have none: there, the totals are sums from 0.
     """
     if (events.allocated == TOTAL_UNKNOWN).any():
-        from msgspec.structs import replace
-
         return replace(events, allocated=np.cumsum(events.bytes)), 0
     return events, int((np.diff(events.allocated) != events.bytes[1:]).sum())
 

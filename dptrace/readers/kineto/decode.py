@@ -146,10 +146,10 @@ def _by_trial(head: bytes, text: bytes, last: int) -> DocumentEnd | None:
 
 def _by_brackets(head: bytes, text: bytes, start: int) -> DocumentEnd | None:
     """Count brackets, which finds the ends of a list and a document that can't be decoded."""
-    end = closing_bracket(text, 1, start) - 1
+    end = closing_bracket(text, start) - 1
     if end < start:
         return None
-    closed = end + 1 if head == b"[" else closing_bracket(text, 1, end + 1)
+    closed = end + 1 if head == b"[" else closing_bracket(text, end + 1)
     if closed < 0:
         return None
     return DocumentEnd(
@@ -255,7 +255,7 @@ class PieceDecoder:
     def _begin_list(self, between: bytes) -> None:
         """Note that another list begins behind the text *between*, which begins with the end of the one before."""
         self._lists += 1
-        closed = 1 if self._head == b"[" else closing_bracket(between[:-1], 1, 1)
+        closed = 1 if self._head == b"[" else closing_bracket(between[:-1], 1)
         if closed < 0:
             self._head += between
             return

@@ -120,7 +120,7 @@ def _may_be_a_key(rest: bytes) -> bool:
 def _after_value(text: bytes, at: int) -> int:
     """Return the position after the value that begins here; -1 if the text ends before."""
     if text[at : at + 1] in (b"{", b"["):
-        return closing_bracket(text, 0, at)
+        return closing_bracket(text, at + 1)
     found = _SCALAR.match(text, at)
     return found.end() if found else -1
 
@@ -240,47 +240,10 @@ def _quotes(block: NDArray[np.uint8], escaped: int) -> tuple[NDArray[np.int64], 
     return kept, int(len(block) - 1 - others[-1]) & 1
 
 
-def _backslashes(text: bytes, end: int) -> int:
-    before = end
-    while before and text[before - 1] == _BACKSLASH:
-        before -= 1
-    return end - before
-
-
-_MARK = re.compile(rb'["{}\[\]]')
-_MAX_MARKS = 4_000_000
-"""Maximum quotation marks and brackets counted; the text after a real file's last event has some thousand."""
-
-
-def closing_bracket(text: bytes, depth: int, at: int = 0) -> int:
-    """Return the position after the bracket that closes the *depth* brackets open at *at*, or -1 if none does.
-
-    With depth 0 it is the end of the next list or object. Linear in the text; gives up after ``_MAX_MARKS``.
-    """
-    for _ in range(_MAX_MARKS):
-        if (mark := _MARK.search(text, at)) is None:
-            return -1
-        at = mark.end()
-        sign = mark.group()
-        if sign == b'"':
-            if (at := _end_of_text(text, at)) < 0:
-                return -1
-        elif sign in b"{[" and depth <= MAX_DEPTH:
-            depth += 1
-        elif sign in b"{[":
-            return -1
-        else:
-            depth -= 1
-            if depth <= 0:
-                return at
-    return -1
-
-
-def _end_of_text(text: bytes, at: int) -> int:
-    for _ in range(_MAX_MARKS):
-        if (at := text.find(b'"', at) + 1) == 0 or _backslashes(text, at - 1) % 2 == 0:
-            return at or -1
-    return -1
+def closing_bracket(text: bytes, at: int) -> int:
+    """Return the position after the bracket that closes the one that is open before *at*, or -1 if none does."""
+    closed = count_brackets(text, at).closed
+    return closed + 1 if closed >= 0 else -1
 
 
 _EVENT = re.compile(rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"')

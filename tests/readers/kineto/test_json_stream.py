@@ -310,15 +310,15 @@ def test_damaged_text_is_cut_where_events_seem_to_meet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "depth", "end"),
+    ("text", "end"),
     [
-        (b"[1, [2]] 3", 0, 8),
-        (b'{"a]": "\\"]"} x', 0, 13),
-        (b'1, "]", [2]] x', 1, 12),
-        (b"[[1]", 0, -1),
-        (b'["never ends]', 0, -1),
+        (b"1, [2]] 3", 7),
+        (b'"a]": "\\"]"} x', 12),
+        (b'1, "]", [2]] x', 12),
+        (b"[1]", -1),
+        (b'"never ends]', -1),
     ],
 )
-def test_the_closing_bracket_is_found_by_counting(text: bytes, depth: int, end: int) -> None:
+def test_the_closing_bracket_is_found_by_counting(text: bytes, end: int) -> None:
     """Brackets inside strings don't count, whatever is escaped there."""
-    assert end == closing_bracket(text, depth)
+    assert end == closing_bracket(text, 0)
