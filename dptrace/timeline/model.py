@@ -217,6 +217,11 @@ class Windows(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def wall_ns(self) -> int:
+        """The length of all steps; 0 without any."""
+        return int(self.bounds[-1] - self.bounds[0]) if len(self.bounds) else 0
+
 
 COLUMNS = ("start_ns", "end_ns", "name", "kind", "phase", "step", "lane", "collective", "launch_ns", "recompute")
 """The columns of a timeline, one entry per interval."""

@@ -618,8 +618,7 @@ def host_rows(
             whole[:] = [one + more for one, more in zip(whole, figures, strict=True)]
     wall = {timeline.rank: 0 for timeline in timelines}
     for timeline in timelines:
-        bounds = timeline.windows.bounds
-        wall[timeline.rank] += int(bounds[-1] - bounds[0]) if len(bounds) else 0
+        wall[timeline.rank] += timeline.windows.wall_ns
     rows = []
     for key, (count, self_ns, total, launches) in found.items():
         length = wall[key[2]] if per_rank else sum(wall.values())

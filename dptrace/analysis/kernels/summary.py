@@ -387,12 +387,9 @@ def summarize(
         shorts = kernel_names(timelines)
         rows = [{**row, "kernel": shorts[row["kernel"]], "name": row["kernel"]} for row in rows]
     order = np.argsort(-figures.total_ns, kind="stable")
-    wall = sum(map(_wall, timelines))
-    return KernelSummary(by, [rows[i] for i in order], _totals(timelines, kinds, only_steps), wall, _ranks(timelines))
-
-
-def _ranks(timelines: Sequence[Timeline]) -> list[int]:
-    return list(dict.fromkeys(timeline.rank for timeline in timelines))
+    wall = sum(timeline.windows.wall_ns for timeline in timelines)
+    ranks = list(dict.fromkeys(timeline.rank for timeline in timelines))
+    return KernelSummary(by, [rows[i] for i in order], _totals(timelines, kinds, only_steps), wall, ranks)
 
 
 def _attribution(timeline: Timeline, recorded: OperatorCalls) -> Attribution:
@@ -425,11 +422,6 @@ def _pieces(timeline: Timeline, place: int, attribution: Attribution, groups: Gr
     )
 
 
-def _wall(timeline: Timeline) -> int:
-    bounds = timeline.windows.bounds
-    return int(bounds[-1] - bounds[0]) if len(bounds) else 0
-
-
 def _totals(timelines: Sequence[Timeline], kinds: Sequence[Kind], only_steps: bool) -> dict[str, dict[str, int]]:
     totals = {}
     for kind in kinds:
@@ -447,7 +439,7 @@ def _rows(
 ) -> list[dict[str, Any]]:
     walls: dict[int, int] = {}
     for timeline in timelines:
-        walls[timeline.rank] = walls.get(timeline.rank, 0) + _wall(timeline)
+        walls[timeline.rank] = walls.get(timeline.rank, 0) + timeline.windows.wall_ns
     ranks = [timeline.rank for timeline in timelines]
     whole = _Whole(figures, keys, per_rank)
     rows = []
