@@ -34,7 +34,6 @@ __all__ = [
     "group",
     "layer_names",
     "layers_of",
-    "merge_shapes",
     "operator_call",
     "shape_columns",
 ]
@@ -155,7 +154,7 @@ class Groups(msgspec.Struct, frozen=True):
     """The group and the call of each piece of one device's time."""
 
     keys: list[tuple[Any, ...]]
-    """What each group is: the values of the columns of its row."""
+    """What each group is: the values of the columns of its row; equal ones are one row."""
     code: Index
     """Index into ``keys``."""
     instance: Index
@@ -166,7 +165,7 @@ def group(by: str, timeline: Timeline, recorded: OperatorCalls, pieces: Attribut
     """Group the pieces of a device's time.
 
     Keys are, by grouping: kernel (name, kind); operator (name, forward operator, phase); operator-shape (name,
-    :class:`OperatorInputs`); module (path); layer (name); annotation (name); phase (name).
+    :class:`Shape`); module (path); layer (name); annotation (name); phase (name).
     """
     return _GROUPS[by](timeline, recorded, pieces)
 
@@ -200,7 +199,7 @@ def _by_shape(timeline: Timeline, recorded: OperatorCalls, pieces: Attribution) 
     inputs = _names(np.where(calls_with_cost(recorded), recorded.inputs, -1), pieces.owner)
     keys, code = _distinct((owner, inputs))
     texts = _Texts(recorded.calls.names, "(no operator)")
-    rows = [(texts[name], recorded.table[shape] if shape >= 0 else NO_INPUTS) for name, shape in keys]
+    rows = [(texts[name], _shape(texts[name], recorded.table[at] if at >= 0 else NO_INPUTS)) for name, at in keys]
     return Groups(rows, code, _instance(pieces.owner, pieces, recorded))
 
 
@@ -286,16 +285,6 @@ class Shape(msgspec.Struct, frozen=True):
     dims: str
     dtypes: str
     cost: Cost | None
-
-
-def merge_shapes(groups: Groups, by: str) -> Groups:
-    """Merge groups of one operator whose inputs differ only in what changes neither sizes nor types nor cost."""
-    if by != "operator-shape":
-        return groups
-    numbers: dict[tuple[Any, ...], int] = {}
-    merged = [(name, _shape(name, inputs)) for name, inputs in groups.keys]
-    code = np.array([numbers.setdefault(key, len(numbers)) for key in merged], np.int64)
-    return Groups(list(numbers), code[groups.code] if len(code) else groups.code, groups.instance)
 
 
 @cache

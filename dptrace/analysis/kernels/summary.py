@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.kernels.attribution import Attribution, attribute
-from dptrace.analysis.kernels.grouping import NEEDS_CALLS, Groups, group, merge_shapes, shape_columns
+from dptrace.analysis.kernels.grouping import NEEDS_CALLS, Groups, group, shape_columns
 from dptrace.analysis.kernels.names import kernel_names
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import Int64, union
@@ -370,7 +370,7 @@ def summarize(
         chosen = np.isin(timeline.kind[attribution.interval], np.array(list(kinds), np.uint8))
         chosen &= (timeline.step[attribution.interval] >= 0) | (not only_steps)
         attribution = attribution.filter(chosen)
-        groups = merge_shapes(group(by, timeline, recorded, attribution), by)
+        groups = group(by, timeline, recorded, attribution)
         keys = [(*key, timeline.rank) if per_rank else key for key in groups.keys]
         code = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
         own = Groups(groups.keys, code[groups.code] if len(code) else groups.code, groups.instance + origin)
