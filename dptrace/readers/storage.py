@@ -49,13 +49,15 @@ ARCHIVE_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE, RuntimeError, ValueError
 """Raised for a damaged archive, and for one of an unknown version or compression."""
 
 
-def open_stored(source: Source) -> BinaryIO:
-    """Open a file that is not in an archive; the stream can ``peek``.
+def open_source(source: Source) -> AbstractContextManager[Any]:
+    """Open the stored bytes, which may be compressed; the stream can ``peek`` and ``read1``.
 
     Raises:
-        TraceError: the file is missing, a folder, or can't be read.
+        TraceError: the file or its archive is missing, a folder, damaged, encrypted or a bomb, or can't be read.
         MissingExtraError: the package for such URLs is not installed.
     """
+    if source.member:
+        return _contents(source.outer()).opened(source)
     if source.remote:
         return remote.open_stream(source)
     return _standard_input() if source.place == STDIN else _open_file(source.address)
@@ -147,17 +149,6 @@ def members(archive: Source) -> list[str]:
     return names
 
 
-@contextmanager
-def open_member(file: Source) -> Iterator[IO[bytes]]:
-    """Open a file in an archive; the stream can ``peek``.
-
-    Raises:
-        TraceError: the archive or the file in it is missing, damaged, encrypted or a bomb.
-    """
-    with _contents(file.outer()).opened(file) as stream:
-        yield stream
-
-
 class _Zip:
     """A zip archive. Its file stays open, since zipfile reads the whole directory before it opens a member."""
 
@@ -247,16 +238,3 @@ def _translate_errors(file: Source) -> Iterator[None]:
         raise TraceError(f"{file.address}: uses an unsupported compression ({error}); unpack it.") from None
     except ARCHIVE_DAMAGE as error:
         raise TraceError(f"{file.address}: is not a readable archive ({error}); was it copied completely?") from None
-
-
-# Opening of trace files: on disk, at a URL, in an archive, or on standard input.
-
-
-def open_source(source: Source) -> AbstractContextManager[Any]:
-    """Open the stored bytes, which may be compressed; the stream can ``peek`` and ``read1``.
-
-    Raises:
-        TraceError: the file is missing, a folder, or can't be read.
-        MissingExtraError: the package for such URLs is not installed.
-    """
-    return open_member(source) if source.member else open_stored(source)
