@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @run_options
-@click.option("--all", "every", is_flag=True, help="Print every table in full: each step, rank and collective.")
+@click.option("--all", "all_rows", is_flag=True, help="Print every table in full: each step, rank and collective.")
 @click.option("--collectives", is_flag=True, help="Print a row for each collective; as a table, or with --csv.")
 @click.option("--memory", is_flag=True, help="Print memory: peaks, what was alive at them; with --json, add it.")
 @gains_option
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 def command(
     paths: tuple[str, ...],
     selection: Selection,
-    every: bool,
+    all_rows: bool,
     collectives: bool,
     memory: bool,
     gains: bool | None,
@@ -85,7 +85,7 @@ def command(
     if as_hta:
         if selection or dask or any(workload.values()) or read_options != ReadOptions(strict=read_options.strict):
             raise UsageError(_HTA_ALONE)
-        _write_hta_compat(paths, to, every, read_options.strict)
+        _write_hta_compat(paths, to, all_rows, read_options.strict)
         return
     given = {"--gains reads the files again": gains, "--memory reads the files again": memory}
     given["--steps needs every interval"] = selection.steps is not None
@@ -96,12 +96,12 @@ def command(
     gains_asked = gains
     gains = has_findings and dask is None and gains_wanted(gains_asked, paths)
     # The figures suffice, but for some steps', which are computed from the intervals, for memory and for kernels.
-    lists_kernels = every and to.as_text and not collectives and not dask
+    lists_kernels = all_rows and to.as_text and not collectives and not dask
     figures_only = selection.steps is None and not memory and not lists_kernels and not gains
     read_options = replace(read_options, figures_only=figures_only, dask=dask)
     run = with_workload(open_with_progress(paths, read_options, verbosity, selection), **workload)
     run = with_gains(run, verbosity) if gains else run
-    to.write(_memory_answer(run, every, align) if memory else _answer(run, every, collectives, align))
+    to.write(_memory_answer(run, all_rows, align) if memory else _answer(run, all_rows, collectives, align))
     if not to.as_text:
         print_notes(run.notes)
     elif gains_asked is None and has_findings and not gains:
@@ -130,7 +130,7 @@ def _contradictions(
     yield not align and not across_ranks, _NOTHING_TO_ALIGN
 
 
-def _write_hta_compat(paths: tuple[str, ...], to: Destination, every: bool, strict: bool) -> None:
+def _write_hta_compat(paths: tuple[str, ...], to: Destination, all_rows: bool, strict: bool) -> None:
     from dptrace.hta.definitions import COMPATIBLE_WITH, hta_compat
     from dptrace.readers.discovery import find
 
@@ -140,32 +140,32 @@ def _write_hta_compat(paths: tuple[str, ...], to: Destination, every: bool, stri
     def tables(console: Console) -> None:
         from dptrace.viewers.terminal.data_frame import print_frame
 
-        print_frame(compat.frame, f"HTA {COMPATIBLE_WITH}'s temporal breakdown and overlap", console, every)
+        print_frame(compat.frame, f"HTA {COMPATIBLE_WITH}'s temporal breakdown and overlap", console, all_rows)
 
     to.write(Answer(tables, compat.to_dict, lambda: compat.frame))
     print_notes(compat.notes)
 
 
-def _answer(run: Run, every: bool, collectives: bool, align: bool) -> Answer:
+def _answer(run: Run, all_rows: bool, collectives: bool, align: bool) -> Answer:
     def tables(console: Console) -> None:
         from dptrace.viewers.terminal.summary import print_collectives, print_run
 
         if collectives:
-            print_collectives(run, console, every)
+            print_collectives(run, console, all_rows)
         else:
-            print_run(run, console, every, align)
+            print_run(run, console, all_rows, align)
 
     return Answer(tables, lambda: run.to_dict(align), run.collectives if collectives else run.steps)
 
 
-def _memory_answer(run: Run, every: bool, align: bool) -> Answer:
+def _memory_answer(run: Run, all_rows: bool, align: bool) -> Answer:
     from dptrace.core.table import frame
     from dptrace.run.columns import MEMORY_PEAKS
     from dptrace.run.memory import device_reports, figures_with_memory, peak_rows
     from dptrace.viewers.base.memory_table import print_memory
 
     return Answer(
-        lambda console: print_memory(run, console, every),
+        lambda console: print_memory(run, console, all_rows),
         lambda: figures_with_memory(run, align),
         lambda: frame(peak_rows(device_reports(run)), MEMORY_PEAKS),
     )

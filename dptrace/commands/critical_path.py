@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 @click.command()
 @run_argument
 @click.option("--step", type=Whole(0), metavar="N", help="Number of the step. [the one of median length]")
-@click.option("--all", "every", is_flag=True, help="Print every piece of the chain.")
+@click.option("--all", "all_rows", is_flag=True, help="Print every piece of the chain.")
 @answer_options("html", csv="Print CSV: by default a row for each kernel of the step.")
 @click.option("--by", type=click.Choice(("kernel", "module")), help="What a row of --csv stands for. [kernel]")
 @opening_options
 def command(
     paths: tuple[str, ...],
     step: int | None,
-    every: bool,
+    all_rows: bool,
     to: Destination,
     by: str | None,
     read_options: ReadOptions,
@@ -62,7 +62,7 @@ def command(
     def tables(console: Console) -> None:
         from dptrace.viewers.terminal.replay import print_critical_path
 
-        print_critical_path(path, console, every)
+        print_critical_path(path, console, all_rows)
 
     def page() -> str:
         from dptrace.viewers.gantt.page.document import step_document

@@ -47,7 +47,7 @@ _CSV = click.option(
 @click.command(cls=SidesCommand)
 @side_options
 @click.option("--per-rank", is_flag=True, help="Also show each rank that both runs have.")
-@click.option("--all", "every", is_flag=True, help="Print every table in full: each collective and kernel.")
+@click.option("--all", "all_rows", is_flag=True, help="Print every table in full: each collective and kernel.")
 @answer_options("html", csv=_CSV)
 @click.option("--html", type=OutputFile(), help="Write a page: both runs' Gantt charts on one axis, and the tables.")
 @click.option(
@@ -74,7 +74,7 @@ _CSV = click.option(
 def command(
     sides: SideOptions,
     per_rank: bool,
-    every: bool,
+    all_rows: bool,
     to: Destination,
     html: Path | None,
     html_steps: str | None,
@@ -117,7 +117,7 @@ def command(
     before, after = _opened(sides, workload, read_options, verbosity)
     comparison = compare(before, after, include_outliers)
     crossings = [limit.check(comparison, fail_within_noise) for limit in parsed]
-    answer = _answer(comparison, crossings, every, per_rank, to.table or _TABLES[0], drawn_steps)
+    answer = _answer(comparison, crossings, all_rows, per_rank, to.table or _TABLES[0], drawn_steps)
     to.write(answer)
     if not to.on_terminal:
         print_notes((*comparison.differences, *texts_below(comparison)))
@@ -144,7 +144,7 @@ def _opened(
 def _answer(
     comparison: Comparison,
     crossings: Sequence[ThresholdResult],
-    every: bool,
+    all_rows: bool,
     per_rank: bool,
     table: str,
     drawn_steps: tuple[int, int] | None,
@@ -152,7 +152,7 @@ def _answer(
     def tables(console: Console) -> None:
         from dptrace.viewers.terminal.comparison import print_comparison
 
-        print_comparison(comparison, console, every, per_rank)
+        print_comparison(comparison, console, all_rows, per_rank)
 
     def data() -> object:
         return comparison.to_dict() | {"limits": [crossing.to_dict() for crossing in crossings]}

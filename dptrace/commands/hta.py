@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("analysis", metavar="[ANALYSIS]", required=False)
 @answer_options(csv="Print a table as CSV; --table chooses one of several.")
 @click.option("--table", "only", metavar="NAME", help="Print only this table.")
-@click.option("--all", "every", is_flag=True, help="Print every table in full.")
+@click.option("--all", "all_rows", is_flag=True, help="Print every table in full.")
 @strict_option
 @quiet_option
 def command(
@@ -29,7 +29,7 @@ def command(
     analysis: str | None,
     to: Destination,
     only: str | None,
-    every: bool,
+    all_rows: bool,
     strict: bool,
     verbosity: str,
 ) -> None:
@@ -70,7 +70,7 @@ def command(
         from dptrace.viewers.terminal.data_frame import print_frame
 
         for name, frame in tables.items():
-            print_frame(frame, f"{analysis}: {name.replace('_', ' ')}", console, every)
+            print_frame(frame, f"{analysis}: {name.replace('_', ' ')}", console, all_rows)
 
     def data() -> object:
         records = {name: plain_records(frame) for name, frame in tables.items()}

@@ -136,7 +136,7 @@ Examples:
     metavar="FILE",
     help="Write the predicted run for Perfetto or Chrome, as dptrace export.",
 )
-@click.option("--all", "every", is_flag=True, help="Print every rank.")
+@click.option("--all", "all_rows", is_flag=True, help="Print every rank.")
 @opening_options
 def command(
     paths: tuple[str, ...],
@@ -144,7 +144,7 @@ def command(
     different: dict[str, Any],
     to: Destination,
     export: Path | None,
-    every: bool,
+    all_rows: bool,
     read_options: ReadOptions,
     verbosity: str,
 ) -> None:
@@ -174,7 +174,7 @@ def command(
 
     with progress("Replaying", verbosity, measured=False):
         answer = whatif(run, **changes)
-    to.write(_answer(run, answer, every))
+    to.write(_answer(run, answer, all_rows))
     print_notes(run.notes)
     if export is not None:
         _export(answer, export, verbosity, to.force)
@@ -226,11 +226,11 @@ def _sweep_answer(sweep: Sweep) -> Answer:
     return Answer(tables, sweep.to_dict, page=page, chart=chart, picture_width=_SWEEP_WIDTH)
 
 
-def _answer(run: Run, answer: WhatIf, every: bool) -> Answer:
+def _answer(run: Run, answer: WhatIf, all_rows: bool) -> Answer:
     def tables(console: Console) -> None:
         from dptrace.viewers.terminal.replay import print_whatif
 
-        print_whatif(answer, console, every)
+        print_whatif(answer, console, all_rows)
 
     def page() -> str:
         """Draw the predicted run below the measured one."""

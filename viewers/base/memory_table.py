@@ -36,17 +36,17 @@ def device_name(report: DeviceReport) -> str:
     return f"rank {report.rank} {report.device.label}"
 
 
-def print_memory(run: Run, console: Console, every: bool = False) -> None:
+def print_memory(run: Run, console: Console, all_rows: bool = False) -> None:
     """Print the peaks of all devices, and what was alive at the highest of them.
 
     Args:
-        every: leave no row out, and show each device.
+        all_rows: leave no row out, and show each device.
     """
     reports = device_reports(run)
     head = headline(run)
     console.print(plain(" · ".join((head.title, *head.facts))), style="bold")
     console.print()
-    for title, table in _tables(reports, every):
+    for title, table in _tables(reports, all_rows):
         print_text_table(table, title, console)
         console.print()
     if not reports and NO_MEMORY not in memory_notes(run):
@@ -55,26 +55,26 @@ def print_memory(run: Run, console: Console, every: bool = False) -> None:
         console.print(plain(f"! {note}"))
 
 
-def _tables(reports: Sequence[DeviceReport], every: bool) -> Iterator[tuple[str, TextTable]]:
+def _tables(reports: Sequence[DeviceReport], all_rows: bool) -> Iterator[tuple[str, TextTable]]:
     if not reports:
         return
-    yield "peak of each device", _short(peaks_table(reports), every, _FEW_DEVICES)
-    yield "peak of each phase", _short(_phases(reports, every), every, _FEW_DEVICES)
+    yield "peak of each device", _short(peaks_table(reports), all_rows, _FEW_DEVICES)
+    yield "peak of each phase", _short(_phases(reports, all_rows), all_rows, _FEW_DEVICES)
     # GPUs run out of memory, CPUs seldom.
     highest = max(reports, key=lambda report: (not report.device.on_cpu, report.peak.bytes))
-    for report in reports if every else [highest]:
+    for report in reports if all_rows else [highest]:
         at = f"at the peak of {device_name(report)}"
         for by, most in (("kind", None), ("operator", _FEW_ROWS), ("module", _FEW_ROWS)):
             table = usage_table(report, by)
             if any(row[0] != "–" for row in table.rows):
-                yield f"by {by}, {at}", _short(table, every, most)
-        yield f"largest blocks {at}", _blocks(report, None if every else _FEW_ROWS)
+                yield f"by {by}, {at}", _short(table, all_rows, most)
+        yield f"largest blocks {at}", _blocks(report, None if all_rows else _FEW_ROWS)
     if calls := _calls(reports):
         yield "calls of the runtime's allocator", calls
 
 
-def _short(table: TextTable, every: bool, most: int | None) -> TextTable:
-    return table if every or most is None else table.truncated(most)
+def _short(table: TextTable, all_rows: bool, most: int | None) -> TextTable:
+    return table if all_rows or most is None else table.truncated(most)
 
 
 def _size(value: int) -> str:
@@ -105,18 +105,18 @@ def peaks_table(reports: Sequence[DeviceReport]) -> TextTable:
     return TextTable(columns, tuple(rows), 3, note)
 
 
-def _phases(reports: Sequence[DeviceReport], every: bool) -> TextTable:
+def _phases(reports: Sequence[DeviceReport], all_rows: bool) -> TextTable:
     """Return the peak of each phase: the highest of all steps, or with *every* that of each step."""
     rows: list[tuple[str, ...]] = []
     for report in reports:
         highest: dict[tuple[str, str], int] = {}
         for row in peak_rows((report,)):
-            key = (step_label(row["step"]) if every else "all", row["phase"])
+            key = (step_label(row["step"]) if all_rows else "all", row["phase"])
             highest[key] = max(highest.get(key, row["peak_bytes"]), row["peak_bytes"])
         for step in dict.fromkeys(step for step, _ in highest):
             peaks = [highest.get((step, phase)) for phase in _PHASES]
             rows.append((device_name(report), step, *("–" if peak is None else _size(peak) for peak in peaks)))
-    return TextTable(("device", "step", *_PHASES), tuple(rows), 2, "" if every else "The highest of all steps.")
+    return TextTable(("device", "step", *_PHASES), tuple(rows), 2, "" if all_rows else "The highest of all steps.")
 
 
 def usage_table(report: DeviceReport, by: str) -> TextTable:

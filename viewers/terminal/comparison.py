@@ -201,10 +201,10 @@ def _ranks(by_rank: Sequence[tuple[DeviceId, tuple[Change, ...]]]) -> Table:
     return table
 
 
-def _top(rows: Sequence[Row], verdicts: Sequence[str], every: bool) -> tuple[Sequence[Row], str]:
+def _top(rows: Sequence[Row], verdicts: Sequence[str], all_rows: bool) -> tuple[Sequence[Row], str]:
     """Return the rows to show, and a line with the number of the others."""
     moved = [row for row, verdict in zip(rows, verdicts, strict=True) if verdict != "same"]
-    shown = rows if every else moved[:MAX_ROWS]
+    shown = rows if all_rows else moved[:MAX_ROWS]
     left = len(rows) - len(shown)
     return shown, f"{left:,} more; --all shows them." if left else ""
 
@@ -218,9 +218,9 @@ def _delta(change: Change | None) -> str:
     return "–" if change is None else signed_milliseconds(change.delta)
 
 
-def _collectives(comparison: Comparison, every: bool) -> Iterator[RenderableType]:
+def _collectives(comparison: Comparison, all_rows: bool) -> Iterator[RenderableType]:
     rows = comparison.collective_changes
-    shown, more = _top(rows, [worst_verdict(row) for row in rows], every)
+    shown, more = _top(rows, [worst_verdict(row) for row in rows], all_rows)
     if not shown:
         return
     columns: dict[str, Callable[[Any], str | Text]] = {
@@ -245,9 +245,9 @@ def worst_verdict(row: CollectiveChange) -> str:
     return min((change.verdict for change in changes if change is not None), key=order.index)
 
 
-def _kernels(comparison: Comparison, width: int, every: bool) -> Iterator[RenderableType]:
+def _kernels(comparison: Comparison, width: int, all_rows: bool) -> Iterator[RenderableType]:
     rows = comparison.kernel_changes
-    shown, more = _top(rows, [row.time.verdict for row in rows], every)
+    shown, more = _top(rows, [row.time.verdict for row in rows], all_rows)
     if not shown:
         return
     what = "operators" if comparison.a.run.on_cpu and comparison.b.run.on_cpu else "kernels"
@@ -271,11 +271,11 @@ def texts_below(comparison: Comparison) -> list[str]:
     return [*shared_notes(before, after), *comparison.notes]
 
 
-def print_comparison(comparison: Comparison, console: Console, every: bool = False, per_rank: bool = False) -> None:
+def print_comparison(comparison: Comparison, console: Console, all_rows: bool = False, per_rank: bool = False) -> None:
     """Print the two runs, differences in how they were recorded, the summary, the tables and the notes.
 
     Args:
-        every: leave no collective and no kernel out.
+        all_rows: leave no collective and no kernel out.
         per_rank: add a row for each rank that both runs have.
     """
     parts: list[RenderableType] = [
@@ -291,7 +291,7 @@ def print_comparison(comparison: Comparison, console: Console, every: bool = Fal
     ]
     if per_rank:
         parts += [_ranks(comparison.by_rank) if comparison.by_rank else "No rank is in both runs.", ""]
-    for part in (*_collectives(comparison, every), *_kernels(comparison, console.width, every)):
+    for part in (*_collectives(comparison, all_rows), *_kernels(comparison, console.width, all_rows)):
         parts += [part] if not isinstance(part, Text) else [part, ""] if part.plain else [""]
     parts.append(Group(*(Text("! ", style="yellow").append_text(plain(text)) for text in texts_below(comparison))))
     console.print(*parts, sep="\n")

@@ -32,9 +32,9 @@ def cell(value: object) -> str:
     return sanitize(str(value))
 
 
-def print_frame(frame: pd.DataFrame, title: str, console: Console, every: bool = False) -> None:
+def print_frame(frame: pd.DataFrame, title: str, console: Console, all_rows: bool = False) -> None:
     """Print the first rows of a frame, or every row, and the number of rows left out."""
-    rows = frame if every else frame.head(MAX_ROWS)
+    rows = frame if all_rows else frame.head(MAX_ROWS)
     texts = [[_short(cell(value)) for value in row] for row in rows.itertuples(index=False)]
     table = Table(title=Text(title), title_justify="left", title_style="bold")
     for i, name in enumerate(frame.columns):

@@ -31,11 +31,11 @@ _MOST_PIECES = 3
 _LONGEST_NAME = 40
 
 
-def print_whatif(answer: WhatIf, console: Console, every: bool = False) -> None:
+def print_whatif(answer: WhatIf, console: Console, all_rows: bool = False) -> None:
     """Print an answer.
 
     Args:
-        every: print all ranks, however many.
+        all_rows: print all ranks, however many.
     """
     parts: list[RenderableType] = [sentence(answer), _replayed(answer), _path(answer), ""]
     for doubt in answer.doubts:
@@ -43,7 +43,7 @@ def print_whatif(answer: WhatIf, console: Console, every: bool = False) -> None:
     parts += [""] if answer.doubts else []
     parts += [_parts_table(answer), ""]
     if len(answer.ranks) > 1:
-        parts += [_rank_table(answer, every), ""]
+        parts += [_rank_table(answer, all_rows), ""]
     parts += [Text("! ", style="yellow").append_text(plain(note)) for note in answer.notes]
     console.print(*parts, sep="\n")
 
@@ -116,10 +116,10 @@ def _parts_table(answer: WhatIf) -> Table:
     return column_table(title, columns, shown, ("part",), lambda name: bold.get(name, ""))
 
 
-def _rank_table(answer: WhatIf, every: bool) -> Table:
+def _rank_table(answer: WhatIf, all_rows: bool) -> Table:
     """Return a row for each rank; of many, those with the longest steps."""
     ranks = sorted(answer.ranks, key=lambda rank: -rank.measured_ns["wall_ns"])
-    shown = ranks if every else sorted(ranks[:_MOST_RANKS], key=lambda rank: (rank.rank, rank.device))
+    shown = ranks if all_rows else sorted(ranks[:_MOST_RANKS], key=lambda rank: (rank.rank, rank.device))
     title = "By rank, ms of a step" + (f" (the slowest {_MOST_RANKS})" if len(shown) < len(ranks) else "")
     columns: _Cells = {
         "rank": lambda one: str(one.rank),
@@ -190,19 +190,19 @@ _MOST_PATH_PIECES = 40
 _MOST_MODULES = 12
 
 
-def print_critical_path(path: CriticalPath, console: Console, every: bool = False) -> None:
+def print_critical_path(path: CriticalPath, console: Console, all_rows: bool = False) -> None:
     """Print a critical path.
 
     Args:
-        every: print every module, and every piece of the chain.
+        all_rows: print every module, and every piece of the chain.
     """
     shorts = kernel_names(path.timelines)
     parts: list[RenderableType] = [_sentence(path)]
     kinds = _shares(path, "what", {kind: ns for kind, ns in path.by_kind.items() if ns}, PATH_KINDS.__getitem__)
     for table in (kinds, _shares(path, "rank", path.by_rank, _rank_name), _item_table(path, shorts)):
         parts += ["", table]
-    parts += ["", _module_table(path, every)] if path.by_module else []
-    parts += ["", _piece_table(path, shorts, every), ""]
+    parts += ["", _module_table(path, all_rows)] if path.by_module else []
+    parts += ["", _piece_table(path, shorts, all_rows), ""]
     parts += [Text("! ", style="yellow").append_text(plain(note)) for note in path.notes]
     console.print(*parts, sep="\n")
 
@@ -240,10 +240,10 @@ def _item_table(path: CriticalPath, shorts: Mapping[str, str]) -> Table:
     return column_table("What takes the most time on it, and what 10 % less would gain", columns, path.items)
 
 
-def _module_table(path: CriticalPath, every: bool) -> Table:
+def _module_table(path: CriticalPath, all_rows: bool) -> Table:
     """Return the modules with most time; the others in one row, unless every one is requested."""
     modules = list(path.by_module)
-    shown = modules if every else modules[:_MOST_MODULES]
+    shown = modules if all_rows else modules[:_MOST_MODULES]
     columns: _Cells = {
         "module": lambda one: _ending(one.module),
         "ms": lambda one: milliseconds(one.path_ns),
@@ -260,11 +260,11 @@ def _module_table(path: CriticalPath, every: bool) -> Table:
     return table
 
 
-def _piece_table(path: CriticalPath, shorts: Mapping[str, str], every: bool) -> Table:
+def _piece_table(path: CriticalPath, shorts: Mapping[str, str], all_rows: bool) -> Table:
     """Return the pieces of the chain in order of time; the longest of them, unless every one is requested."""
     pieces = list(path.pieces())
     longest = sorted(pieces, key=lambda piece: piece["start_ns"] - piece["end_ns"])
-    shown = pieces if every else sorted(longest[:_MOST_PATH_PIECES], key=lambda piece: int(piece["start_ns"]))
+    shown = pieces if all_rows else sorted(longest[:_MOST_PATH_PIECES], key=lambda piece: int(piece["start_ns"]))
     title = (
         "The chain"
         if len(shown) == len(pieces)

@@ -106,11 +106,11 @@ def _heading(timeline: Timeline) -> Text:
     return text
 
 
-def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, every: bool) -> Table:
+def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, all_rows: bool) -> Table:
     """Return the table of one rank: a row for each step, the mean, and each part's share of the wall time."""
     names = shown_figures([waits.step(k) for k in range(len(figures.names))])
     table = _table(_heading(timeline), "step", names)
-    shown = range(len(figures.names)) if every or len(figures.names) <= MAX_STEPS else range(MAX_STEPS // 2)
+    shown = range(len(figures.names)) if all_rows or len(figures.names) <= MAX_STEPS else range(MAX_STEPS // 2)
     for k in shown:
         table.add_row(
             plain(step_label(figures.names[k])),
@@ -132,13 +132,13 @@ def _share(ns: float | None, wall: float) -> str:
     return "?" if ns is None else f"{100 * ns / wall:.1f}%".replace("100.0", "100")
 
 
-def _ranks_table(run: Run, every: bool) -> Table:
+def _ranks_table(run: Run, all_rows: bool) -> Table:
     """Return a table with a row for each rank: its mean step."""
     both = zip(run.splits, run.cross_rank.exposed_waits, strict=True)
     means: list[Figures] = [{**figures.mean(), **waits.mean()} for figures, waits in both]
     names = shown_figures(means)
     table = _table("mean step by rank, ms", "rank", names)
-    shown = len(run.splits) if every else min(len(run.splits), MAX_RANKS)
+    shown = len(run.splits) if all_rows else min(len(run.splits), MAX_RANKS)
     for timeline, figures in list(zip(run.timelines, means, strict=True))[:shown]:
         table.add_row(rank_label(run, timeline), *_row(figures, names))
     if shown < len(run.splits):
@@ -146,17 +146,17 @@ def _ranks_table(run: Run, every: bool) -> Table:
     return table
 
 
-def step_tables(run: Run, every: bool = False) -> Iterator[RenderableType]:
+def step_tables(run: Run, all_rows: bool = False) -> Iterator[RenderableType]:
     """Yield the tables of the split: by step for a run of one GPU, else by rank.
 
     Args:
-        every: also yield each rank's table by step, and leave no row out.
+        all_rows: also yield each rank's table by step, and leave no row out.
     """
     if len(run.splits) > 1:
-        yield _ranks_table(run, every)
-    if len(run.splits) == 1 or every:
+        yield _ranks_table(run, all_rows)
+    if len(run.splits) == 1 or all_rows:
         for timeline, figures, wait in zip(run.timelines, run.splits, run.cross_rank.exposed_waits, strict=True):
-            yield _rank_table(timeline, figures, wait, every)
+            yield _rank_table(timeline, figures, wait, all_rows)
 
 
 def collective_table(run: Run) -> Table | None:
@@ -166,11 +166,11 @@ def collective_table(run: Run) -> Table | None:
     return column_table("mean step by kind of collective", columns, kinds) if kinds else None
 
 
-def idle_table(run: Run, every: bool = False) -> Table | None:
+def idle_table(run: Run, all_rows: bool = False) -> Table | None:
     """Return a table with a row for each rank: its mean step's idle time by cause; None where no GPU was idle.
 
     Args:
-        every: leave no rank out.
+        all_rows: leave no rank out.
     """
     devices = [device for device in run.devices if len(device.timeline.windows)]
     if not any(device.split.figures["idle_ns"].any() for device in devices):
@@ -179,7 +179,7 @@ def idle_table(run: Run, every: bool = False) -> Table | None:
     shown_causes = [cause for cause in CAUSES if any(device.idle_causes[cause].any() for device in devices)]
     for heading in ("rank", *(HEADINGS[cause].folded for cause in shown_causes), "idle"):
         table.add_column(heading, justify="right" if heading != "rank" else "left", no_wrap=True)
-    shown = devices if every else devices[:MAX_RANKS]
+    shown = devices if all_rows else devices[:MAX_RANKS]
     for device in shown:
         means = device.mean_idle()
         cells = (means[cause] for cause in shown_causes)
@@ -236,22 +236,22 @@ def _where(finding: Finding) -> str:
     return f" (see {step}, rank {rank})"
 
 
-def timing_table(analysis: CrossRankAnalysis, every: bool = False) -> Table | None:
+def timing_table(analysis: CrossRankAnalysis, all_rows: bool = False) -> Table | None:
     """Return wait and transfer time of the matched collectives: a row for each kind, size and bucket.
 
     Groups with the same purpose share a row, and so do layers whose sizes vary, such as tokens sent to experts.
 
     Args:
-        every: leave no row out, and give each group and layer its own.
+        all_rows: leave no row out, and give each group and layer its own.
 
     Returns:
         The table; None for a run of one rank, or where no collective was matched.
     """
     if not analysis.latencies or len(analysis.devices) < 2:
         return None
-    rows = analysis.latencies if every else merge_groups(analysis.latencies, analysis.matches, analysis.timing)
-    shown = with_phase_in_name(rows)[: None if every else MAX_ROWS]
-    names = [_name(latency, analysis.matches, every) for latency in shown]
+    rows = analysis.latencies if all_rows else merge_groups(analysis.latencies, analysis.matches, analysis.timing)
+    shown = with_phase_in_name(rows)[: None if all_rows else MAX_ROWS]
+    names = [_name(latency, analysis.matches, all_rows) for latency in shown]
     title = "collectives across ranks" if len(shown) == len(rows) else f"collectives across ranks (first {len(shown)})"
     table = titled_table(title, collapse_padding=True)
     table.add_column("kind", no_wrap=True)
@@ -277,10 +277,10 @@ def timing_table(analysis: CrossRankAnalysis, every: bool = False) -> Table | No
     return table
 
 
-def _name(latency: Latency, matches: Matches, every: bool) -> str:
+def _name(latency: Latency, matches: Matches, all_rows: bool) -> str:
     """Return a row's label, with its group where there are several."""
     group = matches.groups[latency.group]
     several = len({one.ranks for one in matches.groups if one.ranks}) > 1
-    ranks = f"ranks {', '.join(map(str, group.ranks))}" if every and several and group.ranks else ""
+    ranks = f"ranks {', '.join(map(str, group.ranks))}" if all_rows and several and group.ranks else ""
     where = ranks or (group.description if several and not latency.name else "")
     return ", ".join(filter(None, (latency.name, where)))

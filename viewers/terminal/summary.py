@@ -139,12 +139,12 @@ MAX_LAYERS = 8
 """Most layers or ranks that are listed without --all."""
 
 
-def expert_lines(info: Mapping[str, Any], every: bool = False) -> list[str]:
+def expert_lines(info: Mapping[str, Any], all_rows: bool = False) -> list[str]:
     """Return each layer's most and least loaded expert, a line each; empty for a run without experts.
 
     Args:
         info: the contents of run.json.
-        every: leave no layer out.
+        all_rows: leave no layer out.
     """
     loads = expert_loads(info)
     if not loads:
@@ -155,46 +155,46 @@ def expert_lines(info: Mapping[str, Any], every: bool = False) -> list[str]:
         f"  layer {load.layer}: most {100 * load.shares[load.most_loaded]:.1f} % (expert {load.most_loaded}), "
         f"least {100 * load.shares[load.least_loaded]:.1f} % (expert {load.least_loaded})"
         + ("" if load.dropped is None else f", dropped {100 * load.dropped:.1f} %")
-        for load in (loads if every else loads[:MAX_LAYERS])
+        for load in (loads if all_rows else loads[:MAX_LAYERS])
     ]
-    if not every and len(loads) > MAX_LAYERS:
+    if not all_rows and len(loads) > MAX_LAYERS:
         lines.append(f"  {len(loads) - MAX_LAYERS:,} more layers; --all shows them.")
     return lines
 
 
-def in_flight_lines(info: Mapping[str, Any], every: bool = False) -> list[str]:
+def in_flight_lines(info: Mapping[str, Any], all_rows: bool = False) -> list[str]:
     """Return how many micro-batches' activations each rank of a pipeline held, next to the schedule's, a line each.
 
     Args:
         info: the contents of run.json.
-        every: leave no rank out.
+        all_rows: leave no rank out.
     """
     found = held_activations(info)
     if not found:
         return []
     lines = [f"Activations in flight, by {found[0].schedule} (micro-batches that a rank held at once):"]
-    for held in found if every else found[:MAX_LAYERS]:
+    for held in found if all_rows else found[:MAX_LAYERS]:
         expected = "no formula" if held.expected is None else f"expected {held.expected}"
         size = "" if held.bytes is None else f", {byte_size(held.bytes)}"
         lines.append(f"  rank {held.rank}: {held.micro_batches} ({expected}){size}")
-    if not every and len(found) > MAX_LAYERS:
+    if not all_rows and len(found) > MAX_LAYERS:
         lines.append(f"  {len(found) - MAX_LAYERS:,} more ranks; --all shows them.")
     return lines
 
 
-def mesh_lines(mesh: Mapping[int, Mapping[str, int]], every: bool = False) -> list[str]:
+def mesh_lines(mesh: Mapping[int, Mapping[str, int]], all_rows: bool = False) -> list[str]:
     """Return where each rank stands in the mesh of the job, a line each; empty without a mesh.
 
     Args:
         mesh: the numbers of each rank in the dimensions.
-        every: leave no rank out.
+        all_rows: leave no rank out.
     """
     if not mesh:
         return []
     names = dict.fromkeys(name for numbers in mesh.values() for name in numbers)
     sizes = {name: len({numbers[name] for numbers in mesh.values() if name in numbers}) for name in names}
     lines = [f"Mesh: {' × '.join(f'{name} {size}' for name, size in sizes.items())}"]
-    shown = list(mesh.items()) if every else list(mesh.items())[:MAX_LAYERS]
+    shown = list(mesh.items()) if all_rows else list(mesh.items())[:MAX_LAYERS]
     lines += [f"  rank {rank}: {place(numbers)}" for rank, numbers in shown]
     if len(shown) < len(mesh):
         lines.append(f"  {len(mesh) - len(shown):,} more ranks; --all shows them.")
@@ -275,38 +275,42 @@ def notes(run: Run, further: tuple[str, ...] = ()) -> RenderableType:
     return Group(*(Text("! ", style="yellow").append_text(plain(note)) for note in (*run.notes, *further)))
 
 
-def print_run(run: Run, console: Console, every: bool = False, align: bool = True) -> None:
+def print_run(run: Run, console: Console, all_rows: bool = False, align: bool = True) -> None:
     """Print the headline of *run*, its findings, its tables and the notes on its data.
 
     Args:
-        every: print each table in full, and a table by step for each rank.
+        all_rows: print each table in full, and a table by step for each rank.
         align: whether clocks that are off are corrected before ranks are compared.
     """
     analysis = run.cross_rank if align else run.analyze_cross_rank(align=False)
     lines = (_mean_split(run), utilization_sentence(run.efficiency), profiler_sentence(run.metadata))
     parts: list[RenderableType] = [_description(run), sentence(run), *(Text(line) for line in lines if line), ""]
     parts += [findings_list(analysis.findings), ""]
-    for table in _tables(run, analysis, every):
+    for table in _tables(run, analysis, all_rows):
         parts += [table, ""]
-    if not every and (len(run.splits) > 1 or any(len(figures.names) > MAX_STEPS for figures in run.splits)):
+    if not all_rows and (len(run.splits) > 1 or any(len(figures.names) > MAX_STEPS for figures in run.splits)):
         parts += [Text(HINT, style="dim"), ""]
     if run.notes or analysis.notes:
         parts += [notes(run, analysis.notes)]
     console.print(*parts, sep="\n")
 
 
-def _tables(run: Run, analysis: CrossRankAnalysis, every: bool) -> Iterator[RenderableType]:
-    yield from step_tables(run, every)
-    tables = collective_table(run), timing_table(analysis, every), idle_table(run, every), _bubble_table(run)
+def _tables(run: Run, analysis: CrossRankAnalysis, all_rows: bool) -> Iterator[RenderableType]:
+    yield from step_tables(run, all_rows)
+    tables = collective_table(run), timing_table(analysis, all_rows), idle_table(run, all_rows), _bubble_table(run)
     yield from (table for table in tables if table is not None)
-    if every and not run.figures_only:
+    if all_rows and not run.figures_only:
         from dptrace.viewers.terminal.kernels import kernel_parts  # a plain analyze starts without it
 
         yield from kernel_parts(run)
     if memory := memory_sentence(run.metadata):
         yield Text(memory)
     mesh = coordinates(analysis.matches.groups, run.metadata, run.world_size)
-    for lines in (mesh_lines(mesh, every), in_flight_lines(run.metadata, every), expert_lines(run.metadata, every)):
+    for lines in (
+        mesh_lines(mesh, all_rows),
+        in_flight_lines(run.metadata, all_rows),
+        expert_lines(run.metadata, all_rows),
+    ):
         if lines:
             yield Text("\n".join(lines))
 
@@ -319,13 +323,13 @@ def _bubble_table(run: Run) -> RenderableType | None:
     return bubble_table(run)
 
 
-def print_collectives(run: Run, console: Console, every: bool = False) -> None:
-    """Print a row for each collective on each GPU; only the first ones unless *every*."""
+def print_collectives(run: Run, console: Console, all_rows: bool = False) -> None:
+    """Print a row for each collective on each GPU; only the first ones unless *all_rows*."""
     rows = run.collectives()
     if not len(rows):
         console.print("No communication in this run.")
     else:
-        shown = rows if every else rows.head(MAX_COLLECTIVES)
+        shown = rows if all_rows else rows.head(MAX_COLLECTIVES)
         _print_collective_rows(run, shown.to_dict("records"), console)
         if len(shown) < len(rows):
             console.print(f"{len(rows) - len(shown):,} more; --all shows them, --csv writes them.")

@@ -14,9 +14,9 @@ from dptrace.viewers.base.memory_table import peaks_table, print_memory, usage_t
 from tests.support.memory_files import memory_run, training_file
 
 
-def printed(run: Run, every: bool = False) -> str:
+def printed(run: Run, all_rows: bool = False) -> str:
     console = Console(file=io.StringIO(), width=120)
-    print_memory(run, console, every)
+    print_memory(run, console, all_rows)
     file = console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()
@@ -30,7 +30,7 @@ def test_the_highest_peak_is_explained(tmp_path: Path) -> None:
     for word in ("1.3 kB", "gradients", "MmBackward0", "layers.0", "cudaMalloc"):
         assert word in text
     assert 1 == text.count("by kind, at the peak of rank")
-    assert 2 == printed(run, every=True).count("by kind, at the peak of rank")
+    assert 2 == printed(run, all_rows=True).count("by kind, at the peak of rank")
 
 
 def test_a_gpu_comes_before_a_cpu(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ from dptrace.viewers.terminal.comparison import (
 from tests.support.jobs import job, run_of
 
 
-def printed(found: Comparison, width: int = 80, every: bool = False, per_rank: bool = False) -> str:
+def printed(found: Comparison, width: int = 80, all_rows: bool = False, per_rank: bool = False) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    print_comparison(found, console, every, per_rank)
+    print_comparison(found, console, all_rows, per_rank)
     text = console.file
     assert isinstance(text, io.StringIO)
     return text.getvalue()
@@ -59,13 +59,13 @@ def test_it_says_what_matters_first(found: Comparison) -> None:
     assert ["backward", *change_cells(change), "moved"] == row
     assert next(line for line in lines if line.startswith("forward")).split()[6] in ("in", "=")
     assert "gemm_backward" in text
-    assert "all_reduce · default_pg" in printed(found, every=True)
+    assert "all_reduce · default_pg" in printed(found, all_rows=True)
     assert "! One recording per side" in text
 
 
 def test_it_fits_eighty_columns(found: Comparison) -> None:
     """With every table."""
-    text = printed(found, every=True, per_rank=True)
+    text = printed(found, all_rows=True, per_rank=True)
 
     assert max(map(len, text.splitlines())) <= 80
 
@@ -100,7 +100,7 @@ def test_what_only_one_run_has_is_said() -> None:
     assert "only in B" in text
     assert "only in A" in text
     assert "2 more; --all shows them." in text
-    assert "more; --all" not in printed(compare(a, b), every=True)
+    assert "more; --all" not in printed(compare(a, b), all_rows=True)
 
 
 def test_names_of_strangers_give_no_orders() -> None:

@@ -10,9 +10,9 @@ from rich.console import Console
 from dptrace.viewers.terminal.data_frame import MAX_ROWS, print_frame
 
 
-def printed(frame: pd.DataFrame, every: bool = False, width: int = 132) -> str:
+def printed(frame: pd.DataFrame, all_rows: bool = False, width: int = 132) -> str:
     file = io.StringIO()
-    print_frame(frame, "a title", Console(file=file, width=width), every)
+    print_frame(frame, "a title", Console(file=file, width=width), all_rows)
     return file.getvalue()
 
 
@@ -41,5 +41,5 @@ def test_long_tables_are_cut_and_say_so() -> None:
     frame = pd.DataFrame({"n": range(1000, 1000 + MAX_ROWS + 5)})
 
     assert "… and 5 more rows" in printed(frame)
-    assert "1024" in printed(frame, every=True)
-    assert "more rows" not in printed(frame, every=True)
+    assert "1024" in printed(frame, all_rows=True)
+    assert "more rows" not in printed(frame, all_rows=True)

@@ -11,10 +11,10 @@ from dptrace.viewers.terminal.split import idle_table
 from tests.support.builders import TimelineBuilder
 
 
-def printed(run: Run, every: bool = False) -> list[str]:
+def printed(run: Run, all_rows: bool = False) -> list[str]:
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
-        console.print(idle_table(run, every))
+        console.print(idle_table(run, all_rows))
     return capture.get().splitlines()
 
 
@@ -36,7 +36,7 @@ def test_many_ranks_are_cut_unless_all_are_asked_for() -> None:
     timelines = tuple(TimelineBuilder(rank).compute(50, 60).build() for rank in range(100))
 
     assert "…" == printed(Run("r", timelines))[-1].split()[0]
-    assert "99" == printed(Run("r", timelines), every=True)[-1].split()[0]
+    assert "99" == printed(Run("r", timelines), all_rows=True)[-1].split()[0]
 
 
 def test_no_idling_no_table() -> None:

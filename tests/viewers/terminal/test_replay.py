@@ -18,9 +18,9 @@ from dptrace.viewers.terminal.replay import print_critical_path, print_whatif, s
 from tests.support.kineto_files import KinetoFile
 
 
-def printed(run: dptrace.Run, every: bool = False) -> str:
+def printed(run: dptrace.Run, all_rows: bool = False) -> str:
     text = StringIO()
-    print_critical_path(run.critical_path(), Console(file=text, width=200, highlight=False), every)
+    print_critical_path(run.critical_path(), Console(file=text, width=200, highlight=False), all_rows)
     return text.getvalue()
 
 
@@ -33,7 +33,7 @@ def test_of_many_pieces_the_longest_are_listed(tmp_path: Path) -> None:
         file.event("cuda_runtime", "cudaDeviceSynchronize", 13 + 50 * i, 55 + 50 * i)
     run = dptrace.open(file.write(tmp_path / "rank0.json"), cache=False)
 
-    few, all_of_them = printed(run), printed(run, every=True)
+    few, all_of_them = printed(run), printed(run, all_rows=True)
 
     assert "the 40 longest of" in few
     assert len(all_of_them.splitlines()) > len(few.splitlines()) + 20
@@ -82,9 +82,9 @@ def answer(ranks: int, *doubts: Doubt) -> WhatIf:
     )
 
 
-def whatif_printed(one: WhatIf, every: bool = False) -> str:
+def whatif_printed(one: WhatIf, all_rows: bool = False) -> str:
     text = StringIO()
-    print_whatif(one, Console(file=text, width=200, highlight=False), every)
+    print_whatif(one, Console(file=text, width=200, highlight=False), all_rows)
     return text.getvalue()
 
 
@@ -108,7 +108,7 @@ def test_the_error_and_the_range_are_printed() -> None:
 
 def test_of_many_ranks_the_slowest_are_listed() -> None:
     """A table has 16 rows, unless every rank is requested; control characters do not reach the terminal."""
-    few, all_of_them = whatif_printed(answer(40)), whatif_printed(answer(40), every=True)
+    few, all_of_them = whatif_printed(answer(40)), whatif_printed(answer(40), all_rows=True)
 
     assert len(all_of_them.splitlines()) - len(few.splitlines()) == 40 - 16
     assert "slowest 16" in few

@@ -24,7 +24,7 @@ def test_many_layers_are_cut_unless_all_are_asked_for() -> None:
     info = {"options": {"expert_load": [[1, 2]] * (MAX_LAYERS + 3)}}
 
     assert (MAX_LAYERS + 2, "  3 more layers; --all shows them.") == (len(expert_lines(info)), expert_lines(info)[-1])
-    assert MAX_LAYERS + 4 == len(expert_lines(info, every=True))
+    assert MAX_LAYERS + 4 == len(expert_lines(info, all_rows=True))
 
 
 def test_dropped_tokens_are_reported() -> None:
@@ -49,10 +49,10 @@ def test_ranks_of_a_pipeline_and_of_a_mesh_have_a_line_each() -> None:
 
     assert "  rank 1: 4 (expected 4), 2.0 kB" == in_flight_lines(info)[2]
     assert ["Mesh: dp 5 × tp 2", "  rank 0: dp 0 · tp 0"] == mesh_lines(mesh)[:2]
-    for lines, every in (
+    for lines, all_rows in (
         (in_flight_lines(info), in_flight_lines(info, True)),
         (mesh_lines(mesh), mesh_lines(mesh, True)),
     ):
         assert "  2 more ranks; --all shows them." == lines[-1]
-        assert MAX_LAYERS + 3 == len(every)
+        assert MAX_LAYERS + 3 == len(all_rows)
     assert [] == in_flight_lines({}) == mesh_lines({})

@@ -19,16 +19,16 @@ from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.rank_cases import rank, reduce
 
 
-def printed(run: Run, every: bool = False, width: int = 100) -> str:
+def printed(run: Run, all_rows: bool = False, width: int = 100) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(*step_tables(run, every))
+    Console(file=out, width=width, color_system=None).print(*step_tables(run, all_rows))
     return out.getvalue()
 
 
 def test_rows_are_the_splits_figures() -> None:
     """The numbers of a row are the figures of the split, in ms."""
     run = Run("r", two_rank_timelines())
-    text = printed(run, every=True)
+    text = printed(run, all_rows=True)
     figures = split(run.timelines[1]).figures
 
     row = next(line for line in text[text.index("rank 1") :].splitlines() if line.startswith("0"))
@@ -43,7 +43,7 @@ def test_many_ranks_and_steps_are_summed_up_unless_all_is_asked() -> None:
 
     assert len(printed(run).splitlines()) < 25
     assert "…" in printed(run)
-    assert "rank 39" in printed(run, every=True)
+    assert "rank 39" in printed(run, all_rows=True)
 
 
 def test_waiting_stands_beside_the_communication_it_is_part_of() -> None:
@@ -130,6 +130,6 @@ def test_rows_of_groups_of_one_purpose_are_one_unless_all_are_asked_for() -> Non
 
     (row,) = [line.split() for line in cross_rank_printed(timing_table(analysis)).splitlines() if "all_reduce" in line]
     assert ["all_reduce", "mesh_tp", "4"] == row[:3]
-    every = cross_rank_printed(timing_table(analysis, every=True))
-    assert "ranks 0, 1" in every
-    assert "ranks 2, 3" in every
+    all_rows = cross_rank_printed(timing_table(analysis, all_rows=True))
+    assert "ranks 0, 1" in all_rows
+    assert "ranks 2, 3" in all_rows

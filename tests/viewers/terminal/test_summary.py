@@ -32,9 +32,9 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def printed(run: Run, every: bool = False) -> str:
+def printed(run: Run, all_rows: bool = False) -> str:
     out = io.StringIO()
-    print_run(run, Console(file=out, width=100, color_system=None), every)
+    print_run(run, Console(file=out, width=100, color_system=None), all_rows)
     return out.getvalue()
 
 
@@ -81,7 +81,7 @@ def test_rows_left_out_are_reported() -> None:
     timelines = tuple(TimelineBuilder(rank).compute(0, 30).build() for rank in range(9))
 
     assert "--all prints every table in full" in printed(Run("r", timelines))
-    assert "--all" not in printed(Run("r", timelines), every=True)
+    assert "--all" not in printed(Run("r", timelines), all_rows=True)
 
 
 def test_a_run_without_communication_says_so() -> None:
