@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
 
-__all__ = ["shaped"]
-
 RATE, DELAY_S = 100e6 / 8, 0.02
 """Bytes a second, and seconds in each direction."""
 

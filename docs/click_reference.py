@@ -17,8 +17,6 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-__all__ = ["ClickReference", "setup"]
-
 _CODE = re.compile(r"`+([^`]+)`+|(?<![\w-])(--?[a-z][a-z-]*)")
 """What is set as code in a sentence: what is in backticks, and the names of options."""
 

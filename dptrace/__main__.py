@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command line; Ctrl-C ends it with exit code 130, also during the imports that take most of its start."""

@@ -16,9 +16,6 @@ from dptrace.core.units import plural, share
 from dptrace.errors import DptraceError
 from dptrace.model.alpha_beta import Line, best_cap, fit, pipelined_bytes, predict
 
-__all__ = ["BucketCapChoice", "FittedLine", "choose", "fit_from_links", "fit_recorded"]
-
-
 _MIB = 1 << 20
 _SLACK = 0.02
 """Share of exposed time too small to justify another bucket."""

@@ -17,19 +17,6 @@ from dptrace.bench.sweep_points import BUCKET_CAP, MIN_STEPS, Onset, Point, labe
 from dptrace.bench.table import Row, models_by_size, savings, shares, superlinear_row, usable
 from dptrace.core.units import duration, plural, signed
 
-__all__ = [
-    "CHARTS",
-    "ChartText",
-    "conclusions",
-    "equally_good",
-    "faster",
-    "fastest_point",
-    "onset_sentences",
-    "sweep_conclusions",
-    "verdict",
-    "warnings_about",
-]
-
 
 def _beyond(difference: float, *errors: float) -> bool:
     """Whether a difference is more than the errors of both sides explain."""

@@ -31,20 +31,6 @@ from dptrace.record.processes import catch_signals
 from dptrace.record.run_folder import checkpoint_steps
 from dptrace.trainers.parts.epoch_results import QUALITY
 
-__all__ = [
-    "BenchRunError",
-    "EpochLines",
-    "Job",
-    "Settings",
-    "jobs",
-    "parse_results",
-    "recordings",
-    "results",
-    "run_all",
-    "run_timed",
-]
-
-
 # The lines that a training prints while it runs: one for each epoch, as it ends.
 
 

@@ -23,19 +23,6 @@ from dptrace.record.failures import find_failure, last_lines
 from dptrace.record.launch.torchrun import Launch, run_torchrun
 from dptrace.record.processes import catch_signals
 
-__all__ = [
-    "LinksRequest",
-    "check_address",
-    "check_endpoint",
-    "check_links",
-    "links_summary",
-    "measure_links",
-    "measured_link",
-    "read_links",
-    "with_measured_link",
-]
-
-
 # The schema of links.json, so that a file that was edited or made elsewhere is refused before it is drawn.
 
 

@@ -34,9 +34,6 @@ from dptrace.record.profiler import Stopwatch
 from dptrace.simulate.collectives import plan_of
 from dptrace.trainers.parts.collectives import Messages, swap
 
-__all__ = ["check_sums", "describe_machine", "largest_message", "sizes_between"]
-
-
 # All-reduce algorithms written with send and receive, as calls to be timed, and the check that they add up right.
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.run import Run
 
-__all__ = ["RecordedFigures", "recorded_figures"]
-
 
 class RecordedFigures(msgspec.Struct, frozen=True):
     """Figures of one recorded run, as its result keeps them; times are means over ranks and steps unless stated."""

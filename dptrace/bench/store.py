@@ -18,9 +18,6 @@ from dptrace.record.options.modes import MODELS, MODES
 from dptrace.record.options.validation import check_batch
 from dptrace.record.run_folder import delete_checkpoint
 
-__all__ = ["PLAN", "BenchConfig", "Store", "matrix"]
-
-
 PLAN = "bench.json"
 """Holds the plan, and the table once all runs have ended."""
 SCHEMA = 1

@@ -24,9 +24,6 @@ from dptrace.bench.sweep_points import (
     swept_options,
 )
 
-__all__ = ["SweepRequest", "SweepResult", "sweep_result"]
-
-
 SCHEMA = 1
 """Version of sweep.json; docs/guides/sweep.md describes it."""
 

@@ -19,24 +19,6 @@ from dptrace.record.options.modes import MODELS, modes_with
 from dptrace.record.options.validation import check_batch, check_replicas
 from dptrace.trainers.parts.epoch_results import LAST_STEPS, QUALITY
 
-__all__ = [
-    "BUCKET_CAP",
-    "MIN_STEPS",
-    "SWEPT_MODES",
-    "Onset",
-    "Point",
-    "buckets",
-    "check_samples",
-    "configs",
-    "epochs",
-    "find_onset",
-    "label",
-    "points",
-    "swept_options",
-    "values",
-]
-
-
 BUCKET_CAP = "bucket-cap-mb"
 SWEPT = (BUCKET_CAP, "micro-batches", "batch-size", "compress")
 """Options that can be swept; the first swept one is the x axis of the charts."""

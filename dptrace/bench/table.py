@@ -20,19 +20,6 @@ from dptrace.model import scaling
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Row",
-    "frame",
-    "models_by_size",
-    "rows",
-    "rows_from_csv",
-    "savings",
-    "shares",
-    "superlinear_row",
-    "usable",
-    "with_speedup",
-]
-
 
 _FIGURE = Number(-1e30, 1e30)
 _NEEDED = ("model", "mode", "gpus", "avg_epoch_s")

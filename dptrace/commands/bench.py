@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from dptrace.bench.table import Row
     from dptrace.viewers.base.marks import Drawing
 
-__all__ = ["BenchResult", "draw_charts", "machine_info", "write"]
-
 
 _DEFAULT_MODES = ("single", "naive", "interleaved", "ddp")
 

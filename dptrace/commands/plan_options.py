@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 
     from dptrace.viewers.base.marks import Drawing
 
-__all__ = [
-    "description_of",
-    "memory_options",
-    "plan_of",
-    "plan_options",
-    "predict_message",
-    "refuse_description",
-    "write_plan",
-]
-
 
 def _option(name: str, option: Option, default: Any) -> Any:
     """Return the option that sets a part of a description; dptrace.model.planning.describe declares and checks it."""

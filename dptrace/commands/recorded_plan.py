@@ -38,8 +38,6 @@ from dptrace.record.options.modes import DATA_PARALLEL, DECODERS, MODELS, REPLIC
 if TYPE_CHECKING:
     from dptrace.run.run import Run
 
-__all__ = ["compared_memory", "predict_recording", "recorded_memory", "roofline_point", "trainer_shape"]
-
 
 _NUMBER_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _HELD = ("parameters_bytes", "gradients_bytes", "optimizer_bytes")

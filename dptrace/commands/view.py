@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from dptrace.run.run import Run
     from dptrace.viewers.gantt.chart import Chart
 
-__all__ = ["open_browser", "parse_size"]
-
 _GANTT = "gantt"
 _DEFAULT_WIDTH, _MIN_HEIGHT, _MAX_SIZE = 1600, 400, 16_000
 """Of a PNG in pixels; Chromium draws nothing larger."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from dptrace.run.run import Run
     from dptrace.viewers.base.marks import Drawing
 
-__all__ = ["change_options", "parsed", "swept"]
-
 
 # The options of ``dptrace whatif`` that say what is different.
 

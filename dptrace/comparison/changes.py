@@ -28,26 +28,6 @@ from dptrace.core.units import byte_size
 from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Collective
 
-__all__ = [
-    "COLLECTIVE_COLUMNS",
-    "KERNEL_COLUMNS",
-    "PARTS",
-    "Change",
-    "CollectiveChange",
-    "KernelChange",
-    "KindChanges",
-    "collective_changes",
-    "figure_changes",
-    "kernel_changes",
-    "kind_changes",
-    "mfu_change",
-    "overlap_change",
-    "percent_of",
-    "wait_and_transfer",
-    "without_claim",
-]
-
-
 PARTS = tuple(name for name in FIGURES if name not in ("overlapped_comm_ns", "wall_ns"))
 """The figures that add up to a step's wall time."""
 

@@ -38,8 +38,6 @@ from dptrace.run.run import Run
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FIGURE_NAMES", "GRAMMAR", "SCHEMA", "Comparison", "ThresholdResult", "compare", "parse", "shared_notes"]
-
 SCHEMA = 1
 """Version of the JSON that :meth:`Comparison.to_dict` returns: the meaning of a name in it never changes."""
 FIGURE_NAMES = {

@@ -29,24 +29,6 @@ from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Kind, Timeline
 
-__all__ = [
-    "COLLECTIVE_VALUES",
-    "DeviceId",
-    "RunSample",
-    "Side",
-    "Sides",
-    "Signature",
-    "devices_by_id",
-    "differences",
-    "drawn_differences",
-    "incomparable",
-    "kernel_name",
-    "make_sides",
-    "sample_run",
-    "two_lengths",
-]
-
-
 # Sample one run for a comparison: its steady steps, the same on all its GPUs.
 
 

@@ -21,30 +21,6 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = [
-    "ALPHA",
-    "EQUIVALENT",
-    "FIGURES_ALPHA",
-    "MIN_EVIDENT",
-    "MIN_FOR_OUTLIERS",
-    "MIN_STEPS",
-    "START",
-    "TRANSFERS_ALPHA",
-    "WAITS_ALPHA",
-    "Float",
-    "Judgement",
-    "Steps",
-    "Verdict",
-    "has_enough_steps",
-    "holm",
-    "inlier_steps",
-    "judge",
-    "noise_of",
-    "standard_deviation",
-    "student_p",
-]
-
-
 # The noise of a difference between steps that depend on each other, for one recording per side or several.
 #
 # The samples are steps, each the mean of its ranks, since the ranks of a step wait for each other. Steps follow each

@@ -28,8 +28,6 @@ from dptrace.run.run import Run
 if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison
 
-__all__ = ["AlignedSteps", "RunSteps", "TimeSaved", "align_steps", "run_steps"]
-
 _MAX_START_SPREAD = 0.5
 """Share of a step by which the ranks' starts may differ; beyond it, their clocks are assumed to differ."""
 

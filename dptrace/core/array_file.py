@@ -25,9 +25,6 @@ from numpy.typing import NDArray
 
 from dptrace.core.files import open_part
 
-__all__ = ["ArrayWriter", "CorruptArrayFile", "MappedArrays", "dumps", "load", "loads", "open_arrays"]
-
-
 Value = TypeVar("Value")
 
 _MAGIC = b"dptrace\x01"

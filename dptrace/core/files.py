@@ -16,22 +16,6 @@ from typing import BinaryIO
 
 from dptrace.errors import DptraceError, UsageError
 
-__all__ = [
-    "STANDARD_INPUT",
-    "atomic_write",
-    "cache_folder",
-    "check_output",
-    "command_files",
-    "ensure_home",
-    "note_inputs",
-    "note_output",
-    "open_part",
-    "refuse_overwriting",
-    "replacing",
-    "stale_parts",
-]
-
-
 # The files that a command reads, which none of its outputs may replace.
 
 

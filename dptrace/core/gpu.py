@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["GpuProperties", "properties_of"]
-
 
 class GpuProperties(msgspec.Struct, frozen=True):
     """What a trace records of a GPU (``deviceProperties``); 0 where it does not."""

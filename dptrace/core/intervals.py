@@ -12,21 +12,6 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "EMPTY",
-    "Int64",
-    "IntervalSet",
-    "covered",
-    "intersect",
-    "mask_of",
-    "median",
-    "subtract",
-    "union",
-    "union_all",
-    "unique",
-]
-
-
 Int64: TypeAlias = NDArray[np.int64]
 IntervalSet: TypeAlias = tuple[Int64, Int64]
 

@@ -8,8 +8,6 @@ import msgspec
 
 from dptrace.core.units import plural
 
-__all__ = ["Note", "merged"]
-
 
 class Note(msgspec.Struct, frozen=True):
     """A sentence on a run, or on one of its files."""

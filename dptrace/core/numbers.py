@@ -8,8 +8,6 @@ from typing import Any
 
 from dptrace.errors import UsageError
 
-__all__ = ["AMOUNT", "COUNT", "Number"]
-
 
 class Number:
     """The numbers that an option takes: finite ones, whole or not, within limits."""

@@ -16,8 +16,6 @@ from functools import lru_cache
 
 from dptrace.errors import UsageError
 
-__all__ = ["compiled", "matches"]
-
 LIMIT_S = 10.0
 """Processor time of one search."""
 _MAX_STEPS = 1 << 26

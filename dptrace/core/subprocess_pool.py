@@ -20,8 +20,6 @@ from typing import Any, TypeVar
 from dptrace.core.termination import Terminated, end_on_signals
 from dptrace.errors import DptraceError
 
-__all__ = ["PythonProcess", "available_cores", "collection_paused", "command_output", "run_parallel", "serve"]
-
 
 def available_cores() -> int:
     """Count the cores that this process may use, which a container may limit; on macOS, all cores."""

@@ -12,8 +12,6 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Column", "columns", "frame", "frame_of", "listed_in_docstring", "markdown", "rows_of"]
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _UNITS = {"_ns": "ns", "_percent": "%", "_gbps": "GB/s", "_ppm": "ppm", "bytes": "bytes", "bytes_per_step": "bytes"}

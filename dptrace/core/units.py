@@ -4,24 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "MINUS",
-    "byte_size",
-    "duration",
-    "encodable",
-    "from_cell",
-    "milliseconds",
-    "number",
-    "plural",
-    "sanitize",
-    "share",
-    "signed",
-    "signed_duration",
-    "signed_milliseconds",
-    "to_cell",
-]
-
-
 # Formatting of times, sizes, shares and counts for people; the only place that formats them.
 #
 # Times come in ns, sizes in bytes, shares as fractions of 1.

@@ -20,8 +20,6 @@ from dptrace.errors import install_command
 from dptrace.record.accelerator import ACCELERATORS, available_accelerator
 from dptrace.version import __version__
 
-__all__ = ["Capability", "Gpu", "Report", "Torch", "examine", "judge", "parse_links"]
-
 OLDEST_TORCH = (2, 4)
 CORE = ("numpy", "pandas", "bokeh", "jinja2", "click", "rich", "msgspec", "perfetto", "google.protobuf")
 DISTRIBUTIONS = (*CORE[:-1], "protobuf", "isal", "traceinsight", "HolisticTraceAnalysis")

@@ -25,20 +25,6 @@ from dptrace.load.options import ReadOptions
 from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
-__all__ = [
-    "RecordedRun",
-    "SelfTest",
-    "Verdict",
-    "check_recording",
-    "check_trace_folder",
-    "hindrances",
-    "lost_records",
-    "missing_kernel_causes",
-    "recording_command",
-    "selftest",
-]
-
-
 # Why a profiler recorded no or not all kernels: from its library's messages, and from what else is on the machine.
 
 

@@ -14,9 +14,6 @@ from dptrace.export.tracks import AlignedRun, Argument, Counter, Process, Track,
 from dptrace.run.run import Run
 from dptrace.version import __version__
 
-__all__ = ["write_chrome"]
-
-
 # Arrows between the members of a collective, the only way to link slices in Chrome's format.
 
 

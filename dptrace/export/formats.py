@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from dptrace.export.tracks import AlignedRun
     from dptrace.run.run import Run
 
-__all__ = ["FORMATS", "format_of", "write_trace"]
-
 FORMATS = {
     ".pftrace": "Perfetto's own format",
     ".json.gz": "Chrome trace events, compressed",

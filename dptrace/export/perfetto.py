@@ -11,9 +11,6 @@ from dptrace.core.intervals import Int64
 from dptrace.export.tracks import AlignedRun, Argument, Counter, Process, Track, earliest, processes
 from dptrace.run.run import Run
 
-__all__ = ["packet_head", "times", "varint", "write_perfetto"]
-
-
 # Protobuf's wire format, as far as traces need it: many times at once, and packets with a time inserted.
 
 

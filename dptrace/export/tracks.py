@@ -23,24 +23,6 @@ if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.transfers import Timing
     from dptrace.analysis.matching.match import Matches
 
-__all__ = [
-    "AlignedRun",
-    "Argument",
-    "Counter",
-    "Members",
-    "Process",
-    "Shift",
-    "Track",
-    "align_run",
-    "assign_lanes",
-    "counters",
-    "earliest",
-    "members_of",
-    "processes",
-    "shifts_of",
-    "without_alignment",
-]
-
 
 # Assign overlapping slices to lanes, for formats in which the slices of a track must not overlap.
 

@@ -12,8 +12,6 @@ from dptrace.readers.discovery import Sources
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ANALYSES", "Analysis", "analyze", "plain_records"]
-
 Tables = dict[str, "pd.DataFrame"]
 
 

@@ -22,8 +22,6 @@ from dptrace.errors import DptraceError, TraceError
 from dptrace.hta.event_frame import ArgColumn, EventFrame, read_ranks
 from dptrace.readers.discovery import Sources
 
-__all__ = ["COMPATIBLE_WITH", "HtaCompat", "hta_compat"]
-
 COMPATIBLE_WITH = "0.6.1"
 """The release of HTA whose figures these are."""
 

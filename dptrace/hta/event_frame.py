@@ -27,8 +27,6 @@ from dptrace.readers.kineto.columns import EventSink
 from dptrace.readers.kineto.reader import Metadata, damage_of, read_into
 from dptrace.readers.source import Source
 
-__all__ = ["ArgColumn", "EventFrame", "read_event_frame", "read_ranks"]
-
 
 class ArgColumn(NamedTuple):
     """One of an event's ``args``, as a column."""

@@ -26,8 +26,6 @@ from dptrace.readers.discovery import Sources
 from dptrace.readers.formats import pieces
 from dptrace.readers.source import Source
 
-__all__ = ["DptraceTrace", "trace_of"]
-
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 
 

@@ -15,8 +15,6 @@ from dptrace.readers.discovery import Sources
 if TYPE_CHECKING:
     from dptrace.run.run import Run
 
-__all__ = ["analysis_of", "hta_analysis", "hta_of", "silence_hta"]
-
 
 @contextmanager
 def silence_hta() -> Iterator[list[str]]:

@@ -15,8 +15,6 @@ from dptrace.readers.source import Source
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["LOCAL", "read_on_cluster"]
-
 LOCAL = "local"
 """Instead of a scheduler's address: a temporary cluster on this machine's cores."""
 

@@ -33,9 +33,6 @@ from dptrace.timeline.build import NO_GPU_EVENTS
 from dptrace.timeline.host_calls import OPERATOR_CALLS
 from dptrace.timeline.model import Timeline
 
-__all__ = ["is_small", "open_run", "read_files"]
-
-
 # Read all files of a run in parallel, from the cache where possible, on this machine's cores or a Dask cluster.
 
 

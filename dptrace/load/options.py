@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from dptrace.core.numbers import Number
 from dptrace.errors import UsageError
 
-__all__ = ["ReadOptions"]
-
-
 _JOBS = Number(1, whole=True)
 
 

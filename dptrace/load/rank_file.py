@@ -30,21 +30,6 @@ from dptrace.readers.trace import Trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.host_calls import OPERATOR_CALLS, OperatorCalls, Result, SecondPass, operator_calls
 
-__all__ = [
-    "CacheSummary",
-    "FileRereader",
-    "RankFile",
-    "cache_summary",
-    "cached_rank_file",
-    "fetch",
-    "index_entry",
-    "load_rank_file",
-    "read",
-    "store",
-    "write",
-]
-
-
 # Cache parsed traces, and the indices of charts: one file per trace or run in the user's cache folder.
 #
 # An entry is named by a digest of everything it depends on: the trace's path, size and modification time, the options

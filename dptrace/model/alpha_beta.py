@@ -17,25 +17,6 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "MIN_SIZE_RATIO",
-    "Fit",
-    "Line",
-    "Segment",
-    "best_cap",
-    "bucket_ends",
-    "candidate_caps",
-    "exposed_s",
-    "fit",
-    "line_through",
-    "pieces",
-    "pipelined_bytes",
-    "predict",
-    "r_squared",
-    "weighted_line",
-]
-
-
 Floats = NDArray[np.float64]
 
 MIN_SIZE_RATIO = 2

@@ -14,8 +14,6 @@ import msgspec
 
 from dptrace.model.flops import Cost, OperatorCall, dtype_of, item_bytes, parse_bool
 
-__all__ = ["FORMULAS", "OF_PARTS", "attended_pairs"]
-
 
 class Arguments(msgspec.Struct, frozen=True):
     """At which positions an attention operator has its arguments."""

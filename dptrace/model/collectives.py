@@ -13,21 +13,6 @@ import math
 
 import msgspec
 
-__all__ = [
-    "ALGORITHMS",
-    "ALL_REDUCES",
-    "COLLECTIVES",
-    "COUNTED",
-    "KINDS",
-    "Algorithm",
-    "AllReduceVolume",
-    "CollectiveKind",
-    "algorithm_of",
-    "all_reduce_volume",
-    "bus_factor",
-    "crossing_bytes",
-]
-
 
 class CollectiveKind(msgspec.Struct, frozen=True):
     """The properties of one kind of collective; the defaults are those of an unknown kind."""

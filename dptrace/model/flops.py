@@ -9,21 +9,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = [
-    "CONVOLUTION_FORMULAS",
-    "ITEM_BYTES",
-    "MATMUL_FORMULAS",
-    "OF_PARTS",
-    "Cost",
-    "OperatorCall",
-    "dtype_of",
-    "item_bytes",
-    "parse_bool",
-    "parse_integers",
-    "tensor_bytes",
-]
-
-
 # One call of an operator as a trace records it, and what such a call costs.
 
 

@@ -16,24 +16,6 @@ from dptrace.core.gpu import GpuProperties
 from dptrace.core.numbers import Number
 from dptrace.errors import UsageError
 
-__all__ = [
-    "BANDWIDTH_GBPS",
-    "INTERCONNECTS",
-    "LATENCY_US",
-    "PEAKS",
-    "SHORT_NAMES",
-    "GpuPeak",
-    "Interconnect",
-    "ModelFlops",
-    "achieved_flops_per_s",
-    "gpu_peak",
-    "interconnect_named",
-    "nearest_interconnect",
-    "no_peak_advice",
-    "transformer_flops",
-    "utilization",
-]
-
 
 class GpuPeak(msgspec.Struct, frozen=True):
     """The peak of one GPU as software sees it; of an MI250, one of its two dies."""

@@ -20,9 +20,6 @@ from dptrace.model.collectives import (
 )
 from dptrace.model.gpu_peaks import nearest_interconnect
 
-__all__ = ["ADDITION", "ALGORITHM_PREFIX", "algorithm_report", "link_report"]
-
-
 # Timed all-reduce algorithms next to their predictions: the part ``algorithms`` of links.json.
 
 

@@ -4,19 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = [
-    "amdahl_ceiling",
-    "best_parameters",
-    "communication_fraction",
-    "efficiency",
-    "gustafson_efficiency",
-    "loss_ratio",
-    "parallel_fraction",
-    "parameter_ratio",
-    "speedup",
-    "training_flops",
-]
-
 
 def speedup(single_s: float, parallel_s: float) -> float:
     """Return how many times faster the run is than one GPU."""

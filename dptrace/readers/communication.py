@@ -19,19 +19,6 @@ from dptrace.core.patterns import matches
 from dptrace.errors import UsageError
 from dptrace.readers.kernel_name import own_name
 
-__all__ = [
-    "C10D_PREFIX",
-    "CALLERS",
-    "GLOO_PREFIX",
-    "KERNELS",
-    "METADATA_PREFIXES",
-    "CommunicationKernel",
-    "communication_names",
-    "is_communication",
-    "kind_of",
-    "synchronizes",
-]
-
 
 class CommunicationKernel(NamedTuple):
     """One line of the table of communication kernels."""

@@ -22,18 +22,6 @@ from dptrace.readers.formats import FORMATS, NSIGHT_SUFFIXES, TRACE_SUFFIXES
 from dptrace.readers.source import STDIN, Source, from_file_url, is_url, last_part, redact
 from dptrace.readers.storage import ARCHIVE_DAMAGE, COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members, open_source
 
-__all__ = [
-    "Sources",
-    "assign_ranks",
-    "find",
-    "path_text",
-    "raise_unless_left_out",
-    "read_run_file",
-    "refuse_damage",
-    "without_errors",
-]
-
-
 # Read ``run.json``, which people edit and other tools write: what figures read of it has the types they expect.
 
 

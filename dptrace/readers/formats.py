@@ -17,8 +17,6 @@ from dptrace.readers.packets import begins_with_packets
 from dptrace.readers.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece, open_decompressed
 
-__all__ = ["FORMATS", "NSIGHT_SUFFIXES", "TRACE_SUFFIXES", "Format", "pieces"]
-
 
 class Format(NamedTuple):
     """One line of the table of formats."""

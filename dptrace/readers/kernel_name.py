@@ -6,9 +6,6 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-__all__ = ["own_name", "short_name", "short_names"]
-
-
 _INNERMOST = re.compile(r"<[^<>]*>")
 _IDENTIFIER = re.compile(r"\d+")
 _ENDS_OF_NAME = ("(", "<", " [")

@@ -8,9 +8,6 @@ from typing import Any
 
 from dptrace.readers.stream import ChunkedStream
 
-__all__ = ["Packets", "begins_with_packets"]
-
-
 _TAG = 0x0A
 """Tag of ``Trace.packet``, the only field of a trace: number 1, length-delimited."""
 _MAX_PACKET = 256 << 20

@@ -25,9 +25,6 @@ from dptrace.readers.packets import Packets
 from dptrace.readers.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece
 
-__all__ = ["PerfettoClocks", "Slices", "TrackDescriptors", "pieces"]
-
-
 # State across Perfetto's packets: slices from begins and ends, threads of tracks, and clocks.
 
 

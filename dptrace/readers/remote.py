@@ -16,8 +16,6 @@ from dptrace.readers.source import Source, is_url, redact
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = ["glob_files", "identity", "is_folder", "list_files", "open_seekable", "open_stream"]
-
 
 _AHEAD: dict[str, Any] = {"block_size": 4 << 20, "cache_type": "background", "cache_options": {"maxblocks": 2}}
 """fsspec fetches the next block while this one is decoded."""

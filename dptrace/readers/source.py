@@ -10,9 +10,6 @@ from urllib.parse import unquote, urlsplit
 
 from dptrace.errors import DptraceError
 
-__all__ = ["STDIN", "Source", "from_file_url", "is_url", "last_part", "redact"]
-
-
 # Addresses: URL or path, last part, and the text to show without secrets.
 
 

@@ -22,17 +22,6 @@ from dptrace.errors import TraceError
 from dptrace.readers import remote
 from dptrace.readers.source import STDIN, Source
 
-__all__ = [
-    "ARCHIVE_DAMAGE",
-    "COMPRESSED_TARS",
-    "DAMAGE",
-    "SEEKABLE_ARCHIVES",
-    "file_identity",
-    "is_archive",
-    "members",
-    "open_source",
-]
-
 
 def _damage() -> tuple[type[Exception], ...]:
     found: list[type[Exception]] = [EOFError, OSError, zlib.error, zipfile.BadZipFile, tarfile.TarError]

@@ -23,8 +23,6 @@ try:  # isal decompresses about twice as fast as zlib; it has wheels for the com
 except ImportError:  # pragma: no cover - machines without an isal wheel
     _zlib = zlib
 
-__all__ = ["CHUNK", "ByteStream", "ChunkedStream", "EventPiece", "open_decompressed"]
-
 CHUNK = 1 << 20
 """Bytes of JSON decoded at a time: large enough that splitting costs nothing, small enough to stay in cache."""
 

@@ -13,20 +13,6 @@ from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import EMPTY, Int64
 from dptrace.core.notes import Note
 
-__all__ = [
-    "NO_MEMORY_EVENTS",
-    "TOTAL_UNKNOWN",
-    "UNKNOWN_GROUP",
-    "Category",
-    "CommArgs",
-    "EventDetails",
-    "MemoryEvents",
-    "OperatorArgs",
-    "OperatorInputs",
-    "Trace",
-]
-
-
 # What a device's allocators did: each allocation and each free of one rank, as columns.
 
 

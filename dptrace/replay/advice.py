@@ -20,8 +20,6 @@ from dptrace.replay.gains import with_gains
 from dptrace.replay.whatif import WhatIf, replay_of
 from dptrace.run.run import Run
 
-__all__ = ["recorded_advice"]
-
 
 class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     """The mean step of a recording, in ns; the parts but ``overlapped_ns`` add up to ``wall_ns``."""

@@ -32,8 +32,6 @@ from dptrace.replay.transforms.stragglers import NoStraggler
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["changes_of"]
-
 
 def changes_of(**options: Unpack[Options]) -> tuple[Change, ...]:
     """Return the changes in the order in which they apply; see :func:`dptrace.whatif` for the options.

@@ -39,9 +39,6 @@ from dptrace.run.kernels import operator_calls_of
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
 
-__all__ = ["COUNTERFACTUALS", "GainContext", "counterfactual"]
-
-
 # What counterfactuals are made of: the run that findings are about, its model, and its kernels with their work.
 
 

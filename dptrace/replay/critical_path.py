@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
     from dptrace.replay.whatif import Replay
 
-__all__ = ["SCHEMA", "CriticalPath", "PathItem", "critical_path"]
-
 SCHEMA = 1
 """Version of the JSON of a critical path."""
 _MAX_ITEMS = 12

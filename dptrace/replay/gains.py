@@ -45,9 +45,6 @@ from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses, excess
 from dptrace.replay.whatif import Replay, replay_of
 from dptrace.run.run import Run
 
-__all__ = ["Measurer", "findings_with_gains", "with_gains"]
-
-
 # What one change gains: how much earlier the run ends per step, with its range, and why it is unknown.
 
 

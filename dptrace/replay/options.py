@@ -14,22 +14,6 @@ from dptrace.core.patterns import compiled
 from dptrace.errors import UsageError
 from dptrace.model.training.communication import Link
 
-__all__ = [
-    "NUMBER",
-    "OPTIONS",
-    "SCHEDULES",
-    "SPEEDUP",
-    "TIMES",
-    "Option",
-    "Options",
-    "check",
-    "parse_bandwidth",
-    "parse_factor",
-    "parse_kernel",
-    "parse_rate",
-    "parse_straggler",
-]
-
 NUMBER = r"((?:\d{1,12}(?:\.\d{0,9})?|\.\d{1,9})(?:[eE][+-]?\d{1,2})?)"
 """A number without a sign: 2, 0.5, .5 or 1e6."""
 TIMES = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}

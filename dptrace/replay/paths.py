@@ -20,34 +20,6 @@ from dptrace.timeline.model import BEFORE_FIRST, HostActivity, HostCause, HostLa
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "FREE",
-    "HOST",
-    "LINK_KINDS",
-    "TIMED_TASKS",
-    "HostNames",
-    "Links",
-    "ModuleTime",
-    "PathPiece",
-    "RecordedPath",
-    "Shortening",
-    "StepEnds",
-    "binding_edges",
-    "chain_to",
-    "host_names",
-    "last_task",
-    "links_of",
-    "longest_pieces",
-    "module_times",
-    "modules_frame",
-    "name_of",
-    "path_of_run",
-    "recorded_path",
-    "slack_of",
-    "step_ends",
-    "step_order",
-]
-
 
 # Which edge each task waited for longest, and the chain of such edges that ends at a task: its critical path.
 

@@ -19,31 +19,6 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, NO_ACTIVITY, UNKNOWN, Timeline, Windows
 from dptrace.timeline.steps import CpuSteps, device_windows
 
-__all__ = [
-    "NEVER",
-    "WALL",
-    "Outcome",
-    "Schedule",
-    "SteadyState",
-    "StepLengths",
-    "StepSelection",
-    "Times",
-    "choose",
-    "mean_range",
-    "median_range",
-    "outcome",
-    "recorded_figures",
-    "scaled",
-    "simulate",
-    "simulated_figures",
-    "steady_state",
-    "step_lengths",
-    "timeline_at",
-    "with_times",
-    "without_host",
-]
-
-
 NEVER = -(1 << 60)
 """Lag of an edge that does not hold: its source has always happened."""
 

@@ -41,8 +41,6 @@ from dptrace.run.select import step_number
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Doubt", "Point", "Question", "RankAnswer", "Replay", "Sweep", "WhatIf", "doubts", "inferred_ns"]
-
 
 # When a replay can't tell, and why.
 

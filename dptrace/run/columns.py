@@ -23,35 +23,6 @@ if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.transfers import ExposedWait
     from dptrace.analysis.per_gpu.device import DeviceFigures
 
-__all__ = [
-    "ALLOCATOR_CALLS",
-    "BLOCKS",
-    "CALLS",
-    "CLOCKS",
-    "COLLECTIVE_RANKS",
-    "FINDINGS",
-    "GAINS",
-    "HEADINGS",
-    "IDLE",
-    "INTERVALS",
-    "KERNELS",
-    "LAUNCHES",
-    "MATCHED",
-    "MEMBERS",
-    "MEMORY_EVENTS",
-    "MEMORY_PEAKS",
-    "MEMORY_USE",
-    "PIPELINES",
-    "PIPELINE_ACTIONS",
-    "SHOWN_FIGURES",
-    "STEPS",
-    "STRAGGLERS",
-    "TOTALS",
-    "UTILIZATION",
-    "OneDevice",
-    "shown_figures",
-]
-
 
 def _with(values: Iterable[Column], *functions: Callable[[Any], Any]) -> tuple[Column, ...]:
     return tuple(replace(column, value=function) for column, function in zip(values, functions, strict=True))

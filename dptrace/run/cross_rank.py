@@ -33,16 +33,6 @@ from dptrace.core.intervals import Int64, median, unique
 from dptrace.core.units import plural
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
-__all__ = [
-    "CrossRankAnalysis",
-    "analyze_cross_rank",
-    "exclusive_ns",
-    "gradient_transfers",
-    "ready_before_last",
-    "ready_ns",
-]
-
-
 _MOST_NAMED = 3
 """Most ranks that waiting is said to be for."""
 

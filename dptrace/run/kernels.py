@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from dptrace.analysis.kernels.summary import KernelSummary
     from dptrace.timeline.host_calls import OperatorCalls
 
-__all__ = [
-    "SORTS",
-    "compute_findings_of",
-    "flat_frame",
-    "kernel_summary",
-    "kinds_of",
-    "launch_table",
-    "operator_calls_of",
-    "select_rows",
-]
-
 SORTS = {
     "total": "total_ns",
     "count": "count",

@@ -13,8 +13,6 @@ from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.intervals import median
 from dptrace.run.cross_rank import CrossRankAnalysis
 
-__all__ = ["MeanStep", "mean_step"]
-
 _APART = 0.2
 """A step stands out if its length differs from the median by more than this share."""
 

@@ -35,20 +35,6 @@ from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 from dptrace.timeline.model import Phase
 
-__all__ = [
-    "NO_MEMORY",
-    "DeviceReport",
-    "block_rows",
-    "call_rows",
-    "device_reports",
-    "figures_with_memory",
-    "memory_notes",
-    "memory_uses",
-    "peak_rows",
-    "unallocated_bytes",
-    "usage_rows",
-]
-
 NO_MEMORY = (
     "This run has no memory events: record it with dptrace record --memory, or with profile_memory=True of "
     "torch.profiler."

@@ -13,9 +13,6 @@ from dptrace.core.intervals import median
 from dptrace.run.run import Run
 from dptrace.run.select import cut_to_steps
 
-__all__ = ["NotableRank", "middle_step_of", "notable_ranks"]
-
-
 _NOTABLE = 0.01
 """Share of the run's wall time, or of a typical rank's figure, above which a difference is notable."""
 

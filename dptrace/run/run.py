@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from dptrace.run.utilization import Utilization, Workload
     from dptrace.timeline.host_calls import Rereader, Result, SecondPass
 
-__all__ = ["SCHEMA", "Run"]
-
 SCHEMA = 1
 """Version of the JSON that :meth:`Run.to_dict` returns: the meaning of a name in it never changes."""
 

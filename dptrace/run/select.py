@@ -24,17 +24,6 @@ from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.timeline.model import Timeline
 from dptrace.timeline.steps import select_steps_with_mask
 
-__all__ = [
-    "KeptDevice",
-    "all_steps",
-    "cut_to_steps",
-    "numbers_of_ranks",
-    "restrict_analysis",
-    "selection_note",
-    "step_number",
-    "with_steps",
-]
-
 
 def numbers_of_ranks(path: str, devices: Sequence[DeviceFigures], ranks: Collection[int]) -> tuple[int, ...]:
     """Return the indices of the devices of these ranks.

@@ -9,8 +9,6 @@ from numbers import Integral
 from dptrace.core.numbers import Number
 from dptrace.errors import UsageError
 
-__all__ = ["ranks_of", "steps_of"]
-
 _NUMBER = Number(0, whole=True)
 _RANKS = "expected numbers and ranges, for example 0,1 or 0-3"
 _STEPS = "expected the first and the last number, for example 4:6, or one, 4"

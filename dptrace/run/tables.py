@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from dptrace.analysis.matching.calls import Group
 
 
-__all__ = [
-    "action_sources",
-    "finding_frame",
-    "mean_split_html",
-    "one_line",
-    "pipeline_dicts",
-    "pipeline_rows",
-    "rank_dict",
-    "rank_dicts",
-    "rank_rows",
-]
-
 _MAX_HTML_ROWS = 16
 
 

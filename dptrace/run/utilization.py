@@ -23,8 +23,6 @@ from dptrace.model.gpu_peaks import (
 if TYPE_CHECKING:
     from dptrace.analysis.per_gpu.device import DeviceFigures
 
-__all__ = ["StepUtilization", "Utilization", "Workload", "utilization_of"]
-
 
 class Workload(msgspec.Struct, frozen=True):
     """What the user says about a step, which overrides run.json; None where the user says nothing."""

@@ -13,8 +13,6 @@ from msgspec.structs import replace
 from dptrace.errors import UsageError
 from dptrace.simulate.explanation import Explanation, Outcome, Settings, links_of
 
-__all__ = ["ENTRIES", "OPTIONS", "Entry", "entry_named", "explain", "refuse_unused", "settings_of"]
-
 
 class Entry(msgspec.Struct, frozen=True):
     """One name that can be explained."""

@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 
 from dptrace.simulate.explanation import Cell, Cost, Message, Outcome, Settings, State, Step, Work, letter
 
-__all__ = ["Cluster", "Group", "Numbers", "Plan", "Transfer", "shards"]
-
-
 Numbers = NDArray[np.float64]
 
 _EMPTY = Cell("", "empty", (), 0)

@@ -11,8 +11,6 @@ from dptrace.model.collectives import ALGORITHMS
 from dptrace.simulate.cluster import Cluster, Plan, Transfer
 from dptrace.simulate.explanation import Cost, Outcome, Settings, cost_of, megabytes, verify
 
-__all__ = ["COLLECTIVES", "Collective", "broadcast_rounds", "plan_of", "reduce_rounds", "simulate"]
-
 
 class Collective(NamedTuple):
     """A collective: what the ranks begin with, how it moves, and what they end with."""

@@ -12,9 +12,6 @@ from dptrace.errors import UsageError
 from dptrace.simulate.cluster import Group, Numbers, shards
 from dptrace.simulate.explanation import Message, Outcome, Settings, cost_of, megabytes, verify
 
-__all__ = ["WIDTH", "buckets", "samples", "simulate", "state_bytes"]
-
-
 # A small network that simulations train: layers tanh(x·W), and a loss of half the sum of squares.
 
 

@@ -31,9 +31,6 @@ from dptrace.simulate.explanation import (
     volumes,
 )
 
-__all__ = ["ORDERS", "Action", "interleaved_order", "one_f_one_b_order", "simulate", "zero_bubble_order"]
-
-
 # The order in which each rank of a pipeline runs its micro-batches, by schedule.
 
 

@@ -14,9 +14,6 @@ from dptrace.simulate.cluster import Group, Numbers
 from dptrace.simulate.data_parallel import WIDTH, samples
 from dptrace.simulate.explanation import Message, Outcome, Settings, cost_of, letter, megabytes, verify
 
-__all__ = ["simulate"]
-
-
 # Tensor parallelism: a pair of linear layers, the first split by columns and the second by rows (Megatron-LM).
 
 

@@ -29,8 +29,6 @@ from dptrace.timeline.host_events import DeviceWork, host_activity
 from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, HostActivity, Kind, Phase, Timeline
 from dptrace.timeline.steps import WRAPPER, CpuSteps, cpu_steps, device_windows, is_recomputed, phases, with_actions
 
-__all__ = ["NO_GPU_EVENTS", "build_timelines"]
-
 NO_GPU_EVENTS = "no GPU events"
 """The kind of the note on a machine's GPUs that its trace lacks."""
 """Words of the note on a trace of a machine with a GPU that shows none of its work."""

@@ -16,20 +16,6 @@ from dptrace.readers.kineto.columns import MAX_BYTES
 from dptrace.readers.trace import Category, CommArgs, Trace
 from dptrace.timeline.model import Collective
 
-__all__ = [
-    "WAITS",
-    "collectives_of",
-    "enqueuing_operator",
-    "holding",
-    "labels_of",
-    "last_above",
-    "last_enclosing",
-    "launches",
-    "outermost",
-    "requested_collective",
-]
-
-
 # From a device interval to the call that launched it, and to the events that enclose that call.
 
 

@@ -30,22 +30,6 @@ from dptrace.timeline.collectives import enqueuing_operator, last_above, launche
 from dptrace.timeline.host_events import ALLOCATOR, DATA_LOADER, SYNCHRONIZING
 from dptrace.timeline.model import Timeline
 
-__all__ = [
-    "HOST_CALLS",
-    "OPERATOR_CALLS",
-    "CallKind",
-    "Flame",
-    "HostCalls",
-    "OperatorCalls",
-    "Rereader",
-    "Result",
-    "SecondPass",
-    "host_calls",
-    "nesting",
-    "operator_calls",
-]
-
-
 # What a command reads from a rank's file beyond the figures: host calls, operators' shapes, memory events.
 
 

@@ -26,9 +26,6 @@ from dptrace.timeline.collectives import last_above, outermost
 from dptrace.timeline.model import NO_ACTIVITY, HostActivity, HostCause, HostLabel
 from dptrace.timeline.steps import CpuSteps
 
-__all__ = ["ALLOCATOR", "NEEDS_EVENTS", "SYNCHRONIZING", "DeviceWork", "Pauses", "Work", "awaited", "host_activity"]
-
-
 # When a host that shows no event was blocked, and in what: the one definition for idle causes, delays and replays.
 #
 # ::

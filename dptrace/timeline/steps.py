@@ -15,23 +15,6 @@ from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import last_enclosing
 from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, NO_ACTIONS, Action, Actions, Kind, Phase, Timeline, Windows
 
-__all__ = [
-    "MARK",
-    "WHOLE_TRACE",
-    "WRAPPER",
-    "CpuSteps",
-    "actions_of",
-    "backward_starts",
-    "cpu_steps",
-    "device_windows",
-    "is_recomputed",
-    "phases",
-    "select_steps",
-    "select_steps_with_mask",
-    "with_actions",
-]
-
-
 # Where steps start and end: on the CPU by the profiler's marks, on each device by what was launched.
 #
 # Also the selection of steps of a timeline, whose figures do not change.

@@ -30,8 +30,6 @@ from dptrace.timeline.steps import select_steps
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import LENGTHS, job, run_of
 
-__all__ = ["alternating", "half"]
-
 
 def named(found: Comparison) -> dict[str, float]:
     """Return the changes beyond noise, in percent of A."""

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from dptrace.bench.table import Row, with_speedup
 
-__all__ = ["CSV", "WORKSHOP", "bench", "with_losses"]
-
 _SIZES = {
     "a": 1_000_000,
     "b": 9_000_000,

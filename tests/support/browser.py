@@ -14,8 +14,6 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-__all__ = ["CHROMIUM", "PATIENCE_S", "browser_test", "chromium", "emulate", "open_page", "rest", "until"]
-
 PATIENCE_S = 60.0
 """Seconds to wait for a page before a test fails: long, because the machine may be busy."""
 

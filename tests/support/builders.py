@@ -6,8 +6,6 @@ import numpy as np
 
 from dptrace.timeline.model import Collective, Kind, Phase, Timeline, Windows
 
-__all__ = ["TimelineBuilder", "two_rank_timelines"]
-
 
 class TimelineBuilder:
     """Collect intervals in ns, then :meth:`build`: ``TimelineBuilder(0).compute(0, 30).all_reduce(20, 50)``."""

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NAMES", "write_binary"]
-
 NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 _PIXELS = 3072
 

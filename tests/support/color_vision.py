@@ -13,8 +13,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["VISIONS", "contrast", "distance", "lab", "lightness", "linear_rgb", "luminance", "seen"]
-
 Floats = NDArray[np.float64]
 
 VISIONS: dict[str, Floats] = {

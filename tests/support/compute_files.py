@@ -11,8 +11,6 @@ from dptrace.timeline.build import build_timelines
 from dptrace.timeline.host_calls import operator_calls
 from tests.support.kineto_files import KinetoFile
 
-__all__ = ["ComputeFile", "context_of", "inputs"]
-
 H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132, "computeMajor": 9, "computeMinor": 0, "warpSize": 32}
 
 

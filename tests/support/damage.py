@@ -7,8 +7,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["damaged", "mutated_document"]
-
 Event = dict[str, Any]
 
 # Private-use characters stand for bytes that json.dumps would escape, until the text is written.

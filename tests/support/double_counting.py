@@ -10,8 +10,6 @@ from dptrace.analysis.findings.finding import Claim, FindingContext, Unclaimed
 from dptrace.analysis.findings.stragglers import IDLE_CAUSE
 from dptrace.run.cross_rank import CrossRankAnalysis
 
-__all__ = ["check_no_time_counts_twice"]
-
 
 def check_no_time_counts_twice(across: CrossRankAnalysis, metadata: Mapping[str, Any]) -> None:
     """Check that findings cost at most what was lost, in ns over all steps of all devices."""

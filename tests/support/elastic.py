@@ -21,8 +21,6 @@ import psutil
 
 from tests.support.recordings import environment
 
-__all__ = ["trained"]
-
 TRAINING = ("--gpus", "2", "--model", "small", "--batch-size", "2048", "--steps", "12", "--lr", "0.1")
 _IN_ONE = 3
 """Number of kills in one training."""

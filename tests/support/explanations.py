@@ -7,8 +7,6 @@ from typing import Any
 from dptrace.simulate.catalog import explain
 from dptrace.simulate.explanation import Explanation, Link, Settings
 
-__all__ = ["ONE_GB", "WORKSHOP", "explained", "replay"]
-
 ONE_GB = Link("", 10e-6, 1e9)
 """10 µs and 1 GB/s."""
 WORKSHOP = 208e6

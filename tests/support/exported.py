@@ -10,8 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Line", "Slice", "Track", "read_back", "read_counters"]
-
 
 @dataclass(frozen=True)
 class Slice:

@@ -9,8 +9,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["VARIABLE", "install", "setting"]
-
 VARIABLE = "DPTRACE_TEST_FAULT"
 _FOLDERS = ("/.t.recording/", "/t/", "/t.failed/")
 _ROLES = {"launcher": "dptrace", "torchrun": "torchrun_agent", "rank": "runner"}

@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-__all__ = ["FIREFOX", "FirefoxPage", "firefox", "firefox_test"]
-
 FIREFOX = next(filter(None, map(shutil.which, ("firefox-esr", "firefox"))), None)
 _TIMEOUT_S = 60
 """Seconds for the browser to start, or to respond."""

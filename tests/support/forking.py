@@ -32,8 +32,6 @@ from typing import Any, NoReturn
 from dptrace.record.processes import descendants, end_with_parent
 from tests.support import faults
 
-__all__ = ["run_python"]
-
 _PRELOADED = (
     "torch",
     "torch._dynamo",

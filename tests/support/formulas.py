@@ -6,26 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = [
-    "DECODER_SAMPLES",
-    "ModelSizes",
-    "clipped",
-    "dp_tp",
-    "half",
-    "in_pairs",
-    "int8",
-    "mesh_3d",
-    "moe",
-    "per_parameter",
-    "powersgd",
-    "ring",
-    "searching",
-    "topk",
-    "tp",
-    "tp_decoder",
-    "tp_sp",
-]
-
 DECODER_SAMPLES = 8
 """Samples of gpt-tiny in a batch."""
 

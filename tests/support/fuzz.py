@@ -35,8 +35,6 @@ from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.real_traces import REAL
 from tests.support.silent_damage import check_silence
 
-__all__ = ["Finding", "Fuzzer", "examine"]
-
 LIMIT_S = 20
 """Seconds that a file of a few hundred kilobytes may take to read, with room for a busy machine."""
 _OURS = Path(__file__).resolve().parents[2] / "traces"

@@ -16,8 +16,6 @@ from tests.support.damage import damaged
 from tests.support.kineto_files import BASE_NS
 from tests.support.perfetto_files import as_torch_of_june, as_torch_of_september, as_tracer
 
-__all__ = ["archived", "damaged_packets", "framed", "perfetto_files"]
-
 _FEW = 400
 """Events of a recording that a Perfetto file is made of."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)

@@ -17,20 +17,6 @@ from tests.support.browser import rest
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-__all__ = [
-    "SHARE_FIGURES",
-    "at",
-    "expected_figures",
-    "row_box",
-    "settle",
-    "show",
-    "shown_figures",
-    "spot",
-    "tip",
-    "visible_range",
-    "written",
-]
-
 SHARE_FIGURES = {
     Part.FORWARD: "forward_ns",
     Part.BACKWARD: "backward_ns",

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph.model import Edge, EdgeKind, Graph, TaskKind, order_tasks
 
-__all__ = ["graph_of", "graphs", "times_by_definition"]
-
 
 def graph_of(start: Int64, duration: Int64, edge: Edge) -> Graph:
     """Build a graph of compute tasks of one process."""

@@ -13,8 +13,6 @@ from dptrace.errors import install_command
 from dptrace.hta.trace_analysis import analysis_of, silence_hta
 from tests.support.real_traces import real
 
-__all__ = ["RUNS", "needs_hta", "own_trace", "paths_of"]
-
 needs_hta = pytest.mark.skipif(
     importlib.util.find_spec("hta") is None, reason=f"HTA is not installed ({install_command('hta')})"
 )

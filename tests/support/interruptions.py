@@ -13,8 +13,6 @@ from tests.support.forking import run_python
 from tests.support.processes import processes_in
 from tests.support.recordings import environment
 
-__all__ = ["STEPS", "Outcome", "interrupt"]
-
 STEPS = 6
 """Steps of the window, after one that begins the count and two of warm-up."""
 

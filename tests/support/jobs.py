@@ -12,8 +12,6 @@ from dptrace import Run
 from dptrace.timeline.model import Collective, Phase, Timeline
 from tests.support.builders import TimelineBuilder
 
-__all__ = ["LENGTHS", "MS", "job", "late_run", "run_of"]
-
 MS = 1_000_000
 
 LENGTHS = {

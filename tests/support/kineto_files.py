@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BASE_NS", "KinetoFile", "training_step"]
-
 BASE_NS = 1_700_000_000_000_000_000
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from tests.support.recordings import environment
 
-__all__ = ["fake_accelerate", "launched"]
-
 
 def fake_accelerate(folder: Path) -> Path:
     """Write a command ``accelerate`` that starts torchrun, and return its folder."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from tests.support.kineto_files import KinetoFile
 
-__all__ = ["MM", "layered_file", "layered_step"]
-
 MM: dict[str, Any] = {
     "Input Dims": [[64, 32], [32, 16]],
     "Input type": ["c10::BFloat16", "c10::BFloat16"],

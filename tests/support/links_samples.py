@@ -6,8 +6,6 @@ from typing import Any
 
 from dptrace.model.collectives import ALL_REDUCES, KINDS, algorithm_of, all_reduce_volume
 
-__all__ = ["ALPHA_S", "BETA_S", "GAMMA_S", "measured", "with_algorithms"]
-
 ALPHA_S, BETA_S = 30e-6, 0.25e-9
 """Of a single link."""
 GAMMA_S = 0.1e-9

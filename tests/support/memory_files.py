@@ -13,8 +13,6 @@ from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import MemoryEvents
 from tests.support.kineto_files import KinetoFile
 
-__all__ = ["GOLDEN", "Replayed", "events_of", "memory_run", "only_device", "replay", "training_file", "use_of"]
-
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "memory_cpu"
 """Two steps of a small model with AdamW on a CPU.
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from dptrace.model.operator_costs import OperatorCall, owns_kernels, owns_without_parts
 
-__all__ = ["PlainOperator", "owners", "read_operators"]
-
 _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 _LAUNCH = {"cuda_runtime", "cuda_driver"}
 

@@ -9,8 +9,6 @@ from dptrace.analysis.per_gpu.split import CAUSES, Part
 from dptrace.viewers.base import theme
 from tests.support.color_vision import distance, lab, lightness, linear_rgb, seen
 
-__all__ = ["ROWS", "Look", "alike_in_grey", "apart", "looks"]
-
 _PARTS = [part.name.lower() for part in theme.PART_ORDER if part != Part.IDLE]
 ROWS: dict[str, list[str]] = {
     "phases": [*_PARTS, "waiting"],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["GOLDEN", "ROOT", "TRACES"]
-
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = ROOT / "traces"
 GOLDEN = ROOT / "tests" / "golden"

@@ -11,8 +11,6 @@ from typing import Any
 
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
-__all__ = ["as_torch_of_june", "as_torch_of_september", "as_tracer", "packed"]
-
 Events = list[dict[str, Any]]
 
 _STAGES = {"kernel": (1, "Kernel"), "gpu_memcpy": (2, "Memcpy"), "gpu_memset": (3, "Memset")}

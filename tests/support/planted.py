@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Plant", "planted_job"]
-
 _LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 _KERNEL_US, _HOST_US, _LAUNCH_US, _TRANSFER_US = 400.0, 60.0, 6.0, 100.0
 LAYERS = 8

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["processes_in"]
-
 
 def processes_in(folder: Path) -> list[psutil.Process]:
     """Return all processes that run in *folder*: launcher, torchrun, ranks."""

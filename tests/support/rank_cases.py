@@ -19,20 +19,6 @@ from dptrace.timeline.build import build_timelines
 from dptrace.timeline.model import UNKNOWN, Collective, Kind, Phase, Timeline, Windows
 from tests.support.real_traces import real
 
-__all__ = [
-    "JOBS",
-    "Call",
-    "cut",
-    "instances",
-    "of_trace",
-    "rank",
-    "real_ranks",
-    "real_traces",
-    "reduce",
-    "shifted",
-    "without",
-]
-
 JOBS = ("sharded_h100_8ranks", "dlrm_v100_4ranks", "straggler_v100_4ranks")
 """Real jobs with the traces of all ranks."""
 

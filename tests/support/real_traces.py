@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["REAL", "needs_real_traces", "real"]
-
 REAL = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 
 needs_real_traces = pytest.mark.skipif(

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from tests.support.forking import run_python
 
-__all__ = ["dptrace", "parameters_of", "recorded", "scratch"]
-
 STEPS = 2
 WAIT, WARMUP = 4, 2
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from tests.support.kineto_files import KinetoFile
 
-__all__ = ["job_rank", "write_job", "write_job_with_modules"]
-
 _AFTER_US = 177
 """From the arrival of the slower rank to the next step: all-reduce 100 µs, optimizer 50, lags, and 20 of the host."""
 _COLLECTIVE = {

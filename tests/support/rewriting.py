@@ -24,8 +24,6 @@ from tests.support.fuzz import made_by_hand, recordings
 from tests.support.real_traces import REAL
 from tests.support.silent_damage import figures
 
-__all__ = ["Difference", "Rewriter"]
-
 _IDS = ("pid", "tid", "id")
 _ARGUMENT_IDS = ("correlation", "stream", "device")
 _NOISE_KEYS = ("zz", "a{b", 'q"uote', "traceEvents2", "ph2", "Ünknown", "x]y", "")

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from tests.support.formulas import ModelSizes
 
-__all__ = ["fsdp_kept", "fully_sharded", "hsdp", "mixed", "packed", "randomk", "thresholded", "zero2"]
-
 
 def _blocks(numbers: ModelSizes) -> list[list[tuple[int, ...]]]:
     """Return the shapes of each block's parameters: the blocks of an MLP are its layers, with a weight and a bias."""

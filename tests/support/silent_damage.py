@@ -11,8 +11,6 @@ import msgspec
 
 import dptrace
 
-__all__ = ["check_silence", "figures", "is_sound"]
-
 
 def figures(path: Path) -> Any:
     """Return everything that ``dptrace analyze --json`` prints; or the error."""

@@ -16,8 +16,6 @@ from dptrace.bench.sweep import SweepRequest, SweepResult, sweep_result
 from dptrace.bench.sweep_points import BUCKET_CAP, configs
 from dptrace.model.alpha_beta import Line, bucket_ends, predict
 
-__all__ = ["GRADIENTS", "LINE", "SweepFixture", "make_sweep", "read", "result"]
-
 MIB = 1 << 20
 GRADIENTS = [MIB // 4] * 40
 """Bytes; they become ready evenly, a millisecond apart."""

@@ -7,8 +7,6 @@ import numpy as np
 from dptrace import Run
 from dptrace.timeline.model import Collective, Kind, Phase, Timeline, Windows
 
-__all__ = ["training_run", "training_timeline"]
-
 _NAMES = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)",
     "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn",

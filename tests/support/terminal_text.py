@@ -12,8 +12,6 @@ from dptrace.timeline.model import Phase, Timeline
 from dptrace.viewers.terminal.gantt import print_gantt, print_pair
 from tests.support.builders import TimelineBuilder
 
-__all__ = ["GLYPHS", "drawn", "paired", "run_of", "training"]
-
 GLYPHS = {
     Part.FORWARD: "F",
     Part.BACKWARD: "B",

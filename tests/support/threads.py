@@ -6,8 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-__all__ = ["in_threads"]
-
 
 def in_threads(run: Callable[[int], Any], ranks: int) -> list[Any]:
     """Call a function with each rank's number in a thread of its own, and return the results; raise its first error."""

@@ -7,8 +7,6 @@ import numpy as np
 from dptrace.core.intervals import Int64
 from dptrace.viewers.gantt.packing import DELTAS, GAPS
 
-__all__ = ["unpack_times"]
-
 
 def _unfolded(values: Int64) -> Int64:
     return np.where(values & 1, -(values + 1 >> 1), values >> 1)

@@ -17,8 +17,6 @@ from typing import Any
 from dptrace.model.operator_costs import cost
 from tests.support.operator_calls import PlainOperator, owners, read_operators
 
-__all__ = ["TABLES", "Row", "compare"]
-
 TABLES = ("GEMM", "SDPA_fwd", "SDPA_bwd", "CONV_fwd", "CONV_bwd")
 _COLUMNS = {
     "GFLOPs": "GFLOPS_first",

@@ -5,8 +5,6 @@ Each trains :data:`STEPS` steps and prints ``trained`` on each rank. :data:`SCRI
 
 from __future__ import annotations
 
-__all__ = ["FRAMEWORKS", "OPTIMIZERS", "SCRIPTS", "STEPS"]
-
 STEPS = 20
 """How many steps each script makes."""
 

@@ -12,8 +12,6 @@ from dptrace.timeline.model import Collective, Phase, Timeline, Windows
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 
-__all__ = ["CASES", "PAYLOAD", "drawn", "hostile_run", "many_ranks"]
-
 PAYLOAD = (
     '</script></title></svg><script>PWN("script")</script><img src=x onerror=PWN("img")>"\'`${PWN("template")} '
     "$$\\href{javascript:PWN(1)}{x}$$ {{7*7}} @name{safe} ]]> &lt; \u2028 \u202e \x1b[31m \ufffe"

@@ -17,23 +17,6 @@ from torch.profiler import record_function
 from dptrace.record import World
 from dptrace.record.options.validation import check_nodes
 
-__all__ = [
-    "GradientSums",
-    "all_gather",
-    "coordinates",
-    "custom_gradient",
-    "exchange",
-    "flat_gradients",
-    "joint_group",
-    "mesh_of_nodes",
-    "reduce_scatter",
-    "ring_all_reduce",
-    "rounds",
-    "swap",
-    "unchanged",
-]
-
-
 # torch 2.13 renames them and warns about the older names.
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -17,9 +17,6 @@ from torch.nn.functional import pad
 
 from dptrace.trainers.parts.collectives import all_gather
 
-__all__ = ["GROUP", "Compressor", "ErrorFeedback", "Int8", "RandomK", "Rounded", "Threshold", "TopK"]
-
-
 # Gradients of which only some numbers are sent, and how all encodings of a gradient are used.
 #
 # ::

@@ -12,9 +12,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.pipelining import PipelineStage
 from torch.profiler import record_function
 
-__all__ = ["CountedStage", "InFlight", "NamedStage"]
-
-
 # How many micro-batches' activations a rank of a pipeline holds at once, and the bytes that they take.
 #
 # ::

@@ -21,9 +21,6 @@ from dptrace.trainers.parts.epoch_results import QUALITY, epochs_before
 from dptrace.trainers.parts.epoch_timer import EpochTimer
 from dptrace.trainers.parts.order import Order
 
-__all__ = ["inference_latency", "loss_and_accuracy", "time_inference", "timer_of"]
-
-
 # How long a trained model takes for an image, in batches of one and of more.
 
 

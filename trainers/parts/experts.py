@@ -19,22 +19,6 @@ from dptrace.record.distributed import at_least_float32, check_finite
 from dptrace.trainers.parts.collectives import all_gather, custom_gradient, unchanged
 from dptrace.trainers.parts.models import Block, FeedForward
 
-__all__ = [
-    "BALANCE",
-    "Experts",
-    "MixtureRanks",
-    "MixtureSettings",
-    "Peers",
-    "capacity_of",
-    "choice_counts",
-    "full_parameters",
-    "has_room",
-    "is_expert",
-    "kept_counts",
-    "use_experts",
-]
-
-
 # Rows that travel between ranks in one all-to-all while other work goes on, and their gradients on the way back.
 #
 # ::

@@ -16,9 +16,6 @@ from dptrace.record.options.validation import SAMPLES
 from dptrace.trainers.parts.cifar10 import CLASSES, read_images
 from dptrace.trainers.parts.order import Rows
 
-__all__ = ["Data", "model_and_data", "token_options"]
-
-
 # A plain text decoder: token and position embeddings, blocks of attention and MLP, and a head.
 #
 # Attention and MLP consist of separately named linear layers, so that tensor parallelism can split them.

@@ -17,9 +17,6 @@ from dptrace.record.accelerator import accelerator_of
 from dptrace.record.distributed import at_least_float32
 from dptrace.trainers.parts.checkpoints import Checkpoints, checkpoints_of
 
-__all__ = ["OptimizerWrapper", "TrainingState", "build_optimizer"]
-
-
 # What a rank must keep of a training to continue it bit for bit: parameters, optimizer state, scale, counters, seeds.
 #
 # Of a sharded tensor (DTensor) it keeps this rank's part, a plain tensor; the layout follows from the options.

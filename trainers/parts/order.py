@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 
 from dptrace.errors import UsageError
 
-__all__ = ["Order", "Rows"]
-
-
 Rows = slice | NDArray[np.int64]
 """Samples of a batch: a range of them, or their numbers."""
 

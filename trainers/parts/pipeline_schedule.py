@@ -16,9 +16,6 @@ from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.pipeline_stages import PipelineStages
 from dptrace.trainers.parts.task import Task
 
-__all__ = ["Pipeline", "step_settings"]
-
-
 try:
     from torch.distributed.pipelining import (
         Schedule1F1B,

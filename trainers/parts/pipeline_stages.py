@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from dptrace.errors import UsageError
 from dptrace.record.distributed import check_finite
 
-__all__ = ["PipelineStages", "split_into_stages"]
-
 
 def _weight(block: nn.Module) -> int:
     """Estimate the work of a block: its parameters without embedding tables, which are only looked up."""

@@ -25,8 +25,6 @@ from dptrace.record import Options
 from dptrace.record.options.validation import COMPRESSION_DEFAULTS
 from dptrace.trainers.parts.compression import ErrorFeedback, Int8, RandomK, Rounded, Threshold, TopK
 
-__all__ = ["replicated"]
-
 _FIRST_LOW_RANK_STEP = 2
 """Step from which PowerSGD compresses, the earliest that torch allows: DDP rebuilds its buckets after the first."""
 _EPSILON = 1e-7

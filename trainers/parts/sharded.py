@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from dptrace.record import World
 from dptrace.trainers.parts.collectives import all_gather, reduce_scatter
 
-__all__ = ["Sharded"]
-
 
 class Sharded:
     """One block of which this rank keeps one shard of the gradients and updates one shard of the parameters.

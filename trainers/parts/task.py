@@ -28,9 +28,6 @@ from dptrace.trainers.parts.evaluation import time_inference, timer_of
 from dptrace.trainers.parts.models import Data, model_and_data, token_options
 from dptrace.trainers.parts.order import Order
 
-__all__ = ["Task", "build_task", "layers_of", "main"]
-
-
 # Wrappers around every block of a model: lower precision, checkpointed activations, compilation.
 #
 # They wrap each block and not the model, as is usual for large models: hooks on the gradients of a block still run as

@@ -23,9 +23,6 @@ from dptrace.record.distributed import check_finite
 from dptrace.trainers.parts import models
 from dptrace.trainers.parts.collectives import all_gather, custom_gradient, reduce_scatter, unchanged
 
-__all__ = ["Region", "SequenceRegion", "TensorParallel"]
-
-
 # The boundaries of a region of a model that is split over ranks: a collective in forward, its counterpart in backward.
 #
 # ::

@@ -21,24 +21,6 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import HEAD, Axis, Box, Drawing, Entry, Label, time_axis
 from dptrace.viewers.base.table import rank_label
 
-__all__ = [
-    "KIND_COLORS",
-    "NO_COMMUNICATION",
-    "NO_STEP",
-    "STACK",
-    "Bar",
-    "RowLayout",
-    "SampledLevels",
-    "bar_chart",
-    "rank_labels",
-    "sample_levels",
-    "share",
-    "span_of",
-    "step_waits",
-    "with_steps",
-]
-
-
 NO_STEP = "This run has no steps."
 NO_COMMUNICATION = "This run has no communication."
 

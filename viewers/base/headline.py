@@ -8,8 +8,6 @@ from pathlib import Path
 from dptrace.core.units import share
 from dptrace.run.run import Run
 
-__all__ = ["Headline", "headline"]
-
 
 @dataclass(frozen=True, slots=True)
 class Headline:

@@ -9,23 +9,6 @@ from itertools import pairwise
 
 from dptrace.core.units import sanitize
 
-__all__ = [
-    "HEAD",
-    "Axis",
-    "Box",
-    "Dot",
-    "Drawing",
-    "Entry",
-    "Label",
-    "Line",
-    "linear_axis",
-    "log_axis",
-    "message",
-    "split_by_height",
-    "time_axis",
-]
-
-
 HEAD = 22.0
 """Height in pixels of a bold name above its rows."""
 

@@ -22,9 +22,6 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import TextTable, plain, print_text_table, step_label
 
-__all__ = ["CPU_NOTE", "device_name", "peaks_table", "print_memory", "usage_table"]
-
-
 _FEW_DEVICES = 8
 _FEW_ROWS = 10
 CPU_NOTE = "CPU memory counts from the start of the recording; what was allocated before is unknown."

@@ -28,20 +28,6 @@ from dptrace.viewers.base.svg import WIDTH, svg
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.base.theme import css, picture_css
 
-__all__ = [
-    "Markup",
-    "Section",
-    "bundle",
-    "environment",
-    "page",
-    "pictures",
-    "section_page",
-    "section_styles",
-    "sections",
-    "static",
-]
-
-
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.[\w./]*)";\n', re.MULTILINE)
 _EXPORT_WORD = re.compile(r"^export (?=(?:async )?(?:function\*?|class|const)\b)", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?:async )?(?:function\*?|class|const) (\w+)", re.MULTILINE)

@@ -15,8 +15,6 @@ from pathlib import Path
 from dptrace.core.termination import signals_held
 from dptrace.errors import DptraceError
 
-__all__ = ["find_chromium", "screenshot", "svg_page", "write_pdf"]
-
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 _MAC = "/Applications/{0}.app/Contents/MacOS/{0}"
 _ELSEWHERE = {

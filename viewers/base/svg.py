@@ -10,9 +10,6 @@ from dptrace.core.units import sanitize
 from dptrace.viewers.base.marks import Box, Dot, Drawing, Entry, Label, Line
 from dptrace.viewers.base.theme import PATTERNS
 
-__all__ = ["FONT", "WIDTH", "Canvas", "escape", "number", "shorten", "svg", "text_width"]
-
-
 # Write SVG: shapes and text, no script. All text from a run goes through :func:`escape`.
 
 

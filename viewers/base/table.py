@@ -19,23 +19,6 @@ from dptrace.run.columns import HEADINGS
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 
-__all__ = [
-    "MAX_ROWS",
-    "PATH_KINDS",
-    "TextTable",
-    "escape_markdown",
-    "gain_sentence",
-    "markdown_lines",
-    "plain",
-    "print_text_table",
-    "rank_label",
-    "rich_table",
-    "shapes_text",
-    "step_label",
-    "step_words",
-]
-
-
 # Names of ranks and steps, and what findings would gain, as every table and picture writes them.
 
 

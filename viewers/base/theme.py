@@ -11,25 +11,6 @@ from functools import cache
 
 from dptrace.analysis.per_gpu.split import CAUSES, Part
 
-__all__ = [
-    "ALGORITHM_STYLES",
-    "CAUSE_COLORS",
-    "CHROME",
-    "DARK",
-    "EXPOSED",
-    "IDLE",
-    "MEMORY",
-    "OVERLAPPED",
-    "PART_COLORS",
-    "PART_ORDER",
-    "PATTERNS",
-    "WAITING",
-    "css",
-    "dark_color",
-    "ink_on",
-    "picture_css",
-]
-
 _LOOKS: dict[Part | str, tuple[str, str, str, str]] = {
     Part.FORWARD: ("#233E9D", "#FFFFFF", "#5584F8", "#000000"),
     Part.BACKWARD: ("#3475B3", "#FFFFFF", "#94C9FF", "#000000"),

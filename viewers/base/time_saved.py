@@ -7,8 +7,6 @@ from dptrace.core.units import duration, share
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 
-__all__ = ["notes_of_both", "time_saved_sentence", "time_saved_text", "titles"]
-
 
 def time_saved_text(ns: int, of: float, certain: bool) -> str:
     """Write what B saves or loses: ``31.5 ms saved (20 %)``; ``shorter`` or ``longer`` where that may be noise.

@@ -21,21 +21,6 @@ from dptrace.viewers.base.charts import RowLayout
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis, log_axis, message
 from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines
 
-__all__ = [
-    "COMPUTE",
-    "HEADINGS",
-    "cells",
-    "draw",
-    "failures",
-    "full_row",
-    "headings",
-    "markdown",
-    "style",
-    "table",
-    "text_table",
-]
-
-
 HEADINGS = (
     *("model", "mode", "GPUs", "parameters", "epoch", "± spread", "comm", "samples/s"),
     *("speedup", "efficiency", "overlap", "exposed"),

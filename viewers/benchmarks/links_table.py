@@ -10,19 +10,6 @@ from rich.table import Table
 from dptrace.core.units import duration, plural, sanitize
 from dptrace.viewers.base.table import TextTable, plain
 
-__all__ = [
-    "LIBRARY",
-    "algorithm_tables",
-    "facts",
-    "fits_table",
-    "label",
-    "nearest_link_sentence",
-    "size",
-    "table",
-    "topology",
-]
-
-
 _LABELS = {
     "all_reduce": "all-reduce",
     "all_gather": "all-gather",

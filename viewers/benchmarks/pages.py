@@ -36,17 +36,6 @@ from dptrace.viewers.benchmarks.sweep_table import (
     steps,
 )
 
-__all__ = [
-    "Content",
-    "algorithms_chart",
-    "bench_document",
-    "links_document",
-    "rate_chart",
-    "sweep_document",
-    "time_chart",
-]
-
-
 # The page of a benchmark: conclusions, six charts and the table.
 
 

@@ -14,21 +14,6 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, message
 from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines, plain, rich_table
 
-__all__ = [
-    "accuracy",
-    "best_label",
-    "cells",
-    "exposed",
-    "has_quality",
-    "headline",
-    "latency_cells",
-    "loss",
-    "markdown",
-    "print_table",
-    "steps",
-]
-
-
 _COLUMNS = (
     *("", "step p50 ms", "p95 ms", "samples/s", "TFLOP/s", "MFU %", "s %", "exposed ms", "by the fit ms"),
     *("collectives", "bytes", "val. loss", "accuracy", "ms/sample"),

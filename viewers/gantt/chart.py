@@ -41,21 +41,6 @@ from dptrace.core.intervals import Int64, IntervalSet, covered
 from dptrace.run.run import Run
 from dptrace.timeline.model import Action, Collective, Kind, Phase, Timeline
 
-__all__ = [
-    "OVERLAPPED",
-    "WAITING",
-    "Chart",
-    "Lane",
-    "Role",
-    "Strip",
-    "Track",
-    "cause_category",
-    "chart",
-    "drawn_intervals",
-    "why_unknown",
-]
-
-
 # What the labels of the phases row stand on: spans of one part, a pipeline's actions, waits for one rank.
 
 

@@ -17,9 +17,6 @@ from dptrace.viewers.base.table import PATH_KINDS, step_words
 from dptrace.viewers.gantt.chart import WAITING, Chart, cause_category, drawn_intervals
 from dptrace.viewers.gantt.packing import pack
 
-__all__ = ["UNLIMITED", "path_data", "path_notes"]
-
-
 _ROLES = {Kind.COMPUTE: 1, Kind.COMMUNICATION: 2, Kind.MEMORY: 3}
 """The lane of a kind of interval: ``compute``, ``collectives`` and ``memory``; 0 is for none."""
 UNLIMITED = 1

@@ -16,8 +16,6 @@ from dptrace.timeline.model import Kind
 from dptrace.viewers.base.table import gain_sentence
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, cause_category, drawn_intervals
 
-__all__ = ["MOST", "Place", "finding_places", "place_of"]
-
 MOST = 3
 """Number of findings above the chart."""
 _INTERRUPTION = 0.01

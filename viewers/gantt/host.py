@@ -22,19 +22,6 @@ from dptrace.timeline.model import HostActivity, Kind, Timeline
 from dptrace.viewers.gantt.chart import Chart, drawn_intervals
 from dptrace.viewers.gantt.packing import differences, pack
 
-__all__ = [
-    "KINDS",
-    "MOST_THREADS",
-    "HostAnswers",
-    "calls_window",
-    "host_data",
-    "host_notes",
-    "kind_looks",
-    "threads_of",
-    "track_data",
-]
-
-
 # The host calls of some threads in a window of time: the longest ones, as many as fit, and how many are left out.
 #
 # Calls nest, so that a call is at least as long as those inside it: leaving out the short ones keeps the nesting.

@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64, union
 from dptrace.viewers.gantt.chart import Lane, Role
 
-__all__ = ["DELTAS", "GAPS", "REST", "differences", "pack", "pack_times", "unpack"]
-
-
 _TYPES: tuple[tuple[str, type[np.unsignedinteger[Any]]], ...] = (
     ("Uint8", np.uint8),
     ("Uint16", np.uint16),

@@ -41,8 +41,6 @@ from dptrace.viewers.terminal.comparison import (
     worst_verdict,
 )
 
-__all__ = ["document"]
-
 MAX_ROWS = 25
 """Most rows of kernels and of collectives on the page."""
 

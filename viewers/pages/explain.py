@@ -15,9 +15,6 @@ from dptrace.viewers.base.page import bundle, page, static
 from dptrace.viewers.base.theme import DARK, OVERLAPPED, PART_COLORS, ink_on
 from dptrace.viewers.terminal.explain import cost_rows, lines
 
-__all__ = ["Explained", "document"]
-
-
 _KINDS = {
     "forward": ("forward", PART_COLORS[Part.FORWARD]),
     "backward": ("backward", PART_COLORS[Part.BACKWARD]),

@@ -29,20 +29,6 @@ from dptrace.viewers.gantt.finding_places import MOST, Place, place_of
 from dptrace.viewers.gantt.page.data import ORDER, ROW_LABELS, categories
 from dptrace.viewers.terminal.summary import sentence
 
-__all__ = [
-    "FIGURE_WIDTH",
-    "FIGURE_WIDTHS",
-    "MAX_SHAPES",
-    "RIGHT",
-    "WIDTH",
-    "Intervals",
-    "Lod",
-    "figure_svg",
-    "gantt_svg",
-    "svg_layout",
-]
-
-
 # The layout of a static Gantt chart: rows, step strips, time axis.
 
 

@@ -24,8 +24,6 @@ from dptrace.viewers.pages.gantt_svg import gantt_svg
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS, View
 
-__all__ = ["MAX_CHARACTERS", "MAX_REPORT_INTERVALS", "document"]
-
 MAX_REPORT_INTERVALS = 1_000_000
 MAX_CHARACTERS = 9_500_000
 """Limits of the interactive chart of a report, in intervals and characters, so that the file stays below 10 MB."""

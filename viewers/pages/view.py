@@ -21,8 +21,6 @@ from dptrace.viewers.views.registry import View, view_named
 if TYPE_CHECKING:
     from dptrace.replay.critical_path import CriticalPath
 
-__all__ = ["NotebookPage", "document", "picture", "show"]
-
 _FRAME_WIDTH = 900
 """Width in pixels of a picture for a frame, which is narrower than a window: its texts keep their size."""
 

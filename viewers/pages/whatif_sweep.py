@@ -12,8 +12,6 @@ from dptrace.viewers.base.page import Section, pictures, section_page, sections
 from dptrace.viewers.base.theme import EXPOSED
 from dptrace.viewers.terminal.replay import sweep_sentence, sweep_table
 
-__all__ = ["document", "sweep_chart"]
-
 _PREDICTED, _MEASURED = "#0072B2", "#57606A"
 _HEIGHT, _HEADROOM = 300, 1.1
 _TITLES = {"bucket-cap-mb": "bucket cap, MiB", "world-size": "ranks"}

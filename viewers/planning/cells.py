@@ -8,22 +8,6 @@ from typing import Any
 from dptrace.core.units import byte_size, duration, share
 from dptrace.viewers.base.table import TextTable
 
-__all__ = [
-    "Columns",
-    "Row",
-    "as_count",
-    "as_digits",
-    "as_fits",
-    "as_share",
-    "as_size",
-    "as_text",
-    "as_time",
-    "billions",
-    "cell",
-    "seconds",
-    "table_of",
-]
-
 Row = Mapping[str, Any]
 Columns = Mapping[str, Callable[[Row], str]]
 """Headings, and what returns the cell of a row."""

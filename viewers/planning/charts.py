@@ -23,9 +23,6 @@ from dptrace.viewers.base.marks import (
 )
 from dptrace.viewers.base.theme import IDLE, PART_COLORS
 
-__all__ = ["chart_of", "charts"]
-
-
 _STEP = (
     ("compute_s", "computation", PART_COLORS[Part.BACKWARD]),
     ("bubble_s", "bubble", IDLE),

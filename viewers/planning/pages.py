@@ -10,8 +10,6 @@ from dptrace.viewers.base.page import Markup, Section, pictures, section_page, s
 from dptrace.viewers.planning.charts import charts
 from dptrace.viewers.planning.tables import facts, tables
 
-__all__ = ["document"]
-
 _TITLES = {"advise": ("Advice", "plan"), "message_costs": ("Cost of a message", "prediction")}
 
 

@@ -26,9 +26,6 @@ from dptrace.viewers.planning.cells import (
     table_of,
 )
 
-__all__ = ["facts", "tables"]
-
-
 Titled = Iterator[tuple[str, TextTable]]
 
 

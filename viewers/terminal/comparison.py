@@ -20,25 +20,6 @@ from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import plain
 from dptrace.viewers.terminal.split import column_table, folded, titled_table
 
-__all__ = [
-    "ROWS",
-    "change_cells",
-    "count",
-    "cut_kernel",
-    "kind_changes_shown",
-    "overlap_cells",
-    "percent",
-    "print_comparison",
-    "row_verdict",
-    "shown_changes",
-    "side_lines",
-    "signed",
-    "sort_name",
-    "texts_below",
-    "verdict_word",
-    "worst_verdict",
-]
-
 ROWS = (*PARTS, *CAUSES, "wall_ns", "overlapped_comm_ns")
 """The figures in the order of the tables: the parts, the causes of idle time, their sum, overlapped communication."""
 

@@ -11,9 +11,6 @@ from rich.text import Text
 
 from dptrace.core.units import sanitize
 
-__all__ = ["MAX_ROWS", "cell", "print_frame"]
-
-
 MAX_ROWS = 20
 _LONGEST = 72
 """Characters of a name that are shown; kernel names can have a thousand."""

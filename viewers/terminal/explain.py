@@ -12,9 +12,6 @@ from msgspec.structs import replace
 from dptrace.core.units import plural
 from dptrace.simulate.explanation import Cell, Explanation, Message, State, Step, Work, letter, megabytes
 
-__all__ = ["chart_lines", "cost_rows", "lines"]
-
-
 # The chart of time in the terminal: a row for each rank and lane, a column for each unit of time.
 
 

@@ -48,9 +48,6 @@ from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence, 
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role
 from dptrace.viewers.gantt.page.pair import paired_chart
 
-__all__ = ["DEFAULT_WIDTH", "MAX_RANKS", "print_gantt", "print_pair"]
-
-
 # The look of a cell in the terminal's picture: its letter, its colors on any terminal, its name where that fits.
 
 

@@ -17,9 +17,6 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.table import plain, shapes_text
 from dptrace.viewers.terminal.split import MAX_RANKS, findings_list, titled_table
 
-__all__ = ["kernel_parts", "launch_sentence", "print_host", "print_kernels"]
-
-
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
 

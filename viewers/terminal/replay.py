@@ -19,9 +19,6 @@ from dptrace.run.columns import HEADINGS
 from dptrace.viewers.base.table import PATH_KINDS, TextTable, plain, print_text_table, step_words
 from dptrace.viewers.terminal.split import column_table
 
-__all__ = ["print_critical_path", "print_sweep", "print_whatif", "sentence", "sweep_sentence", "sweep_table"]
-
-
 # The answer of a what-if in the terminal: the step before and after, by part and by rank, and reasons to doubt it.
 
 

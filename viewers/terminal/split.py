@@ -20,20 +20,6 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.table import collective_columns, gain_sentence, plain, rank_label, step_label, wait_cell
 
-__all__ = [
-    "MAX_RANKS",
-    "MAX_STEPS",
-    "collective_table",
-    "column_table",
-    "findings_list",
-    "folded",
-    "idle_table",
-    "step_tables",
-    "timing_table",
-    "titled_table",
-]
-
-
 Figures = Mapping[str, float | None]
 
 MAX_STEPS = 12

@@ -29,20 +29,6 @@ from dptrace.viewers.terminal.split import (
     timing_table,
 )
 
-__all__ = [
-    "MAX_LAYERS",
-    "expert_lines",
-    "in_flight_lines",
-    "memory_sentence",
-    "mesh_lines",
-    "print_collectives",
-    "print_run",
-    "profiler_sentence",
-    "sentence",
-    "utilization_sentence",
-]
-
-
 # Facts as sentences: memory of the ranks, load of the experts, the profiler's overhead, what the steps compute.
 
 

@@ -19,19 +19,6 @@ from dptrace.viewers.base.table import TextTable, collective_columns
 from dptrace.viewers.views.registry import View
 from dptrace.viewers.views.steps import exposed_bar_parts
 
-__all__ = [
-    "BANDWIDTH_VIEW",
-    "BUCKETS_VIEW",
-    "COMMUNICATION_VIEW",
-    "bandwidth",
-    "bandwidth_table",
-    "buckets",
-    "buckets_table",
-    "communication",
-    "communication_table",
-]
-
-
 # Bars of communication by kind: exposed and overlapped time per rank and step.
 
 

@@ -19,9 +19,6 @@ from dptrace.viewers.base.marks import Dot, Drawing, Entry, Label, Line, log_axi
 from dptrace.viewers.base.table import TextTable, shapes_text
 from dptrace.viewers.views.registry import View
 
-__all__ = ["KERNELS_VIEW", "ROOFLINE_VIEW", "kernels", "kernels_table", "roofline", "roofline_table"]
-
-
 # Bars of the kernels that take most of the devices' time, by phase and kind.
 
 

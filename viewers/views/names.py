@@ -5,8 +5,6 @@ A view is a line here, and its ``NAME_VIEW`` in that module.
 
 from __future__ import annotations
 
-__all__ = ["MODULES", "NAMES"]
-
 _VIEWS = {
     "gantt": ("timelines", "phases, compute and communication of each GPU over time"),
     "summary": ("steps", "the parts of each rank's mean step"),

@@ -15,8 +15,6 @@ from dptrace.viewers.base.marks import Drawing
 from dptrace.viewers.base.table import TextTable, plain, print_text_table
 from dptrace.viewers.views.names import MODULES, NAMES
 
-__all__ = ["VIEWS", "View", "print_view", "view_named"]
-
 
 @dataclass(frozen=True, slots=True)
 class View:

@@ -45,26 +45,6 @@ from dptrace.viewers.base.table import TextTable, step_label
 from dptrace.viewers.base.theme import dark_color
 from dptrace.viewers.views.registry import View
 
-__all__ = [
-    "BREAKDOWN_VIEW",
-    "FINDINGS_VIEW",
-    "HEATMAP_VIEW",
-    "IDLE_VIEW",
-    "SUMMARY_VIEW",
-    "breakdown",
-    "breakdown_table",
-    "exposed_bar_parts",
-    "findings",
-    "findings_table",
-    "heatmap",
-    "heatmap_table",
-    "idle",
-    "idle_table",
-    "summary",
-    "summary_table",
-]
-
-
 # A bar of the parts of a step, and its row in a table: shared by the views of steps.
 
 

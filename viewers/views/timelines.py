@@ -31,22 +31,6 @@ from dptrace.viewers.base.table import TextTable, rank_label, step_label
 from dptrace.viewers.views.registry import View
 from dptrace.viewers.views.steps import summary_table
 
-__all__ = [
-    "GANTT_VIEW",
-    "LAYERS_VIEW",
-    "MEMORY_VIEW",
-    "PIPELINE_VIEW",
-    "bubble_table",
-    "labels",
-    "layers",
-    "layers_table",
-    "memory",
-    "memory_table",
-    "schedule",
-    "schedule_table",
-]
-
-
 # The Gantt chart as a view: ``viewers/gantt`` draws it, its table is that of the summary.
 
 

@@ -20,9 +20,6 @@ from dptrace.readers.trace import OperatorInputs
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Kind, Timeline
 
-__all__ = ["ComputeContext", "StepKernels", "Work"]
-
-
 # The compute kernels of the steps of all devices as columns, each with what identifies equal work.
 
 

@@ -26,18 +26,6 @@ from dptrace.core.units import duration, share
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Kind, Phase, Timeline
 
-__all__ = [
-    "DETECTORS",
-    "compute_findings",
-    "interference",
-    "pageable_copies",
-    "recompute",
-    "short_kernels",
-    "slowdown_ns",
-    "uneven_ranks",
-]
-
-
 # Copies between pageable host memory and the GPU, which block the host and run below the link's speed.
 
 

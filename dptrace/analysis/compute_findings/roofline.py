@@ -19,17 +19,6 @@ from dptrace.model.flops import Cost
 from dptrace.model.gpu_peaks import GpuPeak, gpu_peak
 from dptrace.timeline.model import Phase
 
-__all__ = [
-    "PRODUCT_KINDS",
-    "attention_savings_ns",
-    "elementwise_chains",
-    "far_below_the_roofline",
-    "product_savings_ns",
-    "removed_by_fusion",
-    "unfused_attention",
-]
-
-
 # Attention in separate kernels: a product, a softmax and a product, which keep all scores in memory.
 
 

@@ -11,8 +11,6 @@ from dptrace.analysis.cross_rank.transfers import AlphaBeta, ExposedWait, Latenc
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 
-__all__ = ["AcrossRanks"]
-
 
 class AcrossRanks(msgspec.Struct, frozen=True, dict=True):
     """The figures of a run's ranks against each other."""

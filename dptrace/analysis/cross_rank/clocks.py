@@ -16,9 +16,6 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
 from dptrace.core.units import duration, plural
 
-__all__ = ["UNKNOWN_NS", "Clocks", "estimate", "exclude_misfits", "shared_clock_devices", "unify_shared_clocks"]
-
-
 # Bounds on clock offsets from messages between ranks: a message cannot arrive before it was sent.
 
 

@@ -15,17 +15,6 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.core.intervals import unique
 from dptrace.timeline.model import Collective, Phase, Timeline
 
-__all__ = [
-    "Bucket",
-    "Buckets",
-    "bucket_numbers",
-    "buckets",
-    "call_names",
-    "ddp_logging_data",
-    "instance_names",
-    "short_name",
-]
-
 
 class Bucket(msgspec.Struct, frozen=True):
     """A gradient bucket, from DDP's logging data."""

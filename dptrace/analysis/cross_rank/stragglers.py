@@ -18,9 +18,6 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, covered, median
 from dptrace.timeline.model import UNKNOWN, HostCause, HostLabel, Kind
 
-__all__ = ["CAUSES", "HOST_CAUSES", "Delay", "Stragglers", "stragglers"]
-
-
 # A delay: time that one rank lost in one segment of the program, with its cause and what it cost the others.
 
 

@@ -17,26 +17,6 @@ from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, r_squared, weighted_l
 from dptrace.model.collectives import bus_factor
 from dptrace.timeline.model import Phase
 
-__all__ = [
-    "WAIT_FIGURES",
-    "AlphaBeta",
-    "CallWaits",
-    "ExposedWait",
-    "Latency",
-    "Timing",
-    "aligned_starts",
-    "alpha_beta",
-    "exposed_parts",
-    "exposed_waits",
-    "latencies",
-    "merge_groups",
-    "sum_of_waits",
-    "timing",
-    "waits_by_rank",
-    "with_phase_in_name",
-]
-
-
 # Wait, transfer time and bandwidth of each collective, and the rank that arrived last.
 
 

@@ -24,16 +24,6 @@ from dptrace.core.units import byte_size, duration, plural
 from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Phase
 
-__all__ = [
-    "compared_messages",
-    "exposed_communication",
-    "first_bucket",
-    "low_bandwidth",
-    "slow_collectives",
-    "small_messages",
-]
-
-
 _NOTABLE_WAIT = 0.05
 
 

@@ -23,24 +23,6 @@ from dptrace.timeline.model import HostCause, Phase
 if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 
-__all__ = [
-    "GRADIENTS",
-    "MIN_SHARE",
-    "PYTHON_ADVICE",
-    "SYNCHRONIZING_ADVICE",
-    "UNRECORDED_ADVICE",
-    "Claim",
-    "Finding",
-    "FindingContext",
-    "Gain",
-    "Unclaimed",
-    "allocator_advice",
-    "by_gain",
-    "exposed_advice",
-    "exposures",
-    "first_bucket_advice",
-]
-
 
 # What a step would gain without what a finding is about, as a replay of the run without it shows.
 

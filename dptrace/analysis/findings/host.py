@@ -26,9 +26,6 @@ from dptrace.core.intervals import Int64, median
 from dptrace.core.units import duration
 from dptrace.timeline.model import HostCause, HostLabel
 
-__all__ = ["HOST_CAUSES", "IDLE_KINDS", "idle", "recompute", "unused_parameters"]
-
-
 # Name the longest idle gaps: where they are, and what the host did in them.
 
 

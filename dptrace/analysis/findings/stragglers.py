@@ -24,18 +24,6 @@ from dptrace.core.intervals import Int64, covered
 from dptrace.core.units import duration, plural
 from dptrace.timeline.model import HostCause
 
-__all__ = [
-    "IDLE_CAUSE",
-    "Lost",
-    "ranks_text",
-    "root_causes",
-    "steps_text",
-    "straggler_advice",
-    "straggler_reason",
-    "stragglers",
-    "waiting_text",
-]
-
 IDLE_CAUSE = {
     "data_loading": "data_loading_ns",
     "allocator": "allocator_ns",

@@ -29,24 +29,6 @@ from dptrace.timeline.host_calls import CallKind, Flame, HostCalls, OperatorCall
 from dptrace.timeline.model import UNKNOWN, Kind, Timeline
 from dptrace.timeline.steps import WRAPPER
 
-__all__ = [
-    "Attribution",
-    "CallTree",
-    "Labels",
-    "LaunchFigures",
-    "attribute",
-    "calls_with_cost",
-    "has_modules",
-    "host_rows",
-    "launch_figures",
-    "module_labels",
-    "module_paths",
-    "modules_of_calls",
-    "queue_depth",
-    "without_hashes",
-]
-
-
 # What a call inherits from the calls around it, and the label around an instant.
 
 

@@ -26,19 +26,6 @@ from dptrace.readers.trace import OperatorInputs
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Kind, Phase, Timeline
 
-__all__ = [
-    "GROUPINGS",
-    "NEEDS_CALLS",
-    "NOT_LAUNCHED",
-    "Groups",
-    "group",
-    "layer_names",
-    "layers_of",
-    "operator_call",
-    "shape_columns",
-]
-
-
 # Layers of a model: the repeated blocks that a user thinks of, and the collectives that serve them.
 #
 # A layer is the part of a module's path up to its first number (``layers.3`` of ``layers.3.attn.qkv``); where paths are

@@ -20,9 +20,6 @@ from dptrace.model.gpu_peaks import GpuPeak, gpu_peak, utilization
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
-__all__ = ["KernelSummary", "Pieces", "Roof", "counted_flops", "roof_of", "statistics", "summarize", "with_roofline"]
-
-
 # Sums, quantiles and shares of groups of device time, over the pieces of all ranks at once.
 
 

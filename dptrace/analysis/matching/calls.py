@@ -17,9 +17,6 @@ from dptrace.model.collectives import COLLECTIVES, CollectiveKind
 from dptrace.timeline.model import UNKNOWN_GROUP, Collective, Kind
 from dptrace.timeline.steps import WHOLE_TRACE
 
-__all__ = ["NO_STEP", "Calls", "Group", "calls_of", "coordinates", "place", "unique_pairs"]
-
-
 NO_STEP = -1
 """Step index of a call outside all steps."""
 

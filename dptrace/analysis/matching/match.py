@@ -24,9 +24,6 @@ from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.timeline.model import UNKNOWN_GROUP, Collective
 
-__all__ = ["Matches", "match"]
-
-
 # Report on a matching: which collectives are complete, what is missing, and on which rank.
 
 

@@ -12,18 +12,6 @@ from numpy.typing import NDArray
 from dptrace.analysis.matching.calls import NO_STEP, Calls
 from dptrace.core.intervals import Int64, median, unique
 
-__all__ = [
-    "READ_NS",
-    "Offset",
-    "SharedCollectives",
-    "align",
-    "estimate_offset",
-    "estimate_offset_by_time",
-    "estimate_offsets",
-    "pair",
-]
-
-
 # Align two sequences of times of the same events, where each sequence may lack some events.
 
 

@@ -21,29 +21,6 @@ from dptrace.timeline.host_events import ALLOCATOR
 from dptrace.timeline.model import Phase
 from dptrace.timeline.steps import MARK, WHOLE_TRACE, WRAPPER, CpuSteps, backward_starts, cpu_steps, phases
 
-__all__ = [
-    "KIND_LABELS",
-    "MEMORY",
-    "NOWHERE",
-    "DeviceMemory",
-    "Group",
-    "MemoryKind",
-    "MemoryUse",
-    "Peak",
-    "alive_blocks",
-    "blocks_of",
-    "bytes_by_kind",
-    "continued_totals",
-    "groups",
-    "kind_groups",
-    "levels_within",
-    "memory_use",
-    "peak_among",
-    "phase_peaks",
-    "total_bytes",
-]
-
-
 NOWHERE = -1
 """Name of what surrounds an event that nothing surrounds, and step of an event outside all steps."""
 

@@ -25,9 +25,6 @@ from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, media
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 from dptrace.timeline.steps import select_steps_with_mask
 
-__all__ = ["DeviceFigures", "ExpertLoad", "StepGrid", "expert_loads", "figures_of", "middle_step", "step_grid"]
-
-
 # What held up the start of each collective on its own device: the host, or the collective before its work.
 #
 # ::

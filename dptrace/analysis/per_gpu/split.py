@@ -25,29 +25,6 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
 from dptrace.timeline.model import UNKNOWN, HostCause, Kind, Phase, Timeline
 
-__all__ = [
-    "CAUSES",
-    "CAUSE_LABELS",
-    "EXPOSED_LABELS",
-    "FIGURES",
-    "OVERLAPPED_LABEL",
-    "PART_LABELS",
-    "Part",
-    "Segments",
-    "Split",
-    "by_kind",
-    "collective_exposure",
-    "compute_of",
-    "exposure",
-    "idle",
-    "overlap_percent",
-    "part_intervals_of",
-    "partition",
-    "split",
-    "waiting_label",
-]
-
-
 FIGURES = (
     "forward_ns",
     "backward_ns",

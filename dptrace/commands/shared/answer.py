@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from dptrace.viewers.base.marks import Drawing
 
-__all__ = ["Answer", "Destination", "answer_options", "check_file", "form_of", "refuse"]
-
 _SUFFIXES = {
     "text": (".txt", ".log"),
     "md": (".md",),

@@ -16,8 +16,6 @@ from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
 from dptrace.version import __version__
 
-__all__ = ["COMMANDS", "ENVIRONMENT", "EXIT_CODES", "cli", "main"]
-
 COMMANDS = {
     "record": "Record a training run: one Kineto trace per rank.",
     "analyze": "Split each step: forward, backward, exposed and overlapped communication, idle.",

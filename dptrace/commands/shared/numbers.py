@@ -9,9 +9,6 @@ import click
 
 from dptrace.core.numbers import Number
 
-__all__ = ["Amount", "NumberType", "Whole"]
-
-
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 _AMOUNT = re.compile(r"((?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBGT]?)B?", re.IGNORECASE)

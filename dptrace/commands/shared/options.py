@@ -19,30 +19,6 @@ from dptrace.run.selection import ranks_of, steps_of
 if TYPE_CHECKING:
     from dptrace.run.run import Run
 
-__all__ = [
-    "WORKLOAD_OPTIONS",
-    "Selection",
-    "Toggle",
-    "check_machines",
-    "field_of",
-    "force_option",
-    "gains_option",
-    "given_options",
-    "group",
-    "json_option",
-    "machine_options",
-    "opening_options",
-    "quiet_option",
-    "reading_options",
-    "run_argument",
-    "run_options",
-    "selection_options",
-    "strict_option",
-    "verbosity_options",
-    "with_workload",
-    "workload_options",
-]
-
 
 Decorator = Callable[[Any], Any]
 """Adds options to the function below it."""

@@ -23,24 +23,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-__all__ = [
-    "NORMAL",
-    "QUIET",
-    "VERBOSE",
-    "OutputFile",
-    "console",
-    "csv_text",
-    "emit",
-    "json_text",
-    "print_hint",
-    "print_notes",
-    "print_written",
-    "progress",
-    "quoted_paths",
-    "tables_text",
-    "write_text",
-]
-
 
 QUIET, NORMAL, VERBOSE = "quiet", "normal", "verbose"
 

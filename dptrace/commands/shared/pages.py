@@ -10,8 +10,6 @@ from dptrace.commands.shared.output import print_written, progress, write_text
 from dptrace.core.files import atomic_write
 from dptrace.readers.source import is_url, last_part, redact
 
-__all__ = ["file_stem", "svg_height", "write_page", "write_png"]
-
 
 def write_page(path: Path, draw: Callable[[], str], verbosity: str) -> None:
     """Draw a page with progress, write it, and print its size."""

@@ -22,16 +22,6 @@ from dptrace.run.selection import ranks_of, steps_of
 if TYPE_CHECKING:
     from dptrace.run.run import Run
 
-__all__ = [
-    "GAINS_HINT",
-    "SideOptions",
-    "SidesCommand",
-    "gains_wanted",
-    "open_with_progress",
-    "side_options",
-    "with_gains",
-]
-
 
 GAINS_HINT = "For what a step would gain without each finding, add --gains: it replays the run."
 

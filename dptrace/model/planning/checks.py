@@ -27,9 +27,6 @@ from dptrace.model.training.memory import PRECISIONS, RECOMPUTE, USABLE
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import predict_step
 
-__all__ = ["ITEMS", "MIN_SHARE", "RECORDED_TEXTS", "STATUSES", "TEXTS", "Check", "check_dict", "described_checks"]
-
-
 MIN_SHARE = 0.01
 """Smallest share of the step, or of a GPU's memory, that is worth a change."""
 _DDP_PAGE = "Data Parallel & DDP"

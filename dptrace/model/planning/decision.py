@@ -19,9 +19,6 @@ from dptrace.model.training.memory import USABLE
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import StepPrediction
 
-__all__ = ["RULES", "Decision", "Question", "ask", "decide"]
-
-
 # Thresholds of the documents on distributed training, each with the place that it comes from.
 #
 # Where a document's rule contradicts its own formula, ``note`` has the right value.

@@ -17,8 +17,6 @@ from dptrace.model.training.memory import OPTIMIZERS, PRECISIONS, RECOMPUTE
 from dptrace.model.training.plan import Plan, gpu_named
 from dptrace.model.training.shape import FAMILIES, ModelShape, assumed_shape, decoder_shape
 
-__all__ = ["OPTIONS", "Description", "Option"]
-
 _SAMPLES_EACH = 8
 """Samples of each GPU in a step, unless the batch is given."""
 _ALIKE, _DIFFERENT = 0.01, 0.25

@@ -15,21 +15,6 @@ import msgspec
 from dptrace.model.scaling import amdahl_ceiling, communication_fraction, gustafson_efficiency, parallel_fraction
 from dptrace.model.training.memory import StateBytes
 
-__all__ = [
-    "MeasuredStep",
-    "RecordedModel",
-    "RecordedTraining",
-    "block_activations",
-    "decoder_split",
-    "expert_split",
-    "mean_state",
-    "measured_scaling",
-    "perceptron_activations",
-    "perceptron_parameters",
-    "perceptron_split",
-    "step_bounds",
-]
-
 
 class RecordedModel(msgspec.Struct, frozen=True):
     """How many numbers a model trains, and how many of them can be divided."""

@@ -43,9 +43,6 @@ from dptrace.model.training.memory import (
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import StepPrediction, Traffic, predict_step, targets
 
-__all__ = ["GPU_COUNTS", "advice_report", "memory_report", "predict_report", "whole_bytes"]
-
-
 SCHEMA = 1
 GPU_COUNTS = tuple(1 << power for power in range(11))
 _STRATEGY = ("ddp", "zero1", "zero2", "zero3")

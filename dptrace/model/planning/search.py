@@ -20,21 +20,6 @@ from dptrace.model.training.memory import RECOMPUTE, USABLE
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import StepPrediction, predict_step
 
-__all__ = [
-    "Candidate",
-    "best_of",
-    "can_run",
-    "candidate",
-    "family",
-    "layouts",
-    "plans",
-    "rank",
-    "search",
-    "searched",
-    "shortlist",
-]
-
-
 MAX_IMBALANCE = 1.15
 """Layers of the longest stage over the mean above which a number of stages is left out."""
 MAX_MICRO_BATCH = 64

@@ -28,30 +28,6 @@ from dptrace.model.collectives import (
 from dptrace.model.gpu_peaks import BANDWIDTH_GBPS, LATENCY_US, SHORT_NAMES, interconnect_named
 from dptrace.model.training.layout import ranks_per_node
 
-__all__ = [
-    "BETWEEN",
-    "GAMMA_PS",
-    "WITHIN",
-    "AllReduce",
-    "Link",
-    "Network",
-    "all_reduces",
-    "ccr",
-    "collective_seconds",
-    "crossover_bytes",
-    "is_typed",
-    "level",
-    "message_costs",
-    "nominal_network",
-    "parse_link",
-    "reached_link",
-    "reduce_seconds",
-    "sent_by_level",
-    "sent_bytes",
-    "within_and_between",
-]
-
-
 WITHIN, BETWEEN = 0.8, 0.7
 """Shares of the nominal bandwidth that collectives reach, within a node and between nodes. They were chosen, with the
 constants of dptrace.model.training.step, on vTrain's measurements; NCCL's own are 0.75 to 0.9."""

@@ -11,21 +11,6 @@ import msgspec
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
 
-__all__ = [
-    "SCHEDULES",
-    "SHARDED",
-    "STRATEGIES",
-    "HeldActivations",
-    "Layout",
-    "bubble_share",
-    "held_activations",
-    "micro_batches_in_flight",
-    "micro_batches_needed",
-    "ranks_per_node",
-    "strategy_layout",
-]
-
-
 STRATEGIES = {
     "ddp": "every GPU holds the whole model",
     "zero1": "optimizer state is sharded",

@@ -9,25 +9,6 @@ import msgspec
 from dptrace.model.training.layout import Layout, micro_batches_in_flight
 from dptrace.model.training.shape import ModelShape
 
-__all__ = [
-    "OPTIMIZERS",
-    "PRECISIONS",
-    "RECOMPUTE",
-    "USABLE",
-    "ActivationPlan",
-    "GpuMemory",
-    "StateBytes",
-    "ddp_wall",
-    "end_bytes",
-    "gpu_memory",
-    "gpus_for_state",
-    "layer_bytes",
-    "model_activation_bytes",
-    "start_bytes",
-    "state_bytes",
-]
-
-
 # Bytes of the model's state: parameters, gradients, optimizer state and master weights.
 #
 # With Adam in mixed precision a parameter takes 16 bytes: 2 for the number itself and 2 for its gradient, and in 32

@@ -14,9 +14,6 @@ from dptrace.model.training.layout import Layout
 from dptrace.model.training.memory import PRECISIONS, ActivationPlan, GpuMemory, StateBytes, gpu_memory, state_bytes
 from dptrace.model.training.shape import ModelShape
 
-__all__ = ["GPUS", "Gpu", "Plan", "gpu_named"]
-
-
 # GPUs by their short names: memory, and the peaks of dptrace.model.gpu_peaks.
 
 

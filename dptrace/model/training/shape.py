@@ -11,8 +11,6 @@ from functools import cached_property
 
 import msgspec
 
-__all__ = ["FAMILIES", "ModelShape", "assumed_shape", "decoder_shape", "forward_flops", "hardware_flops", "model_flops"]
-
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A decoder: embedding, equal layers of attention and MLP, and a head."""

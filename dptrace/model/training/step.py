@@ -13,9 +13,6 @@ from dptrace.model.training.memory import PRECISIONS
 from dptrace.model.training.plan import Gpu, Plan
 from dptrace.model.training.shape import ModelShape, forward_flops, hardware_flops, model_flops
 
-__all__ = ["StepPrediction", "Traffic", "matmul_share", "predict_step", "targets", "traffic"]
-
-
 # How fast a GPU computes: its peak, and the share of it that the matrix products of a model reach.
 #
 # The share grows with the width of the matrices and with the tokens that are multiplied at once, and splitting layers

@@ -29,16 +29,6 @@ from dptrace.readers.stream import EventPiece
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = [
-    "Metadata",
-    "ParallelDecoder",
-    "PieceDecoder",
-    "decode_document",
-    "end_of",
-    "is_worthwhile",
-    "recover_metadata",
-]
-
 
 # The document around a file's list of events, and where the list and the document end.
 

@@ -35,9 +35,6 @@ from dptrace.readers.trace import (
     OperatorInputs,
 )
 
-__all__ = ["DetailedColumns", "MemoryColumns", "OperatorColumns", "has_memory_events"]
-
-
 # Columns with the details of each event: shapes and types of an operator, grid and block of a kernel, a stack.
 #
 # A page shows them for the event that a user chooses. Figures do not need them, so that only a page reads them.

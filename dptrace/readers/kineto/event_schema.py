@@ -11,23 +11,6 @@ import msgspec
 
 from dptrace.readers.trace import Category
 
-__all__ = [
-    "DAMAGE",
-    "NO_ARGS",
-    "SPAN",
-    "UNKNOWN",
-    "Args",
-    "BasicArgs",
-    "CompleteEvent",
-    "DetailArgs",
-    "InputArgs",
-    "Instant",
-    "MemoryArgs",
-    "as_count",
-    "code_of",
-    "event_decoder",
-]
-
 DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 """Exceptions that decoding and reducing raise on text that is not an event."""
 

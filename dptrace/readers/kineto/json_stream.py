@@ -17,20 +17,6 @@ from dptrace.readers.kineto.event_schema import DAMAGE
 from dptrace.readers.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece
 
-__all__ = [
-    "BLANK",
-    "LIST",
-    "State",
-    "closing_bracket",
-    "count_brackets",
-    "cut_between_events",
-    "find_list",
-    "is_list",
-    "pieces",
-    "values_of",
-]
-
-
 # The structure of JSON text that is not whole: where its list of events begins, and where events meet.
 #
 # Keys may have any name, order and spelling, and values any nesting. No text is decoded that a caller decodes later,

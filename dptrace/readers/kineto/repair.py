@@ -14,8 +14,6 @@ import msgspec
 
 from dptrace.readers.kineto.event_schema import DAMAGE
 
-__all__ = ["clean", "last_values", "recover_metadata_fields", "split_events"]
-
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 """Raw control characters, which JSON strings must not hold; between strings they are white space."""
 _SURROGATE = re.compile(r"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]..", re.IGNORECASE)

@@ -23,9 +23,6 @@ from dptrace.replay.graph.waits import US
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
 
-__all__ = ["Members", "Model", "Transfers", "add_rendezvous", "build_model", "residuals"]
-
-
 # Waits that only times suggest: the last resort for tasks that start later than all that is known allows.
 
 

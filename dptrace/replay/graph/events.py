@@ -22,19 +22,6 @@ from dptrace.timeline.collectives import enqueuing_operator, last_enclosing, lau
 from dptrace.timeline.host_calls import SecondPass
 from dptrace.timeline.steps import cpu_steps
 
-__all__ = [
-    "NOT_RECORDED",
-    "RANK_EVENTS",
-    "WAIT_CALL",
-    "HostEvents",
-    "Operators",
-    "RankEvents",
-    "host_events",
-    "previous_in_group",
-    "read_sync_events",
-]
-
-
 # Recorded synchronizations: which stream a call lets wait for which, where CUPTI was asked to say so.
 #
 # torch.profiler writes them with ``_ExperimentalConfig(enable_cuda_sync_events=True)``. Figures do not need them, so

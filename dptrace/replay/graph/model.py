@@ -19,9 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = ["INFERRED", "NO_PROCESS", "Edge", "EdgeKind", "Edges", "Graph", "TaskKind", "Tasks", "order_tasks"]
-
-
 NO_PROCESS = -1
 """Process of a transfer, which belongs to all its ranks."""
 

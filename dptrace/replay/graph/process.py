@@ -25,9 +25,6 @@ from dptrace.replay.graph.waits import (
 from dptrace.timeline.host_events import NEEDS_EVENTS, Pauses, Work, awaited
 from dptrace.timeline.model import UNKNOWN, Kind, Timeline
 
-__all__ = ["Process", "build_process"]
-
-
 # The order of host events: on each thread, from thread to thread, and after waits that are not recorded.
 
 

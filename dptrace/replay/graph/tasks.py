@@ -28,9 +28,6 @@ from dptrace.run.kernels import operator_calls_of
 from dptrace.timeline.collectives import last_enclosing, launches
 from dptrace.timeline.host_calls import OperatorCalls, SecondPass
 
-__all__ = ["KEPT_NS", "WORK", "HostPieces", "Work", "cut_longest", "cut_pieces", "host_pieces", "modules_of_tasks"]
-
-
 # The host time of a process in pieces: its calls, and the pauses between them, without waits.
 
 

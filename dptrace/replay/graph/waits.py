@@ -13,9 +13,6 @@ from dptrace.core.intervals import EMPTY, Int64, mask_of, median, unique
 from dptrace.replay.graph.events import NOT_RECORDED, WAIT_CALL, HostEvents, RankEvents, previous_in_group
 from dptrace.replay.graph.model import EdgeKind, Edges
 
-__all__ = ["US", "BlockingCalls", "DeviceOrder", "StreamWaits", "add_stream_waits", "blocking_calls", "device_order"]
-
-
 # The device side of one process: what follows what on a stream, what launched it, and the lags of both.
 
 

@@ -20,24 +20,6 @@ from dptrace.replay.graph.tasks import HostPieces, host_pieces
 from dptrace.replay.simulation import NEVER, scaled, with_times, without_host
 from dptrace.timeline.model import Timeline
 
-__all__ = [
-    "Bandwidth",
-    "Change",
-    "Compute",
-    "HiddenCollectives",
-    "HostTime",
-    "Kernel",
-    "NoHostDelay",
-    "NoStreamGaps",
-    "NoStreamWaits",
-    "PerfectOverlap",
-    "ShorterTasks",
-    "ShorterTransfers",
-    "Straggler",
-    "host_time",
-    "no_collectives",
-]
-
 
 class Change(msgspec.Struct, frozen=True):
     """Something that is different in a run: it makes another model of one."""

@@ -25,8 +25,6 @@ from dptrace.replay.graph.process import Process
 from dptrace.replay.graph.tasks import WORK, Work
 from dptrace.replay.simulation import Schedule, Times, with_times
 
-__all__ = ["ASSUMED", "Factor", "Interference", "measure", "with_interference"]
-
 Floats = NDArray[np.float64]
 _OVERLAPPED = 0.9
 """Share of its time under communication from which a task counts as overlapped."""

@@ -21,8 +21,6 @@ from dptrace.replay.transforms.links import copy_tasks
 from dptrace.replay.transforms.schedule import RESUME_NS
 from dptrace.timeline.model import Phase
 
-__all__ = ["Accumulate", "CudaGraphs", "Fuse", "NoRecompute", "WithoutTasks", "without_tasks"]
-
 
 def without_tasks(model: Model, removed: NDArray[np.bool_], duration_ns: Int64 | None = None) -> Model:
     """Return a model in which these kernels take no time, nor do their launches and the gaps before them.

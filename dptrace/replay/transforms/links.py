@@ -25,25 +25,6 @@ from dptrace.replay.options import NUMBER, TIMES
 from dptrace.replay.simulation import with_times
 from dptrace.replay.transforms.change import Change, no_collectives
 
-__all__ = [
-    "Communication",
-    "Latency",
-    "LinkBandwidth",
-    "LinkChange",
-    "OtherLink",
-    "TransferCosts",
-    "WorldSize",
-    "all_reduce_line",
-    "copy_ns",
-    "copy_tasks",
-    "parse_compress",
-    "parse_latency",
-    "transfer_costs",
-    "uses_ddp",
-    "with_transfers",
-]
-
-
 # What each transfer of a run costs: its latency and its bytes, by the lines fitted to the run's transfers.
 
 

@@ -46,8 +46,6 @@ from dptrace.replay.transforms.schedule import (
 )
 from dptrace.timeline.model import COLUMNS, Collective, Kind, Phase, Timeline
 
-__all__ = ["SHARED", "Replicate", "with_replication"]
-
 SHARED = 1.25
 """How many times as long compute takes on a CPU at most, where ranks of one machine share its memory and power: 1.13 to
 1.18 on two cores. It widens the range only."""

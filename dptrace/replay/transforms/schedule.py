@@ -36,20 +36,6 @@ from dptrace.replay.transforms.links import all_reduce_line, copy_ns, copy_tasks
 from dptrace.timeline.host_calls import SecondPass
 from dptrace.timeline.model import Kind, Phase
 
-__all__ = [
-    "MIB",
-    "RESUME_NS",
-    "GradientStep",
-    "ReadyGradients",
-    "Reschedule",
-    "first_after",
-    "gradient_steps",
-    "optimizer_ns",
-    "ready_gradients",
-    "sized_gradients",
-]
-
-
 # Which gradients each step has: when each is ready, its bytes, and the all-reduces that carry them.
 
 

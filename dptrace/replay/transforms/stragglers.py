@@ -30,8 +30,6 @@ from dptrace.replay.transforms.change import Change
 from dptrace.timeline.model import HostCause, HostLabel
 from dptrace.timeline.steps import WRAPPER
 
-__all__ = ["Excess", "NoStraggler", "WithoutExcesses", "excesses"]
-
 _MIN_NS = 50_000
 """Smallest excess that counts, as for a late arrival."""
 _NAMED = 0.2

@@ -22,21 +22,6 @@ from dptrace.viewers.base.charts import sample_levels
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, cause_category, drawn_intervals
 from dptrace.viewers.gantt.packing import differences, pack, pack_times
 
-__all__ = [
-    "ORDER",
-    "ROW_LABELS",
-    "categories",
-    "collective_entries",
-    "details",
-    "few_ranks",
-    "layout",
-    "memory_lanes",
-    "row_orders",
-    "scene",
-    "with_memory",
-]
-
-
 _HEIGHTS = {
     2: {Role.PHASES: 40, Role.COMPUTE: 56, Role.EXPOSURE: 36, Role.MEMORY: 18},
     5: {Role.PHASES: 24, Role.COMPUTE: 30, Role.EXPOSURE: 20, Role.MEMORY: 14},

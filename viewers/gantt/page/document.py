@@ -46,9 +46,6 @@ from dptrace.viewers.gantt.tiles.answers import first_view
 from dptrace.viewers.gantt.tiles.merged import MergedChart, merge_intervals
 from dptrace.viewers.gantt.tiles.store import TileStore, kept_store
 
-__all__ = ["MAX_INTERVALS", "document", "gantt_page", "rows_height", "run_data", "served", "step_document"]
-
-
 MAX_INTERVALS = 3_000_000
 """Intervals of a page in one file at most: about 30 MB, which a browser opens in about a second. Of a run with more,
 the short ones are merged, to a third as many: a file that can be sent around."""

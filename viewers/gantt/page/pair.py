@@ -29,9 +29,6 @@ from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart
 from dptrace.viewers.gantt.page.data import layout, scene
 from dptrace.viewers.gantt.page.document import MAX_INTERVALS, gantt_page
 
-__all__ = ["document", "paired_chart", "paired_scene", "picture", "rows_height"]
-
-
 # Two runs as one chart: A's GPUs above B's, every interval moved to its step's place on the common axis.
 
 

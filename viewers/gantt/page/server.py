@@ -23,8 +23,6 @@ from dptrace.errors import DptraceError
 from dptrace.viewers.gantt.tiles.requests import MAX_BODY, BadRequest, compressed
 from dptrace.viewers.gantt.tiles.service import TileService
 
-__all__ = ["LOOPBACK", "PageServer", "tunnel"]
-
 LOOPBACK = "127.0.0.1"
 _OWN_NAMES = frozenset((LOOPBACK, "localhost", "::1"))
 

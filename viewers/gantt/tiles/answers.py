@@ -38,20 +38,6 @@ from dptrace.viewers.gantt.tiles.requests import (
 )
 from dptrace.viewers.gantt.tiles.store import EXTRA, KINDS, RECORDED, STREAM, WAITS, StoredLane, TileStore
 
-__all__ = [
-    "TILE",
-    "StreamLanes",
-    "busy",
-    "exposed_per_step",
-    "first_view",
-    "interval_at",
-    "rows_at",
-    "sums",
-    "tiles",
-    "view",
-]
-
-
 TILE = 512
 """Columns of a tile."""
 _MOST = 4000

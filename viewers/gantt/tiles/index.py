@@ -11,23 +11,6 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, unique
 
-__all__ = [
-    "BLOCK",
-    "FINER",
-    "NEVER",
-    "Allocate",
-    "Grid",
-    "Lane",
-    "LaneColumns",
-    "LaneIndex",
-    "Rows",
-    "column_cover",
-    "index_lane",
-    "make_grids",
-    "nested_cover",
-]
-
-
 # Index the intervals of a lane in blocks: what each category covers before a block, and where its intervals lie.
 #
 # A block is one record of BLOCK intervals and all that a query at one time needs, so that it costs one page of a mapped

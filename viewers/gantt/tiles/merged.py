@@ -16,8 +16,6 @@ from dptrace.core.intervals import Int64, IntervalSet, covered, union, unique
 from dptrace.core.units import duration
 from dptrace.viewers.gantt.chart import Chart, Lane, Role
 
-__all__ = ["MergedChart", "merge_intervals"]
-
 _WHOLE = {Role.COLLECTIVES}
 """Lanes that stay as they are: few intervals, to which details belong."""
 _BY_STREAM = {Role.COMPUTE, Role.MEMORY}

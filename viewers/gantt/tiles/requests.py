@@ -12,25 +12,6 @@ from numpy.typing import NDArray
 
 from dptrace.errors import DptraceError
 
-__all__ = [
-    "MAX_BODY",
-    "BadRequest",
-    "BusyRequest",
-    "IntervalAtRequest",
-    "Message",
-    "NextHitRequest",
-    "RowsRequest",
-    "SearchRequest",
-    "StreamsRequest",
-    "TilesRequest",
-    "ViewRequest",
-    "Window",
-    "compressed",
-    "decoded",
-    "quantized",
-]
-
-
 MAX_BODY = 1 << 20
 """Bytes of a request at most."""
 MAX_CELLS = 1 << 24

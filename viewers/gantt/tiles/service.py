@@ -33,9 +33,6 @@ from dptrace.viewers.gantt.tiles.requests import (
 )
 from dptrace.viewers.gantt.tiles.store import RECORDED, TileStore
 
-__all__ = ["TileService"]
-
-
 # Search the names of kernels and collectives: how many hits there are, where they lie, and which comes next.
 #
 # The hits of a lane are not listed: per block their number and time are kept, so that a search costs one pass over the

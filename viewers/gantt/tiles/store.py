@@ -21,21 +21,6 @@ from dptrace.viewers.gantt.chart import WAITING, Chart, Role
 from dptrace.viewers.gantt.chart import Lane as ChartLane
 from dptrace.viewers.gantt.tiles.index import Allocate, Grid, Lane, LaneColumns, LaneIndex, index_lane, make_grids
 
-__all__ = [
-    "EXTRA",
-    "KINDS",
-    "RECORDED",
-    "STREAM",
-    "WAITS",
-    "StoredLane",
-    "TileStore",
-    "build",
-    "kept_store",
-    "open_store",
-    "save",
-]
-
-
 KINDS, WAITS = "kinds", "waits"
 """Roles of the lanes that divide communication, and the waiting in it, by kind; the page does not know them."""
 STREAM = "stream"

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import covered, union
 from dptrace.viewers.gantt.tiles.index import LaneColumns
 
-__all__ = ["brute_cover", "columns_of", "lanes", "random_lane"]
-
 
 def columns_of(start: NDArray[np.int64], duration: NDArray[np.int64], category: NDArray[np.integer]) -> LaneColumns:
     """Make the columns of a lane; names and streams are numbers that follow from the position."""
