@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import platform
@@ -112,11 +113,28 @@ def exit_code(stop: SystemExit) -> int:
 
 
 def exit_now(code: int) -> NoReturn:
-    """End this process without its exit handlers: NCCL's would wait for peers that wait for this rank."""
-    with suppress(OSError):  # a file on a full disk, or a terminal that is gone
+    """End this process without its exit handlers: NCCL's would wait for peers that wait for this rank.
+
+    Files that are open are written first, as Python does in its teardown.
+    """
+    with suppress(Exception):  # a full disk, a terminal that is gone, a stream that the script has closed or replaced
         sys.stdout.flush()
+    with suppress(Exception):
         sys.stderr.flush()
+    _close_files()
     _exit(code)
+
+
+def _close_files() -> None:
+    """Close the files that are open for writing: text, then what compresses, then the buffers below both."""
+    found = [file for file in gc.get_objects() if issubclass(type(file), (io.TextIOWrapper, io.BufferedIOBase))]
+    buffers = [file for file in found if isinstance(file, io.BufferedWriter | io.BufferedRandom)]
+    texts = [file for file in found if isinstance(file, io.TextIOWrapper)]
+    others = [file for file in found if not isinstance(file, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom)]
+    for file in (*texts, *others, *buffers):
+        with suppress(Exception):
+            if file.writable() and file.fileno() > 2:
+                file.close()
 
 
 def _init_process_group(cpu_tensors: bool = False) -> World:

@@ -201,6 +201,8 @@ def _failure(monitor: Monitor, code: int) -> Failure | None:
     job, folder = monitor.job, monitor.run.staging
     if code < 0:
         name = signal.Signals(-code).name
+        if job.is_alone:
+            return Failure(0, f"killed by {name}")
         return Failure(None, f"torchrun's own process, which starts the ranks and ends them, was killed by {name}")
     failure = find_failure(folder)
     if failure is not None:

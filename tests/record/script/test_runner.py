@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -103,3 +104,35 @@ def test_sigterm_while_a_failure_is_reported_loses_nothing(tmp_path: Path) -> No
     assert 'raise Boom("in step 8")' in ended.stderr
     info = json.loads((tmp_path / "run.failed" / "run.json").read_text())
     assert [5] == [rank["recorded_steps"] for rank in info["ranks"]]
+
+
+WRITING = """
+import gzip, sys, torch
+
+rows, packed = open("rows", "w"), gzip.open("rows.gz", "wt")
+parameter = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+for step in range(12):
+    print(step, file=rows)
+    print(step, file=packed)
+    parameter.sum().backward()
+    optimizer.step()
+sys.stdout.close()
+if sys.argv[1] == "fail":
+    raise ValueError("boom")
+"""
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize(("how", "code"), [("succeed", 0), ("fail", 1)])
+def test_the_scripts_own_files_are_whole(how: str, code: int, tmp_path: Path) -> None:
+    """A script need not close its files, and may close standard output, as without dptrace."""
+    (tmp_path / "writes.py").write_text(WRITING)
+    options = ["--gpus", "1", "--steps", "3", "--warmup", "2", "--wait", "0", "-o", "run"]
+    command = [sys.executable, "-m", "dptrace", "record", *options, "writes.py", how]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+
+    assert code == ended.returncode, ended.stderr
+    assert [str(step) for step in range(12)] == (tmp_path / "rows").read_text().split()
+    with gzip.open(tmp_path / "rows.gz", "rt") as file:
+        assert [str(step) for step in range(12)] == file.read().split()
