@@ -12,8 +12,8 @@ from types import FrameType
 
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-_RETRY_S = 0.02
-"""How soon the exception is raised again where code has swallowed it."""
+_RETRY_S = 0.002
+"""How soon the exception is raised again where code has swallowed it, or imported: a command does little else."""
 INTERRUPTED = 128 + signal.SIGINT
 """Exit code after Ctrl-C."""
 
