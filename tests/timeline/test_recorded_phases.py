@@ -36,6 +36,7 @@ profiler.export_chrome_trace(sys.argv[1])
 """
 
 TENSOR_PARALLEL = """
+import os
 import sys
 import time
 import torch
@@ -59,7 +60,8 @@ with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
     step(0.2)
     profiler.step()
 profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
-dist.destroy_process_group()
+dist.barrier()
+os._exit(0)  # at times, gloo's threads abort a process in Python's teardown
 """
 
 
