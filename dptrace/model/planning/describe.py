@@ -38,7 +38,7 @@ class Option(msgspec.Struct, frozen=True):
 
 _SIZE, _NUMBER = Number(1, 1e18), Number(1, 8, whole=True)
 _LINK = "Links within and between nodes: names, or 5us:12.5GB/s."
-_SCHEDULE = "Pipeline: {}. [1f1b; predict and advise compare all]"
+_SCHEDULE = "Pipeline: {}. [1f1b; without --strategy all]"
 _SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
 
 
@@ -56,7 +56,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     mlp: Annotated[int | None, Option("Width inside the MLP. [4 × hidden; llama: 8/3]", COUNT)] = None
     vocab: Annotated[int | None, Option("Size of the vocabulary. [51200; llama: 32000]", COUNT)] = None
     seq: Annotated[int, Option("Tokens in a sample.", COUNT)] = 2048
-    family: Annotated[str, Option("{}; llama has a gated MLP, no biases, no dropout.", FAMILIES, "NAME")] = "gpt"
+    family: Annotated[str, Option("llama: gated MLP, no biases, no dropout.", FAMILIES, "NAME")] = "gpt"
     experts: Annotated[int, Option("MLPs in each layer, for --strategy ep.", COUNT)] = 1
     top_k: Annotated[int, Option("Experts of a token.", COUNT)] = 2
     precision: Annotated[str, Option("Number types: {}.", tuple(PRECISIONS), "NAME")] = "bf16"
@@ -67,7 +67,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: Annotated[int | None, Option("Samples that a GPU computes at once.", COUNT)] = None
     recompute: Annotated[str | None, Option("Activations that backward computes again: {}.", RECOMPUTE, "NAME")] = None
     recompute_every: Annotated[int, Option("Recompute those of every N-th layer only.", COUNT)] = 1
-    attention: Annotated[str, Option("{}; flash keeps no table of scores.", ("standard", "flash"), "NAME")] = "standard"
+    attention: Annotated[str, Option("flash keeps no table of scores.", ("standard", "flash"), "NAME")] = "standard"
     dropout: Annotated[bool | None, Option("Keep dropout's masks. [with --family gpt]")] = None
     gpus: Annotated[int, Option("GPUs.", Number(1, 1 << 20, whole=True))] = 8
     gpu: Annotated[str, Option("v100, a100-40, a100, h100, h200, b200, l40s, mi300x … [h100]", metavar="NAME")] = "h100"
