@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .PHONY: demo test test-all quick lint types format docs clean
 
 demo: $(VENV)/.record
-	$(BIN)/dptrace record --mode interleaved --gpus $(GPUS) --model medium --out demo/interleaved --force
+	$(BIN)/dptrace record --mode interleaved --gpus $(GPUS) --model medium -o demo/interleaved --force
 	$(BIN)/dptrace analyze demo/interleaved
 	$(BIN)/dptrace view demo/interleaved -o demo/interleaved.html --no-browser --force
 

@@ -78,7 +78,7 @@ def record(folder: Path, steps: int) -> None:
     for name, options in RECORDED.items():
         run = folder / name.replace(" ", "_").replace(",", "")
         if not (run / "run.json").exists():
-            command = [sys.executable, "-m", "dptrace", "record", "--steps", str(steps), "--out", str(run), *options]
+            command = [sys.executable, "-m", "dptrace", "record", "--steps", str(steps), "-o", str(run), *options]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
 
 

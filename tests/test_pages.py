@@ -94,6 +94,18 @@ def test_every_command_runs(page: str, block: str, clone: Callable[[str], Path])
     run(["bash", "-e", "-v", "-c", block], clone(page))
 
 
+@pytest.mark.spawn
+def test_make_demo_runs(clone: Callable[[str], Path]) -> None:
+    """What `make demo` does after it has installed everything: a run, its split, its Gantt page."""
+    folder = clone("demo")
+    target = (ROOT / "Makefile").read_text(encoding="utf-8").split("\ndemo:")[1].split("\n\n")[0]
+    commands = [line.strip().replace("$(BIN)/", "").replace("$(GPUS)", "2") for line in target.splitlines()[1:]]
+    run(["bash", "-ec", "\n".join(commands)], folder)
+
+    assert ["dptrace record", "dptrace analyze", "dptrace view"] == [" ".join(c.split()[:2]) for c in commands]
+    assert (folder / "demo" / "interleaved.html").stat().st_size > 100_000
+
+
 @pytest.mark.heavy
 def test_every_command_of_the_documents_runs(clone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that measure, which would take hours, and of what reads their runs only the options are looked at."""
