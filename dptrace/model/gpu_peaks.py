@@ -115,6 +115,7 @@ PEAKS = (
     ),
     GpuPeak("MI300X", r"\bMI300X\b", _MI300, 5.3, 304, "AMD ROCm documentation"),
     GpuPeak("MI325X", r"\bMI325X\b", _MI300, 6.0, 304, f"{_TABLES}; rooflinenotes.dev"),
+    GpuPeak("TPU v4", r"\bTPU v4\b", {"bf16": 275, "int8": 275}, 1.2, 2, "arXiv 2304.01433, table 4"),
     GpuPeak("MI355X", r"\bMI355X\b", _tensor(2500, fp64=78.6, fp8=5000, int8=5000), 8.0, 256, f"{_TABLES}, citing AMD"),
 )
 """The known GPUs."""

@@ -15,7 +15,7 @@ import msgspec
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.model.planning.describe import Description
-from dptrace.model.training.layout import SHARDED, Layout
+from dptrace.model.training.layout import SHARDED, Layout, can_be_cut
 from dptrace.model.training.memory import RECOMPUTE, USABLE
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import StepPrediction, predict_step
@@ -229,7 +229,7 @@ def _schedules(description: Description, layers: int, stages: int) -> Iterator[t
         chunks = stages * virtual
         longest = math.ceil(layers / chunks) * chunks / layers
         asked = description.pp and virtual == virtual_stages
-        if chunks <= layers and (asked or longest <= MAX_IMBALANCE):
+        if can_be_cut(layers, stages, virtual) and (asked or longest <= MAX_IMBALANCE):
             yield schedule, virtual
 
 
@@ -242,7 +242,7 @@ def _shared(description: Description, tensor: int, pipeline: tuple[int, str, int
     stages, schedule, virtual = pipeline
     data = description.gpus // (tensor * stages)
     spread = [description.ep] if description.ep else _divisors(math.gcd(description.experts, data))
-    for zero, shards in _shardings(data, stages, local):
+    for zero, shards in _shardings(data, stages, local, schedule):
         whole = zero < 3 and (description.shards or description.cpu_offload)
         if whole or description.zero not in (None, zero) or description.shards not in (None, shards):
             continue
@@ -263,17 +263,17 @@ def _shared(description: Description, tensor: int, pipeline: tuple[int, str, int
             )
 
 
-def _shardings(data: int, stages: int, local: int) -> Iterator[tuple[int, int]]:
+def _shardings(data: int, stages: int, local: int, schedule: str) -> Iterator[tuple[int, int]]:
     """Yield ZeRO stages with the GPUs that share a copy; groups smaller than all are whole nodes, or parts of one."""
     yield 0, 1
     if data == 1:
         return
     yield 1, data
-    if stages > 1:  # with several micro-batches in flight, ZeRO-2 would reduce each one's gradients by itself
-        yield 3, data
-        return
-    yield 2, data
+    if stages == 1 or schedule == "interleaved":  # else ZeRO-2 would reduce each micro-batch's gradients by itself
+        yield 2, data
     yield 3, data
+    if stages > 1:
+        return
     shards = local
     while 1 < shards < data and data % shards == 0:
         yield 3, shards

@@ -55,6 +55,16 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.data * self.tensor * self.stages
 
     @property
+    def reduced_together(self) -> int:
+        """Return how many micro-batches' gradients ZeRO-2 adds up before it scatters them.
+
+        A GPU that keeps a shard of the gradients can't add up whole ones, so it reduces each micro-batch by itself. In
+        an interleaved pipeline as many micro-batches as stages run through a virtual stage one after the other, and its
+        gradients alone are held until then, as in the training of Llama 3 (arXiv 2407.21783, section 3.3.2).
+        """
+        return self.stages if self.schedule == "interleaved" else 1
+
+    @property
     def name(self) -> str:
         """Return the degrees in words; ``PP 4 v2`` has two stages on each GPU, ``PP 4 zb`` delays weight gradients.
 
@@ -71,6 +81,18 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             copies = f"HSDP {self.shards}×{self.data // self.shards}"
             parts.append(copies if hybrid else f"{SHARDED[self.zero]} ×{self.data}")
         return " × ".join(parts) or "one GPU"
+
+
+def can_be_cut(layers: int, stages: int, virtual_stages: int) -> bool:
+    """Return whether a model has enough layers for a pipeline.
+
+    Interleaved, embedding and head may each be a stage of their own: Llama 3 405B has 126 layers in 16 × 8 stages
+    (arXiv 2407.21783, section 3.3.2).
+
+    >>> can_be_cut(126, 16, 8), can_be_cut(126, 128, 1)
+    (True, False)
+    """
+    return stages * virtual_stages <= (layers + 2 if virtual_stages > 1 else layers)
 
 
 def ranks_per_node(stride: int, size: int, gpus_per_node: int) -> int:

@@ -217,8 +217,8 @@ class GpuMemory(msgspec.Struct, frozen=True):
 
     state: StateBytes
     gathered_bytes: float
-    """Parameters of other shards that are gathered for a layer and the next, and the gradients of a layer before they
-    are scattered."""
+    """Parameters of other shards that are gathered for a layer and the next, and the gradients of a layer, or of a
+    virtual stage, before they are scattered."""
     activation_bytes: float
     recompute_bytes: float
     """What backward computes again, of one layer at a time."""
@@ -283,7 +283,7 @@ def _stage_memory(
     held = _held(shape, layout, layers, first, last)
     state = _sharded(each, held[0], layout, layout.shards)
     state = state.plus(_sharded(each, held[1], layout, max(1.0, layout.shards / layout.expert)))
-    return GpuMemory(state, _gathered(shape, each, layout), kept, recomputed, flight)
+    return GpuMemory(state, _gathered(shape, each, layout, held[0] + held[1]), kept, recomputed, flight)
 
 
 def _held(shape: ModelShape, layout: Layout, layers: int, first: bool, last: bool) -> tuple[float, float]:
@@ -302,7 +302,10 @@ def _sharded(each: StateBytes, parameters: float, layout: Layout, shards: float)
     return each.times(*(parameters / by for by in divide))
 
 
-def _gathered(shape: ModelShape, each: StateBytes, layout: Layout) -> float:
+def _gathered(shape: ModelShape, each: StateBytes, layout: Layout, held: float) -> float:
+    """Return what is there in whole for a while, of a GPU that holds *held* parameters before sharding."""
+    if layout.zero == 2 and layout.reduced_together > 1:
+        return held / layout.virtual_stages * each.gradients
     if layout.zero < 3 or layout.shards == 1:
         return 0.0
     experts = shape.experts * shape.expert_parameters / layout.expert if shape.experts > 1 else 0.0

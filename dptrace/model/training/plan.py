@@ -10,7 +10,7 @@ from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.model.gpu_peaks import PEAKS, GpuPeak
 from dptrace.model.training.communication import Network
-from dptrace.model.training.layout import Layout
+from dptrace.model.training.layout import Layout, can_be_cut
 from dptrace.model.training.memory import PRECISIONS, ActivationPlan, GpuMemory, StateBytes, gpu_memory, state_bytes
 from dptrace.model.training.shape import ModelShape
 
@@ -71,6 +71,7 @@ GPUS = {
     "mi250x": Gpu(_PEAK["MI250X, one die"], 64e9),
     "mi300x": Gpu(_PEAK["MI300X"], 192e9),
     "mi325x": Gpu(_PEAK["MI325X"], 256e9),
+    "tpu-v4": Gpu(_PEAK["TPU v4"], 32 * (1 << 30)),
     "mi355x": Gpu(_PEAK["MI355X"], 288e9),
 }
 """GPUs by their names on the command line."""
@@ -172,7 +173,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 f"--batch {self.batch}: must be divisible by the data-parallel GPUs × the micro-batch, "
                 f"{layout.data} × {self.micro_batch}."
             )
-        if layout.stages * layout.virtual_stages > shape.layers:
+        if not can_be_cut(shape.layers, layout.stages, layout.virtual_stages):
             raise UsageError(
                 f"{layout.stages * layout.virtual_stages} stages need as many layers, and the model has "
                 f"{plural(shape.layers, 'layer')}."

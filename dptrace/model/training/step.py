@@ -143,8 +143,9 @@ def _once(plan: Plan, what: str, kind: str, size: float, ranks: int, stride: int
 
 
 def _each_micro_batch(plan: Plan, one: Traffic) -> Traffic:
-    """Return a collective in every micro-batch: a GPU that keeps a shard of the gradients can't add up whole ones."""
-    return msgspec.structs.replace(one, calls=one.calls * plan.micro_batches, every_micro_batch=True)
+    """Return a collective in every micro-batch, or in each round of them: see ``Layout.reduced_together``."""
+    rounds = max(1, plan.micro_batches // plan.layout.reduced_together)
+    return msgspec.structs.replace(one, calls=one.calls * rounds, every_micro_batch=True)
 
 
 def _local_experts(plan: Plan) -> float:

@@ -50,7 +50,7 @@ def faults(one: Candidate, asked: Description) -> list[str]:
         "integer micro-batches": micro_batches == int(micro_batches) >= 1,
         "M and P": layout.stages == 1 or micro_batches >= layout.stages,
         "interleaved": layout.schedule != "interleaved" or micro_batches % layout.stages == 0,
-        "layers": chunks <= shape.layers,
+        "layers": chunks <= shape.layers + 2 * (layout.virtual_stages > 1),  # embedding and head may stand alone
         "heads": shape.heads % layout.tensor == 0 and not shared_keys and shape.mlp % layout.tensor == 0,
         "node": asked.tp is not None or layout.tensor <= asked.gpus_per_node,
         "memory": not one.fits or one.plan.memory.total <= 0.9 * plan.gpu.memory_bytes,
