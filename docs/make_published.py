@@ -1,0 +1,143 @@
+"""Write docs/published.md from published.csv: published trainings, predicted: ``python docs/make_published.py``."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dptrace.core.units import byte_size, share
+from dptrace.model.planning.describe import Description
+from dptrace.model.planning.search import Candidate, search
+
+PAGE = Path(__file__).resolve().parent / "published.md"
+TABLE = PAGE.with_suffix(".csv")
+START, END = "<!-- runs -->\n", "<!-- end of runs -->"
+GIB = 1 << 30
+
+
+class Prediction(NamedTuple):
+    """A plan, its figure in the unit of the published one, and how much longer than published it takes."""
+
+    plan: Candidate
+    figure: float
+    error: float
+
+
+class Run(NamedTuple):
+    """A published training; ``layout`` is None where the publication does not tell it."""
+
+    row: dict[str, str]
+    layout: Prediction | None
+    alone: Prediction
+
+
+def runs() -> list[Run]:
+    """Predict all rows of the table."""
+    with TABLE.open(encoding="utf-8") as file:
+        return [_run(row) for row in csv.DictReader(file)]
+
+
+def _run(row: dict[str, str]) -> Run:
+    with_layout = _predicted(row, f"{row['described']} {row['layout']}") if row["layout"] else None
+    return Run(row, with_layout, _predicted(row, row["described"]))
+
+
+def described(options: str) -> Description:
+    """Read the options of a command as Python's keywords."""
+    keywords: dict[str, Any] = {}
+    words = shlex.split(options)
+    for name, value in zip(words, [*words[1:], "--"], strict=True):
+        if name.startswith("--no-"):
+            keywords[name[5:].replace("-", "_")] = False
+        elif name.startswith("--"):
+            keywords[name[2:].replace("-", "_")] = value.removesuffix("GB") + "e9" if name == "--gpu-memory" else value
+    return msgspec.convert(keywords, Description, strict=False)
+
+
+def _predicted(row: dict[str, str], options: str) -> Prediction:
+    best = search(described(options))[0]
+    step, gpus = best.step, best.plan.layout.gpus
+    rate = step.model_flops / gpus / step.step_s / 1e12
+    figure = {
+        "s": step.step_s,
+        "tokens/s": step.tokens_per_s,
+        "TFLOP/s": rate,
+        "TFLOP/s, recomputation counted": rate * 4 / 3,
+        "GPU-hours": float(row["tokens"] or 0) / step.tokens_per_s * gpus / 3600,
+    }[row["unit"]]
+    ratio = figure / float(row["published"])
+    return Prediction(best, figure, (ratio if row["unit"] in ("s", "GPU-hours") else 1 / ratio) - 1)
+
+
+def table(found: list[Run]) -> str:
+    """Return the runs as a table, with their commands below it."""
+    lines = [
+        "| Run | Published | With its layout | Off | Memory of a GPU | By itself | Off |",
+        "| --- | --: | --: | --: | --: | --- | --: |",
+    ]
+    for run in found:
+        unit = run.row["unit"].split(",")[0]
+        cells = [f"{run.row['run']} [{_number(found, run)}]", f"{_figure(float(run.row['published']))} {unit}"]
+        one = run.layout
+        cells += [_figure(one.figure), _percent(one.error), _memory(run.row, one)] if one else ["–", "–", "–"]
+        cells += [f"{_figure(run.alone.figure)}: {run.alone.plan.label}", _percent(run.alone.error)]
+        lines.append(f"| {' | '.join(cells)} |")
+    sources = [f"{number}. {source}" for number, source in enumerate(_sources(found), 1)]
+    reasons = [f"- {run.row['run']}: {run.row['reason']}." for run in found if run.row["reason"]]
+    commands = [f"# {run.row['run']}\n{_command(run.row)}" for run in found]
+    return "\n".join(
+        [*lines, "", _summary(found), "", "## Sources", "", *sources, "", "## More than 30 % off", "", *reasons, "",
+         "## The commands", "", "Without the options from `--strategy` on, the layout is searched.", "",
+         "```text", *commands, "```"]
+    ) + "\n"  # fmt: skip
+
+
+def _summary(found: list[Run]) -> str:
+    given = [abs(run.layout.error) for run in found if run.layout]
+    alone = [abs(run.alone.error) for run in found]
+    return (
+        f"Median error: {share(median(given))} with the layout ({len(given)} runs), {share(median(alone))} by itself "
+        f"({len(alone)} runs)."
+    )
+
+
+def _sources(found: list[Run]) -> list[str]:
+    return list(dict.fromkeys(run.row["source"] for run in found))
+
+
+def _number(found: list[Run], run: Run) -> int:
+    return _sources(found).index(run.row["source"]) + 1
+
+
+def _percent(error: float) -> str:
+    return f"{100 * error:+.0f} %".replace("-", "−")
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _memory(row: dict[str, str], one: Prediction) -> str:
+    published = float(row["memory_gib"] or 0) * GIB
+    size = byte_size(one.plan.memory_bytes)
+    return f"{size}; {byte_size(published)} measured" if published else size
+
+
+def _command(row: dict[str, str]) -> str:
+    tokens = f" --tokens {row['tokens']}" if row["tokens"] else ""
+    return f"dptrace predict {row['described']} {row['layout']}".rstrip() + tokens
+
+
+def filled(page: str) -> str:
+    """Return the page with its runs as they are predicted now."""
+    before, rest = page.split(START)
+    return f"{before}{START}\n{table(runs())}\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
