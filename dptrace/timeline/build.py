@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from dptrace.timeline.collectives import (
     labels_of,
     launches,
     outermost,
-    requested_collective,
+    requested_collectives,
 )
 from dptrace.timeline.host_events import DeviceWork, host_activity
 from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, HostActivity, Kind, Phase, Timeline
@@ -243,14 +242,7 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[Note]) -> Time
             trace.thread[events].astype(np.int64),
             time,
         ),
-        tuple(
-            map(
-                partial(requested_collective, trace),
-                events[is_comm].tolist(),
-                launch[is_comm].tolist(),
-                labels_of(trace, launch[is_comm]),
-            )
-        ),
+        requested_collectives(trace, events[is_comm], launch[is_comm], labels_of(trace, launch[is_comm])),
         steps,
         notes,
     )

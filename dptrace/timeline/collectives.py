@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import replace as dataclasses_replace
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -281,13 +282,17 @@ def _requested_work(trace: Trace, op: int, with_elements: bool) -> tuple[str, in
     return _CARRIED_OUT_AS.get(kind, kind), inputs if with_elements else 0
 
 
-def requested_collective(trace: Trace, event: int, op: int, label: str) -> Collective:
-    """Return the collective that an operator requested from gloo, however gloo executed it.
+def requested_collectives(trace: Trace, events: Int64, ops: Int64, labels: Iterable[str]) -> tuple[Collective, ...]:
+    """Return the collectives that operators requested from gloo, however gloo executed them.
 
     Args:
-        event: gloo's event.
-        op: the operator that requested it, or the event itself where it is unknown.
+        events: gloo's events.
+        ops: the operators that requested them, or the event itself where it is unknown.
     """
+    return tuple(map(partial(_requested_collective, trace), events.tolist(), ops.tolist(), labels))
+
+
+def _requested_collective(trace: Trace, event: int, op: int, label: str) -> Collective:
     executed, requested = trace.comm.get(event, CommArgs()), trace.comm.get(op, CommArgs())
     kind = kind_of(trace.names[trace.name[op]]) or kind_of(executed.collective) or "other"
     # Gloo's events record the input; the message is the larger side, which for an all-gather is the output.

@@ -384,6 +384,7 @@ class LateGroup:
         self.lateness, self.matches = lateness, matches
         self.devices = [devices[device] for device in lateness.devices]
         self.hosts = [device.timeline.host for device in self.devices]
+        self.on_cpu = [device.timeline.on_cpu for device in self.devices]
         index = matches.index[lateness.members]
         arrivals = [device.arrivals for device in self.devices]
         columns = list(zip(arrivals, index.T, strict=True))
@@ -549,7 +550,7 @@ class LateGroup:
 
     def _cause_of(self, label: HostLabel, column: int) -> Cause:
         kind = HOST_CAUSES[HostCause(label.cause)]
-        if label.cause == HostCause.OPERATOR and self.devices[column].timeline.on_cpu:
+        if label.cause == HostCause.OPERATOR and self.on_cpu[column]:
             kind = "compute"  # without a GPU, operators are the compute
         return Cause(kind, label.what, label.where)
 

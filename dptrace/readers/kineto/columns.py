@@ -495,13 +495,14 @@ class Columns(EventSink):
         """The string table."""
         return tuple(map(str, self._names.numbers))
 
-    def thread_id(self, number: int) -> object:
-        """Return the file's id of a thread."""
-        return self._threads.pairs[number][1]
+    @property
+    def thread_ids(self) -> list[object]:
+        """The file's id of each thread."""
+        return [tid for _, tid in self._threads.pairs]
 
     def thread_names(self) -> tuple[str, ...]:
-        """Return the file's id of each thread."""
-        return tuple(sanitize(str(tid)) for _, tid in self._threads.pairs)
+        """Return the file's id of each thread, as text."""
+        return tuple(sanitize(str(tid)) for tid in self.thread_ids)
 
     def decode(self, text: bytes) -> None:
         """Add the events of a JSON list.

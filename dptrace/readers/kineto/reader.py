@@ -240,7 +240,8 @@ def _assemble(
     base_ns = as_count(metadata.base) or 0
     info = metadata.distributed if isinstance(metadata.distributed, dict) else {}
     comm = with_global_ranks(_comm(columns, order), info.get("pg_config"))
-    gloo = {i: columns.thread_id(table[4][order[i]]) for i in comm if names[table[3][order[i]]].startswith(GLOO_PREFIX)}
+    threads = columns.thread_ids
+    gloo = {i: threads[table[4][order[i]]] for i in comm if names[table[3][order[i]]].startswith(GLOO_PREFIX)}
     comm = with_gloo_groups(comm, gloo, info.get("pg_config"), metadata.gloo_threads)
     table.reverse()
 
