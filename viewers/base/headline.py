@@ -18,6 +18,11 @@ class Headline:
     facts: tuple[str, ...]
     notes: tuple[str, ...]
 
+    @property
+    def line(self) -> str:
+        """The name of the run and the facts on it."""
+        return " · ".join((self.title, *self.facts))
+
 
 def headline(run: Run) -> Headline:
     """Return the name of a run and a few facts on it."""

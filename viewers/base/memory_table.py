@@ -40,8 +40,7 @@ def print_memory(run: Run, console: Console, all_rows: bool = False) -> None:
         all_rows: leave no row out, and show each device.
     """
     reports = device_reports(run)
-    head = headline(run)
-    console.print(plain(" · ".join((head.title, *head.facts))), style="bold")
+    console.print(plain(headline(run).line), style="bold")
     console.print()
     for title, table in _tables(reports, all_rows):
         print_text_table(table, title, console)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from importlib.resources import files
 from typing import Any
 
@@ -162,6 +163,19 @@ def page(
             later={name: Markup(script) for name, script in (later or {}).items()},
             **content,
         )
+    )
+
+
+def notebook_frame(document: str, title: str, height: int, saves: bool = False) -> str:
+    """Return a page in a frame for a notebook, which the page's scripts can't reach without allow-same-origin.
+
+    Args:
+        saves: the page offers its pictures as downloads.
+    """
+    return (
+        f'<iframe sandbox="allow-scripts{" allow-downloads" * saves}" srcdoc="{escape(document)}" '
+        f'width="100%" height="{height}" '
+        f'title="{escape(title)}" style="border:1px solid #d5dae1;border-radius:6px"></iframe>'
     )
 
 

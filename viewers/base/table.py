@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -84,6 +84,54 @@ def _wait_of_kind(waits: Mapping[str, Mapping[str, float | None]], name: str) ->
 def wait_cell(ns: float | None) -> str:
     """Return milliseconds, or ? for a wait that the run does not show."""
     return "?" if ns is None else milliseconds(ns)
+
+
+def _titled(title: Text | str) -> Table:
+    """Return a table without borders below a title; every table of a run looks like this."""
+    text = Text(title, style="bold") if isinstance(title, str) else title
+    return Table(title=text, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+
+
+def number_table(title: Text | str, words: Sequence[str], numbers: Iterable[str], narrow: bool = False) -> Table:
+    """Return a table without rows: columns of words, then of numbers; no cell wraps.
+
+    Args:
+        narrow: leave one blank between columns, for a table with many.
+    """
+    table = _titled(title)
+    table.collapse_padding = narrow
+    for heading in words:
+        table.add_column(heading, no_wrap=True)
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def column_table(
+    title: Text | str,
+    columns: Mapping[str, Callable[[Any], str | Text]],
+    rows: Collection[Any],
+    words: Container[str] = ("what", "kind", "name", "module"),
+    style: Callable[[Any], str] = lambda row: "",
+    least: int = 0,
+) -> Table:
+    """Return a table of rows by its columns: the heading of each, and the function that returns a row's cell.
+
+    Args:
+        words: headings of the columns whose cells are words; the others hold numbers and are aligned right.
+        style: returns the style of a row.
+        least: characters of a word that one line of a cell holds at least.
+    """
+    table = _titled(title)
+    cells = [[cell(row) for cell in columns.values()] for row in rows]
+    for index, heading in enumerate(columns):
+        is_words = heading in words
+        width = min(least, max((len(row[index]) for row in cells), default=0)) if least and is_words else None
+        justify: Literal["left", "right"] = "left" if is_words else "right"
+        table.add_column(heading, justify=justify, no_wrap=not is_words, overflow="fold", min_width=width)
+    for row, texts in zip(rows, cells, strict=True):
+        table.add_row(*texts, style=style(row))
+    return table
 
 
 MAX_ROWS = 40

@@ -21,6 +21,7 @@ from dptrace.comparison.compare import FIGURE_NAMES, Comparison
 from dptrace.comparison.sides import RunSample
 from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.core.units import byte_size, milliseconds, sanitize
+from dptrace.core.units import signed_milliseconds as signed
 from dptrace.errors import DptraceError
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.page import Markup, environment, static
@@ -30,11 +31,11 @@ from dptrace.viewers.terminal.comparison import (
     count,
     cut_kernel,
     kind_changes_shown,
+    median_cells,
     overlap_cells,
     row_verdict,
     shown_changes,
     side_lines,
-    signed,
     sort_name,
     texts_below,
     verdict_word,
@@ -195,11 +196,10 @@ def _kind_tables(found: Comparison) -> list[dict[str, Any]]:
 
 def _median_table(found: Comparison) -> dict[str, Any]:
     columns = ("A median", "± steps", "± ranks", "B median", "± steps", "± ranks")
-    rows = []
-    for change in shown_changes(found):
-        values = [getattr(change, f"{x}_{word}") for x in "ab" for word in ("median", "step_spread", "rank_spread")]
-        cells = ["–" if value is None else milliseconds(value) for value in values]
-        rows.append(_row(FIGURE_NAMES[change.name], cells, "cause" if change.name in CAUSES else ""))
+    rows = [
+        _row(FIGURE_NAMES[change.name], median_cells(change), "cause" if change.name in CAUSES else "")
+        for change in shown_changes(found)
+    ]
     return _table("Medians and spread", "ms, with the standard deviation over steps and over ranks", columns, rows)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.units import plural
 from dptrace.simulate.explanation import Cost, Explanation, Step, megabytes, to_dict
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.page import bundle, page, static
+from dptrace.viewers.base.page import bundle, notebook_frame, page, static
 from dptrace.viewers.base.theme import DARK, OVERLAPPED, PART_COLORS, ink_on
 from dptrace.viewers.terminal.explain import cost_rows, lines
 
@@ -135,9 +134,4 @@ class Explained:
         )
 
     def _repr_html_(self) -> str:
-        # Without allow-same-origin the page's scripts can't reach the notebook.
-        page = escape(document(self.explanation))
-        return (
-            f'<iframe sandbox="allow-scripts" srcdoc="{page}" width="100%" height="{_HEIGHT}" '
-            f'title="{escape(self.explanation.title)}" style="border:1px solid #d5dae1;border-radius:6px"></iframe>'
-        )
+        return notebook_frame(document(self.explanation), self.explanation.title, _HEIGHT)

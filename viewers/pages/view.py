@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from dptrace.core.numbers import Number
 from dptrace.errors import UsageError
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.page import Section, pictures, section_page, sections
+from dptrace.viewers.base.page import Section, notebook_frame, pictures, section_page, sections
 from dptrace.viewers.base.svg import WIDTH, svg
 from dptrace.viewers.gantt.page import document as page
 from dptrace.viewers.gantt.page.document import rows_height
@@ -54,8 +53,7 @@ def picture(view: View, run: Run) -> str:
     """Draw a run as SVG, which needs no browser."""
     if view.draw is None:
         return gantt_svg(run)
-    head = headline(run)
-    return svg(view.draw(run), run=" · ".join((head.title, *head.facts)))
+    return svg(view.draw(run), run=headline(run).line)
 
 
 # A view in a notebook: the same page, in a frame that can reach neither the notebook nor the network.
@@ -84,12 +82,7 @@ class NotebookPage:
         return _NAME.format(type(self).__name__, self.view, self.run, len(self.page) / 1e6)
 
     def _repr_html_(self) -> str:
-        # Without allow-same-origin the page's scripts can't reach the notebook; downloads are its saved pictures.
-        return (
-            f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{escape(self.page)}" '
-            f'width="100%" height="{self.height}" '
-            f'title="{escape(self.view)}" style="border:1px solid #d5dae1;border-radius:6px"></iframe>'
-        )
+        return notebook_frame(self.page, self.view, self.height, saves=True)
 
     def save(self, path: str | Path) -> None:
         """Write the page to a file, replacing an existing one."""

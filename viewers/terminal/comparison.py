@@ -17,8 +17,8 @@ from dptrace.comparison.sides import DeviceId, RunSample
 from dptrace.core.units import MINUS, byte_size, milliseconds, plural, sanitize, signed_milliseconds
 from dptrace.run.columns import SHOWN_FIGURES
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.table import plain
-from dptrace.viewers.terminal.split import column_table, folded, titled_table
+from dptrace.viewers.base.table import column_table, number_table, plain
+from dptrace.viewers.terminal.split import folded
 
 ROWS = (*PARTS, *CAUSES, "wall_ns", "overlapped_comm_ns")
 """The figures in the order of the tables: the parts, the causes of idle time, their sum, overlapped communication."""
@@ -29,9 +29,6 @@ MAX_ROWS = 5
 _NARROWEST_NAME = 12
 
 Row = TypeVar("Row", KernelChange, CollectiveChange)
-
-
-signed = signed_milliseconds
 
 
 def percent(change: Change) -> str:
@@ -92,14 +89,6 @@ def _style(verdict: str) -> str:
     return {"beyond noise": "bold", "cannot tell": "yellow"}.get(verdict, "dim")
 
 
-def _table(title: str | Text, first: str, *headings: str) -> Table:
-    table = titled_table(title)
-    table.add_column(first, no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
 def _label(name: str) -> str:
     return f"  {FIGURE_NAMES[name]}" if name in CAUSES else FIGURE_NAMES[name]
 
@@ -117,19 +106,23 @@ def change_cells(change: Change) -> tuple[str, str, str, str, str]:
 
 
 def _figures(comparison: Comparison) -> Table:
-    table = _table("ms per step, mean of steps and ranks", "", *_HEADS)
+    table = number_table("ms per step, mean of steps and ranks", [""], _HEADS)
     for change in shown_changes(comparison):
         style = "bold" if change.beyond else _style(change.verdict) if change.verdict == "cannot tell" else ""
         if change.name in ("wall_ns", "overlapped_comm_ns"):
             table.add_section()
         table.add_row(_label(change.name), *change_cells(change), verdict_word(change.verdict), style=style)
-    if (mfu := comparison.mfu) is not None:
-        table.add_row("MFU", *overlap_cells(mfu), verdict_word(mfu.verdict), style="bold" if mfu.beyond else "")
-    if (overlap := comparison.overlap) is not None:
-        table.add_row(
-            "overlap", *overlap_cells(overlap), verdict_word(overlap.verdict), style="bold" if overlap.beyond else ""
-        )
+    for name, share in (("MFU", comparison.mfu), ("overlap", comparison.overlap)):
+        if share is not None:
+            style = "bold" if share.beyond else ""
+            table.add_row(name, *overlap_cells(share), verdict_word(share.verdict), style=style)
     return table
+
+
+def median_cells(change: Change) -> list[str]:
+    """Return of A and of B the median, and the standard deviations over steps and over ranks."""
+    values = [getattr(change, f"{x}_{word}") for x in "ab" for word in ("median", "step_spread", "rank_spread")]
+    return ["–" if value is None else milliseconds(value) for value in values]
 
 
 def overlap_cells(overlap: Change) -> tuple[str, str, str, str, str]:
@@ -147,7 +140,8 @@ def kind_changes_shown(kind: KindChanges) -> list[Change]:
 
 def _kinds(comparison: Comparison) -> Iterator[RenderableType]:
     for kind in comparison.kinds:
-        table = _table(plain(f"{kind.kind}: {_steps_of(kind)}, ms per step"), "", *_HEADS)
+        steps = f"{plural(kind.a_steps, 'step')} in A, {kind.b_steps} in B"
+        table = number_table(plain(f"{kind.kind}: {steps}, ms per step"), [""], _HEADS)
         for change in kind_changes_shown(kind):
             style = "bold" if change.beyond else _style(change.verdict)
             table.add_row(FIGURE_NAMES[change.name], *change_cells(change), verdict_word(change.verdict), style=style)
@@ -155,26 +149,18 @@ def _kinds(comparison: Comparison) -> Iterator[RenderableType]:
         yield ""
 
 
-def _steps_of(kind: KindChanges) -> str:
-    return f"{plural(kind.a_steps, 'step')} in A, {kind.b_steps} in B"
-
-
 def _medians(comparison: Comparison) -> Table:
     heads = ("A\nmedian", "±\nsteps", "±\nranks", "B\nmedian", "±\nsteps", "±\nranks")
-    table = _table("medians in ms, and standard deviations over steps and over ranks", "", *heads)
+    table = number_table("medians in ms, and standard deviations over steps and over ranks", [""], heads)
     for change in shown_changes(comparison):
-        row = []
-        for side in "ab":
-            values = (getattr(change, f"{side}_{word}") for word in ("median", "step_spread", "rank_spread"))
-            row += ["–" if value is None else milliseconds(value) for value in values]
-        table.add_row(_label(change.name), *row)
+        table.add_row(_label(change.name), *median_cells(change))
     return table
 
 
 def _ranks(by_rank: Sequence[tuple[DeviceId, tuple[Change, ...]]]) -> Table:
     compared = {change.name for change in by_rank[0][1]}
     names = [name for name in SHOWN_FIGURES if name in compared]
-    table = _table("B − A of each rank, ms per step (bold: moved)", "rank", *map(folded, names))
+    table = number_table("B − A of each rank, ms per step (bold: moved)", ["rank"], map(folded, names))
     for (rank, gpu), changes in by_rank:
         known = {change.name: change for change in changes}
         cells = (Text(signed_milliseconds(known[name].delta), "bold" if known[name].beyond else "") for name in names)

@@ -645,9 +645,7 @@ def _chosen(run: Run, most: int) -> tuple[list[DeviceFigures], tuple[NotableRank
 
 
 def _print_title(run: Run, pen: Pen, console: Console, before: str = "") -> None:
-    head = headline(run)
-    title = before + " · ".join((head.title, *head.facts))
-    console.print(Text(pen.text(title), style="bold"), highlight=False)
+    console.print(Text(pen.text(before + headline(run).line), style="bold"), highlight=False)
 
 
 def _print_below(

@@ -14,8 +14,8 @@ from dptrace.analysis.kernels.summary import KernelSummary
 from dptrace.core.units import byte_size, duration, milliseconds, number, plural, share
 from dptrace.run.kernels import kernel_summary
 from dptrace.run.run import Run
-from dptrace.viewers.base.table import plain, shapes_text
-from dptrace.viewers.terminal.split import MAX_RANKS, findings_list, titled_table
+from dptrace.viewers.base.table import column_table, plain, shapes_text
+from dptrace.viewers.terminal.split import MAX_RANKS, findings_list
 
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
@@ -158,27 +158,17 @@ def kernel_parts(run: Run, most: int = 20) -> list[RenderableType]:
 def _table(
     title: str, names: Mapping[str, Cell], numbers: Mapping[str, Cell], rows: Sequence[Row], whole: bool
 ) -> RenderableType:
-    table = titled_table(title)
-    columns = {**names, **numbers}
-    for heading in columns:
-        named = heading in names
-        width = min(_WIDEST, max((len(columns[heading](row)) for row in rows), default=0)) if named else None
-        table.add_column(
-            heading, justify="left" if named else "right", no_wrap=not named, overflow="fold", min_width=width
-        )
-    for row in rows:
-        table.add_row(*(plain(_cut(cell(row), whole)) for cell in columns.values()))
-    return table
+    def shown(cell: Cell) -> Callable[[Row], Text]:
+        return lambda row: plain(_cut(cell(row), whole))
+
+    columns = {heading: shown(cell) for heading, cell in {**names, **numbers}.items()}
+    return column_table(title, columns, rows, names, least=_WIDEST)
 
 
 def _cut(text: str, whole: bool) -> str:
-    return (
-        text
-        if whole or len(text) <= _LONGEST
-        else f"…{text[1 - _LONGEST :]}"
-        if "/" in text
-        else f"{text[: _LONGEST - 1]}…"
-    )
+    if whole or len(text) <= _LONGEST:
+        return text
+    return f"…{text[1 - _LONGEST :]}" if "/" in text else f"{text[: _LONGEST - 1]}…"
 
 
 def _flops(summary: KernelSummary) -> list[Text]:

@@ -16,8 +16,7 @@ from dptrace.replay.critical_path import CriticalPath
 from dptrace.replay.paths import PathPiece
 from dptrace.replay.whatif import Point, Sweep, WhatIf
 from dptrace.run.columns import HEADINGS
-from dptrace.viewers.base.table import PATH_KINDS, TextTable, plain, print_text_table, step_words
-from dptrace.viewers.terminal.split import column_table
+from dptrace.viewers.base.table import PATH_KINDS, TextTable, column_table, plain, print_text_table, step_words
 
 # The answer of a what-if in the terminal: the step before and after, by part and by rank, and reasons to doubt it.
 

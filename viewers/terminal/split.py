@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,13 +17,21 @@ from dptrace.run.columns import HEADINGS, shown_figures
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
-from dptrace.viewers.base.table import collective_columns, gain_sentence, plain, rank_label, step_label, wait_cell
+from dptrace.viewers.base.table import (
+    collective_columns,
+    column_table,
+    gain_sentence,
+    number_table,
+    plain,
+    rank_label,
+    step_label,
+    wait_cell,
+)
 
 Figures = Mapping[str, float | None]
 
-MAX_STEPS = 12
-MAX_RANKS = 16
-"""Rows of a table of steps or ranks, unless every row is requested."""
+MAX_STEPS, MAX_RANKS, MAX_ROWS = 12, 16, 6
+"""Rows of a table of steps, ranks or collectives, unless every row is requested."""
 
 
 def _overlap(figures: Figures) -> str:
@@ -37,52 +44,15 @@ def folded(name: str) -> str:
     return HEADINGS[name].folded.replace("overlapped", "overl.")
 
 
-def _columns(table: Table, names: Sequence[str]) -> None:
-    for name in names:
-        style = {"exposed_comm_ns": "bold red", "wall_ns": "bold", "overlapped_comm_ns": "green"}.get(name, "")
-        table.add_column(folded(name), justify="right", style=style, no_wrap=True)
-    table.add_column("over-\nlap%", justify="right", no_wrap=True)
-
-
 def _row(figures: Figures, names: Sequence[str]) -> list[str]:
     return [*(wait_cell(figures[name]) for name in names), _overlap(figures)]
 
 
-def titled_table(title: Text | str, collapse_padding: bool = False) -> Table:
-    """Return a table without borders below a title; every table of a run looks like this."""
-    text = Text(title, style="bold") if isinstance(title, str) else title
-    table = Table(title=text, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
-    table.collapse_padding = collapse_padding
-    return table
-
-
-def column_table(
-    title: Text | str,
-    columns: Mapping[str, Callable[[Any], str | Text]],
-    rows: Iterable[Any],
-    words: Container[str] = ("what", "kind", "name", "module"),
-    style: Callable[[Any], str] = lambda row: "",
-) -> Table:
-    """Return a table of rows by its columns: the heading of each, and the function that returns a row's cell.
-
-    Args:
-        words: headings of the columns whose cells are words; the others hold numbers and are aligned right.
-        style: returns the style of a row.
-    """
-    table = titled_table(title)
-    for heading in columns:
-        is_words = heading in words
-        table.add_column(heading, justify="left" if is_words else "right", no_wrap=not is_words, overflow="fold")
-    for row in rows:
-        table.add_row(*(cell(row) for cell in columns.values()), style=style(row))
-    return table
-
-
 def _table(title: Text | str, first: str, names: Sequence[str]) -> Table:
     # Narrow gaps, so that a table with further columns still fits 80 characters.
-    table = titled_table(title, collapse_padding=len(names) > len(FIGURES))
-    table.add_column(first, no_wrap=True)
-    _columns(table, names)
+    table = number_table(title, [first], [*map(folded, names), "over-\nlap%"], len(names) > len(FIGURES))
+    for name, column in zip(names, table.columns[1:], strict=False):
+        column.style = {"exposed_comm_ns": "bold red", "wall_ns": "bold", "overlapped_comm_ns": "green"}.get(name, "")
     return table
 
 
@@ -161,10 +131,9 @@ def idle_table(run: Run, all_rows: bool = False) -> Table | None:
     devices = [device for device in run.devices if len(device.timeline.windows)]
     if not any(device.split.figures["idle_ns"].any() for device in devices):
         return None
-    table = titled_table("mean step by cause of idle time, ms")
     shown_causes = [cause for cause in CAUSES if any(device.idle_causes[cause].any() for device in devices)]
-    for heading in ("rank", *(HEADINGS[cause].folded for cause in shown_causes), "idle"):
-        table.add_column(heading, justify="right" if heading != "rank" else "left", no_wrap=True)
+    headings = [*(HEADINGS[cause].folded for cause in shown_causes), "idle"]
+    table = number_table("mean step by cause of idle time, ms", ["rank"], headings)
     shown = devices if all_rows else devices[:MAX_RANKS]
     for device in shown:
         means = device.mean_idle()
@@ -176,9 +145,6 @@ def idle_table(run: Run, all_rows: bool = False) -> Table | None:
 
 
 # Figures across ranks in the terminal: the findings, and wait and transfer time of collectives.
-
-
-MAX_ROWS = 6
 
 
 def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
@@ -239,13 +205,10 @@ def timing_table(analysis: CrossRankAnalysis, all_rows: bool = False) -> Table |
     shown = with_phase_in_name(rows)[: None if all_rows else MAX_ROWS]
     names = [_name(latency, analysis.matches, all_rows) for latency in shown]
     title = "collectives across ranks" if len(shown) == len(rows) else f"collectives across ranks (first {len(shown)})"
-    table = titled_table(title, collapse_padding=True)
-    table.add_column("kind", no_wrap=True)
-    if any(names):
-        table.add_column("bucket")
     transfer = ("transfer\np50 ms", "\np90 ms", "\nmax ms")
-    for heading in ("count", "bytes", *transfer, "mean\nwait ms", "busbw\nGB/s", "slow"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    numbers = ("count", "bytes", *transfer, "mean\nwait ms", "busbw\nGB/s", "slow")
+    table = number_table(title, ["kind", *["bucket"] * any(names)], numbers, narrow=True)
+    table.columns[1].no_wrap = not any(names)
     for latency, name in zip(shown, names, strict=True):
         slow = int(latency.slow.sum())
         table.add_row(

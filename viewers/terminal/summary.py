@@ -18,11 +18,10 @@ from dptrace.run.mean_step import MeanStep, mean_step
 from dptrace.run.run import Run
 from dptrace.run.utilization import Utilization
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.table import plain, rank_label, step_label, step_words
+from dptrace.viewers.base.table import column_table, plain, rank_label, step_label, step_words
 from dptrace.viewers.terminal.split import (
     MAX_STEPS,
     collective_table,
-    column_table,
     findings_list,
     idle_table,
     step_tables,
@@ -135,17 +134,22 @@ def expert_lines(info: Mapping[str, Any], all_rows: bool = False) -> list[str]:
     loads = expert_loads(info)
     if not loads:
         return []
-    even = f"{100 * loads[0].even_share:.1f} %"
-    lines = [f"Tokens of each expert, all steps (an even load is {even}):"]
-    lines += [
-        f"  layer {load.layer}: most {100 * load.shares[load.most_loaded]:.1f} % (expert {load.most_loaded}), "
+    lines = [
+        f"layer {load.layer}: most {100 * load.shares[load.most_loaded]:.1f} % (expert {load.most_loaded}), "
         f"least {100 * load.shares[load.least_loaded]:.1f} % (expert {load.least_loaded})"
         + ("" if load.dropped is None else f", dropped {100 * load.dropped:.1f} %")
-        for load in (loads if all_rows else loads[:MAX_LAYERS])
+        for load in loads
     ]
-    if not all_rows and len(loads) > MAX_LAYERS:
-        lines.append(f"  {len(loads) - MAX_LAYERS:,} more layers; --all shows them.")
-    return lines
+    even = f"{100 * loads[0].even_share:.1f} %"
+    return _list(f"Tokens of each expert, all steps (an even load is {even}):", lines, "layers", all_rows)
+
+
+def _list(heading: str, lines: Sequence[str], what: str, all_rows: bool) -> list[str]:
+    """Return the first lines below a heading, or every line, and the number of those left out."""
+    shown = lines if all_rows else lines[:MAX_LAYERS]
+    left = len(lines) - len(shown)
+    rest = [f"  {left:,} more {what}; --all shows them."] if left else []
+    return [heading, *(f"  {line}" for line in shown), *rest]
 
 
 def in_flight_lines(info: Mapping[str, Any], all_rows: bool = False) -> list[str]:
@@ -158,14 +162,13 @@ def in_flight_lines(info: Mapping[str, Any], all_rows: bool = False) -> list[str
     found = held_activations(info)
     if not found:
         return []
-    lines = [f"Activations in flight, by {found[0].schedule} (micro-batches that a rank held at once):"]
-    for held in found if all_rows else found[:MAX_LAYERS]:
+    lines = []
+    for held in found:
         expected = "no formula" if held.expected is None else f"expected {held.expected}"
         size = "" if held.bytes is None else f", {byte_size(held.bytes)}"
-        lines.append(f"  rank {held.rank}: {held.micro_batches} ({expected}){size}")
-    if not all_rows and len(found) > MAX_LAYERS:
-        lines.append(f"  {len(found) - MAX_LAYERS:,} more ranks; --all shows them.")
-    return lines
+        lines.append(f"rank {held.rank}: {held.micro_batches} ({expected}){size}")
+    heading = f"Activations in flight, by {found[0].schedule} (micro-batches that a rank held at once):"
+    return _list(heading, lines, "ranks", all_rows)
 
 
 def mesh_lines(mesh: Mapping[int, Mapping[str, int]], all_rows: bool = False) -> list[str]:
@@ -179,12 +182,8 @@ def mesh_lines(mesh: Mapping[int, Mapping[str, int]], all_rows: bool = False) ->
         return []
     names = dict.fromkeys(name for numbers in mesh.values() for name in numbers)
     sizes = {name: len({numbers[name] for numbers in mesh.values() if name in numbers}) for name in names}
-    lines = [f"Mesh: {' × '.join(f'{name} {size}' for name, size in sizes.items())}"]
-    shown = list(mesh.items()) if all_rows else list(mesh.items())[:MAX_LAYERS]
-    lines += [f"  rank {rank}: {place(numbers)}" for rank, numbers in shown]
-    if len(shown) < len(mesh):
-        lines.append(f"  {len(mesh) - len(shown):,} more ranks; --all shows them.")
-    return lines
+    lines = [f"rank {rank}: {place(numbers)}" for rank, numbers in mesh.items()]
+    return _list(f"Mesh: {' × '.join(f'{name} {size}' for name, size in sizes.items())}", lines, "ranks", all_rows)
 
 
 MAX_COLLECTIVES = 60
@@ -250,12 +249,6 @@ def _mean_split(run: Run) -> str:
     return f"Mean step, {duration(found.wall_ns)}: {', '.join(listed)}."
 
 
-def _description(run: Run) -> Text:
-    """Return the run's name and how it was recorded."""
-    head = headline(run)
-    return plain(" · ".join((head.title, *head.facts)))
-
-
 def notes(run: Run, further: tuple[str, ...] = ()) -> RenderableType:
     """Return the notes that limit the figures: missing, dropped or inferred data."""
     return Group(*(Text("! ", style="yellow").append_text(plain(note)) for note in (*run.notes, *further)))
@@ -270,8 +263,8 @@ def print_run(run: Run, console: Console, all_rows: bool = False, align: bool = 
     """
     analysis = run.cross_rank if align else run.analyze_cross_rank(align=False)
     lines = (_mean_split(run), utilization_sentence(run.efficiency), profiler_sentence(run.metadata))
-    parts: list[RenderableType] = [_description(run), sentence(run), *(Text(line) for line in lines if line), ""]
-    parts += [findings_list(analysis.findings), ""]
+    parts: list[RenderableType] = [plain(headline(run).line), sentence(run), *(Text(line) for line in lines if line)]
+    parts += ["", findings_list(analysis.findings), ""]
     for table in _tables(run, analysis, all_rows):
         parts += [table, ""]
     if not all_rows and (len(run.splits) > 1 or any(len(figures.names) > MAX_STEPS for figures in run.splits)):
@@ -283,30 +276,21 @@ def print_run(run: Run, console: Console, all_rows: bool = False, align: bool = 
 
 def _tables(run: Run, analysis: CrossRankAnalysis, all_rows: bool) -> Iterator[RenderableType]:
     yield from step_tables(run, all_rows)
-    tables = collective_table(run), timing_table(analysis, all_rows), idle_table(run, all_rows), _bubble_table(run)
+    tables = [collective_table(run), timing_table(analysis, all_rows), idle_table(run, all_rows)]
+    if run.pipelines:
+        from dptrace.viewers.views.timelines import bubble_table  # a plain analyze starts without it
+
+        tables.append(bubble_table(run))
     yield from (table for table in tables if table is not None)
     if all_rows and not run.figures_only:
-        from dptrace.viewers.terminal.kernels import kernel_parts  # a plain analyze starts without it
+        from dptrace.viewers.terminal.kernels import kernel_parts
 
         yield from kernel_parts(run)
     if memory := memory_sentence(run.metadata):
         yield Text(memory)
     mesh = coordinates(analysis.matches.groups, run.metadata, run.world_size)
-    for lines in (
-        mesh_lines(mesh, all_rows),
-        in_flight_lines(run.metadata, all_rows),
-        expert_lines(run.metadata, all_rows),
-    ):
-        if lines:
-            yield Text("\n".join(lines))
-
-
-def _bubble_table(run: Run) -> RenderableType | None:
-    if not run.pipelines:
-        return None
-    from dptrace.viewers.views.timelines import bubble_table
-
-    return bubble_table(run)
+    lists = mesh_lines(mesh, all_rows), in_flight_lines(run.metadata, all_rows), expert_lines(run.metadata, all_rows)
+    yield from (Text("\n".join(lines)) for lines in lists if lines)
 
 
 def print_collectives(run: Run, console: Console, all_rows: bool = False) -> None:

@@ -69,8 +69,7 @@ def view_named(name: str) -> View:
 
 def print_view(view: View, run: Run, console: Console) -> None:
     """Print the headline and the view's table; the Gantt chart has its own drawing for the terminal."""
-    head = headline(run)
-    console.print(plain(" · ".join((head.title, *head.facts))), style="bold")
+    console.print(plain(headline(run).line), style="bold")
     print_text_table(view.table(run), view.title, console)
     for note in run.notes:
         console.print(plain(f"! {note}"))

@@ -7,7 +7,6 @@ from statistics import median
 
 import numpy as np
 from rich.table import Table
-from rich.text import Text
 
 from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline, PipelineStep
 from dptrace.analysis.kernels.attribution import attribute
@@ -27,7 +26,7 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import KIND_COLORS, STACK, TALL, RowLayout, SampledLevels, sample_levels, span_of
 from dptrace.viewers.base.marks import HEAD, Axis, Box, Dot, Drawing, Entry, Label, Line, message, time_axis
 from dptrace.viewers.base.memory_table import CPU_NOTE, device_name, peaks_table
-from dptrace.viewers.base.table import TextTable, rank_label, step_label
+from dptrace.viewers.base.table import TextTable, number_table, rank_label, step_label
 from dptrace.viewers.views.registry import View
 from dptrace.viewers.views.steps import summary_table
 
@@ -400,24 +399,15 @@ def bubble_table(run: Run) -> Table | None:
     """Return a row for each rank of each pipeline, with its bubble and the formula's; None without a pipeline."""
     if not run.pipelines:
         return None
-    title = Text("pipeline: the bubble's share of the schedule, median of the steps", style="bold")
-    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
-    for heading in ("rank", "stages", "schedule", "micro-\nbatches", "busy\nms", "bubble\n%", "formula\n%"):
-        table.add_column(
-            heading, justify="left" if heading in ("rank", "stages", "schedule") else "right", no_wrap=True
-        )
+    title = "pipeline: the bubble's share of the schedule, median of the steps"
+    numbers = ("micro-\nbatches", "busy\nms", "bubble\n%", "formula\n%")
+    table = number_table(title, ("rank", "stages", "schedule"), numbers)
     for pipeline in run.pipelines:
         for place, (i, stages) in enumerate(zip(pipeline.devices, pipeline.stages, strict=True)):
-            shares = [(pipeline_step, pipeline_step.shares[place]) for pipeline_step in pipeline.steps]
-            busy, bubble = (
-                median(values)
-                for values in (
-                    [share.busy_ns for _, share in shares],
-                    [pipeline_step.rank_bubble_percent(share) for pipeline_step, share in shares],
-                )
-            )
-            numbers = milliseconds(busy), f"{bubble:.1f}", ""
-            table.add_row(rank_label(run, run.timelines[i]), ", ".join(map(str, stages)), "", "", *numbers)
+            busy = median(step.shares[place].busy_ns for step in pipeline.steps)
+            bubble = median(step.rank_bubble_percent(step.shares[place]) for step in pipeline.steps)
+            name = rank_label(run, run.timelines[i])
+            table.add_row(name, ", ".join(map(str, stages)), "", "", milliseconds(busy), f"{bubble:.1f}", "")
         formula = "–" if pipeline.formula_percent is None else f"{pipeline.formula_percent:.1f}"
         counts = pipeline.schedule, str(pipeline.micro_batches), "", f"{pipeline.bubble_percent:.1f}", formula
         table.add_row("all", str(max(map(max, pipeline.stages)) + 1), *counts, style="bold")

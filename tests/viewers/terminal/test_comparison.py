@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dptrace.comparison.changes import PARTS
 from dptrace.comparison.compare import Comparison, compare
-from dptrace.core.units import milliseconds
+from dptrace.core.units import milliseconds, signed_milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.terminal.comparison import (
     change_cells,
@@ -19,7 +19,6 @@ from dptrace.viewers.terminal.comparison import (
     print_comparison,
     shown_changes,
     side_lines,
-    signed,
 )
 from tests.support.jobs import job, run_of
 
@@ -55,7 +54,9 @@ def test_it_says_what_matters_first(found: Comparison) -> None:
     assert found.summary() in " ".join(" ".join(lines[2:5]).split())
     row = next(line for line in lines if line.startswith("backward")).split()
     change = found.change("backward_ns")
-    assert [milliseconds(change.a), milliseconds(change.b), signed(change.delta)] == list(change_cells(change)[:3])
+    assert [milliseconds(change.a), milliseconds(change.b), signed_milliseconds(change.delta)] == list(
+        change_cells(change)[:3]
+    )
     assert ["backward", *change_cells(change), "moved"] == row
     assert next(line for line in lines if line.startswith("forward")).split()[6] in ("in", "=")
     assert "gemm_backward" in text
