@@ -81,7 +81,7 @@ def conclusions(
     """
     good = usable(rows)
     contents: list[Sequence[str] | str] = [
-        verdict(good, here) if good else f"{_NO_CHART}no run has the time of an epoch.",
+        _epoch_time(good, here) if good else f"{_NO_CHART}no run has the time of an epoch.",
         _speedup(good),
         _communication(good),
         _saving(good),
@@ -154,28 +154,26 @@ def _compared(good: Sequence[Row]) -> list[Row]:
     return [row for row in good if row.speedup is not None and row.gpus > 1]
 
 
-def verdict(good: Sequence[Row], here: str) -> tuple[str, ...]:
-    """Return which modes pay off for which models, or why there is no verdict.
+def _why_unknown(rows: Sequence[Row]) -> str:
+    """Return why :func:`faster` has no answer for some of these rows."""
+    if any(row.epochs == 1 for row in rows):
+        return "one epoch each has no spread; use --epochs 5"
+    return "epochs vary as much as the runs differ; use more --epochs on a quiet machine"
 
-    Args:
-        good: rows that have an epoch time.
-        here: where the rows were measured, as the beginning of a sentence.
-    """
+
+def _epoch_time(good: Sequence[Row], here: str) -> Sequence[str]:
+    """Return which modes pay off for which models, or why there is no verdict."""
     compared = _compared(good)
     if not compared:
         return (f"{here}, there is nothing to compare: no model ran both on one GPU and on several.",)
     if doubted := superlinear_row(good):
         why = "is more than that many GPUs can reach: the times of one GPU cannot be trusted"
         return (f"{here}, no verdict: {_reached(doubted)}, {why}.",)
-    if any(row.epochs == 1 for row in good):
-        best = f"{here}, at best, {_reached(_best(compared))}."
-        return (f"No verdict: each run was timed for one epoch; use --epochs 5 to get a spread. ({best})",)
-    verdicts = [faster(row, _alone(row, good)) for row in compared]
+    verdicts = {faster(row, _alone(row, good)) for row in compared}
     if True not in verdicts:
         best = _reached(_best(compared))
         if None in verdicts:
-            why = "epochs vary as much as the fastest runs differ from one GPU"
-            return (f"{here}, no verdict: {why} ({best}). Use more --epochs on a quiet machine.",)
+            return (f"{here}, no verdict: {_why_unknown(good)} (at best, {best}).",)
         return (f"{here}, no mode pays off: one GPU is fastest for every model ({best}).",)
     modes = sorted(dict.fromkeys(row.mode for row in compared), key=lambda mode: mode != "ddp")
     sentences = [_pays([row for row in compared if row.mode == mode], good) for mode in modes]
@@ -204,7 +202,7 @@ def _pays(rows: Sequence[Row], good: Sequence[Row]) -> str:
     if groups[False]:
         parts.append(f"not for {listed(False)}" if paid else f"does not pay off for {listed(False)}")
     if groups[None]:
-        parts.append(f"no verdict for {listed(None)}: the difference is within the spread of the epochs")
+        parts.append(f"no verdict for {listed(None)}: {_why_unknown(groups[None])}")
     return f"{_mode_name(rows[0].mode)} {'; '.join(parts)}."
 
 
@@ -274,17 +272,18 @@ def _saving(good: Sequence[Row]) -> list[str] | str:
     sentences = []
     for mode in dict.fromkeys(one.row.mode for one in found):
         own = [one for one in found if one.row.mode == mode]
-        known = [one for one in own if faster(one.row, naive[one.row.model, one.row.gpus]) is not None]
+        verdicts = [faster(one.row, naive[one.row.model, one.row.gpus]) for one in own]
+        known = [one for one, verdict in zip(own, verdicts, strict=True) if verdict is not None]
         most, least = max(known or own, key=lambda one: one.percent), min(known or own, key=lambda one: one.percent)
         saved = f"{_percent(most.percent)} ({_place(most.row)})"
         if most is not least:
             saved += f" at best, {_percent(least.percent)} ({_place(least.row)}) at worst"
         name = _begun(_mode_name(mode))
         if known:
-            sentences.append(f"{name} {'saves' if most.percent > 0 else 'never saves'} time over naive: {saved}.")
+            says = "saves" if True in verdicts else "does not clearly save" if None in verdicts else "never saves"
+            sentences.append(f"{name} {says} time over naive: {saved}.")
         else:
-            why = "the epochs vary as much, or were timed once"
-            sentences.append(f"{name}: no verdict, since {why}. Measured: {saved}.")
+            sentences.append(f"{name}: no verdict: {_why_unknown([one.row for one in own])}. Measured: {saved}.")
     return sentences
 
 

@@ -139,6 +139,32 @@ def _last(value: Any) -> float | None:
     return (value[-1] if value else None) if isinstance(value, list) else value
 
 
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """A finished benchmark."""
+
+    rows: list[Row]
+    title: str
+    notes: list[str] = field(default_factory=list)
+    machine: dict[str, Any] = field(default_factory=dict)
+    here: str = "On this machine"
+    plan: dict[str, Any] = field(default_factory=dict)
+    """What bench.json holds besides the figures: the plan, or the file that they come from."""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether all runs are of processes that share the cores of a CPU."""
+        return set(self.machine.get("devices", [])) == {"CPU"}
+
+
+def machine_info(results: Mapping[Any, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the devices and the versions that the runs report; every kind of device is listed."""
+    runs = [run for runs in results.values() for run in runs if "failed" not in run]
+    devices = list(dict.fromkeys(str(run["device"]) for run in runs if run.get("device")))
+    versions: dict[str, Any] = next((run["versions"] for run in runs if isinstance(run.get("versions"), dict)), {})
+    return {"devices": devices, "versions": versions}
+
+
 def with_speedup(bench_rows: Iterable[Row]) -> list[Row]:
     """Add the figures that compare a row with one GPU, for the same model and options."""
     bench_rows = list(bench_rows)
@@ -266,6 +292,7 @@ def _row_from_csv(line: dict[Any, Any]) -> Row:
         *(str(line["model"]), str(line["mode"]), int(gpus)),
         parameters=None if parameters is None else round(parameters),
         epoch_s=epoch,
+        epochs=int(number("epochs") or 0),
         failed=failed if isinstance(failed, str) else None,
         **figures,
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dptrace.bench.conclusions import ChartText
     from dptrace.bench.execute import Job, Settings
     from dptrace.bench.store import BenchConfig, Store
-    from dptrace.bench.table import Row
+    from dptrace.bench.table import BenchResult
     from dptrace.viewers.base.marks import Drawing
 
 
@@ -137,7 +137,7 @@ def check_png() -> None:
 
 def _from_file(path: Path, output: Path, force: bool) -> BenchResult:
     from dptrace.bench.store import PLAN, read_json
-    from dptrace.bench.table import rows_from_csv
+    from dptrace.bench.table import BenchResult, rows_from_csv
 
     rows = rows_from_csv(path)
     if (output / PLAN).is_file() and "plan" in read_json(output / PLAN):
@@ -196,7 +196,7 @@ def local_device_count() -> tuple[int, bool]:
 def _measured(options: dict[str, Any]) -> BenchResult:
     from dptrace.bench.execute import Settings, jobs, recordings, results
     from dptrace.bench.store import Store
-    from dptrace.bench.table import rows
+    from dptrace.bench.table import BenchResult, machine_info, rows
 
     most, on_gpus = local_device_count()
     default_most = most if on_gpus else min(most, 2)
@@ -283,22 +283,21 @@ def run_jobs(work: list[Job], settings: Settings, store: Store, verbosity: str) 
 
 def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
     """Write the folder's files, and print the table and its conclusions."""
-    from dataclasses import asdict
-
     from dptrace.bench.conclusions import warnings_about
     from dptrace.bench.table import frame
     from dptrace.viewers.benchmarks import bench_table
 
     folder: Path = options["output"]
-    result.notes.extend(warnings_about(result.rows, on_cpu=set(result.machine.get("devices", [])) == {"CPU"}))
-    charts = draw_charts(result, options["local_loss"])
-    written = write(folder, result, charts, options["png"])
+    result.notes.extend(warnings_about(result.rows, result.on_cpu))
+    charts = bench_table.draw_charts(result, options["local_loss"])
+    reading = {chart.name: list(chart.sentences) or [chart.missing] for chart, _ in charts}
+    written = write(folder, result, charts, reading, options["png"])
     to_stdout = str(options["csv"]) == "-"
     if options["csv"] is not None:
         emit(csv_text(frame(result.rows)), None if to_stdout else options["csv"])
     if options["as_json"]:
         rows = [asdict(row) for row in result.rows]
-        emit(json_text({"schema": 1, "rows": rows, "notes": result.notes}), None)
+        emit(json_text({"schema": 1, "rows": rows, "notes": result.notes, "reading": reading}), None)
     elif not to_stdout:
         console().print(bench_table.table(result.rows, result.title))
         for sentence in (sentence for chart, _ in charts[:2] for sentence in chart.sentences):
@@ -316,66 +315,21 @@ def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
 _PNG_WIDTH = 1600
 
 
-@dataclass(frozen=True, slots=True)
-class BenchResult:
-    """A finished benchmark."""
-
-    rows: list[Row]
-    title: str
-    notes: list[str] = field(default_factory=list)
-    machine: dict[str, Any] = field(default_factory=dict)
-    here: str = "On this machine"
-    plan: dict[str, Any] = field(default_factory=dict)
-    """What bench.json holds besides the figures: the plan, or the file that they come from."""
-
-
-def machine_info(results: Mapping[Any, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return the devices and the versions that the runs report; every kind of device is listed."""
-    runs = [run for runs in results.values() for run in runs if "failed" not in run]
-    devices = list(dict.fromkeys(str(run["device"]) for run in runs if run.get("device")))
-    versions: dict[str, Any] = next((run["versions"] for run in runs if isinstance(run.get("versions"), dict)), {})
-    return {"devices": devices, "versions": versions}
-
-
-def page_facts(result: BenchResult) -> list[str]:
-    """Return the facts below the page's title."""
-    versions = result.machine.get("versions", {})
-    versions_text = [f"{name} {versions[name]}" for name in ("torch", "cuda", "nccl") if versions.get(name)]
-    return [plural(len(result.rows), "row"), *result.machine.get("devices", []), *versions_text]
-
-
-def draw_charts(result: BenchResult, local_loss: bool) -> list[tuple[ChartText, Drawing]]:
-    """Draw the six charts, each with its conclusions."""
-    from dptrace.bench.conclusions import conclusions
-    from dptrace.bench.table import usable
-    from dptrace.viewers.benchmarks.bench_table import draw
-
-    good = usable(result.rows)
-    on_cpu = set(result.machine.get("devices", [])) == {"CPU"}
-    charts = conclusions(result.rows, result.here, local_loss, on_cpu)
-    return [(chart, draw(chart, good, local_loss, on_cpu)) for chart in charts]
-
-
-def write(folder: Path, result: BenchResult, charts: Sequence[tuple[ChartText, Drawing]], png: bool) -> list[str]:
+def write(
+    folder: Path, result: BenchResult, charts: Sequence[tuple[ChartText, Drawing]], reading: Any, png: bool
+) -> list[str]:
     """Write all files; return their names within the folder."""
-    from dptrace.bench.store import PLAN, write_json
+    from dptrace.bench.store import PLAN, SCHEMA, write_json
     from dptrace.bench.table import frame
     from dptrace.viewers.benchmarks import bench_table, pages
 
     sentences = [sentence for chart, _ in charts for sentence in chart.sentences]
     write_text(folder / "table.csv", csv_text(frame(result.rows)))
     write_text(folder / "table.md", bench_table.markdown(result.rows, result.title, [*result.notes, *sentences]))
-    page = pages.Content(result.title, page_facts(result), result.notes, result.rows, charts)
-    write_text(folder / "charts.html", pages.bench_document(page))
+    write_text(folder / "charts.html", pages.bench_document(result, charts))
     drawn = _pictures(folder / "charts", charts, png)
-    reading = {chart.name: list(chart.sentences) or [chart.missing] for chart, _ in charts}
-    tables = {
-        "machine": result.machine,
-        "notes": result.notes,
-        "reading": reading,
-        "rows": [asdict(r) for r in result.rows],
-    }
-    write_json(folder / PLAN, {"schema": 1, **result.plan, **tables})
+    tables = {"machine": result.machine, "notes": result.notes, "reading": reading}
+    write_json(folder / PLAN, {"schema": SCHEMA, **result.plan, **tables, "rows": [asdict(row) for row in result.rows]})
     return ["charts.html", *([f"charts/ ({drawn} pictures)"] if drawn else []), "table.csv", "table.md", PLAN]
 
 

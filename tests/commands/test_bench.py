@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from dptrace.commands.bench import BenchResult, draw_charts, machine_info, write
+from dptrace.bench.table import BenchResult, machine_info
+from dptrace.commands.bench import write
 from dptrace.commands.shared.main import cli
 from dptrace.errors import UsageError
 from dptrace.viewers.base import screenshot
+from dptrace.viewers.benchmarks.bench_table import draw_charts
 from tests.support.bench_tables import CSV, WORKSHOP, with_losses
 from tests.support.browser import CHROMIUM
 from tests.support.recordings import dptrace, environment
@@ -194,33 +196,50 @@ def test_a_benchmark_that_is_broken_off_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_every_file_is_listed_and_there(tmp_path: Path) -> None:
-    """The list names what was written; bench.json keeps the plan, and gets rows, machine and sentences."""
+def test_every_file_is_listed_and_there_and_stale_pictures_go(tmp_path: Path) -> None:
+    """bench.json keeps the plan, and gets rows, machine and sentences; no picture of other figures stays."""
     result = BenchResult(
         with_losses(WORKSHOP), "Benchmark", ["a note"], {"devices": ["A100"]}, plan={"plan": {"epochs": 5}}
     )
-    written = write(tmp_path, result, draw_charts(result, False), png=False)
+    written = write(tmp_path, result, draw_charts(result), {"loss": ["x"]}, png=False)
 
     assert ["charts.html", "charts/ (6 pictures)", "table.csv", "table.md", "bench.json"] == written
     content = json.loads((tmp_path / "bench.json").read_text())
     assert ({"epochs": 5}, {"devices": ["A100"]}, ["a note"]) == (content["plan"], content["machine"], content["notes"])
-    assert 8 == len(content["rows"][0]["losses"])
+    assert (8, {"loss": ["x"]}) == (len(content["rows"][0]["losses"]), content["reading"])
     assert "84 % of Amdahl's ceiling" in (tmp_path / "table.md").read_text()
     page = (tmp_path / "charts.html").read_text()
     assert "<span>28 rows</span><span>A100</span>" in page
     assert "a note" in page
-
-
-@pytest.mark.heavy
-def test_a_chart_that_can_no_longer_be_drawn_is_taken_away(tmp_path: Path) -> None:
-    """So that the folder never shows figures of another benchmark."""
-    result = BenchResult(with_losses(WORKSHOP), "Benchmark")
-    write(tmp_path, result, draw_charts(result, False), png=False)
     assert (tmp_path / "charts" / "loss.svg").exists()
 
     bare = replace(result, rows=WORKSHOP)
-    write(tmp_path, bare, draw_charts(bare, False), png=False)
+    write(tmp_path, bare, draw_charts(bare), {}, png=False)
     assert not (tmp_path / "charts" / "loss.svg").exists()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("epochs", "spread", "said", "not_said"),
+    [(1, 0.0, "no verdict", "saves time"), (5, 0.01, "never saves time", "no verdict")],
+)
+def test_one_verdict_stands_everywhere(here: Path, epochs: int, spread: float, said: str, not_said: str) -> None:
+    """In the first and the fourth chart, in the text, the JSON, the page and the table of a table that was recorded."""
+    rows = [("single", 1, 1.0), ("naive", 2, 1.1), ("ddp", 2, 1.22)]
+    lines = [f"a,{mode},{gpus},{seconds},{epochs},{spread}" for mode, gpus, seconds in rows]
+    (here / "own.csv").write_text("\n".join(["model,mode,gpus,epoch_s,epochs,spread", *lines]))
+    done = run("--from", "own.csv", "-o", "made", "--json")
+    told = run("--from", "own.csv", "-o", "made", "--force").stdout
+    reading = json.loads(done.stdout)["reading"]
+
+    assert reading == json.loads((here / "made" / "bench.json").read_text())["reading"]
+    assert ("no verdict" in reading["epoch_time"][0]) == ("no verdict" in reading["saving"][0]) == (epochs == 1)
+    assert said in reading["saving"][0]
+    assert reading["epoch_time"][0] in told
+    for name in ("table.md", "charts.html"):
+        text = (here / "made" / name).read_text()
+        assert all(reading[chart][0] in text for chart in ("epoch_time", "saving"))
+        assert not_said not in text
 
 
 def test_the_machine_is_what_the_runs_say() -> None:

@@ -101,6 +101,7 @@ class Entry:
     color: str
     name: str
     shape: str = ""
+    """Of a dot, or ``ring``, ``line`` or ``dashes``; a box by default."""
 
 
 @dataclass(frozen=True, slots=True)

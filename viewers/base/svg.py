@@ -283,8 +283,10 @@ def _legend_rows(drawing: Drawing, room: float) -> list[list[Entry]]:
 
 def _legend(canvas: Canvas, entries: list[Entry], x: float, y: float) -> None:
     for entry in entries:
-        if entry.shape:
-            canvas.dot(x + 8, y, entry.color, entry.shape)
+        if entry.shape in ("line", "dashes"):
+            canvas.line(x, y, x + 16, y, entry.color, 2, "5 4" if entry.shape == "dashes" else "")
+        elif entry.shape:
+            canvas.dot(x + 8, y, entry.color, entry.shape, hollow=entry.shape == "ring")
         else:
             canvas.rect(x, y - 6, 15, 12, entry.color, round_=2)
         canvas.text(x + 20, y, entry.name, "#374151")

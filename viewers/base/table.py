@@ -195,6 +195,16 @@ def markdown_lines(cells: TextTable) -> list[str]:
     return [heading, "|" + "--|" * cells.text_columns + "--:|" * numbers, *lines]
 
 
+def markdown_page(title: str, above: Sequence[str], tables: Sequence[TextTable], notes: Sequence[str]) -> str:
+    """Return tables as a page of Markdown: sentences above them, notes below."""
+    blocks = [f"# {escape_markdown(title)}", *map(escape_markdown, above)]
+    for cells in tables:
+        blocks += ["\n".join(markdown_lines(cells)), *([escape_markdown(cells.note)] if cells.note else [])]
+    if notes:
+        blocks.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
+    return "\n\n".join(blocks) + "\n"
+
+
 def escape_markdown(text: str) -> str:
     """Escape what has a meaning in Markdown or HTML: names and notes may come from other people's scripts."""
     escaped = sanitize(text).replace("\\", "\\\\").replace("|", "\\|")

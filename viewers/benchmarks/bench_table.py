@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -12,23 +13,17 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.bench.conclusions import ChartText
-from dptrace.bench.table import Row, savings, shares
+from dptrace.bench.conclusions import ChartText, conclusions
+from dptrace.bench.table import BenchResult, Row, savings, shares, usable
 from dptrace.core.units import MINUS, number, plural, sanitize, signed
 from dptrace.core.units import share as format_share
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import RowLayout
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis, log_axis, message
-from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines
+from dptrace.viewers.base.table import TextTable, markdown_page, plain
 
-HEADINGS = (
-    *("model", "mode", "GPUs", "parameters", "epoch", "± spread", "comm", "samples/s"),
-    *("speedup", "efficiency", "overlap", "exposed"),
-)
 _LEAVING = ("parameters", "± spread", "overlap", "exposed", "efficiency", "comm", "TFLOP/s", "samples/s")
 """Columns to drop in a narrow terminal, in this order."""
-_TFLOPS, _RATE = "TFLOP/s", 8
-"""The heading of a column that only some tables have, and its place."""
 _TEXTS = 2
 """Number of columns that hold text; the others hold numbers."""
 
@@ -44,8 +39,8 @@ def seconds(value: float | None) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.1f} ms"
 
 
-def _share(value: float | None, times: float = 100) -> str:
-    return "–" if value is None else f"{times * value:.0f} %"
+def _percent(value: float | None, times: float = 100, digits: int = 0) -> str:
+    return "–" if value is None else f"{times * value:.{digits}f} %"
 
 
 def _tflops(row: Row) -> str:
@@ -55,43 +50,35 @@ def _tflops(row: Row) -> str:
     return number(row.tflops) if row.mfu is None else f"{number(row.tflops)} ({format_share(row.mfu)})"
 
 
-def cells(row: Row) -> list[str]:
-    """Return a row as texts, one for each heading."""
-    start = [row.model, row.mode, str(row.gpus), "–" if row.parameters is None else f"{row.parameters / 1e6:.1f} M"]
-    return [
-        *start,
-        seconds(row.epoch_s),
-        "–" if row.spread is None or row.epochs < 2 else f"{100 * row.spread:.1f} %",
-        seconds(row.comm_s) if row.gpus > 1 else "–",
-        "–" if row.samples_per_s is None else f"{row.samples_per_s:,.0f}",
-        _tflops(row),
-        "–" if row.speedup is None else f"{row.speedup:.2f}×",
-        _share(row.efficiency),
-        _share(row.overlap_percent, 1),
-        _share(row.exposed_share),
-    ]
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "model": lambda row: row.model,
+    "mode": lambda row: row.mode,
+    "GPUs": lambda row: str(row.gpus),
+    "parameters": lambda row: "–" if row.parameters is None else f"{row.parameters / 1e6:.1f} M",
+    "epoch": lambda row: seconds(row.epoch_s),
+    "± spread": lambda row: _percent(row.spread if row.epochs > 1 else None, digits=1),
+    "comm": lambda row: seconds(row.comm_s if row.gpus > 1 else None),
+    "samples/s": lambda row: "–" if row.samples_per_s is None else f"{row.samples_per_s:,.0f}",
+    "TFLOP/s": _tflops,
+    "speedup": lambda row: "–" if row.speedup is None else f"{row.speedup:.2f}×",
+    "efficiency": lambda row: _percent(row.efficiency),
+    "overlap": lambda row: _percent(row.overlap_percent, 1),
+    "exposed": lambda row: _percent(row.exposed_share),
+}
+"""The columns of every table; TFLOP/s only where a row has it. Options of the rows follow."""
 
 
-def headings(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the headings: those of every table, TFLOP/s if any row has it, and the options that these rows have."""
-    return (*_own_headings(rows), *dict.fromkeys(name for row in rows for name in row.options))
+def _option(name: str, row: Row) -> str:
+    return row.options.get(name, "–") or "yes"
 
 
-def full_row(row: Row, names: Sequence[str]) -> list[str]:
-    """Return a row as texts, with its options; *names* are the headings of the table."""
-    texts = dict(zip((*HEADINGS[:_RATE], _TFLOPS, *HEADINGS[_RATE:]), cells(row), strict=True))
-    return [texts[name] if name in texts else row.options.get(name, "–") or "yes" for name in names]
-
-
-def _own_headings(rows: Sequence[Row]) -> tuple[str, ...]:
-    known = any(row.tflops is not None for row in rows)
-    return (*HEADINGS[:_RATE], *((_TFLOPS,) if known else ()), *HEADINGS[_RATE:])
-
-
-def text_table(rows: Sequence[Row], note: str = "") -> TextTable:
-    """Return all rows as a table of texts, with a column for each option."""
-    names = headings(rows)
-    return TextTable(names, tuple(tuple(full_row(row, names)) for row in rows), _TEXTS, note)
+def text_table(rows: Sequence[Row], note: str = "", without: Sequence[str] = ()) -> TextTable:
+    """Return all rows as a table of texts, with a column for each option, *without* some columns."""
+    columns = {name: cell for name, cell in COLUMNS.items() if name != "TFLOP/s" or any(row.tflops for row in rows)}
+    for option in dict.fromkeys(name for row in rows for name in row.options):
+        columns[option] = partial(_option, option)
+    kept = {name: cell for name, cell in columns.items() if name not in without}
+    return TextTable(tuple(kept), tuple(tuple(cell(row) for cell in kept.values()) for row in rows), _TEXTS, note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,31 +89,29 @@ class _FittingTable:
     title: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        dropped_columns: list[str] = []
-        table_to_print = self.of(dropped_columns)
-        for name in (name for name in _LEAVING if name in headings(self.rows)):
+        dropped: list[str] = []
+        table_to_print = self.of(dropped)
+        for name in (name for name in _LEAVING if name in text_table(self.rows).columns):
             if Measurement.get(console, options.update(max_width=10_000), table_to_print).maximum <= options.max_width:
                 break
-            dropped_columns.append(name)
-            table_to_print = self.of(dropped_columns)
+            dropped.append(name)
+            table_to_print = self.of(dropped)
         yield table_to_print
-        if dropped_columns:
-            yield Text(f"Too narrow for {', '.join(dropped_columns)}; the files have all columns.", style="dim")
+        if dropped:
+            yield Text(f"Too narrow for {', '.join(dropped)}; the files have all columns.", style="dim")
 
-    def of(self, dropped_columns: Sequence[str]) -> Table:
-        names = headings(self.rows)
-        kept = [i for i, name in enumerate(names) if name not in dropped_columns]
-        table_to_print = Table(title=Text(sanitize(self.title)), title_justify="left", title_style="bold")
-        for i in kept:
-            table_to_print.add_column(names[i], justify="left" if i < _TEXTS else "right", no_wrap=True)
+    def of(self, dropped: Sequence[str]) -> Table:
+        cells = text_table(self.rows, without=dropped)
+        made = Table(title=plain(self.title), title_justify="left", title_style="bold")
+        for at, name in enumerate(cells.columns):
+            made.add_column(name, justify="left" if at < _TEXTS else "right", no_wrap=True)
         before = None
-        for row in self.rows:
+        for row, texts in zip(self.rows, cells.rows, strict=True):
             if before not in (None, row.model):
-                table_to_print.add_section()
+                made.add_section()
             before = row.model
-            texts = full_row(row, names)
-            table_to_print.add_row(*(Text(sanitize(texts[i])) for i in kept), style="dim" if row.failed else None)
-        return table_to_print
+            made.add_row(*map(plain, texts), style="dim" if row.failed else None)
+        return made
 
 
 def table(rows: Sequence[Row], title: str) -> RenderableType:
@@ -141,9 +126,7 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 def markdown(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> str:
     """Return the table as Markdown, with *notes* below it."""
-    lines = [f"# {escape_markdown(title)}", "", *markdown_lines(text_table(rows))]
-    below = [*notes, *failures(rows)]
-    return "\n".join([*lines, *([""] if below else []), *(f"- {escape_markdown(note)}" for note in below)]) + "\n"
+    return markdown_page(title, (), [text_table(rows)], [*notes, *failures(rows)])
 
 
 # The six charts of a benchmark, for the page and for slides.
@@ -184,27 +167,30 @@ def style(mode: str, modes: Sequence[str]) -> tuple[str, str]:
     return _OTHERS[others.index(mode) % len(_OTHERS)]
 
 
-def draw(chart: ChartText, rows: Sequence[Row], local_loss: bool = False, on_cpu: bool = False) -> Drawing:
-    """Draw a chart, or return a drawing that says why there is none.
+def draw_charts(result: BenchResult, local_loss: bool = False) -> list[tuple[ChartText, Drawing]]:
+    """Draw the six charts, each with its conclusions, or a message that says why there is none.
 
     Args:
-        chart: the name, title and text of the chart, from ``conclusions``.
-        rows: the rows to draw, from ``scaling.usable``.
         local_loss: whether the loss chart shows rank 0's own losses.
-        on_cpu: whether the rows are of processes on CPU.
     """
-    if chart.missing:
-        return message(chart.title, chart.missing)
-    bench = _Bench(rows, on_cpu)
-    drawn = {
+    bench = _Bench(usable(result.rows), result.on_cpu)
+    draw = {
         "epoch_time": bench.epoch_time,
         "speedup": bench.speedup,
         "communication": bench.communication,
         "saving": bench.saving,
         "loss": bench.local_loss if local_loss else bench.loss,
         "throughput": bench.throughput,
-    }[chart.name]()
-    return replace(drawn, title=chart.title, subtitle=chart.sentences[0] if chart.sentences else "")
+    }
+    charts = []
+    for chart in conclusions(result.rows, result.here, local_loss, result.on_cpu):
+        if chart.missing:
+            drawing = message(chart.title, chart.missing)
+        else:
+            subtitle = chart.sentences[0] if chart.sentences else ""
+            drawing = replace(draw[chart.name](), title=chart.title, subtitle=subtitle)
+        charts.append((chart, drawing))
+    return charts
 
 
 def _drawing(
@@ -309,6 +295,7 @@ class _Bench:
         ticks: list[tuple[float, str]] = []
         ideals: list[_Mark] = []
         bounds: list[_Mark] = []
+        drawn = [row for row in self.rows if values(row) is not None]
         for panel, model, own in self._panels(values):
             ticks += [(self._across(panel, gpus, y.log), str(gpus)) for gpus in self.counts]
             alone = [row for row in own if row.gpus == 1][:1]
@@ -328,8 +315,9 @@ class _Bench:
                 if (bound := rings(row)) is not None:
                     tip = f"Amdahl's ceiling for {row.model} on {self._count(row.gpus)}: {bound:.2f}×"
                     bounds.append(Dot(self._across(panel, row.gpus, y.log), bound, _QUIET, tip, hollow=True))
-        legend = [*self._entries(self.modes), Entry(_IDEAL, "dashed: the ideal")]
-        legend += [Entry(_QUIET, "ring: Amdahl's ceiling", "circle")] if bounds else []
+        legend = [*self._entries([mode for mode in self.modes if any(row.mode == mode for row in drawn)])]
+        legend += [Entry(_IDEAL, "the ideal", "dashes")] if ideals else []
+        legend += [Entry(_QUIET, "Amdahl's ceiling", "ring")] if bounds else []
         title = f"{self._several()} (log scale)" if y.log else self._several()
         x = Axis(0, len(list(self._panels(values))) * _PANEL - (_PANEL - 1), tuple(ticks), title, grid=False)
         return _drawing(x, y, _HEIGHT, [*ideals, *bounds, *marks], legend)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from dptrace.bench.conclusions import ChartText
-from dptrace.bench.table import Row
+from dptrace.bench.table import BenchResult
 from dptrace.core.units import duration, plural
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.headline import Headline
@@ -39,29 +39,19 @@ from dptrace.viewers.benchmarks.sweep_table import (
 # The page of a benchmark: conclusions, six charts and the table.
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """The content of the page."""
-
-    title: str
-    facts: Sequence[str]
-    notes: Sequence[str]
-    rows: Sequence[Row]
-    """From ``table.rows``."""
-    charts: Sequence[tuple[ChartText, Drawing]]
-    """Each chart of ``conclusions``, with its drawing."""
-
-
-def bench_document(content: Content) -> str:
+def bench_document(result: BenchResult, charts: Sequence[tuple[ChartText, Drawing]]) -> str:
     """Draw a benchmark as one HTML page."""
     parts = []
-    for chart, drawing in content.charts:
+    for chart, drawing in charts:
         text = Markup("").join(Markup("<li>{}</li>").format(sentence) for sentence in chart.sentences)
         sentences = Markup('<ul class="sentences">{}</ul>').format(text) if chart.sentences else Markup("")
         parts.append(Section(chart.name, chart.title, sentences + pictures(drawing), None, chart.missing))
-    parts.append(Section("table", "All runs", cells=bench_table.text_table(content.rows, _TABLE_NOTE), open=True))
-    answer = next((chart.sentences[0] for chart, _ in content.charts if chart.sentences), "")
-    head = Headline(content.title, "", tuple(content.facts), (*content.notes, *bench_table.failures(content.rows)))
+    parts.append(Section("table", "All runs", cells=bench_table.text_table(result.rows, _TABLE_NOTE), open=True))
+    answer = next((chart.sentences[0] for chart, _ in charts if chart.sentences), "")
+    versions = result.machine.get("versions", {})
+    of_versions = [f"{name} {versions[name]}" for name in ("torch", "cuda", "nccl") if versions.get(name)]
+    about = (plural(len(result.rows), "row"), *result.machine.get("devices", []), *of_versions)
+    head = Headline(result.title, "", about, (*result.notes, *bench_table.failures(result.rows)))
     above = Markup('<p class="answer">{}</p>').format(answer) if answer else Markup("")
     return section_page(head, above + sections(parts))
 

@@ -12,15 +12,9 @@ from dptrace.core.units import byte_size, plural
 from dptrace.core.units import number as format_number
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, message
-from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines, plain, rich_table
+from dptrace.viewers.base.table import TextTable, markdown_page, plain, rich_table
 
-_COLUMNS = (
-    *("", "step p50 ms", "p95 ms", "samples/s", "TFLOP/s", "MFU %", "s %", "exposed ms", "by the fit ms"),
-    *("collectives", "bytes", "val. loss", "accuracy", "ms/sample"),
-)
 _NAMES = {"bucket-cap-mb": "bucket cap", "compress": "compression"}
-_LEFT_OUT = ("TFLOP/s", "MFU %", "by the fit ms", "val. loss", "accuracy", "ms/sample")
-"""Columns that are left out where no point has them."""
 
 
 def headline(content: Mapping[str, Any]) -> str:
@@ -28,36 +22,6 @@ def headline(content: Mapping[str, Any]) -> str:
     gpus = plural(content["gpus"], "rank" if content["device"] == "CPU" else "GPU")
     names = " and ".join(_NAMES.get(name, name.replace("-", " ")) for name in content["swept"])
     return f"Sweep of {names}: {content['model']}, {content['mode']}, {gpus}"
-
-
-def _rows(content: Mapping[str, Any]) -> Iterator[list[str]]:
-    first = best_label(content)
-    for point in content["points"]:
-        if point["failed"]:
-            yield [point["label"], "failed", *["–"] * (len(_COLUMNS) - 2)]
-            continue
-        mark = f" ◀ {first}" if point["best"] else " ≈" if point["as_good"] else ""
-        yield [
-            point["label"] + mark,
-            _ms(point["step_p50_s"]),
-            _ms(point["step_p95_s"]),
-            f"{point['samples_per_s']:,.0f}",
-            "–" if point.get("tflops") is None else format_number(point["tflops"]),
-            _percent(point.get("mfu")),
-            _percent(point["communication_fraction"]),
-            _ms(point["exposed_s"]),
-            _ms(point["predicted_exposed_s"]),
-            "–" if point["collectives"] is None else f"{point['collectives']:.4g}",
-            "–" if point["bytes"] is None else byte_size(point["bytes"]),
-            "–" if point.get("validation_loss") is None else f"{point['validation_loss']:.3f}",
-            _percent(point["accuracy"]),
-            _ms(next((one["sample_p50_s"] for one in point.get("inference", ())), None)),
-        ]
-
-
-def best_label(content: Mapping[str, Any]) -> str:
-    """Return "best" only where the spread of the steps separates the first from the others."""
-    return "fastest" if any(point["as_good"] for point in content["points"]) else "best"
 
 
 def latency_cells(content: Mapping[str, Any]) -> TextTable:
@@ -77,23 +41,49 @@ def latency_cells(content: Mapping[str, Any]) -> TextTable:
     return TextTable(columns, tuple(rows), 1, "Forward alone on one rank, after the last epoch: medians.")
 
 
-def _ms(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{1e3 * seconds:.2f}" if seconds < 1 else f"{1e3 * seconds:,.0f}"
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f}" if seconds < 1 else f"{1e3 * seconds:,.0f}"
 
 
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}"
+def _written(name: str, text: Callable[[float], str]) -> Callable[[Mapping[str, Any]], str]:
+    """Return what writes a figure of a point, or a dash where it was not measured."""
+    return lambda point: "–" if point.get(name) is None else text(point[name])
+
+
+def _percent(name: str) -> Callable[[Mapping[str, Any]], str]:
+    return _written(name, lambda share: f"{100 * share:.1f}")
+
+
+_COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "step p50 ms": _written("step_p50_s", _ms),
+    "p95 ms": _written("step_p95_s", _ms),
+    "samples/s": _written("samples_per_s", "{:,.0f}".format),
+    "TFLOP/s": _written("tflops", format_number),
+    "MFU %": _percent("mfu"),
+    "s %": _percent("communication_fraction"),
+    "exposed ms": _written("exposed_s", _ms),
+    "by the fit ms": _written("predicted_exposed_s", _ms),
+    "collectives": _written("collectives", "{:.4g}".format),
+    "bytes": _written("bytes", byte_size),
+    "val. loss": _written("validation_loss", "{:.3f}".format),
+    "accuracy": _percent("accuracy"),
+    "ms/sample": lambda point: next((_ms(one["sample_p50_s"]) for one in point.get("inference", ())), "–"),
+}
 
 
 def cells(content: Mapping[str, Any]) -> TextTable:
     """Return the table, without columns that no point has."""
-    rows = list(_rows(content))
-    empty = {at for at in map(_COLUMNS.index, _LEFT_OUT) if all(row[at] == "–" for row in rows)}
-    kept = [at for at in range(len(_COLUMNS)) if at not in empty]
+    points, rows = content["points"], []
+    known = [name for name, cell in _COLUMNS.items() if any(cell(point) != "–" for point in points)]
+    figures = {name: _COLUMNS[name] for name in known or ["step p50 ms"]}
+    for point in points:
+        mark = " ◀ best" if point["best"] else " ≈" if point["as_good"] else ""
+        texts = [cell(point) for cell in figures.values()]
+        rows.append((point["label"] + mark, *(["failed", *texts[1:]] if point["failed"] else texts)))
     note = "Steps: the last 20 of each timed run. s = communication / (computation + communication), of recorded steps."
-    if any(point["as_good"] for point in content["points"]):
-        note += " ≈: within the spread of the fastest."
-    return TextTable(tuple(_COLUMNS[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in rows), 1, note)
+    if any(point["as_good"] for point in points):
+        note += " ≈: as good, within the spread of the steps."
+    return TextTable(("", *figures), tuple(rows), 1, note)
 
 
 def print_table(content: Mapping[str, Any], console: Console) -> None:
@@ -108,15 +98,8 @@ def print_table(content: Mapping[str, Any], console: Console) -> None:
 
 def markdown(content: Mapping[str, Any]) -> str:
     """Return the table as Markdown, with its conclusions above and its notes below."""
-    cells_table = cells(content)
-    sentences = (escape_markdown(sentence) + "\n" for sentence in content["reading"])
-    lines = [f"# {escape_markdown(headline(content))}", "", *sentences]
-    lines += [*markdown_lines(cells_table), "", escape_markdown(cells_table.note)]
-    latencies = latency_cells(content)
-    if latencies.rows:
-        lines += ["", *markdown_lines(latencies), "", escape_markdown(latencies.note)]
-    notes = [f"- {escape_markdown(note)}" for note in content["notes"]]
-    return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
+    tables = [one for one in (cells(content), latency_cells(content)) if one.rows]
+    return markdown_page(headline(content), content["reading"], tables, content["notes"])
 
 
 # The charts of a sweep: a figure of each point over the swept value, or over the communication fraction s.
@@ -194,7 +177,7 @@ def exposed(content: Mapping[str, Any]) -> Drawing:
         return message(title, "No recorded run of this sweep can be read.")
     heights = [height for point in good for height in (measured(point), predicted(point)) if height is not None]
     chart = _Chart(content, good, _up(0, max([*heights, 1e-3]), "exposed in a step, ms"))
-    fitted = chart.second(predicted, by_the_fit, "by the fit (ring)")
+    fitted = chart.second(predicted, by_the_fit, "by the fit")
     chart.points_at(measured, tip)
     about = "Means over ranks and recorded steps."
     if fitted:
@@ -233,7 +216,7 @@ def _quality(content: Mapping[str, Any], title: str, names: tuple[str, str], uni
     def tip(name: str, value: _Value) -> Callable[[_Point], str]:
         return lambda point: f"s {chart.x(point):.3g} %, {name.replace('_', ' ')} {value(point):.4g}"
 
-    chart.second(training, tip(names[1], training), "as much of the training data (ring)")
+    chart.second(training, tip(names[1], training), "as much of the training data")
     chart.points_at(validation, tip(names[0], validation))
     chart.names(validation)
     onset = chart.onset(validation)
@@ -293,7 +276,7 @@ class _Chart:
             for point, place in curve:
                 self.marks.append(Dot(*place, _SECOND, f"{point['label']}: {tip(point)}", hollow=True))
                 found = True
-        self.entries += [Entry(_SECOND, name, "circle")] if found else []
+        self.entries += [Entry(_SECOND, name, "ring")] if found else []
         return found
 
     def points_at(self, value: _Value, tip: Callable[[_Point], str]) -> None:
@@ -306,9 +289,8 @@ class _Chart:
                 color, shape = (_MARKED, "diamond") if best else (self.colors[series], self.shapes[series])
                 self.marks.append(Dot(x, y, color, f"{point['label']}: {tip(point)}", shape=shape))
                 if best:
-                    name = best_label(self.content)
-                    self._label(x, y - 0.06 * self._height, f"{name}: {point['label']}", "center")
-                    self.entries.append(Entry(_MARKED, f"the {name}", "diamond"))
+                    self._label(x, y - 0.06 * self._height, f"best: {point['label']}", "center")
+                    self.entries.append(Entry(_MARKED, "the best", "diamond"))
         caps = {one["tried_mb"] for one in self.content["chosen"]}
         if self.option == "bucket-cap-mb" and len(caps) == 1 and not self.over_s:
             cap = caps.pop()

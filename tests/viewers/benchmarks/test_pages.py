@@ -1,23 +1,20 @@
-"""The chart of timed algorithms."""
+"""The pages of benchmarks, links and sweeps, and the charts of links."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from dptrace.bench.conclusions import conclusions
 from dptrace.bench.sweep_points import BUCKET_CAP
-from dptrace.bench.table import Row, usable
+from dptrace.bench.table import BenchResult, Row
 from dptrace.model.link_report import link_report
-from dptrace.viewers.base.marks import Dot, Drawing, Label, Line
-from dptrace.viewers.base.screenshot import svg_page
-from dptrace.viewers.base.svg import svg
-from dptrace.viewers.benchmarks import pages, sweep_table
-from dptrace.viewers.benchmarks.bench_table import draw
-from dptrace.viewers.benchmarks.pages import Content, algorithms_chart, bench_document
+from dptrace.viewers.base.marks import Dot, Line
+from dptrace.viewers.benchmarks import pages
+from dptrace.viewers.benchmarks.bench_table import draw_charts
+from dptrace.viewers.benchmarks.pages import algorithms_chart
 from tests.support.bench_tables import WORKSHOP, bench, with_losses
 from tests.support.browser import browser_test, open_page
 from tests.support.links_samples import ALPHA_S, BETA_S, measured, with_algorithms
@@ -52,8 +49,8 @@ def test_times_without_a_prediction_are_drawn() -> None:
 
 
 def page(rows: list[Row], title: str = "Benchmark", notes: tuple[str, ...] = ()) -> str:
-    charts = [(chart, draw(chart, usable(rows))) for chart in conclusions(rows)]
-    return bench_document(Content(title, ["28 rows"], notes, rows, charts))
+    result = BenchResult(rows, title, list(notes))
+    return pages.bench_document(result, draw_charts(result))
 
 
 @pytest.mark.heavy
@@ -72,36 +69,29 @@ def test_the_page_says_what_the_charts_show() -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "</script><b>", "\u202eevil", "$$x$$"])
 def test_names_are_no_markup(name: str) -> None:
-    """A model of a user's script can have any name."""
+    """A model of a user's script and a machine can have any name; nothing is fetched or run but the page's own."""
     rows = with_losses([bench(name, "single", 1, 1.0), bench(name, "naive", 2, 0.6)])
     rows.append(Row(name, "ddp", 2, failed=name))
-    text = page(rows, title=name, notes=(name,))
+    links = link_report(measured())
+    links["machines"][0]["host"] = name
+    for text in (page(rows, title=name, notes=(name,)), pages.links_document(links | {"notes": [name]})):
+        policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
 
-    assert "<script>alert" not in text
-    assert "</script><b>" not in text
-    assert "\u202e" not in text
-
-
-@pytest.mark.heavy
-def test_nothing_may_be_fetched_or_run_but_what_is_in_the_page() -> None:
-    """The policy allows the page's own scripts by their hashes."""
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page(WORKSHOP))
-
-    assert policy is not None
-    assert "default-src &#39;none&#39;" in policy[1]
-    assert "unsafe-eval" not in policy[1]
-
-
-def test_an_svg_is_framed_for_a_picture() -> None:
-    """Alone on a white page."""
-    assert "<svg>x</svg>" in svg_page("<svg>x</svg>")
+        assert "<script>alert" not in text
+        assert "</script><b>" not in text
+        assert "\u202e" not in text
+        assert policy is not None
+        assert "default-src &#39;none&#39;" in policy[1]
+        assert "unsafe-eval" not in policy[1]
 
 
 @browser_test
-def test_the_pages_open_without_an_error(browser: Browser, tmp_path: Path, content: dict[str, Any]) -> None:
+def test_the_pages_open_without_an_error(browser: Browser, tmp_path: Path) -> None:
     """Of a benchmark, links and a sweep, whole and with next to nothing: from the disk, with all charts."""
     raw = measured()
     bare = raw | {"samples": [sample for sample in raw["samples"] if sample["bytes"] == 1024]}
+    steps = {"1": result(0.2), "4": result(0.1)}
+    content = make_sweep(tmp_path / "sweep", {BUCKET_CAP: tuple(steps)}, steps).result.content
     made = [
         (page(with_losses(WORKSHOP)), 6),
         (page([bench("a", "ddp", 2, 1.0)]), 2),
@@ -143,87 +133,3 @@ def test_the_crossover_lies_on_the_line() -> None:
     (ring,) = [mark for mark in pages.time_chart(content).marks if isinstance(mark, Dot) and mark.hollow]
     assert ring.x == fit["crossover_bytes"]
     assert ring.y == pytest.approx(2e9 * fit["alpha_s"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("host", ["<script>alert(1)</script>", "</script><b>"])
-def test_names_are_no_markup_links_page(host: str) -> None:
-    """A machine's name enters the page as text."""
-    content = link_report(measured())
-    content["machines"][0]["host"] = host
-    page = pages.links_document(content | {"notes": [host]})
-
-    assert host not in page.replace("</script>\n<script", "")
-    assert page.count("&lt;") >= 2
-
-
-# The page of a sweep, and its charts.
-
-
-TIMES = {"0.5": 0.200, "1": 0.190, "2": 0.180, "4": 0.160, "8": 0.170}
-
-
-@pytest.fixture
-def content(tmp_path: Path) -> dict[str, Any]:
-    steps = {value: result(seconds) for value, seconds in TIMES.items()}
-    return make_sweep(tmp_path / "sweep", {BUCKET_CAP: tuple(TIMES)}, steps).result.content
-
-
-def of(drawing: Drawing, kind: type[Any]) -> list[Any]:
-    return [mark for mark in drawing.marks if isinstance(mark, kind)]
-
-
-def test_the_points_stand_where_they_were_measured(content: dict[str, Any]) -> None:
-    """In ms over the caps; the best is a diamond in its own colour with a label."""
-    drawing = sweep_table.steps(content)
-    dots = {dot.x: dot for dot in of(drawing, Dot)}
-
-    assert {x: round(dot.y) for x, dot in dots.items()} == {0.5: 200, 1: 190, 2: 180, 4: 160, 8: 170}
-    assert [x for x, dot in dots.items() if dot.shape == "diamond"] == [4.0]
-    assert "best: 4 MiB" in [label.text for label in of(drawing, Label)]
-    assert drawing.x.log
-
-
-def test_the_lines_choice_and_what_it_says_are_drawn(content: dict[str, Any]) -> None:
-    """A ring for each cap at what the line predicts, an upright line at the one that it would have chosen."""
-    drawing = sweep_table.exposed(content)
-    rings = {dot.x: dot.y for dot in of(drawing, Dot) if dot.hollow}
-    chosen = content["chosen"][0]["tried_mb"]
-
-    assert rings == {float(p["x"]): 1e3 * p["predicted_exposed_s"] for p in content["points"]}
-    assert any({x for x, _ in line.points} == {chosen} for line in of(drawing, Line))
-    assert f"the fit's choice: {chosen:g} MiB" in [label.text for label in of(drawing, Label)]
-
-
-def test_other_options_are_curves_and_words_are_places(tmp_path: Path) -> None:
-    """A curve for each batch; compressions have no order, so no line joins them."""
-    steps = {f"{cap},{batch}": result(0.1, batch_size=batch) for cap in (1, 4) for batch in (64, 128)}
-    two = make_sweep(tmp_path / "a", {BUCKET_CAP: ("1", "4"), "batch-size": ("64", "128")}, steps).result.content
-    words = {"none": result(0.2), "fp16": result(0.1)}
-    compressed = make_sweep(tmp_path / "b", {"compress": ("none", "fp16")}, words).result.content
-
-    assert {"batch 64", "batch 128"} <= {entry.name for entry in sweep_table.steps(two).legend}
-    assert "a sample" in sweep_table.steps(two).y.title
-    drawing = sweep_table.steps(compressed)
-    assert drawing.x.ticks == ((0.0, "none"), (1.0, "fp16"))
-    assert all(len({x for x, _ in line.points}) == 1 for line in of(drawing, Line))
-
-
-def test_without_any_result_the_page_says_so(tmp_path: Path) -> None:
-    """No chart and no script; the reasons are in the notes, as text."""
-    steps = {"1": {"failed": "<script>alert(1)</script>"}, "4": {"failed": "x"}}
-    content = make_sweep(tmp_path / "a", {BUCKET_CAP: ("1", "4")}, steps).result.content
-    page = pages.sweep_document(content)
-
-    assert "No run of this sweep succeeded." in page
-    assert "<script" not in page
-    assert "&lt;script&gt;alert(1)" in page
-
-
-def test_the_svg_holds_the_chart(content: dict[str, Any]) -> None:
-    """Its title, the axis' title and the best point."""
-    text = svg(sweep_table.exposed(content))
-
-    assert "Exposed communication" in text
-    assert "bucket cap, MiB" in text
-    assert "best: 4 MiB" in text
