@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.simulate.explanation import Cell, Cost, Message, Outcome, Settings, State, Step, Work, letter
+from dptrace.simulate.explanation import Cell, Cost, Message, Outcome, Settings, State, Step, Work, cost_of, letter
 
 Numbers = NDArray[np.float64]
 
@@ -165,6 +165,10 @@ class Cluster(Plan):
 # Ranks that compute and communicate at the same time: operations with their times, carried out in that order.
 
 
+Run = Callable[[], Sequence[Message] | None]
+"""Carries an operation out; a collective returns its messages."""
+
+
 class Operation(NamedTuple):
     """What all ranks do at once: compute, or a collective."""
 
@@ -174,7 +178,7 @@ class Operation(NamedTuple):
     title: str
     durations: tuple[float, ...]
     start: float
-    run: Callable[[], Sequence[Message] | None]
+    run: Run
 
 
 def shards(array: Numbers, ranks: int) -> list[Numbers]:
@@ -187,7 +191,7 @@ class Group:
 
     def __init__(self, settings: Settings, columns: Sequence[str]) -> None:
         self.settings, self.ranks, self.columns = settings, settings.ranks, tuple(columns)
-        self.cells: list[list[Cell]] = [[Cell("", "empty", (), 0) for _ in columns] for _ in range(self.ranks)]
+        self.cells: list[list[Cell]] = [[_EMPTY] * len(self.columns) for _ in range(self.ranks)]
         self.operations: list[Operation] = []
         self.ends: list[float] = []
         self.lanes = {"compute": 0.0, "communication": 0.0}
@@ -197,17 +201,12 @@ class Group:
         values = () if array is None else tuple(float(value) for value in array.ravel()[:8])
         self.cells[rank][self.columns.index(column)] = Cell(label, state, values)
 
-    def clear(self, column: str) -> None:
-        """Free a column on all ranks."""
-        for rank in range(self.ranks):
-            self.cells[rank][self.columns.index(column)] = Cell("", "empty", (), 0)
-
     def add(
         self,
         kind: str,
         label: str,
         title: str,
-        run: Callable[[], Sequence[Message] | None],
+        run: Run,
         after: Sequence[int] = (),
         duration: float | Sequence[float] = 1,
     ) -> int:
@@ -215,7 +214,6 @@ class Group:
 
         Args:
             kind: of its work; ``communication`` has a lane of its own.
-            run: carries it out; a collective returns its messages.
             after: numbers of the operations that it waits for.
             duration: in units, for all ranks or for each.
 
@@ -275,8 +273,24 @@ class Group:
     def _state(self) -> State:
         return tuple(tuple(row) for row in self.cells)
 
-    def outcome(self, steps: tuple[Step, ...], cost: Cost, checked: str, unit: str) -> Outcome:
-        """Return what was recorded."""
+    def ring_seconds(self, rings: int, tensors: float) -> float:
+        """Return the time of as many rings, which carry as many tensors of n bytes in all, if nothing hides it."""
+        hops, link = self.ranks - 1, self.settings.link
+        return rings * hops * link.alpha_s + tensors * hops / self.ranks * self.settings.size_bytes / link.bytes_per_s
+
+    def outcome(
+        self,
+        steps: tuple[Step, ...],
+        checked: str,
+        unit: str,
+        counted: str,
+        formula: str,
+        sentences: Sequence[str],
+        figures: dict[str, float] | None = None,
+        expected_s: float | None = None,
+    ) -> Outcome:
+        """Return what was recorded, and its cost; see :func:`cost_of`."""
+        cost = cost_of(steps, self.settings, counted, formula, sentences, figures, expected_s)
         return Outcome(columns=self.columns, steps=steps, cost=cost, checked=checked, unit=unit)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from dptrace.core.units import share as percent
 from dptrace.errors import UsageError
 from dptrace.simulate.cluster import Group, Numbers, shards
-from dptrace.simulate.explanation import Message, Outcome, Settings, cost_of, megabytes, verify
+from dptrace.simulate.explanation import Message, Outcome, Settings, megabytes, verify
 
 # A small network that simulations train: layers tanh(x·W), and a loss of half the sum of squares.
 
@@ -189,22 +189,21 @@ def _ddp(settings: Settings) -> Outcome:
     steps = group.steps()
     exposed, total = ended - computed, 2.0 * layers
     sizes = ", ".join(megabytes(len(bucket) * settings.size_bytes / layers) for bucket in assigned)
-    hops, alpha, rate = 2 * (settings.ranks - 1), settings.link.alpha_s, settings.link.bytes_per_s
     limits = "the first is full from 1 MiB on, the others from 25 MiB on, as in DDP by default"
     if settings.bucket_bytes is not None:
         limits = f"each is full from {megabytes(settings.bucket_bytes)} on"
     filled = f"Buckets in the order of backward: {sizes}; {limits}."
     hidden = f"Exposed: {exposed:g} of {total:g} units of communication; {percent(1 - exposed / total)} are hidden."
-    cost = cost_of(
+    return group.outcome(
         steps,
-        settings,
+        replicas.check(),
+        _UNIT,
         "bytes of all gradients",
         "2B(P-1)·alpha + 2(P-1)/P·n·beta for B buckets, if nothing hides it",
         [filled, hidden],
         {"buckets": float(len(assigned)), "exposed_units": exposed, "units": group.lanes["compute"]},
-        len(assigned) * hops * alpha + hops / settings.ranks * settings.size_bytes / rate,
+        group.ring_seconds(2 * len(assigned), 2),
     )
-    return group.outcome(steps, cost, replicas.check(), _UNIT)
 
 
 # Fully sharded data parallelism: every rank keeps a shard of each layer, and gathers the layer when it needs it.
@@ -277,21 +276,21 @@ def _fsdp(settings: Settings) -> Outcome:
     state = _Sharded(settings, layers)
     _schedule(state)
     steps = state.group.steps()
-    hops, size = settings.ranks - 1, settings.size_bytes
+    size = settings.size_bytes
     kept = (
         f"A rank keeps {megabytes(size / settings.ranks)} of parameters, and at most {state.most_gathered} whole "
         f"layers, {megabytes(state.most_gathered * size / layers)}: the next is gathered during the compute of one."
     )
-    cost = cost_of(
+    return state.group.outcome(
         steps,
-        settings,
+        state.check(),
+        _SHARDED_UNIT,
         "bytes of all parameters",
         "3L(P-1)·alpha + 3(P-1)/P·n·beta for L layers, if nothing hides it",
         [_TRAVELS, kept],
         {"most_gathered_layers": float(state.most_gathered), "units": state.group.lanes["compute"]},
-        3 * layers * hops * settings.link.alpha_s + 3 * hops / settings.ranks * size / settings.link.bytes_per_s,
+        state.group.ring_seconds(3 * layers, 3),
     )
-    return state.group.outcome(steps, cost, state.check(), _SHARDED_UNIT)
 
 
 def _schedule(state: _Sharded) -> None:
@@ -418,12 +417,13 @@ def _zero(settings: Settings) -> Outcome:
     state = _Partitioned(settings)
     _zero_schedule(state)
     steps = state.group.steps()
-    times, hops = 3 if stage == 3 else 2, ranks - 1
+    times = 3 if stage == 3 else 2
     each = [state_bytes(size / 2, ranks, number) for number in range(4)]
     listed = ", ".join(f"{megabytes(one)} in stage {number}" for number, one in enumerate(each[1:], 1))
-    cost = cost_of(
+    return state.group.outcome(
         steps,
-        settings,
+        state.check(),
+        _ZERO_UNIT,
         "bytes of the parameters in 16 bits",
         f"{times}(P-1)·alpha + {times}(P-1)/P·n·beta",
         [
@@ -431,9 +431,8 @@ def _zero(settings: Settings) -> Outcome:
             f"{times} times the parameters travel" + (", as in an all-reduce." if times == 2 else ", half more."),
         ],
         {f"state_bytes_stage{number}": one for number, one in enumerate(each)},
-        times * (hops * settings.link.alpha_s + hops / ranks * size / settings.link.bytes_per_s),
+        state.group.ring_seconds(times, times),
     )
-    return state.group.outcome(steps, cost, state.check(), _ZERO_UNIT)
 
 
 def _zero_schedule(state: _Partitioned) -> None:

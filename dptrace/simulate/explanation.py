@@ -17,32 +17,6 @@ from dptrace.model.training.communication import Link, nominal_network
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = [
-    "DEFAULT_BYTES",
-    "DEFAULT_LINK",
-    "Cell",
-    "Cost",
-    "Explanation",
-    "Link",
-    "Message",
-    "Outcome",
-    "Settings",
-    "State",
-    "Step",
-    "Time",
-    "Work",
-    "cost_of",
-    "critical_time",
-    "described",
-    "letter",
-    "links_of",
-    "megabytes",
-    "time_formula",
-    "to_dict",
-    "verify",
-    "volumes",
-]
-
 
 class Cell(msgspec.Struct, frozen=True):
     """What one rank holds in one column of the picture."""
@@ -365,20 +339,23 @@ def cost_of(
     sentences: Sequence[str] = (),
     figures: dict[str, float] | None = None,
     expected_s: float | None = None,
+    times: tuple[Time, Time] | None = None,
 ) -> Cost:
     """Return the cost of a simulation from the messages that it sent.
 
     Args:
         formula: the closed formula of the same time.
         expected_s: what that formula gives, where all ranks are equally far from each other.
+        times: what the busiest links carry, if not the busiest of each step, one step after the other.
 
     Raises:
         AssertionError: the messages take another time than the formula gives.
     """
-    times = critical_time(steps, settings)
+    times = critical_time(steps, settings) if times is None else times
     seconds = _seconds(times, settings)
     if expected_s is not None and abs(expected_s - seconds) > 1e-9 * expected_s:
         raise AssertionError(f"{formula}: the messages take {seconds} s, the formula gives {expected_s} s")
+    used = (settings.link, settings.between) if settings.node_size else (settings.link,)
     sent, received = volumes(settings.ranks, [message for step in steps for message in step.messages])
     return Cost(
         size_bytes=settings.size_bytes,
@@ -387,15 +364,15 @@ def cost_of(
         received_bytes=received,
         messages=times[0].messages + times[1].messages,
         formula=formula,
-        numbers=time_formula(times, settings),
+        numbers=_time_formula(times, settings),
         seconds=seconds,
-        links=tuple(map(described, dict.fromkeys((settings.link, settings.between)))),
+        links=tuple(map(_described, dict.fromkeys(used))),
         figures=figures or {},
         sentences=(*sentences, *_rounding(formula, settings)),
     )
 
 
-def described(link: Link) -> str:
+def _described(link: Link) -> str:
     """Return a link with its latency and bandwidth."""
     speed = f"alpha = {duration(link.alpha_s * 1e9)}, 1/beta = {link.bytes_per_s / 1e9:,.4g} GB/s"
     return f"{link.name}: {speed}" if link.name else speed
@@ -406,7 +383,7 @@ def _rounding(formula: str, settings: Settings) -> list[str]:
     return [f"log2({settings.ranks}) is rounded up to {(settings.ranks - 1).bit_length()}."] if uneven else []
 
 
-def time_formula(times: tuple[Time, Time], settings: Settings) -> str:
+def _time_formula(times: tuple[Time, Time], settings: Settings) -> str:
     """Write a time with its numbers.
 
     For example ``6 × 3.00 µs + 1.5 × 208 MB / 450 GB/s = 18.0 µs + 693 µs = 711 µs``.

@@ -16,20 +16,8 @@ import numpy as np
 from dptrace.core.units import plural, share
 from dptrace.errors import UsageError
 from dptrace.simulate.cluster import Numbers
-from dptrace.simulate.explanation import (
-    Cost,
-    Message,
-    Outcome,
-    Settings,
-    Step,
-    Time,
-    Work,
-    described,
-    megabytes,
-    time_formula,
-    verify,
-    volumes,
-)
+from dptrace.simulate.data_parallel import WIDTH, gradients
+from dptrace.simulate.explanation import Cost, Message, Outcome, Settings, Step, Time, Work, cost_of, megabytes, verify
 
 # The order in which each rank of a pipeline runs its micro-batches, by schedule.
 
@@ -112,8 +100,8 @@ ORDERS: dict[str, Callable[[int, int, int, int], Order]] = {
 
 
 _MAX_CHUNKS = 8
-_WIDTH, _SAMPLES = 3, 2
-"""Features of a layer, samples of a micro-batch."""
+_SAMPLES = 2
+"""Of a micro-batch."""
 _LETTERS = {"forward": "F", "backward": "B", "weight": "W"}
 _UNIT = "the forward of one micro-batch on one chunk of layers; its backward takes two"
 
@@ -128,9 +116,9 @@ class Pipeline:
         self.orders = [ORDERS[schedule](rank, self.ranks, self.micro_batches, chunks) for rank in range(self.ranks)]
         random = np.random.default_rng(0)
         self.stages = self.ranks * chunks
-        self.weights = [random.normal(size=(_WIDTH, _WIDTH)) for _ in range(self.stages)]
-        self.batch = random.normal(size=(self.micro_batches, _SAMPLES, _WIDTH))
-        self.gradients = [np.zeros((_WIDTH, _WIDTH)) for _ in range(self.stages)]
+        self.weights = [random.normal(size=(WIDTH, WIDTH)) for _ in range(self.stages)]
+        self.batch = random.normal(size=(self.micro_batches, _SAMPLES, WIDTH))
+        self.gradients = [np.zeros((WIDTH, WIDTH)) for _ in range(self.stages)]
         # What has arrived, by kind, stage and micro-batch: the time, and the array.
         self.arrived: dict[tuple[str, int, int], tuple[int, Numbers]] = {
             ("forward", 0, micro): (0, samples) for micro, samples in enumerate(self.batch)
@@ -218,14 +206,8 @@ class Pipeline:
         Raises:
             AssertionError: they differ, or a rank still holds an activation.
         """
-        inputs = [self.batch.reshape(-1, _WIDTH)]
-        for weight in self.weights:
-            inputs.append(np.tanh(inputs[-1] @ weight))
-        flowing = inputs[-1]
-        for stage in reversed(range(self.stages)):
-            inner = flowing * (1 - inputs[stage + 1] ** 2)
-            verify(self.gradients[stage], inputs[stage].T @ inner, f"stage {stage}'s gradient")
-            flowing = inner @ self.weights[stage].T
+        for stage, expected in enumerate(gradients(self.batch.reshape(-1, WIDTH), self.weights)):
+            verify(self.gradients[stage], expected, f"stage {stage}'s gradient")
         if any(self.saved):
             raise AssertionError("a rank still holds activations at the end")
         return (
@@ -286,25 +268,19 @@ def _bubble(name: str, settings: Settings) -> tuple[str, float]:
 
 
 def _cost(pipeline: Pipeline, steps: tuple[Step, ...], end: int, bubble: float, formula: str) -> Cost:
-    settings, ranks = pipeline.settings, pipeline.ranks
+    ranks, size = pipeline.ranks, pipeline.settings.size_bytes
     messages = [message for step in steps for message in step.messages]
-    sent, received = volumes(ranks, messages)
     most = max(sum(message.source == rank for message in messages) for rank in range(ranks))
-    time = Time(most, most * settings.size_bytes)
-    return Cost(
-        size_bytes=settings.size_bytes,
-        counted="bytes of the activation of one micro-batch between two stages",
-        sent_bytes=sent,
-        received_bytes=received,
-        messages=most,
-        formula="alpha + n·beta for each message that a rank sends, if nothing hides it",
-        numbers=time_formula((time, Time()), settings),
-        seconds=most * (settings.link.alpha_s + settings.size_bytes / settings.link.bytes_per_s),
-        links=(described(settings.link),),
-        figures={"bubble_fraction": bubble, "units": float(end), "most_activations": float(max(pipeline.peaks))},
-        sentences=(
+    return cost_of(
+        steps,
+        pipeline.settings,
+        "bytes of the activation of one micro-batch between two stages",
+        "alpha + n·beta for each message that a rank sends, if nothing hides it",
+        [
             f"Bubble: {formula} = {share(bubble)} of the time of all ranks; the schedule takes {end} units.",
             f"Most activations in flight, by rank: {', '.join(map(str, pipeline.peaks))}.",
-            f"All messages together carry {megabytes(sum(sent))}.",
-        ),
+            f"All messages together carry {megabytes(len(messages) * size)}.",
+        ],
+        {"bubble_fraction": bubble, "units": float(end), "most_activations": float(max(pipeline.peaks))},
+        times=(Time(most, most * size), Time()),
     )

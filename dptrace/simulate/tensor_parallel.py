@@ -12,7 +12,7 @@ from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.simulate.cluster import Group, Numbers
 from dptrace.simulate.data_parallel import WIDTH, samples
-from dptrace.simulate.explanation import Message, Outcome, Settings, cost_of, letter, megabytes, verify
+from dptrace.simulate.explanation import Message, Outcome, Settings, letter, megabytes, verify
 
 # Tensor parallelism: a pair of linear layers, the first split by columns and the second by rows (Megatron-LM).
 
@@ -107,19 +107,18 @@ def _pair_of_layers(settings: Settings, by_tokens: bool) -> Outcome:
     split = _Split(settings, by_tokens)
     _schedule(split)
     steps = split.group.steps()
-    hops, size = settings.ranks - 1, settings.size_bytes
     times = "2 all-gathers and 2 reduce-scatters" if by_tokens else "2 all-reduces"
-    kept = size / settings.ranks if by_tokens else size
-    cost = cost_of(
+    kept = settings.size_bytes / (settings.ranks if by_tokens else 1)
+    return split.group.outcome(
         steps,
-        settings,
+        split.check(),
+        _UNIT,
         _COUNTED,
         f"4(P-1)·alpha + 4(P-1)/P·n·beta, {times}",
         [f"Outside of the two layers a rank keeps {megabytes(kept)} of each activation.", _TWICE],
         None,
-        4 * hops * settings.link.alpha_s + 4 * hops / settings.ranks * size / settings.link.bytes_per_s,
+        split.group.ring_seconds(4, 4),
     )
-    return split.group.outcome(steps, cost, split.check(), _UNIT)
 
 
 def _schedule(split: _Split) -> None:
@@ -281,9 +280,10 @@ def _moe(settings: Settings) -> Outcome:
     group.add("communication", "A2A", title, experts.combine, [last])
     steps = group.steps()
     imbalance = max(loads) * ranks / sum(loads)
-    cost = cost_of(
+    return group.outcome(
         steps,
-        settings,
+        experts.check(),
+        _EXPERT_UNIT,
         "bytes of the tokens of one rank",
         "2(P-1)·alpha + 2k(P-1)/P·n·beta with even routing; here as routed",
         [
@@ -293,7 +293,6 @@ def _moe(settings: Settings) -> Outcome:
         ],
         {"dropped": float(experts.dropped), "imbalance": imbalance},
     )
-    return group.outcome(steps, cost, experts.check(), _EXPERT_UNIT)
 
 
 def simulate(name: str, settings: Settings) -> Outcome:

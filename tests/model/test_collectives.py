@@ -18,8 +18,9 @@ from dptrace.model.collectives import (
     bus_factor,
     crossing_bytes,
 )
+from dptrace.model.training.communication import Link
 from dptrace.simulate.catalog import explain
-from dptrace.simulate.explanation import Link, Settings
+from dptrace.simulate.explanation import Settings
 
 RANKS = st.integers(2, 64)
 

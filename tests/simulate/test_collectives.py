@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dptrace.model.training.communication import Link
 from dptrace.simulate.cluster import Cluster, Numbers
-from dptrace.simulate.explanation import Explanation, Link
+from dptrace.simulate.explanation import Explanation
 from tests.support.explanations import ONE_GB, WORKSHOP, explained, replay
 
 ALGORITHMS = ["ring", "tree", "halving-doubling", "hierarchical", "naive"]

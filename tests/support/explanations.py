@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dptrace.model.training.communication import Link
 from dptrace.simulate.catalog import explain
-from dptrace.simulate.explanation import Explanation, Link, Settings
+from dptrace.simulate.explanation import Explanation, Settings
 
 ONE_GB = Link("", 10e-6, 1e9)
 """10 µs and 1 GB/s."""
