@@ -28,40 +28,36 @@ from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.paths import ROOT
 
 
-def test_replacing_leaves_nothing_when_the_writer_fails(tmp_path: Path) -> None:
-    """An error while writing leaves the old file unchanged and no other file."""
-    path = tmp_path / "a.txt"
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    """An error leaves the old file and no other; the new one has any new file's mode, and a name of any length."""
+    path = tmp_path / ("a" * 250 + ".txt")
     path.write_text("old")
-
     with pytest.raises(ZeroDivisionError), atomic_write(path) as temporary:
         temporary.write_text("half")
         raise ZeroDivisionError
-
+    with pytest.raises(DptraceError, match=r"a\.txt: can't be written"), atomic_write(path):
+        raise OSError(28, "No space left on device")
     assert ("old", [path]) == (path.read_text(), list(tmp_path.iterdir()))
 
+    before = os.umask(0o027)
+    try:
+        with atomic_write(path) as temporary:
+            temporary.write_text("new")
+    finally:
+        os.umask(before)
+    assert ("new", 0o640, [path]) == (path.read_text(), path.stat().st_mode & 0o777, list(tmp_path.iterdir()))
 
-def test_replacing_turns_a_full_disk_into_advice(tmp_path: Path) -> None:
-    """An operating system error names the file."""
-    with pytest.raises(DptraceError, match=r"a\.txt: can't be written"), atomic_write(tmp_path / "a.txt"):
-        raise OSError(28, "No space left on device")
 
-
-def test_check_output_refuses_before_any_work(tmp_path: Path) -> None:
-    """A folder, an existing file and a missing folder are usage errors."""
+def test_check_output_refuses_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder, an existing file, a missing folder and one that was removed are usage errors."""
     (tmp_path / "a").write_text("")
+    (tmp_path / "gone").mkdir()
     for path in (tmp_path, tmp_path / "a", tmp_path / "no" / "b"):
         with pytest.raises(UsageError):
             check_output(path, force=False)
     check_output(tmp_path / "a", force=True)
-
-
-def test_a_removed_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says so, without an error number."""
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
     with pytest.raises(UsageError, match="folder was removed"):
         check_output(Path("x.html"), force=False)
 
@@ -79,38 +75,6 @@ def test_a_link_is_followed_and_a_device_written_to(tmp_path: Path) -> None:
     assert "new" == (tmp_path / "real.txt").read_text()
     assert (tmp_path / "link.txt").is_symlink()
     assert Path("/dev/null").is_char_device()
-
-
-def test_a_name_as_long_as_a_name_may_be_is_written(tmp_path: Path) -> None:
-    """The temporary file's name is not longer than the file's."""
-    path = tmp_path / ("a" * 250 + ".txt")
-    with atomic_write(path) as temporary:
-        temporary.write_text("x")
-
-    assert [path] == list(tmp_path.iterdir())
-
-
-def test_two_writers_into_one_folder_keep_apart(tmp_path: Path) -> None:
-    """Each has a file of its own, which a link that somebody else puts there does not lead elsewhere."""
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / f".dptrace.{os.getpid()}.part").symlink_to("mine")
-    with atomic_write(tmp_path / "a") as first, atomic_write(tmp_path / "b") as second:
-        first.write_text("a")
-        second.write_text("b")
-
-    assert ["mine", "a", "b"] == [(tmp_path / name).read_text() for name in ("mine", "a", "b")]
-
-
-def test_a_file_has_the_mode_of_any_new_file(tmp_path: Path) -> None:
-    """The umask alone decides who may read it."""
-    before = os.umask(0o027)
-    try:
-        with atomic_write(tmp_path / "a") as temporary:
-            temporary.write_text("a")
-    finally:
-        os.umask(before)
-
-    assert 0o640 == (tmp_path / "a").stat().st_mode & 0o777
 
 
 @pytest.mark.parametrize("locks", [True, False])
@@ -187,23 +151,20 @@ def test_a_user_without_a_home_gets_a_private_temporary_one(homeless: Path) -> N
     assert home / ".cache" / "dptrace" == without == cache_folder()
 
 
-def test_a_home_that_exists_stays(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cache is used even before it exists, and nothing temporary is made."""
-    monkeypatch.setenv("HOME", str(temporary / "home"))
+@pytest.mark.parametrize("writable", [True, False])
+def test_the_cache_is_in_a_home_that_can_be_written(
+    writable: bool, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even before it exists; else in the folder for temporary files, as of a container's user whose home is /."""
+    home = temporary / "home"
+    if not writable:
+        home.write_text("")
+    monkeypatch.setenv("HOME", str(home))
     ensure_home()
 
-    assert temporary / "home" / ".cache" / "dptrace" == cache_folder()
-    assert [] == list(temporary.iterdir())
-
-
-def test_a_home_that_can_not_be_written_has_its_cache_elsewhere(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as / for a container's user, or the file /dev/null: the cache is in the folder for temporary files."""
-    (home := temporary / "home").write_text("")
-    monkeypatch.setenv("HOME", str(home))
-
-    assert temporary / f"dptrace-{os.getuid()}" / ".cache" / "dptrace" == cache_folder()
+    private = home if writable else temporary / f"dptrace-{os.getuid()}"
+    assert private / ".cache" / "dptrace" == cache_folder()
+    assert writable == (not list(temporary.iterdir()))
 
 
 @pytest.mark.parametrize("kind", ["open", "link", "file"])
@@ -295,29 +256,18 @@ def test_a_folder_with_an_input_is_no_output(trace: Path) -> None:
             note_inputs([trace])
 
 
-def test_a_file_beside_the_input_is_an_output(trace: Path) -> None:
-    """A new file and an existing one in the run's folder are written, and so is another folder."""
+def test_what_loses_nothing_is_an_output(trace: Path, tmp_path: Path) -> None:
+    """New and other files of the run's folder, another folder, devices, pipes, and what an earlier command read."""
     (trace.parent / "export.pftrace").write_text("old")
     (trace.parents[1] / "runs").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    refuse_overwriting(["/dev/null", tmp_path / "pipe"], [tmp_path / "pipe", "/dev/null"])
 
     with command_files():
         note_inputs([trace])
         for name in ("run/new.html", "run/export.pftrace", "runs", "missing"):
             note_output(trace.parents[1] / name)
-
-
-def test_devices_and_pipes_are_read_and_written(tmp_path: Path) -> None:
-    """They lose nothing: /dev/stdin and /dev/stdout are one terminal."""
-    os.mkfifo(tmp_path / "pipe")
-
-    refuse_overwriting(["/dev/null", tmp_path / "pipe"], [tmp_path / "pipe", "/dev/null"])
-
-
-def test_commands_do_not_know_each_other(trace: Path) -> None:
-    """What one command has read, the next may write; outside of commands nothing is remembered."""
-    with command_files():
-        note_inputs([trace])
     with command_files():
         note_output(trace)
     note_inputs([trace])
-    note_output(trace)
+    note_output(trace)  # outside of commands nothing is remembered

@@ -94,11 +94,6 @@ def test_a_median_is_that_of_numpy(values: NDArray[Any], data: st.DataObject) ->
     assert np.array_equal(np.median(values, axis=axis), median(values, axis=axis), equal_nan=True)
 
 
-def test_no_values_have_no_median() -> None:
-    """It is NaN, as NumPy's is."""
-    assert np.isnan(median([]))
-
-
 @pytest.mark.parametrize("indices", [[], [2], [0, 3, 3], [-1, 1], np.array([-1, -1], np.int64)])
 def test_a_mask_marks_the_indices(indices: list[int]) -> None:
     """And none for -1."""

@@ -6,14 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.core import patterns
 from dptrace.core.patterns import compiled, matches
@@ -107,22 +105,6 @@ def test_an_endless_search_ends(trace: str, arguments: tuple[str, ...]) -> None:
     result = CliRunner().invoke(cli, [verb, trace, "--no-cache", option, value])
 
     assert (2, True, True) == (result.exit_code, option in result.output, "0.05 s" in result.output), result.output
-
-
-@pytest.mark.spawn
-@pytest.mark.usefixtures("few_seconds")
-@pytest.mark.parametrize(
-    "search",
-    [
-        lambda trace: dptrace.open(trace, comm_patterns=(ENDLESS,), cache=False),
-        lambda trace: dptrace.open(trace).whatif(fuse=ENDLESS),
-        lambda trace: dptrace.open(trace).whatif(kernels={ENDLESS: 0.5}),
-    ],
-)
-def test_an_endless_search_ends_in_python(trace: str, search: Callable[[str], object]) -> None:
-    """As on the command line."""
-    with pytest.raises(UsageError, match=re.escape("0.05 s")):
-        search(trace)
 
 
 @pytest.mark.parametrize("pattern", NO_PATTERNS, ids=lambda pattern: pattern[:20])

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import dptrace
 from dptrace.core.files import atomic_write
-from dptrace.core.subprocess_pool import available_cores, collection_paused, run_parallel
+from dptrace.core.subprocess_pool import PythonProcess, collection_paused, run_parallel, serve
 from dptrace.errors import DptraceError, MissingExtraError
 
 
@@ -98,6 +99,8 @@ def test_one_job_is_this_process() -> None:
     """No process is started for one item or one job."""
     assert [(0, (6, os.getpid()))] == list(run_parallel(double, [3], 8))
     assert {os.getpid()} == {r[1] for _, r in run_parallel(double, [1, 2], 1) if not isinstance(r, DptraceError)}
+    with pytest.raises(ZeroDivisionError):  # a mistake of ours
+        list(run_parallel(fails, [3], 2))
 
 
 @pytest.mark.spawn
@@ -129,12 +132,6 @@ def test_a_process_that_is_ended_removes_what_it_is_writing(tmp_path: Path) -> N
         list(run_parallel(interrupted, [(tmp_path / name, os.getpid()) for name in ("a", "b")], 2))
 
     assert [] == list(tmp_path.iterdir())
-
-
-def test_a_mistake_of_ours_is_raised() -> None:
-    """Any other exception is raised."""
-    with pytest.raises(ZeroDivisionError):
-        list(run_parallel(fails, [3], 2))
 
 
 @pytest.mark.spawn
@@ -173,30 +170,39 @@ def test_a_script_without_a_main_guard_works_and_leaves_no_process(tmp_path: Pat
         os.kill(workers.pop(), 0)
 
 
-def test_cores_are_those_that_may_be_used() -> None:
-    """At least one, at most those of the machine."""
-    assert 1 <= available_cores() <= (os.cpu_count() or 1)
-
-
 # The garbage collector of reference cycles.
 
 
-def test_collection_is_paused_and_goes_on_afterwards() -> None:
-    """Also after an error."""
-    with pytest.raises(ValueError, match="x"), collection_paused():
-        assert not gc.isenabled()
-        raise ValueError("x")
-
-    assert gc.isenabled()
-
-
-def test_a_caller_that_disabled_collection_finds_it_disabled() -> None:
-    """It is the caller's choice."""
-    gc.disable()
+@pytest.mark.parametrize("enabled", [True, False])
+def test_collection_is_paused_and_afterwards_as_before(enabled: bool) -> None:
+    """Also after an error, and where the caller had disabled it."""
+    (gc.enable if enabled else gc.disable)()
     try:
-        with collection_paused():
-            pass
-
-        assert not gc.isenabled()
+        with pytest.raises(ValueError, match="x"), collection_paused():
+            assert not gc.isenabled()
+            raise ValueError("x")
+        assert enabled == gc.isenabled()
     finally:
         gc.enable()
+
+
+def report(connection: int, write: int) -> None:
+    """Answer one kind of message, and write to an inherited descriptor."""
+    os.write(write, b"!")
+    serve(connection, lambda asked: (dptrace.__file__, os.getsid(0) == os.getpid(), asked))
+
+
+@pytest.mark.spawn
+def test_a_process_has_our_modules_a_connection_descriptors_and_a_session_of_its_own() -> None:
+    """It answers through its connection and descriptors, with the modules that this process would import."""
+    read, write = os.pipe()
+    process = PythonProcess("tests.core.test_subprocess_pool:report", write)
+    try:
+        process.connection.send("asked")
+        assert (sys.modules["dptrace"].__file__, True, "asked") == process.connection.recv()
+        assert b"!" == os.read(read, 1)
+    finally:
+        process.stop()
+        os.close(read)
+        os.close(write)
+    assert process.process.poll() is not None

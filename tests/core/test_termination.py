@@ -106,24 +106,23 @@ def test_what_is_ignored_stays_ignored() -> None:
     os.kill(os.getpid(), signal.SIGHUP)
 
 
-def test_a_signal_waits_for_what_can_not_be_done_by_halves() -> None:
-    """It arrives after the block."""
-    end_on_signals()
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_waits_for_what_can_not_be_done_by_halves(number: signal.Signals, error: type[BaseException]) -> None:
+    """It arrives after the block, and Ctrl-C too."""
+    if number == signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    else:
+        end_on_signals()
     done = []
-    with ending(), signals_held():
-        os.kill(os.getpid(), signal.SIGTERM)
-        done.append(True)
-
-    assert [True] == done
-
-
-def test_ctrl_c_waits_for_what_can_not_be_done_by_halves() -> None:
-    """It arrives after the block, too."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    done = []
-    with pytest.raises(KeyboardInterrupt), signals_held():
-        os.kill(os.getpid(), signal.SIGINT)
-        done.append(True)
+    with pytest.raises(error):
+        try:
+            with signals_held():
+                os.kill(os.getpid(), number)
+                done.append(True)
+            time.sleep(10)
+        except Terminated:
+            end_retries()
+            raise
 
     assert [True] == done
 

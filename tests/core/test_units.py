@@ -67,7 +67,11 @@ def test_a_share_is_a_percentage(fraction: float) -> None:
 
 
 def test_what_a_terminal_would_obey_is_spelled_out() -> None:
-    """Escape sequences, carriage returns, direction marks and lone surrogates are escaped; all else is unchanged."""
+    """Escape sequences, carriage returns, direction marks and lone surrogates are escaped; all else is unchanged.
+
+    A file may hold control characters, but not lone surrogates.
+    """
+    assert "a\x1bb\\udcff" == encodable("a\x1bb\udcff")
     assert "a\\x1b[2J\\rb\\u202ec\\udcff" == sanitize("a\x1b[2J\rb\u202ec\udcff")
     assert "two\nlines\tµ×日本😀" == sanitize("two\nlines\tµ×日本😀")
 
@@ -78,8 +82,3 @@ def test_whatever_is_legible_can_be_encoded() -> None:
 
     assert sanitize(every).encode()
     assert encodable(every).encode()
-
-
-def test_encodable_leaves_all_but_surrogates() -> None:
-    """A file may hold control characters, but not lone surrogates."""
-    assert "a\x1bb\\udcff" == encodable("a\x1bb\udcff")

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 import dptrace
 from dptrace.analysis.per_gpu.split import PART_LABELS, Part
 from dptrace.errors import UsageError
 from dptrace.export import tracks as rows
 from dptrace.export.formats import FORMATS, format_of, write_trace
+from dptrace.export.perfetto import packet_head, times
 from dptrace.run.run import Run
 from dptrace.timeline.model import Phase, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
@@ -71,24 +73,29 @@ def assert_nested(tracks: list[Track]) -> None:
             assert one.end_ns <= other.start_ns, (track.name, one, other)
 
 
-def test_phases_add_up_to_the_split(tmp_path: Path, suffix: str) -> None:
-    """The slices of a rank's phases, added up by step and name, are its figures exactly."""
+def test_phases_add_up_to_the_split(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks come in order, and in each its tracks; those written in parts are the same; progress rises up to all."""
     run = run_of(*two_rank_timelines())
+    tracks = exported(run, tmp_path, suffix)
 
-    assert_same_split(run, exported(run, tmp_path, suffix))
-
-
-def test_each_rank_has_its_tracks_in_order(tmp_path: Path, suffix: str) -> None:
-    """Ranks come in order, and in each: steps, phases, communication by exposure, streams."""
-    tracks = exported(run_of(*two_rank_timelines()), tmp_path, suffix)
-
-    rows = [
+    assert_same_split(run, tracks)
+    names = [
         *("steps", "phases", "exposed communication", "overlapped communication"),
         *("stream 7 (compute, memory)", "stream 20 (communication)"),
     ]
-    assert [(f"rank {rank} · GPU {rank} (NVIDIA H100)", row) for rank in (0, 1) for row in rows] == [
+    assert [(f"rank {rank} · GPU {rank} (NVIDIA H100)", name) for rank in (0, 1) for name in names] == [
         (track.process, track.name) for track in tracks
     ]
+    # A compute kernel has no argument of a collective, not even a zero.
+    assert {"phase": "forward", "step": "ProfilerStep#0"} == tracks[4].slices[1].args
+
+    monkeypatch.setattr(rows, "CHUNK", 3)
+    progress: list[float] = []
+    assert tracks == exported(run, tmp_path, suffix)
+    write_trace(run, tmp_path / f"x{suffix}", suffix, progress.append)
+    assert progress == sorted(progress)
+    assert 0 < progress[0] < 1
+    assert progress[-1] == 2
 
 
 def test_steps_carry_their_nine_figures(tmp_path: Path, suffix: str) -> None:
@@ -127,13 +134,6 @@ def test_communication_is_reported_by_exposure_and_by_collective(tmp_path: Path,
     assert kernel.name == "ncclDevKernel_AllReduce"
 
 
-def test_compute_says_phase_and_step_only(tmp_path: Path, suffix: str) -> None:
-    """A compute kernel has no argument of a collective, not even a zero."""
-    tracks = exported(run_of(two_rank_timelines()[0]), tmp_path, suffix)
-
-    assert {"phase": "forward", "step": "ProfilerStep#0"} == tracks[4].slices[1].args
-
-
 def test_overlapping_kernels_get_lanes(tmp_path: Path, suffix: str) -> None:
     """Kernels of one stream that overlap are all kept, on tracks where nothing overlaps."""
     build = TimelineBuilder(0)
@@ -157,102 +157,58 @@ HOSTILE = (
 
 
 def test_names_survive(tmp_path: Path, suffix: str) -> None:
-    """Names are unchanged, whatever characters they contain."""
+    """Names are unchanged, whatever they contain; one that is not UTF-8 stays readable wherever it occurs."""
     build = TimelineBuilder(0)
-    for number, name in enumerate(HOSTILE):
+    for number, name in enumerate((*HOSTILE, "bad \udcff byte")):
         build.compute(number, number + 1, name=name)
-
-    tracks = exported(run_of(build.build()), tmp_path, suffix)
-
-    assert list(HOSTILE) == [each.name for each in tracks[-1].slices]
-
-
-def test_lone_surrogates_are_spelled_out(tmp_path: Path, suffix: str) -> None:
-    """A name that is not UTF-8, which no format allows, stays readable wherever it occurs."""
-    timeline = TimelineBuilder(0).compute(0, 10, name="bad \udcff byte").build()
+    timeline = build.build()
     timeline = replace(timeline, device_name="GPU \udcfe", windows=replace(timeline.windows, names=("step \udcfd",)))
 
-    tracks = exported(Run("run \udcfc", (timeline,), notes=("note \udcfb",)), tmp_path, suffix)
+    track = exported(Run("run \udcfc", (timeline,), notes=("note \udcfb",)), tmp_path, suffix)[-1]
 
-    assert "rank 0 · GPU 0 (GPU \\udcfe)" == tracks[-1].process
-    assert ("bad \\udcff byte", "step \\udcfd") == (tracks[-1].slices[0].name, tracks[-1].slices[0].args["step"])
+    assert [*HOSTILE, "bad \\udcff byte"] == [each.name for each in track.slices]
+    assert ("rank 0 · GPU 0 (GPU \\udcfe)", "step \\udcfd") == (track.process, track.slices[0].args["step"])
 
 
 def test_times_are_exact(tmp_path: Path, suffix: str) -> None:
-    """Epoch nanoseconds, which a double cannot represent, are exact to the nanosecond."""
+    """Epoch nanoseconds, which a double cannot represent, and each rank at its own time, half a century apart."""
     epoch = 1_763_683_646_123_456_789
     build = TimelineBuilder(0, bounds=(epoch, epoch + 2_000_001))
     for k in (0, 999, 1_000_001, 1_999_999):
         build.compute(epoch + k, epoch + k + 1)
 
-    tracks = exported(run_of(build.build()), tmp_path, suffix)
+    near = TimelineBuilder(1).compute(7, 30).build()
+    tracks = exported(run_of(near, build.build()), tmp_path, suffix)
 
+    assert 7 == next(track.slices[0].start_ns for track in tracks if track.name.startswith("stream"))
     assert [epoch, epoch + 999, epoch + 1_000_001, epoch + 1_999_999] == [s.start_ns for s in tracks[-1].slices]
     assert [1, 1, 1, 1] == [each.end_ns - each.start_ns for each in tracks[-1].slices]
 
 
-def test_clocks_stay_as_recorded(tmp_path: Path, suffix: str) -> None:
-    """Ranks whose clocks differ by half a century go into one file, each at its own time."""
-    far = 1_700_000_000_000_000_000
-    near = TimelineBuilder(0).compute(0, 30).build()
-    away = TimelineBuilder(1, bounds=(far, far + 100)).compute(far + 7, far + 30).build()
+OUTSIDE = TimelineBuilder(0, bounds=(10, 20)).compute(0, 3).compute(12, 14).compute(25, 30).build()
+ODD = {
+    "no timelines": ((), []),
+    "no intervals": ((TimelineBuilder(0).build(),), ["steps", "phases"]),
+    "no steps": ((TimelineBuilder(0, bounds=()).compute(3, 5).build(),), ["stream 7 (compute)"]),
+    "a CPU": ((TimelineBuilder(0, device=-1).compute(0, 9).build(),), ["steps", "phases", "thread 7 (compute)"]),
+    "work outside the steps": (
+        (replace(OUTSIDE, step=np.array([-1, 0, -2], np.int32)),),
+        ["steps", "phases", "stream 7 (compute)"],
+    ),
+}
 
-    tracks = exported(run_of(near, away), tmp_path, suffix)
 
-    assert [0, far + 7] == [track.slices[0].start_ns for track in tracks if track.name.startswith("stream")]
-
-
-@pytest.mark.parametrize("what", ["no timelines", "no intervals", "no steps"])
-def test_little_is_no_error(tmp_path: Path, suffix: str, what: str) -> None:
-    """An empty run, or a rank without intervals or steps, is exported to a readable file."""
-    timelines = {
-        "no timelines": (),
-        "no intervals": (TimelineBuilder(0).build(),),
-        "no steps": (TimelineBuilder(0, bounds=()).compute(3, 5).build(),),
-    }[what]
+@pytest.mark.parametrize("what", ODD)
+def test_odd_runs_are_exported(tmp_path: Path, suffix: str, what: str) -> None:
+    """An empty run, a rank without intervals or steps, a CPU's threads, and work launched outside the steps."""
+    timelines, names = ODD[what]
 
     tracks = exported(run_of(*timelines), tmp_path, suffix)
 
-    names = {"no timelines": [], "no intervals": ["steps", "phases"], "no steps": ["stream 7 (compute)"]}[what]
     assert names == [track.name for track in tracks]
-
-
-def test_cpu_runs_have_threads(tmp_path: Path, suffix: str) -> None:
-    """Operators on a CPU are on threads, not streams, and the process is named CPU."""
-    tracks = exported(run_of(TimelineBuilder(0, device=-1).compute(0, 9, name="aten::mm").build()), tmp_path, suffix)
-
-    assert ("rank 0 · CPU", "thread 7 (compute)") == (tracks[-1].process, tracks[-1].name)
-
-
-def test_work_outside_the_steps_says_so(tmp_path: Path, suffix: str) -> None:
-    """Work launched before the first or after the last step is kept and labeled."""
-    timeline = TimelineBuilder(0, bounds=(10, 20)).compute(0, 3).compute(12, 14).compute(25, 30).build()
-    timeline = replace(timeline, step=np.array([-1, 0, -2], np.int32))
-
-    tracks = exported(run_of(timeline), tmp_path, suffix)
-
-    assert ["before the first", "ProfilerStep#0", "after the last"] == [s.args["step"] for s in tracks[-1].slices]
-
-
-def test_long_tracks_are_written_in_stretches(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A track written in parts is the same as one written at once."""
-    run = run_of(*two_rank_timelines())
-    whole = exported(run, tmp_path, suffix)
-    monkeypatch.setattr(rows, "CHUNK", 3)
-
-    assert whole == exported(run, tmp_path, suffix)
-
-
-def test_progress_is_reported(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writing reports the number of timelines done, in ascending order, up to all."""
-    monkeypatch.setattr(rows, "CHUNK", 3)
-    progress: list[float] = []
-
-    write_trace(run_of(*two_rank_timelines()), tmp_path / f"x{suffix}", suffix, progress.append)
-
-    assert progress == sorted(progress)
-    assert 0 < progress[0] < 1
-    assert progress[-1] == 2
+    assert {"rank 0 · CPU"} == {track.process for track in tracks} or what != "a CPU"
+    outside = ["before the first", "ProfilerStep#0", "after the last"]
+    assert what != "work outside the steps" or outside == [each.args["step"] for each in tracks[-1].slices]
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path, suffix: str) -> None:
@@ -342,3 +298,14 @@ def test_real_traces(tmp_path: Path, name: str, suffix: str) -> None:
     assert_nested(tracks)
     kept = sum(len(track.slices) for track in tracks if track.name.startswith("stream"))
     assert sum(map(len, run.timelines)) == kept
+
+
+def test_protobuf_reads_varints_of_any_length() -> None:
+    """The packets of the other tests hold times up to 63 bits, all as long as the longest."""
+    numbers = [0, 1, 127, 128, 300, 2**32, 2**63 - 1]
+    rest = proto.TracePacket(trusted_packet_sequence_id=7).SerializeToString()
+    for some in (numbers[:3], numbers, []):
+        written = times(np.array(some, np.int64))
+        packets = proto.Trace.FromString(b"".join(packet_head(rest, len(t)) + t + rest for t in written)).packet
+        assert [(number, 7) for number in some] == [(p.timestamp, p.trusted_packet_sequence_id) for p in packets]
+        assert len({*map(len, written)}) <= 1

@@ -221,19 +221,14 @@ def test_a_small_drift_leaves_lengths_as_they_are() -> None:
     """A drift within the uncertainty only shifts; a larger one moves early and late times differently, in order."""
     clocks = FakeClocks((50_000, 50_000, 0), (9_000, 9_000, 9_000), (8e-6, 50e-6, 50e-6))
     times = np.array([0, SECOND // 2, SECOND], np.int64)
+    nothing = Run("made", (TimelineBuilder(0, bounds=()).build(),))
+    assert shifts_of(nothing, FakeClocks((5,), (1,)))[0].move is None  # type: ignore[arg-type]
 
     steady, drifting, around = (shift(times) - times for shift in shifts_of(ranks(3), clocks))  # type: ignore[arg-type]
 
     assert [50_000] * 3 == steady.tolist()
     assert [25_000, 50_000, 75_000] == drifting.tolist()
     assert [-25_000, 0, 25_000] == around.tolist()
-
-
-def test_a_timeline_without_times_stays() -> None:
-    """A GPU that recorded nothing has nothing to move."""
-    run = Run("made", (TimelineBuilder(0, bounds=()).build(),))
-
-    assert shifts_of(run, FakeClocks((5,), (1,)))[0].move is None  # type: ignore[arg-type]
 
 
 def test_members_know_each_other_and_their_share() -> None:
@@ -252,30 +247,23 @@ def test_members_know_each_other_and_their_share() -> None:
         assert {0, 1, 2} == set(places.tolist())
 
 
-def test_one_without_a_counterpart_is_alone() -> None:
-    """A collective that only one rank has is linked to nothing."""
-    alone = TimelineBuilder(1).compute(0, 9).build()
-    run = Run("made", (two_rank_timelines()[0], alone))
-    matches = match(run.devices)
-    members = members_of(run, matches, timing(matches, estimate(matches, run.devices)))[0]
+@pytest.mark.parametrize("missing", ["the collective", "a rank"])
+def test_without_a_counterpart_wait_and_transfer_are_unknown(missing: str) -> None:
+    """A collective of one rank is linked to nothing; with a rank missing, the others may all have waited for it."""
+    first, second = two_rank_timelines()
+    if missing == "the collective":
+        run = Run("made", (first, TimelineBuilder(1).compute(0, 9).build()))
+    else:
+        both = [
+            replace(one, collectives=tuple(replace(each, group_size=3) for each in one.collectives))
+            for one in (first, second)
+        ]
+        run = Run("made", tuple(both), world_size=3)
+    one, other = align_run(run, align=True).members
 
-    assert not np.any(members.instance)
-    assert {-1} == set(members.wait_ns.tolist())
-
-
-def test_without_a_rank_wait_and_transfer_are_unknown() -> None:
-    """When a rank of the group is missing, the others may all have waited for it; they are still linked."""
-    timelines = two_rank_timelines()
-    known = [tuple(replace(each, group_size=3) for each in timeline.collectives) for timeline in timelines]
-    run = Run(
-        "made",
-        tuple(replace(timeline, collectives=own) for timeline, own in zip(timelines, known, strict=True)),
-        world_size=3,
-    )
-
-    for members in align_run(run, align=True).members:
-        assert (members.instance > 0).all()
-        assert {-1} == {*members.wait_ns.tolist(), *members.transfer_ns.tolist(), *members.busbw_gbps.tolist()}
+    for members in (one, other):
+        assert {-1} >= {*members.wait_ns.tolist(), *members.transfer_ns.tolist(), *members.busbw_gbps.tolist()}
+    assert (missing == "a rank") == bool((one.instance > 0).all())
 
 
 def test_joining_moves_a_clock_that_is_off() -> None:
@@ -296,14 +284,6 @@ def test_joining_moves_a_clock_that_is_off() -> None:
     for one, other in zip(aligned.members, raw.members, strict=True):
         assert one.wait_ns.tolist() == other.wait_ns.tolist()
         assert list(range(1, 21)) == one.instance.tolist()
-
-
-def test_one_rank_has_nothing_to_be_joined_with() -> None:
-    """A single GPU is left alone."""
-    assert (
-        "no offset between ranks was corrected"
-        in align_run(Run("made", two_rank_timelines()[:1]), align=True).clock_summary
-    )
 
 
 @pytest.mark.parametrize(
@@ -369,6 +349,10 @@ def test_bytes_and_overlap_at_every_moment(
         assert bool(running and time in busy) == at(found["communication overlapped"], time)
         if "bytes in flight" in found:
             assert sum(running) == at(found["bytes in flight"], time)
+    for line in found.values():  # no more points than changes, and a part of a counter loses none
+        assert (np.diff(line.time_ns) > 0).all()
+        assert (np.diff(line.value) != 0).all()
+        assert len(line) == sum(map(len, line.chunks()))
 
 
 @given(st.lists(st.tuples(st.integers(-1, 40), st.integers(-3, 20)), min_size=1, max_size=12))
@@ -390,30 +374,6 @@ def test_the_queue_at_every_moment(work: list[tuple[int, int]]) -> None:
             assert sum(launch <= time < start for launch, start in known) == at(found["launch queue"], time)
 
 
-def test_a_line_has_no_more_points_than_changes() -> None:
-    """Times are unique, and each value differs from the one before."""
-    timeline = TimelineBuilder(0).all_reduce(0, 10).all_reduce(10, 20).all_reduce(15, 30).build()
-
-    line = lines(timeline)["bytes in flight"]
-
-    assert [0, 15, 20, 30] == line.time_ns.tolist()
-    assert [4096, 8192, 4096, 0] == line.value.tolist()
-
-
-def test_what_is_not_known_is_not_drawn() -> None:
-    """Without communication, sizes or launches there is no counter for them."""
-    assert {} == lines(TimelineBuilder(0).compute(0, 5).build())
-    assert ["communication overlapped"] == list(lines(TimelineBuilder(0).all_reduce(0, 5, bytes=0).build()))
-
-
-def test_chunks_are_the_whole() -> None:
-    """Split into parts, a counter loses no point."""
-    line = Counter("x", "y", np.arange(200_000), np.arange(200_000))
-
-    assert 4 == len(list(line.chunks()))
-    assert 200_000 == sum(map(len, line.chunks()))
-
-
 # Slices of a lane do not overlap, and there are no more lanes than needed.
 
 
@@ -427,29 +387,10 @@ def lanes(pairs: list[tuple[int, int]]) -> list[int]:
     return [int(lane) for lane in assign_lanes(starts, ends)]
 
 
-def test_the_worked_example() -> None:
-    """The docstring's example is correct."""
-    assert [0, 1, 2, 1, 0, 0] == lanes([(0, 10), (4, 6), (5, 12), (6, 8), (12, 20), (20, 30)])
-
-
-def test_nothing_gives_nothing() -> None:
-    """No slice needs no lane."""
-    assert [] == lanes([])
-
-
-@given(slices)
-def test_no_two_slices_of_a_lane_overlap(pairs: list[tuple[int, int]]) -> None:
-    """In each lane every slice starts at or after the end of the one before."""
-    ends: dict[int, int] = {}
-    for (start, end), lane in zip(pairs, lanes(pairs), strict=True):
-        assert ends.get(lane, start) <= start
-        ends[lane] = end
-
-
 @pytest.mark.heavy
 @given(slices)
 def test_there_are_as_many_lanes_as_slices_at_once(pairs: list[tuple[int, int]]) -> None:
-    """Lanes are numbered without a gap, and a new one is opened only when all others are running."""
+    """No two slices of a lane overlap, and a new lane is opened only when all others are running."""
     given_lanes = lanes(pairs)
     for index, ((start, _), lane) in enumerate(zip(pairs, given_lanes, strict=True)):
         running = {other for (_, end), other in zip(pairs[:index], given_lanes[:index], strict=True) if end > start}

@@ -121,7 +121,10 @@ def test_a_case_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_run_without_gpu_work_is_reported(tmp_path: Path) -> None:
-    """HTA fails on it; dptrace reports an error, or a note where other ranks have GPU work."""
+    """HTA fails on it; dptrace reports an error, or a note where other ranks have GPU work; and for MTIA devices."""
+    mtia = KinetoFile(backend="mtia:hccl").kernel("gemm", 0, 1, None).write(tmp_path / "t.json")
+    with pytest.raises(TraceError, match="MTIA"):
+        hta_compat(find([str(mtia)]))
     idle = KinetoFile(rank=1).op("aten::add", 0, 1).write(tmp_path / "rank1.json")
     busy = KinetoFile(rank=0).kernel("gemm", 0, 1, None).write(tmp_path / "rank0.json")
 
@@ -131,11 +134,3 @@ def test_a_run_without_gpu_work_is_reported(tmp_path: Path) -> None:
 
     assert [0] == compat.frame["rank"].tolist()
     assert "rank1.json: contains no GPU work" in compat.notes[0]
-
-
-def test_other_devices_are_refused(tmp_path: Path) -> None:
-    """HTA has other rules for MTIA devices, which dptrace does not implement."""
-    file = KinetoFile(backend="mtia:hccl").kernel("gemm", 0, 1, None).write(tmp_path / "t.json")
-
-    with pytest.raises(TraceError, match="MTIA"):
-        hta_compat(find([str(file)]))

@@ -31,14 +31,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_missing_rank_is_reported(folder: Path) -> None:
-    """A run of two ranks with one file has a note on the rank that is missing."""
-    (folder / "r1.json.gz").unlink()
+@pytest.mark.parametrize(
+    ("rank", "world_size", "end"),
+    [(0, 2, "rank 1."), (5, 10**9, "ranks 0, 1, 2, 3, 4, 6, 7, 8 and 999,999,991 more.")],
+)
+def test_missing_ranks_are_reported(rank: int, world_size: int, end: str, tmp_path: Path) -> None:
+    """Some are listed; those of a billion are counted and cost nothing."""
+    training_step(KinetoFile(rank=rank, world_size=world_size), 1, 0).write(tmp_path / "t.json")
 
-    (note,) = dptrace.open(str(folder)).notes
+    (note,) = dptrace.open(tmp_path / "t.json").notes
 
-    assert "2 ranks" in note
-    assert note.endswith("rank 1.")
+    assert note.endswith(end)
 
 
 def test_a_damaged_file_of_a_folder_is_left_out_and_reported(folder: Path) -> None:
@@ -90,22 +93,6 @@ def test_what_the_recorder_noted_stands_with_the_figures(folder: Path) -> None:
     failed, cut = dptrace.open(str(folder)).notes
 
     assert ("exit code 9" in failed, "Step 5 is cut short.") == (True, cut)
-
-
-def test_a_world_of_a_billion_ranks_costs_nothing(tmp_path: Path) -> None:
-    """The ranks that are missing are counted, not listed."""
-    training_step(KinetoFile(rank=5, world_size=10**9), 1, 0).write(tmp_path / "t.json")
-
-    (note,) = dptrace.open(tmp_path / "t.json").notes
-
-    assert note.endswith("ranks 0, 1, 2, 3, 4, 6, 7, 8 and 999,999,991 more.")
-
-
-def test_a_run_json_of_absurd_depth_is_a_note(folder: Path) -> None:
-    """It cannot be read; the traces are opened without it."""
-    (folder / "run.json").write_text("[" * 100_000)
-
-    assert "run.json can't be read" in dptrace.open(folder).notes[0]
 
 
 def test_a_cut_file_is_shown_with_a_warning_and_refused_when_strict(tmp_path: Path) -> None:
@@ -241,17 +228,12 @@ def file_of(folder: Path, name: str, size: int) -> Source:
     return Source(str(path))
 
 
-def test_small_files_are_small_together(tmp_path: Path) -> None:
-    """Bytes of all files count, those of compressed ones ten times."""
+def test_only_small_files_of_this_machine_are_small(tmp_path: Path) -> None:
+    """Bytes of all files count, those of compressed ones ten times; URLs, standard input and missing files never do."""
     assert is_small([file_of(tmp_path, "a.json", 5_000_000), file_of(tmp_path, "b.json.gz", 400_000)])
     assert not is_small([file_of(tmp_path, "c.json", 20_000_000), file_of(tmp_path, "d.json.gz", 2_400_000)])
-
-
-def test_what_is_not_on_this_machine_is_not_small(tmp_path: Path) -> None:
-    """A URL, standard input and a file that is missing are never small."""
-    assert not is_small([Source.of("https://example.org/rank0.json")])
-    assert not is_small([Source.of("-")])
-    assert not is_small([Source(str(tmp_path / "missing.json"))])
+    for source in (Source.of("https://example.org/rank0.json"), Source.of("-"), Source(str(tmp_path / "missing.json"))):
+        assert not is_small([source])
 
 
 # The options for reading a run.

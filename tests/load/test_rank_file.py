@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -66,13 +67,6 @@ def test_reading_starts_no_search_for_cycles(source: Source) -> None:
     assert len(searches) < 100
 
 
-def test_a_file_goes_by_the_name_it_has_today(source: Source) -> None:
-    """Found again under another address, messages use that."""
-    moved = loaded(source).with_path("elsewhere/t.json")
-
-    assert ("elsewhere/t.json", "elsewhere/t.json") == (moved.path, moved.devices[0].timeline.path)
-
-
 def test_a_damaged_file_is_refused_when_strict(source: Source, tmp_path: Path) -> None:
     """Otherwise it is read, and the damage is described."""
     text = (tmp_path / "t.json").read_text()
@@ -108,8 +102,10 @@ def stored(source: Source, *how: object) -> Path | None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_is_stored_is_found_for_the_same_file_and_way_only(cache_source: Source, tmp_path: Path) -> None:
-    """Another file, another way, or the file written again: nothing; what changed while it was read is not kept."""
+def test_what_is_stored_is_found_for_the_same_file_and_way_only(
+    cache_source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another way, the file written again, other code: nothing; what changed while it was read is not kept."""
     entry = stored(cache_source, "pattern")
 
     found = rank_file.fetch(cache_source, ("pattern",), Kind)
@@ -121,26 +117,46 @@ def test_what_is_stored_is_found_for_the_same_file_and_way_only(cache_source: So
     os.utime(tmp_path / "t.json", ns=(1, 1))
     assert None is rank_file.fetch(cache_source, ("pattern",), Kind)
     assert rank_file.store(cache_source, (), VALUE, before) is None
-
-
-@pytest.mark.usefixtures("folder")
-def test_a_damaged_entry_is_dropped(cache_source: Source) -> None:
-    """It is not found, and gone."""
-    entry = stored(cache_source)
-    assert entry is not None
-    entry.write_bytes(entry.read_bytes()[:-70])
-
-    assert None is rank_file.fetch(cache_source, (), Kind)
-    assert not entry.exists()
-
-
-@pytest.mark.usefixtures("folder")
-def test_another_version_of_dptrace_finds_nothing(cache_source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries that other code computed are not used."""
     stored(cache_source)
     monkeypatch.setattr(rank_file, "_code", lambda: "newer")
+    assert None is rank_file.fetch(cache_source, (), Kind)
+
+
+def _rewrite_in_place(source: Source) -> None:
+    """Change a file but neither its size nor its modification time."""
+    status = os.stat(source.address)
+    Path(source.address).write_text("2")
+    os.utime(source.address, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _replace_by_a_pipe(entry: Path) -> None:
+    entry.unlink()
+    os.mkfifo(entry)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda source, entry: entry.write_bytes(entry.read_bytes()[:-70]),
+        lambda source, entry: entry.write_bytes(stored(source, "another").read_bytes()),
+        lambda source, entry: rank_file.store(source, (), {"a": np.zeros(5, np.float32)}, file_identity(source)),
+        lambda source, entry: _replace_by_a_pipe(entry),
+        lambda source, entry: _rewrite_in_place(source),
+    ],
+    ids=["cut", "copied", "other arrays", "pipe", "rewritten file"],
+)
+def test_what_is_not_the_entry_of_a_file_gives_way_to_it(
+    spoil: Callable[[Source, Path], object], cache_source: Source
+) -> None:
+    """It is not used or waited for, and written anew."""
+    entry = stored(cache_source)
+    assert entry is not None
+    spoil(cache_source, entry)
 
     assert None is rank_file.fetch(cache_source, (), Kind)
+    stored(cache_source)
+    assert rank_file.fetch(cache_source, (), Kind) is not None
 
 
 @pytest.mark.usefixtures("folder")
@@ -174,26 +190,13 @@ def test_the_oldest_go_when_there_is_no_room(
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_summary_counts_traces_and_pages(cache_source: Source, folder: Path) -> None:
-    """Files, and their bytes; a folder that does not exist yet is empty."""
-    assert rank_file.CacheSummary(folder) == rank_file.cache_summary()
-    first, second = stored(cache_source, 1), stored(cache_source, 2)
-    assert first is not None
-    assert second is not None
-    (folder / "pages").mkdir()
-    (folder / "pages" / "ddp-0123abcd.html").write_text("page")
-
-    found = rank_file.cache_summary()
-
-    assert (2, 1, 4) == (found.traces, found.pages, found.page_bytes)
-    assert first.stat().st_size + second.stat().st_size == found.trace_bytes == found.total_bytes - 4
-
-
-@pytest.mark.usefixtures("folder")
 def test_clearing_removes_only_dptraces_files(cache_source: Source, folder: Path) -> None:
-    """Entries, pages and abandoned partial files go; other files, links and files being written stay."""
-    entry = stored(cache_source)
+    """Entries, indices, pages and abandoned parts are counted and go; other files, links and what is written stay."""
+    assert rank_file.CacheSummary(folder) == rank_file.cache_summary()
+    entry, index = stored(cache_source), rank_file.index_entry([cache_source], ())
     assert entry is not None
+    assert index is not None
+    index.write_bytes(bytes(1000))
     (folder / "pages").mkdir()
     page = folder / "pages" / "ddp-0123abcd.html"
     parts = [place / f".dptrace.{'0' * 16}.part" for place in (folder, folder / "pages")]
@@ -206,13 +209,14 @@ def test_clearing_removes_only_dptraces_files(cache_source: Source, folder: Path
     link = folder / ("0" * 32 + ".rank")
     link.symlink_to(folder / "notes.txt")
 
+    assert entry.stat().st_size + 1000 + 3 == rank_file.cache_summary().total_bytes
     with open_part(folder)[1] as written:
         removed = rank_file.cache_summary(remove=True)
         assert Path(written.name).exists()
     Path(written.name).unlink()
 
     assert (1, 1, folder) == (removed.traces, removed.pages, removed.folder)
-    assert not any(path.exists() for path in (entry, page, *parts))
+    assert not any(path.exists() for path in (entry, index, page, *parts))
     assert all((folder / name).read_text() == "mine" for name in mine)
     assert link.is_symlink()
     assert rank_file.CacheSummary(folder) == rank_file.cache_summary()
@@ -229,52 +233,6 @@ def test_names_are_those_of_what_is_written(cache_source: Source, monkeypatch: p
     assert entry is not None
     assert re.fullmatch(r"[0-9a-f]{32}\.rank", entry.name)
     assert (1, 1) == (rank_file.cache_summary().traces, rank_file.cache_summary().pages)
-
-
-@pytest.mark.usefixtures("folder")
-def test_an_entry_stands_for_no_other(cache_source: Source) -> None:
-    """Renamed or copied over another, it is not used."""
-    first, second = stored(cache_source, 1), stored(cache_source, 2)
-    assert first is not None
-    assert second is not None
-    second.write_bytes(first.read_bytes())
-
-    assert None is rank_file.fetch(cache_source, (2,), Kind)
-
-
-@pytest.mark.usefixtures("folder")
-def test_a_file_rewritten_in_place_with_its_old_time_is_another(cache_source: Source, tmp_path: Path) -> None:
-    """Size and modification time can be made the same; the change time cannot."""
-    status = (tmp_path / "t.json").stat()
-    stored(cache_source)
-    (tmp_path / "t.json").write_text("2")
-    os.utime(tmp_path / "t.json", ns=(status.st_atime_ns, status.st_mtime_ns))
-
-    assert None is rank_file.fetch(cache_source, (), Kind)
-
-
-@pytest.mark.usefixtures("folder")
-def test_an_entry_of_other_arrays_is_read_again(cache_source: Source) -> None:
-    """Its checksum is right, and its numbers have another type."""
-    rank_file.store(cache_source, (), {"a": VALUE["a"].astype(np.float32)}, file_identity(cache_source))
-
-    assert None is rank_file.fetch(cache_source, (), Kind)
-    stored(cache_source)
-    assert rank_file.fetch(cache_source, (), Kind) is not None
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
-def test_a_pipe_in_the_place_of_an_entry_is_ignored(cache_source: Source) -> None:
-    """It is not waited for, and gives way to the next entry."""
-    entry = stored(cache_source)
-    assert entry is not None
-    entry.unlink()
-    os.mkfifo(entry)
-
-    assert None is rank_file.fetch(cache_source, (), Kind)
-    stored(cache_source)
-    assert rank_file.fetch(cache_source, (), Kind) is not None
 
 
 @pytest.mark.usefixtures("folder")
@@ -299,17 +257,6 @@ def test_an_index_has_one_place_for_the_same_files_read_the_same_way(cache_sourc
     assert place != rank_file.index_entry([cache_source], ("ranks 0",))
     os.utime(tmp_path / "t.json", ns=(1, 1))
     assert place != rank_file.index_entry([cache_source], ("all",))
-
-
-@pytest.mark.usefixtures("folder")
-def test_an_index_counts_as_a_part_of_the_cache(cache_source: Source) -> None:
-    """It is counted, removed, and makes room like any entry."""
-    place = rank_file.index_entry([cache_source], ())
-    assert place is not None
-    place.write_bytes(bytes(1000))
-    assert 1000 == rank_file.cache_summary().trace_bytes
-    rank_file.cache_summary(remove=True)
-    assert not place.exists()
 
 
 # Host calls are read from a run's files on request, cached, and absent where a file can't be read again.

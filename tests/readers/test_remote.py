@@ -167,6 +167,19 @@ def test_secrets_in_an_address_work_and_are_not_shown(server: str) -> None:
     assert "rank9.json.gz?X-Amz-Signature=…: no such file" in missing.output
 
 
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://127.0.0.1:1/rank0.json", "can't be reached"),
+        ("foo://bar/rank0.json", "can't be read: Protocol not known"),
+    ],
+)
+def test_a_missing_server_and_an_unknown_scheme_are_named(url: str, message: str) -> None:
+    """Port 1 of this machine does not answer."""
+    with pytest.raises(TraceError, match=rf"{url}: {message}"):
+        read_trace(Source.of(url))
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("end", "message"),
@@ -182,12 +195,6 @@ def test_server_errors_are_reported(server: str, end: str, message: str) -> None
     with pytest.raises(TraceError, match=rf"{re.escape(server + end)}: .*{message}") as caught:
         read_trace(Source.of(server + end))
     assert caught.value.__suppress_context__
-
-
-def test_a_missing_server_is_reported() -> None:
-    """Port 1 of this machine does not answer."""
-    with pytest.raises(TraceError, match="can't be reached"):
-        read_trace(Source.of("http://127.0.0.1:1/rank0.json"))
 
 
 @pytest.mark.heavy
@@ -213,9 +220,3 @@ def test_a_missing_package_is_named_with_its_command(url: str, package: str, mon
 
     with pytest.raises(MissingExtraError, match=rf"needs {package}.*pip install .*'{package}>="):
         read_trace(Source.of(url))
-
-
-def test_an_unknown_scheme_is_named() -> None:
-    """The error names the address."""
-    with pytest.raises(TraceError, match=r"foo://bar/rank0\.json: can't be read: Protocol not known"):
-        read_trace(Source.of("foo://bar/rank0.json"))

@@ -37,12 +37,30 @@ def test_a_training_step_splits_as_it_was_drawn(tmp_path: Path) -> None:
     assert [4_000] == split(timeline).comm["all_reduce"].bytes.tolist()
 
 
-def test_an_orphan_is_other_and_before_the_first_step(tmp_path: Path) -> None:
-    """A kernel without a launch in the file has phase other, belongs to no step, and a note says so."""
-    (timeline,) = build(training_step(KinetoFile(), 3, 0).kernel("orphan", 5, 8, None), tmp_path)
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (
+            KinetoFile().op("aten::mm", 0, 9).event("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=5),
+            "the recording failed",
+        ),
+        (KinetoFile().label("ProfilerStep#1", 0, 100), "nothing to split"),
+    ],
+)
+def test_a_file_without_work_is_an_error(file: KinetoFile, message: str, tmp_path: Path) -> None:
+    """GPU calls without kernels, for which figures of the CPU would be shown, and labels alone."""
+    with pytest.raises(TraceError, match=message):
+        build(file, tmp_path)
 
-    assert (Phase.OTHER, BEFORE_FIRST) == (timeline.phase[0], timeline.step[0])
-    assert "1 of 5 device events have no launch" in " ".join(map(str, timeline.notes))
+
+def test_missing_steps_and_operators_are_reported(tmp_path: Path) -> None:
+    """One window from the first device start to the last end; without operators, compute counts as forward."""
+    (timeline,) = build(KinetoFile().kernel("a", 10, 20, 5).kernel("b", 40, 50, 6), tmp_path)
+
+    assert 40_000 == timeline.windows.bounds[-1] - timeline.windows.bounds[0]
+    assert {Phase.FORWARD} == set(timeline.phase.tolist())
+    for words, note in zip(("no ProfilerStep marks", "phases are unknown"), timeline.notes, strict=True):
+        assert words in str(note)
 
 
 def test_each_device_of_a_file_is_a_timeline(tmp_path: Path) -> None:
@@ -54,19 +72,15 @@ def test_each_device_of_a_file_is_a_timeline(tmp_path: Path) -> None:
     assert (100_000, 120_000) == tuple(int(t.windows.bounds[-1] - t.windows.bounds[0]) for t in (first, second))
 
 
-def test_memory_is_separated_from_compute(tmp_path: Path) -> None:
-    """Copies and sets are memory, whatever launched them."""
-    file = KinetoFile().kernel("Memcpy HtoD", 1, 5, 0, category="gpu_memcpy")
-    (timeline,) = build(file.kernel("Memset", 6, 7, 5, category="gpu_memset"), tmp_path)
+def test_kernels_are_memory_communication_or_compute(tmp_path: Path) -> None:
+    """Copies and sets are memory, whatever launched them; what matches a pattern communicates; an orphan is other."""
+    file = KinetoFile().kernel("Memcpy HtoD", 1, 5, 0, category="gpu_memcpy").kernel("my_ring", 8, 9, 0)
+    file.kernel("Memset", 6, 7, 5, category="gpu_memset").kernel("orphan", 10, 12, None)
+    (timeline,) = build(file.label("ProfilerStep#3", 0, 100), tmp_path, "my_ring")
 
-    assert [Kind.MEMORY, Kind.MEMORY] == timeline.kind.tolist()
-
-
-def test_a_pattern_makes_a_kernel_communication(tmp_path: Path) -> None:
-    """A kernel that matches a pattern is communication."""
-    (timeline,) = build(KinetoFile().kernel("my_ring", 1, 5, 0), tmp_path, "my_ring")
-
-    assert [Kind.COMMUNICATION] == timeline.kind.tolist()
+    assert [Kind.MEMORY, Kind.MEMORY, Kind.COMMUNICATION, Kind.COMPUTE] == timeline.kind.tolist()
+    assert (Phase.OTHER, BEFORE_FIRST) == (timeline.phase[3], timeline.step[3])
+    assert "1 of 4 device events have no launch" in " ".join(map(str, timeline.notes))
 
 
 def test_a_cpu_run_counts_outermost_operators_once(tmp_path: Path) -> None:
@@ -112,42 +126,3 @@ def test_waiting_for_a_collective_is_not_compute(wait: str, tmp_path: Path) -> N
     total = split(timeline).total()
     assert ["gloo:all_reduce", "aten::add"] == [timeline.names[i] for i in timeline.name]
     assert (6_000, 74_000, 0) == (total["forward_ns"], total["exposed_comm_ns"], total["overlapped_comm_ns"])
-
-
-def test_gpu_calls_without_kernels_are_a_failed_recording(tmp_path: Path) -> None:
-    """Figures of the CPU are not shown for a GPU."""
-    file = KinetoFile().op("aten::mm", 0, 9).event("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=5)
-
-    with pytest.raises(TraceError, match="the recording failed"):
-        build(file, tmp_path)
-
-
-def test_annotations_alone_are_nothing_to_split(tmp_path: Path) -> None:
-    """A trace of labels alone is an error, not a page of zeros."""
-    with pytest.raises(TraceError, match="nothing to split"):
-        build(KinetoFile().label("ProfilerStep#1", 0, 100), tmp_path)
-
-
-def test_missing_step_marks_are_reported(tmp_path: Path) -> None:
-    """One window from the first device start to the last end, and a note."""
-    (timeline,) = build(KinetoFile().op("aten::mm", 4, 6).kernel("a", 10, 20, 5).kernel("b", 40, 50, 6), tmp_path)
-
-    assert 40_000 == timeline.windows.bounds[-1] - timeline.windows.bounds[0]
-    assert "no ProfilerStep marks" in str(timeline.notes[0])
-
-
-def test_without_operators_phases_are_reported_as_unknown(tmp_path: Path) -> None:
-    """In a file of GPU events only, compute counts as forward, and a note says so."""
-    (timeline,) = build(KinetoFile().kernel("a", 10, 20, 5), tmp_path)
-
-    assert any("phases are unknown" in str(note) for note in timeline.notes)
-
-
-def test_gloos_work_has_the_phase_of_the_op_that_enqueued_it(tmp_path: Path) -> None:
-    """Gloo's threads have no phase: each event takes that of the n-th enqueuing operator, if all are recorded."""
-    file = KinetoFile(backend="gloo").label("ProfilerStep#1", 0, 100).op("aten::linear", 0, 20)
-    file.op("autograd::engine::evaluate_function: AccumulateGrad", 30, 50).op("c10d::allreduce_", 35, 38)
-    file.label("gloo:all_reduce", 40, 80, tid=9)
-    (timeline,) = build(file, tmp_path)
-
-    assert Phase.BACKWARD == timeline.phase[timeline.kind == Kind.COMMUNICATION]

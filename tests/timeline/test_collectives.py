@@ -27,50 +27,101 @@ def collective(file: KinetoFile, folder: Path) -> Collective:
     return only
 
 
-def test_metadata_on_the_kernel_comes_first(tmp_path: Path) -> None:
-    """Bytes are the larger of input and output times the element size; group and sequence are kept."""
-    args: dict[str, Any] = {
-        "Collective name": "_allgather_base",
-        "In msg nelems": 10,
-        "Out msg nelems": 80,
-        "dtype": "BFloat16",
-        "Group size": 8,
-        "Process Group Name": "3",
-        "Seq": 7,
-    }
-    file = KinetoFile().kernel("ncclDevKernel_Generic", 10, 20, 5, **args)
-
-    assert Collective("all_gather", 160, "BFloat16", "3", 8, 7) == collective(file, tmp_path)
-
-
-def test_else_the_op_around_the_launch_shows(tmp_path: Path) -> None:
-    """RCCL calls every kernel Generic: record_param_comms around the launch has the metadata."""
-    args: dict[str, Any] = {"Collective name": "allreduce", "In msg nelems": 3, "Out msg nelems": 3, "dtype": "Float"}
-    file = KinetoFile().op("c10d::allreduce_", 1, 9).op("record_param_comms", 2, 8, **args)
-    file.kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
-
-    assert Collective("all_reduce", 12, "Float") == collective(file, tmp_path)
-
-
-def test_else_the_names_around_the_launch_show(tmp_path: Path) -> None:
-    """Without metadata the kind comes from c10d's operator, and the bytes are unknown."""
-    file = KinetoFile().op("c10d::broadcast_", 1, 9).kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
-
-    assert Collective("broadcast") == collective(file, tmp_path)
+GENERIC = "ncclDevKernel_Generic(x)"
+"""RCCL gives every kernel this name."""
+GATHERED: dict[str, Any] = {
+    "Collective name": "_allgather_base",
+    "In msg nelems": 10,
+    "Out msg nelems": 80,
+    "dtype": "BFloat16",
+    "Group size": 8,
+    "Process Group Name": "3",
+    "Seq": 7,
+}
+REDUCED = {"Collective name": "allreduce", "In msg nelems": 3, "Out msg nelems": 3, "dtype": "Float"}
+SENT: dict[str, Any] = {
+    "Collective name": "send",
+    "In msg nelems": 8,
+    "Out msg nelems": 8,
+    "dtype": "Half",
+    "Group size": 2,
+    "Process Group Name": "5",
+    "Process Group Description": "mesh_pp",
+    "Process Group Ranks": "[1, 5]",
+    "Dst Rank": 5,
+}
+FSDP, TP, PP = "FSDP::all_gather (layers.3)", "TP::all_reduce (3.mlp)", "PP:0SEND_F1"
 
 
-@pytest.mark.parametrize("function", ["torch::autograd::AccumulateGrad", "SyncBatchNormBackward"])
-def test_what_autograd_launches_for_a_gradient_is_marked(function: str, tmp_path: Path) -> None:
-    """As DDP's hooks do; a layer's own communication in backward is not."""
-    file = KinetoFile().op(f"autograd::engine::evaluate_function: {function}", 1, 9).op("c10d::allreduce_", 2, 8)
-    file.kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
-
-    assert Collective("all_reduce", gradients="Accumulate" in function) == collective(file, tmp_path)
+def accumulating(function: str) -> KinetoFile:
+    """Launch an all-reduce in a function of autograd's engine, as DDP's hooks do."""
+    return KinetoFile().op(f"autograd::engine::evaluate_function: {function}", 1, 9).op("c10d::allreduce_", 2, 8)
 
 
-def test_an_orphan_of_unknown_kind_is_other(tmp_path: Path) -> None:
-    """A communication kernel without other evidence still counts as communication."""
-    assert Collective("other") == collective(KinetoFile().kernel("ncclDevKernel_Generic(x)", 1, 2, None), tmp_path)
+KNOWN: dict[str, tuple[KinetoFile, Collective]] = {
+    # Metadata on the kernel comes first; bytes are the larger side times the element size.
+    "kernel": (
+        KinetoFile().kernel("ncclDevKernel_Generic", 10, 20, 5, **GATHERED),
+        Collective("all_gather", 160, "BFloat16", "3", 8, 7),
+    ),
+    "message": (
+        KinetoFile().kernel("ncclDevKernel_SendRecv", 10, 20, 5, **SENT),
+        Collective("send", 16, "Half", "5", 2, -1, (1, 5), "mesh_pp", 5),
+    ),
+    # Else what encloses the launch: its metadata, or its name alone. Shapes are one rank's and give no bytes.
+    "operator": (
+        KinetoFile().op("c10d::allreduce_", 1, 9).op("record_param_comms", 2, 8, **REDUCED).kernel(GENERIC, 10, 20, 5),
+        Collective("all_reduce", 12, "Float"),
+    ),
+    "name": (
+        KinetoFile().op("c10d::broadcast_", 1, 9, **{"Input Dims": [[40]]}).kernel(GENERIC, 10, 20, 5),
+        Collective("broadcast"),
+    ),
+    "nothing": (KinetoFile().kernel(GENERIC, 1, 2, None), Collective("other")),
+    "gradient": (
+        accumulating("torch::autograd::AccumulateGrad").kernel(GENERIC, 10, 20, 5),
+        Collective("all_reduce", gradients=True),
+    ),
+    "layer's own": (accumulating("SyncBatchNormBackward").kernel(GENERIC, 10, 20, 5), Collective("all_reduce")),
+    # The trainer's own label, around c10d's operators, the functional ones that DTensor uses, and gloo's.
+    "FSDP": (
+        KinetoFile().label(FSDP, 1, 9).op("c10d::_allgather_base_", 2, 8).kernel("ncclDevKernel_AllGather", 10, 20, 5),
+        Collective("all_gather", label=FSDP),
+    ),
+    "TP": (
+        KinetoFile()
+        .label(TP, 1, 12)
+        .op("_c10d_functional::all_reduce", 2, 9)
+        .op("c10d::allreduce_", 3, 8)
+        .kernel(GENERIC, 10, 20, 5),
+        Collective("all_reduce", label=TP),
+    ),
+    "PP": (
+        KinetoFile(backend="gloo")
+        .label(PP, 1, 9)
+        .op("c10d::send", 2, 8)
+        .label("gloo:send", 3, 7, tid=9)
+        .op("aten::add", 20, 30),
+        Collective("send", label=PP),
+    ),
+    # Without metadata the kernel's name shows the kind, and whether all ranks wait in it for all others.
+    "dispatch": (
+        KinetoFile().kernel("void deep_ep::intranode::dispatch<8>(int4*)", 10, 20, 5),
+        Collective("dispatch", synchronizes=True),
+    ),
+    "all-to-all": (
+        KinetoFile().kernel("c10d::nvshmem_extension::allToAllV(void*)", 10, 20, 5),
+        Collective("all_to_all", synchronizes=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KNOWN)
+def test_a_collective_is_what_the_file_shows_of_it(case: str, tmp_path: Path) -> None:
+    """From the kernel's metadata, else from what encloses its launch, else from its name."""
+    file, expected = KNOWN[case]
+
+    assert expected == collective(file, tmp_path)
 
 
 @pytest.mark.parametrize(("second", "orphan"), [("c10d::alltoall_", "all_to_all"), ("c10d::send", "send_recv")])
@@ -82,24 +133,6 @@ def test_an_orphan_is_of_the_kind_of_all_other_kernels_of_its_name(second: str, 
     (timeline,) = build_timelines(read_trace(file.write(tmp_path / "t.json")), 0)
 
     assert [orphan, "all_to_all"] == [one.kind for one in timeline.collectives[:2]]
-
-
-def test_group_and_peer_are_kept(tmp_path: Path) -> None:
-    """The group's ranks and purpose, and the peer of a send."""
-    args: dict[str, Any] = {
-        "Collective name": "send",
-        "In msg nelems": 8,
-        "Out msg nelems": 8,
-        "dtype": "Half",
-        "Group size": 2,
-        "Process Group Name": "5",
-        "Process Group Description": "mesh_pp",
-        "Process Group Ranks": "[1, 5]",
-        "Dst Rank": 5,
-    }
-    file = KinetoFile().kernel("ncclDevKernel_SendRecv", 10, 20, 5, **args)
-
-    assert Collective("send", 16, "Half", "5", 2, -1, (1, 5), "mesh_pp", 5) == collective(file, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -122,22 +155,6 @@ def test_a_shortened_list_of_ranks_is_filled_in_where_it_is_even(
     assert ranks == collective(file, tmp_path).ranks
 
 
-def test_the_trainers_own_label_is_kept(tmp_path: Path) -> None:
-    """FSDP names the module, and pipelines the action, around the launch."""
-    file = KinetoFile().label("FSDP::all_gather (layers.3)", 1, 9).op("c10d::_allgather_base_", 2, 8)
-    file.kernel("ncclDevKernel_AllGather", 10, 20, 5)
-
-    assert Collective("all_gather", label="FSDP::all_gather (layers.3)") == collective(file, tmp_path)
-
-
-def test_layers_that_ranks_share_are_named(tmp_path: Path) -> None:
-    """Labels of tensor parallelism, around c10d's operators and the functional ones that DTensor uses."""
-    file = KinetoFile().label("TP::all_reduce (3.mlp)", 1, 12).op("_c10d_functional::all_reduce", 2, 9)
-    file.op("c10d::allreduce_", 3, 8).kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
-
-    assert Collective("all_reduce", label="TP::all_reduce (3.mlp)") == collective(file, tmp_path)
-
-
 def test_functional_collectives_are_known_on_gloo(tmp_path: Path) -> None:
     """DTensor's: the wait is not compute, and kind and bytes are those of the operator that enqueued it."""
     shapes: dict[str, Any] = {"Input Dims": [[32, 64]], "Input type": ["float"]}
@@ -148,27 +165,6 @@ def test_functional_collectives_are_known_on_gloo(tmp_path: Path) -> None:
 
     assert ("gloo:all_reduce",) == timeline.names
     assert (Collective("all_reduce", 8192, "float"),) == timeline.collectives
-
-
-def test_gloo_has_labels_too(tmp_path: Path) -> None:
-    """From the label around the operator that enqueued it."""
-    file = KinetoFile(backend="gloo").label("PP:0SEND_F1", 1, 9).op("c10d::send", 2, 8)
-    file.label("gloo:send", 3, 7, tid=9).op("aten::add", 20, 30)
-
-    assert "PP:0SEND_F1" == collective(file, tmp_path).label
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("void deep_ep::intranode::dispatch<8>(int4*)", Collective("dispatch", synchronizes=True)),
-        ("void deep_ep::internode_ll::combine<7168>(void*)", Collective("combine")),
-        ("c10d::nvshmem_extension::allToAllV(void*)", Collective("all_to_all", synchronizes=False)),
-    ],
-)
-def test_a_kernel_without_metadata_is_named_for_what_it_does(name: str, expected: Collective, tmp_path: Path) -> None:
-    """Kind, and whether all ranks wait in it for all others, where that differs from others of its kind."""
-    assert expected == collective(KinetoFile().kernel(name, 10, 20, 5), tmp_path)
 
 
 # Which operator requested each of gloo's events.
@@ -266,15 +262,6 @@ def test_without_shapes_the_kind_must_do(tmp_path: Path) -> None:
 
     assert [("reduce_scatter", 0, 0), ("barrier", 0, 0)] == summary(timeline)
     assert Phase.BACKWARD == timeline.phase[timeline.collective == 0]
-
-
-def test_shapes_say_nothing_of_what_nccl_did(tmp_path: Path) -> None:
-    """They describe one rank's operator; the bytes of kernels come from their own metadata only."""
-    file = KinetoFile().label("ProfilerStep#1", 0, 100)
-    request(file, "_allgather_base_", 10, [[40], [10]]).kernel("ncclDevKernel_Generic", 20, 30, launch=11)
-    (timeline,) = build_timelines(read_trace(file.write(tmp_path / "t.json")), 0)
-
-    assert (Collective("all_gather"),) == timeline.collectives
 
 
 @pytest.mark.spawn
@@ -432,82 +419,47 @@ def test_a_stack_ten_thousand_deep_costs_no_more_than_a_flat_one() -> None:
     assert [min(3 * count - at, count - 1) for at in time.tolist()] == found.tolist()
 
 
-def test_launch_is_the_call_with_the_same_correlation(tmp_path: Path) -> None:
-    """A kernel is linked to its own call; an orphan and one with correlation 0 to none."""
-    file = KinetoFile().kernel("a", 10, 20, launch=5).kernel("b", 20, 30, launch=None)
-    file.event("kernel", "c", 40, 50, correlation=0).event("cuda_runtime", "cudaLaunchKernel", 38, 39, correlation=0)
-    trace = read_trace(file.write(tmp_path / "t.json"))
-    kernels = np.flatnonzero(trace.category == Category.KERNEL)
-
-    found = launches(trace, kernels)
-
-    assert trace.start_ns[kernels[0]] - trace.start_ns[found[0]] == 5_000
-    assert [-1, -1] == found[1:].tolist()
-
-
-def test_of_a_runtime_and_a_driver_call_with_one_id_the_outer_one_launches(tmp_path: Path) -> None:
-    """cudaLaunchKernelExC and the cuLaunchKernelEx inside it share an id: the launch is the outer call."""
-    file = KinetoFile()
-    file.event("cuda_driver", "cuLaunchKernelEx", 6, 7, correlation=9)
-    file.event("cuda_runtime", "cudaLaunchKernelExC", 5, 8, correlation=9)
-    trace = read_trace(file.event("kernel", "k", 10, 20, correlation=9).write(tmp_path / "t.json"))
-
-    found = launches(trace, np.flatnonzero(trace.category == Category.KERNEL))
-
-    assert "cudaLaunchKernelExC" == trace.names[trace.name[found[0]]]
-
-
 CALLS = (
     *("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaLaunchCooperativeKernel", "cudaMemcpyAsync", "cudaMemsetAsync"),
     *("cuLaunchKernel", "cuLaunchKernelEx", "hipLaunchKernel", "hipExtModuleLaunchKernel", "hipMemcpyAsync"),
+    *("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch"),
 )
+
+
+def launched(file: KinetoFile, folder: Path) -> list[tuple[str, float] | None]:
+    """Return the launch of each kernel: the call's name and its start in µs."""
+    trace = read_trace(file.write(folder / "t.json"))
+    found = launches(trace, np.flatnonzero(trace.category == Category.KERNEL))
+    return [(trace.names[trace.name[i]], (trace.start_ns[i] - BASE_NS) / 1000) if i >= 0 else None for i in found]
 
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("category", ["cuda_runtime", "cuda_driver", "hip_runtime", "Runtime"])
 def test_every_kind_of_call_launches(call: str, category: str, tmp_path: Path) -> None:
-    """The id links them, whatever the call's name and category."""
-    file = KinetoFile().event(category, call, 5, 6, correlation=7).event("kernel", "k", 10, 20, correlation=7)
-    trace = read_trace(file.write(tmp_path / "t.json"))
-
-    found = launches(trace, np.flatnonzero(trace.category == Category.KERNEL))
-
-    assert call == trace.names[trace.name[found[0]]]
-
-
-@pytest.mark.parametrize("call", ["cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch"])
-def test_a_graph_launches_many(call: str, tmp_path: Path) -> None:
-    """All kernels of a graph share the id of its launch."""
-    file = KinetoFile().event("cuda_runtime", call, 5, 6, correlation=7)
-    for k in range(5):
+    """The id links them, whatever the call's name and category; all kernels of a graph share the id of its launch."""
+    file = KinetoFile().event(category, call, 5, 6, correlation=7)
+    for k in range(3):
         file.event("kernel", f"k{k}", 10 + k, 11 + k, correlation=7, stream=k)
-    trace = read_trace(file.write(tmp_path / "t.json"))
 
-    found = launches(trace, np.flatnonzero(trace.category == Category.KERNEL))
+    assert [(call, 5)] * 3 == launched(file, tmp_path)
 
-    assert [call] * 5 == [trace.names[trace.name[i]] for i in found]
+
+def test_a_kernel_without_a_call_of_its_id_has_no_launch(tmp_path: Path) -> None:
+    """Nor has one of id 0; kernels of two devices, which draw ids from one counter, have their own."""
+    file = KinetoFile().kernel("a", 10, 20, launch=5, device=0).kernel("b", 11, 21, launch=6, device=1)
+    file.kernel("c", 20, 30, launch=None).event("kernel", "d", 40, 50, correlation=0)
+    file.event("cuda_runtime", "cudaLaunchKernel", 38, 39, correlation=0)
+
+    assert [("cudaLaunchKernel", 5), ("cudaLaunchKernel", 6), None, None] == launched(file, tmp_path)
 
 
 def test_of_calls_with_one_id_the_last_before_the_kernel_launches_it(tmp_path: Path) -> None:
-    """Ids that wrap, or that two processes share, lead to the last call before the kernel, else to the first."""
+    """Ids wrap, or two processes share them; of a runtime call and the driver call inside it, it is the outer one."""
     file = KinetoFile()
     for at in (100, 200, 300):
-        file.event("cuda_runtime", "cudaLaunchKernel", at, at + 5, correlation=7)
         file.event("cuda_driver", "cuLaunchKernel", at + 1, at + 2, correlation=7)
+        file.event("cuda_runtime", "cudaLaunchKernel", at, at + 5, correlation=7)
     for begin in (50, 101.5, 150, 250, 900):
         file.event("kernel", "k", begin, begin + 1, correlation=7)
-    trace = read_trace(file.write(tmp_path / "t.json"))
 
-    found = launches(trace, np.flatnonzero(trace.category == Category.KERNEL))
-
-    assert [100, 100, 100, 200, 300] == ((trace.start_ns[found] - BASE_NS) / 1000).tolist()
-
-
-def test_devices_that_share_ids_are_separated_by_time(tmp_path: Path) -> None:
-    """Two devices of one process draw ids from one counter; each kernel keeps its own device and launch."""
-    file = KinetoFile().kernel("a", 10, 20, launch=5, device=0).kernel("b", 11, 21, launch=6, device=1)
-    trace = read_trace(file.write(tmp_path / "t.json"))
-    kernels = np.flatnonzero(trace.category == Category.KERNEL)
-
-    assert [0, 1] == trace.device[kernels].tolist()
-    assert [5.0, 6.0] == ((trace.start_ns[launches(trace, kernels)] - BASE_NS) / 1000).tolist()
+    assert [("cudaLaunchKernel", at) for at in (100, 100, 100, 200, 300)] == launched(file, tmp_path)

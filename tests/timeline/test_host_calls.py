@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptrace.load.open import open_run
-from dptrace.readers.kineto import reader
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.host_calls import (
@@ -19,7 +18,6 @@ from dptrace.timeline.host_calls import (
     Flame,
     HostCalls,
     OperatorCalls,
-    SecondPass,
     host_calls,
     nesting,
 )
@@ -92,13 +90,6 @@ def test_kinds_follow_from_category_and_name(tmp_path: Path) -> None:
     assert (CallKind.OPERATOR, CallKind.RUNTIME) == (found["aten::linear"], found["cudaLaunchKernel"])
     assert CallKind.ANNOTATION is found["ProfilerStep#1"] is found["Optimizer.step#SGD.step"]
     assert (CallKind.MODULE, CallKind.PYTHON) == (found["nn.Module: Linear_0"], found["train.py(3): step"])
-
-
-def test_reading_a_scalar_on_a_cpu_waits_for_nothing(tmp_path: Path) -> None:
-    """Without a device, aten::item is an operator like others."""
-    found = kinds(read(KinetoFile().label("ProfilerStep#1", 0, 10).op("aten::item", 1, 2), tmp_path))
-
-    assert CallKind.OPERATOR is found["aten::item"]
 
 
 def test_threads_are_those_that_launch(tmp_path: Path) -> None:
@@ -190,34 +181,4 @@ def test_only_operators_have_inputs(tmp_path: Path) -> None:
     assert not {"cudaLaunchKernel", "ProfilerStep#0", "nn.Module: Block_0", "Optimizer.step#SGD.step"} & names
 
 
-def test_a_second_look_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal in every column; the file is not decoded again."""
-    layered_file().write(tmp_path / "rank0.json")
-    first = read_operator_calls(tmp_path)
-    run = open_run([str(tmp_path)])
-    monkeypatch.setattr(reader, "read_trace", None)
-    second = run.read_again(run.timelines[0], OPERATOR_CALLS)
-
-    assert second is not None
-    assert first.table == second.table
-    for column in ("inputs", "sequence", "forward_thread"):
-        assert np.array_equal(getattr(first, column), getattr(second, column)), column
-
-
 # A run reads its files again for what a command asks.
-
-
-def test_a_command_reads_what_it_needs(tmp_path: Path) -> None:
-    """Two readings of one file don't mix; a run without files has neither."""
-    file = KinetoFile(0, 1)
-    training_step(file, 0, 0)
-    file.write(tmp_path / "rank0.json")
-    run = open_run([str(tmp_path)])
-    (timeline,) = run.timelines
-    names = SecondPass("names", tuple, lambda source, patterns: read_trace(source).names)
-    starts = SecondPass("starts", list, lambda source, patterns: read_trace(source).start_ns.tolist())
-    trace = read_trace(tmp_path / "rank0.json")
-
-    assert trace.names == run.read_again(timeline, names)
-    assert trace.start_ns.tolist() == run.read_again(timeline, starts)
-    assert trace.names == run.read_again(timeline, names)

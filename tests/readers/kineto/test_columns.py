@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -15,21 +14,12 @@ from dptrace.readers.kineto.columns import (
     MAX_BYTES,
     Columns,
     IdMap,
-    NeedsDecimal,
     comm_args,
-    fast_nanoseconds,
     nanoseconds,
     with_global_ranks,
 )
-from dptrace.readers.kineto.event_schema import Args
+from dptrace.readers.kineto.event_schema import SPAN, UNKNOWN, Args, as_count, code_of, event_decoder
 from dptrace.readers.trace import Category, CommArgs
-
-
-def test_message_bytes_are_the_larger_side() -> None:
-    """As nccl-tests counts them: an all-gather's output, a reduce-scatter's input."""
-    args = Args(collective="_allgather_base", in_elements=10, out_elements=80, dtype="BFloat16", group="0", seq=4)
-
-    assert CommArgs("_allgather_base", 160, "BFloat16", "0", 0, 4) == comm_args("nccl", args)
 
 
 def _shaped(name: str, dims: Any, types: Any, inputs: Any = ()) -> CommArgs:
@@ -38,7 +28,8 @@ def _shaped(name: str, dims: Any, types: Any, inputs: Any = ()) -> CommArgs:
 
 
 def test_gloos_events_show_what_goes_in() -> None:
-    """Several tensors are added up; a scalar counts as one element."""
+    """Several tensors are added up, those of a list too; a scalar counts as one element."""
+    assert 96 == _shaped("gloo:all_gather", [[[4], [8]]], ["double"]).bytes
     assert CommArgs("all_reduce", 44, "float", elements=11) == _shaped("gloo:all_reduce", [[8], [3]], ["float"] * 2)
     assert CommArgs("broadcast", 4, "int", elements=1) == _shaped("gloo:broadcast", [[]], ["int"])
 
@@ -118,21 +109,6 @@ def test_only_complete_events_of_known_categories_stay() -> None:
     assert [[-1, 4], [-1, 3], [-1, 9]] == [correlation, device, stream]
 
 
-def test_numbering_goes_on_from_chunk_to_chunk() -> None:
-    """Names, threads and indices of collectives are consistent across chunks."""
-    columns = Columns()
-    gloo = event(
-        cat="user_annotation",
-        name="gloo:broadcast",
-        args={"Input Dims": [[2, 3], []], "Input type": ["c10::BFloat16", "Scalar"]},
-    )
-    for chunk in ([event(), event(tid=7)], [event(tid=7), gloo]):
-        columns.decode(json.dumps(chunk).encode())
-
-    assert [0, 1, 1, 0] == lists(columns)[PLACES["thread"]]
-    assert {3: CommArgs("broadcast", 12, "c10::BFloat16", elements=6)} == columns.comm
-
-
 def test_threads_are_pairs_and_may_be_texts() -> None:
     """One thread id in two processes is two threads."""
     columns = reduced(event(), event(pid=9), event(pid="Spans", tid="x"), event(), event(pid=None, tid=None))
@@ -154,13 +130,6 @@ def test_more_names_and_longer_times_than_16_and_32_bits_hold() -> None:
     assert (2**40, 2**35) == (correlation[-1], stream[-1])
 
 
-def test_a_list_of_tensors_counts_each() -> None:
-    """All-gather lists its tensors: their bytes add up."""
-    dims = {"Input Dims": [[[4], [8]]], "Input type": ["double"]}
-
-    assert 96 == reduced(event(name="gloo:all_gather", cat="user_annotation", args=dims)).comm[0].bytes
-
-
 @pytest.mark.parametrize(
     ("category", "name"),
     [("kernel", "k"), ("cpu_op", "record_param_comms"), ("user_annotation", "nccl:all_reduce"), ("cpu_op", "c10d::x")],
@@ -172,41 +141,20 @@ def test_collectives_have_metadata_wherever_the_figures_look_for_them(category: 
     assert {1: CommArgs("allreduce", seq=7)} == columns.comm
 
 
+BEYOND_ANY_CLOCK = json.dumps([event(), event(ts=2**60)]).encode()
+
+
 @pytest.mark.parametrize(
-    "bad", [b"[1]", b'[{"ph": 5}]', b'[{"ph": "X", "args": 5}]', b"[", b"\xff", b'[{"ph": "X", "ts": {}}]']
+    "bad",
+    [b"[1]", b'[{"ph": 5}]', b'[{"ph": "X", "args": 5}]', b"[", b"\xff", b'[{"ph": "X", "ts": {}}]', BEYOND_ANY_CLOCK],
 )
 def test_damage_takes_nothing(bad: bytes) -> None:
-    """Text that is not a list of events leaves the columns unchanged."""
+    """Text that is not a list of events leaves the columns unchanged, whatever its first events are."""
     columns = reduced(event())
 
     with pytest.raises(DAMAGE):
         columns.decode(bad)
     assert (1, 1) == (columns.events, columns.kept)
-
-
-def test_times_beyond_any_clock_take_nothing() -> None:
-    """A chunk with such a time is damaged, whatever precedes it."""
-    columns = Columns()
-
-    with pytest.raises(DAMAGE):
-        columns.decode(json.dumps([event(), event(ts=2**60)]).encode())
-    assert (0, 0, {}) == (columns.events, columns.kept, columns.comm)
-
-
-def test_an_unknown_phase_does_not_cost_its_neighbours() -> None:
-    """Events without a phase or with an unknown one are counted; complete ones are kept."""
-    bare = {"cat": "kernel", "ts": 3}
-    columns = reduced(event(), event(ph="Ω"), bare, event(ph="f", ts={}), event(name="b"))
-
-    assert (5, 2, ("a", "b")) == (columns.events, columns.kept, columns.names)
-
-
-def test_events_without_times_are_counted() -> None:
-    """An event without a start is dropped; one without a duration takes no time."""
-    columns = reduced(event(ts=None), event(dur=None), event(ts=1.5), event(ts=None, cat="python_function"))
-
-    assert (4, 2, 1, 1) == (columns.events, columns.kept, columns.missing_start, columns.missing_duration)
-    assert [[5000, 1500], [5000, 2500]] == lists(columns)[:2]
 
 
 def test_odd_devices_and_streams_are_unknown() -> None:
@@ -290,23 +238,53 @@ def test_no_nanosecond_is_lost(values: list[object], expected: list[int]) -> Non
     assert expected == nanoseconds(values, exact=False).tolist()
 
 
-def test_decimals_with_more_digits_than_a_double_are_asked_for() -> None:
-    """Epoch µs with decimals do not fit a double; as Decimal they are exact."""
-    with pytest.raises(NeedsDecimal):
-        nanoseconds([1712195495519689.047], exact=False)
-
-    exact = [Decimal("1712195495519689.047"), 7]
-    assert [1712195495519689_047, 7_000] == nanoseconds(exact, exact=True).tolist()
+# The fields of events.
 
 
-@pytest.mark.parametrize("value", [2**52, 2**70, -(2**60), "1e30"])
-def test_times_beyond_any_clock_are_refused(value: object) -> None:
-    """Values beyond 64 bits, alone or in a sum, are an error and never wrap."""
-    with pytest.raises(OverflowError):
-        nanoseconds([1, value], exact=False)
+def text(*events: object) -> bytes:
+    return json.dumps(list(events)).encode()
 
 
-@pytest.mark.parametrize("value", [None, "5", Decimal(5), 1e300, 2**52])
-def test_the_quick_way_leaves_the_odd_to_the_slow_one(value: object) -> None:
-    """The fast path returns a result only where it is exact."""
-    assert fast_nanoseconds([1, value], exact=isinstance(value, Decimal)) is None
+@pytest.mark.parametrize(
+    ("other", "known"),
+    [*((phase, True) for phase in "sftiMC"), *((phase, False) for phase in ("B", "E", "Ω", "XX", ""))],
+)
+def test_only_complete_events_are_looked_into(other: str, known: bool) -> None:
+    """Fields of events of other phases are not decoded, so that errors in them do not matter; unknown ones count."""
+    odd = {"ph": other, "ts": {}, "name": [1], "args": 5}
+
+    count, unknown, complete = event_decoder().decode(text(odd, {"ph": "X", "name": "a"}, odd))
+
+    assert (3, 0 if known else 2, ["a"]) == (count, unknown, [event.name for event in complete])
+
+
+@pytest.mark.parametrize("bad", [{"ph": "X", "ts": {}}, {"ph": "X", "args": 5}, {"ph": 5}, 7, None])
+def test_what_is_no_event_is_damage(bad: object) -> None:
+    """A complete event with fields of a wrong type, or a value that is not an event, is an error in any list."""
+    for other in ({"ph": "s"}, {"ph": "Ω"}):
+        with pytest.raises(msgspec.MsgspecError):
+            event_decoder().decode(text({"ph": "X"}, bad, other))
+
+
+def test_categories_of_every_year_are_known() -> None:
+    """The spellings of 2021 and of today, Kineto's own span, unused and unknown categories."""
+    names = ("python_function", "cpu_op", "Operator", "hip_runtime", "Kernel", "Memcpy", "Trace")
+    codes = [code_of(name) for name in names]
+
+    expected = [Category.PYTHON, Category.CPU_OP, Category.CPU_OP, Category.LAUNCH, Category.KERNEL, Category.MEMORY]
+    assert [*expected, SPAN] == codes
+    assert UNKNOWN > code_of("overhead") > SPAN
+    assert {UNKNOWN} == {*map(code_of, ("hpu_op", "", None))}
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        *((5, 5), (5.0, 5), ("5", 5), (0, 0), (2**62 - 1, 2**62 - 1)),
+        *((2**62, None), (10**400, None), ("9" * 400, None), (5.5, None), (float("inf"), None), (1e300, None)),
+        *((-5, None), (True, None), ("0x7f", None), ("", None), (None, None), ([5], None)),
+    ],
+)
+def test_whole_numbers_are_counts_however_they_are_spelled(value: object, count: int | None) -> None:
+    """A float or a string may be a whole number; what does not fit 62 bits is none."""
+    assert count == as_count(value)

@@ -111,27 +111,17 @@ def test_allocations_and_frees_have_the_clock_and_the_threads_of_the_other_event
     assert [(1, 0)] * 2 == list(zip(events.device_type.tolist(), events.device.tolist(), strict=True))
 
 
-def test_plain_reading_skips_them(tmp_path: Path) -> None:
-    """Without the request a trace has no memory events, and the same other events."""
-    path = KinetoFile().op("aten::add", 10, 20).memory(15, 8, 1, 8).write(tmp_path / "a.json")
-
-    assert read_trace(path).memory is None
-    assert len(read_trace(path)) == len(read_trace(path, memory=True)) == 1
-
-
-def test_events_at_one_time_stay_in_the_order_of_the_file(tmp_path: Path) -> None:
-    """Old files are rounded to microseconds: a block freed and taken again within one has its order from the file."""
-    file = KinetoFile().op("aten::add", 10, 20).memory(19, 8, 1, 8)
+def test_a_failed_allocation_is_marked_and_the_order_of_the_file_kept(tmp_path: Path) -> None:
+    """Old files are rounded to µs, so events at one time stay in order; before torch 1.11 they have no totals."""
+    file = KinetoFile().op("aten::add", 10, 20).memory(19, 1 << 40, 0, 8, name="[OutOfMemory]")
     file.memory(15, 4, 2, 4).memory(15, -4, 2, 0)
+    del file.events[-1]["args"]["Total Allocated"]
+    events = memory_of(file.write(tmp_path / "a.json"))
 
-    assert [4, -4, 8] == memory_of(file.write(tmp_path / "a.json")).bytes.tolist()
-
-
-def test_a_failed_allocation_is_marked(tmp_path: Path) -> None:
-    """``[OutOfMemory]`` is not an allocation."""
-    file = KinetoFile().op("aten::add", 10, 20).memory(12, 8, 1, 8).memory(15, 1 << 40, 0, 8, name="[OutOfMemory]")
-
-    assert [False, True] == memory_of(file.write(tmp_path / "a.json")).failed.tolist()
+    assert [(4, False), (-4, False), (1 << 40, True)] == list(
+        zip(events.bytes.tolist(), events.failed.tolist(), strict=True)
+    )
+    assert [4, TOTAL_UNKNOWN, 8] == events.allocated.tolist()
 
 
 @pytest.mark.parametrize(
@@ -172,14 +162,6 @@ def test_odd_events_cost_no_other(tmp_path: Path, args: object) -> None:
     assert 1 == len(trace)
 
 
-def test_totals_that_a_file_does_not_have_are_unknown(tmp_path: Path) -> None:
-    """Torch before 1.11 wrote the sizes only."""
-    file = KinetoFile().op("aten::add", 10, 20).memory(15, 8, 1, 8)
-    del file.events[-1]["args"]["Total Allocated"]
-
-    assert [TOTAL_UNKNOWN] == memory_of(file.write(tmp_path / "a.json")).allocated.tolist()
-
-
 def test_times_with_too_many_digits_for_a_double_are_exact(tmp_path: Path) -> None:
     """Files of spring 2024 hold microseconds since 1970 with decimals."""
     file = KinetoFile(base=False).op("aten::add", 1710000000000000, 1710000000000009).memory(1, 8, 1, 8)
@@ -188,17 +170,6 @@ def test_times_with_too_many_digits_for_a_double_are_exact(tmp_path: Path) -> No
     (tmp_path / "a.json").write_text(text)
 
     assert [1_710_000_000_000_001_123] == memory_of(tmp_path / "a.json").time_ns.tolist()
-
-
-def test_a_file_that_was_cut_off_keeps_what_came_before(tmp_path: Path) -> None:
-    """Half an event at the end costs that event only."""
-    file = KinetoFile().op("aten::add", 10, 20)
-    for i in range(50):
-        file.memory(11 + i / 10, 8, i + 1, 8 * (i + 1))
-    text = file.text()
-    (tmp_path / "a.json").write_text(text[: text.rindex('"Addr"')])
-
-    assert 49 <= len(memory_of(tmp_path / "a.json")) <= 50
 
 
 @needs_real_traces
@@ -269,24 +240,17 @@ def test_numbers_tie_backward_to_forward(tmp_path: Path) -> None:
     ] == found
 
 
-@pytest.mark.parametrize("value", ["7", 7.0])
-def test_a_number_may_be_spelled_otherwise(tmp_path: Path, value: object) -> None:
-    """As a text or with a decimal point, as for every other number."""
-    file = KinetoFile().op("aten::mm", 0, 5, **numbered(value)).kernel("gemm", 6, 7, 1)
-    trace = read(file, tmp_path)
-    assert trace.operators is not None
+@pytest.mark.parametrize(
+    ("value", "sequence", "thread"),
+    [("7", 7, 7), (7.0, 7, 7), *((odd, -1, 0) for odd in ("many", -3, None, [1], 1 << 70))],
+)
+def test_numbers_are_read_however_they_are_spelled(tmp_path: Path, value: object, sequence: int, thread: int) -> None:
+    """As a text or with a decimal point, as any other number; what is no number counts as none."""
+    file = KinetoFile().op("aten::mm", 0, 5, **{"Sequence number": value, "Fwd thread id": value})
+    operators = read(file.kernel("gemm", 6, 7, 1), tmp_path).operators
+    assert operators is not None
 
-    assert 7 == trace.operators.sequence.max()
-
-
-@pytest.mark.parametrize("value", ["many", -3, None, [1], 1 << 70])
-def test_what_is_no_number_counts_as_none(tmp_path: Path, value: object) -> None:
-    """The event stays."""
-    file = KinetoFile().op("aten::mm", 0, 5, **numbered(value, value))
-    trace = read(file.kernel("gemm", 6, 7, 1), tmp_path)
-    assert trace.operators is not None
-
-    assert [-1, 0] == [trace.operators.sequence.max(), trace.operators.forward_thread.max()]
+    assert (sequence, thread) == (operators.sequence.max(), operators.forward_thread.max())
 
 
 def test_short_modules_are_kept(tmp_path: Path) -> None:

@@ -55,13 +55,6 @@ def test_groups_of_nccl_have_no_threads_of_gloo() -> None:
     assert [("3", 2, (0, 2))] * 2 == groups_of({4: 3, 5: 4}, [WORLD, nccl, other], [1, 2, 3, 4])
 
 
-def test_what_the_calling_thread_does_is_left_alone() -> None:
-    """Sends and receives have no thread of their own."""
-    named = with_gloo_groups({1: CommArgs("send", peer=1)}, {1: 5}, [WORLD, INSIDE])
-
-    assert {1: CommArgs("send", peer=1)} == named
-
-
 def _hierarchical(folder: Path, listed: bool) -> Matches:
     """Four ranks in pairs: each pair reduces on its own thread, at its own time."""
     devices = []
@@ -132,7 +125,9 @@ def test_the_pairs_of_a_real_run_are_separated() -> None:
     assert "one machine" in together.notes[0]
 
 
-def test_messages_without_a_peer_belong_to_no_known_group() -> None:
-    """Nothing shows which of a rank's groups they use: two sends of one group would be taken for a message."""
-    named = with_gloo_groups({1: CommArgs("send")}, {1: 5}, [WORLD, INSIDE])
-    assert UNKNOWN_GROUP == named[1].group
+def test_only_the_peer_tells_the_group_of_a_message() -> None:
+    """Messages have no thread of their own: two sends of one group would be taken for a message."""
+    named = with_gloo_groups({1: CommArgs("send", peer=1), 2: CommArgs("send")}, {1: 5, 2: 5}, [WORLD, INSIDE])
+
+    assert CommArgs("send", peer=1) == named[1]
+    assert UNKNOWN_GROUP == named[2].group
