@@ -15,12 +15,7 @@ class Number:
     __slots__ = ("above", "least", "most", "whole")
 
     def __init__(
-        self,
-        least: float | None = None,
-        most: float | None = None,
-        *,
-        above: float | None = None,
-        whole: bool = False,
+        self, least: float | None = None, most: float | None = None, *, above: float | None = None, whole: bool = False
     ) -> None:
         self.least, self.most, self.above, self.whole = least, most, above, whole
 

@@ -153,8 +153,7 @@ def _list(texts: list[str]) -> str:
 def without_alignment(run: Run) -> AlignedRun:
     """Return an aligned run that leaves every rank as recorded, with no matched collectives."""
     return AlignedRun(
-        tuple(Shift(timeline.rank) for timeline in run.timelines),
-        tuple(_NO_MEMBERS for _ in run.timelines),
+        tuple(Shift(timeline.rank) for timeline in run.timelines), tuple(_NO_MEMBERS for _ in run.timelines)
     )
 
 

@@ -159,9 +159,7 @@ ANALYSES = {
         _queue_length,
     ),
     "memory-bandwidth": Analysis(
-        "Bandwidth of copies and sets between host and device.",
-        "copies with a recorded bandwidth",
-        _memory_bandwidth,
+        "Bandwidth of copies and sets between host and device.", "copies with a recorded bandwidth", _memory_bandwidth
     ),
     "critical-path": Analysis(
         "Critical path of the first rank's first step: the longest chain of dependent work on CPU and GPU.",

@@ -20,7 +20,7 @@ from dptrace.errors import UsageError
 from dptrace.readers.kernel_name import own_name
 
 
-class CommunicationKernel(NamedTuple):
+class Line(NamedTuple):
     """One line of the table of communication kernels."""
 
     pattern: str
@@ -47,197 +47,161 @@ _UB = "NVIDIA/TransformerEngine transformer_engine/common/comm_gemm_overlap/user
 # CollectiveMainloop. Nor is a library's namespace: deep_ep::layout::get_dispatch_layout computes.
 KERNELS = (
     # PyTorch symmetric memory; kernels of the first file are in an unnamed namespace.
-    CommunicationKernel(
+    Line(
         "two_shot_all_reduce_kernel",
         _TORCH + "CUDASymmetricMemoryOps.cu",
         "reduce_scatter",
         signature=r"kernel<[^,<>]+, [^,]+, [^,]+, (?:true|\(bool\)1)\b",
     ),
-    CommunicationKernel(
-        r"(?:multimem_)?(?:one|two)_shot_all_reduce_kernel\w*", _TORCH + "CUDASymmetricMemoryOps.cu", "all_reduce"
-    ),
-    CommunicationKernel("multimem_all_reduce_kernel", _TORCH + "CUDASymmetricMemoryOps.cu", "all_reduce"),
-    CommunicationKernel("multimem_all_gather_kernel", _TORCH + "CUDASymmetricMemoryOps.cu", "all_gather"),
-    CommunicationKernel("symmetric_memory::barrier_kernel", _TORCH + "CUDASymmetricMemory.cu", "barrier"),
-    CommunicationKernel("symmetric_memory::(?:put|wait)_signal_kernel", _TORCH + "CUDASymmetricMemory.cu", "signal"),
-    CommunicationKernel(r"nvshmem_extension::exchangeSplitAndOffset\w*", _TORCH + "nvshmem_extension.cu", "all_to_all"),
-    CommunicationKernel(
-        r"nvshmem_extension::allToAllV\w*", _TORCH + "nvshmem_extension.cu", "all_to_all", synchronizes=False
-    ),
-    CommunicationKernel(r"nccl_extension::lsa_(?:put|get)\w*_kernel", _TORCH + "nccl_extension.cu", "put_get"),
-    CommunicationKernel("nccl_extension::nccl_wait_for_signal_kernel", _TORCH + "nccl_extension.cu", "signal"),
+    Line(r"(?:multimem_)?(?:one|two)_shot_all_reduce_kernel\w*", _TORCH + "CUDASymmetricMemoryOps.cu", "all_reduce"),
+    Line("multimem_all_reduce_kernel", _TORCH + "CUDASymmetricMemoryOps.cu", "all_reduce"),
+    Line("multimem_all_gather_kernel", _TORCH + "CUDASymmetricMemoryOps.cu", "all_gather"),
+    Line("symmetric_memory::barrier_kernel", _TORCH + "CUDASymmetricMemory.cu", "barrier"),
+    Line("symmetric_memory::(?:put|wait)_signal_kernel", _TORCH + "CUDASymmetricMemory.cu", "signal"),
+    Line(r"nvshmem_extension::exchangeSplitAndOffset\w*", _TORCH + "nvshmem_extension.cu", "all_to_all"),
+    Line(r"nvshmem_extension::allToAllV\w*", _TORCH + "nvshmem_extension.cu", "all_to_all", synchronizes=False),
+    Line(r"nccl_extension::lsa_(?:put|get)\w*_kernel", _TORCH + "nccl_extension.cu", "put_get"),
+    Line("nccl_extension::nccl_wait_for_signal_kernel", _TORCH + "nccl_extension.cu", "signal"),
     # All-reduces of inference engines, also of torch's former intra_node_comm.cu (oneShotAllReduceKernel).
-    CommunicationKernel(
+    Line(
         "(?:one|two)_?shot_?all_?reduce(?:Fusion)?_?Kernel",
         _TRTLLM + "customAllReduceKernels.cu, communicationKernels/mnnvlAllreduceKernels.cu",
         "all_reduce",
     ),
-    CommunicationKernel(
+    Line(
         "hybridCubeMeshAllReduceKernel", "pytorch/pytorch torch/csrc/distributed/c10d/intra_node_comm.cu", "all_reduce"
     ),
-    CommunicationKernel(
+    Line(
         r"lowPrecision(?:One|Two)Shot\w*AllReduceKernel",
         _TRTLLM + "communicationKernels/customLowPrecisionAllReduceKernels.cu",
         "all_reduce",
     ),
-    CommunicationKernel(
+    Line(
         r"(?:moe(?:reduce|finalize)_)?allreduce_fusion_kernel_\w+",
         _FLASHINFER + "trtllm_allreduce_fusion.cuh, trtllm_moe_allreduce_fusion.cuh",
         "all_reduce",
     ),
-    CommunicationKernel(r"cross_device_reduce_\w+", "vllm-project/vllm csrc/custom_all_reduce.cuh", "all_reduce"),
-    CommunicationKernel(
-        r"quickreduce::allreduce_prototype_\w+", "vllm-project/vllm csrc/quickreduce/quick_reduce.h", "all_reduce"
-    ),
-    CommunicationKernel(
-        "allreduce_prototype_(?:one|two)shot", "ROCm/aiter csrc/include/quick_all_reduce.cuh", "all_reduce"
-    ),
-    CommunicationKernel(
-        "reduce_scatter_cross_device_store", "ROCm/aiter csrc/include/custom_all_reduce.cuh", "reduce_scatter"
-    ),
-    CommunicationKernel(
-        "allgather_(?:naive|vec|lastdim)", "ROCm/aiter csrc/include/custom_all_reduce.cuh", "all_gather"
-    ),
+    Line(r"cross_device_reduce_\w+", "vllm-project/vllm csrc/custom_all_reduce.cuh", "all_reduce"),
+    Line(r"quickreduce::allreduce_prototype_\w+", "vllm-project/vllm csrc/quickreduce/quick_reduce.h", "all_reduce"),
+    Line("allreduce_prototype_(?:one|two)shot", "ROCm/aiter csrc/include/quick_all_reduce.cuh", "all_reduce"),
+    Line("reduce_scatter_cross_device_store", "ROCm/aiter csrc/include/custom_all_reduce.cuh", "reduce_scatter"),
+    Line("allgather_(?:naive|vec|lastdim)", "ROCm/aiter csrc/include/custom_all_reduce.cuh", "all_gather"),
     # Experts: dispatch sends tokens to the ranks of their experts, combine sends the results back.
-    CommunicationKernel(
+    Line(
         r"(?:intra|inter)node::notify_dispatch\w*", _DEEP_EP + "legacy/intranode.cu, legacy/internode.cu", "all_to_all"
     ),
-    CommunicationKernel(
+    Line(
         r"(?:intra|inter)node::(?:cached_notify\w*|barrier)",
         _DEEP_EP + "legacy/intranode.cu, legacy/internode.cu",
         "barrier",
     ),
-    CommunicationKernel(
+    Line(
         "(?:intra|inter)node::dispatch",
         _DEEP_EP + "legacy/intranode.cu, legacy/internode.cu",
         "dispatch",
         synchronizes=True,
     ),
-    CommunicationKernel(
-        "(?:intra|inter)node::combine", _DEEP_EP + "legacy/intranode.cu, legacy/internode.cu", "combine"
-    ),
+    Line("(?:intra|inter)node::combine", _DEEP_EP + "legacy/intranode.cu, legacy/internode.cu", "combine"),
     # With a receive hook, a low-latency kernel only sends, or only receives.
-    CommunicationKernel("internode_ll::dispatch", _DEEP_EP + "legacy/internode_ll.cu", "dispatch"),
-    CommunicationKernel("internode_ll::combine", _DEEP_EP + "legacy/internode_ll.cu", "combine"),
-    CommunicationKernel("internode_ll::clean_low_latency_buffer", _DEEP_EP + "legacy/internode_ll.cu", "barrier"),
-    CommunicationKernel("elastic::(?:hybrid_)?dispatch_impl", _DEEP_EP + "elastic/dispatch.hpp", "dispatch"),
-    CommunicationKernel("elastic::(?:hybrid_)?combine_impl", _DEEP_EP + "elastic/combine.hpp", "combine"),
-    CommunicationKernel("elastic::barrier_impl", _DEEP_EP + "elastic/barrier.hpp", "barrier"),
-    CommunicationKernel("elastic::pp_send_impl", _DEEP_EP + "elastic/pp_send_recv.hpp", "send"),
-    CommunicationKernel("elastic::pp_recv_impl", _DEEP_EP + "elastic/pp_send_recv.hpp", "recv"),
-    CommunicationKernel(
-        "moeA2ADispatchKernel", _TRTLLM + "communicationKernels/moeAlltoAllKernels.cu", "dispatch", synchronizes=True
-    ),
-    CommunicationKernel(
-        "moeA2ACombineKernel", _TRTLLM + "communicationKernels/moeAlltoAllKernels.cu", "combine", synchronizes=True
-    ),
-    CommunicationKernel(
-        "moeAllToAllKernel", _TRTLLM + "moeCommKernels.cu, fusedMoeCommKernels.cu", "all_to_all", synchronizes=False
-    ),
-    CommunicationKernel(
-        r"EpDispatchIntraNode\w+", "ROCm/mori src/ops/dispatch_combine/intranode.hpp", "dispatch", synchronizes=True
-    ),
-    CommunicationKernel(
-        r"EpCombineIntraNode\w+", "ROCm/mori src/ops/dispatch_combine/intranode.hpp", "combine", synchronizes=True
-    ),
-    CommunicationKernel(
+    Line("internode_ll::dispatch", _DEEP_EP + "legacy/internode_ll.cu", "dispatch"),
+    Line("internode_ll::combine", _DEEP_EP + "legacy/internode_ll.cu", "combine"),
+    Line("internode_ll::clean_low_latency_buffer", _DEEP_EP + "legacy/internode_ll.cu", "barrier"),
+    Line("elastic::(?:hybrid_)?dispatch_impl", _DEEP_EP + "elastic/dispatch.hpp", "dispatch"),
+    Line("elastic::(?:hybrid_)?combine_impl", _DEEP_EP + "elastic/combine.hpp", "combine"),
+    Line("elastic::barrier_impl", _DEEP_EP + "elastic/barrier.hpp", "barrier"),
+    Line("elastic::pp_send_impl", _DEEP_EP + "elastic/pp_send_recv.hpp", "send"),
+    Line("elastic::pp_recv_impl", _DEEP_EP + "elastic/pp_send_recv.hpp", "recv"),
+    Line("moeA2ADispatchKernel", _TRTLLM + "communicationKernels/moeAlltoAllKernels.cu", "dispatch", synchronizes=True),
+    Line("moeA2ACombineKernel", _TRTLLM + "communicationKernels/moeAlltoAllKernels.cu", "combine", synchronizes=True),
+    Line("moeAllToAllKernel", _TRTLLM + "moeCommKernels.cu, fusedMoeCommKernels.cu", "all_to_all", synchronizes=False),
+    Line(r"EpDispatchIntraNode\w+", "ROCm/mori src/ops/dispatch_combine/intranode.hpp", "dispatch", synchronizes=True),
+    Line(r"EpCombineIntraNode\w+", "ROCm/mori src/ops/dispatch_combine/intranode.hpp", "combine", synchronizes=True),
+    Line(
         r"EpDispatch(?:InterNode|LowLatencyAsync|Kernel)\w*",
         "ROCm/mori src/ops/dispatch_combine/internode.hpp, low_latency_async.hpp",
         "dispatch",
     ),
-    CommunicationKernel(
+    Line(
         r"EpCombine(?:InterNode|LowLatencyAsync|Kernel)\w*",
         "ROCm/mori src/ops/dispatch_combine/internode.hpp, low_latency_async.hpp",
         "combine",
     ),
-    CommunicationKernel(
+    Line(
         "a2a_dispatch_(?:send|recv)_kernel",
         "perplexityai/pplx-garden p2p-all-to-all/a2a-kernels/src/a2a/a2a_dispatch_send.cu",
         "dispatch",
     ),
-    CommunicationKernel(
+    Line(
         "a2a_combine_(?:send|recv)_kernel",
         "perplexityai/pplx-garden p2p-all-to-all/a2a-kernels/src/a2a/a2a_combine_send.cu",
         "combine",
     ),
-    CommunicationKernel(
+    Line(
         "dispatchKernel",
         "ppl-ai/pplx-kernels csrc/all_to_all/internode_dispatch.cu",
         "dispatch",
         signature=r"\bstd::byte\b",
     ),
-    CommunicationKernel(
+    Line(
         "combineKernel",
         "ppl-ai/pplx-kernels csrc/all_to_all/internode_combine.cu",
         "combine",
         signature=r"\bstd::byte\b",
     ),
-    CommunicationKernel(r"kernel_dispatch_token\w*", _TRITON + "ep_a2a.py", "dispatch"),
-    CommunicationKernel(r"kernel_combine_token\w*", _TRITON + "ep_a2a.py", "combine"),
-    CommunicationKernel(r"all_to_all_kernel\w*", _TRITON + "low_latency_all_to_all.py", "all_to_all"),
-    CommunicationKernel(r"allreduce_(?:one_shot|two_shot|double_tree)_\w+", _TRITON + "allreduce.py", "all_reduce"),
+    Line(r"kernel_dispatch_token\w*", _TRITON + "ep_a2a.py", "dispatch"),
+    Line(r"kernel_combine_token\w*", _TRITON + "ep_a2a.py", "combine"),
+    Line(r"all_to_all_kernel\w*", _TRITON + "low_latency_all_to_all.py", "all_to_all"),
+    Line(r"allreduce_(?:one_shot|two_shot|double_tree)_\w+", _TRITON + "allreduce.py", "all_reduce"),
     # Transformer Engine's userbuffers: rs and ag at the end are the halves of an all-reduce.
-    CommunicationKernel(r"userbuffers_fp16_sum_inplace_gpu_\w+_rs(?:_\w+)?", _UB, "reduce_scatter"),
-    CommunicationKernel(r"userbuffers_fp16_sum_inplace_gpu_\w+_ag(?:_\w+)?", _UB, "all_gather"),
-    CommunicationKernel(r"userbuffers_fp16_sum_inplace_gpu_\w+", _UB, "all_reduce"),
-    CommunicationKernel(r"kuserbuffers_pushsendrecv\w*", _UB, "send_recv"),
-    CommunicationKernel(r"kuserbuffers_(?:push|pull)send\w*", _UB, "send"),
-    CommunicationKernel(r"kuserbuffers_(?:push|pull)recv\w*", _UB, "recv"),
-    CommunicationKernel(r"kuserbuffers_\w+", _UB, "signal"),
+    Line(r"userbuffers_fp16_sum_inplace_gpu_\w+_rs(?:_\w+)?", _UB, "reduce_scatter"),
+    Line(r"userbuffers_fp16_sum_inplace_gpu_\w+_ag(?:_\w+)?", _UB, "all_gather"),
+    Line(r"userbuffers_fp16_sum_inplace_gpu_\w+", _UB, "all_reduce"),
+    Line(r"kuserbuffers_pushsendrecv\w*", _UB, "send_recv"),
+    Line(r"kuserbuffers_(?:push|pull)send\w*", _UB, "send"),
+    Line(r"kuserbuffers_(?:push|pull)recv\w*", _UB, "recv"),
+    Line(r"kuserbuffers_\w+", _UB, "signal"),
     # NVSHMEM and rocSHMEM.
-    CommunicationKernel(
+    Line(
         r"(?:barrier|sync)(?:_all)?_on_stream_kernel\w*",
         "NVIDIA/nvshmem src/host/stream/coll/barrier/barrier.cu",
         "barrier",
     ),
-    CommunicationKernel(
-        "alltoall_on_stream_kernel", "NVIDIA/nvshmem src/host/stream/coll/alltoall/alltoall.cu", "all_to_all"
-    ),
-    CommunicationKernel(
-        "broadcast_on_stream_kernel", "NVIDIA/nvshmem src/host/stream/coll/broadcast/broadcast.cu", "broadcast"
-    ),
-    CommunicationKernel(
-        "fcollect_on_stream_kernel", "NVIDIA/nvshmem src/host/stream/coll/fcollect/fcollect.cu", "all_gather"
-    ),
-    CommunicationKernel(
-        "rdxn_on_stream_kernel", "NVIDIA/nvshmem src/host/stream/coll/rdxn/reduce_common.cuh", "all_reduce"
-    ),
-    CommunicationKernel(
+    Line("alltoall_on_stream_kernel", "NVIDIA/nvshmem src/host/stream/coll/alltoall/alltoall.cu", "all_to_all"),
+    Line("broadcast_on_stream_kernel", "NVIDIA/nvshmem src/host/stream/coll/broadcast/broadcast.cu", "broadcast"),
+    Line("fcollect_on_stream_kernel", "NVIDIA/nvshmem src/host/stream/coll/fcollect/fcollect.cu", "all_gather"),
+    Line("rdxn_on_stream_kernel", "NVIDIA/nvshmem src/host/stream/coll/rdxn/reduce_common.cuh", "all_reduce"),
+    Line(
         "reducescatter_on_stream_kernel",
         "NVIDIA/nvshmem src/host/stream/coll/reducescatter/reducescatter_common.cuh",
         "reduce_scatter",
     ),
-    CommunicationKernel(r"nvshmemi_proxy_rma_\w+", "NVIDIA/nvshmem src/host/comm/rma.cu", "put_get"),
-    CommunicationKernel(
+    Line(r"nvshmemi_proxy_rma_\w+", "NVIDIA/nvshmem src/host/comm/rma.cu", "put_get"),
+    Line(
         r"nvshmemi_(?:\w+_wait_until|signal)\w*_on_stream_kernel\w*|nvshmemi_proxy_quiet\w*",
         "NVIDIA/nvshmem src/host/stream/comm/cuda_interface_sync.cu, quiet_on_stream.cu",
         "signal",
     ),
-    CommunicationKernel(
+    Line(
         r"nvshmem[ix]*_(?:\w+_)?(?:put|get)(?:mem)?(?:_\w+)?",
         "unverified: NVSHMEM's puts and gets as kernels",
         "put_get",
     ),
-    CommunicationKernel("rocshmem_reduce_on_stream_kernel", "ROCm/rocm-systems projects/rocshmem", "all_reduce"),
-    CommunicationKernel(
-        r"rocshmem_\w+_on_stream_kernel", "unverified: rocSHMEM's other collectives, named like its reduction"
-    ),
+    Line("rocshmem_reduce_on_stream_kernel", "ROCm/rocm-systems projects/rocshmem", "all_reduce"),
+    Line(r"rocshmem_\w+_on_stream_kernel", "unverified: rocSHMEM's other collectives, named like its reduction"),
     # Libraries that name every kernel after themselves.
-    CommunicationKernel(".*nccl.*", "NVIDIA/nccl src/device/generate.py; also RCCL and NCCLX"),
-    CommunicationKernel(".*rccl.*", "ROCm/rccl"),
-    CommunicationKernel(
+    Line(".*nccl.*", "NVIDIA/nccl src/device/generate.py; also RCCL and NCCLX"),
+    Line(".*rccl.*", "ROCm/rccl"),
+    Line(
         r"(?:allreduce|allgather|broadcast|reducescatter|alltoall)\d+",
         "microsoft/mscclpp python/mscclpp_benchmark/allreduce.cu, apps/nccl/src/allreduce.cu",
     ),
-    CommunicationKernel(".*msccl.*", "microsoft/mscclpp src/core/executor/execution_kernel.cu"),
+    Line(".*msccl.*", "microsoft/mscclpp src/core/executor/execution_kernel.cu"),
     # One oneCCL collective is several kernels, and the barrier between them is one of its own.
-    CommunicationKernel(".*oneccl.*", "uxlfoundation/oneCCL src/coll/algorithms", synchronizes=False),
-    CommunicationKernel(
+    Line(".*oneccl.*", "uxlfoundation/oneCCL src/coll/algorithms", synchronizes=False),
+    Line(
         r"hcom_\w+", "kali20gakki/msprof test/msprof_cpp/analysis_ut/application/assemble/test/hccl_assembler_utest.cpp"
     ),
-    CommunicationKernel(
-        r"nrta?_cc_\w+", "unverified: functions of AWS Neuron's runtime; no trace with such kernels was found"
-    ),
+    Line(r"nrta?_cc_\w+", "unverified: functions of AWS Neuron's runtime; no trace with such kernels was found"),
 )
 
 KIND_WORDS = (
@@ -280,12 +244,12 @@ def _any_line() -> re.Pattern[str]:
     return _compiled("|".join(f"(?:{kernel.pattern})" for kernel in KERNELS))
 
 
-def _describes(kernel: CommunicationKernel, own: str, name: str) -> bool:
+def _describes(kernel: Line, own: str, name: str) -> bool:
     return bool(_compiled(kernel.pattern).search(own) and re.search(kernel.signature, name))
 
 
 @lru_cache(maxsize=4096)
-def _line_of(name: str) -> CommunicationKernel | None:
+def _line_of(name: str) -> Line | None:
     """Return the line of the table that describes a kernel, or None for one that does not communicate."""
     own = own_name(name)
     if not _any_line().search(own):

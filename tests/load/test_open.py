@@ -32,8 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("rank", "world_size", "end"),
-    [(0, 2, "rank 1."), (5, 10**9, "ranks 0, 1, 2, 3, 4, 6, 7, 8 and 999,999,991 more.")],
+    ("rank", "world_size", "end"), [(0, 2, "rank 1."), (5, 10**9, "ranks 0, 1, 2, 3, 4, 6, 7, 8 and 999,999,991 more.")]
 )
 def test_missing_ranks_are_reported(rank: int, world_size: int, end: str, tmp_path: Path) -> None:
     """Some are listed; those of a billion are counted and cost nothing."""

@@ -9,7 +9,7 @@ import pytest
 
 from dptrace.errors import UsageError
 from dptrace.model.collectives import COLLECTIVES
-from dptrace.readers.communication import KERNELS, CommunicationKernel, communication_names, kind_of, synchronizes
+from dptrace.readers.communication import KERNELS, Line, communication_names, kind_of, synchronizes
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.model import Kind
@@ -177,7 +177,7 @@ def test_a_bad_pattern_is_wrong_use() -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.pattern)
-def test_a_line_of_the_table_holds_a_pattern_and_its_source(kernel: CommunicationKernel) -> None:
+def test_a_line_of_the_table_holds_a_pattern_and_its_source(kernel: Line) -> None:
     """Each says which public repository defines such kernels, or that none was found, and is of a known kind."""
     assert not re.search(kernel.pattern, "", re.IGNORECASE)
     assert re.match(r"[\w-]+/[\w-]+( \S|$)|unverified: ", kernel.source)

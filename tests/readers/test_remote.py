@@ -121,8 +121,7 @@ def test_a_zip_behind_a_url_is_read_in_parts(memory: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("end", "message"),
-    [("/none.json", "no such file"), ("/none*.json", "nothing matches"), ("/empty", "no such file")],
+    ("end", "message"), [("/none.json", "no such file"), ("/none*.json", "nothing matches"), ("/empty", "no such file")]
 )
 def test_what_is_missing_is_named(memory: str, end: str, message: str) -> None:
     """The error names the address."""
@@ -208,10 +207,7 @@ def test_an_archive_needs_a_server_that_gives_parts(server: str, tmp_path: Path)
         find([f"{server}/all.zip"])
 
 
-@pytest.mark.parametrize(
-    ("url", "package"),
-    [("s3://b/rank0.json", "s3fs"), ("https://h/rank0.json", "fsspec")],
-)
+@pytest.mark.parametrize(("url", "package"), [("s3://b/rank0.json", "s3fs"), ("https://h/rank0.json", "fsspec")])
 def test_a_missing_package_is_named_with_its_command(url: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For fsspec and each of its packages."""
     monkeypatch.setitem(sys.modules, package, None)

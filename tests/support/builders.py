@@ -15,14 +15,7 @@ class TimelineBuilder:
         self.rows: list[tuple[int, int, str, Kind, Phase, int, Collective | None]] = []
 
     def _add(
-        self,
-        start: int,
-        end: int,
-        name: str,
-        kind: Kind,
-        phase: Phase,
-        lane: int,
-        comm: Collective | None = None,
+        self, start: int, end: int, name: str, kind: Kind, phase: Phase, lane: int, comm: Collective | None = None
     ) -> TimelineBuilder:
         self.rows.append((start, end, name, kind, phase, lane, comm))
         return self

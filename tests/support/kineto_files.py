@@ -51,15 +51,7 @@ class KinetoFile:
         if launch is not None:
             self.event("cuda_runtime", "cudaLaunchKernel", launch, launch + 1, tid, correlation=self.correlation)
         return self.event(
-            category,
-            name,
-            start,
-            end,
-            tid=stream,
-            device=device,
-            stream=stream,
-            correlation=self.correlation,
-            **args,
+            category, name, start, end, tid=stream, device=device, stream=stream, correlation=self.correlation, **args
         )
 
     def memory(

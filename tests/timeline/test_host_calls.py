@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from dptrace.load.open import open_run
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
-from dptrace.timeline.host_calls import (
-    OPERATOR_CALLS,
-    CallKind,
-    Flame,
-    HostCalls,
-    OperatorCalls,
-    host_calls,
-    nesting,
-)
+from dptrace.timeline.host_calls import OPERATOR_CALLS, CallKind, Flame, HostCalls, OperatorCalls, host_calls, nesting
 from dptrace.timeline.model import UNKNOWN
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.layered_files import layered_file

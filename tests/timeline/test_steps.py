@@ -17,15 +17,7 @@ from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, Action, Phase, Timeline
-from dptrace.timeline.steps import (
-    WHOLE_TRACE,
-    CpuSteps,
-    actions_of,
-    cpu_steps,
-    device_windows,
-    phases,
-    select_steps,
-)
+from dptrace.timeline.steps import WHOLE_TRACE, CpuSteps, actions_of, cpu_steps, device_windows, phases, select_steps
 from tests.support.builders import TimelineBuilder
 from tests.support.kineto_files import BASE_NS, KinetoFile
 from tests.support.real_traces import needs_real_traces, real

@@ -167,10 +167,7 @@ class OperatorColumns(Columns):
         """Return the inputs and numbers of the events in *order*, and the file's ids of threads."""
         inputs, sequence, thread = (np.concatenate(parts)[order] for parts in zip(*self._more, strict=True))
         table = tuple(OperatorInputs(*map(_inputs_text, key)) for key in self._numbers)
-        return {
-            "operators": OperatorArgs(inputs, table, sequence, thread),
-            "threads": self.thread_names(),
-        }
+        return {"operators": OperatorArgs(inputs, table, sequence, thread), "threads": self.thread_names()}
 
 
 def long_or_module(events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:

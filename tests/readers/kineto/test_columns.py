@@ -9,15 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dptrace.readers.kineto.columns import (
-    DAMAGE,
-    MAX_BYTES,
-    Columns,
-    IdMap,
-    comm_args,
-    nanoseconds,
-    with_global_ranks,
-)
+from dptrace.readers.kineto.columns import DAMAGE, MAX_BYTES, Columns, IdMap, comm_args, nanoseconds, with_global_ranks
 from dptrace.readers.kineto.event_schema import SPAN, UNKNOWN, Args, as_count, code_of, event_decoder
 from dptrace.readers.trace import Category, CommArgs
 
@@ -57,14 +49,7 @@ def test_a_message_shows_its_other_end_by_the_rank_in_the_job() -> None:
 
 @pytest.mark.parametrize(
     ("dims", "types"),
-    [
-        ({}, []),
-        ([["x"]], ["float"]),
-        ([[10**30]], ["float"]),
-        ([[-1, 4]], ["float"]),
-        (5, 5),
-        ([[MAX_BYTES]], ["int"]),
-    ],
+    [({}, []), ([["x"]], ["float"]), ([[10**30]], ["float"]), ([[-1, 4]], ["float"]), (5, 5), ([[MAX_BYTES]], ["int"])],
     ids=str,
 )
 def test_shapes_that_are_none_show_nothing(dims: Any, types: Any) -> None:

@@ -21,11 +21,7 @@ import dptrace.readers.stream
 from dptrace.errors import DptraceError
 from dptrace.readers.kineto import decode
 from dptrace.readers.kineto.columns import Columns
-from dptrace.readers.kineto.decode import (
-    ParallelDecoder,
-    PieceDecoder,
-    is_worthwhile,
-)
+from dptrace.readers.kineto.decode import ParallelDecoder, PieceDecoder, is_worthwhile
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.kineto.repair import clean, last_values, recover_metadata_fields, split_events
 from dptrace.readers.source import Source

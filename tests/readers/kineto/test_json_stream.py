@@ -18,13 +18,7 @@ import dptrace.readers.kineto.json_stream
 import dptrace.readers.stream
 from dptrace.errors import TraceError, UsageError
 from dptrace.readers.formats import pieces
-from dptrace.readers.kineto.json_stream import (
-    State,
-    count_brackets,
-    cut_between_events,
-    find_list,
-    is_list,
-)
+from dptrace.readers.kineto.json_stream import State, count_brackets, cut_between_events, find_list, is_list
 from dptrace.readers.kineto.reader import read_trace
 from tests.support.kineto_files import KinetoFile, training_step
 

@@ -224,11 +224,7 @@ ODD: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("category", ["kernel", "python_function"])
-@pytest.mark.parametrize(
-    "odd",
-    [{key: value} for key, values in ODD.items() for value in values],
-    ids=str,
-)
+@pytest.mark.parametrize("odd", [{key: value} for key, values in ODD.items() for value in values], ids=str)
 def test_no_event_is_left_out_uncounted(odd: dict[str, Any], category: str, tmp_path: Path) -> None:
     """An event with a field of no known value is reported: as left out, or as read without that field."""
     file = KinetoFile(base=False)
