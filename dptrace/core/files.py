@@ -84,8 +84,9 @@ def refuse_overwriting(outputs: Paths, inputs: Paths) -> None:
     parents: set[str] = set()
     for path in inputs:
         if (place := _place(path)) in places:
+            spelled = "" if str(path) == str(places[place]) else f", as {path}"
             raise UsageError(
-                f"{places[place]}: the command reads this file{_spelled(path, places[place])}, and never overwrites "
+                f"{places[place]}: the command reads this file{spelled}, and never overwrites "
                 "what it reads, even with --force. Choose another file."
             )
         if holds_files and (folder := os.path.dirname(os.path.realpath(path))) not in parents:
@@ -100,10 +101,6 @@ def _refuse_folder(places: dict[tuple[int, int], str | Path], path: str | Path, 
                 f"{places[place]}: holds {path}, which the command reads and never overwrites, even with --force. "
                 "Choose another folder."
             )
-
-
-def _spelled(path: str | Path, output: str | Path) -> str:
-    return "" if str(path) == str(output) else f", as {path}"
 
 
 def _place(path: str | Path) -> tuple[int, int] | None:

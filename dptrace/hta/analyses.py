@@ -80,28 +80,22 @@ def _by_rank(frames: dict[int, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def _kernel_breakdown(analysis: Any) -> Tables:
-    kinds, kernels = analysis.get_gpu_kernel_breakdown(visualize=False)
-    return {"kinds": kinds, "kernels": kernels}
-
-
 def _annotation_breakdown(analysis: Any) -> Tables:
-    frame = analysis.get_gpu_user_annotation_breakdown(visualize=False)
-    if frame is None:
+    if (frame := analysis.get_gpu_user_annotation_breakdown(visualize=False)) is None:
         raise ValueError("there is no gpu_user_annotation")
     return {"annotations": frame}
+
+
+def _known(**tables: pd.DataFrame | None) -> Tables:
+    """Leave out the tables for which HTA finds nothing."""
+    return {name: table for name, table in tables.items() if table is not None}
 
 
 def _queue_length(analysis: Any) -> Tables:
     series = analysis.get_queue_length_time_series(_ranks(analysis))
     full = analysis.get_time_spent_blocked_on_full_queue(series)
     summary = analysis.get_queue_length_summary_from_time_series(series)
-    return {"full_queue": full} if summary is None else {"summary": summary, "full_queue": full}
-
-
-def _memory_bandwidth(analysis: Any) -> Tables:
-    summary = analysis.get_memory_bw_summary(_ranks(analysis))
-    return {} if summary is None else {"summary": summary}
+    return _known(summary=summary, full_queue=full)
 
 
 def _critical_path(analysis: Any) -> Tables:
@@ -134,7 +128,11 @@ ANALYSES = {
         lambda analysis: {"ranks": analysis.get_comm_comp_overlap(visualize=False)},
     ),
     "kernel-breakdown": Analysis(
-        "Time of each kind of kernel, and of the longest kernels of each kind.", _GPU, _kernel_breakdown
+        "Time of each kind of kernel, and of the longest kernels of each kind.",
+        _GPU,
+        lambda analysis: dict(
+            zip(("kinds", "kernels"), analysis.get_gpu_kernel_breakdown(visualize=False), strict=True)
+        ),
     ),
     "annotation-breakdown": Analysis(
         "Time of the kernels in each user annotation.", "user annotations (record_function)", _annotation_breakdown
@@ -159,7 +157,9 @@ ANALYSES = {
         _queue_length,
     ),
     "memory-bandwidth": Analysis(
-        "Bandwidth of copies and sets between host and device.", "copies with a recorded bandwidth", _memory_bandwidth
+        "Bandwidth of copies and sets between host and device.",
+        "copies with a recorded bandwidth",
+        lambda analysis: _known(summary=analysis.get_memory_bw_summary(_ranks(analysis))),
     ),
     "critical-path": Analysis(
         "Critical path of the first rank's first step: the longest chain of dependent work on CPU and GPU.",

@@ -143,6 +143,8 @@ def open_run(
     timelines = tuple(device.timeline for device in devices)
     notes += [note for timeline in timelines for note in timeline.notes]
     notes += map(Note, (*_no_gpu_work(timelines), *_unmatched_patterns(timelines, read_options.comm_patterns)))
+    # The operators that were read together with the figures, as the rereader holds them.
+    operators = {(file.path, OPERATOR_CALLS.name): file.operators for file in files if file.operators is not None}
     return Run(
         sanitize(" ".join(map(redact, paths))),
         timelines,
@@ -152,13 +154,8 @@ def open_run(
         devices,
         read_options.figures_only,
         sources,
-        None if read_options.figures_only else FileRereader(sources.files, read_options, _operators(files)),
+        None if read_options.figures_only else FileRereader(sources.files, read_options, operators),
     )
-
-
-def _operators(files: Sequence[RankFile]) -> dict[tuple[str, str], Any]:
-    """Return the operators that were read together with the figures, as the rereader holds them."""
-    return {(file.path, OPERATOR_CALLS.name): file.operators for file in files if file.operators is not None}
 
 
 def _no_gpu_work(timelines: Sequence[Timeline]) -> list[str]:

@@ -244,17 +244,14 @@ def _any_line() -> re.Pattern[str]:
     return _compiled("|".join(f"(?:{kernel.pattern})" for kernel in KERNELS))
 
 
-def _describes(kernel: Line, own: str, name: str) -> bool:
-    return bool(_compiled(kernel.pattern).search(own) and re.search(kernel.signature, name))
-
-
 @lru_cache(maxsize=4096)
 def _line_of(name: str) -> Line | None:
     """Return the line of the table that describes a kernel, or None for one that does not communicate."""
     own = own_name(name)
     if not _any_line().search(own):
         return None
-    return next((kernel for kernel in KERNELS if _describes(kernel, own, name)), None)
+    matching = (line for line in KERNELS if _compiled(line.pattern).search(own))
+    return next((line for line in matching if re.search(line.signature, name)), None)
 
 
 @lru_cache(maxsize=4096)

@@ -280,7 +280,10 @@ class _Events:
         if packet.HasField("interned_data"):
             sequence.update(packet.interned_data)
             if _OWN_FIGURE in sequence.keys.values():
-                raise _own_export(self.source)
+                raise TraceError(
+                    f"{self.source.address}: is dptrace's own export for Perfetto, which holds figures and not the "
+                    "operators and calls that they come from. Name the original traces instead."
+                )
         if packet.HasField("trace_packet_defaults"):
             sequence.clock = packet.trace_packet_defaults.timestamp_clock_id
             sequence.track = packet.trace_packet_defaults.track_event_defaults.track_uuid
@@ -413,10 +416,3 @@ def _category(name: str, args: dict[str, Any]) -> str:
         return "python_function"
     # Torch's operators have a namespace or are autograd nodes; labels of record_function have other names.
     return "cpu_op" if _NODE.search(name) else "user_annotation" if args else ""
-
-
-def _own_export(source: Source) -> TraceError:
-    return TraceError(
-        f"{source.address}: is dptrace's own export for Perfetto, which holds figures and not the operators and calls "
-        "that they come from. Name the original traces instead."
-    )

@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from io import BufferedReader
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
@@ -71,20 +70,15 @@ def identity(source: Source) -> tuple[str | int, ...] | None:
     try:
         system, path = _file_system(source.place)
         info = system.info(path)
-        identity_fields = [str(info[key]) for key in _CHANGING if info.get(key)] or [_modified(system, path)]
+        changing = [str(info[key]) for key in _CHANGING if info.get(key)]
+        changing = changing or [str(system.modified(path).timestamp())]
     except Exception:  # of any file system: the file is then not cached, and reading it reports the error
         return None
     size = info.get("size")
-    return (source.address, size, *identity_fields) if type(size) is int and all(identity_fields) else None
+    return (source.address, size, *changing) if type(size) is int else None
 
 
 _CHANGING = ("ETag", "etag", "md5Hash", "checksum", "blob_id", "mtime", "LastModified", "last_modified", "updated")
-
-
-def _modified(system: Any, path: str) -> str:
-    with suppress(NotImplementedError):
-        return str(system.modified(path).timestamp())
-    return ""
 
 
 def is_folder(url: str) -> bool:
@@ -117,13 +111,12 @@ def list_files(url: str, in_subfolders: bool = False) -> list[str]:
 
 
 def _files(system: Any, path: str) -> list[dict[str, Any]]:
-    found = system.ls(path, detail=True)
     # A prefix may list itself; over HTTP, a folder's links may point outside it.
-    return [entry for entry in found if entry["name"].rstrip("/") != path.rstrip("/") and _inside(entry["name"], path)]
-
-
-def _inside(name: str, path: str) -> bool:
-    return name.startswith(path.rstrip("/") + "/") and "?" not in name[len(path) :]
+    folder = path.rstrip("/") + "/"
+    found = [entry for entry in system.ls(path, detail=True) if entry["name"].startswith(folder)]
+    return [
+        entry for entry in found if entry["name"].rstrip("/") + "/" != folder and "?" not in entry["name"][len(path) :]
+    ]
 
 
 def glob_files(url: str) -> list[str]:
@@ -172,16 +165,10 @@ def _options(scheme: str) -> dict[str, Any]:
     if scheme not in ("http", "https"):
         return {}
     try:
-        return {"client_kwargs": {"timeout": _timeout()}}
+        from aiohttp import ClientTimeout
     except ImportError:
         raise MissingExtraError(f"Reading {scheme}:// needs aiohttp", "remote") from None
-
-
-@lru_cache(maxsize=1)
-def _timeout() -> Any:
-    from aiohttp import ClientTimeout
-
-    return ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE)
+    return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE)}}
 
 
 @contextmanager

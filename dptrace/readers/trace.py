@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -48,17 +49,7 @@ class MemoryEvents(msgspec.Struct, frozen=True):
 
 
 _NO_INT32 = np.empty(0, np.int32)
-NO_MEMORY_EVENTS = MemoryEvents(
-    time_ns=EMPTY[0],
-    bytes=EMPTY[0],
-    address=EMPTY[0],
-    allocated=EMPTY[0],
-    reserved=EMPTY[0],
-    device_type=_NO_INT32,
-    device=_NO_INT32,
-    thread=_NO_INT32,
-    failed=np.empty(0, np.bool_),
-)
+NO_MEMORY_EVENTS = MemoryEvents(*(EMPTY[0],) * 5, *(_NO_INT32,) * 3, np.empty(0, np.bool_))
 """The events of a file without any."""
 
 
@@ -81,12 +72,10 @@ class Category(IntEnum):
     """A memcpy or memset on a device."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommArgs:
-    """Metadata of the collective that an event belongs to."""
+class Message(msgspec.Struct, frozen=True):
+    """A collective, or a send or receive, as far as a file describes it."""
 
-    collective: str = ""
-    """Name as the file spells it (``allreduce``, ``_allgather_base`` …), or empty."""
+    kind: str = ""
     bytes: int = 0
     """Message bytes as nccl-tests counts them; 0 if the file does not say."""
     dtype: str = ""
@@ -100,6 +89,11 @@ class CommArgs:
     """Purpose of the group: ``default_pg``, ``mesh_tp`` …"""
     peer: int = -1
     """Global rank at the other end of a send or receive."""
+
+
+class CommArgs(Message, frozen=True):
+    """Metadata of the collective that an event belongs to; its kind is as the file spells it (``_allgather_base``)."""
+
     elements: int = 0
     """Elements of the larger of input and output, where the file records shapes only."""
 
@@ -193,9 +187,11 @@ class Trace:
 
     def named(self, *prefixes: str) -> NDArray[np.bool_]:
         """Return a mask of the events whose name starts with one of *prefixes*."""
-        match = np.fromiter((name.startswith(prefixes) for name in self.names), np.bool_, len(self.names))
-        return match[self.name] if len(self.names) else np.zeros(len(self), np.bool_)
+        return self._events_of(np.fromiter((name.startswith(prefixes) for name in self.names), np.bool_))
 
-    def events_named(self, names: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Turn a mask over the string table into a mask over the events."""
-        return names[self.name] if len(self.names) else np.zeros(len(self), np.bool_)
+    def matching(self, test: Callable[[str], object]) -> NDArray[np.bool_]:
+        """Return a mask of the events whose name passes a test, which is made once for each name."""
+        return self._events_of(np.fromiter((bool(test(name)) for name in self.names), np.bool_))
+
+    def _events_of(self, names: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return names[self.name] if len(names) else np.zeros(len(self), np.bool_)

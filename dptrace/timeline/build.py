@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -72,13 +72,6 @@ def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tu
     return (with_actions(trace, _on_cpu(trace, rank, steps, notes)),)
 
 
-def _no_operators_note(trace: Trace, known: NDArray[np.bool_]) -> list[Note]:
-    if (trace.category == Category.CPU_OP).any() or not known.any():
-        return []
-    text = "no CPU operators, so phases are unknown: launched work counts as forward."
-    return [Note(text, file=Path(trace.path).name)]
-
-
 def _on_gpus(
     trace: Trace, rank: int, steps: CpuSteps, events: Int64, patterns: Sequence[str], notes: list[Note]
 ) -> tuple[Timeline, ...]:
@@ -97,7 +90,7 @@ def _on_gpus(
     comm = is_communication(trace.names, trace.name[events], kernel, patterns)
     comm |= kernel & mask_of(list(trace.comm), len(trace))[events]
     kind = np.where(comm, Kind.COMMUNICATION, np.where(kernel, Kind.COMPUTE, Kind.MEMORY)).astype(np.uint8)
-    notes += [*_no_operators_note(trace, known), *_orphan_notes(trace, known)]
+    notes += _launch_notes(trace, known)
     timelines: list[Timeline] = []
     # A device event without a device id belongs to the process's only device: 0, as torch numbers them.
     devices = np.maximum(trace.device[events], 0)
@@ -127,13 +120,16 @@ def _on_gpus(
     return tuple(timelines)
 
 
-def _orphan_notes(trace: Trace, known: NDArray[np.bool_]) -> list[Note]:
-    """Report kernels whose phase is unknown because their launches are not in the file."""
-    orphans = int((~known).sum())
-    if not orphans:
-        return []
-    text = "{} of {} device events have no launch in the file (launched before recording began); their phase is other."
-    return [Note(text, (f"{orphans:,}", f"{len(known):,}"), Path(trace.path).name)]
+def _launch_notes(trace: Trace, known: NDArray[np.bool_]) -> Iterator[Note]:
+    """Report phases that are unknown because operators or launches are not in the file."""
+    name = Path(trace.path).name
+    if known.any() and not (trace.category == Category.CPU_OP).any():
+        yield Note("no CPU operators, so phases are unknown: launched work counts as forward.", file=name)
+    if orphans := int((~known).sum()):
+        text = (
+            "{} of {} device events have no launch in the file (launched before recording began); their phase is other."
+        )
+        yield Note(text, (f"{orphans:,}", f"{len(known):,}"), name)
 
 
 def _timeline(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from dataclasses import replace as dataclasses_replace
 from functools import partial
 
 import numpy as np
@@ -36,7 +35,8 @@ def launches(trace: Trace, events: Int64) -> Int64:
     place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     if (ids[1:] == ids[:-1]).any():
         # The first call with the id counts even if, by the clocks, it started after the event.
-        place = np.maximum(place, _last_before(ids, trace.start_ns[calls], wanted, trace.start_ns[events]))
+        times = np.append(trace.start_ns[calls], trace.start_ns[events])
+        place = np.maximum(place, _last_place(np.append(ids, wanted), times, len(ids)))
     return np.where((ids[place] == wanted) & (wanted > 0), calls[place], -1)
 
 
@@ -51,13 +51,8 @@ def _outer(trace: Trace, calls: Int64) -> Int64:
     return outer
 
 
-def _last_before(ids: Int64, start: Int64, wanted: Int64, time: Int64) -> Int64:
-    """Return the position of the last call, sorted by id and start, not beyond each (id, time); -1 if there is none."""
-    return _last_place(np.append(ids, wanted), np.append(start, time), len(ids))
-
-
 def _last_place(group: NDArray[np.int64], time: Int64, count: int) -> Int64:
-    """Return for each entry from *count* on the last of the first *count* (sorted) that is not beyond it."""
+    """Return for each entry from *count* on the last of the first *count* (sorted) not beyond it, by group and time."""
     order = np.lexsort((np.arange(len(time)) >= count, time, group))
     place = np.empty(len(order), np.int64)
     place[order] = np.cumsum(order < count) - 1
@@ -187,7 +182,7 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
         args = next((a for i in nearest if (a := trace.comm.get(i)) and not a.elements), None) if trace.comm else None
         together = synchronizes(trace.names[names[-1]])
         if args is not None:
-            kind = kind_of(args.collective) or _kind(trace, names)
+            kind = kind_of(args.kind) or _kind(trace, names)
             collectives.append(collective_of(kind, args, label, together, hook))
             continue
         # Most have only names, of which there are few.
@@ -272,7 +267,7 @@ def _grouped(keys: Iterable[Hashable], values: Int64) -> dict[Hashable, list[int
 
 def _executed_work(trace: Trace, event: int, with_elements: bool) -> tuple[str, int]:
     args = trace.comm.get(event, CommArgs())
-    return kind_of(args.collective), args.elements if with_elements else 0
+    return kind_of(args.kind), args.elements if with_elements else 0
 
 
 def _requested_work(trace: Trace, op: int, with_elements: bool) -> tuple[str, int]:
@@ -294,12 +289,12 @@ def requested_collectives(trace: Trace, events: Int64, ops: Int64, labels: Itera
 
 def _requested_collective(trace: Trace, event: int, op: int, label: str) -> Collective:
     executed, requested = trace.comm.get(event, CommArgs()), trace.comm.get(op, CommArgs())
-    kind = kind_of(trace.names[trace.name[op]]) or kind_of(executed.collective) or "other"
+    kind = kind_of(trace.names[trace.name[op]]) or kind_of(executed.kind) or "other"
     # Gloo's events record the input; the message is the larger side, which for an all-gather is the output.
     larger = executed.elements and requested.elements > executed.elements
     size = executed.bytes // executed.elements * requested.elements if larger else executed.bytes
     if kind == "all_gather" and not larger:
         size *= max(executed.group_size, 1)
     group_size = executed.group_size or requested.group_size
-    args = dataclasses_replace(executed, bytes=min(size, MAX_BYTES), group_size=group_size, peer=requested.peer)
+    args = replace(executed, bytes=min(size, MAX_BYTES), group_size=group_size, peer=requested.peer)
     return collective_of(kind, args, label)

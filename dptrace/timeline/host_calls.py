@@ -12,7 +12,6 @@ Figures do not need them: :mod:`dptrace.timeline.host_events` reduces them to wh
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence, Sized
 from enum import IntEnum
 from functools import cached_property
@@ -60,7 +59,7 @@ class Rereader(Protocol):
         """Return what the file at *path* (``Timeline.path``) holds; None where it can't be read a second time."""
 
 
-_READS_A_SCALAR = ("aten::_local_scalar_dense", "aten::item")
+_READS_A_SCALAR = {"aten::_local_scalar_dense", "aten::item"}
 """Operators behind ``tensor.item()``, which wait for the device."""
 _MARKS = ("ProfilerStep#", "Optimizer.", *DATA_LOADER)
 """Starts of labels that older torch records as operators."""
@@ -218,19 +217,16 @@ def _lanes(trace: Trace, events: Int64) -> Int64:
 
 
 def _kinds(trace: Trace, on_device: bool) -> NDArray[np.uint8]:
-    def named(test: Callable[[str], object]) -> NDArray[np.bool_]:
-        return trace.events_named(np.fromiter((bool(test(name)) for name in trace.names), np.bool_, len(trace.names)))
-
     kind = np.full(len(trace), CallKind.OPERATOR, np.uint8)
     launch, op, python = (trace.category == c for c in (Category.LAUNCH, Category.CPU_OP, Category.PYTHON))
     kind[launch] = CallKind.RUNTIME
-    kind[launch & named(SYNCHRONIZING.match)] = CallKind.SYNCHRONIZING
-    kind[launch & named(ALLOCATOR.match)] = CallKind.ALLOCATOR
+    kind[launch & trace.matching(SYNCHRONIZING.match)] = CallKind.SYNCHRONIZING
+    kind[launch & trace.matching(ALLOCATOR.match)] = CallKind.ALLOCATOR
     if on_device:
-        kind[op & named(lambda name: name in _READS_A_SCALAR)] = CallKind.SYNCHRONIZING
+        kind[op & trace.matching(_READS_A_SCALAR.__contains__)] = CallKind.SYNCHRONIZING
     kind[(trace.category == Category.ANNOTATION) | (op & trace.named(*_MARKS))] = CallKind.ANNOTATION
     kind[python] = CallKind.PYTHON
-    kind[python & named(re.compile("nn.Module: ").match)] = CallKind.MODULE
+    kind[python & trace.named("nn.Module: ")] = CallKind.MODULE
     return kind
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, union
 from dptrace.core.notes import Note
-from dptrace.readers.trace import UNKNOWN_GROUP
+from dptrace.readers.trace import UNKNOWN_GROUP, Message
 
 __all__ = [
     "AFTER_LAST",
@@ -134,24 +134,12 @@ class Phase(IntEnum):
     OTHER = 3
 
 
-class Collective(msgspec.Struct, frozen=True):
-    """One collective on one rank: a DDP bucket, an FSDP all-gather."""
+class Collective(Message, frozen=True):
+    """One collective on one rank: a DDP bucket, an FSDP all-gather.
 
-    kind: str
-    """``all_reduce``, ``all_gather``, ``all_to_all``, ``broadcast``, ``send``, ``dispatch`` … or ``other``."""
-    bytes: int = 0
-    """Message bytes as nccl-tests counts them; 0 if the trace does not say."""
-    dtype: str = ""
-    group: str = ""
-    """Name of the process group; UNKNOWN_GROUP where it is one of several and the trace does not say which."""
-    group_size: int = 0
-    seq: int = -1
-    ranks: tuple[int, ...] = ()
-    """The group's global ranks, as far as the trace lists them."""
-    description: str = ""
-    """Purpose of the group: ``default_pg``, ``mesh_tp`` …"""
-    peer: int = -1
-    """Global rank at the other end of a send or receive."""
+    Its kind is ``all_reduce``, ``all_gather``, ``all_to_all``, ``broadcast``, ``send``, ``dispatch`` … or ``other``.
+    """
+
     label: str = ""
     """The trainer's label around the launch: ``FSDP::all_gather (layers.3)``, ``PP:0SEND_F1`` …"""
     synchronizes: bool | None = None

@@ -288,7 +288,7 @@ def phases(trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64
     phase[found & ~in_optimizer] = Phase.BACKWARD
     phase[in_optimizer] = Phase.OPTIMIZER
     phase[in_closure] = Phase.FORWARD
-    marks = on_cpu & trace.events_named(np.array([name in _MARKED for name in trace.names], np.bool_))
+    marks = on_cpu & trace.matching(_MARKED.__contains__)
     mark = last_enclosing(trace, marks, thread, time)
     marked = np.flatnonzero(mark >= 0)
     meaning = np.array([_MARKED.get(name, Phase.OTHER) for name in trace.names], np.uint8)
@@ -333,7 +333,7 @@ def _backward_functions(trace: Trace) -> NDArray[np.bool_]:
     if wrapped.any():
         return wrapped
     # Before torch 1.9 the engine had no event of its own: the nodes' operators replace it.
-    return ops & trace.events_named(np.array([bool(_NODE.search(name)) for name in trace.names], np.bool_))
+    return ops & trace.matching(_NODE.search)
 
 
 def backward_starts(trace: Trace) -> Int64:
@@ -382,16 +382,11 @@ def is_recomputed(trace: Trace, thread: NDArray[np.int32], time: Int64) -> NDArr
     compiled backward graph repeats within itself.
     """
     ops = trace.category == Category.CPU_OP
-    forward = np.array([name in _FORWARD or name == _COMPILED for name in trace.names], np.bool_)
-    reentrant = np.array([name.startswith(WRAPPER) and name.endswith(_REENTRANT) for name in trace.names], np.bool_)
     nodes = ops & trace.named(WRAPPER)
-    checkpoint = nodes & trace.events_named(reentrant)
-    again = np.flatnonzero(ops & trace.events_named(forward))
+    checkpoint = nodes & trace.matching(lambda name: name.endswith(_REENTRANT))
+    again = np.flatnonzero(ops & trace.matching((_FORWARD | {_COMPILED}).__contains__))
     inside = last_enclosing(trace, nodes, trace.thread[again], trace.start_ns[again])
-    generated = np.array([bool(_GENERATED.search(name)) for name in trace.names], np.bool_)
-    shown = (inside >= 0) & (
-        trace.events_named(generated)[inside] | (trace.events_named(forward) & trace.named(_COMPILED))[again]
-    )
+    shown = (inside >= 0) & (trace.matching(_GENERATED.search)[inside] | trace.named(_COMPILED)[again])
     if not (checkpoint.any() or shown.any()):
         return np.zeros(len(time), np.bool_)
     until = np.full(len(trace), np.iinfo(np.int64).min)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -139,7 +140,7 @@ def _replace_by_a_pipe(entry: Path) -> None:
     "spoil",
     [
         lambda source, entry: entry.write_bytes(entry.read_bytes()[:-70]),
-        lambda source, entry: entry.write_bytes(stored(source, "another").read_bytes()),
+        lambda source, entry: shutil.copy(stored(source, "another") or "", entry),
         lambda source, entry: rank_file.store(source, (), {"a": np.zeros(5, np.float32)}, file_identity(source)),
         lambda source, entry: _replace_by_a_pipe(entry),
         lambda source, entry: _rewrite_in_place(source),

@@ -38,7 +38,8 @@ GATHERED: dict[str, Any] = {
     "Process Group Name": "3",
     "Seq": 7,
 }
-REDUCED = {"Collective name": "allreduce", "In msg nelems": 3, "Out msg nelems": 3, "dtype": "Float"}
+REDUCED: dict[str, Any] = {"Collective name": "allreduce", "In msg nelems": 3, "Out msg nelems": 3, "dtype": "Float"}
+SHAPES: dict[str, Any] = {"Input Dims": [[40]]}
 SENT: dict[str, Any] = {
     "Collective name": "send",
     "In msg nelems": 8,
@@ -74,7 +75,7 @@ KNOWN: dict[str, tuple[KinetoFile, Collective]] = {
         Collective("all_reduce", 12, "Float"),
     ),
     "name": (
-        KinetoFile().op("c10d::broadcast_", 1, 9, **{"Input Dims": [[40]]}).kernel(GENERIC, 10, 20, 5),
+        KinetoFile().op("c10d::broadcast_", 1, 9, **SHAPES).kernel(GENERIC, 10, 20, 5),
         Collective("broadcast"),
     ),
     "nothing": (KinetoFile().kernel(GENERIC, 1, 2, None), Collective("other")),

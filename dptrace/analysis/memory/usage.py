@@ -459,8 +459,7 @@ def origins_of(trace: Trace, steps: CpuSteps, events: MemoryEvents) -> Origins:
 
 def _module(trace: Trace, labels: NDArray[np.bool_], thread: NDArray[np.int32], time: Int64) -> NDArray[np.int32]:
     """Return the name of the innermost module around each event, else of the innermost label."""
-    is_module = np.fromiter((bool(_MODULE.match(name)) for name in trace.names), np.bool_, len(trace.names))
-    modules = (trace.category == Category.PYTHON) & trace.events_named(is_module)
+    modules = (trace.category == Category.PYTHON) & trace.matching(_MODULE.match)
     module = _name(trace, last_enclosing(trace, modules, thread, time))
     label = _name(trace, last_enclosing(trace, labels, thread, time))
     return np.where(module >= 0, module, label).astype(np.int32)
@@ -523,8 +522,7 @@ def _filter(events: MemoryEvents, chosen: NDArray[np.bool_]) -> MemoryEvents:
 
 
 def _calls(trace: Trace, steps: CpuSteps) -> AllocatorCalls:
-    named = np.fromiter((bool(ALLOCATOR.match(name)) for name in trace.names), np.bool_, len(trace.names))
-    calls = (trace.category == Category.LAUNCH) & trace.events_named(named)
+    calls = (trace.category == Category.LAUNCH) & trace.matching(ALLOCATOR.match)
     start = trace.start_ns[calls]
     return AllocatorCalls(start, trace.end_ns[calls], trace.name[calls], steps.index_at(start))
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
 from itertools import compress, islice
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
@@ -225,8 +226,8 @@ def with_gloo_groups(
     if len({group["ranks"] for group in known}) < 2:
         return dict(comm)
     # The thread of a message does not show its group: without a list of threads it would count to any of them.
-    gloo_events = {event: thread for event, thread in thread_of.items() if comm[event].collective not in _PAIRS}
-    messages = {event for event in thread_of if comm[event].collective in _PAIRS and comm[event].peer < 0}
+    gloo_events = {event: thread for event, thread in thread_of.items() if comm[event].kind not in _PAIRS}
+    messages = {event for event in thread_of if comm[event].kind in _PAIRS and comm[event].peer < 0}
     ids = _counts(threads) or sorted({thread for thread in gloo_events.values() if type(thread) is int})
     owners: dict[object, dict[str, Any]]
     owners = {thread: known[i // THREADS] for i, thread in enumerate(ids)} if len(ids) == THREADS * len(known) else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +192,8 @@ def read_trace(
     columns = (
         MemoryColumns() if memory else DetailedColumns() if detailed else OperatorColumns() if operators else Columns()
     )
-    with _decoder(source, columns, 1 if detailed or operators or memory else jobs) as decoder:
+    parallel = jobs > 1 and type(columns) is Columns and is_worthwhile(source, jobs)
+    with ParallelDecoder(source, columns, jobs) if parallel else nullcontext() as decoder:
         metadata, cut_off = read_into(source, columns, decoder)
     if not columns.kept:
         raise _no_events(source, columns, [cut_off] if cut_off else [])
@@ -200,10 +201,6 @@ def read_trace(
     if isinstance(columns, MemoryColumns):
         return dataclasses.replace(trace, memory=columns.memory_events(as_count(metadata.base) or 0))
     return trace
-
-
-def _decoder(source: Source, columns: Columns, jobs: int) -> AbstractContextManager[ParallelDecoder | None]:
-    return ParallelDecoder(source, columns, jobs) if jobs > 1 and is_worthwhile(source, jobs) else nullcontext()
 
 
 def _no_events(source: Source, columns: Columns, damage: Sequence[Note]) -> TraceError:
@@ -236,7 +233,9 @@ def _assemble(
         raise _no_events(source, columns, [*([cut_off] if cut_off else []), *damage])
     table[1] = end
     del rows, end, good, has_comm_args, waits
-    table[2][_recorder_labels(names)[table[3]] & (table[2] == Category.CPU_OP)] = Category.ANNOTATION
+    # Marks of dptrace's recorder, which torch may record as operators.
+    marks = np.fromiter((name.startswith("dptrace::") for name in names), np.bool_, len(names))
+    table[2][marks[table[3]] & (table[2] == Category.CPU_OP)] = Category.ANNOTATION
     base_ns = as_count(metadata.base) or 0
     info = metadata.distributed if isinstance(metadata.distributed, dict) else {}
     comm = with_global_ranks(_comm(columns, order), info.get("pg_config"))
@@ -273,11 +272,6 @@ def _assemble(
         host_name=metadata.host_name if isinstance(metadata.host_name, str) else "",
         **columns.more(order),
     )
-
-
-def _recorder_labels(names: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Return which names are marks of dptrace's recorder, which torch may record as operators."""
-    return np.fromiter((name.startswith("dptrace::") for name in names), np.bool_, len(names))
 
 
 def _ordered(start: Int64, end: Int64) -> Int64:

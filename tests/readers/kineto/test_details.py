@@ -246,7 +246,8 @@ def test_numbers_tie_backward_to_forward(tmp_path: Path) -> None:
 )
 def test_numbers_are_read_however_they_are_spelled(tmp_path: Path, value: object, sequence: int, thread: int) -> None:
     """As a text or with a decimal point, as any other number; what is no number counts as none."""
-    file = KinetoFile().op("aten::mm", 0, 5, **{"Sequence number": value, "Fwd thread id": value})
+    numbers: dict[str, Any] = {"Sequence number": value, "Fwd thread id": value}
+    file = KinetoFile().op("aten::mm", 0, 5, **numbers)
     operators = read(file.kernel("gemm", 6, 7, 1), tmp_path).operators
     assert operators is not None
 
