@@ -124,20 +124,6 @@ def test_counters_come_back(tmp_path: Path, suffix: str) -> None:
     assert {"bytes in flight", "communication overlapped", "launch queue"} == {name for _, name, _ in expected}
 
 
-def test_unknown_times_are_left_out(tmp_path: Path, suffix: str) -> None:
-    """Where a rank is missing, a collective's slices are linked, and have neither wait nor transfer nor bandwidth."""
-    run = Run("made", two_rank_timelines())
-    joined = linked(run)
-    none = {name: np.full(2, -1) for name in ("wait_ns", "transfer_ns", "busbw_gbps")}
-    joined = dataclasses.replace(joined, members=tuple(dataclasses.replace(each, **none) for each in joined.members))
-    write_trace(run, tmp_path / f"x{suffix}", suffix, aligned_run=joined)
-
-    args = [each.args for track in read_back(tmp_path / f"x{suffix}") for each in track.slices if each.link]
-    assert 4 == len(args)
-    for each in args:
-        assert not {"wait_ns", "transfer_ns", "busbw_gbps"} & set(each)
-
-
 @pytest.mark.heavy
 def test_drift_keeps_slices_apart(tmp_path: Path, suffix: str) -> None:
     """Corrected for a drift that rounds, slices and steps still follow each other without gaps."""

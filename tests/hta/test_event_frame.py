@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -62,18 +61,6 @@ def test_counters_become_columns(tmp_path: Path) -> None:
 
     assert [-1, 12] == frame["smsp__inst"].tolist()
     assert [-1, 4.5] == frame["dram__bytes"].tolist()
-
-
-def test_damage_is_reported(tmp_path: Path) -> None:
-    """A truncated file is read as far as possible, and the damage is described."""
-    data = KinetoFile().op("aten::add", 1, 4).op("aten::mul", 5, 9).text().encode()
-    path = tmp_path / "t.json.gz"
-    path.write_bytes(gzip.compress(data[: data.rindex(b"aten::mul")]))
-
-    wide = read_event_frame(path, ARGUMENTS)
-
-    assert 1 == len(wide.frame)
-    assert "it ends in the middle" in str(wide.damage[0])
 
 
 def test_a_file_without_events_is_an_error(tmp_path: Path) -> None:

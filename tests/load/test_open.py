@@ -105,18 +105,6 @@ def test_a_cut_file_is_shown_with_a_warning_and_refused_when_strict(tmp_path: Pa
         dptrace.open(path, strict=True)
 
 
-def test_a_file_that_lost_only_its_end_is_whole(tmp_path: Path) -> None:
-    """Kineto's own event for the whole recording comes last, so nothing after it is missing."""
-    file = training_step(KinetoFile(base=False), 1, 0).event("Trace", "PyTorch Profiler (0)", 0, 100)
-    path = tmp_path / "t.json"
-    path.write_text(file.text()[:-1])
-
-    run = dptrace.open(path)
-
-    assert 15_000 == run.totals()["exposed_comm_ns"][0]
-    assert "The recording is complete" in run.notes[0]
-
-
 def test_a_step_that_the_recorder_did_not_finish_is_left_out(folder: Path) -> None:
     """run.json counts complete steps; impossible counts are ignored."""
     for count, steps in ((1, 1), (2, 2), (0, 2), (9, 2), (True, 2), ("1", 2)):

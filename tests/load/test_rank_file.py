@@ -13,14 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dptrace.core.array_file import dumps, loads
 from dptrace.core.files import open_part
 from dptrace.core.intervals import Int64
-from dptrace.errors import TraceError
 from dptrace.load import rank_file
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
-from dptrace.load.rank_file import FileRereader, RankFile, load_rank_file
+from dptrace.load.rank_file import FileRereader, load_rank_file
 from dptrace.readers.kineto import reader
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.source import Source
@@ -33,22 +31,6 @@ from tests.support.kineto_files import KinetoFile, training_step
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
     return Source.of(training_step(KinetoFile(rank=3, world_size=4), 1, 0).write(tmp_path / "t.json"))
-
-
-def loaded(source: Source) -> RankFile:
-    file = load_rank_file(source, ReadOptions(cache=False))
-    assert isinstance(file, RankFile)
-    return file
-
-
-def test_a_file_is_its_devices_rank_and_world(source: Source) -> None:
-    """It has the file's devices, rank and world size, and comes back from bytes."""
-    file = loaded(source)
-    back = loads(b"".join(dumps(file)), RankFile)
-
-    assert (3, 4, 1, ()) == (file.rank, file.world_size, len(file.devices), file.damage)
-    assert file.devices[0].split.total() == back.devices[0].split.total()
-    assert file.devices[0].timeline.collectives == back.devices[0].timeline.collectives
 
 
 @pytest.mark.heavy
@@ -66,17 +48,6 @@ def test_reading_starts_no_search_for_cycles(source: Source) -> None:
         gc.callbacks.pop()
 
     assert len(searches) < 100
-
-
-def test_a_damaged_file_is_refused_when_strict(source: Source, tmp_path: Path) -> None:
-    """Otherwise it is read, and the damage is described."""
-    text = (tmp_path / "t.json").read_text()
-    (tmp_path / "t.json").write_text(text.replace('"dur": 20', '"dur": "x"', 1))
-
-    assert 1 == len(loaded(source).damage)
-    refused = load_rank_file(source, ReadOptions(strict=True, cache=False))
-    assert isinstance(refused, TraceError)
-    assert re.search(r"t\.json: .*--strict.*1 event", str(refused))
 
 
 # The cache of parsed files.

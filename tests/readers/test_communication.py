@@ -154,20 +154,6 @@ def test_a_kernel_that_computes(name: str) -> None:
     assert not communication_names([name])[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("_allgather_base", "all_gather"),
-        ("c10d::alltoall_base_", "all_to_all"),
-        ("c10d::recv_any_source_", "recv"),
-        ("nccl:reduce", "reduce"),
-    ],
-)
-def test_kind_is_read_from_every_spelling(name: str, expected: str) -> None:
-    """Kineto's metadata and c10d's operators map to the same words."""
-    assert expected == kind_of(name)
-
-
 def test_a_bad_pattern_is_wrong_use() -> None:
     """The message quotes a pattern that is not a regular expression."""
     with pytest.raises(UsageError, match=r"--comm-pattern '\('"):

@@ -17,7 +17,7 @@ from dptrace.commands.shared.main import cli
 from dptrace.errors import TraceError
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.packets import Packets, begins_with_packets
-from dptrace.readers.perfetto import PerfettoClocks, Slices, TrackDescriptors
+from dptrace.readers.perfetto import Slices, TrackDescriptors
 from dptrace.readers.trace import Trace
 from tests.support.kineto_files import BASE_NS, KinetoFile, training_step
 from tests.support.perfetto_files import as_torch_of_june, as_torch_of_september, as_tracer, packed
@@ -262,23 +262,6 @@ def test_a_track_stands_on_its_thread_or_its_process() -> None:
     tracks.update(descriptor(6, parent_uuid=5))
 
     assert [(10, 11), (10, 3), (10, 4), (0, 5), (0, 9)] == [tracks.thread(uuid) for uuid in (2, 3, 4, 5, 9)]
-
-
-def test_clocks_are_tied_to_the_epoch_by_the_first_snapshot() -> None:
-    """Units and incremental clocks are converted; a clock without a snapshot is not."""
-    clocks = PerfettoClocks()
-    snapshot = proto.ClockSnapshot()
-    snapshot.clocks.add(clock_id=1, timestamp=5000)
-    snapshot.clocks.add(clock_id=6, timestamp=1000)
-    snapshot.clocks.add(clock_id=64, timestamp=1, unit_multiplier_ns=1000, is_incremental=True)
-    clocks.update(snapshot, 1)
-    snapshot.clocks[0].timestamp = 9999
-    snapshot.clocks[2].is_incremental = False
-    clocks.update(snapshot, 2)
-
-    assert 5001 == clocks.time(1001, 0, 1)
-    assert [7000, 8000] == [clocks.time(step, 64, 1) for step in (2, 1)]
-    assert 77 == clocks.time(77, 3, 1)
 
 
 # Packets of Perfetto's format.

@@ -348,26 +348,6 @@ def test_holding_finds_what_begins_and_ends_within(events: list[tuple[int, int, 
         assert any(within) == held
 
 
-@given(threads(), st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 32)), max_size=10))
-def test_enclosing_finds_the_shortest_event_around(
-    events: list[tuple[int, int, int]], queries: list[tuple[int, int]]
-) -> None:
-    """The innermost event around a time on its thread is the shortest of those around it, or none."""
-    trace = trace_of(events)
-    thread = np.array([t for t, _ in queries], np.int32)
-    time = np.array([t for _, t in queries], np.int64)
-
-    found = last_enclosing(trace, np.ones(len(trace), np.bool_), thread, time)
-
-    for (on, at), index in zip(queries, found, strict=True):
-        around = [b - a for t, a, b in events if t == on and a <= at <= b]
-        if around:
-            assert min(around) == trace.end_ns[index] - trace.start_ns[index]
-            assert on == trace.thread[index]
-        else:
-            assert index == -1
-
-
 any_events = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)).map(lambda e: (e[0], e[1], e[1] + e[2])),
     max_size=40,

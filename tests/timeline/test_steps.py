@@ -17,7 +17,7 @@ from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, Action, Phase, Timeline
-from dptrace.timeline.steps import WHOLE_TRACE, CpuSteps, actions_of, cpu_steps, device_windows, phases, select_steps
+from dptrace.timeline.steps import CpuSteps, actions_of, cpu_steps, device_windows, phases, select_steps
 from tests.support.builders import TimelineBuilder
 from tests.support.kineto_files import BASE_NS, KinetoFile
 from tests.support.real_traces import needs_real_traces, real
@@ -69,13 +69,6 @@ def test_a_time_lies_in_the_step_that_began_last() -> None:
 def test_a_step_ends_on_the_device_with_its_work(rows: list[tuple[int, int, int]], bounds: list[int]) -> None:
     """Steps begin on the CPU at 0, 100 and 200 and end at 300; rows are step, start and end of device work."""
     assert bounds == windows([0, 100, 200], 300, rows)
-
-
-def test_without_marks_the_whole_trace_is_one_window() -> None:
-    """From the first device start to the last end."""
-    cut = device_windows(steps_of([], 0), np.array([5, 7]), np.array([50, 9]), np.zeros(2, np.int32))
-
-    assert ((WHOLE_TRACE,), [5, 50]) == (cut.names, cut.bounds.tolist())
 
 
 rows = st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 400), st.integers(0, 100)), min_size=1, max_size=12)

@@ -428,22 +428,6 @@ def test_no_text_is_walked_over_and_over(sign: bytes) -> None:
     assert process_time() - begin < 5
 
 
-def test_an_event_that_could_be_read_in_several_ways_costs_only_itself(tmp_path: Path) -> None:
-    """Unescaped quotation marks (pytorch/kineto#1459), among events of another spelling than the first ones."""
-    events = ['{"name": "m", "ph": "M"}', '{"name": "m", "ph": "M"}']
-    for k in range(60):
-        name = '"{"device": "cpu"}(12): run"' if k % 3 == 0 else '"f"'
-        events.append(f'{{"ph": "X", "cat": "cpu_op", "name": {name}, "ts": {k}, "dur": 1, "args": {{"x": {k}}}}}')
-        events += ['{"name": "m", "ph": "M", "args": NaN}'] * (k % 7 == 0)
-    path = tmp_path / "t.json"
-    path.write_text(f'{{"traceEvents": [{", ".join(events)}]}}')
-
-    trace = read_trace(path)
-
-    assert [1000 * k for k in range(60) if k % 3] == trace.start_ns.tolist()
-    assert any("20 events left out" in sentence for sentence in map(str, trace.damage))
-
-
 def test_repairs_are_reported_once_with_their_count(tmp_path: Path) -> None:
     """Three damaged names and one lost comma: what was repaired and what was left out, a note each."""
     file = KinetoFile()
@@ -504,24 +488,3 @@ def test_the_list_of_the_document_itself_is_read(document: str, tmp_path: Path) 
     trace = read_trace(path)
 
     assert (len(file.events), ()) == (len(trace), trace.damage)
-
-
-@pytest.mark.parametrize("spelled", [float, str])
-def test_ids_may_be_spelled_as_floats_or_strings(spelled: type, tmp_path: Path) -> None:
-    """Kernels find their launches, and events of a thread stay together."""
-    file = training_step(KinetoFile(), 0, 0)
-    path = tmp_path / "rank0.json"
-    path.write_text(file.text())
-    expected = read_trace(path)
-    for k, event in enumerate(file.events):
-        if k % 2:
-            event["tid"] = spelled(event["tid"])
-            event["args"] |= {
-                key: spelled(event["args"][key]) for key in ("correlation", "stream", "device") if key in event["args"]
-            }
-    path.write_text(file.text())
-
-    found = read_trace(path)
-
-    for column in ("thread", "correlation", "stream", "device"):
-        assert getattr(expected, column).tolist() == getattr(found, column).tolist()

@@ -75,17 +75,6 @@ def test_the_events_are_the_same_with_details(name: str) -> None:
     assert any(one.shapes for one in detailed.details)
 
 
-@needs_real_traces
-def test_grids_of_a_real_recording_are_read() -> None:
-    """Every kernel of the H100 run has a grid and a block; its operators have shapes and types."""
-    path = next(Path(real("sharded_h100_8ranks")).glob("*rank0*"))
-    trace = read_trace(path, detailed=True)
-    kernels = [trace.details[i] for i in trace.detail[trace.named("nccl", "void", "triton") & (trace.stream >= 0)]]
-
-    assert len(kernels) > 1000
-    assert all(one.grid and one.block for one in kernels)
-
-
 # Memory events: read on request, with the other events unchanged, whatever the file spells.
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import math
 import os
 import threading
@@ -16,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import dptrace.readers.stream
-from dptrace.analysis.per_gpu.split import FIGURES, split
+from dptrace.analysis.per_gpu.split import split
 from dptrace.core.gpu import GpuProperties
 from dptrace.errors import DptraceError, TraceError
 from dptrace.readers.kineto.reader import read_trace
@@ -120,27 +118,6 @@ def test_the_unit_to_show_is_not_the_unit_of_the_file(unit: str, tmp_path: Path)
     trace = read_trace(file.write(tmp_path / "t.json"))
 
     assert [(5_001, 6_503)] == list(zip(trace.start_ns - BASE_NS, trace.end_ns - BASE_NS, strict=True))
-
-
-@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
-def test_a_file_larger_than_a_chunk_is_cut_between_events(
-    separators: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The events do not depend on the size of chunks."""
-    file = KinetoFile()
-    for k in range(40):
-        training_step(file, k, 100 * k)
-    document = {**file.head, "traceEvents": file.events, "INFO": ["a ] in a text", "b"], **file.tail}
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps(document, separators=separators))
-    whole = read_trace(path)
-
-    for size in (300, 1000, 5000):
-        monkeypatch.setattr(dptrace.readers.stream, "CHUNK", size)
-        cut = read_trace(path)
-        assert () == cut.damage
-        assert whole.start_ns.tolist() == cut.start_ns.tolist()
-        assert whole.comm == cut.comm
 
 
 @pytest.mark.heavy
@@ -450,18 +427,3 @@ def test_what_may_overlap_by_right_is_not_cut(file: KinetoFile, kept: tuple[int,
 
     assert kept in kernels(trace)
     assert () == trace.damage
-
-
-def test_neighbours_may_overlap(tmp_path: Path) -> None:
-    """A dependent kernel starts before the previous one ends; each instant counts once."""
-    file = KinetoFile()
-    for k in range(50):
-        file.kernel("k", 10 * k, 10 * k + 12, 10 * k - 5)
-    trace = read(file, tmp_path)
-    (timeline,) = build_timelines(trace, 0)
-    figures = split(timeline).total()
-
-    assert () == trace.damage
-    assert (
-        502_000 == figures["wall_ns"] == sum(figures[f] for f in FIGURES if f not in ("wall_ns", "overlapped_comm_ns"))
-    )
