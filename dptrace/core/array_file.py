@@ -135,7 +135,6 @@ def _sum(parts: Iterable[bytes | memoryview]) -> int:
 #     array · array · … │ head: the caller's bytes and each array's type, shape and place │ length and CRC-32 of the
 #     head
 
-
 _MAPPED_MAGIC = b"dptrace\x02"
 _END = struct.Struct("<QIxxxx8s")
 _MAPPED_ALIGN = 4096

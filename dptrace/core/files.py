@@ -18,7 +18,6 @@ from dptrace.errors import DptraceError, UsageError
 
 # The files that a command reads, which none of its outputs may replace.
 
-
 STANDARD_INPUT = "/dev/stdin"
 """The path of standard input, which may be a file."""
 
@@ -113,7 +112,6 @@ def _place(path: str | Path) -> tuple[int, int] | None:
 
 
 # Atomic writes, and checks of output paths.
-
 
 _PART = re.compile(r"\.dptrace\.[0-9a-f]{16}\.part")
 _ABANDONED_S = 3600

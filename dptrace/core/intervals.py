@@ -80,7 +80,6 @@ def subtract(a: IntervalSet, b: IntervalSet) -> IntervalSet:
 
 # Functions of NumPy arrays.
 
-
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 

@@ -8,7 +8,6 @@ import re
 #
 # Times come in ns, sizes in bytes, shares as fractions of 1.
 
-
 MINUS = "−"
 """The sign of negative numbers: as wide as a plus sign, unlike a hyphen."""
 
@@ -112,7 +111,6 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
 
 
 # Untrusted text made safe to show: a name in a trace must not control the terminal.
-
 
 # C0 and C1 controls except tab and newline, text-direction marks, and lone surrogates (bytes that were not UTF-8).
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -16,7 +16,6 @@ from dptrace.version import __version__
 
 # Arrows between the members of a collective, the only way to link slices in Chrome's format.
 
-
 _NONE, _START, _STEP, _END = range(4)
 _PHASE = {_START: b"s", _STEP: b"t", _END: b"f"}
 

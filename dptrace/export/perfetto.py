@@ -13,7 +13,6 @@ from dptrace.run.run import Run
 
 # Protobuf's wire format, as far as traces need it: many times at once, and packets with a time inserted.
 
-
 _PACKET = b"\x0a"
 """Tag of Trace.packet: field 1, length-delimited."""
 _TIMESTAMP = b"\x40"

@@ -73,7 +73,6 @@ def _pack(starts: list[int], ends: list[int]) -> list[int]:
 
 # Align the ranks of a run for one trace: a common clock, and each rank's wait and transfer in matched collectives.
 
-
 _MAX_LISTED = 8
 """Ranks that one line names."""
 
@@ -230,7 +229,6 @@ def members_of(run: Run, matches: Matches, timing: Timing) -> tuple[Members, ...
 
 
 # Counters over time next to the slices: bytes in flight, overlap, and the launch queue.
-
 
 COUNTER_CHUNK = 1 << 16
 """Points that a writer converts to Python objects at once."""

@@ -35,7 +35,6 @@ from dptrace.timeline.model import Timeline
 
 # Read all files of a run in parallel, from the cache where possible, on this machine's cores or a Dask cluster.
 
-
 _BYTES_PER_PROCESS = 2 << 20
 """Compressed bytes that take about as long to read as another process takes to start."""
 
@@ -222,7 +221,6 @@ def _missing(ranks: Sequence[int], world_size: int) -> list[str]:
 
 
 # How large the files of a run are, before they are read.
-
 
 _MAX_BYTES = 40_000_000
 _COMPRESSED = 10

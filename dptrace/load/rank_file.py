@@ -35,7 +35,6 @@ from dptrace.timeline.host_calls import OPERATOR_CALLS, OperatorCalls, Result, S
 # An entry is named by a digest of everything it depends on: the trace's path, size and modification time, the options
 # it was read with, and dptrace's own code. A trace whose entry is missing, outdated or damaged is read again.
 
-
 Value = TypeVar("Value")
 
 _LIMIT = 4 << 30
@@ -289,7 +288,6 @@ def _with_operators(
 
 
 # Read the files of a run again, for what its figures do not need: a rank at a time, on request.
-
 
 _MOST_HELD = 8_000_000
 """Events of the ranks that are held in memory, except for one that has more."""

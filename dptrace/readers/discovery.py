@@ -24,7 +24,6 @@ from dptrace.readers.storage import ARCHIVE_DAMAGE, COMPRESSED_TARS, SEEKABLE_AR
 
 # Read ``run.json``, which people edit and other tools write: what figures read of it has the types they expect.
 
-
 RUN_FILE = "run.json"
 _UNREADABLE: tuple[type[Exception], ...] = (*ARCHIVE_DAMAGE, DptraceError, RecursionError)
 

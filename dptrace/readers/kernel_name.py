@@ -49,7 +49,6 @@ def _qualified(mangled: str) -> str:
 
 # Short names of kernels: what one reads in a table, out of signatures of a thousand characters.
 
-
 _MAX_NAME = 56
 _MAX_IDENTIFIER = 80
 """A GEMM's name without blanks and brackets says its types, tile and layout from start to end."""

@@ -27,7 +27,6 @@ from dptrace.readers.stream import ChunkedStream, EventPiece
 
 # State across Perfetto's packets: slices from begins and ends, threads of tracks, and clocks.
 
-
 CompleteSlice = tuple[bytes, int, int]
 """A slice: its text without times, start and end in ns."""
 

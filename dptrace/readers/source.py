@@ -12,7 +12,6 @@ from dptrace.errors import DptraceError
 
 # Addresses: URL or path, last part, and the text to show without secrets.
 
-
 # fsspec chains URLs with two colons: simplecache::s3://bucket/rank0.json
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*::)*[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _USER = re.compile(r"(://)([^/?#\s]*@)")

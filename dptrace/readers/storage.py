@@ -107,7 +107,6 @@ def _standard_input() -> BinaryIO:
 
 # Traces in a zip or tar archive, read without unpacking to disk.
 
-
 _TAR = ".tar"
 SEEKABLE_ARCHIVES = (".zip", _TAR)
 """Ends of the names of archives that are read, in lower case."""

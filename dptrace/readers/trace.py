@@ -16,7 +16,6 @@ from dptrace.core.notes import Note
 
 # What a device's allocators did: each allocation and each free of one rank, as columns.
 
-
 TOTAL_UNKNOWN = -(2**62)
 """Total of an event that has none: files of torch before 1.11."""
 

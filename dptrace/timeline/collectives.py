@@ -143,7 +143,6 @@ def last_above(values: Int64, place: Int64, limit: Int64) -> Int64:
 
 # Which collective each communication kernel belongs to.
 
-
 # Labels that name the reason of a collective: torch's for fully_shard's units (by module) and for pipeline actions (by
 # stage and micro-batch), and those of dptrace's trainers for gradients, the steps of a ring, expert and tensor
 # parallelism.
@@ -224,7 +223,6 @@ def collective_of(
 
 
 # Gloo's events: which operator requested each of them, and what it requested.
-
 
 WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor", "Work.wait", "c10d::Work::wait")
 """Starts of the names of the operators in which a thread waits for a collective."""

@@ -31,7 +31,6 @@ from dptrace.timeline.model import Timeline
 
 # What a command reads from a rank's file beyond the figures: host calls, operators' shapes, memory events.
 
-
 Result = TypeVar("Result", bound=Sized)
 
 
@@ -296,7 +295,6 @@ def _any_nesting(start: Int64, end: Int64, group: Int64) -> tuple[Int64, Int64]:
 
 
 # The host calls of a rank with what ties them to compute: inputs of operators, and the numbers of autograd's nodes.
-
 
 _NO_INT32 = np.empty(0, np.int32)
 

@@ -37,7 +37,6 @@ from dptrace.timeline.steps import CpuSteps
 # waited for by calls that are not recorded, so a pause in which the last one launched ends is a wait up to that end. On
 # a GPU, work ends all the time: the pause has to end with it, and the device has to be busy during most of it.
 
-
 NEEDS_EVENTS = re.compile(r"(cuda|hip)EventElapsedTime$")
 """Calls that fail unless events have happened: the host waited for these before, in a recorded call or not."""
 

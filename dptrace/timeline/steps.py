@@ -19,7 +19,6 @@ from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, NO_ACTIONS, Action,
 #
 # Also the selection of steps of a timeline, whose figures do not change.
 
-
 WHOLE_TRACE = "whole trace"
 """Name of the only window of a trace without step marks."""
 
@@ -113,7 +112,6 @@ def select_steps_with_mask(timeline: Timeline, low: int, high: int) -> tuple[Tim
 # The host labels what it launches: ``PP:0F1`` (torch's schedules: stage 0, forward of micro-batch 1), or ``Forward 1``
 # (GPipe's, without a stage). An action is the work launched during such a label, on any thread: the autograd engine's
 # threads, which have no label, launch backward's kernels while the labelled thread waits.
-
 
 MESSAGES = ("send", "recv", "send_recv")
 """Kinds of collectives between two stages."""
@@ -243,7 +241,6 @@ def _busy(
 
 # Forward, backward, optimizer or other: derived from how work was launched, never from its name.
 
-
 MARK = "dptrace::"
 """Start of the labels that dptrace's recorder puts around a phase: ``dptrace::forward`` …"""
 WRAPPER = "autograd::engine::evaluate_function"
@@ -357,7 +354,6 @@ def _by_order(trace: Trace, steps: CpuSteps, backward: Int64, time: Int64) -> ND
 # nodes nested in that. Otherwise it is repeated where the first discarded tensor is needed: at the start of an ordinary
 # node, such as ``ReluBackward0``, before the node's own work. Operators that modules call and derivatives do not show
 # it.
-
 
 _REENTRANT = "CheckpointFunctionBackward"
 # torch numbers the nodes that it generates. A node without a number is a user's autograd function, whose backward may

@@ -115,7 +115,6 @@ def test_a_pipe_or_a_device_is_not_read(device: str, tmp_path: Path) -> None:
 
 # Files of arrays that are written piece by piece and mapped.
 
-
 RECORD = np.dtype([("time", "<i8"), ("parts", "<u4", (3,)), ("kind", "u1")])
 
 

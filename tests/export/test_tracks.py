@@ -165,7 +165,6 @@ def test_waiting_is_reported_of_each_step_and_collective(tmp_path: Path, suffix:
 
 # Clocks are corrected where their offset is known, and members of a collective are linked.
 
-
 SECOND = 1_000_000_000
 AS_RECORDED = "clocks as recorded: no offset exceeds its uncertainty"
 
@@ -301,7 +300,6 @@ def test_one_line_summarizes_the_clocks(aligned_run: AlignedRun, summary: str) -
 
 # Counters have the right value at every time.
 
-
 spans = st.tuples(st.integers(0, 40), st.integers(1, 15)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
 
@@ -361,7 +359,6 @@ def test_the_queue_at_every_moment(work: list[tuple[int, int]]) -> None:
 
 
 # Slices of a lane do not overlap, and there are no more lanes than needed.
-
 
 slices = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=40).map(
     lambda pairs: sorted((start, start + length) for start, length in pairs)

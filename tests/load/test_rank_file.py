@@ -52,7 +52,6 @@ def test_reading_starts_no_search_for_cycles(source: Source) -> None:
 
 # The cache of parsed files.
 
-
 VALUE = {"a": np.arange(1000)}
 Kind = dict[str, Int64]
 

@@ -333,7 +333,6 @@ def test_the_parts_of_a_job_on_machines_without_a_shared_folder_are_one_run(tmp_
 
 # run.json as people and other tools write it.
 
-
 _RANK = {
     "node": 0,
     "host": "h",

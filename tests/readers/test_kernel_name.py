@@ -42,7 +42,6 @@ def test_own_name(name: str, expected: str) -> None:
 
 # Names of kernels get short, stay different from each other, and say what the kernel is.
 
-
 NATIVE = "void at::native::"
 CASES = {
     f"{NATIVE}vectorized_elementwise_kernel<4, at::native::FillFunctor<c10::BFloat16>, std::array<char*, 1ul> >(int)": (

@@ -132,7 +132,6 @@ def test_a_thread_that_sends_is_part_of_the_program(tmp_path: Path) -> None:
 
 # When a host that shows no event was blocked.
 
-
 STEPS = np.arange(6) * 100 * MS
 JITTER = np.array([0, 3, -2, 5, -4, 1]) * MS
 

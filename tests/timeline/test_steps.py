@@ -96,7 +96,6 @@ def test_windows_ascend_and_the_definition_holds(raw: list[tuple[int, int, int]]
 
 # Phases, derived from how work was launched.
 
-
 WRAPPER = "autograd::engine::evaluate_function: AddmmBackward0"
 
 
@@ -212,7 +211,6 @@ def test_phases_follow_from_what_encloses_the_launch(case: str, tmp_path: Path) 
 
 
 # A pipeline's actions, from the labels around what was launched.
-
 
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 
@@ -404,7 +402,6 @@ def brute_force(
 
 
 # Forward work repeated in backward.
-
 
 RECOMPUTE_NODE = "autograd::engine::evaluate_function: "
 

@@ -60,7 +60,6 @@ __all__ = [
 
 # The metadata of collectives: NCCL's, else the shapes of tensors; and the process group of each of gloo's events.
 
-
 MAX_BYTES = 1 << 50
 """One pebibyte: larger sizes are ignored, so that sums fit 64 bits."""
 
@@ -255,7 +254,6 @@ def _group(entry: Any) -> dict[str, Any] | None:
 
 
 # Conversion of a file's times, in µs as JSON spells them, to integer ns without rounding error.
-
 
 # Below this many µs a double resolves three decimals: its spacing is 2^-10 µs, just under a nanosecond, so the
 # fraction times 1000 rounds to the true value. Files of spring 2024 hold epoch µs with decimals (1.7e15): too large.

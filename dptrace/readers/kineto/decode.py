@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # The document around a file's list of events, and where the list and the document end.
 
-
 _CLOSING_BYTES = 64 << 20
 """Maximum bytes decoded to find the closing bracket of the list; Kineto's files need few tries on little text."""
 _TRY = 1000
@@ -392,7 +391,6 @@ def _repair_events(text: bytes, columns: EventSink) -> None:
 #     this process    gunzip, split ─► pieces               columns joined, in the order of the file
 #                                         │                            ▲
 #     the others                          └──► decode, reduce to arrays ┘
-
 
 _MIN_TEXT_BYTES = 400 << 20
 """Bytes of text from which several processes pay off: one process decodes half of it while they start."""

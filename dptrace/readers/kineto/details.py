@@ -39,7 +39,6 @@ from dptrace.readers.trace import (
 #
 # A page shows them for the event that a user chooses. Figures do not need them, so that only a page reads them.
 
-
 _NOTHING = DetailArgs()
 _MAX_TEXT = 2_000
 """Characters of a detail that are kept; an operator on a list of thousands of tensors has more."""
@@ -123,7 +122,6 @@ def _text(text: str) -> str:
 
 # Columns with the inputs of operators, and the numbers that tie backward to forward; figures do not need them.
 
-
 _NO_INPUTS = InputArgs()
 _MAX_INPUT_BYTES = 20_000
 """Bytes of an input that are kept; an optimizer's operator on lists of thousands of tensors has more."""
@@ -186,7 +184,6 @@ def _inputs_text(raw: bytes) -> str:
 # Columns with the memory events of a file, which ``profile_memory=True`` adds: ``[memory]`` and ``[OutOfMemory]``.
 #
 # Figures of time do not need them, so that only what shows memory reads them.
-
 
 _ALLOCATION, _FAILED = "[memory]", "[OutOfMemory]"
 _MARK = _ALLOCATION.encode()

@@ -22,7 +22,6 @@ from dptrace.readers.stream import ChunkedStream, EventPiece
 # Keys may have any name, order and spelling, and values any nesting. No text is decoded that a caller decodes later,
 # unless braces within strings hide the structure.
 
-
 BLANK = b" \t\r\n,"
 """Bytes that may surround an event."""
 LIST = re.compile(rb'"traceEvents"\s*:\s*\[')

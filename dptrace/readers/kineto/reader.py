@@ -32,7 +32,6 @@ __all__ = ["Metadata", "damage_of", "read_into", "read_trace"]
 
 # Checks of one rank's events: impossible ones are dropped or shortened, and reported.
 
-
 _DAY = 86_400 * 10**9
 """Longer than any recording: Kineto keeps all of it in memory."""
 _LAST = 2**62

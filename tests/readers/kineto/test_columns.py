@@ -59,7 +59,6 @@ def test_shapes_that_are_none_show_nothing(dims: Any, types: Any) -> None:
 
 # Events reduced to columns.
 
-
 PLACES = {name: i for i, name in enumerate(("start", "end", "category", "name", "thread", "correlation"))}
 
 

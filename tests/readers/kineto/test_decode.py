@@ -285,7 +285,6 @@ def test_thousands_of_lists_take_a_moment(more: str, tmp_path: Path) -> None:
 
 # Decoding of one file by several processes.
 
-
 TEXT = b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1}'
 EVENT = EventPiece(TEXT, b"[", b"", last=False)
 
@@ -385,7 +384,6 @@ def test_only_large_files_pay(tmp_path: Path) -> None:
 
 
 # Damaged JSON, as real bugs wrote it: what needs no guess is read, the rest is counted.
-
 
 PLAIN = '{"ph": "X", "cat": "kernel", "name": %s, "pid": 0, "tid": 7, "ts": 5, "dur": 3, "args": {"x": %s}}'
 

@@ -200,7 +200,6 @@ def test_what_stands_before_damage_in_a_block_is_given(tmp_path: Path) -> None:
 
 # The structure of JSON text that is not whole.
 
-
 _TEXTS = st.text(st.sampled_from('ab{}[],:"\\ \n\u00e9'), max_size=6)
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | _TEXTS,
