@@ -24,7 +24,8 @@ from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError, TraceError
 from dptrace.readers.discovery import Sources, assign_ranks, raise_unless_left_out, refuse_damage, without_errors
 from dptrace.readers.kineto.columns import EventSink
-from dptrace.readers.kineto.reader import Metadata, damage_of, read_into
+from dptrace.readers.kineto.decode import Metadata
+from dptrace.readers.kineto.reader import damage_of, read_into
 from dptrace.readers.source import Source
 
 

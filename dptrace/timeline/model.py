@@ -13,28 +13,7 @@ from numpy.typing import NDArray
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, union
 from dptrace.core.notes import Note
-from dptrace.readers.trace import UNKNOWN_GROUP, Message
-
-__all__ = [
-    "AFTER_LAST",
-    "BEFORE_FIRST",
-    "COLUMNS",
-    "NO_ACTIONS",
-    "NO_ACTIVITY",
-    "UNKNOWN",
-    "UNKNOWN_GROUP",
-    "Action",
-    "Actions",
-    "Collective",
-    "HostActivity",
-    "HostCause",
-    "HostLabel",
-    "Kind",
-    "Phase",
-    "Timeline",
-    "Windows",
-]
-
+from dptrace.readers.trace import Message
 
 # What the host did at each instant: pieces of time with one label each.
 

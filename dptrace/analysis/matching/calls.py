@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, unique
 from dptrace.model.collectives import COLLECTIVES, CollectiveKind
-from dptrace.timeline.model import UNKNOWN_GROUP, Collective, Kind
+from dptrace.readers.trace import UNKNOWN_GROUP
+from dptrace.timeline.model import Collective, Kind
 from dptrace.timeline.steps import WHOLE_TRACE
 
 NO_STEP = -1

@@ -22,7 +22,8 @@ from dptrace.analysis.matching.pairing import pair
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
-from dptrace.timeline.model import UNKNOWN_GROUP, Collective
+from dptrace.readers.trace import UNKNOWN_GROUP
+from dptrace.timeline.model import Collective
 
 # Report on a matching: which collectives are complete, what is missing, and on which rank.
 

@@ -40,24 +40,6 @@ from dptrace.readers.kineto.event_schema import (
 )
 from dptrace.readers.trace import UNKNOWN_GROUP, Category, CommArgs
 
-__all__ = [
-    "DAMAGE",
-    "MAX_BYTES",
-    "Columns",
-    "DecodedPart",
-    "EventSink",
-    "IdMap",
-    "NeedsDecimal",
-    "comm_args",
-    "fast_nanoseconds",
-    "integers",
-    "long_or_not_python",
-    "nanoseconds",
-    "with_global_ranks",
-    "with_gloo_groups",
-]
-
-
 # The metadata of collectives: NCCL's, else the shapes of tensors; and the process group of each of gloo's events.
 
 MAX_BYTES = 1 << 50

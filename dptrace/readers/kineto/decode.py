@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from dptrace.core.subprocess_pool import PythonProcess, serve
 from dptrace.errors import DptraceError
-from dptrace.readers.kineto.columns import DAMAGE, Columns, DecodedPart, EventSink, IdMap
+from dptrace.readers.kineto.columns import Columns, DecodedPart, EventSink, IdMap
+from dptrace.readers.kineto.event_schema import DAMAGE
 from dptrace.readers.kineto.json_stream import BLANK, closing_bracket, count_brackets, find_list, is_list, values_of
 from dptrace.readers.source import Source
 from dptrace.readers.storage import file_identity

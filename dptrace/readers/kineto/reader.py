@@ -27,9 +27,6 @@ from dptrace.readers.kineto.event_schema import as_count
 from dptrace.readers.source import Source
 from dptrace.readers.trace import Category, CommArgs, Trace
 
-__all__ = ["Metadata", "damage_of", "read_into", "read_trace"]
-
-
 # Checks of one rank's events: impossible ones are dropped or shortened, and reported.
 
 _DAY = 86_400 * 10**9

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from dptrace.readers.kineto.columns import DAMAGE, MAX_BYTES, Columns, IdMap, comm_args, nanoseconds, with_global_ranks
-from dptrace.readers.kineto.event_schema import SPAN, UNKNOWN, Args, as_count, code_of, event_decoder
+from dptrace.readers.kineto.columns import MAX_BYTES, Columns, IdMap, comm_args, nanoseconds, with_global_ranks
+from dptrace.readers.kineto.event_schema import DAMAGE, SPAN, UNKNOWN, Args, as_count, code_of, event_decoder
 from dptrace.readers.trace import Category, CommArgs
 
 
