@@ -119,11 +119,7 @@ class EventFrameColumns(EventSink):
         """CUPTI's counters, by the event's position in the file."""
 
     def decode(self, text: bytes) -> None:
-        """Add the events of a JSON list.
-
-        Raises:
-            DAMAGE: the text is not a list of events; nothing was added.
-        """
+        """Add the events of a JSON list, as :class:`~dptrace.readers.kineto.columns.EventSink` says."""
         events = self.decoder.decode(text)
         count = len(events)
         categories, lengths, starts = (list(map(get, events)) for get in (_category, _length, _start))
@@ -215,7 +211,7 @@ def _metadata_fields(metadata: Metadata) -> dict[str, Any]:
     known_metadata = {
         "baseTimeNanoseconds": metadata.base,
         "distributedInfo": metadata.distributed,
-        "deviceProperties": metadata.devices,
+        "deviceProperties": metadata.devices or metadata.devices_2021,
     }
     return {key: value for key, value in known_metadata.items() if value is not None}
 

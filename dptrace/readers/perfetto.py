@@ -91,10 +91,9 @@ class Slices:
 
 def _in_columns(begins: list[tuple[int, int, bytes]], ends: list[tuple[int, int]]) -> list[CompleteSlice]:
     """Pair the n-th begin with the n-th end; empty where tracks or times contradict that."""
-    pairs = zip(begins, ends, strict=True)
-    if not all(track == end_track and start <= end for (start, track, _), (end, end_track) in pairs):
-        return []
-    return [(body, start, end) for (start, _, body), (end, _) in zip(begins, ends, strict=True)]
+    pairs = list(zip(begins, ends, strict=True))
+    fits = all(track == end_track and start <= end for (start, track, _), (end, end_track) in pairs)
+    return [(body, start, end) for (start, _, body), (end, _) in pairs] if fits else []
 
 
 def _nested(begins: list[tuple[int, int, bytes]], ends: list[tuple[int, int]]) -> list[CompleteSlice]:

@@ -448,6 +448,8 @@ class Columns(EventSink):
     args_type: type[BasicArgs] = BasicArgs
     """What ``args`` are decoded as; replaced by Args where the file's events carry collective metadata."""
     with_instants = False
+    wanted = staticmethod(long_or_not_python)
+    """Returns which events are kept of those in a category that is read."""
 
     def __init__(self) -> None:
         self.chunks: list[tuple[NDArray[Any], ...]] = []
@@ -486,11 +488,7 @@ class Columns(EventSink):
         return tuple(sanitize(str(tid)) for tid in self.thread_ids)
 
     def decode(self, text: bytes) -> None:
-        """Add the events of a JSON list.
-
-        Raises:
-            DAMAGE: the text is not a list of events; none was added.
-        """
+        """Add the events of a JSON list, as :class:`EventSink` says."""
         for _ in range(3):
             try:
                 self._take(*event_decoder(self.args_type, self._exact, self.with_instants).decode(text))
@@ -499,10 +497,6 @@ class Columns(EventSink):
                 self._exact = True
             except _NeedsArgs:
                 self.args_type = Args
-
-    def _wanted(self, events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which events are kept of those in a category that is read."""
-        return long_or_not_python(events, category)
 
     def more(self, order: Int64) -> dict[str, Any]:
         """Return what else a trace has of the events in *order*, by the name of its field."""
@@ -513,7 +507,7 @@ class Columns(EventSink):
         category = np.frombuffer(bytes([codes[event.cat] for event in complete]), np.uint8)
         unknown_category = int((category == UNKNOWN).sum())
         ends_whole = bool(category[-1] == SPAN) if complete else self.saw_last_event
-        wanted = (category < SPAN) & self._wanted(complete, category)
+        wanted = (category < SPAN) & self.wanted(complete, category)
         kept = complete if wanted.all() else list(compress(complete, wanted.tolist()))
         category = category if kept is complete else category[wanted]
         starts: list[Any] = [event.ts for event in kept]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from dptrace.core.subprocess_pool import PythonProcess, serve
 from dptrace.errors import DptraceError
@@ -32,18 +31,24 @@ _TRY = 1000
 """Cost of a try besides its text, in bytes decoded."""
 
 
-class Metadata(msgspec.Struct, frozen=True):
+class _Document(msgspec.Struct, frozen=True):
     """The document's other keys; of any type, since many tools write such files."""
 
-    base: Any = None
+    base: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
     """Base of the clock in ns."""
-    distributed: Any = None
-    devices: Any = None
-    damage: tuple[str, ...] = ()
-    """What is damaged in the document around its events, a sentence each."""
+    distributed: Any = msgspec.field(default=None, name="distributedInfo")
+    devices: Any = msgspec.field(default=None, name="deviceProperties")
+    devices_2021: Any = msgspec.field(default=None, name="computeProperties")
     gloo_threads: Any = None
     """Ids of gloo's threads in order of creation, as dptrace's recorder lists them."""
     host_name: Any = None
+
+
+class Metadata(_Document, frozen=True):
+    """These keys, and what was wrong with them."""
+
+    damage: tuple[str, ...] = ()
+    """What is damaged in the document around its events, a sentence each."""
 
 
 class DocumentEnd(msgspec.Struct, frozen=True):
@@ -56,15 +61,6 @@ class DocumentEnd(msgspec.Struct, frozen=True):
     metadata: Metadata
 
 
-class _Document(msgspec.Struct, frozen=True):
-    base: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
-    distributed: Any = msgspec.field(default=None, name="distributedInfo")
-    devices: Any = msgspec.field(default=None, name="deviceProperties")
-    devices_2021: Any = msgspec.field(default=None, name="computeProperties")
-    gloo_threads: Any = None
-    host_name: Any = None
-
-
 def decode_document(head: bytes, tail: bytes) -> Metadata | None:
     """Decode the document around an emptied list of events; return None if it is not a document."""
     text = head + tail
@@ -72,16 +68,9 @@ def decode_document(head: bytes, tail: bytes) -> Metadata | None:
         text.decode()  # the decoder does not look at keys that it skips: a damaged one hides its value
         if head == b"[":
             return Metadata() if msgspec.json.decode(text) == [] else None
-        document = msgspec.json.decode(text, type=_Document)
+        return Metadata(*astuple(msgspec.json.decode(text, type=_Document)))
     except DAMAGE:
         return None
-    return Metadata(
-        document.base,
-        document.distributed,
-        document.devices or document.devices_2021,
-        gloo_threads=document.gloo_threads,
-        host_name=document.host_name,
-    )
 
 
 def recover_metadata(around: bytes) -> Metadata:
@@ -90,7 +79,7 @@ def recover_metadata(around: bytes) -> Metadata:
 
     base, document = recover_metadata_fields(around)
     rest = "only the clock's base and the rank were read" if base is not None or document else "it was not read"
-    return Metadata(base, document, None, (f"The document around the events can't be decoded; {rest}.",))
+    return Metadata(base, document, damage=(f"The document around the events can't be decoded; {rest}.",))
 
 
 def end_of(head: bytes, text: bytes, last: int, sound: bool) -> DocumentEnd | None:
@@ -290,7 +279,7 @@ class PieceDecoder:
         base, rank_info = recover_metadata_fields(text[text.rfind(piece.between) + 1 :] if piece.between else text)
         damage = "Is not a JSON document but a sequence of bare events; they were read."
         why = piece.damage or ("" if text.endswith((b"}", b"]")) else "it ends in the middle")
-        return Metadata(base, rank_info, None, (damage,)), why
+        return Metadata(base, rank_info, damage=(damage,)), why
 
 
 _MAX_HELD = 8
@@ -302,10 +291,8 @@ _MAX_HELD_BEHIND_LIST = 64
 def decode_whole(text: bytes, between: bytes, columns: EventSink) -> bool:
     """Decode whole events, some of which may have fields of odd types; return False, adding none, for other text."""
     events = text if b"," in between else _with_commas(text, between)
-    if _is_text(events):
-        with suppress(*DAMAGE):
-            columns.decode(b"".join((b"[", events, b"]")))  # one copy, where two additions would copy twice
-            return True
+    if take_events(events, columns):
+        return True
     values = values_of(events)
     if values is not None:
         _add_events(values, columns)
@@ -360,7 +347,7 @@ def take_events(events: bytes, columns: EventSink) -> bool:
     if not _is_text(events):
         return False
     try:
-        columns.decode(b"[" + events + b"]")
+        columns.decode(b"".join((b"[", events, b"]")))  # one copy, where two additions would copy twice
     except DAMAGE:
         return False
     return True

@@ -44,13 +44,6 @@ _MAX_TEXT = 2_000
 """Characters of a detail that are kept; an operator on a list of thousands of tensors has more."""
 
 
-class _Numbers(dict[Any, int]):
-    """Numbers of distinct details, from 0, in order of appearance."""
-
-    def __missing__(self, key: Any) -> int:
-        return self.setdefault(key, len(self))
-
-
 class DetailedColumns(Columns):
     """The columns of a file, with an index into a table of distinct details for each event."""
 
@@ -59,7 +52,7 @@ class DetailedColumns(Columns):
     def __init__(self) -> None:
         super().__init__()
         self._detail: list[NDArray[np.int32]] = []
-        self._numbers = _Numbers()
+        self._numbers: dict[Any, int] = {}
 
     def _reduce(self, kept: list[CompleteEvent], start: Int64, category: NDArray[np.uint8]) -> None:
         super()._reduce(kept, start, category)
@@ -69,7 +62,7 @@ class DetailedColumns(Columns):
             (bytes(a.dims), bytes(a.types), bytes(a.grid), bytes(a.block), bytes(a.stack), as_count(a.bytes))
             for a in args
         )
-        self._detail.append(np.fromiter((numbers[key] for key in keys), np.int32, len(kept)))
+        self._detail.append(np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int32))
 
     def more(self, order: Int64) -> dict[str, Any]:
         """Return the details of the events in *order*, as indices and a table, and the file's ids of threads."""
@@ -129,18 +122,24 @@ _NO_DIMS, _NO_CONCRETE, _NO_KEY = _NO_INPUTS.dims, _NO_INPUTS.concrete, (b"", b"
 _MODULE = "nn.Module: "
 
 
+def long_or_module(events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return which events are not Python functions, or long ones, or the forward of an ``nn.Module``."""
+    wanted = long_or_not_python(events, category)
+    for i in np.flatnonzero(~wanted).tolist():
+        wanted[i] = str(events[i].name).startswith(_MODULE)
+    return wanted
+
+
 class OperatorColumns(Columns):
     """The columns of a file, with the inputs and sequence number of each operator, and modules however short."""
 
     args_type = InputArgs
+    wanted = staticmethod(long_or_module)
 
     def __init__(self) -> None:
         super().__init__()
         self._more: list[tuple[NDArray[np.int32], Int64, NDArray[np.int32]]] = []
         self._numbers: dict[tuple[bytes, bytes, bytes, bytes], int] = {}
-
-    def _wanted(self, events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        return long_or_module(events, category)
 
     def _reduce(self, kept: list[CompleteEvent], start: Int64, category: NDArray[np.uint8]) -> None:
         super()._reduce(kept, start, category)
@@ -168,14 +167,6 @@ class OperatorColumns(Columns):
         return {"operators": OperatorArgs(inputs, table, sequence, thread), "threads": self.thread_names()}
 
 
-def long_or_module(events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return which events are not Python functions, or long ones, or the forward of an ``nn.Module``."""
-    wanted = long_or_not_python(events, category)
-    for i in np.flatnonzero(~wanted).tolist():
-        wanted[i] = str(events[i].name).startswith(_MODULE)
-    return wanted
-
-
 def _inputs_text(raw: bytes) -> str:
     """Return a short JSON list as text; a long one is left out, since it can't be decoded in part."""
     return raw.decode("utf-8", "replace") if len(raw) <= _MAX_INPUT_BYTES else ""
@@ -197,15 +188,13 @@ class MemoryColumns(Columns):
     """The columns of a file with modules however short, and those of its memory events."""
 
     with_instants = True
+    wanted = staticmethod(long_or_module)
 
     def __init__(self) -> None:
         super().__init__()
         self._parts: list[tuple[NDArray[Any], ...]] = []
         """Per chunk: time, thread, whether it failed, then one column for each of _FIELDS."""
         self._unreadable = 0
-
-    def _wanted(self, events: list[CompleteEvent], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        return long_or_module(events, category)
 
     def _take(self, count: int, unknown_phase: int, complete: list[CompleteEvent]) -> None:
         events: list[CompleteEvent | Instant] = [*complete]

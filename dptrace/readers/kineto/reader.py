@@ -221,7 +221,8 @@ def _assemble(
     good, end, impossible = validate_events(rows, has_comm_args, waits)
     damage = [
         *(Note(sentence, file=source.name) for sentence in (*metadata.damage, *_implausible_metadata(metadata))),
-        *(replace(note, file=source.name) for note in (*_left_out(columns), *impossible)),
+        *_left_out(columns, source.name),
+        *(replace(note, file=source.name) for note in impossible),
     ]
     order = _ordered(rows.start, end)
     order = order[good[order]]
@@ -246,7 +247,7 @@ def _assemble(
         values += add
         return values
 
-    gpus = _gpus(metadata.devices)
+    gpus = _gpus(metadata.devices or metadata.devices_2021)
     return Trace(
         path=sanitize(source.address),
         rank=_rank(info.get("rank")),
@@ -309,22 +310,24 @@ def damage_of(name: str, columns: EventSink, cut_off: Note | None) -> list[Note]
     if cut_off:
         rest = "The recording is complete" if columns.saw_last_event else "Any step may lack work from the missing part"
         damage.append(replace(cut_off, text=f"{cut_off.text} {rest}."))
-    if columns.repaired:
-        text = "{} repaired: invalid JSON (control characters, backslashes, invalid bytes or numbers, commas)."
-        damage.append(Note(text, (plural(columns.repaired, "event"),), name))
-    if columns.dropped:
-        damage.append(Note("{} left out that could not be decoded.", (plural(columns.dropped, "event"),), name))
-    return damage
+    text = "{} repaired: invalid JSON (control characters, backslashes, invalid bytes or numbers, commas)."
+    counts = {text: columns.repaired, "{} left out that could not be decoded.": columns.dropped}
+    return damage + _counted(counts, name)
 
 
-def _left_out(columns: Columns) -> list[Note]:
+def _counted(events: dict[str, int], name: str) -> list[Note]:
+    """Return a note on each number of events that is not 0."""
+    return [Note(text, (plural(count, "event"),), name) for text, count in events.items() if count]
+
+
+def _left_out(columns: Columns, name: str) -> list[Note]:
     counts = {
         "{} left out without a start time.": columns.missing_start,
         "{} without a duration, counted as 0.": columns.missing_duration,
         "{} left out with a phase (ph) that dptrace does not read.": columns.unknown_phase,
         "{} left out with a category (cat) that dptrace does not read.": columns.unknown_category,
     }
-    return [Note(text, (plural(count, "event"),)) for text, count in counts.items() if count]
+    return _counted(counts, name)
 
 
 def _rank(value: object) -> int | None:
