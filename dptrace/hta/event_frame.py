@@ -316,6 +316,6 @@ def read_ranks(
             raise_unless_left_out(found, index, error, strict)
             results[index] = error
     files, notes = without_errors(found, results)
-    ranks, guesses = assign_ranks(files)
+    ranks, guesses = assign_ranks([(file.path, file.rank) for file in files])
     notes += [str(note) for note in (*(note for file in files for note in file.damage), *guesses)]
     return dict(sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])), notes

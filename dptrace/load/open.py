@@ -127,7 +127,7 @@ def open_run(
         results[index] = result
         progress(len(results), count, sources.files[index].name)
     files, left_out = without_errors(sources, results)
-    ranks, guesses = assign_ranks(files)
+    ranks, guesses = assign_ranks([(file.path, file.rank) for file in files])
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
     devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)
     devices = _drop_unfinished_steps(devices, sources.metadata)

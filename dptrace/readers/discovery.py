@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -481,42 +481,35 @@ def refuse_damage(path: str, damage: Sequence[Note]) -> None:
         raise TraceError(f"{path}: damaged, and --strict refuses damaged files: {' '.join(map(str, damage))}")
 
 
-class HasRank(Protocol):
-    """A trace file that may know its rank."""
+def assign_ranks(files: Sequence[tuple[str, int | None]]) -> tuple[list[int], list[Note]]:
+    """Assign a rank to each file: from its ``distributedInfo``, else the file's name, else the order.
 
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def rank(self) -> int | None: ...
-
-
-def assign_ranks(traces: Sequence[HasRank]) -> tuple[list[int], list[Note]]:
-    """Assign a rank to each trace: from its ``distributedInfo``, else the file's name, else the order.
+    Args:
+        files: the path of each, and the rank that it knows.
 
     Returns:
-        The ranks, in the order of the traces, and a sentence on each rank that was guessed.
+        The ranks, in the order of the files, and a sentence on each rank that was guessed.
 
     Raises:
         DptraceError: two files claim one rank.
     """
-    known = [trace.rank if trace.rank is not None else _rank_in_name(trace.path) for trace in traces]
-    owner: dict[int, HasRank] = {}
-    for rank, trace in zip(known, traces, strict=True):
-        if rank is None:
-            continue
+    known = [rank if rank is not None else _rank_in_name(path) for path, rank in files]
+    owner: dict[int, str] = {}
+    for rank, (path, _) in zip(known, files, strict=True):
         if rank in owner:
             raise DptraceError(
-                f"{owner[rank].path} and {trace.path} both claim rank {rank}. Name the files of one run, one per "
-                "rank; two captures of one rank are two runs."
+                f"{owner[rank]} and {path} both claim rank {rank}. Name the files of one run, one per rank; two "
+                "captures of one rank are two runs."
             )
-        owner[rank] = trace
-    free = (rank for rank in range(len(traces)) if rank not in owner)
+        if rank is not None:
+            owner[rank] = path
+    free = (rank for rank in range(len(files)) if rank not in owner)
     ranks = [next(free) if rank is None else rank for rank in known]
+    text = "neither the file nor its name has a rank: assumed rank {}."
     return ranks, [
-        Note("neither the file nor its name has a rank: assumed rank {}.", (str(rank),), _name_of(trace.path))
-        for trace, rank, of_file in zip(traces, ranks, known, strict=True)
-        if of_file is None and len(traces) > 1
+        Note(text, (str(rank),), _name_of(path))
+        for (path, _), rank, of_file in zip(files, ranks, known, strict=True)
+        if of_file is None and len(files) > 1
     ]
 
 
