@@ -14,12 +14,14 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, overlap_percent
 from dptrace.core.intervals import Int64
 from dptrace.core.table import Column, columns
 from dptrace.timeline.model import Action, Kind, Phase, Timeline
 
 if TYPE_CHECKING:
+    from dptrace.analysis.cross_rank.across import AcrossRanks
     from dptrace.analysis.cross_rank.transfers import ExposedWait
     from dptrace.analysis.per_gpu.device import DeviceFigures
 
@@ -74,7 +76,7 @@ def _phases(phases: NDArray[Any]) -> list[str]:
     return [names[phase] for phase in phases.tolist()]
 
 
-def _known(values: NDArray[Any], known: Any) -> list[int | None]:
+def _known(values: NDArray[Any], known: NDArray[np.bool_]) -> list[Any]:
     return [value if seen else None for value, seen in zip(values.tolist(), known.tolist(), strict=True)]
 
 
@@ -250,76 +252,170 @@ INTERVALS = (
     *_with((_START, _END), lambda timeline: timeline.start_ns, lambda timeline: timeline.end_ns),
 )
 
-# Across ranks; the rows come from CrossRankAnalysis.
+# Across ranks; the source is an AcrossRanks.
+
+
+def _ranks(across: AcrossRanks, devices: NDArray[Any]) -> list[int | None]:
+    """Return the ranks of devices; None for -1."""
+    return [across.matches.device_ids[device][0] if device >= 0 else None for device in devices.tolist()]
+
+
+def _gpus(across: AcrossRanks, devices: NDArray[Any]) -> list[int]:
+    return [across.matches.device_ids[device][1] for device in devices.tolist()]
+
+
+def _of_members(across: AcrossRanks, of_calls: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return of each member what its device has for each of its collectives."""
+    first = np.cumsum([0, *map(len, of_calls)])
+    return np.concatenate([*of_calls, np.empty(0, np.int64)])[first[across.matches.device] + across.matches.index]
+
+
+def _exposures(across: AcrossRanks, name: str) -> NDArray[Any]:
+    return _of_members(across, [getattr(one, name)[one.timeline.collective >= 0] for one in across.devices])
+
+
+def _waits(across: AcrossRanks, name: str) -> list[int | None]:
+    values = _of_members(across, [getattr(wait.calls, name) for wait in across.exposed_waits])
+    return _known(values, values >= 0)
+
+
+def _gigabytes(rates: NDArray[np.float64]) -> list[float | None]:
+    return _known(rates / 1e9, ~np.isnan(rates))
+
+
+def _last_ranks(across: AcrossRanks) -> list[int | None]:
+    latest = across.stragglers.latest(len(across.matches))
+    return _ranks(across, np.where(latest >= 0, latest, across.timing.last))
+
 
 MEMBERS = (
-    _RANK,
-    _DEVICE,
-    _START,
-    _END,
-    _EXPOSED,
-    _OVERLAPPED,
+    *_with(
+        (_RANK, _DEVICE, _START, _END, _EXPOSED, _OVERLAPPED),
+        lambda across: _ranks(across, across.matches.device),
+        lambda across: _gpus(across, across.matches.device),
+        lambda across: across.matches.start_ns,
+        lambda across: across.matches.end_ns,
+        lambda across: _exposures(across, "exposed_ns"),
+        lambda across: _exposures(across, "overlapped_ns"),
+    ),
     Column(
         "wait_ns",
         "int or None",
         "its duration on this rank beyond transfer_ns; missing for kinds in which ranks do not wait for each other: "
         "broadcast, messages",
+        value=lambda across: _known(across.timing.wait_ns, across.timing.wait_ns != UNKNOWN_NS),
     ),
     Column(
         "late_ns",
         "int or None",
         "how much later than the first rank it arrived; missing below the clocks' uncertainty",
+        value=lambda across: _known(across.timing.late_ns, across.timing.late_known),
     ),
-    *_WAITS,
+    *_with(_WAITS, lambda across: _waits(across, "exposed_ns"), lambda across: _waits(across, "waits_for")),
 )
-MATCHED = (
-    _KIND,
-    Column("name", "str", "`bucket 0`, `FSDP::all_gather (layers.3)` …; empty without a name"),
-    Column("group", "str", "process group; empty where unknown"),
-    Column("seq", "int", "sequence number in the group; -1 where unknown"),
-    Column("bytes", "Int64", "message size, as nccl-tests counts it; missing where unknown"),
-    Column("dtype", "str", "data type; empty where unknown"),
-    _ANY_STEP,
-    Column("phase", "str", "phase that launched it"),
-    Column("complete", "bool", "whether all ranks of the group are in the run and recorded it"),
-    Column("transfer_ns", "int or None", "the shortest duration among the ranks; missing if not complete"),
-    *columns(
-        "algbw_gbps busbw_gbps",
-        "float or None",
-        "algorithm and bus bandwidth; missing where bytes or time are unknown, or nccl-tests defines none",
+MATCHED = _with(
+    (
+        _KIND,
+        Column("name", "str", "`bucket 0`, `FSDP::all_gather (layers.3)` …; empty without a name"),
+        Column("group", "str", "process group; empty where unknown"),
+        Column("seq", "int", "sequence number in the group; -1 where unknown"),
+        Column("bytes", "Int64", "message size, as nccl-tests counts it; missing where unknown"),
+        Column("dtype", "str", "data type; empty where unknown"),
+        _ANY_STEP,
+        Column("phase", "str", "phase that launched it"),
+        Column("complete", "bool", "whether all ranks of the group are in the run and recorded it"),
+        Column("transfer_ns", "int or None", "the shortest duration among the ranks; missing if not complete"),
+        *columns(
+            "algbw_gbps busbw_gbps",
+            "float or None",
+            "algorithm and bus bandwidth; missing where bytes or time are unknown, or nccl-tests defines none",
+        ),
+        Column("last_rank", "int or None", "rank that arrived last; missing where the clocks do not allow an answer"),
     ),
-    Column("last_rank", "int or None", "rank that arrived last; missing where the clocks do not allow an answer"),
+    lambda across: across.matches.kind,
+    lambda across: list(across.names),
+    lambda across: [across.matches.groups[number].name for number in across.matches.group.tolist()],
+    lambda across: [one.seq for one in across.matches.collectives],
+    lambda across: [size or None for size in across.matches.bytes.tolist()],
+    lambda across: [one.dtype for one in across.matches.collectives],
+    lambda across: [step or None for step in across.matches.step.tolist()],
+    lambda across: _phases(across.matches.phase),
+    lambda across: across.matches.complete,
+    lambda across: _known(across.timing.transfer_ns, across.timing.transfer_ns != UNKNOWN_NS),
+    lambda across: _gigabytes(across.timing.algbw),
+    lambda across: _gigabytes(across.timing.busbw),
+    _last_ranks,
 )
 """Columns of a matched collective that are the same for all of its ranks."""
 COLLECTIVE_RANKS = (Column("collective", "int", "number of the collective; its rows share it"), *MATCHED, *MEMBERS)
-CLOCKS = (
-    _RANK,
-    _DEVICE,
-    Column("reference_rank", "int", "the rank that the clock is compared with"),
-    *columns(
-        "offset_ns at_ns",
-        "int or None",
-        "how far the clock is ahead, and when, on the GPU's own clock; missing where nothing connects the two",
+
+
+def _compared(across: AcrossRanks, name: str) -> list[int | None]:
+    """Return a figure of each clock; None where nothing connects it with an earlier one."""
+    number, reference = np.arange(len(across.clocks.reference)), across.clocks.reference
+    return _known(getattr(across.clocks, name), (reference != number) | (number == 0))
+
+
+CLOCKS = _with(
+    (
+        _RANK,
+        _DEVICE,
+        Column("reference_rank", "int", "the rank that the clock is compared with"),
+        *columns(
+            "offset_ns at_ns",
+            "int or None",
+            "how far the clock is ahead, and when, on the GPU's own clock; missing where nothing connects the two",
+        ),
+        Column("uncertainty_ns", "int or None", "the offset's error is at most this; missing as offset_ns"),
+        Column("drift_ppm", "float", "change of the offset from at_ns on; 0 unless it is beyond doubt"),
+        Column("corrected", "bool", "whether times were shifted: only if the offset exceeds its uncertainty"),
+        Column("collectives", "int", "number of collectives that the estimate uses"),
     ),
-    Column("uncertainty_ns", "int or None", "the offset's error is at most this; missing as offset_ns"),
-    Column("drift_ppm", "float", "change of the offset from at_ns on; 0 unless it is beyond doubt"),
-    Column("corrected", "bool", "whether times were shifted: only if the offset exceeds its uncertainty"),
-    Column("collectives", "int", "number of collectives that the estimate uses"),
+    lambda across: [rank for rank, _ in across.matches.device_ids],
+    lambda across: [device for _, device in across.matches.device_ids],
+    lambda across: _ranks(across, across.clocks.reference),
+    lambda across: _compared(across, "offset_ns"),
+    lambda across: _compared(across, "at_ns"),
+    lambda across: _compared(across, "uncertainty_ns"),
+    lambda across: across.clocks.drift_ppm,
+    lambda across: across.clocks.corrected,
+    lambda across: across.clocks.collectives,
 )
-STRAGGLERS = (
-    *columns("rank device", "int", "the straggler: rank number, and index of its GPU"),
-    _ANY_STEP,
-    Column("collective", "int", "number of the collective among those across ranks"),
-    _KIND,
-    Column("late_ns", "int", "how much later than the median early rank it arrived"),
-    Column("cost_ns", "int", "exposed wait that it caused, mean of the early ranks; each delay counts once"),
-    Column("cause", "str", "the main cause of its lateness: `compute`, `allocator`, `python`, `slower_host` …"),
-    Column("delay", "int", "number of the delay behind it, from 0, the most expensive first; later rows may share it"),
-    *columns(
-        "what where",
-        "str",
-        "the call, operator, kernel or annotation, and what encloses it; empty where there is none",
+
+
+def _of_delays(across: AcrossRanks, name: str) -> list[str]:
+    return [getattr(across.stragglers.delays[delay], name) for delay in across.stragglers.delay.tolist()]
+
+
+STRAGGLERS = _with(
+    (
+        *columns("rank device", "int", "the straggler: rank number, and index of its GPU"),
+        _ANY_STEP,
+        Column("collective", "int", "number of the collective among those across ranks"),
+        _KIND,
+        Column("late_ns", "int", "how much later than the median early rank it arrived"),
+        Column("cost_ns", "int", "exposed wait that it caused, mean of the early ranks; each delay counts once"),
+        Column("cause", "str", "the main cause of its lateness: `compute`, `allocator`, `python`, `slower_host` …"),
+        Column(
+            "delay", "int", "number of the delay behind it, from 0, the most expensive first; later rows may share it"
+        ),
+        *columns(
+            "what where",
+            "str",
+            "the call, operator, kernel or annotation, and what encloses it; empty where there is none",
+        ),
     ),
+    lambda across: _ranks(across, across.stragglers.device),
+    lambda across: _gpus(across, across.stragglers.device),
+    lambda across: [step or None for step in across.matches.step[across.stragglers.instance].tolist()],
+    lambda across: across.stragglers.instance,
+    lambda across: across.matches.kind[across.stragglers.instance],
+    lambda across: across.stragglers.late_ns,
+    lambda across: across.stragglers.cost_ns,
+    lambda across: list(across.stragglers.cause),
+    lambda across: across.stragglers.delay,
+    lambda across: _of_delays(across, "what"),
+    lambda across: _of_delays(across, "where"),
 )
 FINDINGS = (
     Column("kind", "str", "`straggler`, `exposed_comm`, `small_messages`, `host_bound`, `data_loading`, `copies` …"),

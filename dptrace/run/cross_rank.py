@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.across import AcrossRanks
-from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks, estimate, exclude_misfits
+from dptrace.analysis.cross_rank.clocks import Clocks, estimate, exclude_misfits
 from dptrace.analysis.cross_rank.ddp_buckets import buckets, instance_names
 from dptrace.analysis.cross_rank.stragglers import stragglers
 from dptrace.analysis.cross_rank.transfers import (
@@ -30,7 +29,9 @@ from dptrace.analysis.findings.detect import Finding, findings
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, median, unique
+from dptrace.core.table import rows_of
 from dptrace.core.units import plural
+from dptrace.run.columns import CLOCKS, MATCHED, MEMBERS, STRAGGLERS
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
 _MOST_NAMED = 3
@@ -48,79 +49,17 @@ class CrossRankAnalysis(AcrossRanks, frozen=True, dict=True):
 
     def collectives(self) -> list[dict[str, Any]]:
         """Return each collective across ranks, with an entry per rank under ``members``; times in ns, rates in GB/s."""
-        matches, timing = self.matches, self.timing
-        members, phases = self._members(), [phase.name.lower() for phase in Phase]
-        latest = self.stragglers.latest(len(matches))
-        rows = zip(
-            matches.collectives,
-            self.names,
-            matches.group.tolist(),
-            matches.kind.tolist(),
-            matches.bytes.tolist(),
-            matches.step.tolist(),
-            matches.phase.tolist(),
-            matches.complete.tolist(),
-            timing.transfer_ns.tolist(),
-            timing.algbw.tolist(),
-            timing.busbw.tolist(),
-            np.where(latest >= 0, latest, timing.last).tolist(),
-            pairwise(matches.first.tolist()),
-            strict=True,
-        )
+        members = rows_of(MEMBERS, self)
+        groups = [self.matches.groups[number] for number in self.matches.group.tolist()]
+        rows = zip(rows_of(MATCHED, self), groups, pairwise(self.matches.first.tolist()), strict=True)
         return [
             {
-                "kind": kind,
-                "name": name,
-                "group": (group := matches.groups[number]).name,
+                **row,
                 "group_description": group.description,
                 "group_ranks": list(group.ranks),
-                "seq": collective.seq,
-                "bytes": size or None,
-                "dtype": collective.dtype,
-                "step": step or None,
-                "phase": phases[phase],
-                "complete": complete,
-                "transfer_ns": _known_ns(transfer),
-                "algbw_gbps": _gigabytes(algbw),
-                "busbw_gbps": _gigabytes(busbw),
-                "last_rank": matches.device_ids[last][0] if last >= 0 else None,
                 "members": members[first:end],
             }
-            for collective, name, number, kind, size, step, phase, complete, transfer, algbw, busbw, last, (
-                first,
-                end,
-            ) in rows
-        ]
-
-    def _members(self) -> list[dict[str, Any]]:
-        matches, timing = self.matches, self.timing
-        waits, exposures = [wait.calls.rows() for wait in self.exposed_waits], []
-        for figures in self.devices:
-            is_comm = figures.timeline.collective >= 0
-            exposures.append((figures.exposed_ns[is_comm].tolist(), figures.overlapped_ns[is_comm].tolist()))
-        columns = zip(
-            matches.device.tolist(),
-            matches.index.tolist(),
-            matches.start_ns.tolist(),
-            matches.end_ns.tolist(),
-            timing.wait_ns.tolist(),
-            timing.late_ns.tolist(),
-            timing.late_known.tolist(),
-            strict=True,
-        )
-        return [
-            {
-                "rank": matches.device_ids[device][0],
-                "device": matches.device_ids[device][1],
-                "start_ns": start,
-                "end_ns": end,
-                "exposed_ns": exposures[device][0][index],
-                "overlapped_ns": exposures[device][1][index],
-                "wait_ns": _known_ns(wait),
-                "late_ns": late if known else None,
-                **waits[device][index],
-            }
-            for device, index, start, end, wait, late, known in columns
+            for row, group, (first, end) in rows
         ]
 
     def waits_for(self) -> tuple[int, ...]:
@@ -160,49 +99,11 @@ class CrossRankAnalysis(AcrossRanks, frozen=True, dict=True):
 
     def clock_rows(self) -> list[dict[str, Any]]:
         """Return each rank's clock offset from the first rank's; None where no collective connects them."""
-        if self.offsets is not None:
-            return list(self.offsets)
-        clocks, rows = self.clocks, []
-        for number, (rank, device) in enumerate(self.matches.device_ids):
-            reference = int(clocks.reference[number])
-            known = number == 0 or reference != number
-            reference_rank = self.matches.device_ids[reference][0]
-            row: dict[str, Any] = {"rank": rank, "device": device, "reference_rank": reference_rank}
-            row["offset_ns"] = int(clocks.offset_ns[number]) if known else None
-            row["at_ns"] = int(clocks.at_ns[number]) if known else None
-            row["uncertainty_ns"] = int(clocks.uncertainty_ns[number]) if known else None
-            row |= {"drift_ppm": float(clocks.drift_ppm[number]), "corrected": bool(clocks.corrected[number])}
-            rows.append(row | {"collectives": int(clocks.collectives[number])})
-        return rows
+        return rows_of(CLOCKS, self) if self.offsets is None else list(self.offsets)
 
     def straggler_rows(self) -> list[dict[str, Any]]:
         """Return each collective at which a rank kept the others waiting; times in ns."""
-        stragglers, matches = self.stragglers, self.matches
-        rows = zip(
-            stragglers.instance.tolist(),
-            stragglers.device.tolist(),
-            stragglers.late_ns.tolist(),
-            stragglers.cost_ns.tolist(),
-            stragglers.cause,
-            stragglers.delay.tolist(),
-            strict=True,
-        )
-        return [
-            {
-                "rank": matches.device_ids[device][0],
-                "device": matches.device_ids[device][1],
-                "step": matches.step[instance] or None,
-                "collective": instance,
-                "kind": str(matches.kind[instance]),
-                "late_ns": late_ns,
-                "cost_ns": cost_ns,
-                "cause": cause,
-                "delay": delay,
-                "what": stragglers.delays[delay].what,
-                "where": stragglers.delays[delay].where,
-            }
-            for instance, device, late_ns, cost_ns, cause, delay in rows
-        ]
+        return rows_of(STRAGGLERS, self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the analysis as plain data, as ``dptrace analyze --json`` prints it."""
@@ -285,14 +186,6 @@ def _incomplete(matches: Matches, clocks: Clocks, world_size: int) -> list[str]:
         return []
     text = f"{count:,} of {plural(len(matches), 'collective')} lack a rank, since recordings are cut or not level"
     return [f"{text}: how long the others waited there is unknown."]
-
-
-def _known_ns(time: int) -> int | None:
-    return None if time == UNKNOWN_NS else time
-
-
-def _gigabytes(rate: float) -> float | None:
-    return None if math.isnan(rate) else rate / 1e9
 
 
 def _latency_row(latency: Latency, matches: Matches) -> dict[str, Any]:

@@ -118,7 +118,6 @@ def _factors(matches: Matches) -> NDArray[np.float64]:
 #     rank 1   compute ███████████▒▒▒▒   arrives last: only transfers
 #                         └ wait ┘└ transfer: the shortest duration among the ranks
 
-
 WAIT_FIGURES = ("exposed_wait_ns", "exposed_unmatched_ns")
 """The figures next to ``exposed_comm_ns`` in every table."""
 
@@ -192,13 +191,6 @@ class CallWaits(msgspec.Struct, frozen=True):
     """The part of the wait without compute."""
     waits_for: NDArray[np.int32]
     """Rank that arrived last, if more than half of the wait was for it alone; else -1."""
-
-    def rows(self) -> list[dict[str, int | None]]:
-        """Return the exposed wait of each collective and the rank that it was for; None where not known."""
-        return [
-            {"exposed_wait_ns": exposed if exposed >= 0 else None, "waits_for": rank if rank >= 0 else None}
-            for exposed, rank in zip(self.exposed_ns.tolist(), self.waits_for.tolist(), strict=True)
-        ]
 
 
 class ExposedWait(WaitFigures, frozen=True):
@@ -403,7 +395,6 @@ def _waits_for_by_step(calls: CallWaits, start: Int64, wait_ns: Int64, bounds: I
 
 
 # Distribution of the transfer times of comparable collectives, and which of them were slow.
-
 
 UNKNOWN_PHASE = -1
 _MIN_ALIKE = 5
