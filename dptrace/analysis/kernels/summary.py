@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,6 +20,10 @@ from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
 # Sums, quantiles and shares of groups of device time, over the pieces of all ranks at once.
+
+
+KIND_TOTALS = tuple(f"{kind.name.lower()}_ns" for kind in Kind)
+_PHASE_TOTALS = tuple(f"{phase.name.lower()}_ns" for phase in Phase)
 
 
 class Pieces(msgspec.Struct, frozen=True):
@@ -56,73 +59,41 @@ def join(parts: list[Pieces]) -> Pieces:
     return Pieces(**columns)
 
 
-class Statistics(msgspec.Struct, frozen=True):
-    """Figures of each group; one entry per group in each column."""
+def statistics(pieces: Pieces, groups: int, ranks: int) -> tuple[dict[str, NDArray[Any]], Int64]:
+    """Compute the figures of *groups* groups over *ranks* devices.
 
-    count: Int64
-    """Calls."""
-    recompute_count: Int64
-    """Those that repeat forward work in backward."""
-    kernels: Int64
-    """Device intervals; on a CPU, pieces of them."""
-    total_ns: Int64
-    """Sum of durations."""
-    kernel_ns: Int64
-    """The same, but pieces of one call that run at the same time count once."""
-    exposed_ns: Int64
-    """Sum of the exposed times of collectives."""
-    recompute_ns: Int64
-    """Sum of what repeats forward work in backward."""
-    step_ns: Int64
-    """The part of total_ns launched within steps."""
-    mean_ns: NDArray[np.float64]
-    p50_ns: NDArray[np.float64]
-    p95_ns: NDArray[np.float64]
-    """Of calls, by their time in kernel_ns."""
-    by_kind: Int64
-    """total_ns by kind: [group, kind]."""
-    by_phase: Int64
-    """total_ns of compute by phase: [group, phase]."""
-    delay_ns: NDArray[np.float64]
-    """Median of the known launch delays; NaN without any."""
-    by_rank: Int64
-    """total_ns by device: [group, device]."""
-
-
-def statistics(pieces: Pieces, groups: int, ranks: int) -> Statistics:
-    """Compute the figures of *groups* groups over *ranks* devices."""
-    by_kind, by_phase, by_rank = (np.zeros((groups, size), np.int64) for size in (3, 4, ranks))
+    Returns:
+        the columns of the table with an entry per group in each, by the names in run/columns.py, and ``total_ns`` by
+        device: [group, device].
+    """
+    by_kind, by_phase, by_rank = (np.zeros((groups, size), np.int64) for size in (len(Kind), len(Phase), ranks))
     np.add.at(by_kind, (pieces.group, pieces.kind), pieces.ns)
-    compute = pieces.kind == 0
+    compute = pieces.kind == Kind.COMPUTE
     np.add.at(by_phase, (pieces.group[compute], pieces.phase[compute]), pieces.ns[compute])
     np.add.at(by_rank, (pieces.group, pieces.rank), pieces.ns)
-    total, exposed, again_ns, in_step = (
-        _sums(pieces.group, values, groups)
-        for values in (pieces.ns, pieces.exposed_ns, pieces.ns * pieces.recompute, pieces.ns * pieces.in_step)
-    )
     owner, busy, again = _calls(pieces)
     count = np.bincount(owner, minlength=groups)
     kernel = _sums(owner, busy, groups)
     known = pieces.delay_ns >= 0
     middle, late = _quantiles(owner, busy, groups, (0.5, 0.95))
     (delay,) = _quantiles(pieces.group[known], pieces.delay_ns[known], groups, (0.5,))
-    return Statistics(
-        count=count,
-        recompute_count=np.bincount(owner[again], minlength=groups),
-        kernels=np.bincount(pieces.group, minlength=groups),
-        total_ns=total,
-        kernel_ns=kernel,
-        exposed_ns=exposed,
-        recompute_ns=again_ns,
-        step_ns=in_step,
-        mean_ns=kernel / np.maximum(count, 1),
-        p50_ns=middle,
-        p95_ns=late,
-        by_kind=by_kind,
-        by_phase=by_phase,
-        delay_ns=delay,
-        by_rank=by_rank,
-    )
+    columns = {
+        "count": count,
+        "kernels": np.bincount(pieces.group, minlength=groups),
+        "recompute_count": np.bincount(owner[again], minlength=groups),
+        "total_ns": _sums(pieces.group, pieces.ns, groups),
+        "kernel_ns": kernel,
+        **dict(zip(KIND_TOTALS, by_kind.T, strict=True)),
+        "exposed_comm_ns": _sums(pieces.group, pieces.exposed_ns, groups),
+        "recompute_ns": _sums(pieces.group, pieces.ns * pieces.recompute, groups),
+        **dict(zip(_PHASE_TOTALS, by_phase.T, strict=True)),
+        "mean_ns": kernel / np.maximum(count, 1),
+        "p50_ns": middle,
+        "p95_ns": late,
+        "step_ns": _sums(pieces.group, pieces.ns * pieces.in_step, groups),
+        "launch_delay_ns": delay,
+    }
+    return columns, by_rank
 
 
 def _sums(group: Int64, values: Int64, groups: int) -> Int64:
@@ -306,7 +277,6 @@ def counted_flops(rows: Sequence[dict[str, Any]], wall_ns: int, roof: Roof) -> C
 
 CallSource = Callable[[Timeline], OperatorCalls]
 """Reads the operator calls of a timeline's rank."""
-KIND_TOTALS = tuple(f"{kind.name.lower()}_ns" for kind in Kind)
 _KEY_COLUMNS = {
     "kernel": ("kernel", "kind"),
     "operator": ("operator", "forward_operator", "phase"),
@@ -316,6 +286,7 @@ _KEY_COLUMNS = {
     "annotation": ("annotation",),
     "phase": ("phase",),
 }
+_COMPUTE = KIND_TOTALS[Kind.COMPUTE]
 _NO_CALLS = OperatorCalls()
 
 
@@ -374,16 +345,15 @@ def summarize(
         parts.append(_pieces(timeline, place, attribution, own, None if exposed is None else exposed[place]))
         outer.add(recorded, attribution, own.code)
         origin += len(recorded) + len(timeline) + 1
-    pieces = join(parts)
-    figures = statistics(pieces, len(numbers), len(timelines))
-    rows = _rows(by, list(numbers), figures, timelines, per_rank)
+    figures, by_rank = statistics(join(parts), len(numbers), len(timelines))
+    rows = _rows(by, list(numbers), figures, by_rank, timelines, per_rank)
     for row, name in zip(rows, outer.names(len(numbers)), strict=True):
         if by in ("operator", "operator-shape"):
             row["outermost_operator"] = name
     if by == "kernel":
         shorts = kernel_names(timelines)
         rows = [{**row, "kernel": shorts[row["kernel"]], "name": row["kernel"]} for row in rows]
-    order = np.argsort(-figures.total_ns, kind="stable")
+    order = np.argsort(-figures["total_ns"], kind="stable")
     wall = sum(timeline.windows.wall_ns for timeline in timelines)
     ranks = list(dict.fromkeys(timeline.rank for timeline in timelines))
     return KernelSummary(by, [rows[i] for i in order], _totals(timelines, kinds, only_steps), wall, ranks)
@@ -432,74 +402,61 @@ def _totals(timelines: Sequence[Timeline], kinds: Sequence[Kind], only_steps: bo
 
 
 def _rows(
-    by: str, keys: list[tuple[Any, ...]], figures: Statistics, timelines: Sequence[Timeline], per_rank: bool
+    by: str,
+    keys: list[tuple[Any, ...]],
+    figures: dict[str, NDArray[Any]],
+    by_rank: Int64,
+    timelines: Sequence[Timeline],
+    per_rank: bool,
 ) -> list[dict[str, Any]]:
     walls: dict[int, int] = {}
     for timeline in timelines:
         walls[timeline.rank] = walls.get(timeline.rank, 0) + timeline.windows.wall_ns
     ranks = [timeline.rank for timeline in timelines]
-    whole = _Whole(figures, keys, per_rank)
+    whole: dict[int | None, Counter[str]] = {}
+    for number, key in enumerate(keys):
+        # What a row's compute is a share of, in all and by phase: that of its rank, or of all.
+        own = whole.setdefault(key[-1] if per_rank else None, Counter())
+        own.update({name: int(figures[name][number]) for name in (_COMPUTE, *_PHASE_TOTALS)})
     rows = []
     for number, key in enumerate(keys):
         rank = {"rank": key[-1]} if per_rank else {}
-        own = key[:-1] if per_rank else key
         wall = walls[key[-1]] if per_rank else sum(walls.values())
-        row = rank | dict(zip(_KEY_COLUMNS[by], own, strict=True))
-        row |= _figures(figures, number, wall, whole)
-        row |= {} if per_rank else _spread(figures, number, ranks)
+        row = rank | dict(zip(_KEY_COLUMNS[by], key[:-1] if per_rank else key, strict=True))
+        row |= _with_shares(
+            {name: _plain(column[number]) for name, column in figures.items()}, wall, whole[rank.get("rank")]
+        )
+        row |= {} if per_rank else _spread(by_rank[number], ranks)
         rows.append(shape_columns(row) if by == "operator-shape" else row)
     return rows
 
 
-class _Whole:
-    """Compute time, all and by phase, that a row is a share of: its rank's, or that of all."""
-
-    def __init__(self, figures: Statistics, keys: list[tuple[Any, ...]], per_rank: bool) -> None:
-        self.rank = [key[-1] if per_rank else None for key in keys]
-        self.compute: dict[Any, int] = {}
-        self.phase: dict[Any, Any] = {}
-        for number, rank in enumerate(self.rank):
-            self.compute[rank] = self.compute.get(rank, 0) + int(figures.by_kind[number, Kind.COMPUTE])
-            self.phase[rank] = self.phase.get(rank, 0) + figures.by_phase[number]
-
-
-def _figures(figures: Statistics, number: int, wall: int, whole: _Whole) -> dict[str, Any]:
-    by_kind, by_phase, rank = figures.by_kind[number], figures.by_phase[number], whole.rank[number]
-    compute, phase = int(by_kind[Kind.COMPUTE]), int(by_phase.argmax())
-    ratio = partial(_share, digits=6)
-    return {
-        "count": int(figures.count[number]),
-        "kernels": int(figures.kernels[number]),
-        "recompute_count": int(figures.recompute_count[number]),
-        "total_ns": int(figures.total_ns[number]),
-        "kernel_ns": int(figures.kernel_ns[number]),
-        **dict(zip(KIND_TOTALS, map(int, by_kind), strict=True)),
-        "exposed_comm_ns": int(figures.exposed_ns[number]),
-        "recompute_ns": int(figures.recompute_ns[number]),
-        **{f"{one.name.lower()}_ns": int(by_phase[one]) for one in Phase},
-        "mean_ns": round(float(figures.mean_ns[number]), 1),
-        "p50_ns": round(float(figures.p50_ns[number]), 1),
-        "p95_ns": round(float(figures.p95_ns[number]), 1),
-        "step_ns": int(figures.step_ns[number]),
-        "share_of_step": ratio(int(figures.step_ns[number]), wall),
-        "share_of_compute": ratio(compute, whole.compute[rank]),
-        "main_phase": Phase(phase).name.lower() if compute else None,
-        "share_of_phase": ratio(int(by_phase[phase]), int(whole.phase[rank][phase])) if compute else None,
-        "launch_delay_ns": _or_none(figures.delay_ns[number]),
+def _with_shares(row: dict[str, Any], wall: int, whole: Counter[str]) -> dict[str, Any]:
+    """Add to a row what it is a share of: the length of all steps, all compute, and all compute of its main phase."""
+    compute, phase = row[_COMPUTE], max(_PHASE_TOTALS, key=lambda name: int(row[name]))
+    delay = row.pop("launch_delay_ns")
+    return row | {
+        "share_of_step": _share(row["step_ns"], wall),
+        "share_of_compute": _share(compute, whole[_COMPUTE]),
+        "main_phase": phase.removesuffix("_ns") if compute else None,
+        "share_of_phase": _share(row[phase], whole[phase]) if compute else None,
+        "launch_delay_ns": delay,
     }
 
 
-def _share(part: int, whole: int, digits: int) -> float | None:
-    return round(part / whole, digits) if whole else None
+def _plain(value: Any) -> int | float | None:
+    """Return a number of an array: whole ones as they are, times to a tenth of a ns; None for NaN."""
+    if isinstance(value, np.integer):
+        return int(value)
+    return None if np.isnan(value) else round(float(value), 1)
 
 
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else round(float(value), 1)
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 6) if whole else None
 
 
-def _spread(figures: Statistics, number: int, ranks: list[int]) -> dict[str, Any]:
+def _spread(by_rank: Int64, ranks: list[int]) -> dict[str, Any]:
     """Return how far the slowest device is above the median one; null for one device."""
-    by_rank = figures.by_rank[number]
     middle = float(np.median(by_rank))
     several = len(by_rank) > 1
     return {
