@@ -121,7 +121,6 @@ def _goal(rule: str, question: str, value: float, numbers: str) -> Question:
 
 # Items of the checklists that a recording answers without a replay: its findings, its options, its split.
 
-
 _BY_REPLAY = "gain of the finding by replay; dptrace analyze --gains"
 _AS_COUNTED = "cost of the finding in a step, since its gain is unknown; dptrace analyze"
 _ITEMS = {
@@ -250,7 +249,6 @@ def _shard_optimizer(run: Run) -> Iterator[Check]:
 
 
 # Items of the checklists whose gain a replay of the recording computes.
-
 
 _CAPS = (1, 5, 25, 100)
 _MICRO_STEPS = 4

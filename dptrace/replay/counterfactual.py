@@ -136,7 +136,6 @@ def _no_pageable_copies(finding: Finding, context: GainContext) -> Change | str:
 
 # Counterfactuals of findings on messages: transfers at the rate, latency or length that others have.
 
-
 _GONE = "The whole run does not have these messages."
 
 

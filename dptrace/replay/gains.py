@@ -198,7 +198,6 @@ _PACES = {
 # is as late at the same collectives. Those gains and a rest, which is of delays too small for a finding, add up to what
 # ``--no-straggler`` gains.
 
-
 _MAX_FINDINGS = 12
 _NOTABLE_STRAGGLER = 0.2
 """Share of what the latest rank loses from which another is named beside it."""

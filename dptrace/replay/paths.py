@@ -62,7 +62,6 @@ def chain_to(graph: Graph, binding: Int64, task: int, times: Times, since_ns: in
 
 # How much later each task could end without delaying a step.
 
-
 FREE = 1 << 62
 """The latest end of a task that the step does not wait for: after all times, which count from 1970."""
 _LATEST = FREE - (1 << 60)
@@ -109,7 +108,6 @@ def slack_of(graph: Graph, times: Times, until_ns: int, last: Int64) -> Int64:
 #
 # A piece is a task's pause and, if the task is a call, the call itself. Where the pause took longer, the host's
 # recorded activity names it; the call is inside an operator, which then names it.
-
 
 _LONG_NS = 500_000
 """From here on, all that the host did in a pause counts, of shorter ones their middle; and a call has its own name."""
@@ -391,7 +389,6 @@ def last_task(model: Model, times: Times, ends: StepEnds, step: int | None = Non
 
 # What a step would gain if something took 10 % less time, by replay: a second chain may be nearly as long.
 
-
 SHORTER = 0.1
 HOST = "host"
 TIMED_TASKS = {
@@ -472,7 +469,6 @@ def _tenth(ns: Int64) -> Int64:
 
 # Where a recording has the pieces of a critical path: on which device, in which interval, and when.
 
-
 NOWHERE = -1
 
 
@@ -542,7 +538,6 @@ def _on_own_clock(model: Model, number: int, time: Int64) -> Int64:
 
 
 # The time of a critical path by module, and what 10 % less time of a module would gain.
-
 
 NO_MODULE = "(no module)"
 """What is in no module: the optimizer, the time between operators, a step's own calls."""

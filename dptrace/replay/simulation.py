@@ -208,7 +208,6 @@ def parts_by_end(model: Model, number: int, times: Times) -> tuple[Int64, Int64]
 
 # Figures of the same steps on all ranks, as recorded and replayed, and the range of their median.
 
-
 WALL = FIGURES.index("wall_ns")
 _CUT_OFF = 0.1
 """A last step shorter than this share of the median was cut off by the end of the recording."""
@@ -359,7 +358,6 @@ def without_host(model: Model) -> Model:
 
 
 # How long a step takes in the long run: no shorter than the host alone needs, nor than the devices alone.
-
 
 _HOST_WAITS = (EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN, EdgeKind.QUEUE)
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 # When a replay can't tell, and why.
 
-
 _MAX_ERROR = 0.05
 """Share of a step by which its replay may miss it, or that may lack a recorded reason."""
 _MAX_INFERRED = 0.04
@@ -512,33 +511,29 @@ class Replay:
             bound_ns: its lower bound by the steady state.
             steady: that of the changed run.
         """
-        return doubts(self._question(changes, predicted_ns, bound_ns, steady), self._doubts_of_replay)
+        about = {"predicted_ns": predicted_ns, "bound_ns": bound_ns, "steady": steady}
+        return doubts(msgspec.structs.replace(self._question, changes=changes, **about), self._doubts_of_replay)
 
     @cached_property
     def _doubts_of_replay(self) -> tuple[Doubt, ...]:
-        return tuple(doubts_of_replay(self._question((), 0, 0.0, self.steady)))
+        return tuple(doubts_of_replay(self._question))
 
     @cached_property
-    def _shares(self) -> dict[str, float]:
-        """The share of each kind of link in the critical path of the unchanged run."""
+    def _question(self) -> Question:
+        """What the doubts about the unchanged run depend on."""
         by_kind = path_of_run(self.model, self.base.times).by_kind()
         length = max(1, sum(by_kind.values()))
-        return {kind: ns / length for kind, ns in by_kind.items()}
-
-    def _question(
-        self, changes: tuple[Change, ...], predicted_ns: int, bound_ns: float, steady: SteadyState
-    ) -> Question:
         return Question(
             model=self.model,
-            changes=changes,
+            changes=(),
             measured_ns=_step(self.measured),
             replayed_ns=_step(self.replayed),
-            predicted_ns=predicted_ns,
-            bound_ns=bound_ns,
-            steady=steady,
+            predicted_ns=0,
+            bound_ns=0.0,
+            steady=self.steady,
             steps=len(self.chosen.steps),
-            absent_share=self._shares["absent_ranks"],
-            host_share=self._shares["host"],
+            absent_share=by_kind["absent_ranks"] / length,
+            host_share=by_kind["host"] / length,
         )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -49,6 +49,17 @@ class SecondPass(msgspec.Struct, Generic[Result], frozen=True):
     """
     most_cached: int = 4_000_000
     """Events of a result that is cached, so that a few files do not fill the cache."""
+
+
+def reading(of: Callable[[Trace], Result], **options: bool) -> Callable[[Source, Sequence[str]], Result]:
+    """Return what reads a file with these options of ``read_trace``, and takes *of* its trace what is wanted."""
+    return partial(_read, of, options)
+
+
+def _read(of: Callable[[Trace], Result], options: dict[str, Any], source: Source, patterns: Sequence[str]) -> Result:
+    from dptrace.readers.kineto.reader import read_trace  # few commands read files again
+
+    return of(read_trace(source, comm_patterns=patterns, **options))
 
 
 class Rereader(Protocol):
@@ -187,13 +198,7 @@ def indexed_host_calls(trace: Trace) -> tuple[HostCalls, Int64]:
     return calls, host
 
 
-def _read(source: Source, patterns: Sequence[str]) -> HostCalls:
-    from dptrace.readers.kineto.reader import read_trace  # few commands read files again
-
-    return host_calls(read_trace(source, comm_patterns=patterns, detailed=True))
-
-
-HOST_CALLS = SecondPass("host calls", HostCalls, _read)
+HOST_CALLS = SecondPass("host calls", HostCalls, reading(host_calls, detailed=True))
 """Reads the host calls of a rank's file."""
 
 
@@ -336,11 +341,5 @@ def operator_calls(trace: Trace) -> OperatorCalls:
     )
 
 
-def _read_operator_calls(source: Source, patterns: Sequence[str]) -> OperatorCalls:
-    from dptrace.readers.kineto.reader import read_trace  # few commands read files again
-
-    return operator_calls(read_trace(source, comm_patterns=patterns, operators=True))
-
-
-OPERATOR_CALLS = SecondPass("operator calls", OperatorCalls, _read_operator_calls)
+OPERATOR_CALLS = SecondPass("operator calls", OperatorCalls, reading(operator_calls, operators=True))
 """Reads the operator calls of a rank's file."""

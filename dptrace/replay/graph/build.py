@@ -109,7 +109,6 @@ def _ran_throughout(process: Process, interval: Int64, late: Int64) -> Int64:
 
 # Collectives as meetings of ranks: one transfer that starts once the last rank has arrived, and ends for all.
 
-
 _LATE_NS = 5 * US
 """A collective that takes this much longer than its transfer waited for a rank that was not recorded."""
 _LEFT_EARLY_NS = 100 * US
@@ -240,20 +239,14 @@ def _leaving_apart(edges: Edges, transfers: Transfers, apart: NDArray[np.bool_],
     instance = transfers.instance.copy()
     instance[own] = len(transfers) + np.arange(len(own))
     left = np.maximum(end[own], transfers.arrived_ns[of])
-    return Transfers(
-        arrived_ns=np.append(transfers.arrived_ns, transfers.arrived_ns[of]),
+    alike = ("arrived_ns", "kind", "dtype", "bytes", "group", "absent", "sized", "match")
+    return replace(
+        transfers,
+        **{name: np.append(column := getattr(transfers, name), column[of]) for name in alike},
         duration_ns=np.append(np.where(apart, 0, transfers.duration_ns), left - transfers.arrived_ns[of]),
         end_ns=np.append(np.where(apart, transfers.arrived_ns, transfers.end_ns), left),
-        kind=np.append(transfers.kind, transfers.kind[of]),
-        dtype=np.append(transfers.dtype, transfers.dtype[of]),
-        bytes=np.append(transfers.bytes, transfers.bytes[of]),
-        group=np.append(transfers.group, transfers.group[of]),
-        absent=np.append(transfers.absent, transfers.absent[of]),
-        sized=np.append(transfers.sized, transfers.sized[of]),
         task=np.append(transfers.task, task),
-        arrival=transfers.arrival,
         instance=instance,
-        match=np.append(transfers.match, transfers.match[of]),
     )
 
 

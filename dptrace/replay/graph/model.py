@@ -182,7 +182,6 @@ def _is_one_of(column: NDArray[np.uint8], kinds: Iterable[int]) -> NDArray[np.bo
 
 # Sort a graph's tasks so that each comes after those it waits for, and leave out edges that make that impossible.
 
-
 _UNCERTAIN_FIRST = (*INFERRED, EdgeKind.PEER, EdgeKind.HIDDEN, EdgeKind.JOIN, EdgeKind.PRODUCE, EdgeKind.QUEUE)
 """Kinds whose edges are left out of a cycle before others."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,14 +18,13 @@ from dptrace.analysis.kernels.attribution import (
     modules_of_calls,
 )
 from dptrace.core.intervals import Int64
-from dptrace.readers.source import Source
 from dptrace.readers.trace import Category, Trace
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.graph.process import Process
 from dptrace.run.kernels import operator_calls_of
 from dptrace.timeline.collectives import last_enclosing, launches
-from dptrace.timeline.host_calls import OperatorCalls, SecondPass
+from dptrace.timeline.host_calls import OperatorCalls, SecondPass, reading
 
 # The host time of a process in pieces: its calls, and the pauses between them, without waits.
 
@@ -245,12 +243,5 @@ def _number(trace: Trace, name: int, own: int, shapes: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-def _read(source: Source, patterns: Sequence[str]) -> Work:
-    # Few commands read a file again.
-    from dptrace.readers.kineto.reader import read_trace
-
-    return work_of(read_trace(source, comm_patterns=patterns, detailed=True))
-
-
-WORK = SecondPass("equal work", Work, _read)
+WORK = SecondPass("equal work", Work, reading(work_of, detailed=True))
 """Reads the work of a rank's file."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -50,22 +51,19 @@ class DeviceOrder(msgspec.Struct, frozen=True):
 
     def last_launched(self, before: Int64) -> Int64:
         """Return for each host event and each lane the last interval launched before it, or -1: events × lanes."""
-        table = np.full((len(before), self.lanes), -1, np.int64)
-        for lane in range(self.lanes):
-            own = np.flatnonzero((self.lane == lane) & (self.launched_by >= 0))
-            own = own[np.argsort(self.launched_by[own], kind="stable")]
-            place = np.searchsorted(self.launched_by[own], before) - 1
-            table[:, lane] = np.where(place >= 0, own[place] if len(own) else -1, -1)
-        return table
+        return self._launched(before, "left", -1)
 
     def next_launched(self, after: Int64) -> Int64:
         """Return for each host event and each lane the first interval launched after it, or -1: events × lanes."""
-        table = np.full((len(after), self.lanes), -1, np.int64)
+        return self._launched(after, "right", 0)
+
+    def _launched(self, event: Int64, side: Literal["left", "right"], beside: int) -> Int64:
+        table = np.full((len(event), self.lanes), -1, np.int64)
         for lane in range(self.lanes):
             own = np.flatnonzero((self.lane == lane) & (self.launched_by >= 0))
             own = own[np.argsort(self.launched_by[own], kind="stable")]
-            place = np.searchsorted(self.launched_by[own], after, side="right")
-            table[:, lane] = np.append(own, -1)[place]
+            # Entry -1, and the one behind the last, is for none.
+            table[:, lane] = np.append(own, -1)[np.searchsorted(self.launched_by[own], event, side=side) + beside]
         return table
 
     def add_edges(self, edges: Edges, host: HostEvents, names: tuple[str, ...], calls: Int64, tasks: Int64) -> None:
@@ -136,7 +134,6 @@ def mean_up_to(values: Int64, most: int, default: int) -> int:
 
 # Waits of which the trace says what waits for what: between streams, and of the host for a stream.
 
-
 _CONTRADICTS_NS = 5 * US
 """What ended this much after a task started was not waited for."""
 
@@ -200,7 +197,6 @@ def _lane_of(events: RankEvents, device: DeviceOrder, stream: Int64) -> Int64:
 # it means: within ``nccl:*`` it is NCCL's own. In the ``c10d::`` operator that launches a collective, the collective
 # waits for the stream that its thread computes on. Elsewhere, the next kernel that the thread launches waits for a
 # collective, or for another stream.
-
 
 _AFTER_NS = 2 * US
 """From the end of what a stream waits for to the start of what waited."""
@@ -350,7 +346,6 @@ def _side_streams(device: DeviceOrder, joining: Int64) -> tuple[Int64, Int64]:
 
 
 # Which host calls waited for the device, and for what: synchronizations, copies, frees, and a full launch queue.
-
 
 _SYNCHRONIZE = re.compile(r"(cuda|hip)(Stream|Device|Event)Synchronize$")
 _DEVICE = re.compile(r"(cuda|hip)DeviceSynchronize$")

@@ -30,10 +30,11 @@ class Change(msgspec.Struct, frozen=True):
     """Whether it changes what hosts do."""
     keeps_tasks: ClassVar[bool] = False
     """Whether it only shortens tasks and edges, so that others can be made with it."""
+    what = ""
 
     def describe(self) -> str:
         """Return what changes, for a heading."""
-        raise NotImplementedError
+        return self.what
 
     def apply(self, model: Model) -> Model:
         """Return the changed model.
@@ -150,9 +151,7 @@ class NoHostDelay(Change, frozen=True):
     """Hosts take no time: every launch is in the queue as soon as what the host waits for has happened."""
 
     host: ClassVar[bool] = True
-
-    def describe(self) -> str:
-        return "no host delay"
+    what = "no host delay"
 
     def apply(self, model: Model) -> Model:
         return without_host(model)
@@ -162,9 +161,7 @@ class PerfectOverlap(Change, frozen=True):
     """Nothing waits for a collective: all communication is hidden, as far as links have the time."""
 
     collectives: ClassVar[bool] = True
-
-    def describe(self) -> str:
-        return "perfect overlap"
+    what = "perfect overlap"
 
     def apply(self, model: Model) -> Model:
         graph = model.graph
@@ -188,9 +185,6 @@ class ShorterTasks(Change, frozen=True, eq=False):
     """By how much each is shorter."""
 
     keeps_tasks: ClassVar[bool] = True
-
-    def describe(self) -> str:
-        return self.what
 
     def apply(self, model: Model) -> Model:
         durations = model.graph.duration_ns.copy()
@@ -256,9 +250,7 @@ class NoStreamGaps(Change, frozen=True):
     """A kernel in a stream's queue starts when the one before it ends."""
 
     keeps_tasks: ClassVar[bool] = True
-
-    def describe(self) -> str:
-        return "no gaps between queued kernels"
+    what = "no gaps between queued kernels"
 
     def apply(self, model: Model) -> Model:
         edge = model.graph.edge
@@ -269,9 +261,7 @@ class NoStreamWaits(Change, frozen=True):
     """No stream waits for another's kernels or copies; waits for collectives remain."""
 
     keeps_tasks: ClassVar[bool] = True
-
-    def describe(self) -> str:
-        return "no stream waits for another's kernels or copies"
+    what = "no stream waits for another's kernels or copies"
 
     def apply(self, model: Model) -> Model:
         graph, edge = model.graph, model.graph.edge
@@ -283,7 +273,6 @@ class NoStreamWaits(Change, frozen=True):
 
 
 # Host time that is taken out of a run: what hosts spend on one thing.
-
 
 _MOSTLY = 0.5
 """Share of a blocking call from which it counts as what it overlaps."""
@@ -300,9 +289,6 @@ class HostTime(Change, frozen=True, eq=False):
 
     host: ClassVar[bool] = True
     keeps_tasks: ClassVar[bool] = True
-
-    def describe(self) -> str:
-        return self.what
 
     def apply(self, model: Model) -> Model:
         durations, lags = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy()

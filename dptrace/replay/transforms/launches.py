@@ -59,9 +59,6 @@ class WithoutTasks(Change, frozen=True, eq=False):
     """Of each task."""
     host: ClassVar[bool] = True
 
-    def describe(self) -> str:
-        return self.what
-
     def apply(self, model: Model) -> Model:
         return without_tasks(model, self.gone)
 
@@ -116,9 +113,7 @@ class CudaGraphs(Change, frozen=True):
     """The kernels of a step are launched at once: their launches, and what the host does between them, take no time."""
 
     host: ClassVar[bool] = True
-
-    def describe(self) -> str:
-        return "CUDA graphs"
+    what = "CUDA graphs"
 
     def apply(self, model: Model) -> Model:
         if model.run.on_cpu:
@@ -164,9 +159,7 @@ class NoRecompute(Change, frozen=True):
     """Backward computes nothing of forward again: activation checkpointing is off."""
 
     host: ClassVar[bool] = True
-
-    def describe(self) -> str:
-        return "no recomputation"
+    what = "no recomputation"
 
     def apply(self, model: Model) -> Model:
         removed = _repeated(model)
@@ -189,7 +182,6 @@ def _repeated(model: Model) -> NDArray[np.bool_]:
 
 
 # Several micro-steps for each step of the optimizer: forward and backward again, without all-reduce and optimizer.
-
 
 _LONGEST_PAUSE_NS = 1_000_000
 _WAITING = 0.5

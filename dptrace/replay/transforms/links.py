@@ -153,12 +153,8 @@ _HOST_BYTES_PER_S = 10e9
 """What casting reads and writes where no GPU's memory bandwidth is known."""
 
 
-class LinkChange(msgspec.Struct, frozen=True):
-    """A change of what transfers cost."""
-
-    def describe(self) -> str:
-        """Return what changes."""
-        raise NotImplementedError
+class LinkChange(Change, frozen=True):
+    """A change of what transfers cost, made by :class:`Communication`."""
 
     def change(self, model: Model, of: TransferCosts) -> TransferCosts:
         """Return the transfers at other costs.
@@ -167,10 +163,6 @@ class LinkChange(msgspec.Struct, frozen=True):
             DptraceError: the run does not show what they cost.
         """
         raise NotImplementedError
-
-    def doubts(self, model: Model) -> tuple[str, ...]:
-        """Return what it takes for granted, in sentences."""
-        return ()
 
 
 class Communication(Change, frozen=True):
@@ -418,7 +410,6 @@ def memory_bytes_per_s(model: Model) -> float:
 #
 # They are kernels or operators of their own (``mul_out``, ``copy_bucket_to_grad``), unless gradients are views of
 # the buckets (``gradient_as_bucket_view``). Each reads and writes all bytes of the gradients once.
-
 
 _GPU_BYTES_PER_S = 0.9e12
 """Memory bandwidth of a GPU that is not known: a V100's."""

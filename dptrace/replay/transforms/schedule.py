@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
@@ -20,11 +19,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import EMPTY, Int64
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError, UsageError
 from dptrace.model.alpha_beta import Line, bucket_ends
-from dptrace.readers.source import Source
 from dptrace.readers.trace import Trace
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
@@ -33,7 +31,7 @@ from dptrace.replay.options import SCHEDULES
 from dptrace.replay.simulation import with_times
 from dptrace.replay.transforms.change import Change
 from dptrace.replay.transforms.links import all_reduce_line, copy_ns, copy_tasks
-from dptrace.timeline.host_calls import SecondPass
+from dptrace.timeline.host_calls import SecondPass, reading
 from dptrace.timeline.model import Kind, Phase
 
 # Which gradients each step has: when each is ready, its bytes, and the all-reduces that carry them.
@@ -81,14 +79,7 @@ def _bytes(dims: str, dtypes: str) -> int:
         return 0
 
 
-def _read(source: Source, patterns: Sequence[str]) -> AccumulatedGradients:
-    # Few commands read a file again.
-    from dptrace.readers.kineto.reader import read_trace
-
-    return collect_gradients(read_trace(source, comm_patterns=patterns, operators=True))
-
-
-ACCUMULATED = SecondPass("gradients", AccumulatedGradients, _read)
+ACCUMULATED = SecondPass("gradients", AccumulatedGradients, reading(collect_gradients, operators=True))
 """Reads the gradients of a rank's file."""
 
 
@@ -98,22 +89,14 @@ class GradientStep(msgspec.Struct, frozen=True):
     ready: Int64
     """Task at whose end each gradient is ready on each process: processes × gradients."""
     bytes: Int64
-    exact: bool
+    """Of each by its recorded shape, 0 without one; unless they were found in another way."""
+    exact: bool = True
     """Whether the bytes are known; otherwise the gradients of an all-reduce share its bytes equally."""
-    meetings: Int64
+    meetings: Int64 = EMPTY[0]
     """Task of each all-reduce: where its ranks meet."""
 
 
-class ReadyGradients(msgspec.Struct, frozen=True):
-    """The gradients of one step, in the order in which they become ready."""
-
-    ready: Int64
-    """Task at whose end each gradient is ready on each process: processes × gradients."""
-    shapes: Int64
-    """Bytes of each by its recorded shape; 0 where there is none."""
-
-
-def ready_gradients(model: Model) -> tuple[ReadyGradients, ...]:
+def ready_gradients(model: Model) -> tuple[GradientStep, ...]:
     """Find the gradients of each step; a step may have none.
 
     Raises:
@@ -132,7 +115,7 @@ def ready_gradients(model: Model) -> tuple[ReadyGradients, ...]:
         count = min(len(tasks) for tasks, _ in per_rank)
         tasks = np.stack([own[len(own) - count :] for own, _ in per_rank])
         shapes = per_rank[0][1]
-        found.append(ReadyGradients(tasks, shapes[len(shapes) - count :]))
+        found.append(GradientStep(tasks, shapes[len(shapes) - count :]))
     return tuple(found)
 
 
@@ -145,15 +128,14 @@ def sized_gradients(model: Model) -> tuple[GradientStep, ...]:
         DptraceError: the run does not show them, or not their sizes.
     """
     steps = ready_gradients(model)
-    if all((step.shapes > 0).all() for step in steps):
-        return tuple(GradientStep(step.ready, step.shapes, True, step.shapes[:0]) for step in steps)
+    if all((step.bytes > 0).all() for step in steps):
+        return steps
     parameters = model.run.metadata.get("parameters")
     if not isinstance(parameters, int) or parameters <= 0:
         raise DptraceError(f"{model.run.path}: the sizes of gradients are not known. {_SIZES}")
     return tuple(
-        GradientStep(step.ready, np.full(count, max(1, 4 * parameters // max(1, count))), False, step.shapes[:0])
+        GradientStep(step.ready, np.full_like(step.bytes, max(1, 4 * parameters // max(1, len(step.bytes)))), False)
         for step in steps
-        for count in [step.ready.shape[1]]
     )
 
 
@@ -166,7 +148,7 @@ def gradient_steps(model: Model) -> tuple[GradientStep, ...]:
     found = []
     for step, meetings in zip(ready_gradients(model), _meetings_by_step(model), strict=False):
         if step.ready.shape[1] and len(meetings):
-            sizes, exact = _bytes_of(model, step.shapes, step.ready[0], meetings)
+            sizes, exact = _bytes_of(model, step.bytes, step.ready[0], meetings)
             found.append(GradientStep(step.ready, sizes, exact, meetings))
     if not found:
         raise DptraceError(f"{model.run.path}: no step has both gradients and all-reduces of them.")

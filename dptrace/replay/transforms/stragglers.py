@@ -72,9 +72,6 @@ class WithoutExcesses(Change, frozen=True, eq=False):
     host: ClassVar[bool] = True
     keeps_tasks: ClassVar[bool] = True
 
-    def describe(self) -> str:
-        return self.what
-
     def apply(self, model: Model) -> Model:
         durations, lags = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy()
         for one in self.excesses:
@@ -90,9 +87,7 @@ class NoStraggler(Change, frozen=True):
 
     collectives: ClassVar[bool] = True
     host: ClassVar[bool] = True
-
-    def describe(self) -> str:
-        return "no straggler"
+    what = "no straggler"
 
     def apply(self, model: Model) -> Model:
         return WithoutExcesses(self.describe(), excesses(model)).apply(model)

@@ -12,7 +12,6 @@ import dptrace
 from dptrace.errors import DptraceError
 from dptrace.replay.changes import changes_of
 from dptrace.replay.simulation import simulate
-from dptrace.replay.transforms.links import Communication, WorldSize
 from dptrace.replay.transforms.replicate import with_replication
 from dptrace.replay.transforms.schedule import sized_gradients
 from dptrace.timeline.model import Kind
@@ -122,7 +121,7 @@ def test_gradients_without_shapes_share_the_parameters(single: dptrace.Run, monk
     from dptrace.replay.transforms import schedule as transforms_schedule
 
     ready = transforms_schedule.ready_gradients(single.replay.model)
-    bare = tuple(transforms_schedule.ReadyGradients(step.ready, np.zeros_like(step.shapes)) for step in ready)
+    bare = tuple(transforms_schedule.GradientStep(step.ready, np.zeros_like(step.bytes)) for step in ready)
     monkeypatch.setattr(transforms_schedule, "ready_gradients", lambda model: bare)
 
     answer = single.whatif(world_size=2, link=_LINK, schedule="naive")
@@ -132,13 +131,6 @@ def test_gradients_without_shapes_share_the_parameters(single: dptrace.Run, monk
     monkeypatch.delitem(single.metadata, "parameters")
     with pytest.raises(DptraceError, match="shapes"):
         single.whatif(world_size=2, link=_LINK)
-
-
-def test_a_run_of_several_ranks_keeps_its_changes(run: dptrace.Run) -> None:
-    """Only one recorded rank needs what is not recorded."""
-    changes = (Communication((WorldSize(8),)),)
-
-    assert changes == with_replication(run.replay.model, changes)
 
 
 def _gpu_job(folder: Path, steps: int = 4) -> dptrace.Run:
