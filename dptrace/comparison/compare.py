@@ -549,7 +549,6 @@ def _on_recordings(sides: Sides) -> list[str]:
 
 # Limits on a comparison, for continuous integration: ``exposed_comm > +5%``.
 
-
 GRAMMAR = (
     "FIGURE > +5% (grew by more than that), FIGURE > +2ms, FIGURE < -10% (fell by more), FIGURE > 20ms (in B), "
     "FIGURE > 30% (of B's step); < works the same way. FIGURE is one of "

@@ -263,7 +263,6 @@ def kernel_name(name: str) -> str:
 
 # How two recordings differ in setup: hardware, world size, options, versions.
 
-
 _KEYS = ("mode", "model", "parameters", "backend", "script")
 """Keys of run.json that are compared where both runs have them."""
 _GROUPS = {"options": "Option", "versions": "Version of"}
@@ -359,7 +358,6 @@ def _text(value: Any) -> str | None:
 #
 # Steps may alternate, for example where an optimizer acts, or gradients are reduced, every second step. A kind
 # is what a step does (its signature); only if all steps do the same, its length, where two lengths clearly alternate.
-
 
 _MIN_OF_KIND = 2
 """Steps of a kind that each recording needs for the kind to be compared."""

@@ -58,7 +58,6 @@ def pageable_copies(context: ComputeContext) -> list[Finding]:
 
 # The price of activation checkpointing: forward work that backward repeats.
 
-
 _RECOMPUTE_ADVICE = (
     "It saves memory. If memory is left, checkpoint fewer blocks, or only what is cheap to repeat (selective "
     "checkpointing keeps matrix products and attention)."
@@ -80,7 +79,6 @@ def recompute(context: ComputeContext) -> list[Finding]:
 
 
 # Kernels so short that the GPU is idle between them, since each launch takes longer than the kernel.
-
 
 _SHORT_NS = 10_000
 """Length below which a launch from Python, some 5 to 10 µs, takes longer than the kernel."""
@@ -127,7 +125,6 @@ def _gaps(timeline: Timeline) -> tuple[Int64, Int64, Int64]:
 
 # Ranks whose GPU takes longer for the same kernels than the others' GPUs.
 
-
 _MIN_RATIO = 1.03
 """Slowness below which GPUs of one kind differ anyway."""
 _UNEVEN_RANKS_ADVICE = (
@@ -171,7 +168,6 @@ def uneven_ranks(context: ComputeContext) -> list[Finding]:
 
 
 # Compute that is slower while communication runs, measured on kernels that ran both ways.
-
 
 _OVERLAPPED = 0.9
 """Share of a kernel under communication from which it counts as overlapped."""

@@ -338,7 +338,6 @@ def _has_roofline(work: Work) -> bool:
 
 # Chains of elementwise kernels, each of which reads from memory what the one before has just written.
 
-
 _FUSIBLE = frozenset({"elementwise", "copy", "normalization", "softmax", "reduction"})
 """Kinds of operators whose time is that of their memory traffic."""
 _MIN_LENGTH = 3

@@ -129,7 +129,6 @@ def _numbers(text: object) -> list[int]:
 
 # Short names of single collectives, for labels on them: ``AR bucket 0``, ``AG layers.3``, ``send F1 → rank 2``.
 
-
 _KINDS = {
     "all_reduce": "AR",
     "all_gather": "AG",

@@ -99,7 +99,6 @@ class Arrival:
 
 # Name the kernel behind a delay in compute: the one that took longer than on the ranks that waited.
 
-
 _MAX_NAMED = 20
 """Number of delays that are named, the most expensive first: each takes a search through the intervals."""
 _MAX_COMPARED = 4
@@ -141,7 +140,6 @@ def _kernels(delay: Delay, device: int, matches: Matches, devices: Sequence[Devi
 #
 # The widest gap in the sorted latenesses divides early from late ranks: usually one is late, but if all ranks but one
 # are late, that one waits.
-
 
 Floats = NDArray[np.float64]
 
@@ -354,7 +352,6 @@ def _with_returns(
 #   program
 #   segments in which it grew, and what the host did there is compared with what the others' hosts did;
 # - the end of an earlier collective: then the device computed or copied more since, or left that collective later.
-
 
 HOST_CAUSES = {
     HostCause.NOTHING_RECORDED: "nothing_recorded",

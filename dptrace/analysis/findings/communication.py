@@ -238,7 +238,6 @@ def small_messages(context: FindingContext) -> list[Finding]:
 
 # Large messages that are slower than the links allow, or than comparable messages.
 
-
 _LARGE = 16_000_000
 """Bytes of a large message if the crossover is unknown."""
 _ABOVE = 4

@@ -34,7 +34,6 @@ __all__ = ["DETECTORS", "Finding", "findings"]
 
 # Let no nanosecond count in two findings: what a detailed finding explains is taken from the general one.
 
-
 _PARTS_OF_EXPOSED = ("small_messages", "first_bucket", "low_bandwidth", "slow_collectives")
 _PARTS_OF_BUBBLE = ("waiting", "host_bound", "launch_latency")
 """Idle time that a pipeline's schedule explains before anything else does, besides its messages."""
@@ -86,7 +85,6 @@ def _is_of_schedule(other: Finding) -> bool:
 
 
 # Findings on the bubble of pipelines.
-
 
 _UNEVEN = 1.25
 """Ratio to the mean above which the slowest stage is reported."""

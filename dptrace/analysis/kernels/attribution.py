@@ -198,7 +198,6 @@ def _last_started(numbers: Int64, start: Int64, wanted: Int64, before: Int64, cr
 # A module is, where the file has them: ``nn.Module: Linear_3`` (``with_modules`` or ``with_stack``), a module that
 # ``dptrace record --modules`` marks, or what an FSDP label names. Without any, annotations take their place.
 
-
 MODULE_LABEL = "dptrace::module "
 """Start of the labels that the recorder puts around a module's forward: ``dptrace::module layers.3.attn``."""
 _MODULE_EVENT = "nn.Module: "
@@ -493,7 +492,6 @@ def _pieces(timeline: Timeline, recorded: OperatorCalls, tree: CallTree) -> tupl
 
 
 # The launch side: how far the host runs ahead of a device, what its time goes to, and what it waits for.
-
 
 _KINDS = {CallKind.OPERATOR: "operator", CallKind.RUNTIME: "runtime", CallKind.ALLOCATOR: "allocator"}
 _SYNCHRONIZING = "synchronizing"

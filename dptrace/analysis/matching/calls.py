@@ -262,7 +262,6 @@ def _endpoints(kind: str, peer: int, rank: int, ranks: tuple[int, ...]) -> tuple
 
 # Where each rank stands in the mesh of a job: its number in each dimension, such as dp 1, pp 0, tp 3.
 
-
 _NAME = re.compile(r"[a-z]\w{0,15}", re.ASCII)
 _MESH = re.compile(r"^mesh_(?P<dimension>[a-z]\w{0,15})$")
 """Description of a group of torch's DeviceMesh: ``mesh_tp``."""

@@ -145,7 +145,6 @@ def estimate_offset_by_time(
 
 # Clock offsets between ranks, from the ends of the synchronizing collectives they share.
 
-
 _FLOOR_NS = 1_000
 """Least uncertainty between two clocks: older traces round to whole microseconds."""
 READ_NS = 10_000

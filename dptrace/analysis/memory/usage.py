@@ -370,7 +370,6 @@ def continued_totals(events: MemoryEvents) -> tuple[MemoryEvents, int]:
 #        ├ ┤ temporary   ├─ gradient ─────┤ │        │
 #                           │  ├ optimizer state ─────────── …
 
-
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -427,7 +426,6 @@ def _within(times: Int64, birth: Int64, death: Int64) -> NDArray[np.bool_]:
 
 # What the host did when memory was allocated or freed: step, phase, operator and module of each event.
 
-
 _STEP_MARK, _OPTIMIZER_STEP = "ProfilerStep#", ("Optimizer.step", f"{MARK}optimizer")
 _LABELS = (_STEP_MARK, "Optimizer.", "DistributedDataParallel.", WRAPPER)
 """Starts of the names of operators that only surround others, older torch's labels among them."""
@@ -476,7 +474,6 @@ def optimizer_steps(trace: Trace) -> Int64:
 
 
 # Read the memory of a rank's devices from its file, on request: figures of time do not need it.
-
 
 _CPU = 0
 """Torch's number of the device type."""

@@ -306,7 +306,6 @@ def by_kind(splits: Sequence[Split]) -> tuple[KindFigures, ...]:
 #               └──── host late ───────┘└─ late ─┘  └waiting┘
 #                  data loading, then host-bound
 
-
 CAUSES = (
     "data_loading_ns",
     "allocator_ns",
@@ -404,7 +403,6 @@ def _launched(timeline: Timeline, gaps: IntervalSet) -> Int64:
 
 
 # Labels of the parts of a step and of the causes of idle time, for tables and charts.
-
 
 PART_LABELS: dict[Part, str] = {
     Part.FORWARD: "Forward",
