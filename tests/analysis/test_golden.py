@@ -88,14 +88,6 @@ def test_old_and_rocm_files_find_their_phases() -> None:
         assert all(total[part] > 0 for part in ("forward_ns", "backward_ns", "optimizer_ns"))
 
 
-@pytest.mark.heavy
-@needs_real_traces
-def test_all_ranks_of_one_job_are_read_together() -> None:
-    """Eight files with spaces in their names are ranks 0 to 7; four without a rank in their names have theirs."""
-    assert list(range(8)) == [t.rank for t in dptrace.open(real("sharded_h100_8ranks")).timelines]
-    assert [0, 1, 2, 3] == [t.rank for t in dptrace.open(real("dlrm_v100_4ranks")).timelines]
-
-
 @needs_real_traces
 def test_overlap_agrees_with_holistic_trace_analysis() -> None:
     """HTA 0.5.0, unrounded, without the last step: communication 24,289.050 µs, of it overlapped 3,585.678 µs."""

@@ -16,7 +16,6 @@ from dptrace.comparison.changes import (
     figure_changes,
     kernel_changes,
     overlap_change,
-    percent_of,
 )
 from dptrace.comparison.compare import Comparison, compare, parse
 from dptrace.comparison.sides import Sides, make_sides
@@ -104,12 +103,6 @@ def test_collectives_are_compared_by_kind_group_and_size() -> None:
     assert (0, 5) == (told["a_overlapped_ns"], told["b_overlapped_ns"])
     assert (200, 100) == (told["a_bytes_per_step"], told["b_bytes_per_step"])
     assert "B" == rows[700].to_dict()["only_in"]
-
-
-@pytest.mark.parametrize(("delta", "of", "percent"), [(5, 50, 10.0), (-5, 50, -10.0), (0, 0, 0.0), (3, 0, None)])
-def test_percent(delta: float, of: float, percent: float | None) -> None:
-    """Of A; nothing where there was nothing before."""
-    assert percent == percent_of(delta, of)
 
 
 # How MFU changed between two runs.

@@ -8,17 +8,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
 from dptrace.comparison.changes import PARTS
 from dptrace.comparison.compare import Comparison, compare
-from dptrace.errors import DptraceError
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
 from dptrace.run.run import Run
-from tests.comparison.test_sides import half
-from tests.support.jobs import job, run_of
+from tests.support.jobs import job
 from tests.support.real_traces import needs_real_traces, real
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
@@ -32,12 +29,6 @@ def recorded(name: str) -> Run:
 def named(found: Comparison) -> dict[str, float]:
     """Return the changes beyond noise, in percent of A."""
     return {change.name: change.delta_percent or 0 for change in found.changes if change.beyond}
-
-
-def halves(run: Run) -> Comparison:
-    """Compare the even steps of a run with the odd ones."""
-    even, odd = (run_of([half(timeline, odd) for timeline in run.timelines]) for odd in (0, 1))
-    return compare(even, odd)
 
 
 @pytest.mark.parametrize("name", ["naive_cpu_2ranks", "single_cpu"])
@@ -60,30 +51,6 @@ def test_the_same_time_is_listed_once() -> None:
     assert {"exposed_comm_ns", "transfer_ns", "wait_ns"} <= moved
     assert "exposed communication" in found.summary()
     assert not any(words in found.summary() for words in ("transfer", "wait for ranks"))
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("seed", range(4))
-def test_two_recordings_of_the_same_thing(seed: int) -> None:
-    """No difference beyond noise, in any of the tables."""
-    found = compare(job(steps=6, seed=2 * seed, noise=0.02), job(steps=6, seed=2 * seed + 1, noise=0.02))
-
-    assert {} == named(found)
-    assert not any(row.time.beyond for row in found.kernel_changes)
-    assert not any(row.exposed.beyond for row in found.collective_changes)
-
-
-@pytest.mark.heavy
-@needs_real_traces
-@pytest.mark.parametrize("name", ["sharded_h100_8ranks", "perparam_v100_rank1of2"])
-def test_halves_of_a_real_run(name: str) -> None:
-    """No change is named: two or three steps are too few, or the halves' steps are of different kinds."""
-    run = open_run([real(name)])
-    found = halves(run)
-
-    assert {} == named(found)
-    assert found.too_few_steps is not None
-    assert found.summary().startswith("Cannot tell")
 
 
 def test_naive_against_interleaved() -> None:
@@ -173,13 +140,6 @@ def test_ranks_that_one_run_lacks_are_left_out_of_the_other() -> None:
     assert "3 of 4 ranks" in found.differences[0]
 
 
-def test_cpu_against_gpu_is_compared_and_said() -> None:
-    """Figures are compared; kernels share no name."""
-    cpu = run_of([replace(timeline, device=-1, device_name="CPU") for timeline in job().timelines])
-
-    assert "operators on CPUs" in compare(cpu, job()).differences[0]
-
-
 def test_the_dictionary_holds_everything_as_json() -> None:
     """The schema of the documentation; parts add up in it."""
     found = compare(job(), job(seed=1, factors={"backward": 1.1}))
@@ -245,12 +205,3 @@ def test_a_run_opened_for_its_figures_has_no_kernels_to_compare() -> None:
     assert found.changes == full.changes
     assert found.collective_changes == full.collective_changes
     assert any("Kernels are not compared" in note for note in found.notes)
-
-
-def test_intervals_are_needed_for_no_figure() -> None:
-    """The figures of a run opened with figures_only are those of the whole run."""
-    thin = open_run([str(TRACES / "single_cpu")], ReadOptions(figures_only=True))
-
-    with pytest.raises(DptraceError):
-        thin.kernels()
-    assert {"same"} == {change.verdict for change in compare(thin, recorded("single_cpu")).changes}

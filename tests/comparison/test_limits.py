@@ -72,11 +72,6 @@ def test_what_may_be_noise_does_not_fail_unless_asked(slower: Comparison, few: C
     assert hair.check(slower, even_noise=True).failed
 
 
-def test_limits_on_b_itself_know_no_noise(few: Comparison) -> None:
-    """A limit on a value of B itself does not depend on noise."""
-    assert parse("backward > 50ms").check(few).failed
-
-
 def test_a_gain_that_is_asked_for_and_not_had_fails(few: Comparison) -> None:
     """`wall > -5%` asks for a step at least 5 % shorter."""
     assert parse("wall > -5%").check(few).failed

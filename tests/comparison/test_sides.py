@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import force_setattr, replace
 
 from dptrace import Run
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
+from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.comparison.compare import Comparison, compare, shared_notes
 from dptrace.comparison.sides import (
     COLLECTIVE_VALUES,
@@ -20,7 +20,6 @@ from dptrace.comparison.sides import (
     drawn_differences,
     incomparable,
     kernel_name,
-    make_sides,
     sample_run,
     two_lengths,
 )
@@ -161,16 +160,6 @@ def test_recordings_of_one_side_share_ranks() -> None:
         compare([first, second], b)
 
 
-def test_sides_hold_all_steps_of_their_recordings() -> None:
-    """One after the other, with the number of each recording."""
-    found = make_sides([job(steps=5), job(steps=6, seed=1)], [job(steps=7, seed=2)])
-
-    assert (11, 7) == (found.a.steps, found.b.steps)
-    assert [5, 6, 7] == np.bincount(found.steps.recording).tolist()
-    assert (2, 11) == found.a.figures["wall_ns"].shape
-    assert 1 == pytest.approx(found.weights[0].sum()) == pytest.approx(found.weights[1].sum())
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("factor", [1.0, 1.004, 1.1])
@@ -195,14 +184,6 @@ def test_no_row_moves_under_a_headline_without_a_difference(seed: int, factor: f
 def info(**changed: Any) -> dict[str, Any]:
     options = {"batch_size": 256, "lr": 0.1, **changed.pop("options", {})}
     return {"mode": "naive", "model": "small", "options": options, "versions": {"torch": "2.9"}, **changed}
-
-
-def test_nothing_is_said_of_what_is_alike() -> None:
-    """Nor of a run without run.json."""
-    a, b = job(metadata=info()), job(metadata=info())
-
-    assert [] == differences(a, b, [(0, 0), (1, 0)])
-    assert [] == differences(a, job(), [(0, 0), (1, 0)])
 
 
 @pytest.mark.parametrize(
@@ -273,16 +254,6 @@ def test_only_another_work_is_incomparable() -> None:
 # The samples of one run.
 
 
-def test_figures_are_those_of_the_split() -> None:
-    """By rank and step, and the causes of idling with them."""
-    run = job(steps=4)
-    one = sample_run(run, devices_by_id(run))
-
-    assert {*FIGURES, *CAUSES} == set(one.figures)
-    assert (2, 4) == one.figures["wall_ns"].shape
-    assert run.splits[1].figures["backward_ns"].tolist() == one.figures["backward_ns"][1].tolist()
-
-
 def test_kernels_add_up_to_the_phases() -> None:
     """One stream without overlap: the compute kernels' time is the step's compute time."""
     run = job(steps=4)
@@ -341,14 +312,6 @@ def test_an_outlier_is_left_out_unless_asked_for() -> None:
     assert 5 == len(one.steps)
     assert (6, ()) == (len(whole.steps), whole.left_out)
     assert one.left_out[0][1] > 1.9 * one.figures["wall_ns"].mean()
-
-
-def test_several_gpus_of_a_rank_are_distinguished() -> None:
-    """By their order."""
-    a, b = job(steps=3).timelines
-    run = run_of([a, replace(b, rank=0)])
-
-    assert [(0, 0), (0, 1)] == list(devices_by_id(run))
 
 
 def test_names_are_compared_without_what_compilers_spell_differently() -> None:

@@ -22,7 +22,6 @@ from dptrace.comparison.significance import (
     inlier_steps,
     judge,
     noise_of,
-    standard_deviation,
     student_p,
 )
 
@@ -363,12 +362,6 @@ def test_holm_is_between_no_correction_and_bonferroni(p: list[float], seed: int)
 def test_holm_is_that_of_a_textbook() -> None:
     """Four p-values, equal weights."""
     assert holm(np.array([0.01, 0.04, 0.03, 0.005]), np.ones(4)) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-
-
-def test_one_step_has_no_spread() -> None:
-    """A standard deviation needs two."""
-    assert standard_deviation(np.array([1.0])) is None
-    assert standard_deviation(np.array([1.0, 3.0])) == pytest.approx(2**0.5)
 
 
 @pytest.mark.parametrize(

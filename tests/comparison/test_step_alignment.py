@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dptrace.comparison.step_alignment import RunSteps, align_steps, run_steps
+from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
@@ -118,14 +118,6 @@ def test_another_work_saves_nothing() -> None:
     assert () == found.time_saved()
 
 
-def test_runs_of_different_size_stand_beside_each_other() -> None:
-    """Each by its own ranks."""
-    found = align_steps(run_steps(job(ranks=4)), run_steps(job(ranks=1, seed=1, factors={"exposed": 0.5})))
-
-    assert (4, 1) == (len(found.a.devices), len(found.b.devices))
-    assert found.saved_ns() > 0
-
-
 def test_clocks_that_lie_apart_begin_each_step_together() -> None:
     """A note says so; otherwise a step would last for years."""
     one, two = job().timelines
@@ -142,14 +134,6 @@ def test_clocks_that_lie_apart_begin_each_step_together() -> None:
 def _later(timeline: Timeline, by: int) -> Timeline:
     windows = replace(timeline.windows, bounds=timeline.windows.bounds + by)
     return replace(timeline, start_ns=timeline.start_ns + by, end_ns=timeline.end_ns + by, windows=windows)
-
-
-def test_chosen_steps_are_paired() -> None:
-    """By their names, in the order in which they ran."""
-    chosen: RunSteps = run_steps(job(), step_names={"ProfilerStep#9", "ProfilerStep#6"})
-
-    assert ("ProfilerStep#6", "ProfilerStep#9") == chosen.names
-    assert [[2, 5], [2, 5]] == chosen.step_index.tolist()
 
 
 def test_a_run_without_steps_is_refused() -> None:

@@ -10,13 +10,11 @@ import pytest
 
 import dptrace
 from dptrace.analysis.findings.finding import Finding
-from dptrace.core.intervals import EMPTY
 from dptrace.errors import DptraceError
-from dptrace.replay.counterfactual import GainContext, counterfactual, transfers_of
+from dptrace.replay.counterfactual import GainContext, counterfactual
 from dptrace.replay.gains import Measurer
-from dptrace.replay.graph.model import EdgeKind, TaskKind
+from dptrace.replay.graph.model import EdgeKind
 from dptrace.replay.transforms.change import (
-    HiddenCollectives,
     NoStreamGaps,
     NoStreamWaits,
     ShorterTasks,
@@ -67,14 +65,6 @@ def test_a_smaller_first_bucket_needs_gradients(run: dptrace.Run) -> None:
 # The kernels of a run and their tasks.
 
 
-def test_each_kernel_has_its_task(run: dptrace.Run) -> None:
-    """The kernels of all steps of both ranks are as long as their tasks."""
-    context = GainContext(run, run.replay.model)
-
-    assert 2 * 4 * 3 == len(context.compute.kernels)
-    assert context.compute.kernels.ns.tolist() == run.replay.model.graph.duration_ns[context.tasks].tolist()
-
-
 # Device time that is taken out of a run.
 
 
@@ -88,23 +78,6 @@ def test_shorter_kernels_take_less(run: dptrace.Run) -> None:
     ]
 
     assert [0, 30_000] == gains
-
-
-def test_only_one_kind_is_hidden(run: dptrace.Run) -> None:
-    """A kind that the run does not have changes nothing."""
-    model = run.replay.model
-
-    assert (HiddenCollectives("all_gather").apply(model).graph.duration_ns == model.graph.duration_ns).all()
-    transfers = model.graph.of(TaskKind.TRANSFER)
-    assert 0 == HiddenCollectives("all_reduce").apply(model).graph.duration_ns[transfers].sum()
-
-
-def test_transfers_of_matched_collectives_are_found(run: dptrace.Run) -> None:
-    """Each all-reduce of the job has one transfer of 100 µs."""
-    place, task = transfers_of(run.replay.model, np.array([2, 0]))
-
-    assert [0, 1] == sorted(place.tolist())
-    assert [100_000] * 2 == run.replay.model.graph.duration_ns[task].tolist()
 
 
 def test_gaps_and_waits_of_streams_go(run: dptrace.Run) -> None:
@@ -132,11 +105,6 @@ def test_time_of_one_cause_goes(hidden: dptrace.Run) -> None:
 
     assert 4 * -5_000_000 == int(lags.sum())
     assert 0 == gain_of(hidden, loading)
-
-
-def test_a_cause_that_no_host_had_is_no_change(hidden: dptrace.Run) -> None:
-    """Nothing can be taken out where nothing is."""
-    assert host_time(hidden.replay.model, "nothing", lambda timeline: EMPTY) is None
 
 
 # What findings on compute would gain, on steps that the device sets.
@@ -308,11 +276,3 @@ def test_a_collective_that_took_far_longer_takes_the_median(tmp_path: Path) -> N
     assert any(latency.slow.any() for latency in run.cross_rank.latencies)
     finding = Finding("slow_collectives", "", "", 1, 1)
     assert 400_000 / 6 == pytest.approx(message_gain_of(run, finding), rel=0.02)
-
-
-def test_messages_that_the_run_does_not_have_are_no_change(run: dptrace.Run) -> None:
-    """Small messages are not compared with links, and none is slow."""
-    for kind in ("low_bandwidth", "slow_collectives"):
-        finding = Finding(kind, "", "", 1, 0.1, evidence(reference_gbps=800.0))
-
-        assert isinstance(counterfactual(finding, GainContext(run, run.replay.model)), str)

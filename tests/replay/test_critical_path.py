@@ -62,11 +62,6 @@ def test_recorded_paths_cover_their_step(name: str) -> None:
     assert 0 == kernels[kernels["on_path"]]["slack_ns"].min()
 
 
-def test_a_selected_step_is_that_of_the_path(run: dptrace.Run) -> None:
-    """Without a name, the step of median length among those that were selected."""
-    assert "ProfilerStep#2" == run.select(steps=(2, 2)).critical_path().step
-
-
 def test_a_rank_that_lacks_a_step_is_aligned_by_the_names_of_its_others(run: dptrace.Run, tmp_path: Path) -> None:
     """It began to record a step later: its kernels before that are of no step, and paths are those of the whole job."""
     files = [job_rank(rank, forward, 623) for rank, forward in enumerate((300, 400))]

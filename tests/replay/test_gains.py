@@ -8,7 +8,7 @@ import pytest
 
 import dptrace
 from dptrace.analysis.findings.finding import Finding, Gain, by_gain
-from dptrace.replay.gains import Measurer, with_gains
+from dptrace.replay.gains import Measurer
 from dptrace.replay.transforms.change import Compute, HiddenCollectives
 from tests.support.planted import Plant, planted_job
 from tests.support.real_traces import needs_real_traces, real
@@ -75,16 +75,6 @@ def test_a_run_that_cannot_be_read_again_says_why(late: dptrace.Run, tmp_path: P
     assert all(gain and gain.ns is None and "second time" in gain.reason for gain in gains)
 
 
-def test_figures_alone_have_no_gains(tmp_path: Path) -> None:
-    """A run of figures has no intervals to replay."""
-    for rank, forward in enumerate((300, 5300)):
-        job_rank(rank, forward, 5523).write(tmp_path / f"rank{rank}.json")
-    run = dptrace.open(tmp_path, cache=False, figures_only=True).with_gains()
-
-    assert run.cross_rank.findings
-    assert all(f.gain and f.gain.ns is None and "figures_only" in f.gain.reason for f in run.cross_rank.findings)
-
-
 def test_delays_that_hide_each_other_gain_together(hidden: dptrace.Run) -> None:
     """Rank 0 loads data for 5 ms while rank 1 computes: neither gains alone, both together gain all of it."""
     found = hidden.with_gains().cross_rank.findings
@@ -147,15 +137,6 @@ def test_kernels_without_calls_cannot_be_replayed(tmp_path: Path) -> None:
 
     assert found
     assert all(finding.gain and "no call of the host" in finding.gain.reason for finding in found)
-
-
-def test_progress_is_by_finding(late: dptrace.Run) -> None:
-    """It grows, up to 1."""
-    told: list[float] = []
-    with_gains(late, told.append)
-
-    assert told == sorted(told)
-    assert 1 == told[-1]
 
 
 # What one change gains, with its range.

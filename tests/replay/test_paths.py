@@ -14,7 +14,6 @@ import dptrace
 from dptrace.replay.critical_path import CriticalPath
 from dptrace.replay.graph.model import EdgeKind, Graph, TaskKind
 from dptrace.replay.paths import (
-    FREE,
     LINK_KINDS,
     Shortening,
     binding_edges,
@@ -146,13 +145,6 @@ def test_what_took_most_of_a_piece_names_it(spent: dict[HostLabel, int], most: H
     assert all(part in name for part in (most.what, most.where))
     assert ("before aten::add" in name) == (most.cause in (HostCause.PYTHON, HostCause.NOTHING_RECORDED))
     assert "aten::add" != name
-
-
-def test_many_operators_are_named_by_their_range() -> None:
-    """By the one with most of their time."""
-    many = {HostLabel(HostCause.OPERATOR, f"aten::{i}", "# a" if i < 4 else "# b"): 10 for i in range(10)}
-
-    assert "many operators in # b" == name_of(many, "wait_tensor")
 
 
 @needs_real_traces
@@ -300,20 +292,3 @@ def test_slack_is_what_a_task_can_take_longer(graph: Graph, data: st.DataObject)
         longer = graph.duration_ns.copy()
         longer[task] += more
         assert delayed == schedule.run(longer).end_ns.max() - end
-
-
-def test_what_is_not_waited_for_is_free() -> None:
-    """A task that no end depends on has no limit."""
-    from dptrace.core.intervals import EMPTY
-    from dptrace.replay.graph.model import Edge
-    from tests.support.graphs import graph_of
-
-    none = EMPTY[0]
-    graph = graph_of(
-        np.array([0, 0]), np.array([5, 9]), Edge(none, none, none, none.astype(bool), none.astype(np.uint8))
-    )
-
-    slack = slack_of(graph, Schedule(graph).run(), 9, np.array([1]))
-
-    assert 0 == slack[1]
-    assert slack[0] > FREE >> 1

@@ -13,8 +13,6 @@ from dptrace.replay.simulation import (
     Schedule,
     SteadyState,
     choose,
-    mean_range,
-    median_range,
     outcome,
     recorded_figures,
     simulate,
@@ -39,13 +37,6 @@ def test_selected_steps_are_found_in_the_whole_run(run: dptrace.Run) -> None:
     assert [[1, 2]] == [places.tolist() for places in chosen.places]
 
 
-def test_equal_steps_have_no_range() -> None:
-    """Resampling equal steps gives the same median and mean each time."""
-    equal = np.full(5, 7.0)
-
-    assert (7.0, 7.0) == median_range(equal) == mean_range(equal)
-
-
 # The simulation of a graph.
 
 
@@ -56,16 +47,6 @@ def test_times_are_those_of_the_definition(graph: Graph) -> None:
     times = simulate(graph)
 
     assert times_by_definition(graph) == (times.start_ns.tolist(), times.end_ns.tolist())
-
-
-@pytest.mark.heavy
-@given(graphs())
-def test_no_task_starts_before_what_it_waits_for(graph: Graph) -> None:
-    """No edge is violated."""
-    times, edge = simulate(graph), graph.edge
-    came = np.where(edge.from_end, times.end_ns[edge.src], times.start_ns[edge.src]) + edge.lag_ns
-
-    assert (came <= times.start_ns[edge.dst]).all()
 
 
 @pytest.mark.heavy

@@ -139,18 +139,6 @@ def test_faster_parts_never_end_the_run_later(name: str, option: str) -> None:
 
 
 @needs_real_traces
-def test_the_straggler_that_is_known_is_removed() -> None:
-    """Rank 2 sleeps for a second in each step: without it, the run ends 979 ms a step earlier."""
-    answer = dptrace.open(real("straggler_v100_4ranks")).whatif(no_straggler=True)
-
-    assert 979 == round(answer.step_gain_ns / 1e6)
-    # What is not returned: an allocation on the other ranks, which the wait had hidden.
-    assert "cudaMalloc in aten::cat" == answer.longest[0].name
-    assert 2 != answer.longest[0].rank
-    assert answer.can_tell
-
-
-@needs_real_traces
 def test_a_bound_by_the_host_is_doubted() -> None:
     """With links twice as fast, the device would be done sooner than the host launches: the answer is a bound."""
     answer = dptrace.open(real("ddp_mi300_rank0of8")).whatif(bandwidth=2)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 import dptrace
 from dptrace import Run
-from dptrace.errors import DptraceError
-from dptrace.run.memory import NO_MEMORY, device_reports, memory_notes, unallocated_bytes
+from dptrace.run.memory import NO_MEMORY, device_reports, memory_notes
 from tests.support.kineto_files import KinetoFile
-from tests.support.memory_files import GOLDEN, memory_run, training_file
+from tests.support.memory_files import memory_run, training_file
 
 
 @pytest.fixture
@@ -53,20 +51,6 @@ def test_a_selection_has_its_own_peak(run: Run) -> None:
     assert run.select(steps=(1, 1)).allocator_calls().empty
 
 
-def test_ranks_alone_select_no_steps(run: Run) -> None:
-    """What is outside of all steps stays where only ranks are chosen."""
-    [report] = device_reports(run.select(ranks=[0]))
-
-    assert report.steps is None
-    assert unallocated_bytes(report) == unallocated_bytes(device_reports(run)[0])
-
-
-def test_json_has_memory_only_when_asked(run: Run) -> None:
-    """Plain analysis reads no file twice."""
-    assert "memory" not in run.to_dict()
-    assert 2 == len(json.loads(json.dumps(run.to_dict(memory=True)["memory"])))
-
-
 def test_a_run_without_memory_events_says_how_to_record_them(tmp_path: Path) -> None:
     """Tables are empty then, and a note says so."""
     KinetoFile().op("aten::add", 10, 20).label("ProfilerStep#0", 5, 30).write(tmp_path / "a.json")
@@ -94,9 +78,3 @@ def test_a_file_that_has_gone_is_noted(tmp_path: Path) -> None:
     (tmp_path / "rank1.json").unlink()
 
     assert ["Rank 1: its file can't be read again, so its memory is unknown."] == memory_notes(run)
-
-
-def test_figures_only_has_no_memory() -> None:
-    """The message says what to do."""
-    with pytest.raises(DptraceError, match="figures_only"):
-        dptrace.open(GOLDEN, figures_only=True).to_dict(memory=True)

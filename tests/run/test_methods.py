@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 import dptrace
-from dptrace import Run
 from dptrace.errors import UsageError
-from tests.support.builders import two_rank_timelines
 from tests.support.memory_files import GOLDEN, memory_run
 from tests.support.replay_files import write_job
 
@@ -40,18 +38,6 @@ def test_an_unknown_grouping_is_refused() -> None:
 
 
 # The frame of what a run's steps compute.
-
-
-def test_what_is_given_takes_the_place_of_the_file() -> None:
-    """6 · 1e6 · 8,000 FLOPs are shared by two ranks: 24 GFLOP in each step of 100 µs are half of 480 TFLOP/s."""
-    run = Run("job", two_rank_timelines(), world_size=2)
-
-    table = run.utilization(parameters=1e6, tokens=8000, peak_tflops=480)
-
-    assert [(0, 100_000)] * 2 + [(1, 100_000)] * 2 == list(zip(table["rank"], table["wall_ns"], strict=True))
-    assert pytest.approx([0.5] * 4) == table["mfu"].tolist()
-    assert table["hfu"].isna().all()
-    assert "utilization" not in run.to_dict()
 
 
 # The methods of a run that replay it.

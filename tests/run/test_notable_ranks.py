@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-import dptrace
 from dptrace.run.notable_ranks import middle_step_of, notable_ranks
 from dptrace.run.run import Run
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job, run_of
-from tests.support.real_traces import needs_real_traces, real
 from tests.support.synthetic import training_run
 
 
@@ -42,16 +40,6 @@ def test_a_rank_without_steps_is_left_out() -> None:
 
     assert [0] == [one.index for one in notable_ranks(run_of([job(ranks=1).timelines[0], none]))]
     assert () == notable_ranks(Run("x", ()))
-
-
-@needs_real_traces
-def test_a_known_straggler_is_first() -> None:
-    """Rank 2 slept before a collective, in the recording made for that."""
-    run = dptrace.open(real("straggler_v100_4ranks"))
-    first = notable_ranks(run)[0]
-
-    assert 2 == run.timelines[first.index].rank
-    assert "held others up" in first.why
 
 
 # The step of median length.

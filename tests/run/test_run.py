@@ -10,7 +10,7 @@ import pytest
 import dptrace
 import dptrace.run.run
 from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, overlap_percent
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
 from dptrace.errors import DptraceError
 from tests.support.kineto_files import KinetoFile, training_step
 
@@ -68,11 +68,6 @@ def test_to_dict_is_the_documented_schema(folder: Path) -> None:
     assert 2 == len(rank["collectives"])
 
 
-def test_overlap_percent_of_nothing_is_nothing() -> None:
-    """Without communication there is no overlap."""
-    assert (None, 25.0) == (overlap_percent(0, 0), overlap_percent(1, 3))
-
-
 def test_figures_only_keeps_all_but_the_intervals(folder: Path) -> None:
     """The tables and data are the same; asking for intervals is an error."""
     run, thin = dptrace.open(folder), dptrace.open(folder, figures_only=True)
@@ -82,13 +77,6 @@ def test_figures_only_keeps_all_but_the_intervals(folder: Path) -> None:
     assert len(thin.timelines[0]) < len(run.timelines[0])
     with pytest.raises(DptraceError, match="figures_only"):
         thin.kernels()
-
-
-def test_runs_are_compared(folder: Path) -> None:
-    """A run compared with itself has no difference."""
-    run = dptrace.open(folder)
-
-    assert 0 == run.compare(run).figures()["delta_ns"].abs().sum()
 
 
 def test_forward_computed_again_is_a_share_of_backward(folder: Path) -> None:

@@ -41,11 +41,6 @@ def test_chosen_ranks_are_whole() -> None:
     assert (3, run.splits[2].total()) == (part.world_size, part.splits[1].total())
 
 
-def test_what_was_left_out_is_noted() -> None:
-    """A note names the selected steps, so that a part is not mistaken for the whole run."""
-    assert any("steps 4 to 5" in note for note in training_run(900).select(steps=(4, 5)).notes)
-
-
 def test_nothing_left_says_what_there_is() -> None:
     """The message lists the ranks, or the steps, of the run."""
     run = training_run(900)

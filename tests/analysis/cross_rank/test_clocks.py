@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-import dptrace
 from dptrace.analysis.cross_rank.clocks import (
     UNKNOWN_NS,
     Clocks,
     estimate,
     exclude_misfits,
     shared_clock_devices,
-    unify_shared_clocks,
 )
 from dptrace.analysis.cross_rank.stragglers import stragglers
 from dptrace.analysis.cross_rank.transfers import timing
 from dptrace.analysis.matching.match import Matches, match
-from dptrace.analysis.matching.pairing import Offset
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.timeline.model import Collective
 from tests.support.builders import TimelineBuilder
-from tests.support.paths import ROOT
 from tests.support.rank_cases import JOBS, Call, rank, real_ranks, reduce, shifted
 from tests.support.real_traces import needs_real_traces
 
@@ -132,16 +126,6 @@ def test_a_real_clock_made_wrong_is_found_and_changes_no_verdict(job: str, ahead
         assert ppm or verdicts.tolist() == last.tolist()
 
 
-@needs_real_traces
-def test_clocks_of_real_jobs_agree_as_closely_as_their_ends() -> None:
-    """One machine each: the clocks are within 100 µs of each other, with an uncertainty of some µs."""
-    for job in JOBS:
-        _, clocks = compared(*real_ranks(job))
-        assert np.abs(clocks.offset_ns).max() < 100_000
-        assert (clocks.uncertainty_ns[1:] < 50_000).all()
-        assert (clocks.collectives[1:] >= 8).all()
-
-
 def test_collectives_that_cannot_be_the_same_are_reported() -> None:
     """No clock explains ends that drift apart by a tenth of the time: the rank is not compared."""
     devices = []
@@ -241,18 +225,6 @@ def test_two_recordings_on_one_machine_are_not_one_job() -> None:
     assert matches.complete.all()
 
 
-def test_a_misfits_other_notes_are_left_out() -> None:
-    """That nothing of it matches says more than how many of its collectives have no counterpart."""
-    strange = shifted(on_cpu(1, [*ends(), 10_000 * MS, 10_100 * MS], bytes=4_000), 60_000 * MS)
-    devices = [on_cpu(0, ends()), strange]
-    matches = match(devices)
-    clocks = estimate(matches, devices, hosts(*[(0, "here")] * 2))
-
-    assert any("Rank 1" in note for note in matches.notes)
-    assert not any("Rank 1" in note for note in exclude_misfits(matches, clocks).notes)
-    assert 1 == sum("rank 1" in note for note in clocks.notes)
-
-
 def test_ranks_of_one_machine_share_what_another_machine_s_clock_is_off() -> None:
     """Ranks 2 and 3 are on a second machine; only rank 2 shares collectives with the first."""
     devices = [on_cpu(0, ends()), on_cpu(1, ends(), group="a"), on_cpu(2, ends()), on_cpu(3, ends(), group="b")]
@@ -263,14 +235,6 @@ def test_ranks_of_one_machine_share_what_another_machine_s_clock_is_off() -> Non
     assert [0, 0, 5 * MS, 5 * MS] == pytest.approx(clocks.offset_ns.tolist(), abs=10_000)
     assert "share one clock" in clocks.notes[0]
     assert not any("No collective connects" in note for note in clocks.notes)
-
-
-def test_nodes_that_share_a_name_are_not_one_machine() -> None:
-    """Containers often have the same host name."""
-    devices = [on_cpu(0, ends()), on_cpu(1, ends(), group="other")]
-    clocks = estimate(match(devices), devices, hosts((0, "localhost"), (1, "localhost")))
-
-    assert [0, 1] == clocks.reference.tolist()
 
 
 # Clocks connected only by messages.
@@ -341,27 +305,3 @@ def test_cpus_of_one_host_share_its_clock(info: dict[str, Any], shared: list[int
     assert shared == shared_clock_devices(
         [rank(0, CALLS, on_cpu=True), rank(1, CALLS, on_cpu=True), rank(2, CALLS)], info
     )
-
-
-def test_traces_of_one_machine_share_its_clock_without_run_json(tmp_path: Path) -> None:
-    """Recorded by torch, which writes the machine's name; lateness of some µs is then known."""
-    for path in (ROOT / "traces" / "ddp_cpu_2ranks").glob("*.gz"):
-        shutil.copy(path, tmp_path)
-    run = dptrace.open(tmp_path, cache=False)
-    clocks = run.cross_rank.clocks
-
-    assert {} == run.metadata
-    assert [0, 0] == clocks.reference.tolist() == clocks.offset_ns.tolist()
-    assert 20_000 > clocks.uncertainty_ns.max()
-    assert any("share one clock" in note for note in clocks.notes)
-
-
-def test_what_shares_a_clock_is_compared_with_what_its_first_is_compared_with() -> None:
-    """Also if the first device's reference is itself compared with another."""
-    offsets = [Offset(float(i), 0.0, 0, float(i), i) for i in range(4)]
-    reference = [0, 1, 1, 3]
-    unify_shared_clocks(offsets, reference, [0, 0, 2, 2])
-
-    assert [0, 0, 0, 0] == reference
-    assert [0.0, 0.0, 2.0, 2.0] == [offset.ahead_ns for offset in offsets]
-    assert offsets[3].uncertainty_ns > offsets[2].uncertainty_ns

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-import dptrace
 from dptrace.analysis.cross_rank.ddp_buckets import (
     Bucket,
     bucket_numbers,
@@ -27,7 +24,6 @@ from tests.support.rank_cases import rank as one_rank
 from tests.support.rank_cases import reduce
 
 MS = 1_000_000
-RUNS = Path(__file__).resolve().parents[3] / "traces"
 DDP = {"rebuilt_bucket_sizes": "100, 300, 100", "rebuilt_per_bucket_param_indices": "5 4, 3, 2 1 0"}
 
 
@@ -94,31 +90,6 @@ def test_damaged_logging_data_names_no_bucket() -> None:
 
     assert found is not None
     assert (Bucket(0, 100, ()),) == found.buckets
-
-
-def test_labels_of_the_trainer_are_names() -> None:
-    """FSDP's units by module, pipelines' actions by stage and micro-batch."""
-    what = Collective("all_gather", 8, "Float", "0", label="FSDP::all_gather (layers.3)")
-
-    assert ["FSDP::all_gather (layers.3)"] == instance_names(match([one_rank(0, [(0, 0, 9, what)])]), None)
-
-
-@pytest.mark.parametrize("name", ["ddp_cpu_2ranks", "ddp_4mb_cpu_2ranks"])
-def test_measured_bytes_are_those_that_ddp_shows(name: str) -> None:
-    """In the repository's recordings, every all-reduce of each step is a bucket with the bytes that DDP logged."""
-    run = dptrace.open(str(RUNS / name))
-    matches = match(run.devices, run.world_size)
-
-    found = buckets(matches, run.metadata)
-
-    assert found is not None
-    logged = json.loads((RUNS / name / "run.json").read_text())["ddp"]
-    sizes = [int(size) for size in logged["rebuilt_bucket_sizes"].split(",")]
-    assert () == found.notes
-    assert sizes * len(run.timelines[0].windows) == matches.bytes.tolist()
-    assert list(range(len(sizes))) * len(run.timelines[0].windows) == found.bucket.tolist()
-    parameters = [index for bucket in found.buckets for index in bucket.parameters]
-    assert sorted(parameters) == list(range(logged["num_parameter_tensors"]))
 
 
 # Short names of single collectives.

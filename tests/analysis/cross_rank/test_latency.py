@@ -46,14 +46,6 @@ def test_a_slow_one_is_flagged() -> None:
     assert not latencies_of(calls([*steady, 180_000], 0))[0].slow.any()
 
 
-def test_names_distinguish_what_is_of_one_size() -> None:
-    """Two buckets of one size are two distributions."""
-    found = latencies_of(calls([10_000, 50_000] * 3), ["bucket 0", "bucket 1"] * 3)
-
-    assert ["bucket 1", "bucket 0"] == [latency.name for latency in found]
-    assert [50_000] * 3 == found[0].transfer_ns.tolist()
-
-
 def test_the_histogram_counts_all() -> None:
     """Bins of equal width from the shortest to the longest."""
     counts, edges = latencies_of(calls([10_000, 20_000, 30_000, 30_000]))[0].histogram(4)
@@ -132,14 +124,3 @@ def test_groups_of_one_purpose_are_summed() -> None:
     assert [3, 3] == [len(latency.instances) for latency in found]
     (row,) = merge_groups(found, matches, times)
     assert (6, "all_reduce") == (len(row.instances), row.kind)
-
-
-def test_a_group_of_one_rank_sends_nothing() -> None:
-    """Groups of one rank have no row and no bandwidth."""
-    alone = (0, 0, MS, Collective("broadcast", 4_000, "Float", "1", 1, ranks=(0,)))
-    devices = [rank(0, [alone])]
-    matches = match(devices, 1)
-    times = timing(matches, estimate(matches, devices))
-
-    assert () == latencies(matches, times)
-    assert np.isnan(times.busbw).all()

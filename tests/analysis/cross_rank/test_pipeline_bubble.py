@@ -154,14 +154,6 @@ def test_pipelines_beside_each_other_are_distinguished() -> None:
     assert [0, 0, 1, 1] == sorted(run.pipeline()["pipeline"].tolist())
 
 
-def test_missing_stages_are_counted() -> None:
-    """The formula is for the whole pipeline, the bubble for the recorded ranks."""
-    whole = run_of(gpipe(4, 4), 10, 20)
-    (found,) = Run("r", whole.timelines[1:]).pipelines
-
-    assert (4, 3) == (found.ranks, len(found.devices))
-
-
 def test_interleaved_and_zero_bubble_are_known_by_their_actions() -> None:
     """Several stages on a rank, or a backward in two parts; first and last stage on one rank make a V."""
     one = run_of(gpipe(2, 2), 10, 20).timelines
@@ -198,15 +190,6 @@ def test_the_json_has_each_step_and_rank() -> None:
     assert (20.0, 20.0) == (pipeline["bubble_percent"], pipeline["formula_percent"])
     assert [{"rank": 0, "device": 0, "stages": [0]}, {"rank": 1, "device": 1, "stages": [1]}] == pipeline["ranks"]
     assert [120, 120] == [rank["busy_ns"] for rank in pipeline["steps"][0]["ranks"]]
-
-
-def test_actions_come_as_a_table() -> None:
-    """One row per action, in the terms of schedules."""
-    frame = run_of(gpipe(2, 2), 10, 20).pipeline_actions()
-
-    assert ["F", "F", "B", "B"] == frame["action"].tolist()[:4]
-    assert [0, 10] == frame["start_ns"].tolist()[:2]
-    assert 8 == len(frame)
 
 
 @cache

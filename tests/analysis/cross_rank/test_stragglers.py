@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-import dptrace
 from dptrace.analysis.cross_rank.stragglers import stragglers
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.timeline.model import HostActivity, HostCause, HostLabel, Timeline
 from tests.support.builders import TimelineBuilder
-from tests.support.real_traces import needs_real_traces, real
 
 MS = 1_000_000
 
@@ -79,54 +77,6 @@ def test_a_wait_under_compute_costs_nothing() -> None:
     found = stragglers(match(run, 2), run)
 
     assert ([8 * MS], [0]) == (found.late_ns.tolist(), found.cost_ns.tolist())
-
-
-@needs_real_traces
-def test_the_rank_that_sleeps_is_found() -> None:
-    """straggler_v100_4ranks: rank 2 is about a second late at one all-to-all of each step, because of its host."""
-    run = dptrace.open(real("straggler_v100_4ranks"))
-    matches = match(run.devices, run.world_size)
-    found = stragglers(matches, run.devices)
-    worst = np.flatnonzero(found.late_ns > 900 * MS)
-
-    assert ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"] == matches.step[found.instance[worst]].tolist()
-    assert {2} == {matches.device_ids[device][0] for device in found.device[worst].tolist()}
-    assert {"python"} == {found.cause[row] for row in worst.tolist()}
-    assert {"# running sparse arch"} == {found.delays[found.delay[row]].what for row in worst.tolist()}
-
-
-@pytest.mark.heavy
-@needs_real_traces
-@pytest.mark.parametrize(("name", "rank"), [("dlrm_v100_4ranks", 2), ("sharded_h100_8ranks", 1)])
-def test_the_rank_that_others_wait_for_most_is_found(name: str, rank: int) -> None:
-    """The rank with the largest cost over the run is the one in the recordings' catalog."""
-    run = dptrace.open(real(name))
-    matches = match(run.devices, run.world_size)
-    found = stragglers(matches, run.devices)
-    cost = np.bincount(found.device, found.cost_ns, len(matches.device_ids))
-
-    assert rank == matches.device_ids[int(cost.argmax())][0]
-
-
-def test_figures_alone_suffice() -> None:
-    """Intervals other than communication may have been dropped by the worker that read the file."""
-    run = devices(rank(0), rank(1, 4 * MS), rank(2))
-    thin = [device.only_communication() for device in run]
-    whole, part = stragglers(match(run, 3), run), stragglers(match(thin, 3), thin)
-
-    assert whole.cost_ns.tolist() == part.cost_ns.tolist()
-    assert whole.cause == part.cause
-
-
-def test_without_a_rank_nobody_is_blamed() -> None:
-    """The missing rank may have been later than all others."""
-    run = devices(rank(0), rank(1, 4 * MS))
-    matches = match(run, 3)
-
-    found = stragglers(matches, run)
-
-    assert not matches.complete.any()
-    assert 0 == len(found)
 
 
 def test_what_a_rank_pays_is_no_more_than_its_exposed_time() -> None:

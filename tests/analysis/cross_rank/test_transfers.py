@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks, estimate
+from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, estimate
 from dptrace.analysis.cross_rank.transfers import (
     AlphaBeta,
     ExposedWait,
@@ -27,7 +27,7 @@ from dptrace.model.collectives import bus_factor
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective
 from tests.support.builders import TimelineBuilder
-from tests.support.rank_cases import Call, real_ranks, reduce, shifted, without
+from tests.support.rank_cases import Call, real_ranks, reduce, shifted
 from tests.support.rank_cases import rank as one_rank
 from tests.support.real_traces import needs_real_traces
 
@@ -100,17 +100,6 @@ def test_with_a_rank_missing_nothing_is_known() -> None:
     assert not figures.late_known.any()
 
 
-@pytest.mark.parametrize("kind", ["broadcast", "send_recv"])
-def test_where_ranks_do_not_wait_for_each_other_only_transfer_is_known(kind: str) -> None:
-    """The root of a broadcast leaves when it has sent: that others take longer is not waiting."""
-    what = Collective(kind, 4_000_000, "Float", "0", 2)
-    _, figures = timing_of(one_rank(0, [(0, 0, MS, what)]), one_rank(1, [(0, 0, 3 * MS, what)]))
-
-    assert [MS] == figures.transfer_ns.tolist()
-    assert [UNKNOWN_NS] * 2 == figures.wait_ns.tolist()
-    assert 4e9 == pytest.approx(figures.busbw[0])
-
-
 def test_who_is_last_at_a_broadcast_is_known_by_its_start() -> None:
     """The root leaves when it has sent, so durations say nothing; clocks compared by all-reduces do."""
     cast = Collective("broadcast", 1_000, "Float", "0")
@@ -155,40 +144,6 @@ def test_eight_ranks_figures_equal_brute_force() -> None:
             assert np.isnan(figures.busbw[at])
 
 
-@needs_real_traces
-def test_the_straggler_of_four_is_a_second_late_in_each_step() -> None:
-    """Rank 2 arrives last at one all-to-all per step; the others' wait equals its lateness within one percent."""
-    matches, figures = timing_of(*real_ranks("straggler_v100_4ranks"))
-
-    long = np.flatnonzero(figures.wait_ns > 500 * MS)
-    rows = np.unique(matches.instance[long])
-    assert [f"ProfilerStep#{k}" for k in (4, 5, 6)] == matches.step[rows].tolist()
-    assert [2, 2, 2] == figures.last[rows].tolist()
-    for row in rows:
-        here = slice(int(matches.first[row]), int(matches.first[row + 1]))
-        wait, late = figures.wait_ns[here], figures.late_ns[here]
-        assert 980 * MS < late[2] < 1_010 * MS
-        assert wait[[0, 1, 3]].tolist() == pytest.approx([late[2]] * 3, rel=0.01)
-
-
-@needs_real_traces
-def test_figures_of_what_remains_do_not_change() -> None:
-    """One collective of one rank is dropped: only its figures differ, and it is not complete."""
-    run = real_ranks("sharded_h100_8ranks")
-    matches, figures = timing_of(*run)
-    gone = int(matches.index[matches.device == 3][40])
-    row = int(matches.instance[(matches.device == 3) & (matches.index == gone)][0])
-
-    fewer, changed = timing_of(*run[:3], without(run[3], gone), *run[4:])
-
-    rest = np.arange(len(matches)) != row
-    assert figures.transfer_ns[rest].tolist() == changed.transfer_ns[rest].tolist()
-    assert np.array_equal(figures.busbw[rest], changed.busbw[rest], equal_nan=True)
-    assert UNKNOWN_NS == changed.transfer_ns[row]
-    assert UNKNOWN_NS != figures.transfer_ns[row]
-    assert 7 == fewer.first[row + 1] - fewer.first[row]
-
-
 # Latency and bandwidth fitted to the collectives of a run.
 
 
@@ -220,19 +175,6 @@ def test_a_line_is_found_again() -> None:
     assert (25, 5, 2, "") == (fit.count, fit.sizes, fit.ranks, fit.reason)
 
 
-def test_how_well_it_fits_is_reported() -> None:
-    """On a line, R² is 1 and the deviation 0; scatter lowers R² and raises the deviation."""
-    (good,) = fitted(calls({size: [20_000 + size // 100] for size in SIZES}))
-    (bad,) = fitted(calls({size: [30_000 + size // 100, 10_000 + size // 100] for size in SIZES}))
-
-    assert good.r2 is not None
-    assert bad.r2 is not None
-    assert good.deviation is not None
-    assert bad.deviation is not None
-    assert good.r2 > 0.999 > bad.r2
-    assert good.deviation < 0.01 < bad.deviation
-
-
 @pytest.mark.parametrize(
     ("lengths", "world_size", "reason"),
     [
@@ -251,30 +193,6 @@ def test_without_enough_there_is_no_fit_but_a_reason(
     assert (None, None, None) == (fit.alpha_s, fit.beta_s_per_byte, fit.crossover_bytes)
     assert reason in fit.reason
     assert fit.seconds(1_000) is None
-
-
-@needs_real_traces
-def test_eight_h100s_have_an_nvlink() -> None:
-    """About 10 µs and 300 to 400 GB/s, the bandwidth that eight H100s reach."""
-    run = real_ranks("sharded_h100_8ranks")
-    matches = match(run)
-
-    fits = alpha_beta(matches, timing(matches, estimate(matches, run)))
-
-    assert ["all_gather", "reduce_scatter"] == [fit.kind for fit in fits]
-    for fit in fits:
-        assert fit.alpha_s is not None
-        assert fit.beta_s_per_byte is not None
-        assert 5e-6 < fit.alpha_s < 40e-6
-        assert 250e9 < 1 / fit.beta_s_per_byte < 450e9
-
-
-def test_busbw_is_that_of_nccl_tests_at_the_line() -> None:
-    """2 (n - 1) / n of the bytes over the fitted time; None without a fit."""
-    fit = AlphaBeta("all_reduce", 0, 4, 10, 5, 10e-6, 1e-11, 1.0, 0.0)
-
-    assert 1.5 * 1_000_000 / 20e-6 == pytest.approx(fit.busbw(1_000_000))
-    assert AlphaBeta("all_reduce", 0, 4, 0, 0, None, None, None, None, "too few").busbw(1_000) is None
 
 
 # Exposed communication that is waiting, against a count of every nanosecond.
@@ -388,18 +306,6 @@ def test_waits_are_those_counted_nanosecond_by_nanosecond(job: Job) -> None:
 
 @pytest.mark.heavy
 @settings(max_examples=40)
-@given(jobs())
-def test_waiting_is_a_part_of_exposed_communication(job: Job) -> None:
-    """Neither a wait nor both figures together exceed it, also for each kind."""
-    devices = job.devices()
-    for device, wait in zip(devices, waits_of(*devices), strict=True):
-        assert np.all(wait.wait_ns + wait.unmatched_ns <= device.split.figures["exposed_comm_ns"])
-        for kind, figures in wait.by_kind.items():
-            assert np.all(figures.wait_ns + figures.unmatched_ns <= device.split.comm[kind].exposed_ns)
-
-
-@pytest.mark.heavy
-@settings(max_examples=40)
 @given(jobs(complete=True))
 def test_in_a_complete_job_each_call_waits_and_then_transfers(job: Job) -> None:
     """Nothing is unmatched, and a call's exposed wait is at most its wait and its exposed time."""
@@ -463,39 +369,6 @@ def test_a_rank_on_its_own_does_not_show_how_long_it_waits(size: int) -> None:
     assert [-1] == wait.calls.wait_ns.tolist() == wait.calls.exposed_ns.tolist()
 
 
-def test_a_group_of_one_rank_waits_for_nobody() -> None:
-    """Its wait is 0, and known."""
-    (wait,) = waits_of(figures_of(_late(0, 20, size=1).build()))
-
-    assert {"exposed_wait_ns": 0, "exposed_unmatched_ns": 0} == wait.step(0)
-
-
-def test_collectives_that_are_not_the_same_show_no_wait() -> None:
-    """A rank of another job has the same number of calls, but their ends fit no clock: nothing is known."""
-    bounds = (0, 10**12)
-    steady, other = TimelineBuilder(0, bounds=bounds), TimelineBuilder(1, bounds=bounds)
-    what = Collective("all_reduce", 4_096, "float", "0", 2)
-    for number in range(12):
-        comm = replace(what, seq=number)
-        steady.collective(number * 10**9, number * 10**9 + 10**7, comm)
-        other.collective(number * 3 * 10**9, number * 3 * 10**9 + 10**6, comm)
-    devices = figures_of(steady.build()), figures_of(other.build())
-    clocks: Clocks = estimate(match(devices), devices)
-
-    assert clocks.misfit.any()
-    assert [None, None] == [wait.total()["exposed_wait_ns"] for wait in waits_of(*devices)]
-
-
-@pytest.mark.parametrize(("ranks", "devices"), [((0, 0), (0, 1)), ((0, 1), (-1, -1))], ids=["GPUs of one rank", "CPUs"])
-def test_gpus_of_one_process_and_cpus_wait_for_each_other(ranks: tuple[int, int], devices: tuple[int, int]) -> None:
-    """As GPUs of several ranks do: each has its own wait."""
-    builds = (_late(rank, start, device) for rank, start, device in zip(ranks, (20, 70), devices, strict=True))
-    first, second = waits_of(*(figures_of(build.build()) for build in builds))
-
-    assert (50 * MS, 0) == (int(first.wait_ns[0]), int(second.wait_ns[0]))
-    assert ranks[1] == first.waits_for[0]
-
-
 def test_a_wait_is_for_the_rank_that_keeps_all_others_waiting_longest() -> None:
     """Two ranks that are almost equally late share it, so that none is named."""
     together = waits_of(*(figures_of(_late(rank, start, size=3).build()) for rank, start in enumerate((20, 68, 70))))
@@ -507,28 +380,6 @@ def test_a_wait_is_for_the_rank_that_keeps_all_others_waiting_longest() -> None:
 
 def _run() -> Run:
     return Run("runs/late", (_late(0, 20).build(), _late(1, 70).build()), world_size=2)
-
-
-def test_selected_steps_and_ranks_keep_their_waits() -> None:
-    """Whom a rank waits for does not depend on whether that rank is looked at."""
-    run = _run()
-
-    assert run.steps()["exposed_wait_ns"].tolist()[::2] == run.select(steps=(0, 0)).steps()["exposed_wait_ns"].tolist()
-    alone, whole = (part.steps().query("rank == 0") for part in (run.select(ranks={0}), run))
-    for name in ("exposed_wait_ns", "exposed_unmatched_ns"):
-        assert whole[name].fillna(-1).tolist() == alone[name].fillna(-1).tolist()
-
-
-def test_waits_need_communication_intervals_only() -> None:
-    """Figures without the other intervals, and of the first steps only, are the same."""
-    devices = _run().devices
-    whole = waits_of(*devices)
-
-    thin = waits_of(*(device.only_communication() for device in devices))
-    short = waits_of(*(device.first_steps(1) for device in devices))
-    for all_of_it, lean, first in zip(whole, thin, short, strict=True):
-        assert all_of_it.wait_ns.tolist() == lean.wait_ns.tolist()
-        assert all_of_it.wait_ns.tolist()[:1] == first.wait_ns.tolist()
 
 
 def test_frames_and_json_distinguish_an_unknown_wait_from_none() -> None:

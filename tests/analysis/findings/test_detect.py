@@ -308,10 +308,3 @@ def test_a_stage_that_takes_longer_is_named(first: int) -> None:
 
     assert f"The stages of rank {1 - first} compute 1.6 times as long as the mean." in finding.text
     assert finding.advice.startswith("Rebalance the layers")
-
-
-def test_without_a_wait_there_is_none() -> None:
-    """A single stage that never waits has no bubble."""
-    plain = run_of(gpipe(1, 1), 10, 10)
-
-    assert all(finding.kind != "bubble" for finding in plain.cross_rank.findings)

@@ -92,11 +92,6 @@ def test_the_allocators_variable_is_the_one_that_torch_reads(
     assert all(names == set(re.findall(r"PYTORCH\w+", finding.advice)) for finding in found)
 
 
-def test_messages_of_no_pipeline_are_to_be_hidden() -> None:
-    """The sends of a ring are transfers."""
-    assert exposed(Collective("send", 4_000, "float", peer=1)).advice.startswith("Overlap it with independent compute")
-
-
 @pytest.mark.parametrize(
     ("info", "said"),
     [
@@ -125,12 +120,3 @@ def test_a_finding_has_the_keys_of_its_gain() -> None:
         gained.to_dict().items()
     )
     assert not [key for key in plain.to_dict() if key.startswith("gain")]
-
-
-def test_an_unknown_gain_is_null() -> None:
-    """Where no number is known there is none, and a reason."""
-    data = Gain(reason="The recording is too short to tell.").to_dict()
-
-    assert data["gain_ns"] is None
-    assert data["gain_change"] is None
-    assert "The recording is too short to tell." == data["gain_reason"]

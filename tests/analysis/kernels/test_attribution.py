@@ -14,7 +14,6 @@ from dptrace.analysis.kernels.attribution import (
     Attribution,
     CallTree,
     Labels,
-    LaunchFigures,
     attribute,
     host_rows,
     launch_figures,
@@ -69,15 +68,6 @@ def test_kernels_have_their_operators_and_modules(tmp_path: Path) -> None:
         ),
         ("sgd_kernel", "", "", "", ""),
     ] == rows
-
-
-def test_a_gpu_is_attributed_once(tmp_path: Path) -> None:
-    """Tables and findings of one run share it; another timeline of the same calls has its own."""
-    timeline, recorded, found = read(layered_file(steps=2).write(tmp_path / "rank0.json"))
-    part = timeline.filter(timeline.step == 0)
-
-    assert attribute(timeline, recorded) is found
-    assert len(attribute(part, recorded)) == len(part) < len(found)
 
 
 def test_linear_counts_only_without_a_product_inside(tmp_path: Path) -> None:
@@ -189,17 +179,6 @@ def test_backward_of_real_traces_has_its_forward(name: str) -> None:
     assert COVERAGE[name] == (percent((found.forward >= 0) | found.recompute), percent(found.module >= 0))
 
 
-@needs_real_traces
-def test_recomputation_of_a_real_trace() -> None:
-    """A ResNet with activation checkpointing repeats 57 convolutions, 4.1 of 13.6 ms of backward."""
-    _, recorded, found = read(next(Path(real("ddp_mi300_rank0of8")).glob("*.gz")))
-    convolution = np.array([name == "aten::convolution" for name in recorded.calls.names])
-    repeated = np.unique(found.owner[found.recompute & (found.owner >= 0)])
-
-    assert 57 == int(convolution[recorded.calls.name[repeated]].sum())
-    assert 4.1 == round(int(found.ns[found.recompute].sum()) / 1e6, 1)
-
-
 # The launch side: delays, queues, graphs, synchronizing calls, and the time of the host.
 
 
@@ -235,13 +214,6 @@ def test_launch_figures_of_a_step(tmp_path: Path) -> None:
     assert round(10 / 88, 6) == figures.graph_share
     assert (2, 18_000) == (figures.synchronizing_calls, figures.synchronizing_ns)
     assert 17_000 == figures.delay_p50_ns
-
-
-def test_a_cpu_has_no_queue(tmp_path: Path) -> None:
-    """Operators run where they are called."""
-    figures = launch_figures(*read_launches(KinetoFile().op("aten::mm", 0, 10), tmp_path))
-
-    assert LaunchFigures(0, 0, None, None, None, None, None) == figures
 
 
 def test_host_time_adds_up(tmp_path: Path) -> None:

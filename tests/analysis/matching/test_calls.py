@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from dptrace.analysis.matching.calls import NO_STEP, Group, calls_of, coordinates, place, unique_pairs
+from dptrace.analysis.matching.calls import NO_STEP, Group, calls_of, coordinates, place
 from dptrace.timeline.model import Collective
 from dptrace.timeline.steps import WHOLE_TRACE
 from tests.support.rank_cases import rank, reduce
@@ -66,18 +65,6 @@ def test_steps_are_labels_only_where_they_are_marked() -> None:
     assert [NO_STEP, 0, NO_STEP] == mixed.step_index.tolist()
     assert [[True, False], [True, False]] == mixed.device_has_step.tolist()
     assert ((WHOLE_TRACE,), [0]) == (alone.step_names, alone.step_index.tolist())
-
-
-def test_nothing_is_a_table_too() -> None:
-    """No ranks, or ranks without communication."""
-    assert 0 == len(calls_of([])) == len(calls_of([rank(0, [])]))
-
-
-def test_pairs_are_given_once() -> None:
-    """Sorted by the first column, then the second."""
-    first, second = unique_pairs(np.array([1, 0, 1, 1]), np.array([2, 5, 2, 0]))
-
-    assert ([0, 1, 1], [5, 0, 2]) == (first.tolist(), second.tolist())
 
 
 # The coordinates of ranks in a mesh.

@@ -86,18 +86,6 @@ def test_sequence_numbers_come_before_all() -> None:
     assert [[0, -1], [1, -1], [2, 0], [3, 1], [4, 2], [-1, 3], [-1, 4]] == members(match([rank(0, one), rank(1, two)]))
 
 
-def test_without_step_marks_times_align() -> None:
-    """One trace begins in the middle of the other's and ends after it; clocks are 70 ms apart."""
-    ends = np.cumsum(np.random.default_rng(2).integers(300_000, 900_000, 60)).tolist()
-    calls = [reduce(0, end) for end in ends]
-    whole = ("whole trace",)
-
-    matches = match([rank(0, calls[:45], whole), shifted(rank(1, calls[20:], whole), 70 * MS)])
-
-    assert 25 == int((np.diff(matches.first) == 2).sum())
-    assert all(i - 20 == j for i, j in members(matches) if i >= 0 and j >= 0)
-
-
 def test_groups_of_one_name_with_other_ranks_do_not_mix() -> None:
     """Tensor-parallel and data-parallel pairs in a job of four ranks, all with the same name."""
 
@@ -331,21 +319,6 @@ def test_one_missing_collective_or_rank_moves_no_other(job: str, ahead: int) -> 
 
 
 CALLS = [reduce(0, (i + 1) * MS, 4_000 + i) for i in range(6)]
-
-
-def test_a_complete_run_needs_no_words() -> None:
-    """All ranks recorded, all calls matched."""
-    assert () == match([rank(0, CALLS), rank(1, CALLS)], world_size=2).notes
-
-
-def test_what_a_rank_lacks_in_its_own_time_is_reported() -> None:
-    """Calls before or after its capture do not count."""
-    matches = match([rank(0, CALLS), rank(1, [*CALLS[1:3], *CALLS[4:5]]), rank(2, CALLS)])
-
-    (note,) = matches.notes
-    assert "Rank 1 lacks 1 collective" in note
-    assert "(all_reduce in ProfilerStep#0)" in note
-    assert [[], [], []] == [lone.tolist() for lone in matches.unmatched]
 
 
 def test_what_no_other_rank_has_is_counted() -> None:

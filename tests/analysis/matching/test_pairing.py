@@ -34,16 +34,6 @@ def plan(count: int, seed: int = 0) -> list[Call]:
     return [reduce(0, end) for end in ends.tolist()]
 
 
-def test_times_are_brought_to_one_clock() -> None:
-    """Calls of one instance have one number and the same aligned end, whatever their clocks show."""
-    calls = calls_of([rank(0, plan(30)), shifted(rank(1, plan(30)), 80 * MS), rank(2, plan(30))])
-
-    row, common = pair(calls)
-
-    assert row.reshape(3, 30).tolist() == [row[:30].tolist()] * 3
-    assert np.abs(common.reshape(3, 30) - common[:30]).max() <= 1_000
-
-
 @pytest.mark.parametrize("ppm", [0, 100])
 def test_ranks_without_a_step_in_common_are_introduced_by_their_times(ppm: float) -> None:
     """No marks, different starts, a shifted and drifting clock: everything that both ranks recorded is paired."""
@@ -54,17 +44,6 @@ def test_ranks_without_a_step_in_common_are_introduced_by_their_times(ppm: float
 
     assert row[90:400].tolist() == row[400:710].tolist()
     assert 500 == len(set(row.tolist()))
-
-
-def test_two_ranks_that_have_less_are_matched_with_two_that_have_more() -> None:
-    """The two pairs share no certain match."""
-    calls = plan(60)
-    short = [shifted(rank(number, calls[:20] + calls[21:]), 9 * MS) for number in (2, 3)]
-
-    row, _ = pair(calls_of([rank(0, calls), rank(1, calls), *short]))
-
-    assert 60 == len(set(row.tolist()))
-    assert np.delete(row[:60], 20).tolist() == row[120:179].tolist() == row[179:].tolist()
 
 
 def test_what_ended_far_from_all_is_matched_where_nothing_else_can_be() -> None:

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-import dptrace
 from dptrace.analysis.memory.usage import (
     KIND_LABELS,
-    MEMORY,
     NOWHERE,
     DeviceMemory,
     MemoryKind,
@@ -34,7 +32,7 @@ from dptrace.core.array_file import dumps, loads
 from dptrace.readers.trace import TOTAL_UNKNOWN
 from dptrace.timeline.model import Phase
 from tests.support.kineto_files import KinetoFile
-from tests.support.memory_files import GOLDEN, events_of, memory_run, only_device, replay, training_file, use_of
+from tests.support.memory_files import GOLDEN, events_of, only_device, replay, training_file, use_of
 from tests.support.real_traces import needs_real_traces, real
 
 
@@ -47,11 +45,6 @@ def test_memory_comes_back_from_the_cache(tmp_path: Path) -> None:
     assert use.names == again.names
     assert use.devices[0].kind.tolist() == again.devices[0].kind.tolist()
     assert use.devices[0].baseline_bytes == again.devices[0].baseline_bytes == 1000
-
-
-def test_every_kind_has_a_label() -> None:
-    """No kind is shown as a number."""
-    assert set(MemoryKind) == set(KIND_LABELS)
 
 
 # Blocks: a free belongs to the allocation before it at its address.
@@ -101,14 +94,6 @@ def test_totals_that_a_file_lacks_are_sums() -> None:
     continued, gaps = continued_totals(without)
 
     assert ([8, 12, 4], 0) == (continued.allocated.tolist(), gaps)
-
-
-def test_missing_events_are_counted() -> None:
-    """A total that is not the one before plus the event's bytes shows that events are missing."""
-    events = events_of([(1, 8), (2, 4), (1, -8)])
-    events.allocated[1:] += 100
-
-    assert 1 == continued_totals(events)[1]
 
 
 # Peaks, and what was alive at them.
@@ -179,16 +164,6 @@ def test_peaks_of_steps_and_phases(tmp_path: Path) -> None:
     } == found
 
 
-def test_the_peak_among_some_steps_is_theirs(tmp_path: Path) -> None:
-    """A step begins with the level that it finds."""
-    device = only_device(training_file().write(tmp_path / "a.json"))
-
-    first = peak_among(device, levels_within(device, np.array([True, False])))
-    assert (1300, 0, Phase.OPTIMIZER) == (first.bytes, first.step, first.phase)
-    assert 1340 == peak_among(device, levels_within(device, None)).bytes
-    assert 0 == len(levels_within(device, np.array([False, False])))
-
-
 def test_groups_share_the_bytes_at_the_peak(tmp_path: Path) -> None:
     """Kinds share all of them; operators share what was allocated in the recording."""
     device = only_device(training_file().write(tmp_path / "a.json"))
@@ -226,14 +201,6 @@ def test_kinds_follow_from_birth_and_death(tmp_path: Path) -> None:
         16: "communication buffers",
         200: "optimizer state",
     } == kinds(training_file().write(tmp_path / "a.json"))
-
-
-def test_what_was_there_before_is_known_only_when_it_is_freed(tmp_path: Path) -> None:
-    """A free without an allocation is of a block from before the recording."""
-    file = training_file()
-    file.memory(99, -7, 77, allocated=1293, device=0)
-
-    assert "before recording" == kinds(file.write(tmp_path / "a.json"))[7]
 
 
 @pytest.mark.parametrize(("freed_at", "kind"), [(None, "other"), (250, "other"), (150, "activations")])
@@ -319,22 +286,6 @@ def test_a_loop_without_step_marks_is_one_step(tmp_path: Path) -> None:
 # A rank's memory from its file: devices, calls of the allocator, failures.
 
 
-def test_gpus_come_before_the_cpu(tmp_path: Path) -> None:
-    """A rank's devices are told apart, each with its own totals."""
-    file = training_file()
-    file.memory(3, 8, 1, 8).memory(4, 32, 2, 32, device=1)
-
-    assert ["GPU 0", "GPU 1", "CPU"] == [device.label for device in use_of(file.write(tmp_path / "a.json")).devices]
-
-
-def test_calls_of_the_runtimes_allocator_have_their_step(tmp_path: Path) -> None:
-    """cudaMalloc is one of them; a launch is none."""
-    use = use_of(training_file().write(tmp_path / "a.json"))
-
-    assert ["cudaMalloc"] == [use.names[i] for i in use.calls.name.tolist()]
-    assert [0] == use.calls.step.tolist()
-
-
 def test_a_failed_allocation_changes_no_total(tmp_path: Path) -> None:
     """It is kept apart from the events of the device."""
     file = training_file()
@@ -343,20 +294,3 @@ def test_a_failed_allocation_changes_no_total(tmp_path: Path) -> None:
 
     assert [1 << 40] == use.failed.bytes.tolist()
     assert 0 == use.devices[0].gaps
-
-
-def test_a_file_without_memory_events_has_no_devices(tmp_path: Path) -> None:
-    """It is no error: most recordings have none."""
-    use = use_of(KinetoFile().op("aten::add", 10, 20).write(tmp_path / "a.json"))
-
-    assert (0, ()) == (len(use), use.devices)
-
-
-def test_a_run_reads_it_on_request(tmp_path: Path) -> None:
-    """Through the run's reader of files, and again from the cache."""
-    runs = [dptrace.open(memory_run(tmp_path)) for _ in range(2)]
-    first, again = (run.read_again(run.timelines[1], MEMORY) for run in runs)
-    assert first is not None
-    assert again is not None
-
-    assert 16 == len(first) == len(again)

@@ -10,23 +10,12 @@ from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.device import ExpertLoad, expert_loads, figures_of, middle_step, step_grid
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.timeline.model import Kind, Phase, Timeline, Windows
+from dptrace.timeline.model import Phase, Timeline, Windows
 from dptrace.timeline.steps import select_steps
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.synthetic import training_run
 
 TIMELINE = training_run(2_000).timelines[0]
-
-
-def test_without_its_other_intervals_the_figures_stay() -> None:
-    """Only communication is kept, with its exposed and overlapped time; the split is that of the whole timeline."""
-    whole = figures_of(TIMELINE)
-    thin = whole.only_communication()
-
-    assert {int(Kind.COMMUNICATION)} == set(thin.timeline.kind.tolist())
-    assert whole.split == thin.split
-    assert int(whole.exposed_ns.sum()) == int(thin.exposed_ns.sum())
-    assert np.array_equal(thin.exposed_ns + thin.overlapped_ns, thin.timeline.end_ns - thin.timeline.start_ns)
 
 
 def test_the_first_steps_have_the_figures_of_the_whole() -> None:
@@ -53,13 +42,6 @@ def test_the_first_steps_have_the_figures_of_the_whole() -> None:
             assert np.array_equal(figures.bytes, anew.comm[kind].bytes)
     assert whole is whole.first_steps(0)
     assert whole is whole.first_steps(len(TIMELINE.windows))
-
-
-def test_a_rank_is_reported_everywhere() -> None:
-    """The timeline and its split have the same rank."""
-    other = figures_of(TIMELINE).with_rank(7)
-
-    assert (7, 7) == (other.timeline.rank, other.split.rank)
 
 
 def test_backward_recompute_and_search_are_reported_by_step() -> None:
@@ -93,11 +75,6 @@ def test_shares_are_of_the_tokens_of_a_layer() -> None:
 def test_what_is_no_load_is_left_out(options: Any) -> None:
     """Runs without experts, layers without tokens, and malformed run.json files."""
     assert () == expert_loads({"options": options}) == expert_loads({})
-
-
-def test_a_layer_keeps_its_number_where_another_is_left_out() -> None:
-    """Layers are numbered as in run.json's list."""
-    assert [1] == [load.layer for load in expert_loads({"options": {"expert_load": ["", [1, 2]]}})]
 
 
 def test_ranks_with_other_layers_complete_each_other() -> None:
@@ -155,16 +132,6 @@ def test_numbered_steps_stand_in_the_order_of_their_numbers() -> None:
     names = ("ProfilerStep#9", "ProfilerStep#10"), ("ProfilerStep#7", "ProfilerStep#8")
 
     assert (*names[1], *names[0]) == step_grid([figures_of(named(rank, names[rank])) for rank in (0, 1)]).steps
-
-
-def test_no_gpu_and_no_step() -> None:
-    """An empty run has an empty grid and no middle step."""
-    grid = step_grid([])
-
-    assert () == grid.device_ids
-    assert () == grid.steps
-    assert 0 == grid.total("wall_ns")
-    assert middle_step([]) is None
 
 
 def test_the_middle_step_is_one_that_all_have() -> None:

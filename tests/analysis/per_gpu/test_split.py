@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.split import (
-    CAUSE_LABELS,
     CAUSES,
-    FIGURES,
-    PART_LABELS,
     Part,
     by_kind,
     collective_exposure,
@@ -120,25 +117,6 @@ def test_exposure_cuts_each_collective_into_its_own_two_kinds(timeline: Timeline
             assert bool(part) == (not on.any())
 
 
-@pytest.mark.parametrize(
-    ("compute", "comm", "exposed", "overlapped"),
-    [
-        pytest.param((0, 60), (60, 90), 30, 0, id="naive: all-reduce after backward"),
-        pytest.param((0, 60), (20, 50), 0, 30, id="interleaved: hidden"),
-        pytest.param((0, 60), (40, 80), 20, 20, id="its tail sticks out"),
-    ],
-)
-def test_cases_that_the_documents_draw(
-    compute: tuple[int, int], comm: tuple[int, int], exposed: int, overlapped: int
-) -> None:
-    """The three examples of data parallelism have the figures that the pictures show."""
-    figures = split(TimelineBuilder().compute(*compute).all_reduce(*comm).build())
-
-    assert {"exposed_comm_ns": exposed, "overlapped_comm_ns": overlapped} == {
-        name: figures.total()[name] for name in ("exposed_comm_ns", "overlapped_comm_ns")
-    }
-
-
 def test_a_kind_of_collective_is_counted_in_the_step_that_launched_it() -> None:
     """Count and bytes belong to the step of the launch, times to the step they fall into."""
     _, timeline = two_rank_timelines()
@@ -146,21 +124,6 @@ def test_a_kind_of_collective_is_counted_in_the_step_that_launched_it() -> None:
 
     assert ([1, 1], [4096, 4096]) == (figures.count.tolist(), figures.bytes.tolist())
     assert ([11_000, 11_000], [20_000, 20_000]) == (figures.exposed_ns.tolist(), figures.overlapped_ns.tolist())
-
-
-def test_the_mean_step_adds_up() -> None:
-    """The means of three steps of different lengths, idle time included."""
-    three = split(TimelineBuilder(bounds=(0, 100, 250, 300)).compute(0, 30).compute(100, 110).compute(250, 270).build())
-
-    assert (20, 80, 100) == tuple(three.mean()[name] for name in ("forward_ns", "idle_ns", "wall_ns"))
-
-
-def test_figures_come_in_the_documented_order() -> None:
-    """The nine names are in the order of all tables, and a run without communication has no kinds."""
-    figures = split(TimelineBuilder().compute(0, 10).build())
-
-    assert FIGURES == tuple(figures.figures)
-    assert {} == figures.comm
 
 
 # Why a GPU was idle.
@@ -180,25 +143,6 @@ def test_each_gap_has_the_cause_that_its_end_shows() -> None:
     timeline = launched(build.compute(290_000, 300_000).build(), 0, 5, 6, 250_000)
 
     assert {"waiting_ns": [139_990], "launch_latency_ns": [10], "host_bound_ns": [50_000]} == causes(timeline)
-
-
-def test_the_host_in_a_dataloader_is_data_loading() -> None:
-    """Only the time in the DataLoader counts, and only in gaps that the host caused."""
-    build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 10).compute(100_000, 200_000).compute(290_000, 300_000)
-    timeline = launched(build.build(), 0, 70_000, 150_000)
-    loading = union(np.array([40_000, 210_000]), np.array([60_000, 280_000]))
-
-    assert {"data_loading_ns": [20_000], "host_bound_ns": [49_990], "waiting_ns": [120_000]} == causes(
-        replace(timeline, data_loading=loading)
-    )
-
-
-def test_the_end_of_the_last_step_is_the_hosts() -> None:
-    """Nothing more was launched: the step continued on the host only; also in a run without any launch."""
-    timeline = TimelineBuilder(bounds=(0, 100_000)).compute(0, 10).build()
-
-    assert {"host_bound_ns": [99_990]} == causes(timeline)
-    assert {} == causes(TimelineBuilder(bounds=(0, 10)).compute(0, 10).build())
 
 
 def test_work_from_before_the_recording_was_not_late() -> None:
@@ -319,14 +263,6 @@ def brute_force(
 # Labels of parts and causes.
 
 
-def test_every_part_and_cause_has_its_own_name() -> None:
-    """Every part and cause has a label, and no two share one."""
-    assert set(Part) == set(PART_LABELS)
-    assert list(CAUSES) == list(CAUSE_LABELS)
-    names = [*PART_LABELS.values(), *CAUSE_LABELS.values()]
-    assert len(names) == len(set(names))
-
-
 # Figures of each kind of collective.
 
 
@@ -340,9 +276,3 @@ def test_a_kind_is_reported_per_gpu_and_step() -> None:
     assert sum(one["exposed_comm_ns"] for one in total) == 4 * kind.exposed_ns
     assert sum(one["overlapped_comm_ns"] for one in total) == 4 * kind.overlapped_ns
     assert kind.overlap_percent == pytest.approx(100 * kind.overlapped_ns / (kind.overlapped_ns + kind.exposed_ns))
-
-
-def test_without_communication_there_is_none() -> None:
-    """Without communication, or without GPUs, the result is empty."""
-    assert () == by_kind([])
-    assert () == by_kind(Run("x", (TimelineBuilder().compute(0, 9).build(),)).splits)

@@ -78,13 +78,6 @@ def test_larger_buckets_expose_more(runs: dict[str, dptrace.Run]) -> None:
     assert caps[0] < caps[2] / 2
 
 
-def test_an_optimizer_that_takes_gradients_as_they_come_is_no_slower(runs: dict[str, dptrace.Run]) -> None:
-    """It waits for the last bucket less."""
-    run = runs["naive"]
-
-    assert run.whatif(schedule="overlap-optimizer").run_gain_ns >= run.whatif(schedule="ddp").run_gain_ns
-
-
 @needs_real_traces
 def test_a_host_that_sets_the_step_sets_it_with_any_schedule() -> None:
     """161 messages of an A100's gradients are hidden by, or shorter than, what its host takes; copies take no host."""
