@@ -19,21 +19,15 @@ from dptrace.record.options.modes import MLPS
 FOUR = ("single", "naive", "interleaved", "ddp")
 
 
-def test_four_gpus_make_twenty_eight_runs() -> None:
-    """Four models on one GPU, and in three modes on two and four GPUs; nothing is left out."""
+def test_a_matrix_has_what_the_machine_can_run() -> None:
+    """Four models on one GPU, and in three modes on two and four; two GPUs leave four out, and say it."""
     cells, left_out = matrix(MLPS, FOUR, [1, 2, 4], 4)
+    fewer, missing = matrix(["small"], FOUR, [1, 2, 4], 2)
 
     assert 28 == len(cells) == len(set(cells)) == len({config.name for config in cells})
-    assert [] == left_out
-    assert BenchConfig("small", "single", 1) == cells[0]
-
-
-def test_what_the_machine_lacks_is_left_out_and_said() -> None:
-    """A machine with two GPUs has no runs on four, and a sentence says why."""
-    cells, left_out = matrix(["small"], FOUR, [1, 2, 4], 2)
-
-    assert [1, 2, 2, 2] == [config.gpus for config in cells]
-    assert ["4 GPUs: this machine has 2."] == left_out
+    assert ([], BenchConfig("small", "single", 1)) == (left_out, cells[0])
+    assert [1, 2, 2, 2] == [config.gpus for config in fewer]
+    assert ["4 GPUs: this machine has 2."] == missing
 
 
 @pytest.mark.parametrize(
@@ -62,6 +56,7 @@ def test_a_folder_is_not_overwritten_and_goes_on_only_with_the_same_plan(tmp_pat
         store.begin({"epochs": 1, "cells": ("a",)}, True, False)
     store.begin({"epochs": 5, "cells": ("a",)}, True, False)
     assert {"epoch_s": [1.0]} == store.result("a.0")
+    assert {"schema": 1, "plan": {"epochs": 5, "cells": ["a"]}} == json.loads((store.folder / "bench.json").read_text())
     store.begin({"epochs": 1, "cells": ("a",)}, False, True)
     assert store.result("a.0") is None
 
@@ -102,9 +97,9 @@ def test_results_that_are_none_are_reported(printed: str, says: str) -> None:
 
 def test_the_last_line_of_results_counts() -> None:
     """Scripts may print other lines before it; a single number is one epoch."""
-    assert [2.5] == parse_results('hello\nRESULTS_JSON: {"avg_epoch_s": 1}\nRESULTS_JSON: {"avg_epoch_s": 2.5}\nbye')[
-        "epoch_s"
-    ]
+    printed = 'hello\nRESULTS_JSON: {"avg_epoch_s": 1}\nRESULTS_JSON: {"avg_epoch_s": 2.5}\nbye'
+
+    assert [2.5] == parse_results(printed)["epoch_s"]
     assert [0.5, 1.5] == parse_results('RESULTS_JSON: {"epoch_s": [0.5, 1.5]}')["epoch_s"]
 
 
@@ -112,82 +107,50 @@ def result(seconds: list[float], **more: Any) -> dict[str, Any]:
     return {"epoch_s": seconds, "steps_per_epoch": 10, "samples_per_s": 1000.0, "parameters": 7, **more}
 
 
-def test_a_rows_rate_is_that_of_its_timed_epochs() -> None:
-    """Half a TFLOP in each of 10 steps of an epoch of 2 s; the recorded step gives the FLOPs, not the time."""
-    config = BenchConfig("a", "ddp", 2)
-    found = {"epoch_s": [2.0], "steps_per_epoch": 10}
-    recorded = RecordedFigures(0.1, 0.0, 0.0, 0.1, 0, 0, tflop=0.5, mfu_s=0.01)
-
-    (row,) = rows([config], {config: [found]}, {config: recorded})
-
-    assert (2.5, 0.05) == (row.tflops, row.mfu)
-
-
 def test_the_table_compares_with_one_gpu() -> None:
-    """Medians over repetitions; speedup, efficiency, communication of an epoch, Amdahl's ceiling, Gustafson's."""
+    """Medians over repetitions; speedup, efficiency, communication of an epoch, Amdahl's ceiling, Gustafson's; the
+    recorded step gives the FLOPs, but not the time of the rate."""
     one, two = BenchConfig("small", "single", 1), BenchConfig("small", "naive", 2)
-    split = RecordedFigures(0.05, exposed_s=0.05, overlapped_s=0.0, wall_s=0.125, collectives=1, bytes=4)
-    found = {
-        one: [result([1.0, 3.0]), result([2.0, 2.0])],
-        two: [result([1.0])],
-    }
+    split = RecordedFigures(0.05, 0.05, 0.0, wall_s=0.125, collectives=1, bytes=4, tflop=0.5, mfu_s=0.01)
+    found = {one: [result([1.0, 3.0]), result([2.0, 2.0])], two: [result([1.0])]}
     single, naive = rows([one, two], found, {two: split})
 
     assert (2.0, 4, 1.0) == (single.epoch_s, single.epochs, single.speedup)
     assert (2.0, 1.0, 0.5) == (naive.speedup, naive.efficiency, naive.comm_s)
-    assert pytest.approx(2.0 / 2.5) == naive.parallel_fraction
-    assert pytest.approx(1 / (0.2 + 0.4)) == naive.ceiling
-    assert pytest.approx(0.8) == naive.gustafson
+    assert pytest.approx((2.0 / 2.5, 1 / (0.2 + 0.4), 0.8)) == (naive.parallel_fraction, naive.ceiling, naive.gustafson)
+    assert (5.0, 0.1) == (naive.tflops, naive.mfu)
 
 
 def test_a_run_that_failed_is_a_row_that_says_why() -> None:
-    """Other rows keep their figures; one successful repetition is enough."""
+    """Other rows keep their figures; one successful repetition is enough. A script names its own mode, dptrace's
+    trainers cannot; rows with other options have another baseline."""
     a, b, c = BenchConfig("small", "single", 1), BenchConfig("small", "ddp", 2), BenchConfig("small", "naive", 2)
-    found = {a: [result([1.0])], b: [{"failed": "out of memory"}], c: [{"failed": "x"}, result([1.0])]}
-    made = rows([a, b, c], found, {})
+    script, other = BenchConfig("mine", "script", 2), BenchConfig("small", "ddp", 2, (("batch-size", "16"),))
+    found = {a: [result([1.0])], b: [{"failed": "out of memory"}], c: [{"failed": "x"}, result([1.0], mode="zero")]}
+    found |= {script: [result([1.0], mode="zero", accuracy=[0.1, 0.9])], other: [result([1.0], accuracy=0.5)]}
+    made = rows([a, b, c, script, other], found, {})
 
-    assert ["out of memory", None] == [made[1].failed, made[2].failed]
-    assert made[1].epoch_s is None
-    assert 1.0 == made[2].speedup
+    assert [None, "out of memory", None, None, None] == [row.failed for row in made]
+    assert [1.0, None, 1.0, None, None] == [row.speedup for row in made]
+    assert ["single", "ddp", "naive", "zero", "ddp"] == [row.mode for row in made]
+    assert [0.9, 0.5] == [row.accuracy for row in made[3:]]
     assert "out of memory" in frame(made).to_csv()
+    assert "16" == frame(made)["batch-size"].tolist()[-1]
 
 
-def test_a_script_names_its_own_mode_and_accuracy_is_the_last() -> None:
-    """A script names its mode in its results; dptrace's trainers cannot."""
-    script, ours = BenchConfig("mine", "script", 2), BenchConfig("small", "ddp", 2)
-    found = {
-        script: [result([1.0], mode="zero", accuracy=[0.1, 0.9])],
-        ours: [result([1.0], mode="zero", accuracy=0.5)],
-    }
-    made = rows([script, ours], found, {})
-
-    assert [("zero", 0.9), ("ddp", 0.5)] == [(row.mode, row.accuracy) for row in made]
-
-
-def test_options_of_a_sweep_are_columns_and_compare_with_their_own_baseline() -> None:
-    """Rows with different options are not compared."""
-    a, b = (
-        BenchConfig("small", "single", 1, (("batch-size", "8"),)),
-        BenchConfig("small", "ddp", 2, (("batch-size", "16"),)),
-    )
-    made = rows([a, b], {a: [result([1.0])], b: [result([1.0])]}, {})
-
-    assert made[1].speedup is None
-    assert ["8", "16"] == frame(made)["batch-size"].tolist()
-
-
-def test_the_workshops_table_is_read(tmp_path: Path) -> None:
-    """A CSV gives the same rows; speedups are recomputed."""
+def test_a_csv_gives_the_same_rows(tmp_path: Path) -> None:
+    """Speedups are recomputed; rows of one cell are repetitions, with median and spread, not two baselines."""
     path = tmp_path / "runs.csv"
     path.write_text(
         "model,mode,gpus,params_millions,avg_epoch_s,comm_s,samples_per_s,speedup\n"
         "xlarge,single,1,52.0,0.5956,,55016,1.00\nxlarge,naive,4,52.0,0.2898,0.0940,113077,9.99\n"
+        "a,single,1,1,1,,,\na,single,1,1,3,,,\na,ddp,2,1,1,,,\n"
     )
-    single, naive = rows_from_csv(path)
+    single, naive, twice, ddp = rows_from_csv(path)
 
     assert (52_000_000, None) == (single.parameters, single.comm_s)
-    assert pytest.approx(2.055, abs=0.001) == naive.speedup
-    assert pytest.approx(0.8637, abs=0.0001) == naive.parallel_fraction
+    assert pytest.approx((2.055, 0.8637), abs=0.001) == (naive.speedup, naive.parallel_fraction)
+    assert (2.0, 2, 0.25, 2.0) == (twice.epoch_s, twice.epochs, twice.spread, ddp.speedup)
 
 
 def test_what_dptrace_wrote_is_read_again(tmp_path: Path) -> None:
@@ -210,6 +173,8 @@ def test_what_dptrace_wrote_is_read_again(tmp_path: Path) -> None:
         ("model,mode,gpus,avg_epoch_s\n", "no rows"),
         ("model,mode,gpus,avg_epoch_s\nx,naive,two,1\n", "two"),
         ("model,mode,gpus,avg_epoch_s\nx,naive,2,\n", "lacks"),
+        ("model,mode,gpus,avg_epoch_s\nx,ddp,0,1\n", "a row for x, ddp has 0 GPUs"),
+        ("model,mode,gpus,avg_epoch_s\nx,ddp,1.5,1\n", "a row for x, ddp has 1.5 GPUs"),
     ],
 )
 def test_a_csv_of_something_else_is_reported(tmp_path: Path, text: str, says: str) -> None:
@@ -221,26 +186,24 @@ def test_a_csv_of_something_else_is_reported(tmp_path: Path, text: str, says: st
 
 
 def test_a_benchmark_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs with a result are skipped, failed ones repeated; each result is stored before the next run."""
+    """Runs with a result are skipped, failed and damaged ones repeated; each is stored before the next run."""
     from dptrace.bench import execute
 
-    a, b = BenchConfig("small", "single", 1), BenchConfig("small", "ddp", 2)
+    a, b, c = BenchConfig("small", "single", 1), BenchConfig("small", "ddp", 2), BenchConfig("small", "naive", 2)
     store = Store(tmp_path)
     store.begin({}, False, False)
     store.save("small_single_1.0", result([1.0]))
     store.save("small_ddp_2.0", {"failed": "once"})
-    ran: list[str] = []
+    store.path("small_naive_2.0").write_text("{")
+    with pytest.raises(DptraceError, match="not valid JSON"):
+        store.result("small_naive_2.0")
 
-    def fake(config: BenchConfig, settings: Settings) -> dict[str, Any]:
-        ran.append(config.name)
-        return result([3.0])
-
-    monkeypatch.setattr(execute, "run_timed", fake)
+    monkeypatch.setattr(execute, "run_timed", lambda config, settings: result([3.0]))
     shown: list[tuple[str, bool]] = []
-    run_all(jobs([a, b], 1, profile=False), Settings(), store, lambda job, done: shown.append((job.name, done)))
+    run_all(jobs([a, b, c], 1, profile=False), Settings(), store, lambda job, done: shown.append((job.name, done)))
 
-    assert ["small_ddp_2"] == ran
-    assert [("small_single_1.0", True), ("small_ddp_2.0", False), ("small_ddp_2.0", True)] == shown
+    again = [(f"small_{name}_2.0", done) for name in ("ddp", "naive") for done in (False, True)]
+    assert [("small_single_1.0", True), *again] == shown
     assert [3.0] == results([a, b], 1, store)[b][0]["epoch_s"]
 
 
@@ -267,13 +230,6 @@ def test_a_strangers_script_is_benched_and_its_failure_is_reported(tmp_path: Pat
         run_timed(config, Settings(script=str(script), arguments=("hang",), timeout_s=4))
 
 
-def test_the_plan_in_the_folder_is_plain_json(tmp_path: Path) -> None:
-    """So that other tools can read it."""
-    Store(tmp_path / "b").begin({"cells": ["x"]}, False, False)
-
-    assert {"schema": 1, "plan": {"cells": ["x"]}} == json.loads((tmp_path / "b" / "bench.json").read_text())
-
-
 def test_the_reason_of_a_script_that_ended_is_its_own() -> None:
     """torchrun's report, which follows with its own error name, is ignored."""
     from dptrace.bench.execute import _reason
@@ -287,34 +243,3 @@ def test_the_reason_of_a_script_that_ended_is_its_own() -> None:
     assert "boom: no data in /nowhere" in _reason(trouble)
     assert "ChildFailedError" not in _reason(trouble)
     assert "KeyError: 'x'" == _reason("Traceback\n[rank0]: KeyError: 'x'\n" + trouble)
-
-
-def test_rows_of_one_cell_in_a_csv_are_repetitions(tmp_path: Path) -> None:
-    """They become one row with median and spread, not two baselines."""
-    path = tmp_path / "r.csv"
-    path.write_text("model,mode,gpus,avg_epoch_s\na,single,1,1\na,single,1,3\na,ddp,2,1\n")
-    single, ddp = rows_from_csv(path)
-
-    assert (2.0, 2, 1.0) == (single.epoch_s, single.epochs, single.speedup)
-    assert pytest.approx(0.25) == single.spread
-    assert 2.0 == ddp.speedup
-
-
-@pytest.mark.parametrize("gpus", ["0", "-2", "1.5"])
-def test_a_row_of_no_gpus_is_refused(tmp_path: Path, gpus: str) -> None:
-    """The message names its model and mode."""
-    path = tmp_path / "r.csv"
-    path.write_text(f"model,mode,gpus,avg_epoch_s\na,ddp,{gpus},1\n")
-    with pytest.raises(DptraceError, match=rf"a row for a, ddp has {gpus} GPUs"):
-        rows_from_csv(path)
-
-
-def test_a_damaged_result_is_made_again(tmp_path: Path) -> None:
-    """A disk that was full when a run ended must not stop the benchmark."""
-    store = Store(tmp_path)
-    store.begin({}, False, False)
-    store.path("x.0").write_text("{")
-
-    assert store.result_if_readable("x.0") is None
-    with pytest.raises(DptraceError, match="not valid JSON"):
-        store.result("x.0")

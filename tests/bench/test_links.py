@@ -18,7 +18,7 @@ import pytest
 
 import dptrace
 from dptrace.bench import links as module
-from dptrace.bench.links import LinksRequest, check_endpoint, check_links, links_summary, measured_link, read_links
+from dptrace.bench.links import check_endpoint, check_links, links_summary, measured_link, read_links
 from dptrace.commands.shared.output import json_text
 from dptrace.errors import DptraceError, UsageError
 from dptrace.model.link_report import link_report
@@ -162,54 +162,32 @@ def test_a_busy_machine_is_reported(load: float, said: bool, monkeypatch: pytest
     assert all("4 cores, load 3.2" in note for note in notes)
 
 
-def test_the_ranks_learn_what_was_asked() -> None:
-    """The request is JSON, without the addresses of the machines."""
-    asked = LinksRequest(("broadcast",), 1024, 4096, 5.0, 2, 2, 1, "host:29500", ("ring",))
-    sizes = {"collectives": ["broadcast"], "min_bytes": 1024, "max_bytes": 4096, "budget_s": 5.0}
-
-    assert sizes | {"algorithms": ["ring"], "ranks_per_node": None} == json.loads(asked.to_json())
-
-
 # The link of a file of measurements.
 
 
 @pytest.mark.heavy
 def test_measured_links_are_taken_from_their_file(tmp_path: Path) -> None:
-    """The line of one link, which the all-reduce's was computed to."""
+    """The line of one link, which the all-reduce's was computed to; Python takes the file, too."""
     path = tmp_path / "links.json"
     path.write_text(json.dumps(link_report(measured(ranks=2))))
     link = measured_link(str(path))
 
     assert "nvlink4" == measured_link("nvlink4")
     assert not isinstance(link, str)
-    assert link.alpha_s == pytest.approx(ALPHA_S, rel=0.1)
-    assert link.bytes_per_s == pytest.approx(1 / BETA_S, rel=0.1)
-
-
-def test_a_file_without_all_reduce_is_refused(tmp_path: Path) -> None:
-    """Its links are not known."""
-    path = tmp_path / "links.json"
-    path.write_text(json.dumps(link_report(measured(ranks=2, kinds=("broadcast",)))))
-
-    with pytest.raises(DptraceError):
-        measured_link(str(path))
-
-
-@pytest.mark.heavy
-def test_python_takes_the_file_too(tmp_path: Path) -> None:
-    """``run.whatif(link="links.json")`` is the link of the file."""
-    path = tmp_path / "links.json"
-    path.write_text(json.dumps(link_report(measured(ranks=2))))
+    assert (link.alpha_s, 1 / link.bytes_per_s) == pytest.approx((ALPHA_S, BETA_S), rel=0.1)
     run = dptrace.open(ROOT / "traces" / "single_cpu")
-
     assert "link links.json" in run.whatif(world_size=2, link=str(path)).changes[0]
+
+    path.write_text(json.dumps(link_report(measured(ranks=2, kinds=("broadcast",)))))
+    with pytest.raises(DptraceError, match="no line of all_reduce"):
+        measured_link(str(path))
 
 
 # A links.json from elsewhere: what can be drawn is accepted, and anything else is named.
 
 
-def written(**changes: Any) -> Any:
-    return json.loads(json_text(link_report(measured() | changes)))
+def written(raw: dict[str, Any]) -> Any:
+    return json.loads(json_text(link_report(raw)))
 
 
 def first(content: Any) -> Any:
@@ -218,12 +196,14 @@ def first(content: Any) -> Any:
 
 @pytest.mark.parametrize("sizes", [1, 2, 3, 17])
 def test_what_is_measured_is_accepted(sizes: int) -> None:
-    """Any number of sizes, also too few for a fit; a collective of another name; more keys."""
-    samples = [sample for sample in measured()["samples"] if sample["bytes"] < 1024 << sizes]
-    content = written(samples=samples, later="key")
+    """Any number of sizes, also too few for a fit; a collective of another name; more keys; timed algorithms."""
+    raw = measured()
+    samples = [sample for sample in raw["samples"] if sample["bytes"] < 1024 << sizes]
+    content = written(raw | {"samples": samples, "later": "key"})
     content["collectives"]["all_to_some"] = first(content)
 
     assert "" == check_links(content)
+    assert "" == check_links(written(with_algorithms(measured(kinds=("broadcast",)))))
 
 
 EDITS: dict[str, Callable[[Any], object]] = {
@@ -235,6 +215,7 @@ EDITS: dict[str, Callable[[Any], object]] = {
     "a list for an object": lambda content: content.update(collectives={"all_reduce": []}),
     "an infinite number": lambda content: first(content)["fit"].update(alpha_s=1e308),
     "no machines": lambda content: content.pop("machines"),
+    "no time of an algorithm": lambda c: c["algorithms"]["all_reduce"]["ring"]["measured"][0].update(median_s=0),
 }
 
 
@@ -242,20 +223,11 @@ EDITS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_what_cannot_be_drawn_is_refused(edit: str) -> None:
     """One line says what is wrong."""
-    content = written()
+    content = written(with_algorithms(measured(kinds=("all_reduce", "send_recv"))))
+    assert "" == check_links(content)
     EDITS[edit](content)
 
     wrong = check_links(content)
 
     assert wrong
     assert "\n" not in wrong
-
-
-def test_timed_algorithms_are_accepted_and_checked() -> None:
-    """With predictions, without any, and refused where a time is none."""
-    content = json.loads(json_text(link_report(with_algorithms(measured(kinds=("all_reduce", "send_recv"))))))
-    bare = json.loads(json_text(link_report(with_algorithms(measured(kinds=("broadcast",))))))
-    assert ("", "") == (check_links(content), check_links(bare))
-
-    content["algorithms"]["all_reduce"]["ring"]["measured"][0]["median_s"] = 0
-    assert "median_s" in check_links(content)

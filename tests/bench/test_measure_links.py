@@ -130,14 +130,12 @@ def test_of_three_timings_the_least_counts(bench: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(bench, "_time", lambda item: next(ticks) * 1e-3)
     bench.measure()
     times = bench.results()
+    timed = [(sample["collective"], sample["bytes"]) for sample in times["samples"]]
 
-    assert [("all_reduce", 1024 << k) for k in range(4)] == [(s["collective"], s["bytes"]) for s in times["samples"]][
-        :4
-    ]
+    assert [("all_reduce", 1024 << k) for k in range(4)] == timed[:4]
     for item, sample in zip(bench.items, times["samples"], strict=True):
         assert times["rounds"] * item.timings_per_round == len(sample["seconds"])
-        threes = [item.seconds[i : i + 3] for i in range(0, len(item.seconds), 3)]
-        assert [min(three) for three in threes] == sample["seconds"]
+        assert [min(item.seconds[i : i + 3]) for i in range(0, len(item.seconds), 3)] == sample["seconds"]
     assert times["rounds"] >= 3
     assert bench._progress.read_text().endswith(" 100")
 
@@ -242,27 +240,14 @@ def test_sizes_end_where_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 4096 == measure_links.largest_message(world, 1024, 4096)
         with pytest.raises(RecordingError, match=r"too little memory: messages of 2,000,000 bytes need 12,000,000"):
             measure_links.largest_message(world, 2_000_000, 1 << 30)
-
-
-def test_free_memory_is_some_and_no_more_than_the_machine_has() -> None:
-    """On each system that runs the tests."""
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-    assert 0 < measure_links._free_on_machine() <= have
+    monkeypatch.undo()
+    assert 0 < measure_links._free_on_machine() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 # The connections of a machine.
 
 
 MATRIX = "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n"
-
-
-def nvidia_smi(folder: Path, does: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a program named nvidia-smi first on the path."""
-    program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{does}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
 def test_numa_nodes_are_listed_by_number(tmp_path: Path) -> None:
@@ -278,20 +263,17 @@ def test_numa_nodes_are_listed_by_number(tmp_path: Path) -> None:
     assert [] == measure_links.describe_machine(0, tmp_path / "none")["numa"]
 
 
-def test_the_matrix_of_links_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The matrix is what nvidia-smi prints; host and cores are listed too."""
-    nvidia_smi(tmp_path, f"printf '{MATRIX}'", monkeypatch)
+@pytest.mark.parametrize(("does", "matrix"), [(f"printf '{MATRIX}'", MATRIX), ("echo no driver; exit 9", ""), ("", "")])
+def test_the_matrix_of_links_is_passed_on(
+    does: str, matrix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nvidia-smi prints; nothing where it fails or is missing. Host and cores are listed, too."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{does}\n")
+    program.chmod(0o755 if does else 0o644)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.defpath}")
     machine = measure_links.describe_machine(3)
 
-    assert (3, MATRIX) == (machine["node"], machine["gpu_matrix"])
+    assert (3, matrix) == (machine["node"], machine["gpu_matrix"])
     assert machine["host"]
     assert machine["cores"] >= 1
-
-
-def test_a_failing_or_missing_nvidia_smi_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its error output is not used as the matrix."""
-    nvidia_smi(tmp_path, "echo no driver; exit 9", monkeypatch)
-    assert "" == measure_links.describe_machine(0)["gpu_matrix"]
-
-    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    assert "" == measure_links.describe_machine(0)["gpu_matrix"]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dptrace.bench.links import read_links
+from dptrace.bench import links
+from dptrace.bench.links import LinksRequest, read_links
 from dptrace.commands import links as verb
 from dptrace.commands.shared.main import cli
-from dptrace.errors import UsageError
 from dptrace.model.collectives import KINDS
 from dptrace.model.link_report import link_report
 from tests.support.links_samples import measured
@@ -68,6 +68,29 @@ def test_wrong_use_is_refused_in_a_line(result: Path, arguments: list[str], says
     assert ["links.json"] == os.listdir(result.parent)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "kinds"),
+    [
+        (["--collectives", "p2p, All-Reduce,all_reduce"], ["all_reduce", "send_recv"]),
+        ([], list(KINDS)),
+        (["--algorithms", "ring"], ["all_reduce", "send_recv"]),
+        (["--collectives", "broadcast", "--algorithms", "all"], ["all_reduce", "broadcast", "send_recv"]),
+    ],
+)
+def test_the_ranks_learn_what_was_asked(
+    result: Path, arguments: list[str], kinds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Collectives in any order and spelling, all by default; algorithms add what they are compared with."""
+    asked: list[LinksRequest] = []
+    monkeypatch.setattr(links, "measure_links", lambda request, progress: asked.append(request))
+    done = run(*arguments, "--min-bytes", "4K", "-o", "new.json")
+
+    assert 0 == done.exit_code, done.output
+    request = json.loads(asked[0].to_json())
+    assert (kinds, 4096) == (request["collectives"], request["min_bytes"])
+    assert bool(request["algorithms"]) == ("--algorithms" in arguments)
+
+
 def test_a_result_that_is_there_stays(result: Path) -> None:
     """links.json is the default's name; only --force overwrites it."""
     done = run()
@@ -99,29 +122,22 @@ def test_a_result_is_shown_as_a_table_as_json_and_as_a_page(result: Path) -> Non
 
 
 @pytest.mark.heavy
-def test_a_collective_of_any_name_is_shown_as_it_is_called(result: Path) -> None:
-    """Its name is text, also where the terminal's library would take it for markup."""
+def test_a_file_from_elsewhere_is_shown_or_refused(result: Path) -> None:
+    """The name of a collective is text, also where the terminal's library would take it for markup; a figure that is
+    missing is named with its file."""
     content = json.loads(result.read_text())
     content["collectives"] = {"[/b]": content["collectives"]["all_reduce"]}
     result.write_text(json.dumps(content))
-
-    shown = run("--from", "links.json", "--html", "links.html")
+    shown = run("--from", "links.json")
+    del content["collectives"]["[/b]"]["busbw_gbps"]
+    result.write_text(json.dumps(content))
+    refused = run("--from", "links.json", "--html", "links.html")
 
     assert 0 == shown.exit_code
     assert "[/b]" in shown.output
-
-
-def test_a_changed_result_is_refused_in_a_line(result: Path) -> None:
-    """The message names the file, and the place in it."""
-    content = json.loads(result.read_text())
-    del content["collectives"]["broadcast"]["busbw_gbps"]
-    result.write_text(json.dumps(content))
-
-    shown = run("--from", "links.json", "--html", "links.html")
-
-    assert 1 == shown.exit_code
-    assert "links.json: " in shown.output
-    assert "busbw_gbps" in shown.output
+    assert 1 == refused.exit_code
+    assert "links.json: " in refused.output
+    assert "busbw_gbps" in refused.output
     assert not (result.parent / "links.html").exists()
 
 
@@ -131,13 +147,3 @@ def test_a_changed_result_is_refused_in_a_line(result: Path) -> None:
 def test_sizes_are_read_with_and_without_units(text: str, count: int) -> None:
     """In powers of 1024, as nccl-tests reads them."""
     assert count == verb.Size().convert(text, None, None)
-
-
-def test_collectives_are_read_in_any_order_and_spelling() -> None:
-    """They are measured in the order of the model's list; all of them by default."""
-    assert ("all_reduce", "send_recv") == verb._kinds("p2p, All-Reduce,all_reduce")
-    assert KINDS == verb._kinds(None)
-    with pytest.raises(UsageError, match="all-reduce"):
-        verb._kinds("barrier")
-    assert ("all_reduce", "send_recv") == verb._kinds(None, for_algorithms=True)
-    assert ("all_reduce", "broadcast", "send_recv") == verb._kinds("broadcast", for_algorithms=True)
