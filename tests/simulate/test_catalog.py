@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dptrace.errors import UsageError
+from dptrace.simulate import data_parallel, tensor_parallel
 from dptrace.simulate.catalog import ENTRIES, entry_named
 from dptrace.simulate.explanation import links_of, to_dict
 from tests.support.explanations import explained
@@ -43,11 +46,72 @@ def test_names_are_forgiving() -> None:
         entry_named("rnig")
 
 
-@pytest.mark.parametrize(("ranks", "options"), [(1, {}), (33, {}), (4, {"node_size": 0}), (4, {"node_size": 5})])
-def test_impossible_numbers_are_refused(ranks: int, options: dict[str, int]) -> None:
-    """Before anything is simulated."""
-    with pytest.raises(UsageError, match=r"must be from|from 2 to"):
-        explained("ring", ranks, 1e6, **options)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("ring", {"ranks": 1}, "from 2 to"),
+        ("ring", {"ranks": 33}, "from 2 to"),
+        ("ring", {"node_size": 0}, "must be"),
+        ("ring", {"node_size": 5}, "must be"),
+        ("ddp-buckets", {"layers": 25}, "--layers"),
+        ("fsdp", {"layers": 13}, "--layers"),
+        ("zero", {"stage": 4}, "1, 2"),
+        ("interleaved", {"micro_batches": 6}, "a multiple of 4"),
+        ("interleaved", {"chunks": 1}, "1f1b"),
+        ("zero-bubble", {"micro_batches": 3}, "at least 4"),
+        ("moe", {"tokens": 0}, "must be"),
+        ("moe", {"top_k": 5}, "must be"),
+        ("moe", {"capacity_factor": 0.0}, "must be"),
+    ],
+)
+def test_impossible_numbers_are_refused(name: str, options: dict[str, Any], says: str) -> None:
+    """The message names the option, or the number that is missing."""
+    with pytest.raises(UsageError, match=says):
+        explained(name, **{"ranks": 4} | options)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "method", "options"),
+    [
+        ("ddp-buckets", data_parallel._Replicas, "average", {}),
+        ("fsdp", data_parallel._Sharded, "update", {}),
+        *(("zero", data_parallel._Partitioned, "update", {"stage": stage}) for stage in (1, 2, 3)),
+        *((name, tensor_parallel._Split, "sum", {}) for name in ("tp", "sp")),
+        ("moe", tensor_parallel._Experts, "compute", {}),
+    ],
+)
+def test_wrong_results_are_not_drawn(
+    name: str, part: type, method: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket that is not averaged, a rank that forgets to update, a sum that is left out: each raises an error."""
+    monkeypatch.setattr(part, method, lambda *arguments: [])
+
+    with pytest.raises(AssertionError):
+        explained(name, 2, **options)
+
+
+@pytest.mark.parametrize("ranks", range(2, 10))
+@pytest.mark.parametrize(
+    ("name", "times", "options"),
+    [
+        ("ddp-buckets", 2, {"bucket_bytes": 10 * 2**20}),
+        ("ddp-buckets", 2, {"bucket_bytes": 2**30}),
+        ("fsdp", 3, {}),
+        ("zero", 2, {"stage": 1}),
+        ("zero", 2, {"stage": 2}),
+        ("zero", 3, {"stage": 3}),
+        ("tp", 4, {}),
+        ("sp", 4, {}),
+    ],
+)
+def test_volumes_are_those_of_the_guide(name: str, times: int, options: dict[str, Any], ranks: int) -> None:
+    """Guide "Distributed Training", sections 8.4 and 9.5: 2N, and 3N with sharded parameters; half of the four
+    all-reduces of a layer for a pair of layers."""
+    cost = explained(name, ranks, 60e6, **options).cost
+
+    assert (times * (ranks - 1) / ranks * 60e6,) * ranks == pytest.approx(cost.sent_bytes)
+    if name == "ddp-buckets":
+        assert cost.figures["buckets"] * 2 * (ranks - 1) == cost.messages
 
 
 def test_links_have_names_or_figures() -> None:
