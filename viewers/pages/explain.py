@@ -43,7 +43,7 @@ def document(explanation: Explanation, step: int = 0) -> str:
     facts = (f"{explanation.ranks} ranks", f"{plural(len(explanation.steps), 'step')}", *_options(explanation))
     return page(
         Headline(explanation.title, "", facts, ()),
-        _colors() + static("explain", "explain.css"),
+        _colors() + static("base", "plain.css") + static("explain", "explain.css"),
         [bundle("explain", "explain.js")],
         "explain/explain.html",
         explanation=_compact(explanation),
