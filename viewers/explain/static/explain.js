@@ -10,7 +10,8 @@ const explanation = JSON.parse(document.getElementById("explanation").textConten
 explanation.steps.forEach((step, i, steps) => (step.before ??= steps[i - 1].after));
 const find = (id) => document.getElementById(id);
 const motion = matchMedia("(prefers-reduced-motion: reduce)");
-const player = new Player(explanation.steps.length, motion.matches);
+let worded = null, last = 0;
+const player = new Player(explanation.steps.length, motion.matches, show);
 const pictures = [];
 if (find("board")) pictures.push(new Board(find("board"), explanation));
 if (find("timeline")) pictures.push(new Timeline(find("timeline"), explanation));
@@ -32,6 +33,17 @@ function messages(step) {
   return step.messages.length ? table(["From → to", "What", "Size", "At the receiver"], rows, "messages") : element("p", "note", "No message in this step.");
 }
 
+function show(now) {
+  for (const picture of pictures) picture.draw(now);
+  const key = `${now.done} ${now.part > 0}`;
+  if (key !== worded) words(now);
+  worded = key;
+  find("position").value = now.part > 0 ? now.done + 1 : now.done;
+  find("play").textContent = now.playing ? "Pause" : "Play";
+  find("previous").disabled = now.position <= 0;
+  find("next").disabled = now.position >= now.steps;
+}
+
 function words({ done, part }) {
   const step = explanation.steps[part > 0 ? done : done - 1];
   const time = step?.start === null || step?.start === undefined ? "" : ` · t = ${step.start}`;
@@ -41,19 +53,6 @@ function words({ done, part }) {
   find("messages").replaceChildren(...(step ? [messages(step)] : []));
 }
 
-let worded = null;
-player.follow((now) => {
-  for (const picture of pictures) picture.draw(now);
-  const key = `${now.done} ${now.part > 0}`;
-  if (key !== worded) words(now);
-  worded = key;
-  find("position").value = now.part > 0 ? now.done + 1 : now.done;
-  find("play").textContent = now.playing ? "Pause" : "Play";
-  find("previous").disabled = now.position <= 0;
-  find("next").disabled = now.position >= now.steps;
-});
-
-let last = 0;
 function frame(time) {
   // A frame's time may lie before the key that started the animation.
   player.pass(Math.min(0.1, Math.max(0, (time - last) / 1000)));
@@ -99,6 +98,6 @@ addEventListener("resize", () => {
   }
 });
 const asked = /^#step=(\d+)$/.exec(location.hash)?.[1] ?? document.body.dataset.step;
-if (Number(asked)) jump(Number(asked));
+jump(Number(asked) || 0);
 globalThis.dptrace = { player, explanation };
 document.documentElement.dataset.ready = "1";

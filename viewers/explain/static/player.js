@@ -4,16 +4,12 @@
 const MOVE = 1.1, REST = 0.5;
 
 export class Player {
-  #listeners = [];
-
-  /** `still`: jump from step to step instead of moving, for readers who ask for reduced motion. */
-  constructor(steps, still = false) {
-    Object.assign(this, { steps, still, speed: 1, playing: false, position: 0, rested: 0 });
-  }
-
-  follow(listen) {
-    this.#listeners.push(listen);
-    listen(this);
+  /**
+   * `still`: jump from step to step instead of moving, for readers who ask for reduced motion. `tell` is called with the
+   * player after each change.
+   */
+  constructor(steps, still = false, tell = () => {}) {
+    Object.assign(this, { steps, still, tell, speed: 1, playing: false, position: 0, rested: 0 });
   }
 
   /** The number of steps that are over, and how far the next one is, from 0 to 1. */
@@ -28,7 +24,7 @@ export class Player {
   go(position) {
     this.position = Math.min(this.steps, Math.max(0, position));
     this.rested = 0;
-    this.#tell();
+    this.tell(this);
   }
 
   /** One step on or back; a step under way counts as not done. */
@@ -44,14 +40,14 @@ export class Player {
 
   pause() {
     this.playing = false;
-    this.#tell();
+    this.tell(this);
   }
 
   toggle() {
     if (!this.playing && this.position >= this.steps) this.go(0);
     this.playing = !this.playing;
     this.rested = this.still ? 0 : REST;
-    this.#tell();
+    this.tell(this);
   }
 
   /** Let this many seconds pass. */
@@ -67,10 +63,6 @@ export class Player {
       this.position += time / MOVE;
     }
     if (this.position >= this.steps) this.playing = false;
-    this.#tell();
-  }
-
-  #tell() {
-    for (const listen of this.#listeners) listen(this);
+    this.tell(this);
   }
 }
