@@ -241,16 +241,16 @@ def run_profiled(config: BenchConfig, settings: Settings, out: Path) -> Recorded
     """
     from dptrace.load.open import open_run
 
-    has_script = settings.script is not None
+    arguments = settings.arguments
+    if settings.script is None:
+        arguments = (*_trainer_arguments(config, settings), f"--steps={settings.steps}")
     job = Launch(
         out=out,
         force=True,
-        script=Path(settings.script) if settings.script is not None else trainer(config.mode),
-        arguments=settings.arguments
-        if has_script
-        else [*_trainer_arguments(config, settings), f"--steps={settings.steps}"],
+        script=Path(settings.script or trainer(config.mode)),
+        arguments=arguments,
         processes=config.gpus,
-        mode=None if has_script else config.mode,
+        mode=config.mode if settings.script is None else None,
         schedule={"steps": settings.steps, "warmup": settings.warmup, "wait": 0},
         show_output=False,
         command=["dptrace", settings.verb],

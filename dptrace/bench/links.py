@@ -34,16 +34,23 @@ _Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 _Text = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
-class _Row(msgspec.Struct):
-    """One size of a collective."""
+class _Timed(msgspec.Struct):
+    """One size of a collective or an algorithm."""
 
     bytes: _Bytes
     count: _Count
     median_s: _Positive
     quarter_s: _Positive
     three_quarters_s: _Positive
+
+
+class _Row(_Timed):
     busbw_gbps: _Positive
     fitted_s: _Number | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Prediction(_Timed):
+    predicted_s: _Amount | None
 
 
 class _Fit(msgspec.Struct):
@@ -105,17 +112,6 @@ class _Versions(msgspec.Struct):
     nccl: _Text | None = None
 
 
-class _Timed(msgspec.Struct):
-    """One size of an algorithm."""
-
-    bytes: _Bytes
-    count: _Count
-    median_s: _Positive
-    quarter_s: _Positive
-    three_quarters_s: _Positive
-    predicted_s: _Amount | None
-
-
 class _Algorithm(msgspec.Struct):
     formula: _Text
     hops: _Amount
@@ -124,7 +120,7 @@ class _Algorithm(msgspec.Struct):
     sent_share: _Amount
     total_share: _Amount
     deviation: _Amount | None
-    measured: Annotated[list[_Timed], msgspec.Meta(min_length=1)]
+    measured: Annotated[list[_Prediction], msgspec.Meta(min_length=1)]
 
 
 class _Crossover(msgspec.Struct):
@@ -197,12 +193,6 @@ class LinksRequest:
     ranks_per_node: int | None = None
     """For the hierarchical one."""
 
-    def to_json(self) -> str:
-        """Return the request as JSON for the ranks."""
-        settings = {"collectives": list(self.collectives), "min_bytes": self.min_bytes, "max_bytes": self.max_bytes}
-        of_algorithms = {"algorithms": list(self.algorithms), "ranks_per_node": self.ranks_per_node}
-        return json.dumps(settings | {"budget_s": self.budget_s} | of_algorithms)
-
 
 def measure_links(request: LinksRequest, progress: Callable[[int, int], None]) -> dict[str, Any] | None:
     """Measure with torchrun and return the times; None on machines other than the first.
@@ -221,7 +211,7 @@ def measure_links(request: LinksRequest, progress: Callable[[int, int], None]) -
             out=folder,
             force=False,
             script=Path("-m"),  # run as a module: as a file, its folder would come first on Python's path
-            arguments=["dptrace.bench.measure_links", request.to_json()],
+            arguments=["dptrace.bench.measure_links", msgspec.json.encode(request).decode()],
             processes=request.processes,
             mode="links",
             nnodes=request.nnodes,

@@ -166,7 +166,7 @@ def _request(options: dict[str, Any], verbosity: str) -> LinksRequest:
 def _kinds(listed: str | None, for_algorithms: bool = False) -> tuple[str, ...]:
     if listed is None:
         return _FOR_ALGORITHMS if for_algorithms else KINDS
-    names = [name.strip().lower().replace("-", "_") for name in listed.split(",") if name.strip()]
+    names = {name.replace("-", "_") for name in _names(listed)}
     kinds = {_ALIASES.get(name, name) for name in names}
     if not kinds or not kinds <= set(KINDS):
         raise UsageError(f"--collectives {listed}: choose from {_KIND_NAMES} (or p2p).")
@@ -176,12 +176,14 @@ def _kinds(listed: str | None, for_algorithms: bool = False) -> tuple[str, ...]:
 def _algorithms(listed: str | None) -> tuple[str, ...]:
     if listed is None:
         return ()
-    names = {name.strip().lower().replace("_", "-") for name in listed.split(",") if name.strip()}
-    if names == {"all"}:
-        return ALL_REDUCES
-    if not names or not names <= set(ALL_REDUCES):
+    names = _names(listed)
+    if not names or not names <= {*ALL_REDUCES, "all"}:
         raise UsageError(f"--algorithms {listed}: choose from {', '.join(ALL_REDUCES)}, or all.")
-    return tuple(name for name in ALL_REDUCES if name in names)
+    return ALL_REDUCES if "all" in names else tuple(name for name in ALL_REDUCES if name in names)
+
+
+def _names(listed: str) -> set[str]:
+    return {name.strip().lower().replace("_", "-") for name in listed.split(",") if name.strip()}
 
 
 def _ranks_per_node(asked: int | None, algorithms: tuple[str, ...], ranks: int) -> int | None:
@@ -235,13 +237,19 @@ def _show(content: dict[str, Any], as_json: bool) -> None:
     if as_json:
         emit(json_text(content), None)
         return
-    from dptrace.viewers.base.table import print_text_table
-    from dptrace.viewers.benchmarks.links_table import algorithm_tables, facts, nearest_link_sentence, table, topology
+    from dptrace.viewers.base.table import print_text_table, rich_table
+    from dptrace.viewers.benchmarks.links_table import (
+        algorithm_tables,
+        facts,
+        fits_table,
+        nearest_link_sentence,
+        topology,
+    )
 
     terminal = console()
     terminal.print(" · ".join(map(sanitize, facts(content))), markup=False)
     terminal.print()
-    terminal.print(table(content))
+    terminal.print(rich_table(fits_table(content)))
     terminal.print()
     for title, cells in algorithm_tables(content):
         print_text_table(cells, title, terminal)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.table import Table
-
 from dptrace.core.units import duration, plural, sanitize
-from dptrace.viewers.base.table import TextTable, plain
+from dptrace.viewers.base.table import TextTable
 
 _LABELS = {
     "all_reduce": "all-reduce",
@@ -80,17 +78,6 @@ def fits_table(content: Mapping[str, Any]) -> TextTable:
         link_rate = "–" if link["bandwidth_gbps"] is None else f"{link['bandwidth_gbps']:.3g}"
         rows.append((label(kind), *line, largest, *rates, f"{link['alpha_s'] * 1e6:.3g}", link_rate))
     return TextTable(_COLUMNS, tuple(rows))
-
-
-def table(content: Mapping[str, Any]) -> Table:
-    """Make the table for the terminal."""
-    cells = fits_table(content)
-    made = Table(title=None, box=None, pad_edge=False, header_style="bold")
-    for at, heading in enumerate(cells.columns):
-        made.add_column(heading, justify="right" if at else "left", no_wrap=not at)
-    for row in cells.rows:
-        made.add_row(*map(plain, row))
-    return made
 
 
 def _between(value: float, ends: tuple[float, float], unit: float) -> str:

@@ -123,12 +123,12 @@ def lines(explanation: Explanation, width: int, step: int | None = None) -> Iter
         yield from _step(explanation, explanation.steps[step - 1], width)
         return
     yield f"{explanation.title}, {explanation.ranks} ranks"
-    yield from _wrapped(explanation.about, width)
+    yield from textwrap.wrap(explanation.about, width)
     yield ""
     if explanation.unit:
         yield from chart_lines(explanation, width)
     if explanation.columns:
-        yield from _wrapped(_legend(explanation), width)
+        yield from textwrap.wrap(_legend(explanation), width)
         yield ""
         yield "At the start"
         yield from _table(explanation, explanation.steps[0].before, None, width)
@@ -199,19 +199,19 @@ def _numbers(values: Sequence[float]) -> str:
 
 def _table(explanation: Explanation, after: State, before: State | None, width: int) -> Iterator[str]:
     """Return what each rank holds, one row per rank, in labels as long as the width allows."""
-    changed = [
-        [before is not None and one != old for one, old in _pairs(after, before, row)] for row in range(len(after))
-    ]
-    for style in (_full, _counted, _short):
+    for style in ("full", "counted", "short"):
         cells = [
-            [style(cell, explanation.ranks) + ("*" if new else "") for cell, new in zip(row, marks, strict=True)]
-            for row, marks in zip(after, changed, strict=True)
+            [
+                _label(cell, explanation.ranks, style) + ("*" if cell != old else "")
+                for cell, old in zip(*rows, strict=True)
+            ]
+            for rows in zip(after, before or after, strict=True)
         ]
-        heads = list(explanation.columns) if style is _full else _short_names(explanation.columns)
-        gap = 1 if style is _short else _GAP
+        heads = list(explanation.columns) if style == "full" else _short_names(explanation.columns)
+        gap = 1 if style == "short" else _GAP
         table = [["", *heads], *([name, *row] for name, row in zip(explanation.rows, cells, strict=True))]
         sizes = [max(map(len, column)) for column in zip(*table, strict=True)]
-        if sum(sizes) + gap * (len(sizes) - 1) + len(_INDENT) <= width or style is _short:
+        if sum(sizes) + gap * (len(sizes) - 1) + len(_INDENT) <= width:
             break
     for row in table:
         text = (" " * gap).join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True))
@@ -226,22 +226,12 @@ def _short_names(names: Sequence[str]) -> list[str]:
     return [name.rpartition(" ")[2] if numbered else name for name in names]
 
 
-def _pairs(after: State, before: State | None, row: int) -> Iterator[tuple[Cell, Cell]]:
-    return zip(after[row], (before or after)[row], strict=True)
-
-
-def _full(cell: Cell, ranks: int) -> str:
-    return cell.label or "·"
-
-
-def _counted(cell: Cell, ranks: int) -> str:
-    """Write how many ranks' data a sum has, where the names do not fit."""
-    return f"{cell.parts} of {ranks}" if cell.parts > 1 else cell.label or "·"
-
-
-def _short(cell: Cell, ranks: int) -> str:
+def _label(cell: Cell, ranks: int, style: str) -> str:
+    """Return the label of a cell, or how many ranks' data a sum has where the names do not fit."""
+    if style != "full" and cell.parts > 1:
+        return f"{cell.parts} of {ranks}" if style == "counted" else str(cell.parts)
     label = cell.label or "·"
-    return str(cell.parts) if cell.parts > 1 else label if len(label) <= _SHORT else f"{label[: _SHORT - 1]}…"
+    return f"{label[: _SHORT - 1]}…" if style == "short" and len(label) > _SHORT else label
 
 
 def _cost(explanation: Explanation, width: int) -> Iterator[str]:
@@ -252,10 +242,6 @@ def _cost(explanation: Explanation, width: int) -> Iterator[str]:
     for term, text in [*rows, ("Check", explanation.checked)]:
         start = f"{_INDENT}{term}".ljust(margin)
         yield from textwrap.wrap(text, width, initial_indent=start, subsequent_indent=" " * margin)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width)
 
 
 def _cut(text: str, width: int) -> str:
