@@ -28,7 +28,7 @@ def _option(name: str, option: Option, default: Any) -> Any:
     text = option.help.format(", ".join(takes)) if isinstance(takes, tuple) else option.help
     if default is not None and default is not False and "[" not in text:
         text += f" [{default}]"
-    if takes is None and not isinstance(default, str):
+    if takes is None and option.metavar == "N":
         if default is None:
             return click.option(f"{flag}/--no{flag[1:]}", cls=Toggle, default=None, help=text)
         return click.option(flag, is_flag=True, help=text)

@@ -21,7 +21,6 @@ from dptrace.model.planning.recorded import (
     expert_split,
     mean_state,
     measured_scaling,
-    perceptron_activations,
     perceptron_split,
     step_bounds,
 )
@@ -30,7 +29,7 @@ from dptrace.model.training.communication import Link, ccr, level
 from dptrace.model.training.layout import HeldActivations, held_activations
 from dptrace.model.training.memory import ActivationPlan, StateBytes, end_bytes, model_activation_bytes
 from dptrace.model.training.plan import gpu_named
-from dptrace.model.training.shape import ModelShape, decoder_shape
+from dptrace.model.training.shape import ModelShape, decoder_shape, perceptron
 from dptrace.readers.discovery import find
 from dptrace.readers.storage import open_source
 from dptrace.record.options.modes import DATA_PARALLEL, DECODERS, MODELS, REPLICATED, WIDTHS
@@ -166,7 +165,7 @@ def _activations(
     number = 2 if options.get("mixed_precision") else training.number_bytes
     every = _recomputed_every(options)
     if info.get("model") in WIDTHS:
-        return perceptron_activations(tuple(WIDTHS[str(info["model"])]), each, number)
+        return each * perceptron(WIDTHS[str(info["model"])]).kept * number
     if info.get("model") == "balanced":
         return block_activations(8, WIDTHS["small"][0], each, number, every)
     if shape is None:

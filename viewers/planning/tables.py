@@ -50,14 +50,22 @@ def _kind(content: Row) -> str:
 
 def _training(content: Row, *more: str) -> str:
     """Return what is trained on what, with more about it."""
-    shape = content["shape"]
-    parts = (
-        f"{billions(content['params'])} parameters",
-        f"{plural(shape['layers'], 'layer')} of {shape['hidden']:,}",
-        f"{plural(content['batch'], 'sample')} of {plural(shape['seq'], 'token')} in a step",
-        content["precision"],
-    )
-    return ", ".join((*parts, *more)) + "."
+    shape, samples = content["shape"], plural(content["batch"], "sample")
+    layers, each = f"{plural(shape['layers'], 'layer')} of {shape['hidden']:,}", f" of {plural(shape['seq'], 'token')}"
+    if shape["layers_of"]:
+        layers, each = f"{plural(shape['layers'], 'layer')} ({shape['layers_of']})", ""
+    parts = (f"{billions(content['params'])} parameters", layers, f"{samples}{each} in a step", content["precision"])
+    return ", ".join((*parts, *filter(None, more))) + "."
+
+
+def _attention(content: Row) -> str:
+    return f"{content['attention']} attention" if content["attention"] else ""
+
+
+def _tokens(content: Row, columns: Columns) -> Columns:
+    """Return columns in which a stack of layers has samples for tokens."""
+    of_stack = content["shape"]["layers_of"]
+    return {"samples/s" if of_stack and name == "tokens/s" else name: write for name, write in columns.items()}
 
 
 # dptrace memory
@@ -84,10 +92,12 @@ def _memory_facts(content: Row) -> Iterator[str]:
         f"{content['gpu']}."
     )
     every = f" in every {content['recompute_every']}th layer" if content["recompute_every"] > 1 else ""
+    of_stack, attention = content["shape"]["layers_of"], _attention(content)
+    size = content["micro_batch"]
+    tokens = plural(size, "sample") if of_stack else f"{size} × {plural(content['shape']['seq'], 'token')}"
     yield (
-        f"A micro-batch of {content['micro_batch']} × {plural(content['shape']['seq'], 'token')} keeps "
-        f"{byte_size(content['activation_bytes'])} of activations in the layers ({content['attention']} attention, "
-        f"recompute {content['recompute']}{every})."
+        f"A micro-batch of {tokens} keeps {byte_size(content['activation_bytes'])} of activations in the layers "
+        f"({attention}{', ' if attention else ''}recompute {content['recompute']}{every})."
     )
     fits = "fits" if content["fits"] else "does not fit"
     yield (
@@ -214,9 +224,10 @@ def _predict_facts(content: Row) -> Iterator[str]:
     yield _training(content, f"{content['gpus']} × {content['gpu']}")
     fits = "fits" if content["fits"] else "does not fit"
     rate = content["samples_per_s"]
+    tokens = "" if content["shape"]["layers_of"] else f"{content['tokens_per_s']:,.0f} tokens/s, "
     yield (
         f"{content['layout']}: {seconds(content['step_s'])} a step, {rate:{',.0f' if rate >= 100 else ',.3g'}} "
-        f"samples/s, {content['tokens_per_s']:,.0f} tokens/s, MFU {share(content['mfu'])}; "
+        f"samples/s, {tokens}MFU {share(content['mfu'])}; "
         f"{byte_size(content['per_gpu_bytes'])} on each GPU, which {fits} (micro-batch {content['micro_batch']}, "
         f"recompute {content['recompute']})."
     )
@@ -236,9 +247,9 @@ def _predict_tables(content: Row) -> Titled:
     if content["communication"]:
         yield "Communication of a GPU in a step", table_of(content["communication"], _COMMUNICATION, 3)
     if len(content["candidates"]) > 1:
-        yield "Plans, fastest that fits first", table_of(content["candidates"], _CANDIDATES, 2)
+        yield "Plans, fastest that fits first", table_of(content["candidates"], _tokens(content, _CANDIDATES), 2)
     title = f"{content['layout']} on other numbers of GPUs"
-    yield title, table_of(content["scaling"], _SCALING, 0, _SCALING_NOTE)
+    yield title, table_of(content["scaling"], _tokens(content, _SCALING), 0, _SCALING_NOTE)
     if content["roofline"]:
         yield "Communication roofline", table_of(content["roofline"], _ROOFLINE)
     if found := content["all_reduce"]:
@@ -361,7 +372,7 @@ _NOTHING = "No item of the checklists gains 1 % or more."
 
 def _advise_facts(content: Row) -> Iterator[str]:
     """Yield what the advice is about, which plan to take, what is as good, and what the documents' tree says."""
-    more = (f"{content['attention']} attention", f"{content['gpus']} × {content['gpu']}")
+    more = (_attention(content), f"{content['gpus']} × {content['gpu']}")
     yield _training(content, *more, " and ".join(dict.fromkeys(content["links"])))
     best = content["chosen"]
     plan = (
@@ -369,9 +380,10 @@ def _advise_facts(content: Row) -> Iterator[str]:
         f"{byte_size(best['per_gpu_bytes'])} of {byte_size(content['usable_bytes'])} on each GPU"
     )
     if best["fits"]:
+        rate = f"{best['tokens_per_s']:,.0f} {'samples' if content['shape']['layers_of'] else 'tokens'}/s"
         yield (
             f"Fastest that fits, of {plural(content['tried'], 'way')}: {best['label']}, {duration(best['step_ns'])} a "
-            f"step, {best['tokens_per_s']:,.0f} tokens/s, MFU {share(best['mfu'])}; {plan}."
+            f"step, {rate}, MFU {share(best['mfu'])}; {plan}."
         )
     else:
         yield (
@@ -438,7 +450,7 @@ def _advise_tables(content: Row, every: bool) -> Titled:
         shown = found if every else [*fitting[:MAX_FITTING], *unfit[:MAX_UNFIT]]
         more = len(found) - len(shown)
         note = f"{more} more kinds of plan: --all." if more else ""
-        yield "Ways to train, fastest that fits first", table_of(shown, _ADVISED, 3, note)
+        yield "Ways to train, fastest that fits first", table_of(shown, _tokens(content, _ADVISED), 3, note)
     for status, title in _STATUS.items():
         rows = [one for one in content["checks"] if one["status"] == status]
         if rows and (every or status != "skip"):

@@ -20,11 +20,12 @@ from dptrace.errors import UsageError
 from dptrace.model.gpu_peaks import interconnect_named
 from dptrace.model.planning.decision import RULES
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.search import Candidate, best_of, can_run, candidate
+from dptrace.model.planning.search import Candidate, best_of, can_run, candidate, micro_batch_sizes
 from dptrace.model.training.communication import Link, Network, all_reduces, collective_seconds, crossover_bytes
 from dptrace.model.training.layout import Layout, micro_batches_needed
 from dptrace.model.training.memory import PRECISIONS, RECOMPUTE, USABLE
 from dptrace.model.training.plan import Plan
+from dptrace.model.training.shape import LayerStack
 from dptrace.model.training.step import predict_step
 
 MIN_SHARE = 0.01
@@ -114,7 +115,8 @@ class Context(msgspec.Struct, frozen=True, dict=True):
 
     def best(self, plan: Plan, recompute: Iterable[str] = ()) -> Candidate:
         """Return the best micro-batch with which a plan can run, and the best recomputation of those given."""
-        sizes = [replace(plan, micro_batch=size) for size in (1, 2, 4, 8, 16, 32, 64)]
+        each = plan.batch // plan.layout.data
+        sizes = [replace(plan, micro_batch=size) for size in micro_batch_sizes(plan.shape, each)]
         running = [one for one in sizes if can_run(one)] or [plan]
         kinds = tuple(recompute) or (plan.recompute,)
         return best_of([replace(one, recompute=kind) for one in running for kind in kinds])
@@ -281,6 +283,10 @@ def _larger_batch(context: Context) -> Found:
     return Found(reason, context.step_s - half, gain_bytes, filled={"batch": batch})
 
 
+def _is_decoder(context: Context) -> bool:
+    return not isinstance(context.plan.shape, LayerStack)
+
+
 _TIMES = 4
 
 
@@ -358,7 +364,7 @@ def pointwise_bytes(plan: Plan, fused: bool) -> float:
     return 3 * split * shape.layers / layout.stages * tokens * PRECISIONS[plan.precision].activation_bytes
 
 
-@item("compile")
+@item("compile", about=_is_decoder)
 def _compile(context: Context) -> Found:
     saved = pointwise_bytes(context.plan, fused=False) - pointwise_bytes(context.plan, fused=True)
     rate = context.plan.gpu.memory_bytes_per_s
@@ -385,8 +391,11 @@ def _halves(context: Context) -> list[Plan]:
     unless=lambda context: "" if _halves(context) else f"{context.layout.gpus} GPUs hold one copy of the model",
 )
 def _fewer_gpus(context: Context) -> Found:
-    found = [(predict_step(fewer).step_s, fewer) for fewer in _halves(context)]
-    (half, halved), (seconds, best) = found[0], min(found, key=lambda pair: pair[0])
+    evaluate = candidate if _is_decoder(context) else context.best
+    found = [evaluate(fewer) for fewer in _halves(context)]
+    (half, halved), (seconds, best) = (
+        (one.step.step_s, one.plan) for one in (found[0], min(found, key=lambda one: one.step.step_s))
+    )
     reason = (
         f"twice the GPUs are {half / context.step_s:.2f} times as fast for the same batch (from {halved.layout.gpus} "
         f"to {context.layout.gpus}), an efficiency of {share(half / context.step_s / 2)}; the goal is 70 % "
@@ -518,7 +527,7 @@ def _hybrid_shards(context: Context) -> Found:
 _PCIE = "pcie4"
 
 
-@item("checkpoint-activations")
+@item("checkpoint-activations", about=_is_decoder)
 def _checkpoint(context: Context) -> Found:
     kept, again = context.changed(recompute="none"), context.changed(recompute="full")
     cost = again.step.step_s - kept.step.step_s
@@ -531,7 +540,7 @@ def _checkpoint(context: Context) -> Found:
     return Found(reason, -cost, saved, "keep" if on else "skip" if context.now.fits else "")
 
 
-@item("flash-attention", unless=lambda context: "it is in use" if context.plan.flash else "")
+@item("flash-attention", about=_is_decoder, unless=lambda context: "it is in use" if context.plan.flash else "")
 def _flash_attention(context: Context) -> Found:
     other = context.best(replace(context.plan, flash=True), context.any_recompute())
     saved = context.now.memory_bytes - context.changed(flash=True).memory_bytes
@@ -648,8 +657,6 @@ def _expert_balance(context: Context) -> Found:
 
 
 _WORKERS = 4
-_TOKEN_BYTES = 16
-"""A token and its target, as int64."""
 
 
 def _not_ddp(context: Context) -> str:
@@ -717,18 +724,18 @@ def _static_graph(_: Context) -> Found:
 def _broadcast_buffers(context: Context) -> Found:
     network, data = context.plan.network, context.layout.data
     link = network.within if data <= network.gpus_per_node else network.between
-    reason = "a decoder has no buffers to keep equal; BatchNorm has. A broadcast costs its latency in each step"
+    reason = "only models with buffers (BatchNorm) have something to keep equal; a broadcast costs its latency"
     return Found(reason, link.alpha_s * math.ceil(math.log2(data)))
 
 
 @item("pin_memory")
 def _pin_memory(context: Context) -> Found:
     plan = context.plan
-    size = plan.batch / context.layout.data * plan.shape.sequence * _TOKEN_BYTES
+    size = plan.batch / context.layout.data * plan.shape.sample_bytes
     seconds = 2 * size / interconnect_named(_PCIE).bytes_per_s
     reason = (
-        f"a GPU gets {byte_size(size)} of tokens and targets in a step; copied twice and not under computation, that "
-        f"is {_span(seconds)}. Images are larger"
+        f"a GPU gets {byte_size(size)} of samples and targets in a step; copied twice and not under computation, that "
+        f"is {_span(seconds)}"
     )
     return Found(reason, seconds)
 

@@ -15,10 +15,25 @@ from dptrace.model.training.communication import BETWEEN, WITHIN, Link, Network,
 from dptrace.model.training.layout import SCHEDULES, STRATEGIES, Layout, strategy_layout
 from dptrace.model.training.memory import OPTIMIZERS, PRECISIONS, RECOMPUTE
 from dptrace.model.training.plan import Plan, gpu_named
-from dptrace.model.training.shape import FAMILIES, ModelShape, assumed_shape, decoder_shape
+from dptrace.model.training.shape import (
+    FAMILIES,
+    LayerStack,
+    ModelShape,
+    assumed_shape,
+    decoder_shape,
+    layer_stack,
+    perceptron,
+)
 
 _SAMPLES_EACH = 8
-"""Samples of each GPU in a step, unless the batch is given."""
+"""Samples of each GPU in a step, unless the batch is given; 256 of an MLP, as the GPU workshop has them on 4 GPUs."""
+_SMALL = 20e6
+"""Parameters below which --params alone is taken for an MLP: a decoder's table of tokens has more."""
+_OF_DECODERS = (
+    *("params", "layers", "hidden", "heads", "kv_heads", "mlp"),
+    *("vocab", "seq", "family", "experts", "attention", "dropout"),
+)
+"""Parts of a description that a stack of layers does not have."""
 _ALIKE, _DIFFERENT = 0.01, 0.25
 """Relative difference between the given number of parameters and that of the shape: below the first there is no note,
 above the second they are of different models."""
@@ -39,6 +54,7 @@ class Option(msgspec.Struct, frozen=True):
 _SIZE, _NUMBER = Number(1, 1e18), Number(1, 8, whole=True)
 _LINK = "Links within and between nodes: names, or 5us:12.5GB/s."
 _SCHEDULE = "Pipeline: {}. [1f1b; without --strategy all]"
+_LAYERS_OF = "An MLP by its widths: 784,1024,512,10. Or resnet18."
 _SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
 
 
@@ -49,6 +65,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     params: Annotated[float | None, Option("Parameters of the model: 7e9 or 7B.", _SIZE)] = None
+    layers_of: Annotated[str | None, Option(_LAYERS_OF, metavar="WIDTHS")] = None
     layers: Annotated[int | None, Option("Layers of the decoder. [by --params]", COUNT)] = None
     hidden: Annotated[int | None, Option("Width of the model. [by --params]", COUNT)] = None
     heads: Annotated[int | None, Option("Heads of the attention. [128 wide each]", COUNT)] = None
@@ -102,8 +119,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
                 takes.check(value, f"--{name.replace('_', '-')}")
             elif value not in takes:
                 raise UsageError(f"--{name} {value}: choose from {', '.join(takes)}.")
-        if self.params is None and (self.layers is None or self.hidden is None):
-            raise UsageError("Give the size of the model: --params 7e9, or --layers and --hidden.")
+        if self.layers_of is not None:
+            self._check_stack()
+        elif self.params is None and (self.layers is None or self.hidden is None):
+            raise UsageError("Give the model: --params 7e9, --layers and --hidden, or --layers-of 784,1024,10.")
         if self.recompute_every > 1 and self.recompute in (None, "none"):
             raise UsageError("--recompute-every chooses layers to recompute: add --recompute full or selective.")
         if self.experts == 1 and (self.ep or self.strategy == "ep"):
@@ -111,6 +130,13 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         if 1 < self.experts < self.top_k:
             raise UsageError(f"--top-k {self.top_k}: a token can't go to more than the {self.experts} experts.")
         self.shape()
+
+    def _check_stack(self) -> None:
+        """Refuse parts of a decoder next to the layers of an MLP."""
+        for name in _OF_DECODERS:
+            if getattr(self, name) != OPTIONS[name][1]:
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{option}: is of a decoder; --layers-of describes the whole model. Leave one out.")
 
     def shape(self) -> ModelShape:
         """Return the model's shape; of parameters and a part of the shape, the rest is derived.
@@ -174,9 +200,14 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def samples_each(self) -> int:
+        """Return the samples of each GPU in a step, unless the batch is given."""
+        return 256 if isinstance(self.shape(), LayerStack) else _SAMPLES_EACH
+
+    @property
     def samples(self) -> int:
         """Return the samples of a step."""
-        return self.batch or _SAMPLES_EACH * self.gpus
+        return self.batch or self.samples_each * self.gpus
 
     def plan(self, layout: Layout, batch: int, micro_batch: int, recompute: str) -> Plan:
         """Return one plan."""
@@ -198,16 +229,23 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             recompute_every=self.recompute_every,
             offload=self.cpu_offload and layout.zero == 3,
             flash=self.attention == "flash",
-            dropout=self.family == "gpt" if self.dropout is None else self.dropout,
+            dropout=self._has_dropout(),
             share=self.mfu,
         )
+
+    def _has_dropout(self) -> bool:
+        usual = self.family == "gpt" and not isinstance(self.shape(), LayerStack)
+        return usual if self.dropout is None else self.dropout
 
     def assumptions(self) -> list[str]:
         """Return what was not given, a sentence each."""
         shape = self.shape()
         said = []
         given = [f"--{name}" for name in ("params", "layers", "hidden") if getattr(self, name) is not None]
-        if self.layers is None or self.hidden is None:
+        if isinstance(shape, LayerStack):
+            if self.layers_of is None:
+                said.append(f"So few parameters are taken for an MLP: {shape.text}. Describe others by --layers-of.")
+        elif self.layers is None or self.hidden is None:
             said.append(
                 f"Shape {'derived' if len(given) > 1 else 'assumed'} from {' and '.join(given)}: "
                 f"{plural(shape.layers, 'layer')}, hidden size {shape.hidden:,}, {plural(shape.heads, 'head')}."
@@ -218,14 +256,18 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
                 "given."
             )
         if self.batch is None:
-            said.append(
-                f"Batch assumed: {plural(_SAMPLES_EACH, 'sample')} for each GPU, {_SAMPLES_EACH * self.gpus} together."
-            )
+            said.append(f"Batch assumed: {plural(self.samples_each, 'sample')} for each GPU, {self.samples} together.")
         return said
 
 
 @lru_cache(maxsize=64)  # asked for with every plan
 def _shape_of(described: Description) -> ModelShape:
+    if described.layers_of is not None:
+        return layer_stack(described.layers_of)
+    if (described.params or _SMALL) < _SMALL and all(
+        getattr(described, name) == OPTIONS[name][1] for name in _OF_DECODERS if name != "params"
+    ):
+        return _small_perceptron(described.params or 1.0)
     layers, hidden, heads = described.layers, described.hidden, None
     if layers is None or hidden is None:
         assert described.params is not None
@@ -247,6 +289,14 @@ def _shape_of(described: Description) -> ModelShape:
             f"{shape.shape_parameters:.3g} parameters. Leave one of them out."
         )
     return shape
+
+
+def _small_perceptron(params: float) -> LayerStack:
+    """Return an MLP with three equal hidden layers between the 784 pixels and 10 classes of the GPU workshop."""
+    ends = 784 + 10 + 3
+    width = (math.sqrt(ends * ends + 8 * max(0.0, params - 10)) - ends) / 4
+    middle = max(1, round(width))
+    return perceptron([784, middle, middle, middle, 10])
 
 
 def _fitting_layers(described: Description, params: float, hidden: int) -> int:

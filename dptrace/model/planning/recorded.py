@@ -105,15 +105,6 @@ def perceptron_split(widths: tuple[int, ...]) -> float:
     return sum(first[0] * first[1] + first[1] + second[0] * second[1] for first, second in pairs)
 
 
-def perceptron_parameters(widths: tuple[int, ...]) -> int:
-    """Return the parameters of a perceptron.
-
-    >>> perceptron_parameters((784, 1024, 512, 256, 10))
-    1462538
-    """
-    return sum(inputs * outputs + outputs for inputs, outputs in pairwise(widths))
-
-
 def block_activations(blocks: int, width: int, batch: float, number_bytes: int = 4, every: int = 0) -> float:
     """Return the bytes that forward keeps of blocks of a normalization and two layers, and the scores in float32.
 
@@ -127,11 +118,6 @@ def block_activations(blocks: int, width: int, batch: float, number_bytes: int =
     """
     again = math.ceil(blocks / every) if every else 0
     return batch * width * ((3 * blocks - 2 * again) * number_bytes + max(4, number_bytes))
-
-
-def perceptron_activations(widths: tuple[int, ...], batch: float, number_bytes: int = 4) -> float:
-    """Return the bytes that forward keeps: each layer's input, and the probabilities of the classes."""
-    return batch * sum(widths) * number_bytes
 
 
 # A measured data-parallel step on other numbers of ranks, between no overlap and full overlap.

@@ -41,6 +41,7 @@ from dptrace.model.training.memory import (
     model_activation_bytes,
 )
 from dptrace.model.training.plan import Plan
+from dptrace.model.training.shape import LayerStack
 from dptrace.model.training.step import StepPrediction, Traffic, predict_step, targets
 
 SCHEMA = 1
@@ -86,12 +87,17 @@ def _training(description: Description, plan: Plan) -> dict[str, Any]:
             "experts": shape.experts,
             "top_k": shape.top_k,
             "gated": shape.gated,
+            "layers_of": shape.text if isinstance(shape, LayerStack) else None,
         },
         "precision": plan.precision,
         "gpu": plan.gpu.name,
         "gpu_memory_bytes": plan.gpu.memory_bytes,
         "gpus": description.gpus,
     }
+
+
+def _attention(plan: Plan) -> str | None:
+    return None if isinstance(plan.shape, LayerStack) else "flash" if plan.flash else "standard"
 
 
 def _timed(description: Description, one: Candidate) -> dict[str, Any]:
@@ -169,7 +175,7 @@ def memory_report(description: Description) -> dict[str, Any]:
         **_training(description, plan),
         "active_params": shape.active_parameters,
         "optimizer": plan.optimizer,
-        "attention": "flash" if plan.flash else "standard",
+        "attention": _attention(plan),
         "bytes_per_parameter": _state_dict(each, "") | {"total": each.total},
         "model_state_bytes": state,
         "activation_bytes": model_activation_bytes(shape, plan.micro_batch, whole),
@@ -350,7 +356,8 @@ def _on(plan: Plan, gpus: int, batch: int) -> Candidate | None:
     all_of_them = layout.shards == layout.data
     shards = data if layout.zero and all_of_them and layout.strategy != "hsdp" else math.gcd(layout.shards, data)
     each = batch // data
-    size = max(size for size in range(1, plan.micro_batch + 1) if each % size == 0)
+    most = each if isinstance(plan.shape, LayerStack) else plan.micro_batch
+    size = max(size for size in range(1, most + 1) if each % size == 0)
     spread = msgspec.structs.replace(layout, data=data, shards=shards)
     other = msgspec.structs.replace(plan, layout=spread, batch=batch, micro_batch=size)
     try:
@@ -385,8 +392,6 @@ def _all_reduces(plan: Plan) -> dict[str, Any] | None:
 
 
 def _assumed(plan: Plan, step: StepPrediction, description: Description) -> list[str]:
-    own = "as given" if description.mfu else "from the size of its matrices"
-    peak = step.peak_flops / plan.layout.gpus
     ends = zip(("within a node", "between nodes"), within_and_between(description.link), (WITHIN, BETWEEN), strict=True)
     measured = {"within a node": description.measured_within, "between nodes": description.measured_between}
     shares = [
@@ -395,10 +400,18 @@ def _assumed(plan: Plan, step: StepPrediction, description: Description) -> list
         if measured[where] is None and not is_typed(text)
     ]
     links = [f"Collectives reach {', '.join(shares)}."] if shares else []
-    compute = f"Computation reaches {100 * step.share:.0f} % of the peak of {peak / 1e12:,.0f} TFLOP/s, dense, {own}."
     tensor, node = plan.layout.tensor, description.gpus_per_node
     spans = [f"TP {tensor} spans nodes of {node} GPUs: layers wait for the link between them."] if tensor > node else []
-    return [compute, *links, *spans, *_sharded_notes(plan)]
+    own = "as given" if description.mfu else "from the size of its matrices"
+    return [_computes(step, plan.layout.gpus, own), *links, *spans, *_sharded_notes(plan)]
+
+
+def _computes(step: StepPrediction, gpus: int, source: str) -> str:
+    """Return what decides how long the computation takes."""
+    if step.launch_s == step.compute_s:
+        return f"The GPU waits for its host, which launches a step's operators in {duration(1e9 * step.launch_s)}."
+    peak = step.peak_flops / gpus / 1e12
+    return f"Computation reaches {100 * step.share:.0f} % of the peak of {peak:,.0f} TFLOP/s, dense, {source}."
 
 
 # dptrace advise
@@ -442,7 +455,7 @@ def advice_report(description: Description) -> dict[str, Any]:
         "kind": "advise",
         **_training(description, plan),
         **_timed(description, best),
-        "attention": "flash" if plan.flash else "standard",
+        "attention": _attention(plan),
         "usable_bytes": USABLE * plan.gpu.memory_bytes,
         "links": [plan.network.within.name, plan.network.between.name],
         "path": [msgspec.to_builtins(question) for question in decision.path],
@@ -455,7 +468,7 @@ def advice_report(description: Description) -> dict[str, Any]:
         "checks": [check_dict(one) for one in checks],
         "assumptions": [
             *description.assumptions(),
-            f"Computation reaches {100 * best.step.share:.0f} % of the dense peak in the best plan.",
+            _computes(best.step, plan.layout.gpus, "in the best plan"),
             *_sharded_notes(plan),
             searched(free, len(found)),
             "Predicted steps are off by 4 to 6 % in the mean; smaller differences do not rank plans.",

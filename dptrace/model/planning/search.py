@@ -18,6 +18,7 @@ from dptrace.model.planning.describe import Description
 from dptrace.model.training.layout import SHARDED, Layout, can_be_cut
 from dptrace.model.training.memory import RECOMPUTE, USABLE
 from dptrace.model.training.plan import Plan
+from dptrace.model.training.shape import LayerStack, ModelShape
 from dptrace.model.training.step import StepPrediction, predict_step
 
 MAX_IMBALANCE = 1.15
@@ -145,7 +146,7 @@ def plans(description: Description, layout: Layout) -> list[Plan]:
     if rest:
         raise UsageError(f"--batch {description.samples}: must be divisible by the {layout.data} data-parallel GPUs.")
     given = description.micro_batch
-    sizes = [given] if given else [size for size in _divisors(each) if size <= MAX_MICRO_BATCH]
+    sizes = [given] if given else micro_batch_sizes(description.shape(), each)
     first = description.plan(layout, description.samples, sizes[0], description.recompute or RECOMPUTE[0])
     found, refused = [], None
     for size in sizes:
@@ -161,6 +162,12 @@ def plans(description: Description, layout: Layout) -> list[Plan]:
         raise refused or UsageError(f"--batch {description.samples}: too few micro-batches for {layout.name}.")
     kinds = [description.recompute] if description.recompute else RECOMPUTE
     return [msgspec.structs.replace(plan, recompute=kind) for kind in kinds for plan in found]
+
+
+def micro_batch_sizes(shape: ModelShape, each: int) -> list[int]:
+    """Return the micro-batches to try for the samples of a GPU: up to 64, and of stacks of layers up to all of them."""
+    most = each if isinstance(shape, LayerStack) else MAX_MICRO_BATCH
+    return [size for size in _divisors(each) if size <= most]
 
 
 def can_run(plan: Plan) -> bool:

@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from dptrace.model.training.layout import Layout, micro_batches_in_flight
-from dptrace.model.training.shape import ModelShape
+from dptrace.model.training.shape import LayerStack, ModelShape
 
 # Bytes of the model's state: parameters, gradients, optimizer state and master weights.
 #
@@ -154,6 +154,8 @@ def layer_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
     """
     tokens, width, t = batch * shape.sequence, shape.hidden, plan.tensor
     number = plan.number_bytes
+    if isinstance(shape, LayerStack):  # what it keeps is the input of each layer
+        return batch * shape.kept / shape.layers * number
     if plan.recompute == "full":
         return tokens * width * number / (t if plan.sequence else 1)
     mask = 1 if plan.dropout else 0
@@ -173,7 +175,7 @@ def layer_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
 
 
 def start_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
-    """Return what one GPU keeps of the embedding: the mask of its dropout."""
+    """Return what one GPU keeps of the embedding: the mask of its dropout; nothing of a stack, which has none."""
     mask = 1 if plan.dropout else 0
     return batch * shape.sequence * shape.hidden * mask / (plan.tensor if plan.sequence else 1)
 
@@ -181,6 +183,8 @@ def start_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
 def end_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
     """Return what one GPU keeps of the head: inputs of its normalization and matrix, and the scores in float32."""
     tokens = batch * shape.sequence
+    if isinstance(shape, LayerStack):
+        return 4 * tokens * shape.vocabulary
     inputs = 2 * tokens * shape.hidden * plan.number_bytes / (plan.tensor if plan.sequence else 1)
     return inputs + 4 * tokens * shape.vocabulary / plan.tensor
 

@@ -12,7 +12,7 @@ from dptrace.model.gpu_peaks import PEAKS, GpuPeak
 from dptrace.model.training.communication import Network
 from dptrace.model.training.layout import Layout, can_be_cut
 from dptrace.model.training.memory import PRECISIONS, ActivationPlan, GpuMemory, StateBytes, gpu_memory, state_bytes
-from dptrace.model.training.shape import ModelShape
+from dptrace.model.training.shape import LayerStack, ModelShape
 
 # GPUs by their short names: memory, and the peaks of dptrace.model.gpu_peaks.
 
@@ -182,6 +182,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"--recompute-every {self.recompute_every}: the model has {plural(shape.layers, 'layer')}."
             )
+        if isinstance(shape, LayerStack) and layout.tensor > 1:
+            raise UsageError(f"--tp {layout.tensor}: splits the layers of decoders only. Leave it out.")
         few, many = sorted((shape.key_value_heads, layout.tensor))
         if shape.heads % layout.tensor or many % few or shape.mlp % layout.tensor:  # GPUs may share a key's head
             raise UsageError(

@@ -1,4 +1,4 @@
-"""The shape of a transformer decoder, and how many parameters follow from it.
+"""The shape of a transformer decoder or of a stack of layers, and how many parameters follow from it.
 
 The counts are those of GPT-2 and Megatron-LM (Narayanan et al., arXiv 2104.04473, equation 2) and, with a gated MLP
 and fewer key and value heads, those of LLaMA (Touvron et al., arXiv 2302.13971).
@@ -7,9 +7,13 @@ and fewer key and value heads, those of LLaMA (Touvron et al., arXiv 2302.13971)
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 
 import msgspec
+
+from dptrace.errors import UsageError
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -104,6 +108,132 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return the ratio of the given number of parameters to the shape's."""
         return self.parameters / self.shape_parameters
 
+    @property
+    def layer_flops(self) -> float:
+        """Forward operations of one token in the matrices of all layers."""
+        experts = self.top_k * self.expert_parameters if self.experts > 1 else 0.0
+        return 2 * self.layers * (self.dense_layer_parameters + experts) * self.scale
+
+    @property
+    def head_flops(self) -> float:
+        """Forward operations of one token in the head's matrix."""
+        return 2 * self.hidden * self.vocabulary * self.scale
+
+    @property
+    def attention_flops(self) -> float:
+        """Forward operations of one token's scores and of the values that they weight, in all layers."""
+        return 4 * self.sequence * self.hidden * self.layers
+
+    @property
+    def operators(self) -> float:
+        """Operators that the host launches for forward and backward of one layer."""
+        return 45
+
+    @property
+    def sample_bytes(self) -> float:
+        """Bytes of a sample: its tokens and their targets, as int64."""
+        return 16 * self.sequence
+
+
+class LayerStack(ModelShape, frozen=True, kw_only=True, dict=True):
+    """Layers one after another without attention: a perceptron, or a network of convolutions. A sample is one token."""
+
+    text: str
+    """What it is called."""
+    weights: float
+    """All parameters."""
+    flops: float
+    """Forward operations of a sample."""
+    kept: float
+    """Numbers that forward keeps of a sample."""
+    inputs: float
+    """Numbers of a sample."""
+
+    @cached_property
+    def dense_layer_parameters(self) -> float:
+        """Parameters of a layer, in the mean."""
+        return self.weights / self.layers
+
+    @property
+    def embedding_parameters(self) -> float:
+        """None: there are no tables."""
+        return 0.0
+
+    @property
+    def head_parameters(self) -> float:
+        """None: the last layer is one as the others."""
+        return 0.0
+
+    @property
+    def layer_flops(self) -> float:
+        """Forward operations of a sample."""
+        return self.flops
+
+    @property
+    def head_flops(self) -> float:
+        """None: the last layer is one as the others."""
+        return 0.0
+
+    @property
+    def attention_flops(self) -> float:
+        """None."""
+        return 0.0
+
+    @property
+    def operators(self) -> float:
+        """Product, bias and activation; backward of each, and the gradients' accumulation."""
+        return 10
+
+    @property
+    def sample_bytes(self) -> float:
+        """Bytes of a sample in float32, and of its target."""
+        return 4 * self.inputs + 8
+
+
+def perceptron(widths: Sequence[int]) -> LayerStack:
+    """Return a multi-layer perceptron by the widths between its layers; forward keeps each layer's input.
+
+    >>> round(perceptron([784, 1024, 512, 256, 10]).parameters)
+    1462538
+    """
+    pairs = list(pairwise(widths))
+    weights = sum(inputs * outputs for inputs, outputs in pairs)
+    return _stack(
+        ",".join(map(str, widths)),
+        len(pairs),
+        weights + sum(widths[1:]),
+        2 * weights,
+        sum(widths),
+        widths[0],
+        widths[-1],
+    )
+
+
+def _stack(text: str, layers: int, weights: float, flops: float, kept: float, inputs: int, outputs: int) -> LayerStack:
+    hidden = max(1, round(math.sqrt(weights / layers)))
+    return LayerStack(
+        layers=layers, hidden=hidden, heads=1, key_value_heads=1, mlp=hidden, vocabulary=outputs, sequence=1,
+        text=text, weights=weights, flops=flops, kept=kept, inputs=inputs,
+    )  # fmt: skip
+
+
+RESNET18 = _stack("resnet18", 21, 11_181_642, 74.03e6, 107_882, 3 * 32 * 32, 10)
+"""Torchvision's ResNet-18 with ten classes, on images of 32 × 32: counted by torch, as a test does it."""
+
+
+def layer_stack(text: str) -> LayerStack:
+    """Return the layers that a text describes: the widths of a perceptron, or ``resnet18``.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if text.strip().lower() == RESNET18.text:
+        return RESNET18
+    words = text.split(",")
+    if len(words) < 2 or not all(word.strip().isdecimal() and 0 < int(word) <= 1 << 20 for word in words):
+        raise UsageError(f"--layers-of {text}: give the widths of an MLP, 784,1024,512,10, or resnet18.")
+    return perceptron([int(word) for word in words])
+
 
 FAMILIES = ("gpt", "llama")
 """``gpt``: biases, an MLP four times as wide, a table of positions, head and embedding share a table. ``llama``: none
@@ -196,20 +326,9 @@ def assumed_shape(parameters: float) -> tuple[int, int, int]:
 # as published counts have it, without halving for the causal mask. Backward takes twice as many as forward.
 
 
-def attention_flops(shape: ModelShape) -> float:
-    """Return the forward operations of one token's scores and of the values that they weight, in all layers."""
-    return 4 * shape.sequence * shape.hidden * shape.layers
-
-
 def forward_flops(shape: ModelShape) -> float:
     """Return the forward operations of one token: 2 for each parameter of a matrix, and the attention's."""
-    layers = shape.layers * (shape.dense_layer_parameters + _expert_parameters(shape))
-    head = shape.hidden * shape.vocabulary
-    return 2 * (layers + head) * shape.scale + attention_flops(shape)
-
-
-def _expert_parameters(shape: ModelShape) -> float:
-    return shape.top_k * shape.expert_parameters if shape.experts > 1 else 0.0
+    return shape.layer_flops + shape.head_flops + shape.attention_flops
 
 
 def model_flops(shape: ModelShape, samples: float) -> float:
@@ -229,6 +348,6 @@ def hardware_flops(shape: ModelShape, samples: float, recompute: str = "none", s
         share: the share of the layers of which *recompute* holds; the others repeat nothing.
     """
     tokens = samples * shape.sequence
-    layers = forward_flops(shape) - 2 * shape.hidden * shape.vocabulary * shape.scale
-    repeated = {"none": 0.0, "selective": attention_flops(shape), "full": layers}[recompute]
+    layers = shape.layer_flops + shape.attention_flops
+    repeated = {"none": 0.0, "selective": shape.attention_flops, "full": layers}[recompute]
     return model_flops(shape, samples) + share * repeated * tokens

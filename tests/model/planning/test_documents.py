@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from dptrace.commands.shared.main import cli
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.recorded import perceptron_parameters
 from dptrace.model.planning.reports import predict_report
 from dptrace.model.planning.search import layouts, plans
 from dptrace.model.scaling import communication_fraction, gustafson_efficiency
 from dptrace.model.training.plan import Plan
+from dptrace.model.training.shape import perceptron
 from dptrace.model.training.step import traffic
 from dptrace.record.options.modes import WIDTHS
 from tests.support.paths import ROOT
@@ -33,7 +33,7 @@ def plan(**described: object) -> Plan:
 @pytest.mark.parametrize(("name", "millions"), [("small", 1.5), ("medium", 8.4), ("large", 35.2), ("xlarge", 52.0)])
 def test_the_workshops_models(name: str, millions: float) -> None:
     """Workshop, table of models (the comments in its code say 1.2, 7.2 and 35 million)."""
-    assert millions == round(perceptron_parameters(tuple(WIDTHS[name])) / 1e6, 1)
+    assert millions == round(perceptron(WIDTHS[name]).parameters / 1e6, 1)
 
 
 def test_the_efficiency_of_a_communication_fraction() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 import dptrace
 from dptrace.commands.recorded_plan import trainer_shape
-from dptrace.model.planning.recorded import perceptron_activations
 from dptrace.model.training.layout import Layout, strategy_layout
 from dptrace.model.training.memory import (
     ActivationPlan,
@@ -21,7 +20,7 @@ from dptrace.model.training.memory import (
     start_bytes,
     state_bytes,
 )
-from dptrace.model.training.shape import decoder_shape
+from dptrace.model.training.shape import decoder_shape, perceptron
 from dptrace.record.options.modes import WIDTHS
 
 GPT3 = decoder_shape(96, 12_288, heads=96)
@@ -96,7 +95,8 @@ def test_torch_keeps_what_the_formula_says_of_a_decoder(batch: int) -> None:
 
 def test_torch_keeps_what_the_formula_says_of_a_perceptron() -> None:
     """Within 1 %."""
-    expected = perceptron_activations(tuple(WIDTHS["small"]), 64)
+    shape = perceptron(WIDTHS["small"])
+    expected = model_activation_bytes(shape, 64, ActivationPlan(number_bytes=4))
 
     assert pytest.approx(expected, rel=0.01) == kept_by_torch("small", 64)
 
