@@ -194,6 +194,11 @@ def _about_pace(question: Question) -> Sequence[Doubt]:
 SCHEMA = 1
 """Version of the JSON of a what-if."""
 _MAX_PIECES = 5
+_TIMES = (
+    *("measured_step_ns", "replayed_step_ns", "predicted_step_ns", "low_ns", "high_ns", "run_gain_ns", "step_gain_ns"),
+    *("micro_steps", "predicted_ns_per_micro_step"),
+)
+"""What JSON has of an answer as it is."""
 MIN_ERROR = 0.01
 """Share of a predicted step by which it is uncertain at least."""
 _CONTENTION = 0.07
@@ -310,15 +315,7 @@ class WhatIf:
             "changes": list(self.changes),
             "steps": list(self.steps),
             "can_tell": self.can_tell,
-            "measured_step_ns": self.measured_step_ns,
-            "replayed_step_ns": self.replayed_step_ns,
-            "predicted_step_ns": self.predicted_step_ns,
-            "low_ns": self.low_ns,
-            "high_ns": self.high_ns,
-            "run_gain_ns": self.run_gain_ns,
-            "step_gain_ns": self.step_gain_ns,
-            "micro_steps": self.micro_steps,
-            "predicted_ns_per_micro_step": self.predicted_ns_per_micro_step,
+            **{name: getattr(self, name) for name in _TIMES},
             "host_alone_ns": self.steady.host_ns,
             "device_alone_ns": self.steady.device_ns,
             "measured": self.measured,

@@ -254,7 +254,7 @@ class Run:
         Args:
             align: correct clocks that are off before ranks are compared.
         """
-        from dptrace.run.mean_step import mean_step
+        from dptrace.run.cross_rank import mean_step
 
         across = self.cross_rank if align else self.analyze_cross_rank(align=False)
         staged = any(len(timeline.actions) for timeline in self.timelines)

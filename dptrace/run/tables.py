@@ -111,25 +111,13 @@ def pipeline_dicts(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline])
 
 def pipeline_rows(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> Iterator[dict[str, Any]]:
     """Yield a row of PIPELINES for each rank and step of each pipeline."""
-    for number, pipeline in enumerate(pipelines):
-        for step in pipeline.steps:
-            for share, stages in zip(step.shares, pipeline.stages, strict=True):
-                timeline = timelines[share.device]
-                yield {
-                    "pipeline": number,
-                    "schedule": pipeline.schedule,
-                    "micro_batches": pipeline.micro_batches,
-                    "rank": timeline.rank,
-                    "device": timeline.device,
-                    "stages": stages,
-                    "step": step.step,
-                    "busy_ns": share.busy_ns,
-                    "own_span_ns": share.end_ns - share.start_ns,
-                    "span_ns": step.span_ns,
-                    "bubble_percent": step.rank_bubble_percent(share),
-                    "pipeline_bubble_percent": step.bubble_percent,
-                    "formula_percent": pipeline.formula_percent,
-                }
+    for number, whole in enumerate(pipeline_dicts(pipelines, timelines)):
+        about = {"pipeline": number} | {name: whole[name] for name in ("schedule", "micro_batches", "formula_percent")}
+        for step in whole["steps"]:
+            of_step = {name: step[name] for name in ("step", "span_ns")}
+            for rank, own in zip(whole["ranks"], step["ranks"], strict=True):
+                stages = {"stages": tuple(rank["stages"]), "pipeline_bubble_percent": step["bubble_percent"]}
+                yield about | of_step | stages | own
 
 
 def action_sources(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> Iterator[tuple[int, Timeline, int]]:

@@ -18,12 +18,14 @@ from dptrace.run.cross_rank import (
     analyze_cross_rank,
     exclusive_ns,
     gradient_transfers,
+    mean_step,
     ready_before_last,
     ready_ns,
 )
 from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
+from tests.support.jobs import job
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.rank_cases import cut, of_trace, rank, real_ranks, real_traces, reduce, shifted
 from tests.support.real_traces import needs_real_traces, real
@@ -248,3 +250,27 @@ def test_what_was_sent_is_reported_with_its_own_time() -> None:
     for (_, seconds), transfer in zip(found, cross_rank.timing.transfer_ns.tolist(), strict=True):
         assert 0 < seconds <= transfer / 1e9
     assert gradient_transfers(analyze_cross_rank([rank(0, [])], 1, {}, True)) == ()
+
+
+# The mean step, which headlines and tables are of.
+
+
+def test_parts_of_the_mean_step_add_up() -> None:
+    """Whatever a single step takes; a step whose length is far from the median is named."""
+    found = mean_step(job(steps=3, first=4).cross_rank)
+
+    assert found is not None
+    parts = sum(ns for name, ns in found.figures_ns.items() if name not in ("wall_ns", "overlapped_comm_ns"))
+    assert found.wall_ns == pytest.approx(parts)
+    assert found.figures_ns["exposed_comm_ns"] == pytest.approx(sum(found.exposed_ns.values()))
+    assert ("ProfilerStep#4", ["ProfilerStep#4"]) == (found.longest, list(found.apart_ns))
+    assert found.wall_ns == pytest.approx(2 * found.median_ns, rel=0.05)
+    assert {} == mean_step(job(steps=3).cross_rank).apart_ns  # type: ignore[union-attr]
+
+
+def test_ranks_without_a_step_have_no_mean() -> None:
+    """Nor is there one in the JSON."""
+    run = Run("r", ())
+
+    assert mean_step(run.cross_rank) is None
+    assert run.to_dict()["mean_step"] is None

@@ -13,8 +13,7 @@ from dptrace.analysis.per_gpu.device import expert_loads
 from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, PART_LABELS, Part, overlap_percent, waiting_label
 from dptrace.core.units import byte_size, duration, milliseconds, number, sanitize, share
 from dptrace.model.training.layout import held_activations
-from dptrace.run.cross_rank import CrossRankAnalysis
-from dptrace.run.mean_step import MeanStep, mean_step
+from dptrace.run.cross_rank import CrossRankAnalysis, MeanStep, mean_step
 from dptrace.run.run import Run
 from dptrace.run.utilization import Utilization
 from dptrace.viewers.base.headline import headline

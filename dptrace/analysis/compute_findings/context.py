@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.findings.finding import Finding
+from dptrace.analysis.findings.finding import CostContext
 from dptrace.analysis.kernels.attribution import attribute
 from dptrace.analysis.kernels.grouping import operator_call
 from dptrace.core.intervals import Int64, IntervalSet, union
@@ -145,7 +145,7 @@ def _work(kernel: str, operator: str, inputs: OperatorInputs) -> Work:
     return Work(kernel, operator, call, cost(call) if call.dims else None)
 
 
-class ComputeContext(msgspec.Struct, frozen=True, dict=True):
+class ComputeContext(CostContext, frozen=True, dict=True):
     """The devices with steps, and the calls of each one's rank; calls are empty where they were not read."""
 
     timelines: tuple[Timeline, ...]
@@ -155,16 +155,6 @@ class ComputeContext(msgspec.Struct, frozen=True, dict=True):
     def kernels(self) -> StepKernels:
         """The compute kernels of all steps."""
         return step_kernels(self.timelines, self.calls)
-
-    @cached_property
-    def steps(self) -> int:
-        """Number of steps of all devices together: a total divided by it is the mean per step and GPU."""
-        return sum(len(timeline.windows) for timeline in self.timelines)
-
-    @cached_property
-    def wall_ns(self) -> float:
-        """Mean length of a step."""
-        return sum(int(t.windows.bounds[-1] - t.windows.bounds[0]) for t in self.timelines) / self.steps
 
     @cached_property
     def communication(self) -> tuple[IntervalSet, ...]:
@@ -180,13 +170,6 @@ class ComputeContext(msgspec.Struct, frozen=True, dict=True):
     def _busy(timeline: Timeline, kind: Kind) -> IntervalSet:
         chosen = timeline.kind == kind
         return union(timeline.start_ns[chosen], timeline.end_ns[chosen])
-
-    def finding(
-        self, kind: str, text: str, advice: str, total_ns: float, evidence: dict[str, Any] | None = None
-    ) -> Finding:
-        """Create a finding from its total cost in all steps of all devices."""
-        cost = int(total_ns) // self.steps
-        return Finding(kind, text, advice, cost, cost / self.wall_ns if self.wall_ns else 0.0, evidence or {})
 
     def per_step(self, total: float) -> float:
         """Return the mean per step and device of a total."""

@@ -18,7 +18,7 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect
 from dptrace.core.units import byte_size
 from dptrace.model.collectives import COLLECTIVES
-from dptrace.timeline.model import HostCause, Phase
+from dptrace.timeline.model import HostCause, Phase, Timeline
 
 if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
@@ -176,7 +176,33 @@ class Unclaimed(msgspec.Struct, frozen=True):
         return cls(idle_ns, explained)
 
 
-class FindingContext(msgspec.Struct, frozen=True, dict=True):
+class CostContext(msgspec.Struct, frozen=True, dict=True):
+    """The steps by which findings count what they cost."""
+
+    @property
+    def timelines(self) -> tuple[Timeline, ...]:
+        """Those of the devices with steps."""
+        raise NotImplementedError
+
+    @cached_property
+    def steps(self) -> int:
+        """Number of steps of all devices together: a total divided by it is the mean per step and GPU."""
+        return sum(len(timeline.windows) for timeline in self.timelines)
+
+    @cached_property
+    def wall_ns(self) -> float:
+        """Mean length of a step."""
+        return sum(timeline.windows.wall_ns for timeline in self.timelines) / self.steps
+
+    def finding(
+        self, kind: str, text: str, advice: str, total_ns: float, evidence: dict[str, Any] | None = None
+    ) -> Finding:
+        """Create a finding from its total cost in all steps of all devices."""
+        cost = int(total_ns) // self.steps
+        return Finding(kind, text, advice, cost, cost / self.wall_ns if self.wall_ns else 0.0, evidence or {})
+
+
+class FindingContext(CostContext, frozen=True, dict=True):
     """The analysis of a run, and the figures that several detectors use."""
 
     across: AcrossRanks
@@ -202,22 +228,10 @@ class FindingContext(msgspec.Struct, frozen=True, dict=True):
         """Whether the run has no GPU, so that operators are its compute."""
         return all(device.timeline.on_cpu for device in self.devices)
 
-    @cached_property
-    def steps(self) -> int:
-        """Number of steps of all devices together: a total divided by it is the mean per step and GPU."""
-        return sum(len(device.timeline.windows) for device in self.devices)
-
-    @cached_property
-    def wall(self) -> float:
-        """Mean wall time of a step in ns."""
-        return sum(int(device.split.figures["wall_ns"].sum()) for device in self.devices) / self.steps
-
-    def finding(
-        self, kind: str, text: str, advice: str, total_ns: float, evidence: dict[str, Any] | None = None
-    ) -> Finding:
-        """Create a finding from its total cost in all steps of all devices."""
-        cost = int(total_ns) // self.steps
-        return Finding(kind, text, advice, cost, cost / self.wall if self.wall else 0.0, evidence or {})
+    @property
+    def timelines(self) -> tuple[Timeline, ...]:
+        """Those of the devices with steps."""
+        return tuple(device.timeline for device in self.devices)
 
     @cached_property
     def _host_gaps(self) -> dict[tuple[int, tuple[HostCause, ...]], IntervalSet]:
