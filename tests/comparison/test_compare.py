@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
 from dptrace.comparison.changes import PARTS
 from dptrace.comparison.compare import Comparison, compare
 from dptrace.load.open import open_run
@@ -146,41 +145,16 @@ def test_the_dictionary_holds_everything_as_json() -> None:
     data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     rows = {row["figure"]: row for row in data["figures"]}
 
-    assert {
-        "schema",
-        "summary",
-        "a",
-        "b",
-        "before",
-        "after",
-        "differs",
-        "figures",
-        "overlap",
-        "mfu",
-        "wait_and_transfer",
-        "kinds",
-        "ranks",
-        "collectives",
-        "kernels",
-        "notes",
-    } == set(data)
+    names = (
+        "schema summary a b before after differs figures overlap mfu wait_and_transfer kinds ranks collectives kernels"
+    )
+    assert {*names.split(), "notes"} == set(data)
     assert 1 == data["schema"]
     assert rows["wall_ns"]["delta_ns"] == sum(rows[name]["delta_ns"] for name in PARTS)
     assert rows["backward_ns"]["delta_ns"] == rows["backward_ns"]["b_ns"] - rows["backward_ns"]["a_ns"]
     assert "beyond noise" == rows["backward_ns"]["verdict"]
     assert {0, 1} == {row["rank"] for row in data["ranks"]}
     assert isinstance(data["overlap"]["a_percent"], float)
-
-
-def test_frames_hold_the_same() -> None:
-    """A row for each figure, rank, collective and kernel."""
-    found = compare(job(), job(seed=1))
-
-    figures = len(FIGURES) + len(CAUSES)
-    assert figures == len(found.figures())
-    assert 2 * figures == len(found.ranks())
-    assert ["all_reduce"] == found.collectives()["kind"].tolist()
-    assert {"gemm<float>(int)", "gemm_backward", "relu", "adam"} == set(found.kernels()["name"])
 
 
 def test_frames_without_rows_have_their_columns() -> None:

@@ -252,26 +252,6 @@ def test_few_divisions_of_the_same_steps_are_evident(count: int, data: st.DataOb
     assert claims <= 1
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("spread", ["normal", "a third slower at times", "skewed"])
-def test_exchangeable_steps_are_hardly_ever_evident(spread: str) -> None:
-    """Three and three steps of one distribution, however noisy: in at most 3 % of 400 divisions (1 of 32 where lengths
-    are two by nature, 1 of 10 in the worst case).
-    """
-    draw = np.random.default_rng(2)
-    design = replace(steps_of((0, 3), (1, 3)), enough=False)
-    normal = draw.standard_normal((400, 6))
-    lengths = {
-        "normal": 1 + 0.2 * normal,
-        "a third slower at times": (1 + (draw.random((400, 6)) < 0.3) / 3) * (1 + 0.01 * normal),
-        "skewed": np.exp(0.4 * normal),
-    }[spread]
-    named = 0
-    for values in 100 * lengths:
-        named += judge(values[None], design, 0.1, 0.03 * float(values.mean()))[0].verdict == "beyond noise"
-    assert named <= 12
-
-
 def test_what_is_not_found_is_unchanged_only_where_a_change_would_have_been_found() -> None:
     """Quiet steps show that nothing changed by 3 %; noisy ones cannot tell."""
     draw = np.random.default_rng(5)

@@ -23,12 +23,12 @@ from dptrace.run.cross_rank import (
     ready_ns,
 )
 from dptrace.run.run import Run
-from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
+from dptrace.timeline.model import Kind, Phase, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.jobs import job
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.rank_cases import cut, of_trace, rank, real_ranks, real_traces, reduce, shifted
-from tests.support.real_traces import needs_real_traces, real
+from tests.support.real_traces import needs_real_traces
 
 
 def run_of_two(ahead_ns: int = 0) -> Run:
@@ -51,18 +51,6 @@ def test_plain_data_holds_what_was_reported() -> None:
     assert 2 == sum(latency["count"] for latency in data["latencies"])
     assert {"kind", "alpha_ns", "reason"} <= set(data["alpha_beta"][0])
     assert [0, 0] == [entry["count"] for entry in data["unmatched"]]
-
-
-def test_tables_are_the_same_rows() -> None:
-    """DataFrames: a row per rank of each collective, per clock, per straggler, per finding."""
-    run = run_of_two()
-
-    assert 4 == len(run.matched_collectives())
-    assert {"collective", "rank", "wait_ns", "transfer_ns", "busbw_gbps"} <= set(run.matched_collectives())
-    assert [0, 1] == list(run.clock_offsets()["rank"])
-    assert len(run.stragglers()) == len(run.cross_rank.stragglers)
-    assert len(run.findings()) == len(run.cross_rank.findings)
-    assert 0 == len(Run("x", ()).matched_collectives()) == len(Run("x", ()).findings())
 
 
 def test_clocks_are_left_alone_when_asked() -> None:
@@ -129,16 +117,6 @@ def test_where_part_of_a_rank_is_missing_its_collectives_are_incomplete(job: str
             assert [m["wait_ns"] for m in same["members"]] == [m["wait_ns"] for m in row["members"]]
     incomplete = sum(not row["complete"] for row in after.collectives())
     assert incomplete > sum(not row["complete"] for row in before.collectives())
-
-
-@needs_real_traces
-def test_missing_ranks_are_named_in_one_note() -> None:
-    """The run names them; what is unknown for it is another note."""
-    run = dptrace.open(*(real(f"dlrm_v100_4ranks/{pid}.pt.trace.json.gz") for pid in (44237, 44238)))
-
-    notes = [*run.notes, *run.cross_rank.notes]
-    assert 1 == sum("2, 3" in note for note in notes)
-    assert 1 == sum("30 collectives are incomplete" in note for note in notes)
 
 
 def test_collectives_of_a_rank_that_is_not_here_have_one_cause(tmp_path: Path) -> None:
@@ -214,13 +192,6 @@ def test_a_bucket_is_ready_when_the_compute_before_it_has_ended() -> None:
     timeline = launched((10, 50, compute, 1), (50, 80, compute, 3), (50, 70, comm, 2), (90, 120, comm, 4))
 
     assert ready_ns(timeline).tolist() == [50, 80]
-
-
-def test_without_launches_the_start_is_all_that_is_known() -> None:
-    """As in a trace whose recording started between the launch and the kernel."""
-    timeline = launched((10, 50, Kind.COMPUTE, 1), (60, 90, Kind.COMMUNICATION, UNKNOWN))
-
-    assert ready_ns(timeline).tolist() == [60]
 
 
 def test_buckets_become_ready_one_after_the_other_until_backward_ends() -> None:

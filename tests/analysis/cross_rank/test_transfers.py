@@ -112,38 +112,6 @@ def test_who_is_last_at_a_broadcast_is_known_by_its_start() -> None:
     assert 2 * MS == known_lateness(figures, int(matches.first[at]) + 1)
 
 
-@pytest.mark.heavy
-@needs_real_traces
-def test_eight_ranks_figures_equal_brute_force() -> None:
-    """Transfer, waits and busbw of every collective, from each rank's kernels counted from the end."""
-    run = real_ranks("sharded_h100_8ranks")
-    matches, figures = timing_of(*run)
-    kernels = []
-    for device in run:
-        timeline, rows = device.timeline, []
-        for i in range(len(timeline)):
-            if timeline.collective[i] >= 0:
-                what = timeline.collectives[timeline.collective[i]]
-                length = int(timeline.end_ns[i]) - int(timeline.start_ns[i])
-                rows.append((what.kind, what.bytes, length))
-        kernels.append(rows[-76:])  # recorded by every rank, since all of them stop after the same step
-
-    whole = np.flatnonzero(np.diff(matches.first) == 8).tolist()
-    assert 76 == len(whole)
-    for nth, at in enumerate(whole):
-        kinds = {rows[nth][0] for rows in kernels}
-        lengths = [rows[nth][2] for rows in kernels]
-        size = max(rows[nth][1] for rows in kernels)
-        here = slice(int(matches.first[at]), int(matches.first[at + 1]))
-        assert kinds == {str(matches.kind[at])}
-        assert min(lengths) == figures.transfer_ns[at]
-        assert [length - min(lengths) for length in lengths] == figures.wait_ns[here].tolist()
-        if size:
-            assert size / (min(lengths) / 1e9) * 7 / 8 == pytest.approx(figures.busbw[at], rel=1e-12)
-        else:
-            assert np.isnan(figures.busbw[at])
-
-
 # Latency and bandwidth fitted to the collectives of a run.
 
 

@@ -13,7 +13,6 @@ from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.host_calls import operator_calls
 from tests.support.kineto_files import KinetoFile
-from tests.support.real_traces import needs_real_traces, real
 
 
 @pytest.mark.parametrize(
@@ -83,20 +82,3 @@ def test_marks_of_modules_are_no_operators(tmp_path: Path) -> None:
         compute.append([timeline.names[name] for name in timeline.name])
 
     assert compute[0] == compute[1] == ["aten::mm", "aten::relu"]
-
-
-@pytest.mark.heavy
-@needs_real_traces
-def test_blocks_of_real_models() -> None:
-    """24 decoder layers; and repeated blocks of a checkpointed ResNet, of which recomputation is a part."""
-    trace = read_trace(Path(real("compute/h100_qwen_0.5b/trace.json.gz")), operators=True)
-    rows = summarize(build_timelines(trace, 0), lambda timeline: operator_calls(trace), "layer").rows
-    layers = {row["layer"] for row in rows}
-
-    assert {f"Qwen2DecoderLayer_{i}" for i in range(24)} < layers
-    assert len(layers) < 32
-
-    trace = read_trace(next(Path(real("ddp_mi300_rank0of8")).glob("*.gz")), operators=True)
-    rows = summarize(build_timelines(trace, 0), lambda timeline: operator_calls(trace), "layer").rows
-    repeated = {row["layer"] for row in rows if row["recompute_ns"]}
-    assert {f"CheckpointWrapper_{i}" for i in range(4)} == repeated

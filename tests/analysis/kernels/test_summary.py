@@ -224,41 +224,27 @@ def row(**more: Any) -> dict[str, Any]:
     return figures | rates | times | more
 
 
-def test_a_row_is_compared_with_both_limits() -> None:
-    """100 FLOP/byte lie left of the ridge of 295, so memory is the nearer limit: 1,000 of 3,350 GB/s."""
-    found = with_roofline(row(), ROOF)
+@pytest.mark.parametrize(
+    ("more", "roof", "bound", "peak", "bandwidth", "roofline"),
+    [
+        # 100 FLOP/byte lie left of the ridge of 295: 1,000 of 3,350 GB/s.
+        ({}, ROOF, "memory", 100 / 989.4, 1 / 3.35, 1 / 3.35),
+        ({"bytes": 10**6, "gbps": 100.0}, ROOF, "compute", 100 / 989.4, 0.1 / 3.35, 100 / 989.4),
+        ({"flops": None, "tflops": None}, ROOF, "memory", None, 1 / 3.35, 1 / 3.35),
+        ({}, Roof(), None, None, None, None),
+        ({}, Roof(None, 200e12), None, 0.5, None, 0.5),
+    ],
+    ids=["memory", "arithmetic", "elementwise", "unknown GPU", "peak alone"],
+)
+def test_the_nearer_limit_bounds_a_row(
+    more: dict[str, Any], roof: Roof, bound: str | None, peak: float, bandwidth: float, roofline: float
+) -> None:
+    """Shares of arithmetic, of memory and of the roofline; a bound only where both are known."""
+    found = with_roofline(row(**more), roof)
+    shares = found["share_of_peak"], found["share_of_bandwidth"], found["share_of_roofline"]
 
-    assert (100.0, 989.4, "memory") == (found["flops_per_byte"], found["peak_tflops"], found["bound"])
-    assert pytest.approx((100 / 989.4, 1 / 3.35, 1 / 3.35), abs=1e-6) == (
-        found["share_of_peak"],
-        found["share_of_bandwidth"],
-        found["share_of_roofline"],
-    )
-
-
-def test_right_of_the_ridge_arithmetic_is_the_limit() -> None:
-    """1,000 FLOP/byte."""
-    found = with_roofline(row(bytes=10**6, gbps=100.0), ROOF)
-
-    assert ("compute", found["share_of_peak"]) == (found["bound"], found["share_of_roofline"])
-
-
-def test_an_elementwise_operator_is_bound_by_memory() -> None:
-    """It has bytes and no FLOPs."""
-    found = with_roofline(row(flops=None, tflops=None), ROOF)
-
-    assert ("memory", None, None) == (found["bound"], found["flops_per_byte"], found["share_of_peak"])
-    assert pytest.approx(1 / 3.35, abs=1e-6) == found["share_of_roofline"]
-
-
-def test_without_a_known_gpu_no_share_is_given() -> None:
-    """With the peak alone, there is its share, but no bound."""
-    unknown, given = with_roofline(row(), Roof()), with_roofline(row(), Roof(None, 200e12))
-
-    assert (100.0, None, None, None) == tuple(
-        unknown[name] for name in ("flops_per_byte", "share_of_peak", "share_of_roofline", "bound")
-    )
-    assert (0.5, 0.5, None) == tuple(given[name] for name in ("share_of_peak", "share_of_roofline", "bound"))
+    assert bound == found["bound"]
+    assert pytest.approx((peak, bandwidth, roofline), abs=1e-6) == shares
 
 
 def test_the_roof_is_that_of_all_gpus_or_none() -> None:

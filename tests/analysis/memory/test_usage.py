@@ -21,8 +21,6 @@ from dptrace.analysis.memory.usage import (
     blocks_of,
     bytes_by_kind,
     continued_totals,
-    groups,
-    kind_groups,
     levels_within,
     peak_among,
     phase_peaks,
@@ -162,26 +160,6 @@ def test_peaks_of_steps_and_phases(tmp_path: Path) -> None:
         (1, Phase.BACKWARD): 1340,
         (1, Phase.OTHER): 1316,
     } == found
-
-
-def test_groups_share_the_bytes_at_the_peak(tmp_path: Path) -> None:
-    """Kinds share all of them; operators share what was allocated in the recording."""
-    device = only_device(training_file().write(tmp_path / "a.json"))
-    levels = levels_within(device, None)
-    peak = peak_among(device, levels)
-    by_kind = {MemoryKind(one.key): one for one in kind_groups(device, levels, peak)}
-    by_operator = groups(device, device.origins.operator[device.blocks.born], levels, peak)
-
-    assert {
-        MemoryKind.PREEXISTING: 1000,
-        MemoryKind.OPTIMIZER_STATE: 200,
-        MemoryKind.GRADIENT: 100,
-        MemoryKind.ACTIVATION: 40,
-        MemoryKind.TEMPORARY: 0,
-        MemoryKind.COMMUNICATION: 0,
-    } == {kind: one.peak_bytes for kind, one in by_kind.items()}
-    assert (200, 2) == (by_kind[MemoryKind.GRADIENT].allocated_bytes, by_kind[MemoryKind.GRADIENT].allocations)
-    assert peak.bytes - 1000 == sum(one.peak_bytes for one in by_operator)
 
 
 # Kinds of blocks, by how long they live.

@@ -109,9 +109,3 @@ def test_what_moves_under_communication_gets_slower() -> None:
 def test_real_kernels_are_slower_under_communication(name: str, ratio: float) -> None:
     """A few percent, on kernels with the same grid, block and shapes."""
     assert _measured(dptrace.open(real(name))).factor.ratio == pytest.approx(ratio, abs=0.01)
-
-
-@needs_real_traces
-def test_equal_grids_do_not_make_kernels_alike() -> None:
-    """On an MI300, kernels of one grid are faster under communication, so they do other work: nothing is measured."""
-    assert ASSUMED == _measured(dptrace.open(real("ddp_mi300_rank0of8"))).factor
