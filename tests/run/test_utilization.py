@@ -61,8 +61,8 @@ def test_parameters_and_tokens_stand_in_for_a_count() -> None:
 @pytest.mark.parametrize(
     ("gpu", "said"),
     [
-        (GpuProperties("NVIDIA H20", 78), ["--peak-tflops"]),
-        (GpuProperties("Tesla V100-SXM2-16GB", 80), ["V100", "bf16"]),
+        ("NVIDIA H20", ["--peak-tflops"]),
+        ("Tesla V100-SXM2-16GB", ["V100", "bf16"]),
     ],
     ids=["unknown GPU", "no peak for the type"],
 )

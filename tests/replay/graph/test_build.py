@@ -1,23 +1,30 @@
-"""The graph of a run: its tasks, and that its edges explain the recorded times."""
+"""The graph of a run: its tasks and their order, where ranks meet, what waits for what, and pieces of host time."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dptrace
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.device import figures_of
+from dptrace.readers.source import Source
 from dptrace.replay.graph.build import Members, Model, Transfers, add_rendezvous, build_model, residuals
-from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
+from dptrace.replay.graph.events import NOT_RECORDED, read_sync_events
+from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind, order_tasks
+from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.tasks import KEPT_NS, WORK, cut_longest, host_pieces, modules_of_tasks
 from dptrace.replay.simulation import simulate
 from dptrace.timeline.model import Collective
 from tests.support.builders import TimelineBuilder
 from tests.support.kineto_files import KinetoFile
 from tests.support.paths import ROOT
-from tests.support.replay_files import job_rank
+from tests.support.replay_files import job_rank, write_job_with_modules
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +187,204 @@ def test_the_lateness_of_an_absent_rank_is_an_edge(late: int, peers: int) -> Non
 
     assert [100_000, 100_000] == transfers.duration_ns.tolist()
     assert peers == int(edges.table().of(EdgeKind.PEER).sum())
+
+
+# Pieces of host time, and what is cut from them.
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=20), st.integers(0, 10**10))
+def test_what_is_cut_comes_from_the_longest(lengths: list[int], ns: int) -> None:
+    """All that is asked for is cut, as far as 20 µs of each piece remain; no shorter piece loses before a longer."""
+    length = np.array(lengths, np.int64)
+    cut = cut_longest(length, ns)
+    room = np.maximum(length - KEPT_NS, 0)
+
+    assert min(ns, int(room.sum())) == int(cut.sum())
+    assert (cut <= room).all()
+    assert (cut >= 0).all()
+    touched = cut > 0
+    assert not touched.any() or (cut[length > length[touched].min()] == room[length > length[touched].min()]).all()
+
+
+def test_pieces_are_the_calls_and_pauses_of_a_host(run: dptrace.Run) -> None:
+    """A job's hosts call for 5 µs each and pause between; the wait for the device is no piece."""
+    model = run.replay.model
+    pieces = host_pieces(model, model.processes[0])
+
+    assert 10_000 in pieces.length_ns.tolist()
+    assert int(pieces.length_ns.max()) < 100_000
+    assert (pieces.end_ns >= pieces.start_ns).all()
+
+
+# The module that each task of a graph belongs to.
+
+
+def test_a_kernel_is_of_the_same_module_on_all_ranks(tmp_path: Path) -> None:
+    """Both ranks' forward kernels are of ``layers.0``."""
+    run = dptrace.open(write_job_with_modules(tmp_path), cache=False)
+    modules = modules_of_tasks(run.replay.model)
+    forward = run.replay.model.graph.names.index("forward")
+    tasks = run.replay.model.graph.name == forward
+
+    assert ("layers.0", "layers.1") == modules.names
+    assert {0} == set(modules.module[tasks].tolist())
+
+
+# Which work is equal, on files of a small GPU job and of a CPU.
+
+
+def test_work_is_a_kernel_with_its_grid_and_the_shapes_of_its_operator(tmp_path: Path) -> None:
+    """Four kernels of one name: only those with equal grid, block and shapes are equal, in all files."""
+    path = _written(tmp_path / "rank0.json")
+    run = dptrace.open(path, cache=False)
+    work = run.read_again(run.timelines[0], WORK)
+    again = dptrace.open(_written(tmp_path / "other.json"), cache=False)
+    other = again.read_again(again.timelines[0], WORK)
+
+    assert work is not None
+    assert other is not None
+    first, same, other_grid, other_shape = work.interval.tolist()
+    assert first == same
+    assert 3 == len({first, other_grid, other_shape})
+    assert work.interval.tolist() == other.interval.tolist()
+
+
+def _written(path: Path) -> Path:
+    file = KinetoFile(0, 1)
+    file.label("ProfilerStep#0", 0, 400)
+    for i, (grid, shape) in enumerate([(1, 8), (1, 8), (2, 8), (1, 16)]):
+        at = 10 + 50 * i
+        inputs: dict[str, Any] = {"Input Dims": [[shape, shape]], "Input type": ["float"]}
+        file.event("cpu_op", "aten::mm", at, at + 20, **inputs)
+        file.event("cuda_runtime", "cudaLaunchKernel", at + 5, at + 8, correlation=i + 1)
+        args = {"grid": [grid, 1, 1], "block": [32, 1, 1]}
+        file.event("kernel", "gemm", at + 20, at + 40, tid=7, device=0, stream=7, correlation=i + 1, **args)
+    file.write(path)
+    return path
+
+
+def test_operators_of_a_cpu_are_equal_by_shape() -> None:
+    """Five linear layers of different shapes, in four steps."""
+    run = dptrace.open(ROOT / "traces" / "single_cpu")
+    work = run.read_again(run.timelines[0], WORK)
+
+    assert work is not None
+    linear = work.operator[work.name == work.names.index("aten::linear")]
+    assert [4] * 5 == np.unique(linear, return_counts=True)[1].tolist()
+
+
+# The order of tasks, and edges that contradict it.
+
+
+def model_edges(*pairs: tuple[int, int, EdgeKind]) -> Edge:
+    table = np.array(pairs, np.int64).reshape(-1, 3)
+    zero = np.zeros(len(table), np.int64)
+    return Edge(table[:, 0], table[:, 1], zero, zero.astype(np.bool_), table[:, 2].astype(np.uint8))
+
+
+@pytest.mark.heavy
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=24), st.permutations(range(8)))
+def test_every_task_comes_once_and_after_what_it_waits_for(pairs: list[tuple[int, int]], start: list[int]) -> None:
+    """Whatever cycles the edges form, the order has all tasks, and respects the edges that remain."""
+    wanted = model_edges(*((a, b, EdgeKind.STREAM) for a, b in pairs if a != b))
+
+    kept, first, order = order_tasks(wanted, np.array(start, np.int64))
+
+    place = np.argsort(order)
+    assert list(range(8)) == sorted(order.tolist())
+    assert (place[kept.src] < place[kept.dst]).all()
+    assert [int((kept.dst == task).sum()) for task in range(8)] == np.diff(first).tolist()
+
+
+def test_no_edge_is_left_out_without_a_cycle() -> None:
+    """Edges that point back in recorded time, as clocks that differ let them, are kept."""
+    kept, _, _ = order_tasks(model_edges((1, 0, EdgeKind.LAUNCH), (2, 1, EdgeKind.HOST)), np.array([1, 2, 3], np.int64))
+
+    assert 2 == len(kept)
+
+
+def test_the_uncertain_edge_of_a_cycle_is_left_out() -> None:
+    """Of two edges that close a cycle, the one that was inferred from time goes, even if both point back."""
+    times = np.array([5, 5], np.int64)
+    kept, _, _ = order_tasks(model_edges((1, 0, EdgeKind.TIMED), (0, 1, EdgeKind.STREAM)), times)
+
+    assert [EdgeKind.STREAM] == kept.kind.tolist()
+
+
+# The tasks of one process.
+
+
+@pytest.fixture(params=[0, 1])
+def process(run: dptrace.Run, request: pytest.FixtureRequest) -> Process:
+    """One of the two processes of the job."""
+    found: Process = run.replay.model.processes[request.param]
+    return found
+
+
+def test_a_process_has_no_edge_to_another(process: Process) -> None:
+    """Both ends of every edge are tasks of the process itself."""
+    own = range(process.first_task, process.first_task + len(process.start_ns))
+
+    assert {*process.edge.src.tolist(), *process.edge.dst.tolist()} <= {*own}
+
+
+def test_every_interval_of_a_device_is_a_task(process: Process) -> None:
+    """Each interval of the timeline has a task of its own, whose time is that of the interval."""
+    ((_, tasks),) = process.timelines
+    places = tasks - process.first_task
+
+    assert (tasks >= 0).all()
+    assert len(tasks) == len(np.unique(tasks))
+    assert (process.duration_ns[places] > 0).all()
+
+
+# Waits that the trace records: synchronization events of CUPTI.
+
+
+def two_streams(folder: Path, sync: bool = True) -> Path:
+    """Write a rank whose stream 20 waits for the first of two kernels of stream 7, and a host that waits for it."""
+    file = KinetoFile().label("ProfilerStep#0", 0, 1000)
+    file.kernel("first", 20, 100, 10)
+    file.event("cuda_runtime", "cudaEventRecord", 12, 13, correlation=900)
+    file.kernel("second", 101, 300, 14)
+    file.event("cuda_runtime", "cudaStreamWaitEvent", 16, 17, correlation=901)
+    file.kernel("side", 190, 230, 180, stream=20)
+    file.event("cuda_runtime", "cudaStreamSynchronize", 185, 320, correlation=902)
+    if sync:
+        about = {"device": 0, "stream": 20}
+        waits = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 900}
+        file.event("cuda_sync", "Stream Wait Event", 16, 17, tid=20, correlation=901, **about, **waits)
+        file.event("cuda_sync", "Stream Synchronize", 185, 320, tid=20, correlation=902, **about)
+    return file.write(folder / "rank0.json")
+
+
+def waits_edges(model: Model, kind: EdgeKind) -> list[tuple[str, str]]:
+    graph = model.graph
+    names = np.array(graph.names, object)[graph.name]
+    chosen = np.flatnonzero(graph.edge.of(kind))
+    return list(zip(names[graph.edge.src[chosen]], names[graph.edge.dst[chosen]], strict=True))
+
+
+def test_a_stream_waits_for_what_came_before_the_event(tmp_path: Path) -> None:
+    """The kernel after the wait starts after the one before the recorded event, not after the stream's last one."""
+    model = build_model(dptrace.open(two_streams(tmp_path), cache=False))
+
+    assert [("first", "side")] == waits_edges(model, EdgeKind.JOIN)
+
+
+def test_the_host_waits_for_the_recorded_stream(tmp_path: Path) -> None:
+    """A stream that is synchronized is the recorded one."""
+    model = build_model(dptrace.open(two_streams(tmp_path), cache=False))
+
+    assert [("side", "cudaStreamSynchronize")] == waits_edges(model, EdgeKind.SYNCHRONIZE)
+
+
+def test_without_events_nothing_is_recorded(tmp_path: Path) -> None:
+    """Most traces have none; odd values count as absent."""
+    assert 0 == len(read_sync_events(Source.of(two_streams(tmp_path, sync=False))))
+
+    file = KinetoFile().event("cuda_sync", "Stream Wait Event", 1, 2, correlation="x", stream=[1], wait_on_stream=7)
+    odd = read_sync_events(Source.of(file.write(tmp_path / "odd.json")))
+
+    assert [NOT_RECORDED] == odd.correlation.tolist() == odd.stream.tolist()
+    assert [7] == odd.wait_on_stream.tolist()

@@ -1,4 +1,4 @@
-"""Runs without what ranks do longer than the others."""
+"""Runs without what ranks do longer than the others: written, and recorded with planted delays."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dptrace
+from benchmarks.plants import Delay, Plant, answer, record
 from dptrace.replay.transforms.stragglers import NoStraggler
 from tests.support.replay_files import job_rank
 
@@ -105,3 +106,24 @@ def test_no_piece_is_cut_below_nothing(ranks: Sequence[tuple[int, int]]) -> None
     before, after = model.graph.edge.lag_ns, changed.graph.edge.lag_ns
     assert (after[before >= 0] >= 0).all()
     assert (after <= before).all()
+
+
+# Delays of known size, planted in trainings by real processes, come back with their size and place.
+
+
+PLANTS = {
+    "forward": (Plant("ddp", 2, (Delay(1, "forward", 120),)), [1]),
+    "opposed": (Plant("ddp", 2, (Delay(0, "forward", 120), Delay(1, "backward", 90))), [0]),
+}
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_delay_comes_back(name: str, tmp_path: Path) -> None:
+    """What no straggler gains is what the steps without the delays show, on whatever rank; cores may be busy."""
+    plant, ranks = PLANTS[name]
+    record(plant, tmp_path)
+    said = answer(tmp_path)
+
+    assert said["truth"] == pytest.approx(said["saved"], rel=0.15)
+    assert ranks == said["ranks"]
