@@ -52,7 +52,7 @@ def main(folder: Path, schedules: list[str]) -> None:
     from dptrace.record.options.validation import check_ranks
     from dptrace.trainers import pp
     from dptrace.trainers.parts import models
-    from dptrace.trainers.parts.order import Order
+    from dptrace.trainers.parts.models import Order
     from dptrace.trainers.parts.task import Task
 
     common = [

@@ -6,6 +6,7 @@ way, so every rank gathers the messages of all ranks; numbers at positions that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -21,8 +22,8 @@ from dptrace.trainers.parts.collectives import all_gather
 #
 # ::
 #
-#     TopK        the largest numbers and their positions (arXiv:1712.01887)        8 bytes for each
-#     Threshold   the numbers above a limit and their positions                     8 bytes for each
+#     top_k       the largest numbers and their positions (arXiv:1712.01887)        8 bytes for each
+#     threshold   the numbers above a limit and their positions                     8 bytes for each
 #     RandomK     numbers at random positions, the same on all ranks                4 bytes for each
 #
 # Those of all numbers in few bits are Rounded ones.
@@ -38,13 +39,21 @@ class Compressor(Protocol):
         """Decode a message and add its numbers to a tensor."""
 
 
-class _Sparse:
+class Sparse:
     """Some of the numbers in float32, each after its position in int32: 8 bytes each.
 
     Zeros at the end of a message add 0 to the first number: messages can be padded.
+
+    Args:
+        choose: returns the positions of the numbers to send.
+        varies: whether they are of another number on other ranks.
     """
 
-    def _pairs(self, numbers: Tensor, positions: Tensor) -> Tensor:
+    def __init__(self, choose: Callable[[Tensor], Tensor], varies: bool = False) -> None:
+        self.choose, self.varies = choose, varies
+
+    def pack(self, numbers: Tensor) -> Tensor:
+        positions = self.choose(numbers)
         return torch.stack((positions.int(), numbers[positions].view(torch.int32)), 1).flatten().view(torch.uint8)
 
     def unpack(self, message: Tensor, into: Tensor) -> None:
@@ -52,30 +61,14 @@ class _Sparse:
         into.index_add_(0, positions, numbers.contiguous().view(torch.float32))
 
 
-class TopK(_Sparse):
-    """The largest numbers.
-
-    Args:
-        ratio: their share of all numbers.
-    """
-
-    def __init__(self, ratio: float) -> None:
-        self.ratio = ratio
-
-    def pack(self, numbers: Tensor) -> Tensor:
-        count = max(1, int(len(numbers) * self.ratio))
-        return self._pairs(numbers, numbers.abs().topk(count, sorted=False).indices)
+def top_k(ratio: float) -> Sparse:
+    """Send the largest numbers: this share of all."""
+    return Sparse(lambda numbers: numbers.abs().topk(max(1, int(len(numbers) * ratio)), sorted=False).indices)
 
 
-class Threshold(_Sparse):
-    """The numbers above a limit; how many they are differs between ranks and steps."""
-
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
-
-    def pack(self, numbers: Tensor) -> Tensor:
-        # Written so that NaN, by which --amp fp16 finds an overflow, is sent as well.
-        return self._pairs(numbers, (~(numbers.abs() <= self.limit)).nonzero().flatten())
+def threshold(limit: float) -> Sparse:
+    """Send the numbers above a limit, and NaN, by which --amp fp16 finds an overflow."""
+    return Sparse(lambda numbers: (~(numbers.abs() <= limit)).nonzero().flatten(), varies=True)
 
 
 class RandomK:
@@ -156,7 +149,7 @@ class ErrorFeedback:
         compressor, ranks = self.compressor_for(bucket.buffer()), dist.get_world_size()
         message = self.compress_gradient(bucket.buffer(), bucket.parameters(), compressor)
         summed = isinstance(compressor, Subset)
-        if isinstance(compressor, Threshold):
+        if isinstance(compressor, Sparse) and compressor.varies:
             message = pad_to_longest(message)
 
         def restore(future: Future[list[Tensor]]) -> Tensor:
@@ -185,7 +178,7 @@ def pad_to_longest(message: Tensor) -> Tensor:
     own = torch.tensor([len(message)], device=message.device)
     lengths = own.new_empty(dist.get_world_size())
     all_gather(lengths, own)
-    return torch.nn.functional.pad(message, (0, max(8, int(lengths.max())) - len(message)))
+    return pad(message, (0, max(8, int(lengths.max())) - len(message)))
 
 
 # Gradients of which all numbers are sent in few bits: 8 for Int8, and 2, 4 or 8 for Rounded (int4, qsgd).

@@ -1,15 +1,18 @@
-"""Time the epochs of a training without the profiler, and print a line for each and one of results for a benchmark."""
+"""Time the epochs of a training without the profiler, and inference after the last, as lines for a benchmark."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from dptrace.record.accelerator import accelerator_of
 from dptrace.record.distributed import RankStore, device_name, versions
 from dptrace.record.messages import EPOCH, RESULTS
 from dptrace.record.profiler import Stopwatch, device_of
@@ -120,3 +123,57 @@ class EpochTimer:
             "versions": versions(),
             **self.extra_results,
         }
+
+
+# How long a trained model takes for an image, in batches of one and of more.
+
+
+_WARMUP = 3
+"""Untimed runs, in which kernels are chosen and memory is allocated."""
+_MIN_RUNS, _MAX_RUNS = 10, 200
+_SECONDS = 0.5
+"""Time after which no further run of a batch size begins."""
+
+
+def inference_latency(
+    model: nn.Module, samples: Tensor, batch_sizes: Sequence[int], clock: Callable[[], float] = time.perf_counter
+) -> list[dict[str, Any]]:
+    """Time the forward of a model that does not train.
+
+    Args:
+        samples: on the model's device; those of a batch are the first of them, again from the first where they are few.
+
+    Returns:
+        For each size ``batch_size``, ``runs``, ``p50_s`` and ``p95_s`` of a batch, ``sample_p50_s``, ``sample_p95_s``
+        (their share of a sample), ``samples_per_s`` (at the median) and ``threads`` (of the CPU).
+    """
+    model.eval()
+    found = []
+    for size in batch_sizes:
+        batch = samples.repeat(-(-size // len(samples)), *[1] * (samples.dim() - 1))[:size]
+        times = _times(model, batch, clock)
+        middle, late = np.percentile(times, [50, 95]).tolist()
+        figures = {"batch_size": size, "runs": len(times), "p50_s": middle, "p95_s": late}
+        figures |= {"sample_p50_s": middle / size, "sample_p95_s": late / size, "samples_per_s": size / middle}
+        found.append(figures | {"threads": torch.get_num_threads()})
+    model.train()
+    return found
+
+
+@torch.inference_mode()
+def _times(model: nn.Module, batch: Tensor, clock: Callable[[], float]) -> list[float]:
+    """Return the seconds of each run, until its result is there."""
+    accelerator = accelerator_of(batch.device)
+    times: list[float] = []
+    began = clock()
+    for run in range(_WARMUP + _MAX_RUNS):
+        if run == _WARMUP:
+            began = clock()
+        start = clock()
+        model(batch)
+        if accelerator is not None:
+            accelerator.module.synchronize(batch.device)
+        times.append(clock() - start)
+        if len(times) >= _WARMUP + _MIN_RUNS and clock() - began > _SECONDS:
+            break
+    return times[_WARMUP:]

@@ -70,10 +70,6 @@ class Exchange:
         """Wait for the rows of other ranks, and return them."""
         return custom_gradient(buffer, lambda _: unchanged(self.end()), self._send_back)
 
-    def run(self, rows: Tensor) -> Tensor:
-        """Send the rows, and return those of other ranks."""
-        return self.finish(self.start(rows))
-
     def _send_back(self, gradients: Tensor) -> Tensor:
         self.begin(gradients, back=True)
         return gradients  # of the buffer's shape, as autograd wants it; the exchange has the gradients
@@ -158,18 +154,6 @@ def has_room(chosen: Tensor, counts: Tensor, rank: int, capacity: int) -> Tensor
 
 
 @dataclass(frozen=True)
-class MixtureSettings:
-    """The experts of a block, over all ranks."""
-
-    experts: int
-    top_k: int
-    capacity_factor: float | None = None
-    """Of an even share; None for no limit."""
-    shared: int = 0
-    """Further experts that each rank holds, and each token visits."""
-
-
-@dataclass(frozen=True)
 class MixtureRanks:
     """The ranks that compute a mixture."""
 
@@ -223,6 +207,7 @@ class Experts(nn.Module):
 
     Args:
         width: of a token.
+        options: ``experts`` of a block over all ranks, ``top_k``, ``capacity_factor``, ``shared_experts``.
         label: the block's name, for the trace.
     """
 
@@ -231,21 +216,21 @@ class Experts(nn.Module):
     dropped: Tensor
     """Of them, those that it has dropped."""
 
-    def __init__(self, width: int, settings: MixtureSettings, ranks: MixtureRanks, label: str) -> None:
+    def __init__(self, width: int, options: Options, ranks: MixtureRanks, label: str) -> None:
         super().__init__()
-        self.settings, self.ranks, self.label = settings, ranks, label
-        self.router = nn.Linear(width, settings.experts, bias=False)
-        self.local = settings.experts // ranks.experts.size
+        self.options, self.ranks, self.label = options, ranks, label
+        self.router = nn.Linear(width, options.experts, bias=False)
+        self.local = options.experts // ranks.experts.size
         # All are built and few kept, so that an expert's parameters do not depend on the number of ranks.
-        experts = [FeedForward(width) for _ in range(settings.experts)]
+        experts = [FeedForward(width) for _ in range(options.experts)]
         numbers = range(ranks.experts.rank * self.local, (ranks.experts.rank + 1) * self.local)
         self.experts = nn.ModuleDict({str(number): experts[number] for number in numbers})
-        self.shared = nn.ModuleList(FeedForward(width) for _ in range(settings.shared))
+        self.shared = nn.ModuleList(FeedForward(width) for _ in range(options.shared_experts))
         self.balance = torch.zeros(())
         """Load-balancing loss of the last forward: 1 if all experts get the same share, else more."""
         self.loss_weight: Callable[[], float] | None = None
         """Weight of the load-balancing loss, if its gradient is to be added here and not by the loss of the model."""
-        self.load, self.dropped = torch.zeros(2, settings.experts, dtype=torch.int64)
+        self.load, self.dropped = torch.zeros(2, options.experts, dtype=torch.int64)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)
@@ -253,23 +238,25 @@ class Experts(nn.Module):
         chosen = self._choose(probability)
         weight = probability.gather(-1, chosen)
         weight = weight / weight.sum(-1, keepdim=True)
-        counts = self._gather_counts(choice_counts(chosen, self.settings.experts))
-        capacity = capacity_of(self.settings.capacity_factor, chosen.numel() * len(counts), self.settings.experts)
+        counts = self._gather_counts(choice_counts(chosen, self.options.experts))
+        capacity = capacity_of(self.options.capacity_factor, chosen.numel() * len(counts), self.options.experts)
         self._update_load(counts.sum((0, 1)), probability, capacity)
 
-        ours = self._of_expert_peers(kept_counts(counts, capacity))
+        first = self.ranks.tokens.rank - self.ranks.experts.rank  # of the ranks that share out the same experts
+        ours = kept_counts(counts, capacity)[first : first + self.ranks.experts.size]
         sent = ours[self.ranks.experts.rank].view(-1, self.local).sum(1).tolist()
         local_counts = ours.view(len(ours), -1, self.local)[:, self.ranks.experts.rank]
         received = local_counts.sum(1).tolist()
         room = has_room(chosen, counts, self.ranks.tokens.rank, capacity)
         # What is dropped comes last, and is cut off.
-        order = chosen.where(room, self.settings.experts).flatten().argsort(stable=True)[: sum(sent)]
+        order = chosen.where(room, self.options.experts).flatten().argsort(stable=True)[: sum(sent)]
 
         dispatch = Exchange(self.ranks.experts, sent, received, f"MoE::dispatch ({self.label})")
         combine = Exchange(self.ranks.experts, received, sent, f"MoE::combine ({self.label})")
-        travelling = dispatch.start(tokens[order // self.settings.top_k])
+        travelling = dispatch.start(tokens[order // self.options.top_k])
         shared = [expert(tokens) for expert in self.shared]
-        outputs = combine.run(self._run_local_experts(dispatch.finish(travelling), local_counts))
+        computed = self._run_local_experts(dispatch.finish(travelling), local_counts)
+        outputs = combine.finish(combine.start(computed))
 
         sorted_back = outputs.new_zeros(chosen.numel(), tokens.shape[-1]).index_copy(0, order, outputs)
         mixed = (sorted_back.view(*chosen.shape, -1) * weight.unsqueeze(-1).to(outputs.dtype)).sum(1)
@@ -277,7 +264,7 @@ class Experts(nn.Module):
 
     def _choose(self, probability: Tensor) -> Tensor:
         """Return the experts of each token, best first: (tokens, top_k)."""
-        chosen = probability.topk(self.settings.top_k).indices
+        chosen = probability.topk(self.options.top_k).indices
         if self.ranks.tensor.size > 1:
             # Ranks that split the experts must agree, also where rounding makes two scores change places.
             group = self.ranks.tensor.group
@@ -294,11 +281,6 @@ class Experts(nn.Module):
         with record_function(f"MoE::counts ({self.label})"):
             all_gather(gathered, counts, group=self.ranks.tokens.group)
         return gathered.view(-1, *counts.shape)
-
-    def _of_expert_peers(self, counts: Tensor) -> Tensor:
-        """Return the rows of the ranks that share out the same experts."""
-        first = self.ranks.tokens.rank - self.ranks.experts.rank
-        return counts[first : first + self.ranks.experts.size]
 
     def _run_local_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Apply each expert to its rows, which are ordered by rank and, within a rank, by expert."""
@@ -318,7 +300,7 @@ class Experts(nn.Module):
         if torch.is_grad_enabled() and not recomputed:
             self.load += total
             self.dropped += (total - capacity).clamp(min=0)
-        self.balance = self.settings.experts * (total / total.sum() * probability.mean(0)).sum()
+        self.balance = self.options.experts * (total / total.sum() * probability.mean(0)).sum()
 
 
 BALANCE = 0.01
@@ -354,11 +336,10 @@ def is_expert(name: str) -> bool:
 
 def use_experts(model: nn.Sequential, options: Options, ranks: MixtureRanks, device: torch.device) -> Mixtures:
     """Replace the MLP of each block, in place, by this rank's share of a mixture of experts."""
-    settings = MixtureSettings(options.experts, options.top_k, options.capacity_factor, options.shared_experts)
     layers = []
     for number, block in enumerate(model.children()):
         if isinstance(block, Block):
-            mixture = Experts(block.mlp_norm.normalized_shape[0], settings, ranks, f"{number}.mlp")
+            mixture = Experts(block.mlp_norm.normalized_shape[0], options, ranks, f"{number}.mlp")
             block.mlp = mixture.to(device, getattr(torch, options.dtype))
             layers.append(mixture)
     counters = torch.zeros(2, len(layers), options.experts, dtype=torch.int64, device=device)

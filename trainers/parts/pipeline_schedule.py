@@ -1,23 +1,27 @@
-"""The order in which a rank computes the forwards and backwards of its pipeline stages."""
+"""The order in which a rank computes the forwards and backwards of its pipeline stages, and what it holds meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from inspect import signature
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.profiler import record_function
 
 from dptrace.errors import UsageError
-from dptrace.trainers.parts.counted_stage import CountedStage, InFlight, NamedStage
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.pipeline_stages import PipelineStages
 from dptrace.trainers.parts.task import Task
 
 try:
     from torch.distributed.pipelining import (
+        PipelineStage,
         Schedule1F1B,
         ScheduleGPipe,
         ScheduleInterleaved1F1B,
@@ -26,6 +30,121 @@ try:
     from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 except ImportError:
     raise UsageError("Pipelines need torch's zero-bubble schedule: install torch 2.6 or later.") from None
+
+# How many micro-batches' activations a rank of a pipeline holds at once, and the bytes that they take.
+#
+# ::
+#
+#     GPipe    F0 F1 F2 F3 B0 B1 B2 B3     holds 4
+#     1F1B     F0 F1 B0 F2 B1 F3 B2 B3     holds 2
+
+
+class InFlight:
+    """Counts the activations of one step between the forward and the backward of each micro-batch.
+
+    Args:
+        parameters: the rank's parameters, which autograd keeps as well; they are no activations.
+        in_bytes: whether to measure bytes, too: each tensor that autograd keeps then passes through Python.
+
+    Attributes:
+        peak: the most micro-batches held at once; one counts once for each of the rank's stages.
+        peak_bytes: the most bytes that autograd kept for their backward; a storage counts once for a micro-batch.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], in_bytes: bool = True) -> None:
+        self.in_bytes, self.open = in_bytes, True
+        self.peak = self.peak_bytes = 0
+        self._own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        self._held: dict[tuple[int, int], dict[int, dict[int, int]]] = {}
+        """Of a stage and a micro-batch: the bytes of each part of each storage."""
+        self._latest = (-1, -1)
+
+    @contextmanager
+    def forward(self, stage: int, micro_batch: int) -> Iterator[None]:
+        """Count the forward inside."""
+        if self.open:
+            self._latest = stage, micro_batch
+            self._held[self._latest] = defaultdict(dict)
+        with self.more():
+            yield
+
+    @contextmanager
+    def more(self) -> Iterator[None]:
+        """Count what is inside as a part of the latest forward: the loss of its output."""
+        kept = self._held.get(self._latest)
+        with nullcontext() if kept is None or not self.in_bytes else self._hooks(kept):
+            yield
+        if kept is not None:
+            self.peak = max(self.peak, len(self._held))
+            held = (parts for storages in self._held.values() for parts in storages.values())
+            self.peak_bytes = max(self.peak_bytes, sum(sum(parts.values()) for parts in held))
+
+    def backward(self, stage: int, micro_batch: int) -> None:
+        """Release what the forward of this micro-batch has kept."""
+        self._held.pop((stage, micro_batch), None)
+
+    def close(self) -> None:
+        """End the step: count no more."""
+        self.open = False
+        self._held.clear()
+
+    def _hooks(self, kept: dict[int, dict[int, int]]) -> saved_tensors_hooks:
+        def keep(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in self._own:
+                size = min(tensor.numel() * tensor.element_size(), storage.nbytes())
+                parts = kept[storage.data_ptr()]
+                parts[tensor.data_ptr()] = max(parts.get(tensor.data_ptr(), 0), size)
+            return tensor
+
+        return saved_tensors_hooks(keep, lambda tensor: tensor)
+
+
+class CountedStage(PipelineStage):
+    """A stage that counts the activations in flight, for a loss that is already divided by the micro-batches."""
+
+    in_flight: InFlight
+    in_last_backward = False
+    """Whether the latest backward is that of the last micro-batch, so that the gradients are complete after it."""
+    micro_batch_offset = 0
+    """Micro-batches of this step that were done before those of the schedule."""
+
+    def scale_grads(self, grad_scale_factor: int) -> None:
+        """Leave the gradients as they are, which may be on their way to other ranks."""
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Run the forward of one micro-batch."""
+        with self.in_flight.forward(self.stage_index, fwd_chunk_id):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Run the backward of one micro-batch, or the part of it that another stage waits for."""
+        self.in_last_backward = kwargs.get("last_backward", False)
+        super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+        if kwargs.get("full_backward", True):
+            self.in_flight.backward(self.stage_index, bwd_chunk_id)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Run the rest of the backward of one micro-batch."""
+        super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+        self.in_flight.backward(self.stage_index, bwd_chunk_id)
+
+
+class NamedStage(CountedStage):
+    """A stage that labels its work as torch's newer schedules do: ``PP:0F3`` is stage 0's forward of micro-batch 3.
+
+    GPipe's own labels do not contain the stage, and 1F1B has no labels.
+    """
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Run the forward of one micro-batch."""
+        with record_function(f"PP:{self.stage_index}F{self.micro_batch_offset + fwd_chunk_id}"):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Run the backward of one micro-batch."""
+        with record_function(f"PP:{self.stage_index}B{self.micro_batch_offset + bwd_chunk_id}"):
+            return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
 
 _SCHEDULES: dict[str, Any] = {

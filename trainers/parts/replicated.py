@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.record import Options
 from dptrace.record.options.validation import COMPRESSION_DEFAULTS
-from dptrace.trainers.parts.compression import ErrorFeedback, Int8, RandomK, Rounded, Threshold, TopK
+from dptrace.trainers.parts.compression import Compressor, ErrorFeedback, Int8, RandomK, Rounded, threshold, top_k
 
 _FIRST_LOW_RANK_STEP = 2
 """Step from which PowerSGD compresses, the earliest that torch allows: DDP rebuilds its buckets after the first."""
@@ -76,19 +76,18 @@ def _setting(options: Options) -> float:
 
 
 def _error_feedback(options: Options, setting: float, device: torch.device) -> ErrorFeedback:
-    if options.compress == "topk":
-        return ErrorFeedback(TopK(setting))
-    if options.compress == "randomk":
-        return ErrorFeedback(RandomK(setting, options.seed))
-    if options.compress == "threshold":
-        return ErrorFeedback(Threshold(setting))
-    if options.compress == "int4":
-        return ErrorFeedback(Rounded(7))
     if options.compress == "qsgd":
         # Each rank draws other numbers, so that the errors of the ranks partly cancel out in the average.
         seed = (options.seed * dist.get_world_size() + dist.get_rank()) % (1 << 63)
         return ErrorFeedback(Rounded(int(setting), torch.Generator(device).manual_seed(seed)), unbiased=True)
-    return ErrorFeedback(Int8())
+    makers: dict[str, Callable[[], Compressor | RandomK]] = {
+        "topk": lambda: top_k(setting),
+        "randomk": lambda: RandomK(setting, options.seed),
+        "threshold": lambda: threshold(setting),
+        "int8": Int8,
+        "int4": lambda: Rounded(7),
+    }
+    return ErrorFeedback(makers[options.compress]())
 
 
 def _powersgd(model: DistributedDataParallel, rank: int) -> Hook:

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
@@ -21,12 +23,12 @@ from dptrace.record import Options
 from dptrace.record.distributed import World, assert_in_sync, at_least_float32, process_group, save_parameters
 from dptrace.record.marks import phase
 from dptrace.record.options.catalog import SYNTHETIC_IMAGES, parse_options
+from dptrace.record.options.modes import REPLICATED
 from dptrace.record.options.validation import check_ranks
 from dptrace.record.recording import Recording, record
-from dptrace.trainers.parts.epoch_timer import EpochTimer
-from dptrace.trainers.parts.evaluation import time_inference, timer_of
-from dptrace.trainers.parts.models import Data, model_and_data, token_options
-from dptrace.trainers.parts.order import Order
+from dptrace.trainers.parts.epoch_results import QUALITY, epochs_before
+from dptrace.trainers.parts.epoch_timer import EpochTimer, inference_latency
+from dptrace.trainers.parts.models import Data, Order, model_and_data, token_options
 
 # Wrappers around every block of a model: lower precision, checkpointed activations, compilation.
 #
@@ -98,7 +100,7 @@ class Task:
             if self.full_parameters is None:
                 assert_in_sync(model)
             if isinstance(recording, EpochTimer):
-                time_inference(self, recording)
+                self._time_inference(recording)
         save_parameters(model, self.options.save_parameters, self.full_parameters)
 
     def _recorder(self, model: nn.Module) -> Recording | EpochTimer:
@@ -108,7 +110,39 @@ class Task:
             recording = record(model=model, **arguments)
             recording.rank_entry = self.rank_entry
             return recording
-        return timer_of(self, model, options.epochs)
+        about = options.run_options | {"mode": options.mode}
+        steps = options.steps_per_epoch
+        timer = EpochTimer(options.epochs, steps, options.warmup, model, about, epochs_before(options))
+        timer.at_epoch_end = self._evaluate
+        every, write = options.checkpoint_every, options.write_checkpoint
+        if write is not None and every is not None:
+            timer.keep_epochs = lambda done: None if len(done) % every else write(done)
+        return timer
+
+    def _evaluate(self) -> dict[str, float | None]:
+        """Return loss and accuracy on the validation data, and on as much of the training data; nothing without any.
+
+        The ranks share the data, so all must call this.
+        """
+        if self.validation is None or self.options.mode not in REPLICATED:
+            return {}
+        found: dict[str, float | None] = {}
+        count = min(len(self.validation), self.order.samples)
+        for data, names in ((self.validation, QUALITY[:2]), (self.data, QUALITY[2:])):
+            both = loss_and_accuracy(self.model, data, count, self.world, self.on_device)
+            found |= {name: value if isfinite(value) else None for name, value in zip(names, both, strict=True)}
+        return found
+
+    def _time_inference(self, timer: EpochTimer) -> None:
+        """Add the latency of the trained model to the results: rank 0 measures, the others wait."""
+        sizes = self.options.inference
+        if not sizes or self.options.mode not in REPLICATED:
+            return
+        if self.world.rank == 0:
+            x, _ = self.on_device(*self.data[slice(0, min(max(sizes), len(self.data)))])
+            timer.extra_results["inference"] = inference_latency(self.model, x, sizes)
+        if self.world.size > 1:
+            dist.barrier()
 
     def batches(self, steps: int, shard: tuple[int, int] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's shard of each global batch, from the first step on, epoch after epoch.
@@ -137,6 +171,42 @@ class Task:
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the mean cross-entropy over all predictions of the batch: of images, or of each next token."""
         return cross_entropy(at_least_float32(output.flatten(0, -2)), target.flatten())
+
+
+# Loss and accuracy of a model on data, which the ranks share.
+
+
+_BATCH = 128
+"""Samples that one rank evaluates at a time."""
+
+
+@torch.no_grad()
+def loss_and_accuracy(
+    model: nn.Module,
+    data: Any,
+    samples: int,
+    world: World,
+    on_device: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> tuple[float, float]:
+    """Return the mean cross-entropy of *samples* samples, and the share of them that the model classifies correctly.
+
+    All ranks must call this. They use rank 0's buffers, such as batch norm's running statistics, as a checkpoint does.
+    """
+    sums = torch.zeros(2, device=world.device)
+    if world.size > 1:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, 0)
+    model.eval()
+    for first in range(world.rank, samples, _BATCH * world.size):
+        last = min(first + _BATCH * world.size, samples)
+        x, y = on_device(*data[slice(first, last, world.size)])
+        output = at_least_float32(model(x))
+        sums += torch.stack([cross_entropy(output, y, reduction="sum").float(), (output.argmax(-1) == y).sum()])
+    model.train()
+    if world.size > 1:
+        dist.all_reduce(sums)
+    loss, correct = (sums / samples).tolist()
+    return loss, correct
 
 
 def main(train: Callable[[Options, World], None], mode: str, description: str | None) -> None:

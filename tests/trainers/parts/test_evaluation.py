@@ -1,19 +1,27 @@
-"""The latency of inference."""
+"""Timed epochs: their results, the lines that they print, evaluation after each, and the latency of inference."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dptrace.errors import DptraceError, UsageError
+from dptrace.trainers.parts.epoch_results import epoch_line, epoch_result, epoch_text, epochs_before, results
 from tests.support.cifar10_files import write_binary
 
 torch = pytest.importorskip("torch")
+
+from dptrace.record import World, parse_options  # noqa: E402
+from dptrace.trainers import single  # noqa: E402
+from dptrace.trainers.parts import models  # noqa: E402
+from dptrace.trainers.parts.epoch_timer import EpochTimer, inference_latency  # noqa: E402
+from dptrace.trainers.parts.task import loss_and_accuracy  # noqa: E402
 
 
 class Slow(torch.nn.Module):  # type: ignore[name-defined,misc]
@@ -33,8 +41,6 @@ class Slow(torch.nn.Module):  # type: ignore[name-defined,misc]
 
 def test_an_image_takes_its_share_of_its_batch() -> None:
     """Without the warm-up, in evaluation; few images are repeated to fill a batch."""
-    from dptrace.trainers.parts.evaluation import inference_latency
-
     model = Slow()
     one, three = inference_latency(model, torch.tensor([[1.0], [2.0]]), [1, 3], lambda: model.now)
 
@@ -67,9 +73,6 @@ class Scores:
 
 def test_loss_and_accuracy_are_those_of_the_samples() -> None:
     """Three of four equal scores name another class; the loss of equal scores is the logarithm of their number."""
-    from dptrace.record import World
-    from dptrace.trainers.parts.evaluation import loss_and_accuracy
-
     data = Scores([[0.0, 0.0]] * 300 + [[9.0, 0.0]], [0] * 75 + [1] * 225 + [1])
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(2, eps=0), torch.nn.Identity())
     world = World(0, 1, torch.device("cpu"))
@@ -86,7 +89,6 @@ def test_loss_and_accuracy_are_those_of_the_samples() -> None:
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a small CIFAR-10, a process group of one rank, and a small model in the place of ResNet-18."""
-    from dptrace.trainers.parts import models
 
     def small() -> Any:
         layers = torch.nn.Conv2d(3, 4, 8, 8), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(64, 10)
@@ -102,9 +104,6 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def trained(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Train, and return the results and the lines of the epochs."""
-    from dptrace.record import World, parse_options
-    from dptrace.trainers import single
-
     common = ("--model", "resnet18", "--data", "cifar", "--batch-size", "4", "--warmup", "2")
     single.train(parse_options("", "single", [*common, *arguments]), World(0, 1, torch.device("cpu")))
     *lines, last = capsys.readouterr().out.splitlines()
@@ -162,19 +161,133 @@ def test_what_does_not_fit_the_checkpoint_is_refused(alone: Path, capsys: pytest
         trained(capsys, "--epochs", "1")
 
 
-@pytest.mark.heavy
-def test_models_without_validation_data_have_their_loss_only(
-    alone: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An MLP learns noise, so there is nothing to validate."""
-    from dptrace.record import World, parse_options
-    from dptrace.trainers import single
+# The results of epochs: of one, of all, as a sentence, and from a checkpoint.
 
-    arguments = ["--model", "small", "--samples", "64", "--batch-size", "32", "--epochs", "1", "--warmup", "2"]
-    single.train(parse_options("", "single", arguments), World(0, 1, torch.device("cpu")))
-    line, last = capsys.readouterr().out.splitlines()
 
-    assert {"epoch", "epochs", "seconds", "samples_per_s", "step_p50_s", "loss"} == set(
-        json.loads(line.removeprefix("EPOCH_JSON:"))
+SECOND = 1_000_000_000
+
+
+def of(laps: Sequence[float], losses: Sequence[float]) -> dict[str, Any]:
+    return {"laps": [round(SECOND * lap) for lap in laps], "losses": list(losses)}
+
+
+def test_an_epoch_takes_as_long_as_its_slowest_rank() -> None:
+    """Two epochs of two steps on two ranks; throughput is the samples of all ranks over the mean epoch."""
+    first = epoch_result([of([1, 1], [1, 2]), of([1, 2], [3, 4])])
+    second = epoch_result([of([1, 1], [3, 4]), of([1, 0], [5, 6])])
+    found = results([first, second | {"accuracy": 0.5}], {"batch_size": 100, "mode": "naive"}, 2)
+
+    assert [3.0, 2.0] == found["epoch_s"]
+    assert [1.0, 2.0, 1.0, 1.0] == found["step_s"]
+    assert [1.5, 1.0] == found["epoch_step_p50_s"]
+    assert (2.5, 80.0) == (found["avg_epoch_s"], found["samples_per_s"])
+    assert [2.0, 3.0, 4.0, 5.0] == found["losses"]
+    assert [1, 2, 3, 4] == found["local_losses"]
+    assert ([None, 0.5], "naive", 2) == (found["accuracy"], found["mode"], found["epochs"])
+    assert "validation_loss" not in found
+
+
+def test_losses_that_are_not_finite_are_reported_as_nothing() -> None:
+    """JSON has no NaN."""
+    found = epoch_result([of([1], [float("nan")])])
+
+    assert [None] == found["losses"] == found["local_losses"]
+    assert epoch_line(found, 1, 1, 10)["loss"] is None
+
+
+def test_the_sentence_names_what_is_known() -> None:
+    """Percent for shares, three digits for losses; without validation and recording, the time alone."""
+    line = epoch_line(epoch_result([of([2, 3], [])]), 2, 3, 5000)
+    more = {"validation_loss": 1.25, "accuracy": 0.5, "training_accuracy": 0.75, "communication_fraction": 0.125}
+
+    assert "epoch 2 of 3: 5.00 s, 1,000 samples/s" == epoch_text(line)
+    assert epoch_text(line | more).endswith(
+        "s 12.5 %, training accuracy 75.0 %, validation loss 1.250, accuracy 50.0 %"
     )
-    assert "accuracy" not in json.loads(last.removeprefix("RESULTS_JSON:"))
+
+
+EPOCH = {"seconds": 2.0, "step_s": [1.0, 1.0], "losses": [1.0, None], "local_losses": []}
+
+
+@pytest.mark.parametrize(
+    ("history", "right"),
+    [
+        ([EPOCH, EPOCH], True),
+        ([EPOCH], False),
+        ((), False),
+        ("ab", False),
+        ([EPOCH, {}], False),
+        ([EPOCH, EPOCH | {"seconds": "2"}], False),
+        ([EPOCH, EPOCH | {"step_s": []}], False),
+        ([EPOCH, EPOCH | {"losses": ["x"]}], False),
+        ([EPOCH, EPOCH | {"accuracy": "high"}], False),
+    ],
+)
+def test_a_checkpoint_has_the_results_of_the_epochs_before_it(history: Any, right: bool) -> None:
+    """One of a recording has none, and a stranger's may have anything."""
+    options: Any = SimpleNamespace(first_step=13, warmup=3, steps_per_epoch=5, epoch_results=history)
+    if right:
+        assert history == epochs_before(options)
+        return
+    with pytest.raises(DptraceError, match="step 13 does not hold"):
+        epochs_before(options)
+
+
+# The timer.
+
+
+class Ticks:
+    """A clock on which a step takes as many seconds as it is told."""
+
+    def __init__(self, seconds: list[int]) -> None:
+        self.seconds = seconds
+
+    def begin(self) -> None:
+        """Do nothing: laps are known."""
+
+    def end(self) -> int:
+        return self.seconds.pop(0) * 1_000_000_000
+
+    def durations_ns(self, laps: list[int]) -> list[int]:
+        return laps
+
+
+def timed(timer: Any, seconds: list[int]) -> None:
+    timer.stopwatch = Ticks(list(seconds))
+    with timer:
+        for number, _ in enumerate(seconds):
+            timer.step(float(number))
+
+
+def test_each_epoch_prints_a_line_when_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    """After the warm-up; with what is evaluated then, and the results of all at the end."""
+    timer = EpochTimer(2, 2, 1, None, {"batch_size": 10})
+    timer.at_epoch_end = lambda: {"accuracy": 0.5, "validation_loss": 2.0}
+    kept: list[int] = []
+    timer.keep_epochs = lambda epochs: kept.append(len(epochs))
+    timed(timer, [99, 2, 3, 4, 6])
+    *lines, last = capsys.readouterr().out.splitlines()
+    first, second = (json.loads(line.removeprefix("EPOCH_JSON:")) for line in lines)
+    found = json.loads(last.removeprefix("RESULTS_JSON:"))
+
+    assert {"epoch": 1, "epochs": 2, "seconds": 5.0, "samples_per_s": 4.0, "step_p50_s": 2.5, "loss": 1.5} | {
+        "accuracy": 0.5,
+        "validation_loss": 2.0,
+    } == first
+    assert (2, 10.0, 3.5) == (second["epoch"], second["seconds"], second["loss"])
+    assert ([5.0, 10.0], [2.0, 3.0, 4.0, 6.0], [1.0, 2.0, 3.0, 4.0]) == (
+        found["epoch_s"],
+        found["step_s"],
+        found["losses"],
+    )
+    assert ([0.5, 0.5], [2.5, 5.0], [1, 2]) == (found["accuracy"], found["epoch_step_p50_s"], kept)
+
+
+def test_a_training_that_continues_counts_its_first_steps_as_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """The epochs before it are among the results, though another process has timed them."""
+    before = {"seconds": 8.0, "step_s": [2.0] * 4, "losses": [9.0] * 4, "local_losses": [9.0] * 4}
+    timed(EpochTimer(2, 4, 2, None, {"batch_size": 10}, [before]), [50, 50, 3, 5])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1].removeprefix("RESULTS_JSON:"))
+
+    assert ([8.0, 16.0], [2.0, 2.0, 2.0, 2.0, 3.0, 5.0]) == (found["epoch_s"], found["step_s"])
+    assert [9.0] * 4 + [0.0, 1.0, 2.0, 3.0] == found["losses"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,14 +12,21 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from dptrace.trainers.parts.experts import capacity_of, choice_counts, has_room, kept_counts  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from dptrace.trainers.parts.experts import (  # noqa: E402
+    Experts,
+    MixtureRanks,
+    choice_counts,
+    has_room,
+    kept_counts,
+)
 
 
 def mixture(count: int = 4, top_k: int = 2, capacity_factor: float | None = None, shared: int = 0) -> Any:
-    from dptrace.trainers.parts.experts import Experts, MixtureRanks, MixtureSettings
-
+    options: Any = SimpleNamespace(experts=count, top_k=top_k, capacity_factor=capacity_factor, shared_experts=shared)
     torch.manual_seed(0)
-    return Experts(8, MixtureSettings(count, top_k, capacity_factor, shared), MixtureRanks(), "block")
+    return Experts(8, options, MixtureRanks(), "block")
 
 
 def test_a_token_gets_the_weighted_answers_of_its_best_experts() -> None:
@@ -32,16 +40,6 @@ def test_a_token_gets_the_weighted_answers_of_its_best_experts() -> None:
         best = probability.argsort(descending=True)[:2]
         expected = sum(probability[i] / probability[best].sum() * experts.experts[str(int(i))](token) for i in best)
         assert torch.allclose(expected, output, atol=1e-6)
-
-
-def test_every_token_is_counted_for_each_of_its_experts() -> None:
-    """The load sums to tokens times experts per token; a forward without gradients is not counted."""
-    experts = mixture()
-    experts(torch.randn(2, 5, 8))
-    with torch.no_grad():
-        experts(torch.randn(2, 5, 8))
-
-    assert 20 == int(experts.load.sum())
 
 
 def test_the_balancing_loss_is_one_where_all_experts_get_the_same() -> None:
@@ -77,13 +75,13 @@ def test_shared_experts_get_every_token() -> None:
     assert torch.allclose(sum(expert(x[0, -1]) for expert in experts.shared), dropped, atol=1e-6)
 
 
-def test_recomputed_tokens_count_once() -> None:
-    """Activation checkpointing runs forward again in backward."""
-    from torch.utils.checkpoint import checkpoint
-
+def test_tokens_count_once_for_each_of_their_experts() -> None:
+    """Not again where activation checkpointing runs forward in backward, nor in a forward without gradients."""
     experts = mixture()
     x = torch.randn(2, 5, 8, requires_grad=True)
     checkpoint(experts, x, use_reentrant=False).sum().backward()
+    with torch.no_grad():
+        experts(x)
 
     assert 20 == int(experts.load.sum())
 
@@ -135,8 +133,3 @@ def test_the_queue_is_served_in_order_on_any_number_of_ranks(
         torch.bincount(part[has_room(part, counts, r, capacity)], minlength=EXPERTS) for r, part in enumerate(parts)
     ]
     assert torch.equal(torch.stack(kept), kept_counts(counts, capacity))
-
-
-def test_a_capacity_is_a_share_rounded_up() -> None:
-    """1.25 × 100 choices / 8 experts are 15.6; without a factor there is room for all, and 1.1 × 80 / 8 are 11."""
-    assert (16, 100, 11) == (capacity_of(1.25, 100, 8), capacity_of(None, 100, 8), capacity_of(1.1, 80, 8))
