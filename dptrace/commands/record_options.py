@@ -53,10 +53,6 @@ _OPTIONS = (
         help="End a job in which a rank makes no step for S seconds; 0 sets no limit.",
     ),
 )
-WINDOW_OPTIONS = (
-    *("duration", "stop", "repeat", "every", "trigger", "attach", "use_script_profiler", "timeout"),
-    *("light", "shapes", "memory", "modules"),
-)
 
 
 def window_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,22 +110,10 @@ def check_windows(mode: str | None, options: dict[str, Any]) -> None:
 
 def window_settings(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``Launch`` that the options stand for."""
+    asked = {name: options[name] for name in ("steps", "warmup", "wait", "light", "memory", "modules", "shapes")}
     return {
-        "schedule": {
-            "steps": options["steps"],
-            "warmup": options["warmup"],
-            "wait": options["wait"],
-            "duration_s": options["duration"],
-            "every": options["every"] or 0,
-            "light": options["light"],
-            "memory": options["memory"],
-            "modules": options["modules"],
-            "shapes": options["shapes"],
-        },
-        "repeat": options["repeat"],
-        "stop": options["stop"],
-        "trigger": options["trigger"],
-        "use_script_profiler": options["use_script_profiler"],
+        "schedule": asked | {"duration_s": options["duration"], "every": options["every"] or 0},
+        **{name: options[name] for name in ("repeat", "stop", "trigger", "use_script_profiler")},
         "timeout_s": options["timeout"] or None,
     }
 

@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 
-from dptrace.commands.record_options import WINDOW_OPTIONS, attach, check_windows, window_settings
+from dptrace.commands.record_options import attach, check_windows, window_settings
 from dptrace.errors import UsageError
 
-DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPTIONS)) | {
+DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("steps", "warmup", "wait", "duration", "every", "trigger")),
+    **dict.fromkeys(("stop", "light", "memory", "modules", "shapes", "use_script_profiler"), False),
     "repeat": 1,
-    "stop": False,
-    "light": False,
-    "memory": False,
-    "modules": False,
-    "shapes": False,
-    "use_script_profiler": False,
     "timeout": 1800.0,
 }
 

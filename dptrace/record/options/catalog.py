@@ -125,247 +125,175 @@ def _default_of(field: str) -> str:
 
 option: Callable[..., Any] = Option
 """The same for type checkers: an attribute has the type of its annotation."""
-flag: Callable[..., Any] = partial(Option, type=bool, default=False)
+_training, _parallel, _faults = (partial(option, group) for group in ("training", "parallel", "faults"))
+_recording = partial(option, "recording", in_run_options="never")
+_ddp = partial(option, "ddp", trait="ddp")
+_flag: dict[str, Any] = {"type": bool, "default": False}
+_same: dict[str, Any] = {"same_on_resume": True}
+_if_given: dict[str, Any] = {"in_run_options": "if given"}
 
 
 class TrainerOptions(argparse.Namespace):
     """The options of one training, in the order of --help. To add an option, add an attribute."""
 
-    model: str = option(
-        "first", f"{_MODEL_HELP} [default: medium, or the mode's own].", choices=tuple(MODELS), same_on_resume=True
-    )
+    model: str = option("first", f"{_MODEL_HELP} [default: medium, or the mode's own].", choices=tuple(MODELS), **_same)
     steps: int = option("first", "Steps to record.", type=int, default=10, in_run_options="never")
-    batch_size: int = option(
-        "training",
-        "Samples in a step, over all ranks [default: the model's, 1024 for MLPs].",
-        type=int,
-        same_on_resume=True,
+    batch_size: int = _training(
+        "Samples in a step, over all ranks [default: the model's, 1024 for MLPs].", type=int, **_same
     )
-    bucket_cap_mb: float | None = option(
-        "ddp",
-        "DDP's bucket size in MiB [default: DDP's own, 25 with a first bucket of 1].",
-        type=positive_number,
-        trait="ddp",
+    bucket_cap_mb: float | None = _ddp(
+        "DDP's bucket size in MiB [default: DDP's own, 25 with a first bucket of 1].", type=positive_number
     )
-    compress: str = option(
-        "ddp",
+    compress: str = _ddp(
         "How to compress DDP's gradients: to 16, 8 or 4 bits, by random rounding (qsgd), to the largest values, to "
         "some at random, to those above a threshold, or to low-rank matrices.",
         default="none",
         choices=("none", "fp16", "bf16", "int8", "int4", "qsgd", "topk", "randomk", "threshold", "powersgd"),
-        trait="ddp",
-        same_on_resume=True,
+        **_same,
     )
-    topk_ratio: float | None = option(
-        "ddp",
-        f"Share of the gradient's values that --compress topk sends {_default_of('topk_ratio')}.",
-        type=ratio,
-        trait="ddp",
+    topk_ratio: float | None = _ddp(
+        f"Share of the gradient's values that --compress topk sends {_default_of('topk_ratio')}.", type=ratio
     )
-    randomk_ratio: float | None = option(
-        "ddp",
-        f"Share of the gradient's values that --compress randomk sends {_default_of('randomk_ratio')}.",
-        type=ratio,
-        trait="ddp",
+    randomk_ratio: float | None = _ddp(
+        f"Share of the gradient's values that --compress randomk sends {_default_of('randomk_ratio')}.", type=ratio
     )
-    threshold: float | None = option(
-        "ddp",
+    threshold: float | None = _ddp(
         f"Size above which --compress threshold sends a gradient's value {_default_of('threshold')}.",
         type=positive_number,
-        trait="ddp",
         metavar="SIZE",
     )
-    qsgd_levels: int | None = option(
-        "ddp",
+    qsgd_levels: int | None = _ddp(
         "Levels up, and as many down, that --compress qsgd rounds to: 1 takes 2 bits, up to 7 take 4, up to 127 take 8 "
         f"{_default_of('qsgd_levels')}.",
         type=number_where(int, lambda number: 1 <= number <= 127, "from 1 to 127"),
-        trait="ddp",
     )
-    powersgd_rank: int | None = option(
-        "ddp",
-        f"Rank of the matrices that --compress powersgd sends {_default_of('powersgd_rank')}.",
-        type=positive_int,
-        trait="ddp",
+    powersgd_rank: int | None = _ddp(
+        f"Rank of the matrices that --compress powersgd sends {_default_of('powersgd_rank')}.", type=positive_int
     )
-    static_graph: bool = flag("ddp", "Tell DDP that every step uses the same parameters.", trait="one backward")
-    gradient_as_bucket_view: bool = flag(
-        "ddp", "Store the gradients in DDP's buckets, which saves a copy of all of them.", trait="ddp"
+    static_graph: bool = _ddp("Tell DDP that every step uses the same parameters.", trait="one backward", **_flag)
+    gradient_as_bucket_view: bool = _ddp(
+        "Store the gradients in DDP's buckets, which saves a copy of all of them.", **_flag
     )
-    find_unused_parameters: bool = flag(
-        "ddp", "Let DDP search each step for parameters that it does not use.", trait="ddp"
+    find_unused_parameters: bool = _ddp("Let DDP search each step for parameters that it does not use.", **_flag)
+    broadcast_buffers: bool = _ddp(
+        "Copy rank 0's buffers, such as batch norm's averages, to all ranks before forward.", type=bool, default=True
     )
-    broadcast_buffers: bool = flag(
-        "ddp",
-        "Copy rank 0's buffers, such as batch norm's averages, to all ranks before forward.",
-        default=True,
-        trait="ddp",
+    ranks_per_node: int | None = _parallel(
+        "Ranks that share a fast link [default: those of one machine].", type=positive_int, trait="nodes"
     )
-    ranks_per_node: int | None = option(
-        "parallel", "Ranks that share a fast link [default: those of one machine].", type=positive_int, trait="nodes"
-    )
-    experts: int = option(
-        "parallel", "Experts in each block, over all ranks.", type=positive_int, default=8, trait="experts"
-    )
-    tp: int = option("parallel", "Ranks that share each layer.", type=positive_int, default=2, trait="mesh")
-    pp: int = option("parallel", "Stages of the pipeline.", type=positive_int, default=2, trait="stages")
-    top_k: int = option(
-        "parallel", "Experts that each token is sent to.", type=positive_int, default=2, trait="experts"
-    )
-    ep: int = option(
-        "parallel",
+    experts: int = _parallel("Experts in each block, over all ranks.", type=positive_int, default=8, trait="experts")
+    tp: int = _parallel("Ranks that share each layer.", type=positive_int, default=2, trait="mesh")
+    pp: int = _parallel("Stages of the pipeline.", type=positive_int, default=2, trait="stages")
+    top_k: int = _parallel("Experts that each token is sent to.", type=positive_int, default=2, trait="experts")
+    ep: int = _parallel(
         "Ranks that share out the experts of a block [default: all that have different parts of the batch].",
         type=positive_int,
         trait="expert mesh",
     )
-    capacity_factor: float | None = option(
-        "parallel",
+    capacity_factor: float | None = _parallel(
         "Tokens that an expert takes, in even shares; it drops those beyond [default: no limit].",
         type=positive_number,
         trait="experts",
         metavar="F",
     )
-    shared_experts: int = option(
-        "parallel",
+    shared_experts: int = _parallel(
         "Experts that each token visits, besides those that are chosen for it.",
         type=non_negative_int,
         default=0,
         trait="experts",
     )
-    dtype: str = option(
-        "training",
+    dtype: str = _training(
         "Number type of parameters and gradients; float64 compares trainings without float32's rounding.",
         default="float32",
         choices=("float32", "float64", "bfloat16", "float16"),
-        same_on_resume=True,
+        **_same,
     )
-    optimizer: str = option(
-        "training", "Optimizer [default: the model's, sgd for MLPs].", choices=("sgd", "adamw"), same_on_resume=True
+    optimizer: str = _training("Optimizer [default: the model's, sgd for MLPs].", choices=("sgd", "adamw"), **_same)
+    lr: float = _training("Learning rate [default: the model's, 0.01 for MLPs].", type=non_negative_number, **_same)
+    weight_decay: float = _training(
+        "Weight decay [default: the model's, 0 for MLPs].", type=non_negative_number, **_same
     )
-    lr: float = option(
-        "training",
-        "Learning rate [default: the model's, 0.01 for MLPs].",
-        type=non_negative_number,
-        same_on_resume=True,
+    amp: str | None = _training(
+        "Run forward in lower precision; fp16 scales the gradients.", choices=("bf16", "fp16"), **_same
     )
-    weight_decay: float = option(
-        "training", "Weight decay [default: the model's, 0 for MLPs].", type=non_negative_number, same_on_resume=True
+    clip_grad: float | None = _training(
+        "Clip the gradients to this norm over all parameters.", type=positive_number, **_same
     )
-    amp: str | None = option(
-        "training",
-        "Run forward in lower precision; fp16 scales the gradients.",
-        choices=("bf16", "fp16"),
-        same_on_resume=True,
+    checkpoint_activations: bool = _training(
+        "Recompute each block's activations in backward instead of keeping them (resnet18, balanced, gpt).", **_flag
     )
-    clip_grad: float | None = option(
-        "training", "Clip the gradients to this norm over all parameters.", type=positive_number, same_on_resume=True
+    checkpoint_activations_every: int | None = _training(
+        "Recompute those of every N-th block only, from the first on.", type=positive_int
     )
-    checkpoint_activations: bool = flag(
-        "training", "Recompute each block's activations in backward instead of keeping them (resnet18, balanced, gpt)."
+    compile: bool = _training("Compile each block with torch.compile.", **_flag)
+    data: str | None = _training(
+        "Folder of CIFAR-10 in its binary form, for resnet18 [default: synthetic images].", metavar="FOLDER"
     )
-    checkpoint_activations_every: int | None = option(
-        "training", "Recompute those of every N-th block only, from the first on.", type=positive_int
+    samples: int | None = _training(
+        "Train on the first N samples of the data only [default: all].", type=positive_int, **_same, **_if_given
     )
-    compile: bool = flag("training", "Compile each block with torch.compile.")
-    data: str | None = option(
-        "training", "Folder of CIFAR-10 in its binary form, for resnet18 [default: synthetic images].", metavar="FOLDER"
-    )
-    samples: int | None = option(
-        "training",
-        "Train on the first N samples of the data only [default: all].",
-        type=positive_int,
-        same_on_resume=True,
-        in_run_options="if given",
-    )
-    mixed_precision: str | None = option(
-        "parallel",
+    mixed_precision: str | None = _parallel(
         "Gather and compute in lower precision, and reduce gradients in it; shards stay in --dtype.",
         choices=("bf16", "fp16"),
         trait="fully sharded",
-        same_on_resume=True,
+        **_same,
     )
-    reduce_dtype: str | None = option(
-        "parallel",
+    reduce_dtype: str | None = _parallel(
         "Number type in which --mixed-precision reduces gradients [default: the same as it computes in].",
         choices=("bf16", "fp16", "fp32"),
         trait="fully sharded",
-        same_on_resume=True,
+        **_same,
     )
-    cpu_offload: bool = flag(
-        "parallel",
+    cpu_offload: bool = _parallel(
         "Keep shards, their gradients and the optimizer in the CPU's memory, and update there (GPUs only).",
         trait="fully sharded",
+        **_flag,
     )
-    prefetch: str = option(
-        "parallel",
+    prefetch: str = _parallel(
         "When a block's parameters are gathered: when it needs them, torch's way, or one block ahead.",
         default="default",
         choices=("none", "default", "explicit"),
         trait="fully sharded",
     )
-    reshard_after_forward: str = option(
-        "parallel",
+    reshard_after_forward: str = _parallel(
         "Whether to free a block's parameters after forward and gather them again for backward.",
         default="yes",
         choices=("yes", "no"),
         trait="fully sharded",
     )
-    schedule: str = option(
-        "parallel",
+    schedule: str = _parallel(
         "Order of forwards and backwards.",
         default="1f1b",
         choices=("naive", "gpipe", "1f1b", "interleaved", "zero-bubble"),
         trait="schedule",
     )
-    micro_batches: int = option(
-        "parallel",
+    micro_batches: int = _parallel(
         "Micro-batches that the batch of a step is split into [default: 4 for each rank].",
         type=int,
         trait="micro-batches",
     )
-    virtual_stages: int = option(
-        "parallel",
+    virtual_stages: int = _parallel(
         "Stages on each rank, with --schedule interleaved or zero-bubble [default: 2 for interleaved, else 1].",
         type=int,
         trait="schedule",
     )
-    seed: int = option(
-        "training",
-        "Seed of the data, of its order and of the initial parameters.",
-        type=seed_number,
-        default=42,
-        same_on_resume=True,
+    seed: int = _training(
+        "Seed of the data, of its order and of the initial parameters.", type=seed_number, default=42, **_same
     )
-    warmup: int = option(
-        "recording", "Warm-up steps before the recorded steps; at least 2.", type=int, default=3, in_run_options="never"
-    )
-    wait: int | None = option(
-        "recording", "Steps before the warm-up [default: 0; with --mode warmup + 15].", type=int, in_run_options="never"
-    )
-    checkpoint_every: int | None = option(
-        "faults",
+    warmup: int = _recording("Warm-up steps before the recorded steps; at least 2.", type=int, default=3)
+    wait: int | None = _recording("Steps before the warm-up [default: 0; with --mode warmup + 15].", type=int)
+    checkpoint_every: int | None = _faults(
         "Write a checkpoint every N steps; with --epochs, every N epochs, while the clock stands still.",
         type=positive_int,
-        in_run_options="if given",
+        **_if_given,
     )
-    checkpoints: str | None = option(
-        "faults",
-        "Folder of the checkpoints; the last two are kept [default: checkpoints/MODE].",
-        metavar="FOLDER",
-        in_run_options="if given",
+    checkpoints: str | None = _faults(
+        "Folder of the checkpoints; the last two are kept [default: checkpoints/MODE].", metavar="FOLDER", **_if_given
     )
-    resume: bool = flag("faults", "Continue from the last checkpoint in that folder.", in_run_options="if given")
-    out: str | None = option(
-        "recording",
-        "Folder for the run [default: runs/MODE, or runs/SCRIPT's name].",
-        metavar="FOLDER",
-        in_run_options="never",
-    )
-    save_parameters: str | None = option(
-        "recording",
-        "Save the parameters after the last step to this .npz file.",
-        metavar="FILE",
-        in_run_options="never",
+    resume: bool = _faults("Continue from the last checkpoint in that folder.", **_if_given, **_flag)
+    out: str | None = _recording("Folder for the run [default: runs/MODE, or runs/SCRIPT's name].", metavar="FOLDER")
+    save_parameters: str | None = _recording(
+        "Save the parameters after the last step to this .npz file.", metavar="FILE"
     )
 
 
@@ -522,14 +450,12 @@ def parse_options(description: str | None, mode: str, arguments: Sequence[str] |
             continue
         choices = MODES[mode].models if option.name == "model" else option.choices
         kind: dict[str, Any] = {"choices": choices} if choices else {"metavar": option.metavar}
-        kind |= {"type": option.type, "default": option.default}
+        kind["type"] = option.type
         if option.type is bool:
-            kind = {
-                "action": argparse.BooleanOptionalAction if option.default else "store_true",
-                "default": option.default,
-            }
+            kind = {"action": argparse.BooleanOptionalAction if option.default else "store_true"}
         # argparse formats its help
-        parser.add_argument(f"--{option.name}", help=option.help_text.replace("%", "%%"), **kind)
+        text = option.help_text.replace("%", "%%")
+        parser.add_argument(f"--{option.name}", help=text, default=option.default, **kind)
     parser.add_argument("--force", action="store_true", help="Replace the run folder if it exists.")
     epochs = "Time this many epochs without the profiler and print a line of results for each; record nothing."
     parser.add_argument("--epochs", type=positive_int, metavar="N", help=epochs)

@@ -1,8 +1,7 @@
-"""Checks of the options that depend on the number of ranks, made before any process starts.
+"""Checks of the options that depend on the number of ranks or on each other, made before any process starts.
 
-``check_ranks`` makes all checks that a mode's traits ask for; the others are its parts. Each takes the options by
-attribute name, with their declared defaults, sets the defaults that depend on the number of ranks, and raises
-UsageError, whose message suggests what works.
+Each takes the options by attribute name, with their declared defaults, and raises UsageError, whose message suggests
+what works. ``check_ranks`` also sets the defaults that depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -50,12 +49,14 @@ def check_ranks(mode: str, options: MutableMapping[str, Any], ranks: int) -> Non
         raise UsageError(f"{mode} trains on one GPU: start one process.")
     check_batch(options["batch_size"], 1 if "whole batch" in traits else ranks)
     check_replicas(mode, options, ranks)
+    if options.get("ranks_per_node") is not None:
+        check_nodes(ranks, options["ranks_per_node"])
     if "schedule" in traits:
-        check_pipeline(options, ranks)
+        _check_pipeline(options, ranks)
     if "tensor" in traits:
-        check_mesh(mode, options, ranks)
+        _check_mesh(mode, options, ranks)
     if "experts" in traits:
-        expert_ranks = check_expert_ranks(options, ranks) if "expert mesh" in traits else ranks
+        expert_ranks = _check_expert_ranks(options, ranks) if "expert mesh" in traits else ranks
         _check_divisible("experts", options["experts"], expert_ranks, f"{expert_ranks} ranks")
         if options["top_k"] > options["experts"]:
             raise UsageError(
@@ -67,6 +68,15 @@ def _check_divisible(option: str, number: int, divisor: int, parts: str) -> None
     if number % divisor:
         above = -(-number // divisor) * divisor
         raise UsageError(f"--{option} {number} must be divisible by {parts}; try {above}.")
+
+
+def _micro_batches(options: MutableMapping[str, Any], default: int) -> int:
+    """Set the default, and return the number."""
+    parts: int = default if options["micro_batches"] is None else options["micro_batches"]
+    if parts < 1:
+        raise UsageError(f"--micro-batches {parts}: must be at least 1.")
+    options["micro_batches"] = parts
+    return parts
 
 
 def _divisors(number: int, maximum: int) -> list[str]:
@@ -83,13 +93,8 @@ def check_batch(batch_size: int, ranks: int) -> None:
         raise UsageError(f"--batch-size {batch_size} must be divisible by {ranks} ranks; try {fitting}.")
 
 
-def check_expert_ranks(options: MutableMapping[str, Any], ranks: int) -> int:
-    """Set the default of ``ep``, check that it fits the mesh, and return it.
-
-    Args:
-        options: ``tp`` and ``pp`` as :func:`check_mesh` has set them.
-        ranks: ranks of the whole mesh.
-    """
+def _check_expert_ranks(options: MutableMapping[str, Any], ranks: int) -> int:
+    """Set the default of ``ep``, check that it fits the mesh, and return it."""
     shards = ranks // (options["tp"] * options["pp"])
     expert_ranks = shards if options.get("ep") is None else options["ep"]
     if shards % expert_ranks:
@@ -100,13 +105,8 @@ def check_expert_ranks(options: MutableMapping[str, Any], ranks: int) -> int:
     return int(expert_ranks)
 
 
-def check_mesh(mode: str, options: MutableMapping[str, Any], ranks: int) -> None:
-    """Set ``tp`` and ``pp`` to the mesh's size, and the default of ``micro_batches``; check that model and batch fit.
-
-    Args:
-        options: ``model`` and ``batch_size`` must not be None.
-        ranks: ranks of the whole mesh.
-    """
+def _check_mesh(mode: str, options: MutableMapping[str, Any], ranks: int) -> None:
+    """Set ``tp``, ``pp`` and the default of ``micro_batches``; check that model and batch fit the mesh."""
     traits = MODES[mode].traits
     tensor = options["tp"] if "mesh" in traits else ranks
     stages = options["pp"] if "stages" in traits else 1
@@ -122,22 +122,16 @@ def check_mesh(mode: str, options: MutableMapping[str, Any], ranks: int) -> None
     options["tp"], options["pp"] = tensor, stages
     parts = 1
     if "stages" in traits:
-        parts = MICRO_BATCHES * stages if options["micro_batches"] is None else options["micro_batches"]
+        parts = _micro_batches(options, MICRO_BATCHES * stages)
         if parts < stages:
             raise UsageError(f"--micro-batches {parts}: 1F1B needs at least one for each of the {stages} stages.")
-        options["micro_batches"] = parts
     replicas = ranks // row
     splits = f"{replicas} replicas" + f" with {parts} micro-batches each" * (parts > 1)
     _check_divisible("batch-size", options["batch_size"], replicas * parts, f"{replicas * parts} ({splits})")
 
 
-def check_pipeline(options: MutableMapping[str, Any], ranks: int) -> None:
-    """Set the defaults of ``virtual_stages`` and ``micro_batches``, and check that they fit.
-
-    Args:
-        options: ``batch_size`` must not be None.
-        ranks: ranks of the pipeline.
-    """
+def _check_pipeline(options: MutableMapping[str, Any], ranks: int) -> None:
+    """Set the defaults of ``virtual_stages`` and ``micro_batches``, and check that they fit."""
     schedule, stages = options["schedule"], options["virtual_stages"]
     if stages is None:
         stages = 2 if schedule == "interleaved" else 1
@@ -149,9 +143,7 @@ def check_pipeline(options: MutableMapping[str, Any], ranks: int) -> None:
         )
     if schedule == "interleaved" and stages == 1:
         raise UsageError("--schedule interleaved with --virtual-stages 1 is 1f1b; use 2 or more.")
-    parts = MICRO_BATCHES * ranks if options["micro_batches"] is None else options["micro_batches"]
-    if parts < 1:
-        raise UsageError(f"--micro-batches {parts}: must be at least 1.")
+    parts = _micro_batches(options, MICRO_BATCHES * ranks)
     _check_divisible("batch-size", options["batch_size"], parts, f"{parts} micro-batches")
     if schedule == "1f1b" and parts < ranks:
         raise UsageError(f"--micro-batches {parts}: --schedule 1f1b needs at least one for each of {ranks} ranks.")
@@ -160,32 +152,18 @@ def check_pipeline(options: MutableMapping[str, Any], ranks: int) -> None:
             f"--micro-batches {parts}: --schedule {schedule} runs rounds of one micro-batch for each of {ranks} ranks; "
             f"try {parts // ranks * ranks} or {-(-parts // ranks) * ranks}."
         )
-    options.update({"virtual_stages": stages, "micro_batches": parts})
+    options["virtual_stages"] = stages
 
 
 def check_replicas(mode: str, options: MutableMapping[str, Any], ranks: int) -> None:
-    """Check micro-batches and nodes of a data-parallel mode, and set the default of the former; other modes pass.
+    """Check the micro-batches of DDP's ranks, and set their default.
 
-    All micro-batches of all ranks have the same size, so that the mean of their means is the mean.
-
-    Args:
-        options: ``batch_size`` must not be None.
+    All of all ranks have the same size, so that the mean of their means is the mean.
     """
-    traits = MODES[mode].traits
-    if "micro-batches" in traits and "ddp" in traits:
-        if options["micro_batches"] is None:
-            options["micro_batches"] = MICRO_BATCHES
-        batch, micro_batches = options["batch_size"], options["micro_batches"]
-        if micro_batches < 1:
-            raise UsageError(f"--micro-batches {micro_batches}: must be at least 1.")
-        parts = ranks * micro_batches
-        if batch % parts:
-            raise UsageError(
-                f"--batch-size {batch} must be divisible by {parts} (--micro-batches {micro_batches} on each of "
-                f"{ranks} ranks); try {max(batch // parts, 1) * parts}."
-            )
-    if "nodes" in traits and options.get("ranks_per_node") is not None:
-        check_nodes(ranks, options["ranks_per_node"])
+    if {"micro-batches", "ddp"} <= set(MODES[mode].traits):
+        parts = _micro_batches(options, MICRO_BATCHES)
+        each = f"--micro-batches {parts} on each of {ranks} ranks"
+        _check_divisible("batch-size", options["batch_size"], ranks * parts, f"{ranks * parts} ({each})")
 
 
 def check_nodes(ranks: int, per_node: int) -> None:

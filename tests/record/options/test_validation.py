@@ -73,7 +73,7 @@ def test_what_is_not_said_is_filled_in(mode: str, ranks: int, given: dict[str, A
         ("pp", 4, {"virtual_stages": 0}, "each rank needs at least 1 stage"),
         ("pp", 4, {"schedule": "interleaved", "virtual_stages": 1}, "is 1f1b; use 2 or more"),
         ("pp", 4, {"schedule": "interleaved", "micro_batches": 9, "batch_size": 9}, "try 8 or 12"),
-        ("accumulate", 4, {"batch_size": 100, "micro_batches": 3}, "try 96"),
+        ("accumulate", 4, {"batch_size": 100, "micro_batches": 3}, "try 108"),
         ("accumulate", 2, {"batch_size": 8, "micro_batches": 0}, "must be at least 1"),
         ("accumulate", 4, {"batch_size": 24}, "--micro-batches 4"),
         ("hsdp", 6, {"batch_size": 6, "ranks_per_node": 4}, "6 ranks can form nodes of 1, 2, 3, 6"),
