@@ -30,7 +30,6 @@ from dptrace.record.accelerator import accelerator_of, used_accelerator
 from dptrace.record.distributed import RankStore
 from dptrace.record.marks import ModuleMarks
 from dptrace.record.messages import LauncherSettings
-from dptrace.record.script_profiler import ProfilerGuard
 from dptrace.record.windows import Purpose, Window, steps_in
 
 # Keep what torch's native code prints when the profiler starts and stops away from the terminal.
@@ -100,7 +99,9 @@ def quiet_stderr(log: Path | None = None) -> Iterator[None]:
             sys.stderr.flush()
         try:
             terminal = os.dup(2)
-            held = _held()
+            if not _HELD:
+                _HELD.append(_Held())
+            (held,) = _HELD
         except OSError:  # standard error is closed, or the disk is full
             yield
             return
@@ -117,12 +118,6 @@ def quiet_stderr(log: Path | None = None) -> Iterator[None]:
         _LOCK.release()
 
 
-def _held() -> _Held:
-    if not _HELD:
-        _HELD.append(_Held())
-    return _HELD[0]
-
-
 @atexit.register
 def _show_late() -> None:
     for held in _HELD:
@@ -134,21 +129,14 @@ def _show(held: _Held, log: Path | None = None) -> None:
     lines = held.new().splitlines(keepends=True)
     chatter = [line for line in lines if _CHATTER.match(line)]
     with suppress(OSError):
-        _write(2, b"".join(line for line in lines if not _CHATTER.match(line)))
+        with open(2, "wb", closefd=False) as error:
+            error.writelines(line for line in lines if line not in chatter)
         if log is not None and chatter:
             with log.open("ab") as file:
                 file.writelines(chatter)
 
 
-def _write(descriptor: int, text: bytes) -> None:
-    while text:
-        text = text[os.write(descriptor, text) :]
-
-
 # The ids of gloo's threads: a trace names no process group for their work, but their order identifies it.
-
-
-_NAME = "pt_gloo_runloop"
 
 
 def gloo_threads(tasks: Path = Path("/proc/self/task")) -> list[int]:
@@ -163,7 +151,7 @@ def gloo_threads(tasks: Path = Path("/proc/self/task")) -> list[int]:
     with suppress(OSError):
         for name in os.listdir(tasks):
             with suppress(OSError, ValueError):  # a thread may end meanwhile
-                if (tasks / name / "comm").read_text(encoding="utf-8").strip() == _NAME:
+                if (tasks / name / "comm").read_text(encoding="utf-8").strip() == "pt_gloo_runloop":
                     threads.append(int(name))
     return threads
 
@@ -299,50 +287,13 @@ class Stopwatch:
         return [round(begin.elapsed_time(end) * 1e6) for begin, end in laps]
 
 
-# Agree between ranks when to record, where the scripts of only some ranks profile themselves.
-
-
-_ANNOUNCEMENT = "script_profiler"
-_TIMEOUT = timedelta(seconds=10)
-"""How long a rank waits for the others before it decides alone: they may not train together."""
-
-
-class StartAgreement:
-    """Whether a rank cannot record now, so that all ranks warm up and start at the same steps.
-
-    Ranks ask each other only after one of them has announced a profiler of the script, so that others cost nothing.
-    """
-
-    def __init__(self, rank_store: RankStore, guard: ProfilerGuard) -> None:
-        self._rank_store, self._guard = rank_store, guard
-        self._announced = False
-        self._alone = False
-
-    def announce(self) -> None:
-        """Publish, once, that the script profiles itself."""
-        if self._guard.foreign_seen and not self._announced:
-            self._announced = True
-            self._rank_store.publish(_ANNOUNCEMENT, "1")
-
-    def blocked(self, own: bool, step: int) -> bool:
-        """Return whether this rank or another cannot record now.
-
-        Args:
-            own: whether this rank cannot.
-            step: number of the step at whose end the ranks ask, equal on all ranks.
-        """
-        self.announce()
-        if self._alone or not self._rank_store.is_published(_ANNOUNCEMENT):
-            return own
-        answer = self._rank_store.any(f"blocked{step}", own, _TIMEOUT)
-        self._alone = answer is None
-        return own if answer is None else answer
-
-
 # Turn torch's profiler on and off for one window of steps at a time, next to a profiler of the script itself.
 
 
 profiler_guard.install()  # when imported, since a profiler that is prepared before the loop must be seen too
+_ANNOUNCEMENT = "script_profiler"
+"""What a rank publishes whose script profiles itself. Ranks ask each other only after that, so that others cost
+nothing."""
 
 
 class WindowProfiler:
@@ -360,7 +311,7 @@ class WindowProfiler:
         self._guard = profiler_guard.install()
         self._guard.sentences()  # of earlier recordings
         self._guard.on_foreign_start = make_way
-        self._agreement = StartAgreement(rank_store, self._guard)
+        self._announced = self._alone = False
         self._profile: AlignedProfile | None = None
         self.modules = ModuleMarks()
         self._step_ends: deque[float] = deque(maxlen=5)
@@ -373,10 +324,25 @@ class WindowProfiler:
     def blocked(self, step: int, warmup_lost: bool = False) -> bool:
         """Return whether the profiler cannot be on in this step, on this rank or another that profiles itself.
 
+        So all ranks warm up and start at the same steps.
+
         Args:
+            step: equal on all ranks that ask.
             warmup_lost: whether the script's profiler has ended this rank's warm-up.
         """
-        return self._agreement.blocked(warmup_lost or self._guard.foreign_busy(), step)
+        own = warmup_lost or self._guard.foreign_busy()
+        self.announce()
+        if self._alone or not self._rank_store.is_published(_ANNOUNCEMENT):
+            return own
+        answer = self._rank_store.any(f"blocked{step}", own, BARRIER_TIMEOUT)
+        self._alone = answer is None
+        return own if answer is None else answer
+
+    def announce(self) -> None:
+        """Publish, once, that the script profiles itself."""
+        if self._guard.foreign_seen and not self._announced:
+            self._announced = True
+            self._rank_store.publish(_ANNOUNCEMENT, "1")
 
     def start(self, window: Window, device: torch.device) -> None:
         """Prepare the profiler for a window that begins with the next step."""
@@ -402,7 +368,7 @@ class WindowProfiler:
     def step(self) -> None:
         """End a step, whether the profiler is on or off."""
         self._step_ends.append(time.perf_counter())
-        self._agreement.announce()
+        self.announce()
         if self._profile is not None:
             with self._guard.ours():
                 self._profile.step()

@@ -48,7 +48,8 @@ class MemoryTracker:
     def __init__(self, model: nn.Module | None, device: torch.device) -> None:
         self.model, self.device = model, device
         self._held: dict[str, int] = {}
-        self._has_peaks = False
+        self._peaks: Any = None
+        """torch's module of the device, once it tracks the peak."""
         self._seen: dict[str, dict[int, int]] = defaultdict(dict)
 
     def start(self) -> None:
@@ -70,7 +71,7 @@ class MemoryTracker:
             # Other allocators than torch's own have no statistics; the peaks are unknown then.
             with suppress(RuntimeError):
                 accelerator.module.reset_peak_memory_stats(self.device)
-                self._has_peaks = True
+                self._peaks = accelerator.module
 
     def stop(self) -> None:
         """Stop counting and release the model."""
@@ -100,10 +101,10 @@ class MemoryTracker:
     def to_dict(self) -> dict[str, int | None]:
         """Return the counts and peaks in bytes; None for those not seen, and for unknown peaks of a GPU."""
         result: dict[str, int | None] = {f"{kind}_bytes": self._held.get(kind) for kind in _KINDS}
-        accelerator = accelerator_of(self.device)
-        module = None if accelerator is None or not self._has_peaks else accelerator.module
-        result["peak_allocated_bytes"] = None if module is None else module.max_memory_allocated(self.device)
-        result["peak_reserved_bytes"] = None if module is None else module.max_memory_reserved(self.device)
+        result["peak_allocated_bytes"] = result["peak_reserved_bytes"] = None
+        if self._peaks is not None:
+            result["peak_allocated_bytes"] = self._peaks.max_memory_allocated(self.device)
+            result["peak_reserved_bytes"] = self._peaks.max_memory_reserved(self.device)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         result["peak_process_bytes"] = peak if sys.platform == "darwin" else peak * 1024
         return result
@@ -214,30 +215,24 @@ class StepFlops:
     def begin_step(self, counts: bool) -> None:
         """Begin a step; *counts* says whether it may be slowed down."""
         self._steps += 1
-        if self._steps == 2 and counts and not _compiled() and not self._watched:
+        # The script may look at operators itself, with a profiler or a mode.
+        watched = self._guard.foreign_open or _python_dispatch._get_current_dispatch_mode_stack()
+        if self._steps == 2 and counts and not watched and not _compiled():
             self._counter = FlopCounter()
             self._counter.__enter__()
             self._guard.on_foreign_open = self.cancel
 
-    @property
-    def _watched(self) -> bool:
-        """Whether the script looks at operators itself, with a profiler or a mode."""
-        return self._guard.foreign_open or bool(_python_dispatch._get_current_dispatch_mode_stack())
-
     def cancel(self) -> None:
-        """Count no more, since a profiler starts: under a mode, it would record each operator twice."""
+        """Count no more, as where a profiler starts: under a mode, it would record each operator twice."""
         if self._counter is not None:
             _remove(self._counter)
             self._counter = self._guard.on_foreign_open = None
 
     def end_step(self) -> None:
         """End the step, or the training within it."""
-        counter, self._counter = self._counter, None
-        if counter is None:
-            return
-        _remove(counter)
-        self._guard.on_foreign_open = None
-        if counter.total:
+        counter = self._counter
+        self.cancel()
+        if counter is not None and counter.total:
             self._result = {
                 "hardware": counter.total,
                 "model": counter.total - counter.repeated,
@@ -326,10 +321,14 @@ def foreign_metadata(rank_store: RankStore, device: torch.device, recorded: int,
         recorded: how many whole steps the trace holds.
         notes: the notes for run.json.
     """
+    # Ranks that a script has spawned differ in their GPU or, on CPU, in their rank.
+    local_rank = rank_store.rank if accelerator_of(device) is None else device.index
+    if "LOCAL_RANK" in os.environ or "SLURM_LOCALID" in os.environ:
+        local_rank = messages.local_rank()
     return {
         "rank": rank_store.rank,
         "node": int(os.environ.get("GROUP_RANK", os.environ.get("SLURM_NODEID", "0"))),
-        "local_rank": local_rank(device, rank_store.rank),
+        "local_rank": local_rank,
         "host": platform.node(),
         "device": device_name(device),
         "threads": torch.get_num_threads(),
@@ -377,14 +376,6 @@ def _read_or_default(what: str, read: Callable[[], Any], otherwise: Any, notes: 
         if note not in notes:
             notes.append(note)
         return otherwise
-
-
-def local_rank(device: torch.device, rank: int) -> int:
-    """Return the rank's number on its machine, from 0."""
-    if "LOCAL_RANK" in os.environ or "SLURM_LOCALID" in os.environ:
-        return messages.local_rank()
-    # Ranks that a script has spawned differ in their GPU or, on CPU, in their rank.
-    return rank if accelerator_of(device) is None else device.index
 
 
 def plain_value(value: Any) -> Any:

@@ -11,10 +11,10 @@ import json
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dptrace.core.units import plural
 from dptrace.record.distributed import RankStore
@@ -118,14 +118,6 @@ def overhead_windows(first: int, room: int = OVERHEAD_STEPS) -> list[Window]:
     ]
 
 
-def _free_from(first: int, steps: int, coming: Iterable[Window]) -> int:
-    """Return from which step on, not before *first*, so many steps belong to none of the recorded windows."""
-    for window in coming:
-        if window.purpose is Purpose.RECORDED and window.first < first + steps and first < window.end:
-            first = window.end + _WRITING_STEPS
-    return first
-
-
 def spare_windows(schedule: Schedule) -> list[Window]:
     """Return a window early in the wait of a schedule, for a training that ends before the wait does."""
     end = min(_FIRST_TYPICAL_STEP + schedule.steps, schedule.wait)
@@ -149,15 +141,13 @@ class Plan:
     settings: LauncherSettings = field(default_factory=lambda: LauncherSettings("", ""))
 
     @classmethod
-    def of(cls, schedule: Schedule, settings: LauncherSettings | None = None, memory: bool = False) -> Plan:
+    def of(cls, schedule: Schedule, settings: LauncherSettings | None = None) -> Plan:
         """Plan the windows of a schedule.
 
         Args:
             settings: what the launcher asks for; None without one.
-            memory: record allocations and frees, even if the launcher does not ask for it.
         """
         settings = settings or LauncherSettings("", "")
-        settings = replace(settings, memory=settings.memory or memory)
         if not settings.script or not settings.folder:  # no launcher asks for the overhead
             (recorded,) = recorded_windows(schedule)
             if schedule.wait:
@@ -187,7 +177,10 @@ class Plan:
             coming: the windows that are still to come, in order. Those that measure the overhead delay none of them.
         """
         if kind == "overhead":
-            return overhead_windows(_free_from(first, OVERHEAD_STEPS, coming))
+            for window in coming:
+                if window.purpose is Purpose.RECORDED and window.first < first + OVERHEAD_STEPS and first < window.end:
+                    first = window.end + _WRITING_STEPS
+            return overhead_windows(first)
         (window,) = recorded_windows(self.schedule, number)
         return [window.later(first - window.first)]
 
@@ -262,8 +255,7 @@ _LEAD_STEPS = 2
 """Ranks may be this many steps apart although they exchange gradients in each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """Windows to begin at a step."""
 
     kind: Literal["record", "overhead"]
@@ -297,17 +289,14 @@ class WindowRequests:
         if step > self._polled_step:
             self._step_s = (now - self._polled_ns) / 1e9 / (step - self._polled_step)
         self._polled_ns, self._polled_step = now, step
-        text = self._lead(step) if self._rank_store.rank == 0 else self._rank_store.peek(self._key)
+        key = f"request/{self._next}"
+        text = self._lead(key, step) if self._rank_store.rank == 0 else self._rank_store.peek(key)
         if text is None:
             return None
         self._next += 1
         return Request(**json.loads(text))
 
-    @property
-    def _key(self) -> str:
-        return f"request/{self._next}"
-
-    def _lead(self, step: int) -> str | None:
+    def _lead(self, key: str, step: int) -> str | None:
         try:
             asked = json.loads(request_path(self._folder, self._next).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -316,5 +305,5 @@ class WindowRequests:
         if self._rank_store.size > 1:
             lead = _LEAD_STEPS + math.ceil(_LEAD_S / self._step_s) if self._step_s else _LEAD_STEPS
         text = json.dumps({"kind": asked["kind"], "first": step + lead})
-        self._rank_store.publish(self._key, text)
+        self._rank_store.publish(key, text)
         return text

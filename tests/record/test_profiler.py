@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
@@ -15,7 +14,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
-from dptrace.record.profiler import AlignedProfile, Stopwatch, device_of  # noqa: E402
+from dptrace.record import distributed  # noqa: E402
+from dptrace.record.messages import LauncherSettings  # noqa: E402
+from dptrace.record.profiler import AlignedProfile, Stopwatch, WindowProfiler, device_of  # noqa: E402
 from dptrace.record.script_profiler import install  # noqa: E402
 from dptrace.record.windows import Purpose, Window  # noqa: E402
 
@@ -134,28 +135,24 @@ def test_what_is_recorded_fits_where_training_is(
 # Ranks that agree when to record.
 
 
-def _ranks(monkeypatch: pytest.MonkeyPatch, *seen: bool) -> list[Any]:
-    """Return an agreement for each of two ranks that share a store; *seen*: whose script profiles itself."""
-    from dptrace.record import distributed
-    from dptrace.record.profiler import StartAgreement
-
+def _ranks(monkeypatch: pytest.MonkeyPatch, *seen: bool) -> list[WindowProfiler]:
+    """Return the profiler of each of two ranks that share a store; *seen*: whose script profiles itself."""
     store = torch.distributed.HashStore()
     monkeypatch.setattr(distributed, "_store", lambda: store)
     monkeypatch.setattr("dptrace.record.messages.world_size", lambda: 2)
-    guards: list[Any] = [SimpleNamespace(foreign_seen=own) for own in seen]
-    return [StartAgreement(distributed.RankStore("1"), guard) for guard in guards]
-
-
-def _both(ranks: list[Any], ask: Callable[[int, Any], bool]) -> list[bool]:
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(ask, range(2), ranks))
+    ranks = []
+    for own in seen:
+        rank = WindowProfiler(distributed.RankStore("1"), LauncherSettings("", ""), lambda: None, None)
+        monkeypatch.setattr(rank, "_guard", SimpleNamespace(foreign_seen=own, foreign_busy=lambda: False))
+        ranks.append(rank)
+    return ranks
 
 
 def test_without_a_profiler_of_the_script_no_rank_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank decides alone, although the other never asks."""
     ranks = _ranks(monkeypatch, False, False)
 
-    assert not ranks[0].blocked(False, 3)
+    assert not ranks[0].blocked(3)
 
 
 def test_one_rank_that_cannot_record_blocks_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,13 +160,15 @@ def test_one_rank_that_cannot_record_blocks_all(monkeypatch: pytest.MonkeyPatch)
     ranks = _ranks(monkeypatch, True, False)
     ranks[0].announce()
 
-    assert [True, True] == _both(ranks, lambda rank, agreement: agreement.blocked(rank == 0, 3))
-    assert [False, False] == _both(ranks, lambda rank, agreement: agreement.blocked(False, 4))
+    with ThreadPoolExecutor(2) as pool:
+        for step, lost in ((3, [True, False]), (4, [False, False])):
+            answers = list(pool.map(lambda rank, own, step=step: rank.blocked(step, own), ranks, lost))
+            assert [any(lost)] * 2 == answers
 
 
 def test_a_rank_that_no_one_answers_decides_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits once, not at each step."""
-    monkeypatch.setattr("dptrace.record.profiler._TIMEOUT", timedelta(milliseconds=50))
+    monkeypatch.setattr("dptrace.record.profiler.BARRIER_TIMEOUT", timedelta(milliseconds=50))
     rank, _ = _ranks(monkeypatch, True, False)
 
-    assert [True, False] == [rank.blocked(True, 3), rank.blocked(False, 4)]
+    assert [True, False] == [rank.blocked(3, True), rank.blocked(4)]

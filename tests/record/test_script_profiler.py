@@ -274,11 +274,11 @@ def test_a_torch_with_other_methods_is_named(monkeypatch: pytest.MonkeyPatch) ->
     """A later version may rename what is wrapped; then nothing is wrapped, and the notes say so."""
     from torch.autograd.profiler import profile
 
-    from dptrace.record.script_profiler import ProfilerGuard, _wrap_profilers
+    from dptrace.record.script_profiler import ProfilerGuard
 
     guard, before = ProfilerGuard(), profile.__exit__
     monkeypatch.delattr(profile, "_prepare_trace")
-    _wrap_profilers(guard)
+    guard.wrap_profilers()
 
     assert 1 == len(guard.sentences())
     assert before is profile.__exit__
