@@ -206,8 +206,10 @@ def _print(content: dict[str, Any], every: bool, console: Console) -> None:
     from dptrace.viewers.base.table import print_text_table
     from dptrace.viewers.planning.tables import facts, tables
 
-    for line in facts(content):
+    said = facts(content)
+    for line in said:
         console.print(line, markup=False)
-    for title, table in tables(content, every):
-        console.print()
+    for number, (title, table) in enumerate(tables(content, every)):
+        if said or number:
+            console.print()
         print_text_table(table, title, console)

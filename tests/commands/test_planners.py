@@ -327,6 +327,7 @@ def test_a_recording_without_memory_shows_what_to_expect() -> None:
 
     assert [4 * 8_432_138] * 2 == [row["expected_bytes"] for row in compared[:2]]
     assert {None} == {row["measured_bytes"] for row in compared}
+    assert run("memory traces/interleaved_cpu_2ranks").startswith("8.4 million parameters, interleaved on 2 ranks")
 
 
 def _cases() -> list[ModeCase]:

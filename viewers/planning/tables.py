@@ -5,7 +5,7 @@ Each table is a row of columns: its headings, and how a cell is written from a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from dptrace.core.units import MINUS, byte_size, duration, plural, share
 from dptrace.simulate.explanation import megabytes
@@ -454,17 +454,22 @@ def _advise_tables(content: Row, every: bool) -> Titled:
     for status, title in _STATUS.items():
         rows = [one for one in content["checks"] if one["status"] == status]
         if rows and (every or status != "skip"):
-            columns = _check_columns(status, every)
+            columns = _check_columns(rows, status, every)
             yield title, table_of(rows, columns, len(columns))
         elif status == "apply":
             yield title, TextTable(("",), (), note=_NOTHING)
 
 
-def _check_columns(status: str, every: bool) -> dict[str, Callable[[Row], str]]:
-    """Return the columns of items of a status: what time and memory an action gains, or what leaving it out costs."""
+def _check_columns(rows: Sequence[Row], status: str, every: bool) -> dict[str, Callable[[Row], str]]:
+    """Return the columns of items of a status: what time and memory an action gains, or what leaving it out costs.
+
+    Where no item is about memory, as for most recordings, it has no column.
+    """
     time, memory = ("time without", "memory without") if status == "keep" else ("time saved", "memory saved")
     columns: dict[str, Callable[[Row], str]] = {"item": as_text("name")} if every else {}
-    columns |= {"what to do": as_text("what"), time: _gained_time, memory: _gained_memory, "why": as_text("reason")}
+    columns |= {"what to do": as_text("what"), time: _gained_time}
+    columns |= {memory: _gained_memory} if any(row["gain_bytes"] for row in rows) else {}
+    columns["why"] = as_text("reason")
     columns |= {"how": as_text("do")} if every or status == "apply" else {}
     return columns | ({"computed": lambda row: row["computed"] or "–", "source": as_text("source")} if every else {})
 

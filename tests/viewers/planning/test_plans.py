@@ -152,6 +152,8 @@ def test_the_tables_of_advice_hold_what_is_asked_for(advice: dict[str, Any]) -> 
     assert len(brief) < len(whole)
     assert all(len(row) == len(table.columns) for table in whole.values() for row in table.rows)
     assert ("time saved", "memory saved") == brief["What to change, by gain"].columns[1:3]
+    timed = [one | {"gain_bytes": None} for one in advice["checks"]]
+    assert "memory saved" not in dict(tables(advice | {"checks": timed}))["What to change, by gain"].columns
 
 
 def test_the_tables_of_a_prediction_agree_with_the_figures(prediction: dict[str, Any]) -> None:
