@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from dptrace.simulate.cluster import Group, shards
+from dptrace.simulate.cluster import Group
 from dptrace.simulate.explanation import Message, Settings
 from tests.support.explanations import ONE_GB
 
@@ -34,12 +33,3 @@ def test_a_ring_carries_the_share_of_each_rank() -> None:
     assert {(2, 2e6 * 2 / 3)} == {(message.count, message.bytes) for message in messages}
     assert [(0, 1), (1, 2), (2, 0)] == [(message.source, message.target) for message in messages]
     assert 8e6 / 3 == pytest.approx(made.ring("b", "b", 0.25, turns=2)[0].bytes)
-
-
-@pytest.mark.parametrize("ranks", range(2, 10))
-def test_shards_are_the_array_again(ranks: int) -> None:
-    """Put together; their sizes differ by one at most."""
-    parts = shards(np.arange(18.0).reshape(2, 9), ranks)
-
-    np.testing.assert_array_equal(np.arange(18.0), np.concatenate(parts))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1

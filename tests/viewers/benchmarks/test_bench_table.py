@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -79,28 +78,19 @@ def texts(drawing: Drawing) -> list[str]:
     return [mark.text for mark in drawing.marks if isinstance(mark, Label)]
 
 
-def test_a_bar_for_each_run_is_as_high_as_its_epoch() -> None:
-    """28 bars from zero, the mark of each one's mode above it, and its milliseconds."""
-    drawing = drawn(WORKSHOP, "epoch_time")
-    bars = [mark for mark in drawing.marks if isinstance(mark, Box)]
-
-    assert 28 == len(bars) == len([mark for mark in drawing.marks if isinstance(mark, Dot)])
-    assert [pytest.approx(36.1), pytest.approx(60.2)] == [bar.top for bar in bars[:2]]
-    assert {"36", "596", "small (1.5 M)", "xlarge (52.0 M)"} <= set(texts(drawing))
-
-
 def test_bars_are_as_long_as_their_figures() -> None:
-    """Compute and communication add up to the epoch; savings go right of zero, losses left, with their sign."""
-    communication, saving = drawn(WORKSHOP, "communication"), drawn(WORKSHOP, "saving")
-    parts, savings = ([mark for mark in one.marks if isinstance(mark, Box)] for one in (communication, saving))
+    """A bar for each epoch; compute and communication add up to it; savings go right of zero, losses left."""
+    names = ("epoch_time", "communication", "saving")
+    epochs, parts, savings = ([m for m in drawn(WORKSHOP, name).marks if isinstance(m, Box)] for name in names)
 
-    assert [COMPUTE, theme.EXPOSED] * 8 == [bar.color for bar in parts]
-    assert all(first.right == second.left for first, second in pairwise(parts[:2]))
-    assert pytest.approx(60.2e6) == parts[1].right
-    assert "47 % communication, 28.4 ms" in texts(communication)
-    assert (16, 0) == (len(savings), savings[0].right)
-    assert pytest.approx(-2.99, abs=0.01) == savings[0].left
-    assert ["−3 %", "+28 %"] == texts(saving)[:2]
+    assert [pytest.approx(36.1), pytest.approx(60.2)] == [bar.top for bar in epochs[:2]]
+    assert (28, 16, 16) == (len(epochs), len(parts), len(savings))
+    assert [COMPUTE, theme.EXPOSED] == [bar.color for bar in parts[:2]]
+    assert pytest.approx((parts[0].right, 60.2e6)) == (parts[1].left, parts[1].right)
+    assert pytest.approx((0, -2.99), abs=0.01) == (savings[0].right, savings[0].left)
+    assert {"36", "596", "small (1.5 M)", "xlarge (52.0 M)"} <= set(texts(drawn(WORKSHOP, "epoch_time")))
+    assert "47 % communication, 28.4 ms" in texts(drawn(WORKSHOP, "communication"))
+    assert ["−3 %", "+28 %"] == texts(drawn(WORKSHOP, "saving"))[:2]
 
 
 def test_losses_are_lines_over_steps() -> None:

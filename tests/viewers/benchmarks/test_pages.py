@@ -25,24 +25,18 @@ if TYPE_CHECKING:
 
 
 def test_points_are_measured_and_lines_predicted() -> None:
-    """A dot for each size of each algorithm and of the library, and a dashed line for each that is predicted."""
+    """A dot for each size of each algorithm and of the library, a dashed line for each that is predicted, none without
+    a fit."""
     drawing = algorithms_chart(link_report(with_algorithms(measured(kinds=("all_reduce", "send_recv")))))
+    bare = algorithms_chart(link_report(with_algorithms(measured(kinds=("broadcast",)))))
     dots = [mark for mark in drawing.marks if isinstance(mark, Dot)]
     lines = [mark for mark in drawing.marks if isinstance(mark, Line)]
 
-    assert 17 * 6 == len(dots)
-    assert 5 == len(lines)
+    assert (17 * 6, 5) == (len(dots), len(lines))
     assert ["ring", "tree", "halving-doubling", "hierarchical", "naive", "library"] == [e.name for e in drawing.legend]
     assert pytest.approx(1e9 * (6 * ALPHA_S + 1.5 * 1024 * BETA_S), rel=0.05) == lines[0].points[0][1]
     assert any("ring, 1 KiB" in dot.tip and "predicted" in dot.tip for dot in dots)
-
-
-def test_times_without_a_prediction_are_drawn() -> None:
-    """Where no line could be fitted."""
-    drawing = algorithms_chart(link_report(with_algorithms(measured(kinds=("broadcast",)))))
-
-    assert not any(isinstance(mark, Line) for mark in drawing.marks)
-    assert 17 * 5 == len(drawing.marks)
+    assert [Dot] * 17 * 5 == [type(mark) for mark in bare.marks]
 
 
 # The page of a benchmark.
@@ -112,24 +106,15 @@ def test_the_pages_open_without_an_error(browser: Browser, tmp_path: Path) -> No
 
 
 def test_points_are_the_measured_rows() -> None:
-    """A dot in bytes and ns, and in bytes and GB/s, for each size; the tip has the middle half around the median."""
+    """A dot in bytes and ns, and in bytes and GB/s, for each size; the tip has the middle half around the median. A
+    ring lies at n*, where the time is twice alpha."""
     content = link_report(measured(kinds=("send_recv",)))
-    rows = content["collectives"]["send_recv"]["measured"]
-    dots = [mark for mark in pages.time_chart(content).marks if isinstance(mark, Dot) and not mark.hollow]
+    rows, fit = (content["collectives"]["send_recv"][name] for name in ("measured", "fit"))
+    dots = [mark for mark in pages.time_chart(content).marks if isinstance(mark, Dot)]
+    (ring,) = [dot for dot in dots if dot.hollow]
     rates = [mark for mark in pages.rate_chart(content).marks if isinstance(mark, Dot)]
 
-    assert 17 == len(dots) == len(rates) == len(rows)
-    assert 1024 == dots[0].x
-    assert dots[0].y == pytest.approx(30_256)
-    assert "1 KiB" in dots[0].tip
+    assert [(row["bytes"], 1e9 * row["median_s"]) for row in rows] == [(dot.x, dot.y) for dot in dots if not dot.hollow]
+    assert "1 KiB" in next(dot.tip for dot in dots if not dot.hollow)
     assert [row["busbw_gbps"] for row in rows] == [dot.y for dot in rates]
-
-
-def test_the_crossover_lies_on_the_line() -> None:
-    """A ring at n*, where the time is twice alpha."""
-    content = link_report(measured(kinds=("send_recv",)))
-    fit = content["collectives"]["send_recv"]["fit"]
-
-    (ring,) = [mark for mark in pages.time_chart(content).marks if isinstance(mark, Dot) and mark.hollow]
-    assert ring.x == fit["crossover_bytes"]
-    assert ring.y == pytest.approx(2e9 * fit["alpha_s"])
+    assert (ring.x, ring.y) == pytest.approx((fit["crossover_bytes"], 2e9 * fit["alpha_s"]))
