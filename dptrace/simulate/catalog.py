@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from dptrace.core.numbers import COUNT, Number
 from dptrace.errors import UsageError
-from dptrace.simulate.explanation import Explanation, Outcome, Settings, links_of
+from dptrace.simulate.explanation import BYTES, MAX_RANKS, Explanation, Outcome, Settings, links_of
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -22,12 +23,13 @@ class Entry(msgspec.Struct, frozen=True):
     about: str
     module: str
     """Below ``dptrace.simulate``; its function ``simulate`` takes the name."""
-    options: tuple[str, ...] = ()
-    """The fields of :class:`Settings` that it uses, in addition to ranks, bytes and links."""
+    options: Mapping[str, Number] = {}
+    """The fields of :class:`Settings` that it uses, in addition to ranks, bytes and links, and which numbers each takes
+    if it is given."""
 
 
-_NODES = ("node_size",)
-_PIPELINE = ("micro_batches",)
+_NODES = {"node_size": COUNT}
+_PIPELINE = {"micro_batches": Number(1, 64, whole=True)}
 
 ENTRIES = {
     entry.name: entry
@@ -111,7 +113,7 @@ ENTRIES = {
             "Every rank holds several chunks of layers, a, b, …, so that a micro-batch passes it several times: a "
             "smaller bubble for more messages.",
             "pipeline",
-            (*_PIPELINE, "chunks"),
+            {**_PIPELINE, "chunks": Number(2, 8, whole=True)},
         ),
         Entry(
             "zero-bubble",
@@ -127,7 +129,7 @@ ENTRIES = {
             "Every rank keeps a shard of each layer. A layer is gathered before its forward and again before its "
             "backward, and freed after; its gradients are summed and scattered, and each rank updates its shard.",
             "data_parallel",
-            ("layers",),
+            {"layers": Number(1, 12, whole=True)},
         ),
         Entry(
             "ddp-buckets",
@@ -135,7 +137,7 @@ ENTRIES = {
             "Backward computes gradients from the last layer to the first. They fill buckets, and the all-reduce of a "
             "full bucket runs while backward goes on.",
             "data_parallel",
-            ("layers", "bucket_bytes"),
+            {"layers": Number(1, 24, whole=True), "bucket_bytes": BYTES},
         ),
         Entry(
             "tp",
@@ -158,7 +160,7 @@ ENTRIES = {
             "Each rank has one expert. A router chooses experts for every token; an all-to-all sends the tokens to "
             "their experts, and another brings the results back. What exceeds the capacity is dropped.",
             "tensor_parallel",
-            ("tokens", "top_k", "capacity_factor"),
+            {"tokens": Number(1, 32, whole=True), "top_k": COUNT, "capacity_factor": Number(above=0, most=1e6)},
         ),
         Entry(
             "zero",
@@ -166,7 +168,7 @@ ENTRIES = {
             "Every rank updates one shard of the parameters, so that it needs only that shard of the optimizer's state "
             "(stage 1), of the gradients (stage 2) and of the parameters (stage 3).",
             "data_parallel",
-            ("stage",),
+            {"stage": Number(1, 3, whole=True)},
         ),
     )
 }
@@ -199,7 +201,13 @@ def explain(name: str, settings: Settings) -> Explanation:
     """
     entry = entry_named(name)
     settings = _with_defaults(entry, settings)
-    settings.check()
+    Number(2, MAX_RANKS, whole=True).check(settings.ranks, "--ranks")
+    BYTES.check(settings.size_bytes, "--bytes")
+    for option, number in entry.options.items():
+        if (value := getattr(settings, option)) is not None:
+            number.check(value, f"--{option.replace('_', '-')}")
+    if settings.node_size is not None and settings.node_size > settings.ranks:
+        raise UsageError(f"--node-size {settings.node_size}: must be from 1 to {settings.ranks}, the number of ranks.")
     outcome: Outcome = importlib.import_module(f"dptrace.simulate.{entry.module}").simulate(entry.name, settings)
     return Explanation(
         name=entry.name,

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 
 from dptrace.core.units import share as percent
-from dptrace.errors import UsageError
 from dptrace.simulate.cluster import Group, Numbers, shards
 from dptrace.simulate.explanation import Message, Outcome, Settings, megabytes, verify
 
@@ -19,18 +18,6 @@ WIDTH = 3
 """Features of every layer."""
 _SAMPLES = 2
 """Of each rank."""
-
-
-def layers_of(settings: Settings, usual: int, maximum: int) -> int:
-    """Return the number of layers that the settings ask for.
-
-    Raises:
-        UsageError: it is out of range.
-    """
-    layers = settings.layers or usual
-    if not 1 <= layers <= maximum:
-        raise UsageError(f"--layers {layers}: must be from 1 to {maximum}.")
-    return layers
 
 
 def weights(count: int) -> list[Numbers]:
@@ -110,7 +97,7 @@ class _Ranks:
 DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
 """Sizes at which DDP's buckets are full, and its first bucket, so that communication begins early. With a
 ``bucket_cap_mb`` of one's own, the first has that limit too (``torch.nn.parallel.distributed``)."""
-_LAYERS, _MAX_LAYERS = 6, 24
+_LAYERS = 6
 _UNIT = "the forward of one layer; its backward takes two, and so does the all-reduce of its gradients"
 
 
@@ -163,12 +150,8 @@ class _Replicas(_Ranks):
 
 
 def _ddp(settings: Settings) -> Outcome:
-    """Overlap the all-reduces of buckets with backward.
-
-    Raises:
-        UsageError: the number of layers is out of range.
-    """
-    layers = layers_of(settings, _LAYERS, _MAX_LAYERS)
+    """Overlap the all-reduces of buckets with backward."""
+    layers = settings.layers or _LAYERS
     replicas = _Replicas(settings, layers)
     group = replicas.group
     for layer in range(layers):
@@ -209,7 +192,7 @@ def _ddp(settings: Settings) -> Outcome:
 # Fully sharded data parallelism: every rank keeps a shard of each layer, and gathers the layer when it needs it.
 
 
-_SHARDED_LAYERS, _MAX_SHARDED_LAYERS, _RATE = 3, 12, 0.1
+_SHARDED_LAYERS, _RATE = 3, 0.1
 _SHARDED_UNIT = "the forward, the all-gather or the reduce-scatter of one layer; its backward takes two"
 
 _TRAVELS = (
@@ -267,12 +250,8 @@ class _Sharded(_Ranks):
 
 
 def _fsdp(settings: Settings) -> Outcome:
-    """All-gather each layer before its forward and before its backward, and reduce-scatter its gradients.
-
-    Raises:
-        UsageError: the number of layers is out of range.
-    """
-    layers = layers_of(settings, _SHARDED_LAYERS, _MAX_SHARDED_LAYERS)
+    """All-gather each layer before its forward and before its backward, and reduce-scatter its gradients."""
+    layers = settings.layers or _SHARDED_LAYERS
     state = _Sharded(settings, layers)
     _schedule(state)
     steps = state.group.steps()
@@ -406,14 +385,8 @@ class _Partitioned(_Ranks):
 
 
 def _zero(settings: Settings) -> Outcome:
-    """Divide the optimizer (stage 1), also the gradients (2), also the parameters (3) among the ranks.
-
-    Raises:
-        UsageError: there is no such stage.
-    """
+    """Divide the optimizer (stage 1), also the gradients (2), also the parameters (3) among the ranks."""
     stage, ranks, size = settings.stage, settings.ranks, settings.size_bytes
-    if stage not in (1, 2, 3):
-        raise UsageError(f"--stage {stage}: ZeRO has stages 1, 2 and 3.")
     state = _Partitioned(settings)
     _zero_schedule(state)
     steps = state.group.steps()
@@ -456,9 +429,5 @@ def _zero_schedule(state: _Partitioned) -> None:
 
 
 def simulate(name: str, settings: Settings) -> Outcome:
-    """Carry out ``ddp-buckets``, ``fsdp`` or ``zero``.
-
-    Raises:
-        UsageError: the number of layers, or the stage, is out of range.
-    """
+    """Carry out ``ddp-buckets``, ``fsdp`` or ``zero``."""
     return {"ddp-buckets": _ddp, "fsdp": _fsdp, "zero": _zero}[name](settings)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dptrace.core.numbers import COUNT, Number
+from dptrace.core.numbers import Number
 from dptrace.core.units import duration
 from dptrace.errors import UsageError
 from dptrace.model.gpu_peaks import BANDWIDTH_GBPS, LATENCY_US
@@ -179,7 +179,6 @@ def verify(actual: ArrayLike, expected: ArrayLike, what: str) -> None:
 # What a simulation is asked for, and the links that its cost is computed for.
 
 
-MAX_MICRO_BATCHES = 64
 DEFAULT_BYTES = 100e6
 DEFAULT_LINK = "nvlink4"
 
@@ -187,17 +186,8 @@ MAX_RANKS = 32
 """Of a picture: a state of n ranks has n² cells, and a ring 2(n−1) states."""
 
 
-_BYTES = Number(above=0, most=1e18)
-_NUMBERS = {
-    "ranks": Number(2, MAX_RANKS, whole=True),
-    "size_bytes": _BYTES,
-    "micro_batches": Number(1, MAX_MICRO_BATCHES, whole=True),
-    **dict.fromkeys(("node_size", "chunks", "layers", "tokens", "top_k", "stage"), COUNT),
-    "bucket_bytes": _BYTES,
-    "capacity_factor": Number(above=0, most=1e6),
-}
-"""What all explanations take; some take less."""
-_MAY_BE_UNSET = ("node_size", "micro_batches", "layers", "bucket_bytes")
+BYTES = Number(above=0, most=1e18)
+"""Sizes of messages and buckets."""
 
 
 def links_of(names: str | None, alpha_us: float | None, bandwidth_gbps: float | None) -> tuple[Link, Link]:
@@ -253,18 +243,6 @@ class Settings(msgspec.Struct, frozen=True):
         column = more.pop("column", 0)
         fields = {"values": (), "into": column} | more
         return Message(source, target, column, label=label, bytes=size, between_nodes=between, **fields)
-
-    def check(self) -> None:
-        """Refuse values that no explanation can have.
-
-        Raises:
-            UsageError: a value is out of range.
-        """
-        for name, number in _NUMBERS.items():
-            if (value := getattr(self, name)) is not None or name not in _MAY_BE_UNSET:
-                number.check(value, "--bytes" if name == "size_bytes" else f"--{name.replace('_', '-')}")
-        if self.node_size is not None and self.node_size > self.ranks:
-            raise UsageError(f"--node-size {self.node_size}: must be from 1 to {self.ranks}, the number of ranks.")
 
 
 # The volume and the time of what a simulation sent, by the alpha-beta model.

@@ -99,7 +99,6 @@ ORDERS: dict[str, Callable[[int, int, int, int], Order]] = {
 }
 
 
-_MAX_CHUNKS = 8
 _SAMPLES = 2
 """Of a micro-batch."""
 _LETTERS = {"forward": "F", "backward": "B", "weight": "W"}
@@ -234,7 +233,7 @@ def simulate(name: str, settings: Settings) -> Outcome:
     """Run a schedule, and compare its bubble with that of the formula.
 
     Raises:
-        UsageError: the micro-batches or the chunks do not fit the schedule.
+        UsageError: the micro-batches do not fit the schedule.
         AssertionError: the bubbles differ, or the gradients from NumPy's.
     """
     formula, bubble = _bubble(name, settings)
@@ -256,8 +255,6 @@ def _bubble(name: str, settings: Settings) -> tuple[str, float]:
     if name == "interleaved":
         if micro_batches % ranks:
             raise UsageError(f"--micro-batches {micro_batches}: interleaved needs a multiple of {ranks}, the ranks.")
-        if not 2 <= chunks <= _MAX_CHUNKS:
-            raise UsageError(f"--chunks {chunks}: must be from 2 to {_MAX_CHUNKS}; one chunk is 1f1b.")
         symbol, numbers, times = "M·V", f"{micro_batches}·{chunks}", micro_batches * chunks
     if name == "zero-bubble":
         if micro_batches < ranks:

@@ -144,7 +144,6 @@ def _schedule(split: _Split) -> None:
 # Mixture of experts: tokens travel to the ranks of their experts, and the results travel back.
 
 
-_MAX_TOKENS = 32
 _EXPERT_UNIT = "one token in an expert; router and all-to-all take one each"
 _EXPERT_COLUMNS = ("tokens", "to expert", "at the expert", "results")
 
@@ -262,12 +261,10 @@ def _moe(settings: Settings) -> Outcome:
     """Route tokens to experts and back, with a limit to how many a rank may send to one expert.
 
     Raises:
-        UsageError: a number is out of range.
+        UsageError: a token would choose more experts than there are.
     """
     ranks = settings.ranks
-    if not 1 <= settings.tokens <= _MAX_TOKENS:
-        raise UsageError(f"--tokens {settings.tokens}: must be from 1 to {_MAX_TOKENS}.")
-    if not 1 <= settings.top_k <= ranks:
+    if settings.top_k > ranks:
         raise UsageError(f"--top-k {settings.top_k}: must be from 1 to {ranks}, the number of experts.")
     experts = _Experts(settings)
     group = experts.group
@@ -299,6 +296,6 @@ def simulate(name: str, settings: Settings) -> Outcome:
     """Carry out ``tp``, ``sp`` (with the tokens divided as well) or ``moe``.
 
     Raises:
-        UsageError: a number is out of range.
+        UsageError: a token would choose more experts than there are.
     """
     return _moe(settings) if name == "moe" else _pair_of_layers(settings, by_tokens=name == "sp")

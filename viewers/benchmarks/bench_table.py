@@ -179,7 +179,7 @@ def draw_charts(result: BenchResult, local_loss: bool = False) -> list[tuple[Cha
         "speedup": bench.speedup,
         "communication": bench.communication,
         "saving": bench.saving,
-        "loss": bench.local_loss if local_loss else bench.loss,
+        "loss": lambda: bench.loss(lambda row: row.local_losses if local_loss else row.losses),
         "throughput": bench.throughput,
     }
     charts = []
@@ -407,15 +407,8 @@ class _Bench:
         entries = [Entry(self._style(mode)[0], sanitize(_LABELS.get(mode, mode))) for mode in modes]
         return _drawing(axis, rows.axis(), rows.y, marks, entries)
 
-    def loss(self) -> Drawing:
-        """Draw the losses of the whole batch, one curve per mode."""
-        return self._losses(lambda row: row.losses)
-
-    def local_loss(self) -> Drawing:
-        """Draw rank 0's losses: a curve for each number of GPUs."""
-        return self._losses(lambda row: row.local_losses)
-
-    def _losses(self, curve: Callable[[Row], Sequence[float | None]]) -> Drawing:
+    def loss(self, curve: Callable[[Row], Sequence[float | None]]) -> Drawing:
+        """Draw the losses of the whole batch, or of rank 0: a curve for each mode and number of GPUs."""
         with_losses = [row for row in self.rows if any(value is not None for value in curve(row))]
         values = [value for row in with_losses for value in curve(row) if value is not None]
         low, high = min(values), max(values)
