@@ -114,17 +114,6 @@ def test_compression_pays_over_slow_links_only() -> None:
     assert fast["gain_ns"] < 0
 
 
-def test_fewer_gpus_for_a_small_model() -> None:
-    """GPU workshop, chart 1: 1.5 million parameters over slow links are no faster on more GPUs."""
-    small = items_of(
-        params=1.5e6, gpus=8, link="loopback", precision="fp32", gpu="a100", seq=1, batch=64, strategy="ddp"
-    )
-    large = items_of(params=7e9, gpus=8, strategy="fsdp")
-
-    assert small["fewer-gpus"]["applies"]
-    assert not large["fewer-gpus"]["applies"]
-
-
 def test_a_pipeline_with_few_micro_batches() -> None:
     """Guide, 10.8: 8 stages with 8 micro-batches idle for almost half of the step; more of them gain most."""
     found = items_of(params=7e9, gpus=8, strategy="pp", pp=8, batch=8, micro_batch=1)

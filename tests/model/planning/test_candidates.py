@@ -43,13 +43,3 @@ def test_nothing_that_divides_is_said() -> None:
     with pytest.raises(UsageError, match="--batch 3"):
         search(Description(params=7e9, gpus=8, batch=3, tp=1, pp=1))
     assert {1} == {one.plan.layout.data for one in search(Description(params=7e9, gpus=8, batch=3))}
-
-
-@pytest.mark.heavy
-def test_experts_are_spread() -> None:
-    """Of a mixture of experts, expert parallelism is tried with each degree that divides both."""
-    described = Description(layers=32, hidden=4096, mlp=14_336, experts=8, gpus=8, family="llama", batch=64)
-    degrees = {one.plan.layout.expert for one in search(described)}
-
-    assert {1, 2, 4, 8} == degrees
-    assert any("EP 8" in one.label for one in search(described))
