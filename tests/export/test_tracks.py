@@ -271,33 +271,6 @@ def test_joining_moves_a_clock_that_is_off() -> None:
         assert list(range(1, 21)) == one.instance.tolist()
 
 
-@pytest.mark.parametrize(
-    ("aligned_run", "summary"),
-    [
-        (
-            without_alignment(Run("made", two_rank_timelines())),
-            "clocks as recorded: no offset between ranks was corrected",
-        ),
-        (AlignedRun((Shift(0), Shift(1, 5, 9)), (), True), AS_RECORDED),
-        (
-            AlignedRun((Shift(0), Shift(1, 5, 9), Shift(2, 12, 9, np.abs), Shift(2, 12, 9, np.abs)), (), True),
-            "clocks aligned: rank 2 by +12 ns ± 9 ns",
-        ),
-        (
-            AlignedRun(tuple(Shift(k, -2_500_000, 12_345, np.abs) for k in range(12)), (), True),
-            "clocks aligned: " + ", ".join(f"rank {k} by −2.50 ms ± 12.3 µs" for k in range(8)) + " and 4 more",
-        ),
-        (
-            AlignedRun((Shift(0), Shift(1)), (), True, unconnected_ranks=(1,)),
-            f"{AS_RECORDED}; unknown offset, no shared collective: rank 1",
-        ),
-    ],
-)
-def test_one_line_summarizes_the_clocks(aligned_run: AlignedRun, summary: str) -> None:
-    """It says which clocks were moved, by how much and with what uncertainty."""
-    assert summary == aligned_run.clock_summary
-
-
 # Counters have the right value at every time.
 
 spans = st.tuples(st.integers(0, 40), st.integers(1, 15)).map(lambda pair: (pair[0], pair[0] + pair[1]))

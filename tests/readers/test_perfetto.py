@@ -15,6 +15,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 from dptrace.commands.shared.main import cli
 from dptrace.errors import TraceError
+from dptrace.export.perfetto import varint
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.packets import Packets, begins_with_packets
 from dptrace.readers.perfetto import Slices, TrackDescriptors
@@ -314,19 +315,11 @@ def test_a_packet_that_is_damaged_inside_is_lost_alone() -> None:
     inner = proto.TracePacket(compressed_packets=zlib.compress(trace(3))).SerializeToString()
     bomb = proto.TracePacket(compressed_packets=zlib.compress(bytes(100 << 20))).SerializeToString()
     broken = b"\x0a\x02\x40\xff"  # a timestamp whose number does not end
-    parts = [b"\x0a" + _length(len(part)) + part for part in (inner, bomb)]
+    parts = [b"\x0a" + varint(len(part)) + part for part in (inner, bomb)]
 
     times, packets = read(trace(5) + broken + parts[0] + trace(5) + parts[1])
 
     assert ([0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3, 4], 2) == (times, packets.lost)
-
-
-def _length(size: int) -> bytes:
-    out = bytearray()
-    while size > 0x7F:
-        out.append(size & 0x7F | 0x80)
-        size >>= 7
-    return bytes([*out, size])
 
 
 @pytest.mark.parametrize(

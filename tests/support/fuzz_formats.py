@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
+from dptrace.export.perfetto import varint
 from tests.support.damage import damaged
 from tests.support.kineto_files import BASE_NS
 from tests.support.perfetto_files import as_torch_of_june, as_torch_of_september, as_tracer
@@ -63,7 +64,7 @@ def damaged_packets(rng: random.Random, packets: list[bytes], others: list[bytes
 
 def framed(packets: list[bytes]) -> bytes:
     """Return the file of these packets."""
-    return b"".join(b"\x0a" + _length(len(packet)) + packet for packet in packets)
+    return b"".join(b"\x0a" + varint(len(packet)) + packet for packet in packets)
 
 
 def _changed_number(rng: random.Random, packet: bytes) -> bytes:
@@ -90,14 +91,6 @@ def _changed_number(rng: random.Random, packet: bytes) -> bytes:
             clock_id=rng.choice((1, 6, 64)), timestamp=number, unit_multiplier_ns=slice_id, is_incremental=True
         )
     return bytes(decoded.SerializeToString())
-
-
-def _length(size: int) -> bytes:
-    raw = bytearray()
-    while size > 0x7F:
-        raw.append(size & 0x7F | 0x80)
-        size >>= 7
-    return bytes([*raw, size])
 
 
 def archived(rng: random.Random, name: str, data: bytes) -> tuple[str, bytes]:

@@ -48,17 +48,6 @@ def test_depth_and_parent_are_those_of_a_search(given_events: list[tuple[int, in
     assert [0 if above < 0 else depth[above] + 1 for above in expected] == depth.tolist()
 
 
-@given(EVENTS)
-def test_no_two_calls_of_a_depth_run_at_once(given_events: list[tuple[int, int, int]]) -> None:
-    """So that a level of a row can be drawn without overlaps."""
-    events = in_order(given_events)
-    group, start, length = np.array(events, np.int64).reshape(-1, 3).T
-    depth, _ = nesting(start, start + length, group)
-    for level in set(zip(group.tolist(), depth.tolist(), strict=True)):
-        own = (group == level[0]) & (depth == level[1])
-        assert (start[own][1:] >= (start + length)[own][:-1]).all()
-
-
 def read(file: KinetoFile, folder: Path) -> HostCalls:
     return host_calls(read_trace(file.write(folder / "a.json"), detailed=True))
 

@@ -182,23 +182,29 @@ def test_a_damaged_last_event_does_not_make_a_file_a_cut_one(tmp_path: Path) -> 
     assert 1 == len(trace.damage)
 
 
-@pytest.mark.parametrize("garbage", ["x", "]}", '{"a": 1}', "\n\nconnection closed by remote host\n"])
-def test_what_follows_the_document_is_reported_and_not_read(garbage: str, tmp_path: Path) -> None:
-    """Output of a shell or a log shipper, for example."""
+@pytest.mark.parametrize(
+    ("before", "junk", "behind", "damage"),
+    [
+        # File systems pad files that were allocated and not filled; editors on Windows mark UTF-8.
+        (b"", b"", b"\0" * 4096, 0),
+        (b"\xef\xbb\xbf", b"", b"", 0),
+        # Output of a shell or a log shipper is not read.
+        *((b"", b"", garbage, 1) for garbage in (b"x", b"]}", b'{"a": 1}', b"\n\nconnection closed by remote host\n")),
+        # Values among the events that are none.
+        *((b"", junk, b"", 1) for junk in (b",", b",,", b"null,", b'"text",', b"5,", b"[1],")),
+    ],
+)
+def test_what_is_no_event_costs_none(before: bytes, junk: bytes, behind: bytes, damage: int, tmp_path: Path) -> None:
+    """Around the document and among its events; a note says what was not read."""
     file = steps()
+    text = file.text().encode()
+    at = text.index(b'{\n    "ph"', text.index(b"{\n", len(text) // 2))
 
-    trace = read(tmp_path, file.text() + garbage)
+    trace = read(tmp_path, before + text[:at] + junk + text[at:] + behind)
 
-    assert (len(file.events), False) == (len(trace), trace.cut)
-    assert f"t.json: {len(garbage.strip())} bytes after the end of the document" in str(trace.damage[0])
-
-
-@pytest.mark.parametrize(("before", "behind"), [(b"", b"\0" * 4096), (b"\xef\xbb\xbf", b"")])
-def test_zeros_behind_a_document_and_a_mark_before_it_are_no_damage(
-    before: bytes, behind: bytes, tmp_path: Path
-) -> None:
-    """File systems pad files that were allocated and not filled; editors on Windows mark UTF-8."""
-    assert () == read(tmp_path, before + steps().text().encode() + behind).damage
+    assert (len(file.events), False, damage) == (len(trace), trace.cut, len(trace.damage))
+    if behind.strip(b"\0"):
+        assert f"t.json: {len(behind.strip())} bytes after the end of the document" in str(trace.damage[0])
 
 
 @pytest.mark.parametrize("joined", ["keys", "documents", "bare lists"])
@@ -254,20 +260,6 @@ def test_bare_events_one_to_a_line_are_read(separator: str, tmp_path: Path) -> N
     assert (len(file.events), False) == (len(whole), whole.cut)
     assert "bare events" in str(whole.damage[0])
     assert cut.cut
-
-
-@pytest.mark.parametrize("junk", [",", ",,", "null,", '"text",', "5,", "[1],", "{},"])
-def test_junk_among_the_events_costs_none_of_them(junk: str, tmp_path: Path) -> None:
-    """Values that are not events are dropped, counted and reported."""
-    file = steps()
-    text = file.text()
-    at = text.index("{\n", len(text) // 2)
-    at = text.index('{\n    "ph"', at)
-
-    trace = read(tmp_path, text[:at] + junk + text[at:])
-
-    assert (len(file.events), False) == (len(trace), trace.cut)
-    assert junk == "{}," or 1 == len(trace.damage)
 
 
 @pytest.mark.heavy

@@ -13,8 +13,6 @@ from dptrace.readers.kineto.details import has_memory_events
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.source import Source
 from dptrace.readers.trace import TOTAL_UNKNOWN, Category, EventDetails, MemoryEvents, Trace
-from dptrace.timeline.build import build_timelines
-from dptrace.timeline.model import COLUMNS
 from tests.support.kineto_files import BASE_NS, KinetoFile
 from tests.support.layered_files import MM, layered_file
 from tests.support.paths import ROOT
@@ -251,18 +249,3 @@ def test_short_modules_are_kept(tmp_path: Path) -> None:
     trace = read(file, tmp_path)
 
     assert ["nn.Module: Linear_0"] == [trace.names[name] for name in trace.name[trace.category == Category.PYTHON]]
-
-
-@pytest.mark.heavy
-@needs_real_traces
-@pytest.mark.parametrize(
-    "name", ["ddp_mi300_rank0of8/resnet_act_checkpoint.json.gz", "compute/h100_bert_small/trace.json.gz"]
-)
-def test_figures_of_such_a_reading_are_the_same(name: str) -> None:
-    """One reading can serve both."""
-    (plain,), (detailed,) = (build_timelines(read_trace(Path(real(name)), operators=more), 0) for more in (False, True))
-
-    for column in COLUMNS:
-        assert np.array_equal(getattr(plain, column), getattr(detailed, column)), column
-    for column in plain.host.__struct_fields__:
-        assert np.array_equal(getattr(plain.host, column), getattr(detailed.host, column)), column

@@ -58,16 +58,6 @@ def test_several_gzip_members_are_one_stream(tmp_path: Path, monkeypatch: pytest
     assert "" == only.damage
 
 
-@pytest.mark.parametrize("first", ["", ", ".join(['{"name": "process_name", "ph": "M"}'] * 5) + ", "])
-def test_memory_stays_by_the_chunk(first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece is at most two chunks and an event long, also where the first events begin with another key."""
-    monkeypatch.setattr(dptrace.readers.stream, "CHUNK", 2000)
-    path = tmp_path / "t.json.gz"
-    path.write_bytes(gzip.compress(file_text().replace('"traceEvents": [', f'"traceEvents": [{first}', 1).encode()))
-
-    assert all(len(piece.text) < (9000 if first else 4500) for piece in pieces(path))
-
-
 def _spelled(events: list[dict[str, Any]], spelling: str) -> str:
     """Write a trace as tools write it: with other white space, and with another order of keys or events."""
     if spelling == "metadata first":
@@ -83,29 +73,16 @@ def _spelled(events: list[dict[str, Any]], spelling: str) -> str:
     return text.replace("}, {", "},\r\n{") if spelling == "CRLF" else text
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
-    "spelling", ["compact", "pretty", "CRLF", "metadata first", "any first key", "sorted keys", "mixed"]
+    "spelling", ["default", "compact", "pretty", "CRLF", "metadata first", "any first key", "sorted keys", "mixed"]
 )
-def test_the_cost_of_splitting_does_not_depend_on_the_spelling(spelling: str, tmp_path: Path) -> None:
-    """No order of keys or events takes a walk over the text in Python, which takes ten times as long as decoding it."""
-    file = KinetoFile()
-    for k in range(2500):
-        training_step(file, k, 100 * k)
-    best = {}
-    for name in ("default", spelling):
-        path = tmp_path / f"{name}.json"
-        path.write_text(_spelled(file.events, name))
-        best[name] = min(_seconds(path) for _ in range(3))
+def test_memory_stays_by_the_chunk(spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece is at most two chunks and an event long, whatever the order of keys and events: all are cut alike."""
+    monkeypatch.setattr(dptrace.readers.stream, "CHUNK", 2000)
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(_spelled(json.loads(file_text())["traceEvents"], spelling).encode()))
 
-    assert best[spelling] < 2.5 * best["default"]
-
-
-def _seconds(path: Path) -> float:
-    begin = process_time()
-    trace = read_trace(path)
-    assert (2500 * 13, ()) == (len(trace), trace.damage)
-    return process_time() - begin
+    assert all(len(piece.text) < 5500 for piece in pieces(path))
 
 
 @pytest.mark.heavy

@@ -227,16 +227,6 @@ def test_events_that_no_figure_needs_are_no_loss(tmp_path: Path) -> None:
     assert (1, ()) == (len(trace), trace.damage)
 
 
-def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
-    """Negative durations and times beyond any clock cost only their own events."""
-    file = KinetoFile().op("a", 1, 2).op("back", 9, 5).op("far", 2**60, 2**60 + 1).op("b", 3, 4)
-
-    trace = read_trace(file.write(tmp_path / "t.json"))
-
-    assert [1_000, 3_000] == (trace.start_ns - BASE_NS).tolist()
-    assert 2 == len(trace.damage)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -327,21 +317,44 @@ def test_real_recordings_are_not_touched(path: Path) -> None:
     assert () == read_trace(path).damage
 
 
-def test_times_that_were_never_set_are_left_out(tmp_path: Path) -> None:
-    """pytorch#188481: half of the events at 0 with no duration, the others where they belong."""
+def _never_set() -> KinetoFile:
     file = KinetoFile(base=False)
     for k in range(9):
         file.op("good", 1e15 + k, 1e15 + k + 0.5).op("bad", 0, 0).op("worse", 0, 0)
+    return file
+
+
+def _repeated() -> KinetoFile:
+    file = KinetoFile().op("op", 1, 2).op("op", 1, 2)
+    for stream, correlation in ((7, 3), (7, 3), (7, 3), (7, 4), (8, 3)):
+        file.event("kernel", "twice", 5, 9, stream=stream, device=0, correlation=correlation)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("file", "kept", "left_out"),
+    [
+        # Ends that were never set (pytorch/kineto#646), and times beyond any clock.
+        (KinetoFile().op("a", 1, 2).op("back", 9, 5).op("b", 3, 4), 2, ["1 event left out with a negative duration"]),
+        (KinetoFile().op("a", 1, 2).op("far", 2**60, 2**60 + 1).op("b", 3, 4), 2, ["1 event left out"]),
+        # pytorch#188481: half of the events at 0 with no duration, the others where they belong.
+        (_never_set(), 9, ["18 events left out"]),
+        # A day apart is too far; hours are not, and a file may count from 0.
+        (KinetoFile().op("a", 0, 0).op("b", 1, 3.6e9), 2, []),
+        # Equal name, times, stream and id are one kernel; a copy with another id, or on the CPU, is kept.
+        (_repeated(), 5, ["2 events left out"]),
+    ],
+    ids=["negative", "far", "never set", "long", "twice"],
+)
+def test_impossible_events_are_left_out_and_counted(
+    file: KinetoFile, kept: int, left_out: list[str], tmp_path: Path
+) -> None:
+    """They cost only themselves."""
     trace = read(file, tmp_path)
 
-    assert ({"good"}, 9) == ({trace.names[i] for i in trace.name}, len(trace))
-    (damage,) = map(str, trace.damage)
-    assert "t.json: 18 events left out" in damage
-
-
-def test_a_long_event_and_a_short_recording_at_zero_are_no_damage(tmp_path: Path) -> None:
-    """A day apart is too far; hours are not, and a file may count from 0."""
-    assert () == read(KinetoFile().op("a", 0, 0).op("b", 1, 3.6e9), tmp_path).damage
+    assert kept == len(trace)
+    assert len(left_out) == len(trace.damage)
+    assert all(f"t.json: {text}" in str(damage) for text, damage in zip(left_out, trace.damage, strict=True))
 
 
 def test_events_without_times_are_reported(tmp_path: Path) -> None:
@@ -359,20 +372,6 @@ def test_events_without_times_are_reported(tmp_path: Path) -> None:
     assert "1 event repaired" in repaired
     assert "1 event left out" in missing_start
     assert "2 events without a duration" in missing_duration
-
-
-def test_repeated_device_events_count_once(tmp_path: Path) -> None:
-    """Equal name, times, stream and correlation are one kernel. A copy with another id, or on the CPU, is kept."""
-    file = KinetoFile()
-    for _ in range(3):
-        file.event("kernel", "twice", 5, 9, stream=7, device=0, correlation=3)
-    file.event("kernel", "twice", 5, 9, stream=7, device=0, correlation=4)
-    file.event("kernel", "twice", 5, 9, stream=8, device=0, correlation=3).op("op", 1, 2).op("op", 1, 2)
-    trace = read(file, tmp_path)
-
-    assert (3, 5) == (len(kernels(trace)), len(trace))
-    (damage,) = map(str, trace.damage)
-    assert "t.json: 2 events left out" in damage
 
 
 def test_repeated_collectives_of_gloo_count_once(tmp_path: Path) -> None:
