@@ -81,7 +81,8 @@ def loads(data: bytes | memoryview | mmap.mmap, type: type[Value]) -> Value:
         def in_place(kind: Any, header: tuple[str, int, list[int]]) -> NDArray[Any]:
             name, offset, shape = header
             dtype = np.dtype(name)
-            if dtype != _dtype_of(kind) or min(shape) < 0:
+            (entry,) = get_args(get_args(kind)[1])  # of an annotation such as NDArray[np.int64]
+            if dtype != np.dtype(entry) or min(shape) < 0:
                 raise CorruptArrayFile(f"it holds {name} of shape {shape} where {kind} is expected")
             count = int(np.prod(shape, dtype=np.int64))
             array = np.frombuffer(arrays, dtype, count, offset) if count else np.empty(0, dtype)
@@ -91,13 +92,6 @@ def loads(data: bytes | memoryview | mmap.mmap, type: type[Value]) -> Value:
         return msgspec.msgpack.decode(head, type=type, dec_hook=in_place)
     except (struct.error, msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
         raise CorruptArrayFile(str(error)) from None
-
-
-def _dtype_of(kind: Any) -> np.dtype[Any]:
-    """Return the type of an array's entries from its annotation, such as ``NDArray[np.int64]``."""
-    (entry,) = get_args(get_args(kind)[1])
-    dtype: np.dtype[Any] = np.dtype(entry)
-    return dtype
 
 
 def load(path: Path, type: type[Value]) -> Value:

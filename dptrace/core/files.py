@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -24,21 +23,14 @@ STANDARD_INPUT = "/dev/stdin"
 Paths = Iterable[str | Path]
 
 
-@dataclass(slots=True)
-class _Files:
-    """What a command has said so far that it reads and writes."""
-
-    inputs: list[str | Path] = field(default_factory=list)
-    outputs: list[Path] = field(default_factory=list)
-
-
-_files: ContextVar[_Files | None] = ContextVar("_files", default=None)
+_files: ContextVar[tuple[list[str | Path], list[Path]] | None] = ContextVar("_files", default=None)
+"""What a command has said so far that it reads, and what it writes."""
 
 
 @contextmanager
 def command_files() -> Iterator[None]:
     """Compare what is noted in the block: an output that is an input is refused, whichever is noted first."""
-    token = _files.set(_Files())
+    token = _files.set(([], []))
     try:
         yield
     finally:
@@ -52,8 +44,9 @@ def note_inputs(paths: Paths) -> None:
         UsageError: one of them is an output.
     """
     if (files := _files.get()) is not None:
-        files.inputs += (paths := list(paths))
-        refuse_overwriting(files.outputs, paths)
+        inputs, outputs = files
+        inputs += (paths := list(paths))
+        refuse_overwriting(outputs, paths)
 
 
 def note_output(path: Path) -> None:
@@ -65,9 +58,10 @@ def note_output(path: Path) -> None:
         UsageError: it is an input, or a folder that holds one.
     """
     if (files := _files.get()) is not None:
-        refuse_overwriting([path], files.inputs)
+        inputs, outputs = files
+        refuse_overwriting([path], inputs)
         if os.path.isfile(path):
-            files.outputs.append(path)
+            outputs.append(path)
 
 
 def refuse_overwriting(outputs: Paths, inputs: Paths) -> None:

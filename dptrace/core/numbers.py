@@ -6,18 +6,18 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+import msgspec
+
 from dptrace.errors import UsageError
 
 
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """The numbers that an option takes: finite ones, whole or not, within limits."""
 
-    __slots__ = ("above", "least", "most", "whole")
-
-    def __init__(
-        self, least: float | None = None, most: float | None = None, *, above: float | None = None, whole: bool = False
-    ) -> None:
-        self.least, self.most, self.above, self.whole = least, most, above, whole
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    whole: bool = False
 
     def refusal(self, value: Any) -> str:
         """Return why a value is refused, as the end of a sentence; empty for one that is not.

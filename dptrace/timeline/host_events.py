@@ -241,9 +241,9 @@ def host_activity(
     label = _mark_passive(labels, label, times, communicating)
     labels, label = _mark_standing_still(labels, label, times, ends)
     for communication, cause in ((True, HostCause.PASSIVE), (False, HostCause.SYNCHRONIZING)):
-        when = waits.of_kind(communication)
-        inside = covered(when, times + 1) > covered(when, times)
-        label = _relabel(labels, label, inside, cause)
+        chosen = waits.communication == communication
+        waited = union(waits.start_ns[chosen], waits.end_ns[chosen])
+        label = _relabel(labels, label, _within(waited, times), cause)
     kept = np.append(True, label[1:] != label[:-1])
     returned = np.sort(np.concatenate([*(thread.returned for thread in events), waits.end_ns]))
     return HostActivity(
@@ -288,11 +288,6 @@ class _Waits(msgspec.Struct, frozen=True):
     start_ns: Int64
     end_ns: Int64
     communication: NDArray[np.bool_]
-
-    def of_kind(self, communication: bool) -> IntervalSet:
-        """Return when the thread waited for collectives, or for other work."""
-        chosen = self.communication == communication
-        return union(self.start_ns[chosen], self.end_ns[chosen])
 
 
 def _waits(active: Sequence[_Active], work: DeviceWork, on_cpu: bool) -> _Waits:
@@ -405,7 +400,7 @@ class _ThreadEvents(msgspec.Struct, frozen=True):
         in_step = (note >= 0) & kinds.step[note]
         loading = (note >= 0) & kinds.loading[note]
         around = np.where((note >= 0) & ~in_step, note, outer)
-        many = covered(self.short, times + 1) > covered(self.short, times)
+        many = _within(self.short, times)
         python = np.where(function >= 0, function, np.where(in_step, -1, note))
         choices = [
             (loading, note, -1, HostCause.DATA_LOADING, 6),
@@ -461,8 +456,11 @@ def _mark_passive(
 ) -> NDArray[np.int64]:
     """Relabel blocking calls while the device communicates: they wait for it, and it for other ranks."""
     blocks = np.array([own.cause in (HostCause.ALLOCATOR, HostCause.SYNCHRONIZING) for own in labels], np.bool_)
-    inside = covered(communicating, times + 1) > covered(communicating, times)
-    return _relabel(labels, label, blocks[label] & inside, HostCause.PASSIVE)
+    return _relabel(labels, label, blocks[label] & _within(communicating, times), HostCause.PASSIVE)
+
+
+def _within(intervals: IntervalSet, times: Int64) -> NDArray[np.bool_]:
+    return covered(intervals, times + 1) > covered(intervals, times)
 
 
 def _relabel(
