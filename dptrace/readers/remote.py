@@ -1,4 +1,8 @@
-"""Traces at URLs (``s3://``, ``gs://``, ``https://`` …), streamed through fsspec and never copied to disk."""
+"""Traces at URLs (``s3://``, ``gs://``, ``https://`` …), streamed through fsspec and never copied to disk.
+
+Each function raises a TraceError where a file or folder is missing, access is denied, or the server does not answer,
+and a MissingExtraError where the package for such URLs is not installed.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +37,7 @@ _PACKAGES = {
 
 
 def open_stream(source: Source) -> BinaryIO:
-    """Open a file for reading from start to end; the next bytes are fetched ahead.
-
-    Raises:
-        TraceError: the file is missing, access is denied, or its server does not answer.
-        MissingExtraError: the package for such URLs is not installed.
-    """
+    """Open a file for reading from start to end; the next bytes are fetched ahead."""
     with _translate_errors(source):
         system, path = _file_system(source.place)
         # Over HTTP, one response read as a stream needs no server with range requests.
@@ -50,12 +49,7 @@ _WHOLE_ONLY = "its server sends whole files only, and an archive needs random ac
 
 
 def open_seekable(source: Source) -> BinaryIO:
-    """Open a file for random access, which an archive needs.
-
-    Raises:
-        TraceError: the file is missing, access is denied, or its server sends whole files only.
-        MissingExtraError: the package for such URLs is not installed.
-    """
+    """Open a file for random access, which an archive needs, and which a server of whole files refuses."""
     with _translate_errors(source):
         system, path = _file_system(source.place)
         stream = system.open(path, "rb", block_size=_BUFFER)
@@ -82,24 +76,14 @@ _CHANGING = ("ETag", "etag", "md5Hash", "checksum", "blob_id", "mtime", "LastMod
 
 
 def is_folder(url: str) -> bool:
-    """Return whether a URL is a folder, or a prefix of files.
-
-    Raises:
-        TraceError: the server can't be asked.
-        MissingExtraError: the package for such URLs is not installed.
-    """
+    """Return whether a URL is a folder, or a prefix of files."""
     with _translate_errors(Source.of(url)):
         system, path = _file_system(url)
         return bool(system.isdir(path))
 
 
 def list_files(url: str, in_subfolders: bool = False) -> list[str]:
-    """List the URLs of the files in a folder, or in its subfolders, sorted by name.
-
-    Raises:
-        TraceError: the folder can't be listed.
-        MissingExtraError: the package for such URLs is not installed.
-    """
+    """List the URLs of the files in a folder, or in its subfolders, sorted by name."""
     with _translate_errors(Source.of(url)):
         system, path = _file_system(url)
         found = _files(system, path)
@@ -120,12 +104,7 @@ def _files(system: Any, path: str) -> list[dict[str, Any]]:
 
 
 def glob_files(url: str) -> list[str]:
-    """List the URLs of the files that a glob matches, sorted by name.
-
-    Raises:
-        TraceError: the server can't be asked.
-        MissingExtraError: the package for such URLs is not installed.
-    """
+    """List the URLs of the files that a glob matches, sorted by name."""
     with _translate_errors(Source.of(url)):
         system, path = _file_system(url)
         if system.exists(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -79,11 +80,7 @@ def _on_gpus(
     known = launch >= 0
     time, thread = trace.start_ns[launch], trace.thread[launch]
     launched = np.where(known, time, UNKNOWN)
-    step = (
-        np.where(known, steps.index_at(time), BEFORE_FIRST).astype(np.int32)
-        if len(steps)
-        else np.zeros(len(events), int)
-    )
+    step = np.where(known | (len(steps) == 0), steps.index_at(time), BEFORE_FIRST).astype(np.int32)
     phase = np.where(known, phases(trace, steps, thread, time), Phase.OTHER).astype(np.uint8)
     again = known & is_recomputed(trace, thread, time)
     kernel = trace.category[events] == Category.KERNEL
@@ -91,6 +88,7 @@ def _on_gpus(
     comm |= kernel & mask_of(list(trace.comm), len(trace))[events]
     kind = np.where(comm, Kind.COMMUNICATION, np.where(kernel, Kind.COMPUTE, Kind.MEMORY)).astype(np.uint8)
     notes += _launch_notes(trace, known)
+    columns = (kind, phase, step, trace.stream[events], launched)
     timelines: list[Timeline] = []
     # A device event without a device id belongs to the process's only device: 0, as torch numbers them.
     devices = np.maximum(trace.device[events], 0)
@@ -102,13 +100,7 @@ def _on_gpus(
             int(device),
             trace.device_names.get(int(device), "GPU"),
             events[chosen],
-            (
-                kind[chosen],
-                phase[chosen],
-                step[chosen].astype(np.int32),
-                trace.stream[events[chosen]],
-                launched[chosen],
-            ),
+            tuple(column[chosen] for column in columns),
             collectives_of(trace, events[chosen][comm[chosen]], launch[chosen][comm[chosen]]),
             steps,
             notes if not timelines else [],
@@ -138,12 +130,17 @@ def _timeline(
     device: int,
     device_name: str,
     events: Int64,
-    columns: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int32], Int64, Int64],
+    columns: tuple[NDArray[Any], ...],
     collectives: tuple[Collective, ...],
     steps: CpuSteps,
     notes: list[Note],
 ) -> Timeline:
-    """Assemble the timeline of one device; *collectives* are those of its communication, in order."""
+    """Assemble the timeline of one device.
+
+    Args:
+        columns: kind, phase, step, lane and launch of each event.
+        collectives: those of its communication, in order.
+    """
     kind, phase, step, lane, launch = columns
     start, end = trace.start_ns[events], trace.end_ns[events]
     used, name = np.unique(trace.name[events], return_inverse=True)
