@@ -183,22 +183,14 @@ def noise_of(values: Float, steps: Steps, contrast: Float) -> Noise:
         return Noise(weight, deviation * np.sqrt(spread + START**2 * starts), free)
     # The mean of each recording: its steps' weights, brought back to a sum of 1.
     single = np.where(steps.recording == np.unique(steps.recording)[:, None], np.abs(contrast), 0)
-    single *= np.array([[counts[side]] for side in _side_of_recordings(steps)])
+    side_of = steps.side[np.unique(steps.recording, return_index=True)[1]]
+    single *= np.array([[counts[side]] for side in side_of])
     means = single @ values.T
-    squares = sum(((x - x.mean(axis=0)) ** 2).sum(axis=0) for x in _by_side(means, steps))
+    sides = (means[side_of == one] for one in (0, 1))
+    squares = sum(((x - x.mean(axis=0)) ** 2).sum(axis=0) for x in sides)
     of_steps = (weight * deviation**2 * _variance_of(single, steps).mean(axis=1)[:, None]).sum(axis=0)
     between = np.maximum(squares / (sum(counts) - 2), of_steps)
     return Noise(np.ones((1, len(values))), np.sqrt(between * starts)[None], sum(counts) - 2)
-
-
-def _side_of_recordings(steps: Steps) -> Int64:
-    first = np.unique(steps.recording, return_index=True)[1]
-    return steps.side[first]
-
-
-def _by_side(means: Float, steps: Steps) -> tuple[Float, Float]:
-    side = _side_of_recordings(steps)
-    return means[side == 0], means[side == 1]
 
 
 def _step_deviation(values: Float, steps: Steps) -> tuple[Float, Float, int]:

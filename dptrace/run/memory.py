@@ -189,13 +189,9 @@ def _block(report: DeviceReport, block: int) -> dict[str, Any]:
         "operator": report.name(int(origins.operator[born])) if known else "",
         "module": report.name(int(origins.module[born])) if known else "",
         "step": report.step_name(int(origins.step[born])) if known else None,
-        "phase": _phase(int(origins.phase[born])) if known else None,
+        "phase": Phase(int(origins.phase[born])).name.lower() if known else None,
         "born_ns": int(device.events.time_ns[born]) if known else None,
     }
-
-
-def _phase(number: int) -> str:
-    return Phase(number).name.lower()
 
 
 def call_rows(reports: tuple[DeviceReport, ...]) -> Iterator[dict[str, Any]]:

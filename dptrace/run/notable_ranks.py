@@ -42,7 +42,8 @@ def notable_ranks(run: Run) -> tuple[NotableRank, ...]:
     for word, values in figures.items():
         if np.ptp(values) > _NOTABLE * max(float(median(values)), 1.0):
             why.setdefault(with_steps[int(values.argmax())], []).append(word)
-    typical = with_steps[_most_typical(figures)]
+    # The typical one is nearest to the median in all figures.
+    typical = with_steps[int(sum(abs(values - median(values)) for values in figures.values()).argmin())]
     if len(with_steps) > len(why) and typical not in why:
         why[typical] = ["typical"]
     order = [*why, *(index for index in with_steps if index not in why)]
@@ -65,12 +66,6 @@ def _figures(run: Run, with_steps: list[int]) -> dict[str, NDArray[np.float64]]:
         word: np.array([float(of_device[name].mean()) if len(of_device[name]) else 0.0 for of_device in figures])
         for word, name in words.items()
     }
-
-
-def _most_typical(figures: dict[str, NDArray[np.float64]]) -> int:
-    """Return the index of the device that is nearest to the median in all figures."""
-    columns = [abs(values - median(values)) for values in figures.values()]
-    return int(np.sum(columns, axis=0).argmin())
 
 
 # The part of a run that is one typical step.

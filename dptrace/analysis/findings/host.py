@@ -287,7 +287,8 @@ def unused_parameters(context: FindingContext) -> list[Finding | Claim]:
     text = (
         f"DistributedDataParallel searches for unused parameters, {duration(host / context.steps)} of each host's step"
     )
-    data = _ddp(context)
+    ddp = context.metadata.get("ddp")
+    data: Mapping[str, Any] = ddp if isinstance(ddp, Mapping) else {}
     needless = bool(data.get("find_unused_parameters")) and data.get("unused_parameter_size") == 0
     hidden = "." if context.on_cpu else "; the cost counts only the time the GPU is idle."
     text += ", although all parameters were used." if needless else hidden
@@ -301,8 +302,3 @@ def unused_parameters(context: FindingContext) -> list[Finding | Claim]:
     ]
     total = sum(int(values.sum()) for values in cost)
     return [*claims, context.finding("unused_parameters", text, advice, total, evidence)]
-
-
-def _ddp(context: FindingContext) -> Mapping[str, Any]:
-    data = context.metadata.get("ddp")
-    return data if isinstance(data, Mapping) else {}

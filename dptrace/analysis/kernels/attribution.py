@@ -128,11 +128,6 @@ def in_autograd(recorded: OperatorCalls) -> NDArray[np.bool_]:
     return recorded.is_operator & (wrappers[calls.name] if len(wrappers) else False)
 
 
-def _nodes(recorded: OperatorCalls) -> NDArray[np.bool_]:
-    """Return which calls are backward functions with a number."""
-    return recorded.is_operator & (recorded.sequence >= 0) & ((recorded.forward_thread > 0) | in_autograd(recorded))
-
-
 def recomputed_calls(recorded: OperatorCalls, tree: CallTree) -> NDArray[np.bool_]:
     """Return which calls repeat forward work within backward.
 
@@ -149,9 +144,11 @@ def recomputed_calls(recorded: OperatorCalls, tree: CallTree) -> NDArray[np.bool
 
 def forward_operators(recorded: OperatorCalls, tree: CallTree) -> Index:
     """Return for each call the forward operator whose backward it is a part of, or -1."""
-    nodes = _nodes(recorded)
+    numbered = recorded.is_operator & (recorded.sequence >= 0)
+    # Backward functions with a number.
+    nodes = numbered & ((recorded.forward_thread > 0) | in_autograd(recorded))
     forward = np.full(len(recorded), -1, np.int64)
-    creators = np.flatnonzero(recorded.is_operator & (recorded.sequence >= 0) & ~nodes)
+    creators = np.flatnonzero(numbered & ~nodes)
     calls, node = recorded.calls, np.flatnonzero(nodes)
     if not len(creators) or not len(node):
         return forward

@@ -397,9 +397,13 @@ def expert_loads(metadata: Mapping[str, Any]) -> tuple[ExpertLoad, ...]:
     """
     dropped = _by_layer(metadata, "expert_dropped")
     return tuple(
-        ExpertLoad(layer, _shares(counts), sum(dropped[layer]) / sum(counts) if layer in dropped else None)
+        ExpertLoad(
+            layer,
+            tuple(count / whole for count in counts),
+            sum(dropped[layer]) / whole if layer in dropped else None,
+        )
         for layer, counts in sorted(_by_layer(metadata, "expert_load").items())
-        if sum(counts) > 0
+        if (whole := sum(counts)) > 0
     )
 
 
@@ -422,8 +426,3 @@ def _by_layer(metadata: Mapping[str, Any], key: str) -> dict[int, list[int]]:
 
 def _are_counts(counts: object) -> bool:
     return isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
-
-
-def _shares(counts: list[int]) -> tuple[float, ...]:
-    whole = sum(counts)
-    return tuple(count / whole for count in counts)

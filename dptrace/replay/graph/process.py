@@ -214,7 +214,7 @@ def build_process(
             f"{timelines[0][1].path}: has work of the device but no call of the host, which a replay needs. Record CPU "
             "activities, too."
         )
-    names = _names(events, host)
+    names = (*events.names, *events.step_names, *(("end of the last step",) if len(host.marks) else ()))
     device = device_order(events, host, communication)
     blocking = blocking_calls(events, host, device, names)
     tasks = HostTasks(first_task + np.arange(len(host)), first_task + np.arange(len(host)))
@@ -292,12 +292,6 @@ def _aligned(events: RankEvents, align: Align) -> RankEvents:
         step_start_ns=align(events.step_start_ns),
         step_end_ns=int(align(np.array([events.step_end_ns]))[0]),
     )
-
-
-def _names(events: RankEvents, host: HostEvents) -> tuple[str, ...]:
-    """Return the names of the process's tasks: those of its file and of its marks."""
-    end = ("end of the last step",) if len(host.marks) else ()
-    return (*events.names, *events.step_names, *end)
 
 
 def _add_blocking(edges: Edges, blocking: BlockingCalls, tasks: HostTasks, interval_tasks: Int64) -> None:

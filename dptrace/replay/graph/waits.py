@@ -418,11 +418,6 @@ def _last_of_event(host: HostEvents, device: DeviceOrder) -> Int64:
     return last[:-1]
 
 
-def _memory(events: RankEvents, interval: Int64) -> NDArray[np.bool_]:
-    memory: NDArray[np.bool_] = events.memory[interval] & (interval >= 0)
-    return memory
-
-
 def _latest(device: DeviceOrder, table: Int64, until: Int64 | None = None) -> Int64:
     """Return of each row's intervals the one that ended last, not after *until*; -1 where there is none."""
     if not table.size:
@@ -486,7 +481,7 @@ def _copying(events: RankEvents, host: HostEvents, device: DeviceOrder, last: In
     is_copy = np.fromiter(
         (bool(_COPY.search(name)) and not _ON_DEVICE.search(name) for name in events.names), np.bool_, len(events.names)
     )
-    event = np.flatnonzero(_memory(events, last) & (host.end_ns > host.start_ns))
+    event = np.flatnonzero(events.memory[last] & (last >= 0) & (host.end_ns > host.start_ns))
     copy = last[event]
     waited = is_copy[events.name[copy]] & (host.end_ns[event] >= device.end_ns[copy])
     return event, np.where(waited, copy, -1)

@@ -16,7 +16,7 @@ from dptrace.errors import DptraceError, UsageError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind
 from dptrace.replay.graph.process import Process
-from dptrace.replay.graph.tasks import HostPieces, host_pieces
+from dptrace.replay.graph.tasks import host_pieces
 from dptrace.replay.simulation import NEVER, scaled, with_times, without_host
 from dptrace.timeline.model import Timeline
 
@@ -294,7 +294,8 @@ class HostTime(Change, frozen=True, eq=False):
         durations, lags = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy()
         for process, when in zip(model.processes, self.when, strict=True):
             pieces = host_pieces(model, process)
-            pieces.cut(np.minimum(_within(when, pieces), pieces.length_ns), durations, lags)
+            inside = covered(when, pieces.end_ns) - covered(when, pieces.start_ns)
+            pieces.cut(np.minimum(inside, pieces.length_ns), durations, lags)
             if self.waits:
                 lags[_waits_of(model, process, when)] = NEVER
         return with_times(model, durations, lags)
@@ -311,12 +312,6 @@ def host_time(
         start, end = when(model.run.timelines[number])
         times.append((clocks.align(number, start), clocks.align(number, end)))
     return HostTime(what, tuple(times), waits) if any(len(start) for start, _ in times) else None
-
-
-def _within(when: IntervalSet, pieces: HostPieces) -> Int64:
-    """Return how much of each piece is at these times."""
-    inside: Int64 = covered(when, pieces.end_ns) - covered(when, pieces.start_ns)
-    return inside
 
 
 def _waits_of(model: Model, process: Process, when: IntervalSet) -> Int64:
