@@ -15,15 +15,11 @@ from dptrace.replay.critical_path import CriticalPath
 from dptrace.replay.graph.model import EdgeKind, Graph, TaskKind
 from dptrace.replay.paths import (
     LINK_KINDS,
-    Shortening,
     binding_edges,
     chain_to,
     host_names,
-    longest_pieces,
     name_of,
-    path_of_run,
     slack_of,
-    step_ends,
 )
 from dptrace.replay.simulation import Schedule, simulate
 from dptrace.timeline.model import HostCause, HostLabel
@@ -206,16 +202,6 @@ def test_pieces_of_the_host_have_a_name(run: dptrace.Run) -> None:
 # The chain of a whole recording.
 
 
-def test_the_chain_of_a_recording_has_no_gap(run: dptrace.Run) -> None:
-    """Each piece begins where the one before it ends, and the longest is the forward kernel of 400 µs."""
-    model = run.replay.model
-    links = path_of_run(model, simulate(model.graph))
-
-    assert np.array_equal(links.end_ns[:-1], links.start_ns[1:])
-    assert links.end_ns[-1] - links.start_ns[0] == sum(links.by_kind().values())
-    assert ["forward"] == [piece.name for piece in longest_pieces(model, links, 1)]
-
-
 # Where a recording has the pieces of a critical path.
 
 
@@ -263,15 +249,6 @@ def test_no_piece_of_a_kernel_leaves_its_interval(name: str) -> None:
 
 
 # What a step would gain if something took a tenth less.
-
-
-def test_a_tenth_less_of_the_transfer_is_its_gain(run: dptrace.Run) -> None:
-    """An all-reduce of 100 µs that all wait for gains 10, and nothing gains nothing."""
-    model = run.replay.model
-    shortening = Shortening(model, step_ends(model))
-
-    assert 10_000 == shortening.of_tasks(model.graph.of(TaskKind.TRANSFER))
-    assert 0 == shortening.of_tasks(np.zeros(len(model.graph.duration_ns), bool))
 
 
 # How much longer a task could take for nothing.

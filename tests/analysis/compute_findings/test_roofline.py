@@ -84,17 +84,6 @@ def chain(file: ComputeFile, *lengths: float) -> ComputeFile:
     return file
 
 
-def test_a_chain_costs_all_but_its_longest_kernel(tmp_path: Path) -> None:
-    """Two steps with 10 + 20 + 30 µs each: one kernel of 30 µs would do."""
-    file = ComputeFile()
-    for _ in range(2):
-        chain(file.step(), 10, 20, 30).kernel("aten::mm", "gemm", 50, **inputs([64, 64], [64, 64]))
-    (found,) = elementwise_chains(context_of(tmp_path, file))
-
-    assert ("elementwise_chains", 30_000) == (found.kind, found.cost_ns)
-    assert "add → add → add" == found.evidence["chain"]
-
-
 def test_a_product_or_another_size_ends_a_chain(tmp_path: Path) -> None:
     """Two neighbours are no chain."""
     file = chain(chain(ComputeFile().step(), 10, 20).kernel("aten::mm", "gemm", 50), 10, 20)

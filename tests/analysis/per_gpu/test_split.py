@@ -117,15 +117,6 @@ def test_exposure_cuts_each_collective_into_its_own_two_kinds(timeline: Timeline
             assert bool(part) == (not on.any())
 
 
-def test_a_kind_of_collective_is_counted_in_the_step_that_launched_it() -> None:
-    """Count and bytes belong to the step of the launch, times to the step they fall into."""
-    _, timeline = two_rank_timelines()
-    figures = split(timeline).comm["all_reduce"]
-
-    assert ([1, 1], [4096, 4096]) == (figures.count.tolist(), figures.bytes.tolist())
-    assert ([11_000, 11_000], [20_000, 20_000]) == (figures.exposed_ns.tolist(), figures.overlapped_ns.tolist())
-
-
 # Why a GPU was idle.
 
 

@@ -365,17 +365,11 @@ def waits_edges(model: Model, kind: EdgeKind) -> list[tuple[str, str]]:
     return list(zip(names[graph.edge.src[chosen]], names[graph.edge.dst[chosen]], strict=True))
 
 
-def test_a_stream_waits_for_what_came_before_the_event(tmp_path: Path) -> None:
-    """The kernel after the wait starts after the one before the recorded event, not after the stream's last one."""
+def test_recorded_events_say_who_waits_for_what(tmp_path: Path) -> None:
+    """A stream for the kernel before the recorded event, not for the last of its stream; the host for that stream."""
     model = build_model(dptrace.open(two_streams(tmp_path), cache=False))
 
     assert [("first", "side")] == waits_edges(model, EdgeKind.JOIN)
-
-
-def test_the_host_waits_for_the_recorded_stream(tmp_path: Path) -> None:
-    """A stream that is synchronized is the recorded one."""
-    model = build_model(dptrace.open(two_streams(tmp_path), cache=False))
-
     assert [("side", "cudaStreamSynchronize")] == waits_edges(model, EdgeKind.SYNCHRONIZE)
 
 
