@@ -10,7 +10,7 @@ from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from dptrace.analysis.per_gpu.split import CAUSES
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURE_WORDS
 from dptrace.comparison.changes import (
     COLLECTIVE_COLUMNS,
     KERNEL_COLUMNS,
@@ -41,22 +41,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """Version of the JSON that :meth:`Comparison.to_dict` returns: the meaning of a name in it never changes."""
 FIGURE_NAMES = {
-    "forward_ns": "forward",
-    "backward_ns": "backward",
-    "optimizer_ns": "optimizer",
-    "other_ns": "other compute",
-    "exposed_comm_ns": "exposed communication",
-    "overlapped_comm_ns": "overlapped communication",
-    "exposed_memory_ns": "exposed memory",
-    "idle_ns": "idle",
-    "wall_ns": "wall",
-    "data_loading_ns": "data loading",
-    "allocator_ns": "allocator",
-    "synchronizing_ns": "synchronizing",
-    "host_bound_ns": "host-bound",
-    "launch_latency_ns": "launch latency",
-    "waiting_ns": "waiting",
-    "bubble_ns": "pipeline bubble",
+    **FIGURE_WORDS,
     "exposed_wait_ns": "exposed waiting for ranks",
     "transfer_ns": "transfer",
     "wait_ns": "wait for ranks",

@@ -25,17 +25,18 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
 from dptrace.timeline.model import UNKNOWN, HostCause, Kind, Phase, Timeline
 
-FIGURES = (
-    "forward_ns",
-    "backward_ns",
-    "optimizer_ns",
-    "other_ns",
-    "exposed_comm_ns",
-    "overlapped_comm_ns",
-    "exposed_memory_ns",
-    "idle_ns",
-    "wall_ns",
-)
+_WORDS = {
+    "forward_ns": "forward",
+    "backward_ns": "backward",
+    "optimizer_ns": "optimizer",
+    "other_ns": "other compute",
+    "exposed_comm_ns": "exposed communication",
+    "overlapped_comm_ns": "overlapped communication",
+    "exposed_memory_ns": "exposed memory",
+    "idle_ns": "idle",
+    "wall_ns": "wall",
+}
+FIGURES = tuple(_WORDS)
 """The nine figures of a step, in the order of every table."""
 
 
@@ -306,15 +307,16 @@ def by_kind(splits: Sequence[Split]) -> tuple[KindFigures, ...]:
 #               └──── host late ───────┘└─ late ─┘  └waiting┘
 #                  data loading, then host-bound
 
-CAUSES = (
-    "data_loading_ns",
-    "allocator_ns",
-    "synchronizing_ns",
-    "host_bound_ns",
-    "launch_latency_ns",
-    "waiting_ns",
-    "bubble_ns",
-)
+_CAUSE_WORDS = {
+    "data_loading_ns": "data loading",
+    "allocator_ns": "allocator",
+    "synchronizing_ns": "synchronizing",
+    "host_bound_ns": "host-bound",
+    "launch_latency_ns": "launch latency",
+    "waiting_ns": "waiting",
+    "bubble_ns": "pipeline bubble",
+}
+CAUSES = tuple(_CAUSE_WORDS)
 """The host waited in a DataLoader's next; in a call that allocates or frees memory; in a call that synchronizes with
 the device; the host was late for another reason; the work was launched in time and began within launch latency; it was
 launched in time and waited for another stream's event or a copy; a pipeline stage waited for another."""
@@ -404,16 +406,14 @@ def _launched(timeline: Timeline, gaps: IntervalSet) -> Int64:
 
 # Labels of the parts of a step and of the causes of idle time, for tables and charts.
 
+FIGURE_WORDS = _WORDS | _CAUSE_WORDS
+"""The figures of a step and the causes of idle time in words."""
 PART_LABELS: dict[Part, str] = {
-    Part.FORWARD: "Forward",
-    Part.BACKWARD: "Backward",
-    Part.OPTIMIZER: "Optimizer",
-    Part.OTHER: "Other compute",
-    Part.EXPOSED_COMM: "Exposed communication",
-    Part.EXPOSED_MEMORY: "Exposed memory",
-    Part.IDLE: "Idle",
+    Part[name.removesuffix("_ns").upper()]: _WORDS[name].capitalize()
+    for name in FIGURES
+    if name not in ("overlapped_comm_ns", "wall_ns")
 }
-OVERLAPPED_LABEL = "Overlapped communication"
+OVERLAPPED_LABEL = _WORDS["overlapped_comm_ns"].capitalize()
 
 EXPOSED_LABELS: dict[str, str] = {
     "exposed_wait_ns": "Waiting for other ranks",
@@ -423,15 +423,7 @@ EXPOSED_LABELS: dict[str, str] = {
 }
 """Parts of exposed communication by the names in ``exposed_wait.exposed_parts``."""
 
-CAUSE_LABELS: dict[str, str] = {
-    "data_loading_ns": "Idle: data loading",
-    "allocator_ns": "Idle: allocator",
-    "synchronizing_ns": "Idle: synchronizing",
-    "host_bound_ns": "Idle: host-bound",
-    "launch_latency_ns": "Idle: launch latency",
-    "waiting_ns": "Idle: waiting",
-    "bubble_ns": "Idle: pipeline bubble",
-}
+CAUSE_LABELS: dict[str, str] = {name: f"Idle: {words}" for name, words in _CAUSE_WORDS.items()}
 """By the names in ``idle.CAUSES``."""
 
 
