@@ -228,19 +228,24 @@ LINK_KINDS = ("compute", "memory", "transfer", "host", "launch", "stream", "wait
 launches, gaps between kernels of a stream, returns of waits, the arrival of ranks that were not recorded, and time
 before a task of which the recording does not say what it waited for."""
 
-_OF_TASK = {
-    TaskKind.COMPUTE: "compute",
-    TaskKind.MEMORY: "memory",
-    TaskKind.TRANSFER: "transfer",
-    TaskKind.COMMUNICATION: "transfer",
+HOST = "host"
+TIMED_TASKS = {
+    "compute": (TaskKind.COMPUTE,),
+    "memory": (TaskKind.MEMORY,),
+    "transfer": (TaskKind.TRANSFER, TaskKind.COMMUNICATION),
+    HOST: (TaskKind.CALL,),
 }
-_OF_EDGE = {
-    EdgeKind.HOST: "host",
-    EdgeKind.THREAD: "host",
-    EdgeKind.LAUNCH: "launch",
-    EdgeKind.STREAM: "stream",
-    EdgeKind.PEER: "absent_ranks",
+"""The tasks whose own time is a kind of piece of a path."""
+_LAGS = {
+    HOST: (EdgeKind.HOST, EdgeKind.THREAD),
+    "launch": (EdgeKind.LAUNCH,),
+    "stream": (EdgeKind.STREAM,),
+    "absent_ranks": (EdgeKind.PEER,),
+    "wait": (EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN, EdgeKind.QUEUE, EdgeKind.JOIN, EdgeKind.PRODUCE),
 }
+"""The edges whose lag is a kind of piece."""
+_OF_TASK = {task: kind for kind, tasks in TIMED_TASKS.items() for task in tasks}
+_OF_EDGE = {edge: kind for kind, edges in _LAGS.items() for edge in edges}
 
 
 class Links(msgspec.Struct, frozen=True):
@@ -390,22 +395,6 @@ def last_task(model: Model, times: Times, ends: StepEnds, step: int | None = Non
 # What a step would gain if something took 10 % less time, by replay: a second chain may be nearly as long.
 
 SHORTER = 0.1
-HOST = "host"
-TIMED_TASKS = {
-    "compute": (TaskKind.COMPUTE,),
-    "memory": (TaskKind.MEMORY,),
-    "transfer": (TaskKind.TRANSFER, TaskKind.COMMUNICATION),
-    HOST: (TaskKind.CALL,),
-}
-"""The tasks whose own time is a kind of piece of a path."""
-_LAGS = {
-    HOST: (EdgeKind.HOST, EdgeKind.THREAD),
-    "launch": (EdgeKind.LAUNCH,),
-    "stream": (EdgeKind.STREAM,),
-    "absent_ranks": (EdgeKind.PEER,),
-    "wait": (EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN, EdgeKind.QUEUE, EdgeKind.JOIN, EdgeKind.PRODUCE),
-}
-"""The edges whose lag is a kind of piece."""
 
 
 class Shortening:
