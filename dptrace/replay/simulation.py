@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -198,14 +198,6 @@ def step_bounds(model: Model, number: int, times: Times, timeline: Timeline) -> 
     return bounds
 
 
-def parts_by_end(model: Model, number: int, times: Times) -> tuple[Int64, Int64]:
-    """Return these bounds, and the figures of each step between them: steps × figures, in the order of FIGURES."""
-    timeline = timeline_at(model, number, times)
-    bounds = step_bounds(model, number, times, timeline)
-    figures = split(replace(timeline, windows=Windows(timeline.windows.names, bounds))).figures
-    return bounds, np.stack([figures[name] for name in FIGURES], axis=1)
-
-
 # Figures of the same steps on all ranks, as recorded and replayed, and the range of their median.
 
 WALL = FIGURES.index("wall_ns")
@@ -289,26 +281,32 @@ def simulated_figures(outcome: Outcome, chosen: StepSelection) -> NDArray[np.int
     return _table(chosen, [split(timeline_at(outcome.model, number, outcome.times)) for number in chosen.timelines])
 
 
+def _timelines(model: Model, chosen: StepSelection, times: Times) -> Iterator[tuple[Timeline, Int64, Int64]]:
+    """Yield each chosen timeline at these times, the ends of its steps, and the places of those that are chosen."""
+    for number, places in zip(chosen.timelines, chosen.places, strict=True):
+        timeline = timeline_at(model, number, times)
+        yield timeline, step_bounds(model, number, times, timeline), places
+
+
 def outcome(model: Model, chosen: StepSelection) -> Outcome:
     """Simulate a model."""
-    times = Schedule(model.graph).run()
+    times = simulate(model.graph)
     by_end, ended = [], []
-    for number, places in zip(chosen.timelines, chosen.places, strict=True):
-        bounds, parts = parts_by_end(model, number, times)
-        by_end.append(parts[places])
+    for timeline, bounds, places in _timelines(model, chosen, times):
+        figures = split(replace(timeline, windows=Windows(timeline.windows.names, bounds))).figures
+        by_end.append(np.stack([figures[name] for name in FIGURES], axis=1)[places])
         ended.append(bounds[places[-1] + 1])
-    figures = np.stack(by_end)
-    return Outcome(times, figures[:, :, WALL], np.array(ended, np.int64), model, figures)
+    table = np.stack(by_end)
+    return Outcome(times, table[:, :, WALL], np.array(ended, np.int64), model, table)
 
 
 def step_lengths(model: Model, chosen: StepSelection) -> StepLengths:
     """Simulate a model; of its steps, only the lengths are computed."""
-    times = Schedule(model.graph).run()
-    length, ended = [], []
-    for number, places in zip(chosen.timelines, chosen.places, strict=True):
-        bounds = step_bounds(model, number, times, timeline_at(model, number, times))
-        length.append(np.diff(bounds)[places])
-        ended.append(bounds[places[-1] + 1])
+    times = simulate(model.graph)
+    steps = [
+        (np.diff(bounds)[places], bounds[places[-1] + 1]) for _, bounds, places in _timelines(model, chosen, times)
+    ]
+    length, ended = zip(*steps, strict=True)
     return StepLengths(times, np.stack(length), np.array(ended, np.int64))
 
 

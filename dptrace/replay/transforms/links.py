@@ -256,6 +256,15 @@ def _reached(name: str) -> float:
     return {None: 1.0, "network": BETWEEN}.get(medium, WITHIN)
 
 
+def all_reduce_costs(ranks: int) -> tuple[float, float]:
+    """Return how often an all-reduce pays a link's latency, and how often it moves its bytes over a link.
+
+    A ring and halving-doubling move the same bytes; for many ranks the libraries take the one with fewer hops.
+    """
+    ring, halving = ALGORITHMS["ring all-reduce"], ALGORITHMS["halving-doubling all-reduce"]
+    return min(ring.hops(ranks), halving.hops(ranks)), ring.share(ranks)
+
+
 class WorldSize(LinkChange, frozen=True):
     """The job has another number of ranks, each with the batch that it had; links stay."""
 
@@ -266,9 +275,7 @@ class WorldSize(LinkChange, frozen=True):
 
     def change(self, model: Model, of: TransferCosts) -> TransferCosts:
         ring, recorded = ALGORITHMS["ring all-reduce"], self._recorded(model)
-        # Both move the same bytes; for many ranks the libraries take the one with fewer hops.
-        hops = min(ring.hops(self.ranks), ALGORITHMS["halving-doubling all-reduce"].hops(self.ranks))
-        share = ring.share(self.ranks)
+        hops, share = all_reduce_costs(self.ranks)
         return replace(
             of,
             latency_ns=of.latency_ns * hops / ring.hops(recorded),

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 
 from dptrace.core.intervals import Int64
 from dptrace.errors import DptraceError
-from dptrace.model.collectives import ALGORITHMS
 from dptrace.replay.graph.build import Model, Transfers
 from dptrace.replay.graph.model import NO_PROCESS, Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.process import Process
@@ -33,6 +32,7 @@ from dptrace.replay.transforms.links import (
     OtherLink,
     TransferCosts,
     WorldSize,
+    all_reduce_costs,
     copy_ns,
     with_transfers,
 )
@@ -83,9 +83,7 @@ class Replicate(Change, frozen=True):
 
     def _priced(self, model: Model) -> Model:
         transfers = model.transfers
-        algorithm = ALGORITHMS["ring all-reduce"]
-        # Both move the same bytes; for many ranks the libraries take the one with fewer hops.
-        hops = min(algorithm.hops(self.ranks), ALGORITHMS["halving-doubling all-reduce"].hops(self.ranks))
+        hops, share = all_reduce_costs(self.ranks)
         count, zero = len(transfers), np.zeros(len(transfers))
         of = TransferCosts(
             task=transfers.task,
@@ -93,7 +91,7 @@ class Replicate(Change, frozen=True):
             moving_ns=zero,
             bytes=transfers.bytes.astype(np.float64),
             hops=np.full(count, hops),
-            share=np.full(count, algorithm.share(self.ranks)),
+            share=np.full(count, share),
         )
         for part in self.links:
             of = part.change(model, of)
