@@ -29,27 +29,16 @@ def run(*arguments: str) -> Result:
     return result
 
 
-def test_the_folder_and_its_size_are_printed(folder: Path) -> None:
-    """Where it is, how many traces, how large; and how to clear it."""
-    result = run()
+def test_what_is_there_is_printed_and_cleared(folder: Path) -> None:
+    """As text and as JSON; files of others stay."""
+    result, data = run(), json.loads(run("--json").stdout)
 
     assert f"{folder}: 1 parsed trace (" in result.stdout
     assert "0 pages (0 B)" in result.stdout
-    assert "--clear" in result.stderr
-    assert "" == run("-q").stderr
-
-
-def test_clear_deletes_dptraces_files_only(folder: Path) -> None:
-    """Files of others stay, and the cache is empty then."""
+    assert ["--clear" in result.stderr, run("-q").stderr] == [True, ""]
+    assert (str(folder), 1, 0, False) == (data["folder"], data["traces"], data["pages"], data["cleared"])
+    assert data["trace_bytes"] == sum(path.stat().st_size for path in folder.glob("*.rank"))
     assert "1 parsed trace" in run("--clear").stdout
     assert ["mine.txt"] == [path.name for path in folder.iterdir() if path.is_file()]
     assert "0 parsed traces" in run().stdout
-
-
-def test_json_has_the_figures(folder: Path) -> None:
-    """Counts and bytes."""
-    data = json.loads(run("--json").stdout)
-
-    assert (str(folder), 1, 0, False) == (data["folder"], data["traces"], data["pages"], data["cleared"])
-    assert data["trace_bytes"] == sum(path.stat().st_size for path in folder.glob("*.rank"))
     assert json.loads(run("--json", "--clear").stdout)["cleared"]

@@ -15,32 +15,21 @@ from dptrace.commands.shared.main import COMMANDS, cli
 
 
 @pytest.mark.parametrize(
-    ("shell", "words"), [("bash", "complete -o nosort"), ("zsh", "#compdef"), ("fish", "complete ")]
+    ("arguments", "shell", "code", "words"),
+    [
+        ("bash", "", 0, ("complete -o nosort", "_DPTRACE_COMPLETE=bash_complete")),
+        ("zsh", "", 0, ("#compdef", "_DPTRACE_COMPLETE=zsh_complete")),
+        ("fish", "", 0, ("complete ", "_DPTRACE_COMPLETE=fish_complete")),
+        ("", "/usr/local/bin/fish", 0, ("complete ", "_DPTRACE_COMPLETE=fish_complete")),
+        ("", "/bin/tcsh", 2, ("$SHELL is tcsh", "bash, zsh, fish")),
+        ("", "", 2, ("$SHELL is not set", "bash, zsh, fish")),
+    ],
 )
-def test_each_shell_has_a_script(shell: str, words: str) -> None:
-    """The script asks dptrace itself, by its name."""
-    result = CliRunner().invoke(cli, ["completion", shell])
+def test_each_shell_has_a_script(arguments: str, shell: str, code: int, words: tuple[str, ...]) -> None:
+    """Which asks dptrace itself, by its name; of $SHELL where none is named. Others are wrong use."""
+    result = CliRunner(env={"SHELL": shell}).invoke(cli, ["completion", *arguments.split()])
 
-    assert 0 == result.exit_code
-    assert words in result.output
-    assert f"_DPTRACE_COMPLETE={shell}_complete" in result.output
-
-
-def test_the_shell_is_guessed() -> None:
-    """Without an argument it is the script of $SHELL."""
-    runner = CliRunner(env={"SHELL": "/usr/local/bin/fish"})
-
-    assert runner.invoke(cli, ["completion", "fish"]).output == runner.invoke(cli, ["completion"]).output
-
-
-@pytest.mark.parametrize(("shell", "words"), [("/bin/tcsh", "$SHELL is tcsh"), ("", "$SHELL is not set")])
-def test_an_unknown_shell_is_wrong_use(shell: str, words: str) -> None:
-    """A shell without a script is told by name with those that have one, exit code 2."""
-    result = CliRunner(env={"SHELL": shell}).invoke(cli, ["completion"])
-
-    assert 2 == result.exit_code
-    assert words in result.output
-    assert "bash, zsh, fish" in result.output
+    assert (code, [*words]) == (result.exit_code, [word for word in words if word in result.output])
 
 
 @pytest.fixture

@@ -91,40 +91,42 @@ def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_limits_are_exit_code_3() -> None:
-    """One that is exceeded is enough; each is printed, even with --quiet."""
-    result = run(NAIVE, INTERLEAVED, "-q", "--fail-if", "exposed_comm > +5%", "--fail-if", "overlap < 90%")
+@pytest.mark.parametrize(
+    ("line", "code", "facts"),
+    [
+        # One limit that is exceeded is enough; each is printed, even with --quiet.
+        (
+            f"{NAIVE} {INTERLEAVED} -q --fail-if exposed_comm>+5% --fail-if overlap<90%",
+            3,
+            ("exposed_comm>+5%: kept", "overlap<90%: crossed"),
+        ),
+        (f"{NAIVE} {INTERLEAVED} --fail-if exposed_comm>+5%", 0, ("kept",)),
+        (f"{NAIVE} {INTERLEAVED} --fail-if overlapped_comm>+5%", 3, ("crossed",)),
+        # Four steps cannot tell whether the wall's 9 % are noise.
+        (f"{INTERLEAVED} {NAIVE} --fail-if wall>+5%", 0, ("cannot separate that from noise",)),
+        (f"{INTERLEAVED} {NAIVE} --fail-if wall>+5% --fail-within-noise", 3, ()),
+        (f"{NAIVE} {NAIVE}", 0, ("No difference beyond noise: every figure is the same",)),
+    ],
+)
+def test_limits_are_exit_code_3(line: str, code: int, facts: tuple[str, ...]) -> None:
+    """Changes that may be noise count only where that is asked for."""
+    result = run(*line.split(), columns=120)
 
-    assert 3 == result.exit_code
-    assert "exposed_comm > +5%: kept" in result.stderr
-    assert "overlap < 90%: crossed" in result.stderr
-    assert 0 == run(NAIVE, INTERLEAVED, "--fail-if", "exposed_comm > +5%").exit_code
-    assert 3 == run(NAIVE, INTERLEAVED, "--fail-if", "overlapped communication > +5%").exit_code
-
-
-@pytest.mark.heavy
-def test_noise_fails_only_when_asked() -> None:
-    """Four steps cannot tell whether the wall's 9 % are noise."""
-    limit = ("--fail-if", "wall > +5%")
-    kept = run(INTERLEAVED, NAIVE, *limit)
-
-    assert 0 == kept.exit_code
-    assert "cannot separate that from noise" in kept.stderr
-    assert 3 == run(INTERLEAVED, NAIVE, *limit, "--fail-within-noise").exit_code
+    assert (code, [*facts]) == (result.exit_code, [fact for fact in facts if fact in result.output])
 
 
 def test_ranks_and_steps_can_be_chosen() -> None:
-    """Of both runs."""
-    data = json.loads(run(NAIVE, INTERLEAVED, "--json", "--ranks", "1", "--steps", "11:13").stdout)
+    """Of both runs, or steps of each side; then one run may be on both."""
+    both = json.loads(run(NAIVE, INTERLEAVED, "--json", "--ranks", "1", "--steps", "11:13").stdout)
+    sides = ("--before-steps", "10:11", "--after-steps", "12:13")
+    halves = json.loads(run(NAIVE, NAIVE, *sides, "--json").stdout)
 
-    assert [1] == data["a"]["ranks"] == data["b"]["ranks"]
-    assert 3 == len(data["a"]["steps"])
-    assert "Cannot tell: 3 steps per run are too few" in data["summary"]
-
-
-def test_a_run_against_itself_shows_no_difference() -> None:
-    """The summary says so."""
-    assert "No difference beyond noise: every figure is the same" in run(NAIVE, NAIVE, columns=120).stdout
+    assert [1] == both["a"]["ranks"] == both["b"]["ranks"]
+    assert 3 == len(both["a"]["steps"])
+    assert "Cannot tell: 3 steps per run are too few" in both["summary"]
+    assert ["ProfilerStep#10", "ProfilerStep#11"] == halves["a"]["steps"]
+    assert ["ProfilerStep#12", "ProfilerStep#13"] == halves["b"]["steps"]
+    assert 0 == run("--before", NAIVE, "--after", NAIVE, *sides).exit_code
 
 
 @pytest.mark.heavy
@@ -144,16 +146,6 @@ def test_several_recordings_are_the_samples() -> None:
     assert "--before" in result.stderr
     same = run("--before", names[0], "--before", names[1], "--after", names[2], "--after", names[3], "--json")
     assert data == json.loads(same.stdout)
-
-
-def test_halves_of_one_run_are_compared() -> None:
-    """Steps chosen for each side; the run is on both."""
-    sides = ("--before-steps", "10:11", "--after-steps", "12:13")
-    data = json.loads(run(NAIVE, NAIVE, *sides, "--json").stdout)
-
-    assert ["ProfilerStep#10", "ProfilerStep#11"] == data["a"]["steps"]
-    assert ["ProfilerStep#12", "ProfilerStep#13"] == data["b"]["steps"]
-    assert 0 == run("--before", NAIVE, "--after", NAIVE, *sides).exit_code
 
 
 @pytest.mark.heavy

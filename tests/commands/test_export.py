@@ -17,7 +17,6 @@ from dptrace.export.formats import FORMATS
 from dptrace.run.run import Run
 from tests.support.builders import two_rank_timelines
 from tests.support.exported import read_back
-from tests.support.real_traces import needs_real_traces, real
 
 
 @pytest.fixture
@@ -118,15 +117,3 @@ def test_clocks_are_aligned_unless_you_say_otherwise(tmp_path: Path, name: str) 
     raw = export(tmp_path / "run", "-o", tmp_path / name, "--force", "--no-align")
     assert "Clocks as recorded: no offset between ranks was corrected." in raw.stderr
     assert [0, 412_000] == starts(tmp_path / name)
-
-
-@pytest.mark.heavy
-@needs_real_traces
-def test_real_ranks_merge(tmp_path: Path) -> None:
-    """Four recordings become one file with four processes, in the order of ranks."""
-    path = tmp_path / "all.json"
-
-    assert 0 == export(real("dlrm_v100_4ranks"), "-o", path).exit_code
-
-    processes = list(dict.fromkeys(track.process for track in read_back(path)))
-    assert [f"rank {k} · GPU {k} (Tesla V100-SXM2-16GB)" for k in range(4)] == processes

@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
-from dptrace.errors import DptraceError
 from dptrace.hta.analyses import ANALYSES
 
 
@@ -37,29 +36,25 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     return calls
 
 
-def test_without_an_analysis_all_are_listed() -> None:
-    """Neither the run nor HTA is needed."""
-    result = hta("t.json")
+def test_without_an_analysis_all_are_listed(asked: list[Any]) -> None:
+    """Neither the run nor HTA is needed; those of an unknown one are in the message of exit code 2."""
+    result, unknown = hta("t.json"), hta("t.json", "temporal")
 
-    assert 0 == result.exit_code
     assert list(ANALYSES) == [line.split()[0] for line in result.stdout.splitlines()]
+    assert (0, 2, []) == (result.exit_code, unknown.exit_code, asked)
+    assert all(known in unknown.stderr for known in ANALYSES)
 
 
-def test_tables_in_the_terminal(asked: list[Any]) -> None:
-    """Each with its name; notes on stderr."""
+def test_text_and_json_hold_all_tables(asked: list[Any]) -> None:
+    """Each with its name, and notes on stderr; in JSON a missing value is null."""
     result = hta("t.json", "kernel-breakdown", "--strict")
-
-    assert 0 == result.exit_code
-    assert "kernel-breakdown: kinds" in result.stdout
-    assert "gemm\\x1b[31m" in result.stdout
-    assert "! mind this" in result.stderr
-    assert [("kernel-breakdown", True)] == asked
-
-
-def test_json_holds_all_tables(asked: list[Any]) -> None:
-    """A missing value is null."""
     answer = json.loads(hta("t.json", "kernel-breakdown", "--json").stdout)
 
+    assert 0 == result.exit_code
+    for fact in ("kernel-breakdown: kinds", "gemm\\x1b[31m"):
+        assert fact in result.stdout
+    assert "! mind this" in result.stderr
+    assert [("kernel-breakdown", True), ("kernel-breakdown", False)] == asked
     assert (1, "kernel-breakdown", ["mind this"]) == (answer["schema"], answer["analysis"], answer["notes"])
     assert [1.25, None] == [row["sum (us)"] for row in answer["tables"]["kinds"]]
 
@@ -72,25 +67,3 @@ def test_csv_holds_one_table(asked: list[Any]) -> None:
     rows = list(csv.reader(io.StringIO(hta("t.json", "kernel-breakdown", "--csv", "--table", "kernels").stdout)))
     assert [["name", "sum (us)"], ["gemm\\x1b[31m", "1.25"]] == rows
     assert 2 == hta("t.json", "kernel-breakdown", "--table", "absent").exit_code
-
-
-@pytest.mark.parametrize("name", ["temporal", "runs/a"])
-def test_an_unknown_analysis_is_wrong_use(asked: list[Any], name: str) -> None:
-    """The message lists those that there are; nothing is read."""
-    result = hta("t.json", name)
-
-    assert (2, True, []) == (result.exit_code, all(known in result.stderr for known in ANALYSES), asked)
-
-
-def test_a_failed_analysis_is_one_line(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """No traceback, and nothing is written."""
-
-    def fail(*args: Any) -> Any:
-        raise DptraceError("HTA's overlap can't be made of this run.")
-
-    monkeypatch.setattr("dptrace.hta.analyses.analyze", fail)
-
-    result = hta("t.json", "overlap", "-o", "a.txt")
-
-    assert (1, "Error: HTA's overlap can't be made of this run.\n") == (result.exit_code, result.stderr)
-    assert not Path("a.txt").exists()

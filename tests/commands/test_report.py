@@ -38,15 +38,9 @@ def test_a_report_is_written_here_under_the_run_s_name(folder: Path) -> None:
     assert f"Next: dptrace view {folder}" in result.output
     assert {"run", "run-report.html"} == {path.name for path in folder.parent.iterdir()}
     assert "A step takes" in (folder.parent / "run-report.html").read_text(encoding="utf-8")
-
-
-def test_git_ignores_the_reports_of_a_clone(folder: Path) -> None:
-    """In the clone's own folder, where the examples of the documentation run, a report is no new file."""
-    run(folder)
-    (page,) = folder.parent.glob("*.html")
+    # In a clone's own folder, where the examples of the documentation run, it is no new file.
     ignored = (Path(__file__).parents[2] / ".gitignore").read_text().splitlines()
-
-    assert any(fnmatch(f"/{page.name}", pattern) for pattern in ignored)
+    assert any(fnmatch("/run-report.html", pattern) for pattern in ignored)
 
 
 def test_ranks_and_steps_can_be_chosen(folder: Path) -> None:

@@ -89,6 +89,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("analyze RUN.json --peak-tflops 1,5", 2, "--peak-tflops"),
         ("view RUN.json --figure x.svg --figure-width 5", 2, "--figure-width"),
         ("kernels RUN.json --top nan", 2, "--top"),
+        ("analyze RUN.json --jobs 0", 2, "--jobs"),
+        ("sweep --micro-batches 1,x", 2, "--micro-batches"),
+        ("sweep --bucket-cap-mb 1,x", 2, "--bucket-cap-mb"),
+        ("sweep --bucket-cap-mb 1,2 --inference x", 2, "--inference"),
+        ("record --mode ddp --steps x", 2, "--steps"),
+        ("explain ring --ranks x", 2, "--ranks"),
         (f"kernels RUN.json --top {DIGITS}", 2, "--top"),
         ("links --budget nan", 2, "--budget"),
         ("links --budget 1e30", 2, "--budget"),
@@ -110,8 +116,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda value: value[:60] if isinstance(value, str) else None,
 )
 def test_a_number_that_can_not_be_meant_is_refused(line: str, code: int, fact: str) -> None:
-    """The option or the file, and the exit code; before a run is read, where it is missing."""
+    """The option or the file, and the exit code, before a run is read; no names of Python's or click's types."""
     result = CliRunner().invoke(cli, line.split())
 
     assert (code, None) == (result.exit_code, None if isinstance(result.exception, SystemExit) else result.exception)
     assert fact in result.output
+    assert not [word for word in ("integer", "float", "literal", "x>=", "<=x") if word in result.output], result.output

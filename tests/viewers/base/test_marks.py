@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.viewers.base.marks import Axis, Box, linear_axis, log_axis, message, split_by_height, time_axis
-from dptrace.viewers.base.svg import svg
+from dptrace.viewers.base.marks import Box, log_axis, split_by_height, time_axis
 from dptrace.viewers.views.registry import VIEWS
 from tests.support.view_cases import drawn, many_ranks
 
@@ -32,27 +31,6 @@ def test_a_log_axis_spans_its_values() -> None:
     assert 0.5 == pytest.approx(axis.place(10**2.5))
     assert 0 == up.place(10)
     assert "2000" in [label for _, label in axis.ticks]
-
-
-def test_labels_have_the_room_between_their_ticks() -> None:
-    """The nearest two decide; one alone has the whole axis."""
-    axis = Axis(0, 10, ((1, "a"), (2, "b"), (8, "c")))
-
-    assert 90 < axis.room(1_000) <= 100
-    assert axis.room(1_000) < Axis(0, 10, ((1, "a"),)).room(1_000) <= 1_000
-
-
-def test_an_axis_of_no_length_has_one() -> None:
-    """No division by zero."""
-    assert 1 == linear_axis(0, 0, "").high
-
-
-def test_a_message_stands_in_a_picture_s_place() -> None:
-    """Title and sentence."""
-    text = svg(message("Idle", "Nothing was idle."))
-
-    assert "Idle" in text
-    assert "Nothing was idle." in text
 
 
 @pytest.mark.parametrize("name", ["breakdown", "heatmap", "idle", "summary"])

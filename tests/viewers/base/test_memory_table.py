@@ -10,7 +10,7 @@ from rich.console import Console
 import dptrace
 from dptrace.run.memory import device_reports
 from dptrace.run.run import Run
-from dptrace.viewers.base.memory_table import peaks_table, print_memory, usage_table
+from dptrace.viewers.base.memory_table import peaks_table, print_memory
 from tests.support.memory_files import memory_run, training_file
 
 
@@ -43,13 +43,6 @@ def test_a_gpu_comes_before_a_cpu(tmp_path: Path) -> None:
     assert [("rank 0 GPU 0", "1.3 kB"), ("rank 0 CPU", "1.0 GB")] == [
         (row[0], row[3]) for row in peaks_table(device_reports(run)).rows
     ]
-
-
-def test_shares_are_of_the_peak(tmp_path: Path) -> None:
-    """Kinds add up to 100 %."""
-    [report] = device_reports(dptrace.open(memory_run(tmp_path, ranks=1)))
-
-    assert 99.8 < sum(float(row[2]) for row in usage_table(report, "kind").rows) < 100.2
 
 
 def test_hostile_names_control_no_terminal(tmp_path: Path) -> None:

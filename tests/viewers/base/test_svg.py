@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 
 import pytest
 
-from dptrace.viewers.base import theme
 from dptrace.viewers.base.svg import WIDTH, Canvas, escape, shorten, svg, text_width
 from tests.support.view_cases import PAYLOAD, drawn
 
@@ -22,24 +20,6 @@ def test_names_are_escaped() -> None:
     assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
     assert 3 == sum("PWN" in (element.text or "") for element in root.iter())
     assert "\\u202e" in escape("\u202e")
-
-
-def test_patterns_distinguish_colours() -> None:
-    """Waiting and exposed communication have patterns that lean in opposite directions; the drawing defines what it
-    uses, and a ground for text is plain."""
-    canvas = Canvas(10, 10, "x")
-    canvas.rect(0, 0, 5, 5, theme.EXPOSED)
-    canvas.rect(0, 0, 5, 6, theme.WAITING)
-    canvas.rect(0, 0, 5, 7, theme.OVERLAPPED)
-    canvas.rect(0, 0, 5, 8, theme.EXPOSED, plain=True)
-    root = ET.fromstring(canvas.finish())
-    space = "{http://www.w3.org/2000/svg}"
-    turned = {f"url(#{one.get('id')})": one.get("patternTransform") for one in root.iter(f"{space}pattern")}
-    fills = {one.get("height"): one.get("fill") for one in root.iter(f"{space}rect")}
-
-    assert ["rotate(45)", "rotate(-45)"] == [turned[str(fills[height])] for height in ("5", "6")]
-    assert 2 == len(turned)
-    assert [theme.OVERLAPPED, theme.EXPOSED] == [fills["7"], fills["8"]]
 
 
 @pytest.mark.parametrize("room", [10, 60, 200, 1000])
@@ -68,13 +48,3 @@ def test_svg_shows_every_mark() -> None:
     assert ">title</text>" not in svg(drawn(), heading=False)
     assert f'width="{WIDTH}"' in text
     assert 'width="700"' in svg(drawn(), width=700)
-
-
-def test_a_tall_picture_has_its_ticks_above_too() -> None:
-    """A low one has them below only; and a run's name stands above its heading."""
-    low, tall = drawn(), replace(drawn(), height=900)
-    label = low.x.ticks[-1][1]
-
-    assert 1 == svg(low).count(f">{label}</text>")
-    assert 2 == svg(tall).count(f">{label}</text>")
-    assert svg(low, run="my run").index("my run") < svg(low, run="my run").index(">title</text>")

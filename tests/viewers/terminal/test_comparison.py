@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 
 import pytest
 from msgspec.structs import replace
@@ -24,11 +23,10 @@ from tests.support.jobs import job, run_of
 
 
 def printed(found: Comparison, width: int = 80, all_rows: bool = False, per_rank: bool = False) -> str:
-    console = Console(file=io.StringIO(), width=width, highlight=False)
-    print_comparison(found, console, all_rows, per_rank)
-    text = console.file
-    assert isinstance(text, io.StringIO)
-    return text.getvalue()
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        print_comparison(found, console, all_rows, per_rank)
+    return capture.get()
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +58,17 @@ def test_it_says_what_matters_first(found: Comparison) -> None:
     assert ["backward", *change_cells(change), "moved"] == row
     assert next(line for line in lines if line.startswith("forward")).split()[6] in ("in", "=")
     assert "gemm_backward" in text
-    assert "all_reduce · default_pg" in printed(found, all_rows=True)
     assert "! One recording per side" in text
 
 
-def test_it_fits_eighty_columns(found: Comparison) -> None:
-    """With every table."""
+def test_every_table_fits_eighty_columns(found: Comparison) -> None:
+    """Ranks are rows where they are asked for, and it is said where there is none in both runs."""
     text = printed(found, all_rows=True, per_rank=True)
 
     assert max(map(len, text.splitlines())) <= 80
+    assert "all_reduce · default_pg" in text
+    assert [True, False] == ["of each rank" in one for one in (text, printed(found))]
+    assert "No rank is in both runs." in printed(dataclasses.replace(found, by_rank=()), per_rank=True)
 
 
 def test_every_figure_that_is_not_nothing_has_its_row(found: Comparison) -> None:
@@ -81,14 +81,6 @@ def test_every_figure_that_is_not_nothing_has_its_row(found: Comparison) -> None
     after = names[names.index("wall_ns") :]
     assert ["wall_ns", "overlapped_comm_ns", "transfer_ns", "wait_ns"] == after
     assert "overlap " in printed(found)
-
-
-def test_ranks_are_rows_when_asked(found: Comparison) -> None:
-    """Each that both have; and it is said where there is none."""
-    assert "of each rank" in printed(found, per_rank=True)
-    assert "of each rank" not in printed(found)
-    alone = dataclasses.replace(found, by_rank=())
-    assert "No rank is in both runs." in printed(alone, per_rank=True)
 
 
 @pytest.mark.heavy
@@ -115,17 +107,15 @@ def test_names_of_strangers_give_no_orders() -> None:
     assert "[bold]x[/bold]" in text
 
 
-def test_percents_are_readable(found: Comparison) -> None:
+@pytest.mark.parametrize(
+    ("a", "b", "text"), [(0, 1, "new"), (1.0, 12.0, "+1,100"), (2.0, 1.0, "−50.0"), (1e6, 1e6 - 1, "0.0")]
+)
+def test_percents_are_readable(found: Comparison, a: float, b: float, text: str) -> None:
     """What is new has none; what is a thousand has no decimals."""
-    change = found.change("backward_ns")
-
-    assert "new" == percent(dataclasses.replace(change, a=0))
-    assert "+1,100" == percent(dataclasses.replace(change, a=1.0, b=12.0))
-    assert "−50.0" == percent(dataclasses.replace(change, a=2.0, b=1.0))
-    assert "0.0" == percent(dataclasses.replace(change, a=1e6, b=1e6 - 1))
+    assert text == percent(dataclasses.replace(found.change("backward_ns"), a=a, b=b))
 
 
-def test_the_steps_reported_are_those_compared() -> None:
+@pytest.mark.parametrize(("run", "steps"), [(job(first=3), "7 steps"), (job(steps=1), "1 step")])
+def test_the_steps_reported_are_those_compared(run: Run, steps: str) -> None:
     """A run of eight of which one was left out has seven."""
-    assert side_lines(compare(job(first=3), job()))[0][1].endswith(" · 7 steps")
-    assert side_lines(compare(job(steps=1), job()))[0][1].endswith(" · 1 step")
+    assert side_lines(compare(run, job()))[0][1].endswith(f" · {steps}")

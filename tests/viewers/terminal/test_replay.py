@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from io import StringIO
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import dptrace
+from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.replay.paths import PathPiece
 from dptrace.replay.simulation import SteadyState
 from dptrace.replay.whatif import Doubt, RankAnswer, Sweep, WhatIf
@@ -18,10 +19,11 @@ from dptrace.viewers.terminal.replay import print_critical_path, print_whatif, s
 from tests.support.kineto_files import KinetoFile
 
 
-def printed(run: dptrace.Run, all_rows: bool = False) -> str:
-    text = StringIO()
-    print_critical_path(run.critical_path(), Console(file=text, width=200, highlight=False), all_rows)
-    return text.getvalue()
+def printed(show: Callable[..., None], what: object, all_rows: bool = False) -> str:
+    console = Console(width=200, color_system=None)
+    with console.capture() as capture:
+        show(what, console, all_rows)
+    return capture.get()
 
 
 @pytest.mark.heavy
@@ -33,7 +35,7 @@ def test_of_many_pieces_the_longest_are_listed(tmp_path: Path) -> None:
         file.event("cuda_runtime", "cudaDeviceSynchronize", 13 + 50 * i, 55 + 50 * i)
     run = dptrace.open(file.write(tmp_path / "rank0.json"), cache=False)
 
-    few, all_of_them = printed(run), printed(run, all_rows=True)
+    few, all_of_them = (printed(print_critical_path, run.critical_path(), every) for every in (False, True))
 
     assert "the 40 longest of" in few
     assert len(all_of_them.splitlines()) > len(few.splitlines()) + 20
@@ -44,12 +46,8 @@ def test_of_many_pieces_the_longest_are_listed(tmp_path: Path) -> None:
 # The answer of a what-if in the terminal.
 
 
-FIGURES = {"forward_ns": 60_000_000, "wall_ns": 100_000_000}
-
-
 def figures(**changed: int) -> dict[str, int]:
-    names = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns", "exposed_comm_ns", "overlapped_comm_ns")
-    return {**dict.fromkeys((*names, "exposed_memory_ns", "idle_ns", "wall_ns"), 0), **FIGURES, **changed}
+    return {**dict.fromkeys(FIGURES, 0), "forward_ns": 60_000_000, "wall_ns": 100_000_000, **changed}
 
 
 def answer(ranks: int, *doubts: Doubt) -> WhatIf:
@@ -82,33 +80,18 @@ def answer(ranks: int, *doubts: Doubt) -> WhatIf:
     )
 
 
-def whatif_printed(one: WhatIf, all_rows: bool = False) -> str:
-    text = StringIO()
-    print_whatif(one, Console(file=text, width=200, highlight=False), all_rows)
-    return text.getvalue()
+def test_an_answer_has_its_error_its_range_and_its_doubts() -> None:
+    """The replay's error of 1 %, the range of the prediction; a doubt that refuses precedes the figures."""
+    text = printed(print_whatif, answer(2, Doubt("replay_misses", "It misses.", True)))
 
-
-def test_an_answer_that_can_not_be_reported_says_so() -> None:
-    """A doubt that refuses precedes the figures, and its reason is printed."""
-    text = whatif_printed(answer(2, Doubt("replay_misses", "It misses.", True)))
-
-    assert text.index("cannot tell") < text.index("80.00 ms")
-    assert "! It misses." in text
-
-
-def test_the_error_and_the_range_are_printed() -> None:
-    """The replay's error of 1 % and the range of the prediction stand beside it."""
-    text = whatif_printed(answer(2))
-
-    assert "1.00 % off" in text
-    assert "range 70.00 to 90.00 ms" in text
-    assert "−20.00" in text
-    assert "cudaMalloc in aten::cat on rank 1, 55.0 ms" in text
+    for fact in ("1.00 % off", "range 70.00 to 90.00 ms", "−20.00", "cudaMalloc in aten::cat on rank 1, 55.0 ms"):
+        assert fact in text
+    assert text.index("cannot tell") < text.index("80.00 ms") < text.index("! It misses.")
 
 
 def test_of_many_ranks_the_slowest_are_listed() -> None:
     """A table has 16 rows, unless every rank is requested; control characters do not reach the terminal."""
-    few, all_of_them = whatif_printed(answer(40)), whatif_printed(answer(40), all_rows=True)
+    few, all_of_them = (printed(print_whatif, answer(40), every) for every in (False, True))
 
     assert len(all_of_them.splitlines()) - len(few.splitlines()) == 40 - 16
     assert "slowest 16" in few
@@ -130,31 +113,22 @@ def whatif_sweep_answer(step_ms: int, can_tell: bool = True) -> Any:
     )
 
 
+def sweep(option: str, *answers: tuple[float, Any]) -> Sweep:
+    return Sweep.of(option, [value for value, _ in answers], cast(Any, [one for _, one in answers]))
+
+
 def test_each_value_has_a_row() -> None:
     """With its step, its range, its change, and whether it can be told."""
-    table = sweep_table(
-        Sweep.of(
-            "bucket-cap-mb", [1, 25], cast(Any, [whatif_sweep_answer(120), whatif_sweep_answer(80, can_tell=False)])
-        )
-    )
+    found = sweep("bucket-cap-mb", (1, whatif_sweep_answer(120)), (25, whatif_sweep_answer(80, can_tell=False)))
 
-    assert ("1", "120.0", "119.0–121.0", "5.00", "+20 %", "yes") == table.rows[0]
-    assert ("25 (best)", "80.00", "79.00–81.00", "5.00", "−20 %", "no") == table.rows[1]
+    assert ("1", "120.0", "119.0–121.0", "5.00", "+20 %", "yes") == sweep_table(found).rows[0]
+    assert ("25 (best)", "80.00", "79.00–81.00", "5.00", "−20 %", "no") == sweep_table(found).rows[1]
 
 
-def test_ranks_have_no_best() -> None:
-    """The sentence says why."""
-    sentence = sweep_sentence(
-        Sweep.of("world-size", [2, 4], cast(Any, [whatif_sweep_answer(100), whatif_sweep_answer(110)]))
-    )
+@pytest.mark.parametrize(("option", "steps"), [("world-size", (100, 110)), ("bucket-cap-mb", (200, 199))])
+def test_nothing_is_best_among_unlike_or_equal_steps(option: str, steps: tuple[int, int]) -> None:
+    """Steps of more ranks have more samples; those that are equal within a percent are not ranked."""
+    found = sweep(option, *((value, whatif_sweep_answer(step)) for value, step in zip((1, 25), steps, strict=True)))
 
-    assert "best" not in sentence
-    assert "more samples" in sentence
-
-
-def test_values_that_make_no_difference_have_no_best() -> None:
-    """Steps that are equal within a percent are not ranked."""
-    sweep = Sweep.of("bucket-cap-mb", [1, 25], cast(Any, [whatif_sweep_answer(200), whatif_sweep_answer(199)]))
-
-    assert "best" not in sweep_sentence(sweep)
-    assert ["1", "25"] == [row[0] for row in sweep_table(sweep).rows]
+    assert "best" not in sweep_sentence(found)
+    assert ["1", "25"] == [row[0] for row in sweep_table(found).rows]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,66 +32,54 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def printed(run: Run, all_rows: bool = False) -> str:
-    out = io.StringIO()
-    print_run(run, Console(file=out, width=100, color_system=None), all_rows)
-    return out.getvalue()
+def printed(run: Run, all_rows: bool = False, show: Callable[..., None] = print_run) -> str:
+    console = Console(width=100, color_system=None)
+    with console.capture() as capture:
+        show(run, console, all_rows)
+    return capture.get()
 
 
 def test_findings_come_before_tables_and_notes_last() -> None:
-    """The headline, the findings, the tables, the notes."""
-    lines = printed(Run("runs/x", two_rank_timelines(), notes=("mind this",))).splitlines()
-
-    assert lines[1].startswith("A step takes 0.10 ms (mean of 2): ")
-    noted = [line.strip() for line in lines if line.startswith("!")]
-    assert "! mind this" == noted[0]
-    assert noted[-1] == lines[-1].strip()
-    places = [
-        next(i for i, line in enumerate(lines) if line.startswith(start))
-        for start in (
-            "Mean step, ",
-            "Findings",
-            "mean step by rank",
-            "mean step by kind",
-            "mean step by cause",
-            "--all",
-        )
-    ]
-    assert places == sorted(places)
-
-
-def test_the_headline_has_the_profilers_overhead() -> None:
-    """Where run.json has it."""
+    """The headline, what the profiler costs, the findings, the tables, how to see all rows, the notes."""
     ranks = [{"unprofiled_ns": [100_000], "profiled_ns": [110_000]}]
-    text = printed(Run("r", two_rank_timelines(), metadata={"profiler_overhead": 0.1, "ranks": ranks}))
+    run = Run("r", two_rank_timelines(), metadata={"profiler_overhead": 0.1, "ranks": ranks}, notes=("mind this",))
+    lines = printed(run).splitlines()
+    starts = [
+        "A step takes 0.10 ms (mean of 2): ",
+        "Mean step, ",
+        "Steps timed apart from these take 100 µs",
+        "Findings",
+    ]
+    starts += [
+        "mean step by rank",
+        "mean step by kind",
+        "mean step by cause",
+        "--all prints every table",
+        "! mind this",
+    ]
+    places = [next(i for i, line in enumerate(lines) if line.startswith(start)) for start in starts]
 
-    assert "100 µs without the profiler and 110 µs with it (+10 %)" in text
-    assert text.index("profiler") < text.index("Findings")
-
-
-def test_the_mean_step_adds_up() -> None:
-    """Its shares are those of the whole run; parts that no step has are left out."""
-    text = printed(Run("r", (TimelineBuilder().compute(0, 30).build(),)))
-
-    assert "Mean step, 100 ns: forward 30 ns (30 %), idle 70 ns (70 %)." in text
-
-
-def test_rows_left_out_are_reported() -> None:
-    """How to see the rest."""
-    timelines = tuple(TimelineBuilder(rank).compute(0, 30).build() for rank in range(9))
-
-    assert "--all prints every table in full" in printed(Run("r", timelines))
-    assert "--all" not in printed(Run("r", timelines), all_rows=True)
+    assert sorted(places) == places
+    assert lines[-1].startswith("!")
+    assert "--all" not in printed(run, all_rows=True)
 
 
 def test_a_run_without_communication_says_so() -> None:
-    """No table of collectives, and a sentence instead of a share."""
-    out = io.StringIO()
-    run = Run("r", (TimelineBuilder().compute(0, 10).build(),))
-    print_collectives(run, Console(file=out, width=100))
+    """No table of collectives; the mean step's shares are those of the whole run, without what no step has."""
+    text = printed(alone := Run("r", (TimelineBuilder().compute(0, 30).build(),)))
 
-    assert "no communication" in printed(run)
-    assert "No communication in this run." in out.getvalue()
+    assert "no communication" in text
+    assert "Mean step, 100 ns: forward 30 ns (30 %), idle 70 ns (70 %)." in text
+    assert "No communication in this run." in printed(alone, show=print_collectives)
+
+
+def test_each_collective_has_its_wait_and_its_rank() -> None:
+    """In milliseconds; the rank that arrived last has none."""
+    lines = printed(late_run(30, 70), show=print_collectives).splitlines()
+    first, last = (line.split() for line in lines if "all_reduce" in line)
+
+    assert ["50.000", "40.000", "1", "0.000"] == first[-4:]
+    assert ["10.000", "0.000", "0.000"] == last[-3:]
 
 
 def test_the_headline_divides_exposed_communication() -> None:
@@ -176,16 +164,6 @@ def test_collectives_of_missing_ranks_have_their_own_share() -> None:
     assert "incomplete" not in flat(printed(whole))
 
 
-def test_each_collective_has_its_wait_and_its_rank() -> None:
-    """In milliseconds; the rank that arrived last has none."""
-    out = io.StringIO()
-    print_collectives(late_run(30, 70), Console(file=out, width=100))
-    rows = [line.split() for line in out.getvalue().splitlines() if "all_reduce" in line]
-
-    assert ["50.000", "40.000", "1", "0.000"] == rows[0][-4:]
-    assert ["10.000", "0.000", "0.000"] == rows[1][-3:]
-
-
 # Facts of run.json as sentences.
 
 
@@ -212,51 +190,36 @@ def test_what_a_rank_holds_is_said(ranks: list[dict[str, Any]], facts: tuple[str
     assert all(fact in memory_sentence({"ranks": ranks}) for fact in facts)
 
 
+TIMED = [{"unprofiled_ns": [100e6, 90e6, 500e6]}, {"unprofiled_ns": []}]
+BUSY = {"profiler_overhead_range": [-0.1, 0.95], "profiler_cpu_overhead": 0.045}
+
+
 @pytest.mark.parametrize(
-    "info", [{}, {"ranks": None}, {"ranks": [5, {}]}, {"ranks": [{"memory": None}]}, {"ranks": [_held(-1, None)]}]
+    ("info", "facts"),
+    [
+        ({"profiler_overhead": 0.2}, ("100 ms without the profiler", "120 ms with it (+20 %).")),
+        ({"profiler_overhead": -0.1}, ("100 ms without the profiler (no overhead seen).",)),
+        (BUSY, ("cannot be told", "-10 % to +95 %", "+4.5 %")),
+        (BUSY | {"profiler_overhead": 0.5}, ("150 ms with it", "-10 % to +95 %", "+4.5 %")),
+    ],
 )
-def test_what_was_not_recorded_is_not_said(info: dict[str, Any]) -> None:
-    """Older runs without memory figures, and run.json files with other content."""
-    assert "" == memory_sentence(info)
-
-
-@pytest.mark.parametrize(("profiled", "cost"), [(120e6, "(+20 %)."), (90e6, "(no overhead seen).")])
-def test_the_profilers_overhead_is_a_sentence(profiled: float, cost: str) -> None:
-    """The mean over ranks of their median steps; a rank that was not timed is left out."""
-    ranks = [{"unprofiled_ns": [100e6, 90e6, 500e6], "profiled_ns": [profiled]}, {"unprofiled_ns": []}]
-    text = profiler_sentence({"ranks": ranks, "profiler_overhead": profiled / 100e6 - 1})
-
-    assert "100 ms without the profiler" in text
-    assert text.endswith(cost)
-
-
-def test_what_a_busy_machine_hides_is_said() -> None:
-    """No overhead, but the range by window and the processor time; with an overhead, both stand beside it."""
-    info = {
-        "ranks": [{"unprofiled_ns": [4e6]}],
-        "profiler_overhead": None,
-        "profiler_overhead_range": [-0.1, 0.95],
-        "profiler_cpu_overhead": 0.045,
-    }
-    hidden, told = profiler_sentence(info), profiler_sentence(info | {"profiler_overhead": 0.5})
-
-    assert "cannot be told" in hidden
-    assert "6.00 ms with it" in told
-    assert all("-10 % to +95 %" in text and "+4.5 %" in text for text in (hidden, told))
+def test_the_profilers_overhead_is_a_sentence(info: dict[str, Any], facts: tuple[str, ...]) -> None:
+    """The mean over ranks of their median steps; of a busy machine the range by window and the processor time."""
+    assert [fact for fact in facts if fact in profiler_sentence(info | {"ranks": TIMED})] == [*facts]
 
 
 @pytest.mark.parametrize(
     "info",
     [
-        {},
+        *({"ranks": ranks} for ranks in (None, [5, {}], [{"memory": None}], [_held(-1, None)])),
+        *({"profiler_overhead": 0.1, "ranks": ranks} for ranks in ([], [{"unprofiled_ns": "x", "profiled_ns": 5}])),
         {"profiler_overhead": None, "ranks": []},
-        {"profiler_overhead": 0.1, "ranks": []},
-        {"profiler_overhead": 0.1, "ranks": [{"unprofiled_ns": "x", "profiled_ns": 5}]},
+        {},
     ],
 )
-def test_an_overhead_that_was_not_measured_is_empty(info: dict[str, Any]) -> None:
-    """Also where run.json holds something else."""
-    assert "" == profiler_sentence(info)
+def test_what_was_not_recorded_is_not_said(info: dict[str, Any]) -> None:
+    """Older runs without these figures, and run.json files with other content."""
+    assert ("", "") == (memory_sentence(info), profiler_sentence(info))
 
 
 def test_what_a_step_computes_is_one_sentence() -> None:

@@ -22,36 +22,19 @@ from tests.support.real_traces import needs_real_traces
 from tests.support.view_cases import CASES
 
 
-def test_dots_are_the_busbw_of_the_collectives() -> None:
-    """At their sizes, in GB/s; those that lie on each other are one dot that says so."""
+def test_like_collectives_are_one_dot() -> None:
+    """At their size and bus bandwidth."""
     run = CASES["two ranks"]()
-    dots = [mark for mark in bandwidth(run).marks if isinstance(mark, Dot)]
-    rates = run.cross_rank.timing.busbw / 1e9
+    dot = next(mark for mark in bandwidth(run).marks if isinstance(mark, Dot))
 
-    assert {4096.0} == {dot.x for dot in dots}
-    assert {dot.y for dot in dots} <= set(rates.tolist())
-    assert "(2 like it)" in dots[0].tip
-
-
-def test_with_ranks_missing_no_bandwidth_is_drawn() -> None:
-    """The transfer time, and so the bandwidth, is unknown: the ranks that are here may have waited for others."""
-    drawing = bandwidth(CASES["one rank"]())
-
-    assert "a known transfer time" in drawing.message
-    assert not drawing.marks
-
-
-def test_where_there_is_nothing_it_is_said() -> None:
-    """No communication, or none whose size is known."""
-    assert "has no communication" in bandwidth(CASES["no communication"]()).message
-    assert "a known size and a known transfer time" in bandwidth(CASES["unsized"]()).message
-    assert "known bytes" in bandwidth_table(CASES["unsized"]()).rows[0][-1]
+    assert dot.x == 4096
+    assert dot.y in (run.cross_rank.timing.busbw / 1e9).tolist()
+    assert "(2 like it)" in dot.tip
 
 
 @needs_real_traces
 def test_the_line_is_the_fit() -> None:
     """Of the sharded job: the bandwidth that latency and time per byte give, within the sizes that were seen."""
-
     devices = real_ranks("sharded_h100_8ranks")
     run = Run("x", tuple(device.timeline for device in devices), world_size=8, devices=devices)
     lines = [mark for mark in bandwidth(run).marks if isinstance(mark, Line)]
@@ -95,13 +78,6 @@ def test_a_row_for_each_and_slow_ones_stand_out() -> None:
     assert "1" == buckets_table(run).rows[0][-1]
 
 
-def test_where_there_is_nothing_it_is_said_buckets() -> None:
-    """No communication, or not all ranks of any collective."""
-    assert "has no communication" in buckets(CASES["no communication"]()).message
-    assert "No collective has all of its ranks here" in buckets(CASES["one rank"]()).message
-    assert "No collective has all of its ranks here" in buckets_table(CASES["one rank"]()).note
-
-
 # Bars of each kind of collective.
 
 
@@ -112,21 +88,7 @@ def test_a_kind_s_bar_is_its_exposed_and_overlapped_time() -> None:
     time = sum(one["exposed_comm_ns"] + one["overlapped_comm_ns"] for one in total) / 4
 
     assert time == pytest.approx(max(mark.right for mark in communication(run).marks if isinstance(mark, Box)))
-    assert 1 == len(communication(run).y.ticks)
     assert "4.1 kB" in communication_table(run).rows[0]
-
-
-def test_each_kind_of_communication_is_divided() -> None:
-    """Mean per rank and step, as a picture and a table."""
-    run = late_run(30, 70)
-    tips = [mark.tip for mark in communication(run).marks if isinstance(mark, Box)]
-    cells = communication_table(run)
-
-    assert any(tip.startswith("all_reduce: Waiting for other ranks 20.00 ms") for tip in tips)
-    assert "20.00" == cells.rows[0][cells.columns.index("waiting ms")]
-
-
-def test_a_run_without_communication_says_so() -> None:
-    """In the picture and in the table."""
-    assert "has no communication" in communication(CASES["no communication"]()).message
-    assert "has no communication" in communication_table(CASES["no communication"]()).note
+    late = late_run(30, 70)
+    assert "20.00" == communication_table(late).rows[0][communication_table(late).columns.index("waiting ms")]
+    assert any("Waiting for other ranks 20.00 ms" in getattr(mark, "tip", "") for mark in communication(late).marks)

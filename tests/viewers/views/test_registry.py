@@ -39,8 +39,11 @@ def test_a_view_is_loaded_when_it_is_used() -> None:
 
 
 def test_there_is_one_list_of_names() -> None:
-    """What help lists is what there is, in the same order."""
+    """What help lists is what there is, in the same order; each has one line that fits a terminal."""
     assert list(NAMES) == list(VIEWS)
+    assert all(len(about) < 72 for about in NAMES.values())
+    code = "import sys, dptrace.viewers.views.names; print(sorted({'numpy', 'bokeh', 'rich'} & set(sys.modules)))"
+    assert "[]" == subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
     assert all(name == view.name and view.about and view.title for name, view in VIEWS.items())
 
 
@@ -94,6 +97,30 @@ def test_every_view_prints_every_run(name: str, case: str) -> None:
 
     assert VIEWS[name].title in out.getvalue()
     assert not {"\x1b", "\u202e"} & set(out.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "said"),
+    [
+        *((name, "no communication", "has no communication") for name in ("bandwidth", "buckets", "communication")),
+        ("bandwidth", "one rank", "a known transfer time"),
+        ("bandwidth", "unsized", "a known size and a known transfer time"),
+        ("buckets", "one rank", "No collective has all of its ranks here"),
+        ("roofline", "two ranks", "read again"),
+        ("roofline", "empty", "shapes"),
+        ("idle", "no time", "No GPU was idle"),
+        ("findings", "no time", "No finding"),
+        ("layers", "two ranks", "--modules"),
+        ("memory", "two ranks", "record"),
+        ("pipeline", "two ranks", "no pipeline"),
+    ],
+)
+def test_where_there_is_nothing_it_is_said(name: str, case: str, said: str) -> None:
+    """In the picture; a table without rows says the same."""
+    cells = VIEWS[name].table(CASES[case]())
+
+    assert said in drawing(name, case).message
+    assert cells.rows or said in cells.note
 
 
 @pytest.mark.parametrize("name", DRAWN)

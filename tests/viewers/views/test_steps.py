@@ -1,4 +1,4 @@
-"""Ranks by steps as a map."""
+"""Views of steps: maps of ranks by steps, bars of parts, of idle time and of findings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,27 @@ import pytest
 
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.marks import Box
+from dptrace.viewers.base.marks import Box, Drawing
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.views.steps import breakdown, breakdown_table, heatmap, heatmap_table, summary, summary_table
+from dptrace.viewers.views.steps import (
+    breakdown,
+    breakdown_table,
+    findings,
+    findings_table,
+    heatmap,
+    heatmap_table,
+    idle,
+    idle_table,
+    summary,
+    summary_table,
+)
 from tests.support.color_vision import contrast
 from tests.support.jobs import MS, late_run
 from tests.support.view_cases import CASES
+
+
+def tips_of(drawing: Drawing) -> list[str]:
+    return [mark.tip for mark in drawing.marks if isinstance(mark, Box)]
 
 
 def cells(case: str) -> list[Box]:
@@ -33,22 +48,6 @@ def test_missing_steps_are_empty() -> None:
     assert 3 == sum(row.count("–") for row in heatmap_table(CASES["uneven"]()).rows)
 
 
-def test_the_slow_rank_is_the_darkest() -> None:
-    """By what is idle or exposed, each map for itself."""
-    boxes = [box for box in cells("64 ranks") if "Exposed communication" in box.tip]
-    light = {box.tip.split(",")[0]: int(box.color[3:5], 16) for box in boxes}
-
-    assert 64 == len(light)
-    assert light["rank 32"] > light["rank 31"]  # it comes late, so that it waits for nobody
-
-
-def test_a_thousandth_more_is_no_straggler() -> None:
-    """Walls that hardly differ have colours that hardly differ."""
-    colors = [box.color for box in cells("64 ranks") if "Wall time" in box.tip]
-
-    assert 1 == len(set(colors))
-
-
 def test_more_is_brighter_on_a_dark_page() -> None:
     """And every text can be read on its cell, light or dark."""
     boxes = [mark for mark in heatmap(CASES["64 ranks"]()).marks if isinstance(mark, Box)]
@@ -59,15 +58,22 @@ def test_more_is_brighter_on_a_dark_page() -> None:
         assert min(contrast(box.color, box.ink), contrast(*box.dark)) >= 3.5
 
 
+def test_colors_are_of_the_difference() -> None:
+    """The slow rank, which waits for nobody, is the darkest; walls that hardly differ have one color."""
+    boxes = {box.tip.split(":")[0]: box for box in cells("64 ranks") if "Exposed communication" in box.tip}
+    walls = {box.color for box in cells("64 ranks") if "Wall time" in box.tip}
+
+    assert int(boxes["rank 32, step 0"].color[3:5], 16) > int(boxes["rank 31, step 0"].color[3:5], 16)
+    assert 1 == len(walls)
+
+
 def test_waiting_has_a_map_where_it_is_known() -> None:
     """With the rank that is waited for; a run that does not show waits has one map less."""
-    tips = [mark.tip for mark in heatmap(late_run(30, 70)).marks if isinstance(mark, Box)]
-    alone = [mark.tip for mark in heatmap(late_run(30, size=2)).marks if isinstance(mark, Box)]
-
-    assert "rank 0, step 0: Waiting 40.0 %, for rank 1" in tips
-    assert "rank 1, step 0: Waiting 0.0 %" in tips
-    assert not any("Waiting" in tip for tip in alone)
+    tips, alone = tips_of(heatmap(late_run(30, 70))), tips_of(heatmap(late_run(30, size=2)))
     table = heatmap_table(late_run(30, 70))
+
+    assert {"rank 0, step 0: Waiting 40.0 %, for rank 1", "rank 1, step 0: Waiting 0.0 %"} <= set(tips)
+    assert not any("Waiting" in tip for tip in alone)
     assert ("40.0 %", "0.0 %") == tuple(row[table.columns.index("waiting")] for row in table.rows)
 
 
@@ -91,6 +97,9 @@ def test_bars_are_the_split() -> None:
 
     assert 0 == told.x.low
     assert walls == [round(max(box.right for box in boxes)) for boxes in rows(told.marks)]
+    means = [float(np.mean(split.figures["wall_ns"])) for split in run.splits]
+    assert means == [max(box.right for box in boxes) for boxes in rows(summary(run).marks)]
+    assert (6, 3) == (len(breakdown_table(run).rows), len(summary_table(run).rows))
     for boxes in rows(told.marks):
         assert 0 == min(box.left for box in boxes)
         assert sum(box.right - box.left for box in boxes) == max(box.right for box in boxes)
@@ -115,24 +124,6 @@ def test_many_ranks_are_one_bar_each() -> None:
     assert 64 == len(rows(told.marks))
 
 
-def test_means_are_of_each_rank_s_own_steps() -> None:
-    """Also where ranks have different numbers of them."""
-    run = CASES["uneven"]()
-    means = [float(np.mean(split.figures["wall_ns"])) for split in run.splits]
-
-    assert means == [max(box.right for box in boxes) for boxes in rows(summary(run).marks)]
-
-
-def test_tables_hold_all_nine_figures() -> None:
-    """A row for each step, or for each rank."""
-    run = CASES["uneven"]()
-
-    assert 6 == len(breakdown_table(run).rows)
-    assert ("rank 0", "0") == breakdown_table(run).rows[0][:2]
-    assert 3 == len(summary_table(run).rows)
-    assert {"forward", "wall", "overlapped comm", "overlap"} <= set(summary_table(run).columns)
-
-
 def test_a_bar_divides_exposed_communication() -> None:
     """Into transfer and waiting, which names its rank; the parts still add up to the wall time."""
     drawing = breakdown(late_run(30, 70))
@@ -143,13 +134,9 @@ def test_a_bar_divides_exposed_communication() -> None:
     assert "Waiting for other ranks" in [entry.name for entry in drawing.legend]
     assert any("rank 0, step 0: Exposed transfer 10.00 ms" in box.tip for box in boxes)
     assert 100 * MS == max(box.right for box in boxes)
-
-
-def test_the_mean_step_divides_it_as_well() -> None:
-    """It names the rank that most of the waiting of all steps was for."""
-    tips = [mark.tip for mark in summary(late_run(30, 70)).marks if isinstance(mark, Box)]
-
-    assert "rank 0: Waiting for rank 1 40.00 ms, 40.0 %" in tips
+    assert "rank 0: Waiting for rank 1 40.00 ms, 40.0 %" in tips_of(summary(late_run(30, 70)))
+    unknown = "rank 0, step 0: Exposed communication 50.00 ms, 50.0 %"
+    assert unknown in tips_of(breakdown(late_run(30, size=2)))
 
 
 @pytest.mark.parametrize("table", [breakdown_table, summary_table])
@@ -163,8 +150,37 @@ def test_tables_of_steps_have_waiting_only_where_it_is_known(table: Callable[[Ru
     assert "50.00" == alone.rows[0][alone.columns.index("incomplete")]
 
 
-def test_an_unknown_wait_is_one_part() -> None:
-    """Exposed communication, as a whole."""
-    tips = [mark.tip for mark in breakdown(late_run(30, size=2)).marks if isinstance(mark, Box)]
+# Bars of idle time and of findings.
 
-    assert "rank 0, step 0: Exposed communication 50.00 ms, 50.0 %" in tips
+
+def lengths(marks: tuple[object, ...]) -> list[float]:
+    """Return the length of each bar, from the top."""
+    found: dict[float, float] = {}
+    for mark in marks:
+        if isinstance(mark, Box):
+            found[mark.top] = max(found.get(mark.top, 0), mark.right)
+    return [length for _, length in sorted(found.items())]
+
+
+def test_idle_causes_add_up_to_the_idle_time() -> None:
+    """Of each rank's mean step."""
+    run = CASES["64 ranks"]()
+    means = [split.figures["idle_ns"].mean() for split in run.splits]
+
+    assert lengths(idle(run).marks) == pytest.approx(means)
+    assert 64 == len(idle_table(run).rows)
+
+
+def test_findings_stand_with_their_costs_dearest_first() -> None:
+    """Each with what to do."""
+    run = CASES["uneven"]()
+    costs = [finding.cost_ns for finding in run.cross_rank.findings]
+
+    assert costs
+    assert sorted(costs, reverse=True) == lengths(findings(run).marks)
+    names = [name for _, name in findings(run).y.ticks]
+    assert len(names) == len(costs)
+    for name, finding in zip(names, run.cross_rank.findings, strict=True):
+        assert f"rank {finding.evidence['rank']}" in name
+        assert finding.kind != "exposed_comm" or name.startswith(f"exposed {finding.evidence['collective']} · ")
+    assert [finding.advice for finding in run.cross_rank.findings] == [row[3] for row in findings_table(run).rows]

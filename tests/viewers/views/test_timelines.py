@@ -1,8 +1,8 @@
-"""The Gantt chart among the views."""
+"""Views over time: layers, memory, pipelines."""
 
 from __future__ import annotations
 
-import io
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,9 @@ from dptrace.load.open import open_run
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import KIND_COLORS
-from dptrace.viewers.base.marks import Box, Dot, Drawing, Line, message
+from dptrace.viewers.base.marks import Box, Dot, Drawing
 from dptrace.viewers.terminal.summary import print_run
 from dptrace.viewers.views.timelines import (
-    GANTT_VIEW,
-    LAYERS_TITLE,
-    NO_LAYERS,
-    NO_PIPELINE,
     bubble_table,
     labels,
     layers,
@@ -30,17 +26,8 @@ from dptrace.viewers.views.timelines import (
     schedule_table,
 )
 from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, run_of
-from tests.support.builders import TimelineBuilder
 from tests.support.layered_files import layered_file
 from tests.support.memory_files import GOLDEN, memory_run, training_file
-from tests.support.view_cases import CASES
-
-
-def test_the_gantt_chart_is_drawn_elsewhere_and_has_the_table_of_the_summary() -> None:
-    """It has no drawing of marks; its table is a row for each rank."""
-    assert GANTT_VIEW.draw is None
-    assert 2 == len(GANTT_VIEW.table(CASES["two ranks"]()).rows)
-
 
 # The view of layers draws forward, backward and collectives of each layer where they ran.
 
@@ -59,21 +46,7 @@ def test_boxes_lie_where_the_layer_ran(run: Run) -> None:
     assert {(0, 10_000), (13_000, 18_000), (40_000, 60_000), (65_000, 95_000)} == {
         (box.left - start, box.right - start) for box in boxes
     }
-
-
-def test_the_table_has_each_layer(run: Run) -> None:
-    """In ms, mean per rank and step."""
-    rows = {row[0]: row[1:] for row in layers_table(run).rows}
-
-    assert ("0.015", "0.020", "0.000", "0.030", "0.030") == rows["Block_0"]
-
-
-def test_a_run_without_layers_says_how_to_get_them(run: Run) -> None:
-    """A run in memory can't be read again."""
-    alone = Run("runs/memory", run.timelines, world_size=1)
-
-    assert message(LAYERS_TITLE, NO_LAYERS) == layers(alone)
-    assert NO_LAYERS == layers_table(alone).note
+    assert ("Block_0", "0.015", "0.020", "0.000", "0.030", "0.030") in layers_table(run).rows
 
 
 # The view of memory over time.
@@ -105,21 +78,13 @@ def test_heights_are_bytes(tmp_path: Path) -> None:
     } == by_kind
 
 
-def test_peak_reserved_steps_and_calls_are_marked(tmp_path: Path) -> None:
-    """A diamond at each peak, a line for what is reserved, one per step and one per call of the allocator."""
-    drawing = memory(dptrace.open(memory_run(tmp_path)))
-
-    assert 2 == sum(isinstance(mark, Dot) and mark.shape == "diamond" for mark in drawing.marks)
-    assert 2 * (1 + 2 + 1) == sum(isinstance(mark, Line) for mark in drawing.marks)
-
-
-def test_a_failed_allocation_is_marked(tmp_path: Path) -> None:
-    """With a triangle, where it failed."""
+def test_peaks_and_failed_allocations_are_marked(tmp_path: Path) -> None:
+    """A diamond at each peak, a triangle where an allocation failed."""
     file = training_file()
     file.memory(20, 1 << 40, 0, 1040, device=0, name="[OutOfMemory]")
-    drawing = memory(dptrace.open(file.write(tmp_path / "a.json")))
+    dots = [mark for mark in memory(dptrace.open(file.write(tmp_path / "a.json"))).marks if isinstance(mark, Dot)]
 
-    assert 1 == sum(isinstance(mark, Dot) and mark.shape == "triangle" for mark in drawing.marks)
+    assert {"diamond": 1, "triangle": 1} == Counter(dot.shape for dot in dots)
 
 
 @pytest.mark.parametrize("gpu", [True, False])
@@ -146,32 +111,7 @@ def test_a_picture_of_a_long_recording_stays_small() -> None:
     assert len(memory(dptrace.open(GOLDEN)).marks) < 2000
 
 
-def test_a_run_without_memory_says_so() -> None:
-    """Instead of an empty picture."""
-    run = dptrace.open(GOLDEN.parents[2] / "traces" / "single_cpu")
-
-    assert "record" in memory(run).message
-    assert "record" in memory_table(run).note
-
-
 # A pipeline's schedule, drawn.
-
-
-NONE = Run("r", (TimelineBuilder().compute(0, 50).build(),))
-
-
-def printed(run: Run) -> list[str]:
-    table = bubble_table(run)
-    out = io.StringIO()
-    Console(file=out, width=100).print(table)
-    return out.getvalue().splitlines()
-
-
-def test_labels_name_the_stage_where_a_rank_has_several() -> None:
-    """``F3`` otherwise."""
-    actions = run_of(gpipe(2, 1), 1, 2).timelines[1].actions
-
-    assert (["F0", "B0"], ["1F0", "1B0"]) == (labels(actions), labels(actions, 2))
 
 
 def test_the_drawing_has_a_box_for_each_action() -> None:
@@ -183,35 +123,19 @@ def test_the_drawing_has_a_box_for_each_action() -> None:
     assert [(0, 2_000, ("F0",)), (2_000, 4_000, ("F1",))] == [(box.left, box.right, box.texts) for box in boxes[:2]]
     assert {box.color for box in boxes} == set(list(theme.PART_COLORS.values())[:2])
     assert "bubble 25.0 %" in drawn.subtitle
+    rows = schedule_table(run_of(gpipe(2, 3), 2_000_000, 4_000_000)).rows
+    assert ("rank 1 · stage 1", "F0", "2.000", "2.000") == rows[6]
 
 
-def test_the_table_has_a_row_for_each_action() -> None:
-    """Times count from the start of the schedule."""
-    cells = schedule_table(run_of(gpipe(2, 3), 2_000_000, 4_000_000))
+def test_analyze_prints_the_bubble_beside_the_formula_s() -> None:
+    """A row for each rank, and one for all; where a rank has several stages, actions are named with theirs."""
+    run = run_of(gpipe(2, 4), 10_000_000, 20_000_000)
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(bubble_table(run))
+        print_run(run, console)
+    lines = [line.split() for line in capture.get().splitlines()]
 
-    assert ("rank 1 · stage 1", "F0", "2.000", "2.000") == cells.rows[6]
-
-
-def test_the_bubble_stands_beside_the_formula_s() -> None:
-    """A row for each rank, and one for all."""
-    lines = [line.split() for line in printed(run_of(gpipe(2, 4), 10_000_000, 20_000_000))]
-
-    assert ["0", "0", "120.0", "20.0"] == lines[-3]
-    assert ["all", "2", "gpipe", "4", "20.0", "20.0"] == lines[-1]
-
-
-def test_analyze_prints_it_where_there_is_a_pipeline() -> None:
-    """Other runs have no such table."""
-    texts = []
-    for run in (run_of(gpipe(2, 4), 10_000, 20_000), NONE):
-        out = io.StringIO()
-        print_run(run, Console(file=out, width=120))
-        texts.append("bubble's share" in out.getvalue())
-
-    assert [True, False] == texts
-
-
-def test_a_run_without_a_pipeline_says_so() -> None:
-    """Picture and tables."""
-    assert (NO_PIPELINE, NO_PIPELINE) == (schedule(NONE).message, schedule_table(NONE).note)
-    assert bubble_table(NONE) is None
+    assert 2 == lines.count(["0", "0", "120.0", "20.0"])
+    assert 2 == lines.count(["all", "2", "gpipe", "4", "20.0", "20.0"])
+    assert "1F0" in labels(run.timelines[1].actions, 2)
