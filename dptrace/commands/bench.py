@@ -28,9 +28,9 @@ from dptrace.commands.shared.output import (
     print_hint,
     print_notes,
     progress,
+    write_png,
     write_text,
 )
-from dptrace.commands.shared.pages import write_png
 from dptrace.core.files import check_output, note_inputs, note_output
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.core.units import plural, sanitize

@@ -18,7 +18,7 @@ from dptrace.commands.shared.options import (
     workload_options,
 )
 from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, quoted_paths
-from dptrace.commands.shared.reading import SideOptions, SidesCommand, open_with_progress, side_options
+from dptrace.commands.shared.reading import Sides, SidesCommand, open_with_progress, side_options
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dptrace.comparison.compare import Comparison, ThresholdResult
-    from dptrace.run.run import Run
 
 CROSSED = 3
 """Exit code when a limit is exceeded: 1 is bad input, 2 wrong use."""
@@ -72,7 +71,7 @@ _CSV = click.option(
 @reading_options
 @verbosity_options
 def command(
-    sides: SideOptions,
+    sides: Sides,
     per_rank: bool,
     all_rows: bool,
     to: Destination,
@@ -109,12 +108,16 @@ def command(
       dptrace diff runs/main runs/branch --fail-if 'wall > +3%' --fail-if 'mfu < -2%'
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
+    selections = sides.selections()
     drawn_steps = _drawn_steps(html_steps, html, to)
     from dptrace.comparison.compare import compare, parse
     from dptrace.viewers.terminal.comparison import texts_below
 
     parsed = [parse(limit) for limit in limits]
-    before, after = _opened(sides, workload, read_options, verbosity)
+    before, after = (
+        [with_workload(open_with_progress((path,), read_options, verbosity, selection), **workload) for path in paths]
+        for paths, selection in zip(sides.recordings(), selections, strict=True)
+    )
     comparison = compare(before, after, include_outliers)
     crossings = [limit.check(comparison, fail_within_noise) for limit in parsed]
     answer = _answer(comparison, crossings, all_rows, per_rank, to.table or _TABLES[0], drawn_steps)
@@ -128,17 +131,6 @@ def command(
     for crossing in crossings:
         click.echo(sanitize(crossing.text), err=True)
     click.get_current_context().exit(CROSSED if any(crossing.failed for crossing in crossings) else 0)
-
-
-def _opened(
-    sides: SideOptions, workload: dict[str, float | None], read_options: ReadOptions, verbosity: str
-) -> tuple[list[Run], list[Run]]:
-    """Read the recordings of both sides."""
-    before, after = (
-        [with_workload(open_with_progress((path,), read_options, verbosity, selection), **workload) for path in paths]
-        for paths, selection in zip((sides.before, sides.after), sides.selections, strict=True)
-    )
-    return before, after
 
 
 def _answer(

@@ -8,8 +8,7 @@ import click
 
 from dptrace.commands.shared.answer import check_file
 from dptrace.commands.shared.options import Selection, force_option, gains_option, opening_options, run_options
-from dptrace.commands.shared.output import OutputFile, print_hint, quoted_paths
-from dptrace.commands.shared.pages import file_stem, write_page
+from dptrace.commands.shared.output import OutputFile, file_stem, print_hint, quoted_paths, write_page
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.load.options import ReadOptions
 

@@ -19,13 +19,16 @@ from dptrace.commands.shared.options import Selection, force_option, gains_optio
 from dptrace.commands.shared.output import (
     OutputFile,
     console,
+    file_stem,
     print_hint,
     print_written,
     progress,
     quoted_paths,
+    svg_height,
+    write_page,
+    write_png,
     write_text,
 )
-from dptrace.commands.shared.pages import file_stem, svg_height, write_page, write_png
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.core.files import atomic_write, check_output
 from dptrace.errors import DptraceError, UsageError

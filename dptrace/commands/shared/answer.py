@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.commands.shared.options import force_option, group, json_option
-from dptrace.commands.shared.output import OutputFile, console, csv_text, emit, json_text, print_written, tables_text
-from dptrace.commands.shared.pages import write_page, write_png
+from dptrace.commands.shared.output import (
+    OutputFile,
+    console,
+    csv_text,
+    emit,
+    json_text,
+    print_written,
+    tables_text,
+    write_page,
+    write_png,
+)
 from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 

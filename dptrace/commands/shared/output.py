@@ -18,6 +18,7 @@ import click
 
 from dptrace.core.files import atomic_write
 from dptrace.core.units import byte_size, sanitize, to_cell
+from dptrace.readers.source import is_url, last_part, redact
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,6 +143,39 @@ def print_written(path: Path, verbosity: str) -> None:
     print_hint(f"Wrote {path} ({byte_size(size)})." if size else f"Wrote {path}.", verbosity)
 
 
+def write_page(path: Path, draw: Callable[[], str], verbosity: str) -> None:
+    """Draw a page with progress, write it, and print its size."""
+    with progress("Drawing", verbosity, measured=False):
+        page = draw()
+    write_text(path, page)
+    print_written(path, verbosity)
+
+
+def write_png(drawn: str, path: Path, width: int) -> None:
+    """Write an SVG as a PNG of this width.
+
+    Raises:
+        DptraceError: there is no Chromium.
+    """
+    from dptrace.viewers.base.screenshot import screenshot, svg_page
+
+    with atomic_write(path) as temporary:
+        screenshot(svg_page(drawn), temporary, (width, svg_height(drawn, width)))
+
+
+def file_stem(path: str) -> str:
+    """Return a run's name in letters that are safe in file names."""
+    last = last_part(redact(path)) if is_url(path) else Path(path).absolute().name
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in last).lstrip(".")[:60] or "run"
+
+
+def svg_height(drawn: str, width: int) -> int:
+    """Return the height of an SVG that is shown *width* pixels wide."""
+    match = re.search(r'width="([\d.]+)" height="([\d.]+)"', drawn)
+    assert match
+    return round(float(match[2]) * width / float(match[1]))
+
+
 def print_notes(notes: Iterable[str]) -> None:
     """Print what limits the figures on stderr; --quiet does not hide it."""
     for note in notes:
@@ -150,8 +184,6 @@ def print_notes(notes: Iterable[str]) -> None:
 
 def quoted_paths(paths: Sequence[str]) -> str:
     """Return RUN as it is typed for the next command, without secrets; ``RUN`` for a pipe, which is read once."""
-    from dptrace.readers.source import redact
-
     reread = all(path != "-" and not path.startswith(("/dev/fd/", "/proc/self/fd/")) for path in paths)
     return shlex.join(map(redact, paths)) if reread else "RUN"
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.options import Selection, group
+from dptrace.commands.shared.options import Selection, field_of, group
 from dptrace.commands.shared.output import NORMAL, VERBOSE, progress
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
@@ -70,8 +69,6 @@ def with_gains(run: Run, verbosity: str = NORMAL) -> Run:
 # The two sides of ``dptrace diff``: A and B, or several recordings each with --before and --after.
 
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
 _SIDES = ("--before", "--after")
 
 
@@ -91,85 +88,81 @@ class SidesCommand(click.Command):
         return super().parse_args(ctx, spread)
 
 
-@dataclass(frozen=True)
-class SideOptions:
-    """The recordings of both sides, each with what to keep of it."""
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A and B as they were typed: the recordings of both sides, and what to keep of them."""
 
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-    selections: tuple[Selection, Selection]
-    """Of A and of B."""
-    named: bool
-    """Whether the sides were given with --before and --after."""
+    a: str | None = None
+    b: str | None = None
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    ranks: frozenset[int] | None = None
+    steps: tuple[int, int] | None = None
+    before_steps: tuple[int, int] | None = None
+    after_steps: tuple[int, int] | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """The arguments that name the same sides again."""
-        if not self.named:
-            return (*self.before, *self.after)
-        return ("--before", *self.before, "--after", *self.after)
+        both = self.recordings()
+        return ("--before", *both[0], "--after", *both[1]) if self.before else (*both[0], *both[1])
 
+    def recordings(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the recordings of A and of B.
 
-def side_options(function: Decorated) -> Decorated:
-    """Add A, B, --before, --after and the selections of ranks and steps, as one argument *sides*."""
+        Raises:
+            UsageError: a side is missing, or named twice.
+        """
+        a, b, before, after = self.a, self.b, self.before, self.after
+        if not before and not after:
+            if a is None or b is None:
+                missing = "A" if a is None else "B"
+                raise UsageError(f"Missing argument '{missing}': name two runs, or --before and --after.")
+            return (a,), (b,)
+        if a is not None:
+            raise UsageError(f"{a}: name two runs, or all recordings with --before and --after, not both.")
+        if not before or not after:
+            given, missing = _SIDES if before else reversed(_SIDES)
+            raise UsageError(f"{given} needs {missing}: name the recordings of the other side.")
+        return before, after
 
-    @functools.wraps(function)
-    def with_sides(
-        *args: Any,
-        a: str | None,
-        b: str | None,
-        before: tuple[str, ...],
-        after: tuple[str, ...],
-        ranks: str | None,
-        steps: str | None,
-        before_steps: str | None,
-        after_steps: str | None,
-        **rest: Any,
-    ) -> Any:
-        recordings = _recordings(a, b, before, after)
-        if steps is not None and (before_steps is not None or after_steps is not None):
+    def selections(self) -> tuple[Selection, Selection]:
+        """Return what to keep of A and of B.
+
+        Raises:
+            UsageError: a recording is given twice, or steps contradict each other.
+        """
+        if self.steps is not None and (self.before_steps is not None or self.after_steps is not None):
             raise UsageError(
                 "--steps chooses the steps of both sides; give either it or --before-steps, --after-steps."
             )
-        kept = None if ranks is None else ranks_of(ranks)
-        chosen = [
-            steps_of(text, option) if (text := own if own is not None else steps) is not None else None
-            for own, option in ((before_steps, "--before-steps"), (after_steps, "--after-steps"))
-        ]
-        _check_overlap(*recordings, chosen, bool(before))
-        selections = Selection(kept, chosen[0]), Selection(kept, chosen[1])
-        return function(*args, sides=SideOptions(*recordings, selections, bool(before)), **rest)
-
-    options = group(
-        click.argument("a", metavar="[A]", required=False),
-        click.argument("b", metavar="[B]", required=False),
-        click.option("--before", multiple=True, metavar="RUN...", help="Recordings before the change, instead of A."),
-        click.option("--after", multiple=True, metavar="RUN...", help="Recordings after the change, instead of B."),
-        click.option("--ranks", metavar="LIST", help="Only these ranks: 0,1 or 0-3."),
-        click.option("--steps", metavar="A:B", help="Only these steps, by their numbers in the trace: 4:6 or 4."),
-        click.option("--before-steps", metavar="A:B", help="Only these steps of A; with --after-steps, B's."),
-        click.option("--after-steps", metavar="A:B", help="Only these steps of B."),
-    )
-    return cast(Decorated, options(with_sides))
+        steps = self.before_steps or self.steps, self.after_steps or self.steps
+        _check_overlap(*self.recordings(), steps, bool(self.before))
+        return Selection(self.ranks, steps[0]), Selection(self.ranks, steps[1])
 
 
-def _recordings(
-    a: str | None, b: str | None, before: tuple[str, ...], after: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    if not before and not after:
-        if a is None or b is None:
-            raise UsageError(f"Missing argument '{'A' if a is None else 'B'}': name two runs, or --before and --after.")
-        return (a,), (b,)
-    if a is not None:
-        raise UsageError(f"{a}: name two runs, or all recordings with --before and --after, not both.")
-    if not before or not after:
-        given, missing = ("--before", "--after") if before else ("--after", "--before")
-        raise UsageError(f"{given} needs {missing}: name the recordings of the other side.")
-    return before, after
+def _steps(option: str, text: str) -> Any:
+    chosen = field_of("sides", Sides())
+    return click.option(option, type=lambda given: steps_of(given, option), metavar="A:B", help=text, **chosen)
+
+
+_OF_SIDES = field_of("sides", Sides())
+_BEFORE, _AFTER = (f"Recordings {when} the change, instead of {x}." for when, x in (("before", "A"), ("after", "B")))
+side_options = group(
+    click.argument("a", metavar="[A]", required=False, **_OF_SIDES),
+    click.argument("b", metavar="[B]", required=False, **_OF_SIDES),
+    click.option("--before", multiple=True, metavar="RUN...", help=_BEFORE, **_OF_SIDES),
+    click.option("--after", multiple=True, metavar="RUN...", help=_AFTER, **_OF_SIDES),
+    click.option("--ranks", type=ranks_of, metavar="LIST", help="Only these ranks: 0,1 or 0-3.", **_OF_SIDES),
+    _steps("--steps", "Only these steps, by their numbers in the trace: 4:6 or 4."),
+    _steps("--before-steps", "Only these steps of A; with --after-steps, B's."),
+    _steps("--after-steps", "Only these steps of B."),
+)
+"""A, B, --before, --after and what to keep of them, as one argument *sides*."""
 
 
 def _check_overlap(
-    before: tuple[str, ...], after: tuple[str, ...], chosen: list[tuple[int, int] | None], named: bool
+    before: tuple[str, ...], after: tuple[str, ...], chosen: tuple[tuple[int, int] | None, ...], named: bool
 ) -> None:
     """Refuse a recording that is given twice, unless each side has other steps of it."""
     for side, option in ((before, "--before"), (after, "--after")):

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from dptrace.commands.shared.main import cli
 from dptrace.commands.shared.options import Selection
 from dptrace.commands.shared.output import VERBOSE
-from dptrace.commands.shared.reading import SideOptions, SidesCommand, open_with_progress, side_options
+from dptrace.commands.shared.reading import Sides, SidesCommand, open_with_progress, side_options
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 from tests.support.kineto_files import KinetoFile, training_step
@@ -44,9 +44,9 @@ def test_impossible_paths_are_errors(path: str) -> None:
 @click.command(cls=SidesCommand)
 @side_options
 @click.option("--flag", is_flag=True)
-def command(sides: SideOptions, flag: bool) -> None:
-    chosen = [selection.steps for selection in sides.selections]
-    click.echo(json.dumps([sides.before, sides.after, sides.arguments, chosen, flag]))
+def command(sides: Sides, flag: bool) -> None:
+    chosen = [selection.steps for selection in sides.selections()]
+    click.echo(json.dumps([*sides.recordings(), sides.arguments, chosen, flag]))
 
 
 def parsed(*arguments: str) -> Any:
