@@ -13,7 +13,6 @@ from dptrace.analysis.per_gpu.split import Part
 from dptrace.comparison.compare import Comparison, compare
 from dptrace.core.units import milliseconds
 from dptrace.errors import DptraceError
-from dptrace.timeline.model import Timeline
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.page import pair as pair_page
 from dptrace.viewers.pages import comparison
@@ -24,8 +23,6 @@ from tests.support.jobs import job, run_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-PAYLOAD = "</script><script>PWN(1)</script><img src=x onerror=PWN(2)>\"'{{7*7}}\x1b\x07\u202e\u2066"
 
 
 @pytest.fixture(scope="module")
@@ -81,46 +78,6 @@ def test_the_page_shows_both_runs_and_how_they_differ(browser: Browser, file: Pa
             red, green, blue = map(int, re.findall(r"\d+", page.evaluate(forward)))
             assert color == f"#{red:02X}{green:02X}{blue:02X}"
         assert [] == errors
-
-
-def hostile() -> str:
-    """Return the page of runs whose kernels, steps, groups, GPUs, run.json and paths have hostile names."""
-
-    def named(timeline: Timeline) -> Timeline:
-        windows = replace(timeline.windows, names=tuple(f"{PAYLOAD}{k}" for k in range(len(timeline.windows))))
-        collectives = tuple(replace(c, kind=PAYLOAD, group=PAYLOAD) for c in timeline.collectives)
-        names = tuple(PAYLOAD + name for name in timeline.names)
-        return replace(timeline, windows=windows, names=names, device_name=PAYLOAD, collectives=collectives)
-
-    runs = [
-        run_of(
-            [named(t) for t in job(seed=seed).timelines],
-            path=PAYLOAD,
-            metadata={"mode": PAYLOAD + str(seed)},
-            notes=(PAYLOAD,),
-        )
-        for seed in (0, 1)
-    ]
-    return comparison.document(compare(runs[0], runs[1]))
-
-
-def test_what_reverses_text_or_controls_a_terminal_is_spelled_out() -> None:
-    """Also in the line on each run, which names its GPUs."""
-    assert not set("\x1b\x07\u202e\u2066") & set(hostile())
-
-
-@browser_test
-def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
-    """Nothing runs, nothing is added to the page."""
-    path = tmp_path / "hostile.html"
-    path.write_text(hostile(), encoding="utf-8")
-    before = "globalThis.PWN = (what) => console.error('ran: ' + what);"
-    with open_page(browser, path, before=before) as (page, errors):
-        settle(page)
-
-        assert [] == errors
-        assert 0 == page.locator("img").count()
-        assert PAYLOAD[:30] in (page.locator("#tables").text_content() or "")
 
 
 def test_the_steps_of_median_length_are_drawn(found: Comparison) -> None:

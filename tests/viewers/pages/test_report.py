@@ -15,7 +15,7 @@ from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS
 from tests.support.browser import browser_test, emulate, open_page, rest, until
 from tests.support.synthetic import training_run
-from tests.support.view_cases import CASES, hostile_run
+from tests.support.view_cases import CASES
 from tests.viewers.base.test_page import Scripts
 
 if TYPE_CHECKING:
@@ -123,34 +123,3 @@ def test_charts_are_dark_on_a_dark_page_and_light_on_paper(browser: Browser, tmp
         emulate(page, media="print", color_scheme="light")
         assert page.locator(".cover").is_visible()
         assert not page.locator("#definitions").is_visible()
-
-
-@pytest.mark.heavy
-def test_names_stay_text() -> None:
-    """A hostile run gives the tags that a harmless one gives, and not one more script."""
-    page = document(hostile_run())
-
-    assert 'PWN("script")</script>' not in page
-    assert "<img" not in page.split("<script", 1)[0]
-    plain = document(CASES["two ranks"]())
-    assert plain.count("<script") == page.count("<script")
-
-
-@browser_test
-@pytest.mark.parametrize("still", [False, True])
-def test_a_hostile_report_does_nothing(
-    browser: Browser, tmp_path: Path, still: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In Chromium, with the chart or its still picture: nothing fires, and the policy is not broken."""
-    if still:
-        monkeypatch.setattr(report, "MAX_REPORT_INTERVALS", 1)
-    path = tmp_path / "report.html"
-    path.write_text(document(hostile_run()), encoding="utf-8")
-    before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
-    with open_page(browser, path, before=before, ready=not still) as (page, errors):
-        rest(page)
-
-        assert [] == page.evaluate("window.PWNED")
-        assert [] == [error for error in errors if "setting log level" not in error]
-        assert 0 == page.locator("img").count()
-        assert 6 <= page.locator("section.part h2").count()

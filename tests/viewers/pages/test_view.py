@@ -16,8 +16,7 @@ from dptrace.viewers.views.registry import VIEWS
 from tests.support.browser import PATIENCE_S, browser_test, emulate, open_page, until
 from tests.support.paths import TRACES
 from tests.support.synthetic import training_run
-from tests.support.view_cases import CASES, hostile_run
-from tests.viewers.base.test_page import Scripts
+from tests.support.view_cases import CASES
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -30,35 +29,13 @@ DRAWN = [name for name, view in VIEWS.items() if view.draw is not None]
 @pytest.mark.parametrize("name", DRAWN)
 def test_every_view_makes_a_page_of_every_run(name: str, case: str) -> None:
     """Each page has the title of the view."""
-    page = document(VIEWS[name], CASES[case]())
-
-    draw = VIEWS[name].draw
-    assert draw
-    assert f"<h2>{draw(CASES[case]()).title}</h2>" in page
-    assert "unsafe-eval" not in page.split("</head>")[0]
-
-
-@pytest.mark.heavy
-def test_names_stay_data() -> None:
-    """A hostile run adds no tag to the page of any view."""
-    for name in DRAWN:
-        tags = Scripts(document(VIEWS[name], hostile_run())).tags
-        assert not {"img", "iframe", "object", "link", "base"} & set(tags), name
-        assert "script" not in tags, name
+    assert f"<h2>{VIEWS[name].draw(CASES[case]()).title}</h2>" in document(VIEWS[name], CASES[case]())  # type: ignore[misc]
 
 
 @browser_test
 def test_views_in_the_browser(browser: Browser, tmp_path: Path) -> None:
-    """Of a hostile run nothing fires; each mark has its tooltip, also under a text; a dark system has a dark page and
-    picture, paper a light one."""
-    before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
-    for name in ("breakdown", "heatmap", "bandwidth", "buckets"):
-        path = tmp_path / f"{name}.html"
-        path.write_text(document(VIEWS[name], hostile_run()), encoding="utf-8")
-        with open_page(browser, path, before=before, ready=False) as (page, errors):
-            assert [] == page.evaluate("window.PWNED"), name
-            assert [] == errors, name
-            assert 0 == page.locator("img").count(), name
+    """Each mark has its tooltip, also under a text; a dark system has a dark page and picture, paper a light one."""
+    path = tmp_path / "breakdown.html"
     path.write_text(document(VIEWS["breakdown"], CASES["two ranks"]()), encoding="utf-8")
     with open_page(browser, path, ready=False) as (page, errors):
         tips = page.evaluate(_TIPS)
@@ -148,17 +125,3 @@ def test_a_view_fits_its_frame_and_leaves_the_wheel_to_the_notebook(
             page.keyboard.down("Control")
             page.mouse.wheel(0, -200)
             until(inner, f"({shown}) < {before}", True)  # type: ignore[arg-type]
-
-
-@browser_test
-def test_a_hostile_run_does_nothing_in_a_notebook(browser: Browser, tmp_path: Path) -> None:
-    """Its page draws itself inside the frame, and nothing fires there or outside."""
-    path = tmp_path / "notebook.html"
-    path.write_text(f"<!DOCTYPE html><title>x</title>{hostile_run().show('gantt')._repr_html_()}", encoding="utf-8")
-    before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
-    with open_page(browser, path, before=before, ready=False) as (page, errors):
-        frame = page.frame_locator("iframe")
-        frame.locator("html[data-ready='1']").wait_for(state="attached", timeout=1000 * PATIENCE_S)
-
-        assert [] == [found.evaluate("window.PWNED") for found in page.frames if found.evaluate("window.PWNED")]
-        assert [] == [e for e in errors if "setting log level" not in e and not e.startswith(("about:", "data:"))]
