@@ -476,7 +476,7 @@ def _one_level(context: Context) -> str:
 def _hierarchical(context: Context) -> Found:
     size, data = context.gradients[0], context.layout.data
     network = replace(context.plan.network, gpus_per_node=_ranks_in_a_node(context))
-    times = {one.algorithm: one.seconds for one in all_reduces(network, size, data)}
+    times = {one["algorithm"]: one["seconds"] for one in all_reduces(network, size, data)}
     flat, levels = times["ring"], times["hierarchical-sharded"]
     reason = (
         f"all gradients, {byte_size(size)} among {data} GPUs: {_span(levels)} in levels, {_span(flat)} by one ring "

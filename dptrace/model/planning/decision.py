@@ -6,14 +6,14 @@ has it. The tree ends with a strategy; which plan of it is best, and whether ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from dptrace.core.units import byte_size, plural, share
 from dptrace.model.planning.describe import Description
 from dptrace.model.planning.search import Candidate, best_of, candidate, search
-from dptrace.model.training.communication import ccr, level, parse_link, sent_by_level
+from dptrace.model.training.communication import RooflineLevel, ccr, level, parse_link, sent_by_level
 from dptrace.model.training.layout import Layout, micro_batches_needed
 from dptrace.model.training.memory import USABLE
 from dptrace.model.training.plan import Plan
@@ -248,24 +248,23 @@ def _links(description: Description) -> Question:
 def _ridge(found: Sequence[Candidate]) -> Question:
     """Ask whether data-parallel communication can hide: CCR over the slowest link, against its ridge."""
     own = next((one for one in found if _data_parallel(one.plan.layout)), found[0])
-    ratio, link, regime = _slowest_level(own.plan, own.step)
-    numbers = f"{ratio:,.3g} times the ridge of {link}: {regime}" if link else "nothing is sent"
+    levels = [one for _, one in step_levels(own.plan, own.step)]
+    worst = min(levels, key=lambda one: one.ratio, default=None)
+    ratio = worst.ratio if worst else float("inf")
+    numbers = f"{ratio:,.3g} times the ridge of {worst.link}: {worst.regime}" if worst else "nothing is sent"
     answer = "yes" if ratio >= RULES["ridge"].value else "no: a larger batch, or fewer bytes"
     asked = f"Does the computation of {own.label} cover what it sends?"
     return ask("ridge", asked, answer, numbers, ratio)
 
 
-def _slowest_level(plan: Plan, step: StepPrediction) -> tuple[float, str, str]:
-    """Return the smallest ratio of CCR to ridge among the links that a plan uses, with link and regime."""
+def step_levels(plan: Plan, step: StepPrediction) -> Iterator[tuple[float, RooflineLevel]]:
+    """Yield where a step lies for each link that it uses, with the bytes that a GPU sends over it."""
     gpus = plan.layout.gpus
-    found = []
+    pairs = [sent_by_level(plan.network, one.kind, one.bytes, one.ranks, one.stride) for one in step.traffic]
     for number, link in enumerate((plan.network.within, plan.network.between)):
-        pairs = ((sent_by_level(plan.network, m.kind, m.bytes, m.ranks, m.stride), m.calls) for m in step.traffic)
-        sent = sum(pair[number] * calls for pair, calls in pairs)
+        sent = sum(pair[number] * one.calls for pair, one in zip(pairs, step.traffic, strict=True))
         if sent:
-            one = level(link, step.peak_flops / gpus, ccr(step.model_flops / gpus, sent), plan.batch / gpus)
-            found.append((one.ratio, one.link, one.regime))
-    return min(found, default=(float("inf"), "", ""))
+            yield sent, level(link, step.peak_flops / gpus, ccr(step.model_flops / gpus, sent), plan.batch / gpus)
 
 
 def _gpus(found: Sequence[Candidate]) -> Question:

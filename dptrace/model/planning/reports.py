@@ -13,7 +13,7 @@ from dptrace.core.numbers import Number
 from dptrace.core.units import byte_size, duration
 from dptrace.errors import UsageError
 from dptrace.model.planning.checks import check_dict, described_checks
-from dptrace.model.planning.decision import Decision, decide
+from dptrace.model.planning.decision import Decision, decide, step_levels
 from dptrace.model.planning.describe import OPTIONS, Description
 from dptrace.model.planning.search import Candidate, rank, search, searched, shortlist
 from dptrace.model.scaling import amdahl_ceiling, gustafson_efficiency, parallel_fraction
@@ -22,11 +22,8 @@ from dptrace.model.training.communication import (
     WITHIN,
     Link,
     all_reduces,
-    ccr,
     is_typed,
-    level,
     reduce_seconds,
-    sent_by_level,
     within_and_between,
 )
 from dptrace.model.training.layout import STRATEGIES, Layout
@@ -259,7 +256,7 @@ def predict_report(description: Description, tokens: float | None = None) -> dic
         "candidates": [_predicted(one, tokens) for one in shortlist(compared, 3 if description.strategy else 1)],
         "tried": len(compared),
         "scaling": _scaling_table(plan, step),
-        "roofline": _roofline(plan, step),
+        "roofline": [{"sent_bytes": sent, **msgspec.to_builtins(one)} for sent, one in step_levels(plan, step)],
         "all_reduce": _all_reduces(plan),
         "assumptions": [
             *description.assumptions(),
@@ -367,26 +364,13 @@ def _on(plan: Plan, gpus: int, batch: int) -> Candidate | None:
     return Candidate(other, other.memory.total, predict_step(other))
 
 
-def _roofline(plan: Plan, step: StepPrediction) -> list[dict[str, Any]]:
-    """Return where the step lies for each link that it uses, by the bytes that a GPU sends over it."""
-    gpus = plan.layout.gpus
-    pairs = [sent_by_level(plan.network, one.kind, one.bytes, one.ranks, one.stride) for one in step.traffic]
-    levels = []
-    for number, link in enumerate((plan.network.within, plan.network.between)):
-        sent = sum(pair[number] * one.calls for pair, one in zip(pairs, step.traffic, strict=True))
-        if sent:
-            found = level(link, step.peak_flops / gpus, ccr(step.model_flops / gpus, sent), plan.batch / gpus)
-            levels.append({"sent_bytes": sent, **msgspec.to_builtins(found)})
-    return levels
-
-
 def _all_reduces(plan: Plan) -> dict[str, Any] | None:
     """Compare the algorithms for an all-reduce of all gradients among all GPUs; None on one GPU."""
     ranks = plan.layout.gpus
     size = plan.shape.parameters * plan.state.gradients
     if ranks == 1:
         return None
-    rows = [msgspec.to_builtins(one) for one in all_reduces(plan.network, size, ranks)]
+    rows = all_reduces(plan.network, size, ranks)
     adding = reduce_seconds(size, ranks, plan.gpu.memory_bytes_per_s)
     return {"size_bytes": size, "ranks": ranks, "adding_s": adding, "algorithms": rows}
 

@@ -194,23 +194,13 @@ def sent_bytes(kind: str, size: float, ranks: int) -> float:
 SHARDED = "hierarchical-sharded"
 
 
-class AllReduce(msgspec.Struct, frozen=True):
-    """One algorithm for one tensor among some ranks."""
-
-    algorithm: str
-    steps: float
-    """One after the other."""
-    sent_bytes: float
-    """By the busiest rank, which receives as much."""
-    seconds: float
-
-
-def all_reduces(network: Network, size: float, ranks: int) -> list[AllReduce]:
+def all_reduces(network: Network, size: float, ranks: int) -> list[dict[str, Any]]:
     """Compare the algorithms, fastest first; those without levels run over the slowest link that they cross.
 
-    >>> from dptrace.model.training.communication import Link
+    Of each: its name, the steps one after the other, the bytes that the busiest rank sends, and the seconds.
+
     >>> pcie = Network(Link("PCIe", 5e-6, 25e9), Link("PCIe", 5e-6, 25e9))
-    >>> {one.algorithm: one.sent_bytes / 1e6 for one in all_reduces(pcie, 208e6, 4)}["ring"]
+    >>> {one["algorithm"]: one["sent_bytes"] / 1e6 for one in all_reduces(pcie, 208e6, 4)}["ring"]
     312.0
 
     Args:
@@ -218,7 +208,7 @@ def all_reduces(network: Network, size: float, ranks: int) -> list[AllReduce]:
     """
     rows = _all_reduces(network, size, ranks, gamma=0.0)
     levels = (row for row in rows if row["algorithm"] != "hierarchical")  # trees within nodes, which NCCL has not
-    return [AllReduce(row["algorithm"], row["steps"], row["sent_bytes"], row["seconds"]) for row in levels]
+    return [{key: row[key] for key in ("algorithm", "steps", "sent_bytes", "seconds")} for row in levels]
 
 
 # The communication roofline: how much is computed for each byte that is sent, against what GPU and link can do.

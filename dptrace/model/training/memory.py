@@ -261,33 +261,22 @@ def gpu_memory(
         micro_batches: micro-batches in a step.
     """
     plan = msgspec.structs.replace(plan, tensor=layout.tensor, sequence=layout.sequence)
-    stages = (0, layout.stages - 1)
-    found = (_stage_memory(shape, each, layout, plan, micro_batch, micro_batches, stage) for stage in stages)
-    return max(found, key=lambda memory: memory.total)
-
-
-def _stage_memory(
-    shape: ModelShape,
-    each: StateBytes,
-    layout: Layout,
-    plan: ActivationPlan,
-    micro_batch: float,
-    micro_batches: int,
-    stage: int,
-) -> GpuMemory:
-    first, last = stage == 0, stage == layout.stages - 1
-    layers = math.ceil(shape.layers / layout.stages)
-    flight = micro_batches_in_flight(layout.schedule, layout.stages, micro_batches, layout.virtual_stages)
-    flight = flight if first else 1
-    kept = layers_bytes(shape, layers, micro_batch, plan) * flight
-    kept += start_bytes(shape, micro_batch, plan) * flight if first else 0
-    kept += end_bytes(shape, micro_batch, plan) if last else 0
     again = msgspec.structs.replace(plan, recompute="none")
+    layers = math.ceil(shape.layers / layout.stages)
     recomputed = layer_bytes(shape, micro_batch, again) - layer_bytes(shape, micro_batch, plan)
-    held = _held(shape, layout, layers, first, last)
-    state = _sharded(each, held[0], layout, layout.shards)
-    state = state.plus(_sharded(each, held[1], layout, max(1.0, layout.shards / layout.expert)))
-    return GpuMemory(state, _gathered(shape, each, layout, held[0] + held[1]), kept, recomputed, flight)
+    found = []
+    for stage in sorted({0, layout.stages - 1}):
+        first, last = stage == 0, stage == layout.stages - 1
+        flight = micro_batches_in_flight(layout.schedule, layout.stages, micro_batches, layout.virtual_stages)
+        flight = flight if first else 1
+        kept = layers_bytes(shape, layers, micro_batch, plan) * flight
+        kept += start_bytes(shape, micro_batch, plan) * flight if first else 0
+        kept += end_bytes(shape, micro_batch, plan) if last else 0
+        common, experts = _held(shape, layout, layers, first, last)
+        state = _sharded(each, common, layout, layout.shards)
+        state = state.plus(_sharded(each, experts, layout, max(1.0, layout.shards / layout.expert)))
+        found.append(GpuMemory(state, _gathered(shape, each, layout, common + experts), kept, recomputed, flight))
+    return max(found, key=lambda memory: memory.total)
 
 
 def _held(shape: ModelShape, layout: Layout, layers: int, first: bool, last: bool) -> tuple[float, float]:
