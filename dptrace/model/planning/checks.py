@@ -166,39 +166,26 @@ TEXTS, RECORDED_TEXTS = _checklists()
 """The texts of the items by their names, of a description and of a recording."""
 
 
-class Item(NamedTuple):
-    """How an item is computed."""
-
-    find: Callable[[Context], Found]
-    about: Callable[[Context], bool]
-    """Whether the item is asked at all."""
-    unless: Callable[[Context], str]
-    """Why it does not apply; empty where it does."""
-
-
-ITEMS: dict[str, Item] = {}
+Answer = Found | str | None
+"""What an item answers about a plan: what it computes, why it does not apply, or None where it is not asked at all."""
+ITEMS: dict[str, Callable[[Context], Answer]] = {}
 """The items of a description by their names."""
 
 
-def item(
-    name: str,
-    about: Callable[[Context], bool] = lambda context: True,
-    unless: Callable[[Context], str] = lambda context: "",
-) -> Callable[[Callable[[Context], Found]], Callable[[Context], Found]]:
+def item(name: str) -> Callable[[Callable[[Context], Answer]], Callable[[Context], Answer]]:
     """Register the function below as what computes an item of the checklist."""
 
-    def add(find: Callable[[Context], Found]) -> Callable[[Context], Found]:
-        ITEMS[name] = Item(find, about, unless)
+    def add(find: Callable[[Context], Answer]) -> Callable[[Context], Answer]:
+        ITEMS[name] = find
         return find
 
     return add
 
 
-def _check(name: str, context: Context) -> Check:
+def _check(name: str, context: Context, answer: Found | str) -> Check:
     """Return what follows from an item for a plan."""
-    one, texts = ITEMS[name], TEXTS[name]
-    skipped = one.unless(context)
-    found = Found(skipped, status="skip") if skipped else one.find(context)
+    texts = TEXTS[name]
+    found = Found(answer, status="skip") if isinstance(answer, str) else answer
     part = None if found.gain_s is None else found.gain_s / context.step_s
     what, do, computed = (_filled(text, found) for text in (texts.what, texts.do, texts.computed))
     return Check(
@@ -209,7 +196,7 @@ def _check(name: str, context: Context) -> Check:
         gain_s=found.gain_s,
         gain_bytes=found.gain_bytes,
         gain_share=part,
-        computed="" if skipped else computed,
+        computed="" if isinstance(answer, str) else computed,
         do=do,
         source=texts.source,
     )
@@ -242,7 +229,8 @@ def described_checks(description: Description, now: Candidate, found: Sequence[C
         found: the candidates to compare it with, ranked, if it is not the best of them.
     """
     context = Context(description, now, found)
-    checks = [_check(name, context) for name, one in ITEMS.items() if one.about(context)]
+    answers = {name: find(context) for name, find in ITEMS.items()}
+    checks = [_check(name, context, answer) for name, answer in answers.items() if answer is not None]
 
     def key(one: Check) -> tuple[int, float, float]:
         gains = -(one.gain_s or 0.0), -(one.gain_bytes or 0.0)
@@ -258,8 +246,10 @@ def _span(seconds: float) -> str:
 # Work: another strategy, batch, accumulation, recomputation, number types, fusion, fewer GPUs.
 
 
-@item("strategy", about=lambda context: bool(context.found))
-def _strategy(context: Context) -> Found:
+@item("strategy")
+def _strategy(context: Context) -> Answer:
+    if not context.found:
+        return None
     best = context.found[0]
     reason = (
         f"{best.label} with micro-batches of {best.plan.micro_batch}, recompute {best.plan.recompute}, takes "
@@ -271,7 +261,7 @@ def _strategy(context: Context) -> Found:
 
 
 @item("larger-batch")
-def _larger_batch(context: Context) -> Found:
+def _larger_batch(context: Context) -> Answer:
     batch = 2 * context.plan.batch
     other = context.best(replace(context.plan, batch=batch))
     half, exposed = other.step.step_s / 2, other.step.exposed_s / other.step.step_s
@@ -291,14 +281,14 @@ _TIMES = 4
 
 
 @item("accumulate")
-def _accumulate(context: Context) -> Found:
+def _accumulate(context: Context) -> Answer:
     each = context.changed(batch=_TIMES * context.plan.batch).step.step_s / _TIMES
     reason = f"gradients, optimizer and bubble once for {_TIMES} times the samples: {_span(each)} for those of one step"
     return Found(reason, context.step_s - each)
 
 
 @item("micro-batch")
-def _micro_batch(context: Context) -> Found:
+def _micro_batch(context: Context) -> Answer:
     other = context.best(context.plan, context.any_recompute())
     size, recompute = other.plan.micro_batch, other.plan.recompute
     reason = (
@@ -318,17 +308,11 @@ def _narrower(context: Context) -> str:
     return "fp8"
 
 
-def _narrowest(context: Context) -> str:
-    plan = context.plan
-    known = PRECISIONS[_narrower(context)].compute in plan.gpu.peaks.tflops
-    return (
-        "" if known and plan.precision != "fp8" else f"{plan.precision} is the narrowest that the {plan.gpu.name} has"
-    )
-
-
-@item("mixed-precision", unless=_narrowest)
-def _mixed_precision(context: Context) -> Found:
+@item("mixed-precision")
+def _mixed_precision(context: Context) -> Answer:
     plan, before, target = context.plan, context.plan.precision, _narrower(context)
+    if plan.precision == "fp8" or PRECISIONS[target].compute not in plan.gpu.peaks.tflops:
+        return f"{plan.precision} is the narrowest that the {plan.gpu.name} has"
     other = context.best(replace(plan, precision=target), context.any_recompute())
     rate = plan.gpu.peak(PRECISIONS[target].compute) / plan.gpu.peak(PRECISIONS[before].compute)
     reason = (
@@ -364,8 +348,10 @@ def pointwise_bytes(plan: Plan, fused: bool) -> float:
     return 3 * split * shape.layers / layout.stages * tokens * PRECISIONS[plan.precision].activation_bytes
 
 
-@item("compile", about=_is_decoder)
-def _compile(context: Context) -> Found:
+@item("compile")
+def _compile(context: Context) -> Answer:
+    if not _is_decoder(context):
+        return None
     saved = pointwise_bytes(context.plan, fused=False) - pointwise_bytes(context.plan, fused=True)
     rate = context.plan.gpu.memory_bytes_per_s
     reason = f"{byte_size(saved)} that a GPU would not write and read again in a step, at {rate / 1e12:.3g} TB/s"
@@ -386,13 +372,13 @@ def _halves(context: Context) -> list[Plan]:
     return found
 
 
-@item(
-    "fewer-gpus",
-    unless=lambda context: "" if _halves(context) else f"{context.layout.gpus} GPUs hold one copy of the model",
-)
-def _fewer_gpus(context: Context) -> Found:
+@item("fewer-gpus")
+def _fewer_gpus(context: Context) -> Answer:
+    halves = _halves(context)
+    if not halves:
+        return f"{context.layout.gpus} GPUs hold one copy of the model"
     evaluate = candidate if _is_decoder(context) else context.best
-    found = [evaluate(fewer) for fewer in _halves(context)]
+    found = [evaluate(fewer) for fewer in halves]
     (half, halved), (seconds, best) = (
         (one.step.step_s, one.plan) for one in (found[0], min(found, key=lambda one: one.step.step_s))
     )
@@ -415,21 +401,19 @@ _NO_GRADIENTS = "one GPU holds each part of the model, so no gradients are reduc
 
 
 @item("overlap")
-def _overlap(context: Context) -> Found:
+def _overlap(context: Context) -> Answer:
     step = context.now.step
     hidden = "" if step.overlap is None else f": {share(step.overlap)} is hidden, the goal is 80 %"
     reason = f"{_span(step.communication_s)} of communication, {_span(step.exposed_s)} of it exposed{hidden}"
     return Found(reason, step.serial_s - step.step_s, status="keep" if step.serial_s > step.step_s else "skip")
 
 
-def _no_buckets(context: Context) -> str:
+@item("bucket-size")
+def _bucket_size(context: Context) -> Answer:
     if context.layout.zero == 3:
         return "FSDP reduces a layer at a time"
-    return "" if context.gradients[1] else _NO_GRADIENTS
-
-
-@item("bucket-size", unless=_no_buckets)
-def _bucket_size(context: Context) -> Found:
+    if not context.gradients[1]:
+        return _NO_GRADIENTS
     link = context.slowest
     steps = [(predict_step(replace(context.plan, bucket_bytes=size * _MIB)).step_s, size) for size in _BUCKETS]
     seconds, size = min(steps)
@@ -440,16 +424,13 @@ def _bucket_size(context: Context) -> Found:
     return Found(reason, context.step_s - seconds, filled={"size": size})
 
 
-def _not_compressible(context: Context) -> str:
-    if not context.gradients[0]:
-        return _NO_GRADIENTS
-    sharded = context.layout.zero == 3 or context.plan.state.gradients < 2
-    return "sharded parameters are gathered, too: lower the precision instead" if sharded else ""
-
-
-@item("compress", unless=_not_compressible)
-def _compress(context: Context) -> Found:
+@item("compress")
+def _compress(context: Context) -> Answer:
     plan, (size, _) = context.plan, context.gradients
+    if not size:
+        return _NO_GRADIENTS
+    if context.layout.zero == 3 or plan.state.gradients < 2:
+        return "sharded parameters are gathered, too: lower the precision instead"
     other = predict_step(replace(plan, gradient_bytes=plan.state.gradients // 2))
     # Before and after: read the gradients and write half, read half and write them.
     cost = 3 * size / plan.gpu.memory_bytes_per_s
@@ -464,18 +445,14 @@ def _ranks_in_a_node(context: Context) -> int:
     return max(1, context.plan.network.gpus_per_node // context.layout.tensor)
 
 
-def _one_level(context: Context) -> str:
-    if not context.gradients[0]:
+@item("hierarchical")
+def _hierarchical(context: Context) -> Answer:
+    size, data, local = context.gradients[0], context.layout.data, _ranks_in_a_node(context)
+    if not size:
         return _NO_GRADIENTS
-    local = _ranks_in_a_node(context)
-    one = context.layout.data <= local or local == 1
-    return "the GPUs that reduce gradients share one kind of link" if one else ""
-
-
-@item("hierarchical", unless=_one_level)
-def _hierarchical(context: Context) -> Found:
-    size, data = context.gradients[0], context.layout.data
-    network = replace(context.plan.network, gpus_per_node=_ranks_in_a_node(context))
+    if data <= local or local == 1:
+        return "the GPUs that reduce gradients share one kind of link"
+    network = replace(context.plan.network, gpus_per_node=local)
     times = {one["algorithm"]: one["seconds"] for one in all_reduces(network, size, data)}
     flat, levels = times["ring"], times["hierarchical-sharded"]
     reason = (
@@ -486,7 +463,7 @@ def _hierarchical(context: Context) -> Found:
 
 
 @item("faster-links")
-def _faster_links(context: Context) -> Found:
+def _faster_links(context: Context) -> Answer:
     network, link = context.plan.network, context.slowest
     several = context.layout.gpus > network.gpus_per_node
     doubled = Link(link.name, link.alpha_s, 2 * link.bytes_per_s)
@@ -496,8 +473,10 @@ def _faster_links(context: Context) -> Found:
     return Found(reason, context.step_s - other.step.step_s, filled={"where": where})
 
 
-@item("prefetch", about=lambda context: context.layout.zero == 3 and context.layout.shards > 1)
-def _prefetch(context: Context) -> Found:
+@item("prefetch")
+def _prefetch(context: Context) -> Answer:
+    if context.layout.zero < 3 or context.layout.shards == 1:
+        return None
     step = context.now.step
     gathers = sum(one.seconds for one in step.traffic if one.what.startswith("parameters"))
     reason = f"{_span(gathers)} of all-gathers in a step, which the computation of the layer before hides"
@@ -512,9 +491,11 @@ def _groups(context: Context) -> list[int]:
     return [size for size in range(local, layout.data, local) if layout.data % size == 0 and size != layout.shards]
 
 
-@item("hybrid-shards", about=lambda context: bool(_groups(context)))
-def _hybrid_shards(context: Context) -> Found:
+@item("hybrid-shards")
+def _hybrid_shards(context: Context) -> Answer:
     tried = [context.spread(shards=size) for size in _groups(context)]
+    if not tried:
+        return None
     best = min(tried, key=lambda one: (not one.fits, one.step.step_s if one.fits else one.memory_bytes))
     fits = "fits" if best.fits else f"is {byte_size(best.over_bytes)} too much"
     reason = f"{best.label}: {_span(best.step.step_s)} a step, {byte_size(best.memory_bytes)} on each GPU, which {fits}"
@@ -527,8 +508,10 @@ def _hybrid_shards(context: Context) -> Found:
 _PCIE = "pcie4"
 
 
-@item("checkpoint-activations", about=_is_decoder)
-def _checkpoint(context: Context) -> Found:
+@item("checkpoint-activations")
+def _checkpoint(context: Context) -> Answer:
+    if not _is_decoder(context):
+        return None
     kept, again = context.changed(recompute="none"), context.changed(recompute="full")
     cost = again.step.step_s - kept.step.step_s
     reason = (
@@ -540,8 +523,12 @@ def _checkpoint(context: Context) -> Found:
     return Found(reason, -cost, saved, "keep" if on else "skip" if context.now.fits else "")
 
 
-@item("flash-attention", about=_is_decoder, unless=lambda context: "it is in use" if context.plan.flash else "")
-def _flash_attention(context: Context) -> Found:
+@item("flash-attention")
+def _flash_attention(context: Context) -> Answer:
+    if not _is_decoder(context):
+        return None
+    if context.plan.flash:
+        return "it is in use"
     other = context.best(replace(context.plan, flash=True), context.any_recompute())
     saved = context.now.memory_bytes - context.changed(flash=True).memory_bytes
     reason = (
@@ -551,14 +538,11 @@ def _flash_attention(context: Context) -> Found:
     return Found(reason, context.step_s - other.step.step_s, saved)
 
 
-def _no_copies(context: Context) -> str:
-    layout = context.layout
-    return "it is sharded" if layout.zero else "there is one copy of it" if layout.data == 1 else ""
-
-
-@item("shard-optimizer", unless=_no_copies)
-def _shard_optimizer(context: Context) -> Found:
+@item("shard-optimizer")
+def _shard_optimizer(context: Context) -> Answer:
     data = context.layout.data
+    if context.layout.zero or data == 1:
+        return "it is sharded" if context.layout.zero else "there is one copy of it"
     other = context.spread(zero=1, shards=data)
     reason = (
         f"{byte_size(context.plan.memory.state.optimizer)} of optimizer state on each of {data} GPUs; each would "
@@ -567,8 +551,10 @@ def _shard_optimizer(context: Context) -> Found:
     return versus(context, other, reason)
 
 
-@item("sequence-parallel", about=lambda context: context.layout.tensor > 1)
-def _sequence_parallel(context: Context) -> Found:
+@item("sequence-parallel")
+def _sequence_parallel(context: Context) -> Answer:
+    if context.layout.tensor == 1:
+        return None
     without = context.spread(sequence=False)
     reason = f"{byte_size(without.memory_bytes)} on each GPU without it; it sends as many bytes"
     gain_s, gain_bytes = without.step.step_s - context.step_s, without.memory_bytes - context.now.memory_bytes
@@ -576,7 +562,7 @@ def _sequence_parallel(context: Context) -> Found:
 
 
 @item("offload")
-def _offload(context: Context) -> Found:
+def _offload(context: Context) -> Answer:
     state, link, over = context.plan.memory.state, interconnect_named(_PCIE), context.now.over_bytes
     cost = (state.gradients + state.parameters) / link.bytes_per_s
     saved = state.optimizer
@@ -593,13 +579,11 @@ def _offload(context: Context) -> Found:
 # Pipelines and experts: micro-batches, schedules, balance.
 
 
-def _staged(context: Context) -> bool:
-    return context.layout.stages > 1
-
-
-@item("micro-batches", about=_staged)
-def _micro_batches(context: Context) -> Found:
+@item("micro-batches")
+def _micro_batches(context: Context) -> Answer:
     plan, layout = context.plan, context.layout
+    if layout.stages == 1:
+        return None
     most, bubble = RULES["bubble"].value, context.now.step.bubble
     needed = micro_batches_needed(layout.schedule, layout.stages, most, layout.virtual_stages)
     factor = math.ceil(needed / plan.micro_batches)
@@ -613,18 +597,17 @@ def _micro_batches(context: Context) -> Found:
     return Found(reason, gain, None, "skip" if bubble < most else "", filled)
 
 
-def _not_interleaved(context: Context) -> str:
+@item("interleaved")
+def _interleaved(context: Context) -> Answer:
+    layers, stages, count = context.plan.shape.layers, context.layout.stages, context.plan.micro_batches
+    if stages == 1:
+        return None
     if context.layout.schedule == "interleaved":
         return "it is in use"
-    layers, stages = context.plan.shape.layers, context.layout.stages
     if 2 * stages > layers:
         return f"there are only {plural(layers, 'layer')}"
-    rest = context.plan.micro_batches % stages
-    return f"{context.plan.micro_batches} micro-batches are no multiple of {stages} stages" if rest else ""
-
-
-@item("interleaved", about=_staged, unless=_not_interleaved)
-def _interleaved(context: Context) -> Found:
+    if count % stages:
+        return f"{count} micro-batches are no multiple of {stages} stages"
     other = context.spread(schedule="interleaved", virtual_stages=2)
     too_much = "" if other.fits else f", {byte_size(other.over_bytes)} too much"
     reason = (
@@ -634,9 +617,11 @@ def _interleaved(context: Context) -> Found:
     return versus(context, other, reason, "" if other.fits else "skip")
 
 
-@item("balance", about=_staged)
-def _balance(context: Context) -> Found:
+@item("balance")
+def _balance(context: Context) -> Answer:
     plan = context.plan
+    if context.layout.stages == 1:
+        return None
     reason = (
         f"{plural(plan.shape.layers, 'layer')} on {context.layout.stages} stages: the longest has {plan.balance:.3g} "
         "times the mean"
@@ -644,9 +629,11 @@ def _balance(context: Context) -> Found:
     return Found(reason, context.now.step.compute_s * (1 - 1 / plan.balance))
 
 
-@item("expert-balance", about=lambda context: context.plan.shape.experts > 1)
-def _expert_balance(context: Context) -> Found:
+@item("expert-balance")
+def _expert_balance(context: Context) -> Answer:
     shape = context.plan.shape
+    if shape.experts == 1:
+        return None
     experts = shape.top_k * shape.expert_parameters
     part = experts / (experts + shape.dense_layer_parameters)
     reason = f"experts compute {share(part)} of a layer; a rank with 1.25 times the mean tokens makes the others wait"
@@ -659,37 +646,36 @@ def _expert_balance(context: Context) -> Found:
 _WORKERS = 4
 
 
-def _not_ddp(context: Context) -> str:
+def _is_ddp(context: Context) -> bool:
     layout = context.layout
-    ddp = layout.zero == 0 and layout.data > 1 and layout.stages == 1
-    return "" if ddp else f"{context.now.label} is not DDP"
+    return layout.zero == 0 and layout.data > 1 and layout.stages == 1
 
 
-@item("sampler", unless=lambda context: "there is one data-parallel rank" if context.layout.data == 1 else "")
-def _sampler(context: Context) -> Found:
+@item("sampler")
+def _sampler(context: Context) -> Answer:
     data = context.layout.data
+    if data == 1:
+        return "there is one data-parallel rank"
     reason = f"without, {data} ranks train on the same samples, and a step does the work of one"
     return Found(reason, context.step_s * (1 - 1 / data), status="keep")
 
 
-def _reduces_once(context: Context) -> str:
-    layout = context.layout
-    if context.plan.micro_batches == 1:
+@item("no_sync")
+def _no_sync(context: Context) -> Answer:
+    layout, micro, (_, seconds) = context.layout, context.plan.micro_batches, context.gradients
+    if micro == 1:
         return "a step has one micro-batch"
-    reduces = layout.zero > 1 or layout.stages > 1 or not context.gradients[1]
-    return f"{context.now.label} reduces as it must" if reduces else ""
-
-
-@item("no_sync", unless=_reduces_once)
-def _no_sync(context: Context) -> Found:
-    micro, (_, seconds) = context.plan.micro_batches, context.gradients
+    if layout.zero > 1 or layout.stages > 1 or not seconds:
+        return f"{context.now.label} reduces as it must"
     backward = context.now.step.compute_s * 2 / 3 / micro
     reason = f"{_span(seconds)} of reduction for each of {micro} micro-batches, whose backward takes {_span(backward)}"
     return Found(reason, (micro - 1) * max(0.0, seconds - backward), status="keep")
 
 
-@item("nccl", unless=lambda context: "one GPU sends nothing" if context.layout.gpus == 1 else "")
-def _backend(context: Context) -> Found:
+@item("nccl")
+def _backend(context: Context) -> Answer:
+    if context.layout.gpus == 1:
+        return "one GPU sends nothing"
     network, host = context.plan.network, interconnect_named(_PCIE)
     slow = min((network.within, Link(host.name, host.alpha_s, host.bytes_per_s)), key=lambda link: link.bytes_per_s)
     other = context.changed(network=Network(slow, network.between, network.gpus_per_node))
@@ -697,14 +683,18 @@ def _backend(context: Context) -> Found:
     return Found(reason, max(0.0, other.step.step_s - context.step_s), status="keep")
 
 
-@item("gradient_as_bucket_view", unless=_not_ddp)
-def _bucket_view(context: Context) -> Found:
+@item("gradient_as_bucket_view")
+def _bucket_view(context: Context) -> Answer:
+    if not _is_ddp(context):
+        return f"{context.now.label} is not DDP"
     size = context.plan.memory.state.gradients
     return Found(f"a second copy of the gradients takes {byte_size(size)} on each GPU", None, size, "keep")
 
 
-@item("find_unused_parameters", unless=_not_ddp)
-def _unused_parameters(context: Context) -> Found:
+@item("find_unused_parameters")
+def _unused_parameters(context: Context) -> Answer:
+    if not _is_ddp(context):
+        return f"{context.now.label} is not DDP"
     shape = context.plan.shape
     tensors = shape.layers * (16 if shape.bias else 9) + 4
     seconds = collective_seconds(context.plan.network, "all_reduce", 4 * tensors, context.layout.data)
@@ -714,14 +704,18 @@ def _unused_parameters(context: Context) -> Found:
     return Found(reason, seconds, status="keep")
 
 
-@item("static_graph", unless=_not_ddp)
-def _static_graph(_: Context) -> Found:
+@item("static_graph")
+def _static_graph(context: Context) -> Answer:
+    if not _is_ddp(context):
+        return f"{context.now.label} is not DDP"
     reason = "if each step uses the same parameters; it spares the host bookkeeping, which a description does not have"
     return Found(reason, status="keep")
 
 
-@item("broadcast_buffers", unless=_not_ddp)
-def _broadcast_buffers(context: Context) -> Found:
+@item("broadcast_buffers")
+def _broadcast_buffers(context: Context) -> Answer:
+    if not _is_ddp(context):
+        return f"{context.now.label} is not DDP"
     network, data = context.plan.network, context.layout.data
     link = network.within if data <= network.gpus_per_node else network.between
     reason = "only models with buffers (BatchNorm) have something to keep equal; a broadcast costs its latency"
@@ -729,7 +723,7 @@ def _broadcast_buffers(context: Context) -> Found:
 
 
 @item("pin_memory")
-def _pin_memory(context: Context) -> Found:
+def _pin_memory(context: Context) -> Answer:
     plan = context.plan
     size = plan.batch / context.layout.data * plan.shape.sample_bytes
     seconds = 2 * size / interconnect_named(_PCIE).bytes_per_s
@@ -741,7 +735,7 @@ def _pin_memory(context: Context) -> Found:
 
 
 @item("num_workers")
-def _workers(context: Context) -> Found:
+def _workers(context: Context) -> Answer:
     rate = context.now.step.samples_per_s / context.layout.data
     reason = (
         f"a rank takes {rate:,.3g} samples/s, so {_WORKERS} workers keep up if each prepares a sample in "
