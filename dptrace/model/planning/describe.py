@@ -12,7 +12,7 @@ from dptrace.core.numbers import COUNT, Number
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.model.training.communication import BETWEEN, WITHIN, Link, Network, reached_link, within_and_between
-from dptrace.model.training.layout import SCHEDULES, STRATEGIES, Layout, strategy_layout
+from dptrace.model.training.layout import SCHEDULES, STRATEGIES, Layout
 from dptrace.model.training.memory import OPTIMIZERS, PRECISIONS, RECOMPUTE
 from dptrace.model.training.plan import Plan, gpu_named
 from dptrace.model.training.shape import (
@@ -179,22 +179,30 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         return math.gcd(self.gpus, self.gpus_per_node) if self.gpus > self.gpus_per_node else self.gpus
 
     def layout(self, strategy: str, tensor: int | None = None, stages: int | None = None) -> Layout:
-        """Return the layout of a strategy with usual degrees where none are given.
+        """Return the layout of a strategy; degrees that are not given have usual values.
 
         Raises:
-            UsageError: the degrees do not divide the number of GPUs.
+            UsageError: the degrees do not divide the number of GPUs, or do not belong to the strategy.
         """
-        schedule = self.schedule or "1f1b"
-        return strategy_layout(
-            strategy,
-            self.gpus,
-            gpus_per_node=self.gpus_per_node,
-            tensor=tensor or self.tp,
-            stages=stages or self.pp,
-            expert=self.ep,
-            zero=self.zero,
-            shards=self.shards,
-            experts=self.experts,
+        gpus, node, experts, schedule = self.gpus, self.local, self.experts, self.schedule or "1f1b"
+        tensor = tensor or self.tp or (node if strategy in ("tp", "3d") else 1)
+        stages = stages or self.pp or {"pp": node, "3d": max(1, min(4, gpus // tensor))}.get(strategy, 1)
+        if gpus % (tensor * stages):
+            raise UsageError(f"{plural(gpus, 'GPU')} can't be divided into tp {tensor} × pp {stages}.")
+        data = gpus // (tensor * stages)
+        expert = (self.ep or math.gcd(experts, data)) if strategy == "ep" or self.ep else 1
+        if data % expert or experts % expert:
+            raise UsageError(f"{plural(experts, 'expert')} can't be spread over {expert} of {data} data-parallel GPUs.")
+        stage = _zero_stage(strategy, self.zero)
+        return Layout(
+            strategy=strategy,
+            data=data,
+            tensor=tensor,
+            stages=stages,
+            expert=expert,
+            zero=stage,
+            shards=_shards(strategy, stage, data, node, self.shards),
+            sequence=tensor > 1,
             schedule=schedule,
             virtual_stages=self.virtual_stages if schedule == "interleaved" else 1,
         )
@@ -258,6 +266,30 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         if self.batch is None:
             said.append(f"Batch assumed: {plural(self.samples_each, 'sample')} for each GPU, {self.samples} together.")
         return said
+
+
+_ZERO = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
+"""The stage of ZeRO that a strategy is."""
+
+
+def _zero_stage(strategy: str, given: int | None) -> int:
+    own = _ZERO.get(strategy)
+    if given is not None and own not in (None, given):
+        what = f"is ZeRO stage {own}" if own else "shards nothing"
+        raise UsageError(f"--strategy {strategy} {what}: leave --zero {given} out, or the strategy.")
+    usual = 1 if strategy == "3d" else 0
+    return given if given is not None else usual if own is None else own
+
+
+def _shards(strategy: str, stage: int, data: int, node: int, given: int | None) -> int:
+    """Return the GPUs that share a copy: the given number, else those of a node for hsdp, and all for others."""
+    if given is None:
+        return 1 if not stage else math.gcd(data, node) if strategy == "hsdp" else data
+    if stage < 3 or (strategy in ("fsdp", "zero3") and given != data):
+        raise UsageError(f"--shards {given}: is for parameters sharded in groups; add --strategy hsdp, or --zero 3.")
+    if data % given:
+        raise UsageError(f"--shards {given}: must divide the {data} data-parallel GPUs.")
+    return given
 
 
 @lru_cache(maxsize=64)  # asked for with every plan

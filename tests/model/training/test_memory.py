@@ -8,7 +8,8 @@ import pytest
 
 import dptrace
 from dptrace.commands.recorded_plan import trainer_shape
-from dptrace.model.training.layout import Layout, strategy_layout
+from dptrace.model.planning.describe import Description
+from dptrace.model.training.layout import Layout
 from dptrace.model.training.memory import (
     ActivationPlan,
     ddp_wall,
@@ -109,7 +110,7 @@ FULL = ActivationPlan(recompute="full")
 
 
 def state_gb(strategy: str, gpus: int = 8, tensor: int | None = None, stages: int | None = None) -> float:
-    layout = strategy_layout(strategy, gpus, tensor=tensor, stages=stages)
+    layout = Description(params=7e9, gpus=gpus, tp=tensor, pp=stages).layout(strategy)
     return gpu_memory(SEVEN, state_bytes(), layout, FULL, 1, 32).state.total / 1e9
 
 
@@ -152,7 +153,9 @@ def test_experts_are_spread() -> None:
     mixtral = decoder_shape(
         32, 4096, key_value_heads=8, mlp=14_336, vocabulary=32_000, family="llama", experts=8, top_k=2
     )
-    held = gpu_memory(mixtral, state_bytes(), strategy_layout("ep", 8, experts=8), FULL, 1).state.total
+    held = gpu_memory(
+        mixtral, state_bytes(), Description(params=7e9, gpus=8, experts=8).layout("ep"), FULL, 1
+    ).state.total
     experts = 32 * 8 * 3 * 4096 * 14_336
 
     assert pytest.approx(16 * (mixtral.parameters - experts + experts / 8)) == held
@@ -170,7 +173,7 @@ def test_gpipe_keeps_more_than_1f1b() -> None:
 
 def test_gathered_layers_count() -> None:
     """Fully sharded, a GPU also holds two whole layers and a layer's gradients."""
-    memory = gpu_memory(SEVEN, state_bytes(), strategy_layout("fsdp", 64), FULL, 1)
+    memory = gpu_memory(SEVEN, state_bytes(), Description(params=7e9, gpus=64).layout("fsdp"), FULL, 1)
     layer = SEVEN.dense_layer_parameters * SEVEN.scale
 
     assert pytest.approx(max(3 * layer * 2, 4 * 53_248 * 4096 * SEVEN.scale)) == memory.gathered_bytes
