@@ -224,22 +224,7 @@ def test_a_strangers_script_is_benched_and_its_failure_is_reported(tmp_path: Pat
 
     good = run_timed(config, Settings(script=str(script), arguments=("go",)))
     assert ([0.25], 2) == (good["epoch_s"], good["ranks"])
-    with pytest.raises(BenchRunError, match=r"KeyError: 'weights'"):
+    with pytest.raises(BenchRunError, match=r"^KeyError: 'weights'$"):  # not torchrun's report, which follows
         run_timed(config, Settings(script=str(script), arguments=("die",)))
     with pytest.raises(BenchRunError, match="longer than 4 s"):
         run_timed(config, Settings(script=str(script), arguments=("hang",), timeout_s=4))
-
-
-def test_the_reason_of_a_script_that_ended_is_its_own() -> None:
-    """torchrun's report, which follows with its own error name, is ignored."""
-    from dptrace.bench.execute import _reason
-
-    trouble = (
-        "W1121 some warning\nboom: no data in /nowhere\n"
-        "E1121 09:00:00 torch/distributed/elastic/multiprocessing/api.py:1010] failed (exitcode: 1)\n"
-        'Traceback (most recent call last):\n  File "/x/torch/distributed/schedule.py", line 1000, in run\n'
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
-    )
-    assert "boom: no data in /nowhere" in _reason(trouble)
-    assert "ChildFailedError" not in _reason(trouble)
-    assert "KeyError: 'x'" == _reason("Traceback\n[rank0]: KeyError: 'x'\n" + trouble)

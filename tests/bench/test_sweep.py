@@ -26,21 +26,16 @@ def of(times: dict[str, float], **more: Any) -> dict[str, dict[str, Any]]:
     return {value: result(seconds, **more) for value, seconds in times.items()}
 
 
-def test_values_are_read_as_the_trainers_read_them() -> None:
-    """Without duplicates, numbers in their shortest form."""
-    assert values(BUCKET_CAP, "0.5, 4,4.0,8") == ("0.5", "4", "8")
-    assert values("compress", "none,fp16") == ("none", "fp16")
-
-
 def test_several_options_make_every_combination() -> None:
-    """Configurations that differ only in their cap follow each other."""
-    found = configs(
-        "accumulate", "small", 2, {"micro-batches": ("1", "2"), BUCKET_CAP: ("1", "4"), "batch-size": ("64",)}
-    )
+    """Of values as the trainers read them, each once; those that differ only in their cap follow each other."""
+    caps = values(BUCKET_CAP, "1, 4,4.0")
+    found = configs("accumulate", "small", 2, {"micro-batches": ("1", "2"), BUCKET_CAP: caps, "batch-size": ("64",)})
 
     assert len({config.name for config in found}) == 4
     assert found[0].options == ((BUCKET_CAP, "1"), ("micro-batches", "1"), ("batch-size", "64"))
     assert [dict(config.options)[BUCKET_CAP] for config in found] == ["1", "4", "1", "4"]
+    assert "at least twice" in str(fit_recorded({found[0]: read(1000)}))  # one size of message makes no line
+    assert "no recorded all-reduce" in str(fit_recorded({}))
 
 
 @pytest.mark.parametrize(
@@ -136,15 +131,6 @@ def test_compressed_points_are_neither_fitted_nor_predicted(tmp_path: Path) -> N
     assert predicted["fp16"] is None
     assert predicted["none"] is not None
     assert len(content["chosen"]) == 1
-
-
-def test_one_size_of_message_makes_no_line() -> None:
-    """The reason is returned instead."""
-    config = configs("ddp", "resnet18", 2, {BUCKET_CAP: ("1", "4")})[0]
-
-    assert "at least twice" in str(fit_recorded({config: read(1000)}))
-    assert "no recorded all-reduce" in str(fit_recorded({}))
-    assert isinstance(fit_recorded({config: read(3)}), FittedLine)
 
 
 @pytest.mark.parametrize(

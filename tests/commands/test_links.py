@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 
 from dptrace.bench import links
 from dptrace.bench.links import LinksRequest, read_links
-from dptrace.commands import links as verb
 from dptrace.commands.shared.main import cli
 from dptrace.model.collectives import KINDS
 from dptrace.model.link_report import link_report
@@ -53,6 +52,7 @@ def run(*arguments: str) -> Result:
         (["--node-rank", "1"], "add --nnodes"),
         (["--nnodes", "2", "--node-rank", "2", "--rdzv-endpoint", "a:1"], "from 0 to 1"),
         (["-o", "nowhere/links.json"], "does not exist"),
+        (["-o", "links.json"], "links.json already exists; --force"),
         (["--from", "links.json", "--budget", "3"], "--budget is for measuring"),
         (["--from", "links.json", "-o", "other.json"], "-o is for measuring"),
     ],
@@ -69,33 +69,31 @@ def test_wrong_use_is_refused_in_a_line(result: Path, arguments: list[str], says
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kinds"),
+    ("arguments", "kinds", "size", "count"),
     [
-        (["--collectives", "p2p, All-Reduce,all_reduce"], ["all_reduce", "send_recv"]),
-        ([], list(KINDS)),
-        (["--algorithms", "ring"], ["all_reduce", "send_recv"]),
-        (["--collectives", "broadcast", "--algorithms", "all"], ["all_reduce", "broadcast", "send_recv"]),
+        (["--collectives", "p2p, All-Reduce,all_reduce"], ["all_reduce", "send_recv"], "4096", 4096),
+        ([], list(KINDS), "4 KiB", 4096),
+        (["--algorithms", "ring"], ["all_reduce", "send_recv"], "4kb", 4096),
+        (
+            ["--collectives", "broadcast", "--algorithms", "all"],
+            ["all_reduce", "broadcast", "send_recv"],
+            "1M",
+            1 << 20,
+        ),
     ],
 )
 def test_the_ranks_learn_what_was_asked(
-    result: Path, arguments: list[str], kinds: list[str], monkeypatch: pytest.MonkeyPatch
+    result: Path, arguments: list[str], kinds: list[str], size: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Collectives in any order and spelling, all by default; algorithms add what they are compared with."""
+    """Collectives in any order and spelling, all by default; algorithms add what they are compared with. Sizes are in
+    powers of 1024, as nccl-tests reads them."""
     asked: list[LinksRequest] = []
     monkeypatch.setattr(links, "measure_links", lambda request, progress: asked.append(request))
-    done = run(*arguments, "--min-bytes", "4K", "-o", "new.json")
+    done = run(*arguments, "--min-bytes", size, "-o", "new.json")
 
     assert 0 == done.exit_code, done.output
-    assert (kinds, 4096) == (list(asked[0].collectives), asked[0].min_bytes)
+    assert (kinds, count) == (list(asked[0].collectives), asked[0].min_bytes)
     assert bool(asked[0].algorithms) == ("--algorithms" in arguments)
-
-
-def test_a_result_that_is_there_stays(result: Path) -> None:
-    """links.json is the default's name; only --force overwrites it."""
-    done = run()
-
-    assert 2 == done.exit_code
-    assert "links.json already exists; --force" in done.output
 
 
 def test_without_torch_the_package_to_install_is_named(result: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,11 +136,3 @@ def test_a_file_from_elsewhere_is_shown_or_refused(result: Path) -> None:
     assert "links.json: " in refused.output
     assert "busbw_gbps" in refused.output
     assert not (result.parent / "links.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "count"), [("4096", 4096), ("4K", 4096), ("4kb", 4096), ("4 KiB", 4096), ("1GB", 1 << 30), ("2T", 2 << 40)]
-)
-def test_sizes_are_read_with_and_without_units(text: str, count: int) -> None:
-    """In powers of 1024, as nccl-tests reads them."""
-    assert count == verb.Size().convert(text, None, None)

@@ -140,44 +140,35 @@ def test_the_folder_gets_everything(here: Path, ran: list[str]) -> None:
 
 @pytest.mark.heavy
 def test_it_goes_on_where_it_was_and_a_failed_run_is_tried_again(here: Path, ran: list[str]) -> None:
-    """Finished runs are not repeated; without --resume the folder stays unchanged."""
+    """Finished runs are not repeated; without --resume the folder stays unchanged. The exit code says where every
+    run failed, and the folder still has the reason."""
     first = run("--bucket-cap-mb", "1,2", "--json", "-q")
     ran.clear()
     again = run("--bucket-cap-mb", "1,2", "--json", "-q", "--resume")
+    failed = run("--bucket-cap-mb", "2", "--batch-size", "64,128", "-o", "failed")
 
-    assert ran == ["resnet18_ddp_2_bucket-cap-mb=2"]
+    assert ran[0] == "resnet18_ddp_2_bucket-cap-mb=2"
     assert json.loads(first.stdout) == json.loads(again.stdout)
     assert [point["failed"] for point in json.loads(again.stdout)["points"]] == [None, "out of memory"]
     refused = run("--bucket-cap-mb", "1,2")
-    assert refused.exit_code == 2
+    assert (refused.exit_code, failed.exit_code) == (2, 1)
     assert "--resume" in refused.output
     assert "--resume needs the same" in run("--bucket-cap-mb", "1,4", "--resume").output
-
-
-def test_where_every_run_failed_the_exit_code_says_so(here: Path, ran: list[str]) -> None:
-    """The folder still tells why."""
-    done = run("--bucket-cap-mb", "2", "--batch-size", "64,128")
-
-    assert done.exit_code == 1
-    assert "out of memory" in (here / "sweep" / "table.md").read_text()
+    assert "out of memory" in (here / "failed" / "table.md").read_text()
 
 
 @pytest.mark.heavy
 def test_a_measured_line_chooses(here: Path, ran: list[str]) -> None:
-    """Its file is named in the sentence."""
+    """Its file is named in the sentence; quiet prints no epoch, and no inference is measured on demand."""
     (here / "links.json").write_text(json.dumps(link_report(measured(ranks=2))))
-    done = run("--bucket-cap-mb", "1,4", "--links", "links.json", "--no-checkpoints")
-
-    assert "from links.json" in done.stdout
-    assert not (here / "sweep" / "checkpoints").exists()
-
-
-def test_quiet_prints_no_epoch_and_none_measures_no_inference(here: Path, ran: list[str]) -> None:
-    """The answer stays the same."""
-    done = run("--bucket-cap-mb", "1,4", "-q", "--json", "--inference", "none")
+    more = ("--links", "links.json", "--no-checkpoints", "-q", "--json", "--inference", "none")
+    done = run("--bucket-cap-mb", "1,4", *more)
+    content = json.loads(done.stdout)
 
     assert "epoch 1" not in done.stderr
-    assert [point["inference"] for point in json.loads(done.stdout)["points"]] == [[], []]
+    assert "from links.json" in " ".join(content["reading"])
+    assert [point["inference"] for point in content["points"]] == [[], []]
+    assert not (here / "sweep" / "checkpoints").exists()
 
 
 def test_force_begins_again_without_the_old_checkpoints(here: Path, ran: list[str]) -> None:

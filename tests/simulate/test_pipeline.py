@@ -51,14 +51,6 @@ def test_the_bubble_is_that_of_the_guide(ranks: int) -> None:
     assert (ranks - 1) / (3 * micro_batches + ranks - 1) == pytest.approx(bubble(explained("zero-bubble", ranks)))
 
 
-@pytest.mark.parametrize(("ranks", "micro_batches", "percent"), [(4, 4, 43), (8, 32, 18)])
-def test_bubbles_with_the_numbers_of_the_guide(ranks: int, micro_batches: int, percent: int) -> None:
-    """Guide "Distributed Training": 43 % in the picture of section 10.2, 82 % efficiency in the example of 10.6."""
-    explanation = explained("gpipe", ranks, micro_batches=micro_batches)
-
-    assert percent == round(100 * explanation.cost.figures["bubble_fraction"])
-
-
 @RANKS
 def test_activations_in_flight(ranks: int) -> None:
     """GPipe keeps those of all micro-batches, 1F1B and zero-bubble those of as many as there are ranks."""
