@@ -329,21 +329,17 @@ def run_all(
     Raises:
         Interrupted: a signal arrived; the results so far are on disk.
     """
+    timed: set[BenchConfig] = set()
     for job in work:
         before = store.result_if_readable(job.name)
         if before is None or "failed" in before:
             show(job, False)
-            store.save(job.name, _run_schedule(job, settings, store, _timed_before(job, work)))
+            store.save(job.name, _run_job(job, settings, store, job.config in timed))
+        timed.add(job.config)
         show(job, True)
 
 
-def _timed_before(job: Job, work: Sequence[Job]) -> bool:
-    """Return whether the configuration of a job is timed before it."""
-    first = Job(job.config, 0)
-    return first in work and work.index(first) < work.index(job)
-
-
-def _run_schedule(job: Job, settings: Settings, store: Store, timed_before: bool) -> dict[str, Any]:
+def _run_job(job: Job, settings: Settings, store: Store, timed_before: bool) -> dict[str, Any]:
     try:
         if job.repetition >= 0:
             # Repetitions are the same training, whose parameters are kept once.

@@ -68,25 +68,24 @@ def sweep_result(request: SweepRequest, store: Store, notes: Sequence[str] = ())
     onset = find_onset(measured, swept)
     by_epoch = epochs(configs, found, recorded)
     failed = [f"{point.label} failed: {point.failed}" for point in measured if point.failed]
+    fit = None
+    if line is not None:
+        ranges = {"alpha_range_s": line.alpha_range_s, "beta_range_s_per_byte": line.beta_range_s_per_byte}
+        about = {"r2": line.r2, "source": line.source, "unsure": line.unreliable_reason or None}
+        fit = msgspec.structs.asdict(line.line) | ranges | about
     content = {
         "schema": SCHEMA,
         "kind": "sweep",
         **_about(request, good),
         "reading": [*sweep_conclusions(measured, swept, chosen, line), *onset_sentences(onset)],
         "points": _points(measured, swept),
-        "fit": None if line is None else _fit(line),
+        "fit": fit,
         "chosen": [asdict(one) for one in chosen],
         "onset": None if onset is None else msgspec.to_builtins(onset),
         "by_epoch": by_epoch,
         "notes": [*notes, *trouble, *failed],
     }
     return SweepResult(content, by_epoch, buckets(configs, recorded))
-
-
-def _fit(fitted: FittedLine) -> dict[str, Any]:
-    ranges = {name: getattr(fitted, name) for name in ("alpha_range_s", "beta_range_s_per_byte")}
-    about = {"r2": fitted.r2, "source": fitted.source, "unsure": fitted.unreliable_reason or None}
-    return {**msgspec.structs.asdict(fitted.line), **ranges, **about}
 
 
 def _about(request: SweepRequest, good: Mapping[str, Any]) -> dict[str, Any]:

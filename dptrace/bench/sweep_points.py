@@ -28,7 +28,6 @@ SWEPT_MODES = modes_with("ddp")
 _OPTIONS = {option.name: option for option in OPTIONS}
 LAST = LAST_STEPS
 """Number of steps at the end of each timed run that count."""
-_EPOCH_NAMES = {"accuracy": "validation_accuracy"}
 MIN_STEPS = 8
 """Steps for a standard error of the median."""
 
@@ -237,12 +236,6 @@ def of_epochs(result: Mapping[str, Any], name: str) -> list[float | None]:
     return [*[None] * (len(result["epoch_s"]) - 1), values if isinstance(values, int | float) else None]
 
 
-def _figures_of_epoch(result: Mapping[str, Any], epoch: int) -> dict[str, float | None]:
-    names = {"step_p50_s": "epoch_step_p50_s", **{_EPOCH_NAMES.get(name, name): name for name in QUALITY}}
-    found = {name: of_epochs(result, key) for name, key in names.items()}
-    return {name: values[epoch] if epoch < len(values) else None for name, values in found.items()}
-
-
 def epochs(
     configs_run: Sequence[BenchConfig],
     results: Mapping[BenchConfig, Sequence[dict[str, Any]]],
@@ -258,8 +251,11 @@ def epochs(
             samples = one["batch_size"] * one["steps_per_epoch"]
             for epoch, seconds in enumerate(one["epoch_s"], 1):
                 figures = {"seconds": seconds, "samples_per_s": samples / seconds, "communication_fraction": fraction}
-                about = {**dict(config.options), "repetition": number, "epoch": epoch}
-                rows.append(about | figures | _figures_of_epoch(one, epoch - 1))
+                for name in ("step_p50_s", *QUALITY):
+                    of_each = of_epochs(one, "epoch_step_p50_s" if name == "step_p50_s" else name)
+                    known = of_each[epoch - 1] if epoch <= len(of_each) else None
+                    figures["validation_accuracy" if name == "accuracy" else name] = known
+                rows.append({**dict(config.options), "repetition": number, "epoch": epoch, **figures})
     return rows
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from dptrace.bench.recorded import RecordedFigures
 from dptrace.bench.store import BenchConfig
+from dptrace.bench.sweep_points import of_epochs
 from dptrace.core.files import note_inputs
 from dptrace.core.numbers import Number
 from dptrace.core.units import from_cell
@@ -103,7 +104,7 @@ def _row(config: BenchConfig, repetitions: Sequence[dict[str, Any]], recorded: R
         # The results hold the throughput of their mean epoch; this is that of the median epoch.
         samples_per_s=samples * float(np.mean(first["epoch_s"])) / timing["epoch_s"] if samples else None,
         **_of_recorded(recorded, first, timing["epoch_s"]),
-        accuracy=_last(first.get("accuracy")),
+        accuracy=of_epochs(first, "accuracy")[-1],
         losses=tuple(first.get("losses", ())),
         local_losses=tuple(first.get("local_losses", ())),
     )
@@ -132,11 +133,6 @@ def _timing(epochs: Sequence[float]) -> dict[str, Any]:
     """Return the median of the epochs, their spread and their number."""
     low, middle, high = np.percentile(epochs, [25, 50, 75]).tolist()
     return {"epoch_s": middle, "spread": (high - low) / 2 / middle, "epochs": len(epochs)}
-
-
-def _last(value: Any) -> float | None:
-    """Return the accuracy after the last epoch; results have one value, or one per epoch."""
-    return (value[-1] if value else None) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +225,10 @@ def rows_from_csv(path: Path) -> list[Row]:
     if missing:
         raise DptraceError(f"{path}: missing column {', '.join(missing)}. Its columns: {', '.join(table.columns)}.")
     try:
-        texts = table.select_dtypes(exclude="number")
-        plain = {str(name): column.map(_plain) for name, column in texts.items()}
-        bench_rows = _merge_repetitions([_row_from_csv(line) for line in table.assign(**plain).to_dict("records")])
+        for name, column in table.select_dtypes(exclude="number").items():
+            # A mark keeps spreadsheets from computing a text.
+            table[name] = column.map(lambda cell: from_cell(cell) if isinstance(cell, str) else cell)
+        bench_rows = _merge_repetitions([_row_from_csv(line) for line in table.to_dict("records")])
     except (TypeError, ValueError) as error:
         raise DptraceError(f"{path}: {error}.") from None
     if not bench_rows:
@@ -259,11 +256,6 @@ def _median_row(repetitions: Sequence[Row]) -> Row:
         **timing,
         samples_per_s=samples * (nearest.epoch_s or 0.0) / timing["epoch_s"] if samples else None,
     )
-
-
-def _plain(value: object) -> object:
-    """Return a cell without the mark that keeps a spreadsheet from computing it."""
-    return from_cell(value) if isinstance(value, str) else value
 
 
 def _row_from_csv(line: dict[Any, Any]) -> Row:

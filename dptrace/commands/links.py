@@ -156,7 +156,11 @@ def _request(options: dict[str, Any], verbosity: str) -> LinksRequest:
     smallest = _ELEMENT_BYTES * processes * nnodes
     if least < smallest:
         raise UsageError(f"--min-bytes {least}: must be at least {smallest}, one element for each rank.")
-    per_node = _ranks_per_node(options["ranks_per_node"], algorithms, processes * nnodes)
+    per_node = options["ranks_per_node"]
+    if per_node is not None and "hierarchical" not in algorithms:
+        raise UsageError(f"--ranks-per-node {per_node}: is for --algorithms hierarchical; add it, or leave this out.")
+    if per_node is not None and per_node > processes * nnodes:
+        raise UsageError(f"--ranks-per-node {per_node}: there are only {processes * nnodes} ranks.")
     from dptrace.bench.links import LinksRequest
 
     budget, node = options["budget"], node_rank or 0
@@ -184,14 +188,6 @@ def _algorithms(listed: str | None) -> tuple[str, ...]:
 
 def _names(listed: str) -> set[str]:
     return {name.strip().lower().replace("_", "-") for name in listed.split(",") if name.strip()}
-
-
-def _ranks_per_node(asked: int | None, algorithms: tuple[str, ...], ranks: int) -> int | None:
-    if asked is not None and "hierarchical" not in algorithms:
-        raise UsageError(f"--ranks-per-node {asked}: is for --algorithms hierarchical; add it, or leave this out.")
-    if asked is not None and asked > ranks:
-        raise UsageError(f"--ranks-per-node {asked}: there are only {ranks} ranks.")
-    return asked
 
 
 def _processes(gpus: int | None, nnodes: int, verbosity: str) -> int:

@@ -208,10 +208,13 @@ def _write(folder: Path, result: SweepResult) -> None:
     from dptrace.viewers.benchmarks import pages, sweep_table
 
     content = result.content
-    options = list(content["values"])
-    points = [{**{name: p["options"][name] for name in options}, **p, **_latencies(p)} for p in content["points"]]
     hidden = ("options", "x", "series", "cost_s", "inference")
-    table = [{name: value for name, value in point.items() if name not in hidden} for point in points]
+    table = []
+    for point in content["points"]:
+        row = point["options"] | {name: value for name, value in point.items() if name not in hidden}
+        for one in point["inference"]:
+            row |= {f"inference_{one['batch_size']}_{name}": one[name] for name in ("sample_p50_s", "sample_p95_s")}
+        table.append(row)
     texts = {
         "sweep.json": json_text(content),
         "sweep.html": pages.sweep_document(content),
@@ -225,15 +228,6 @@ def _write(folder: Path, result: SweepResult) -> None:
     }
     for name, text in texts.items():
         write_text(folder / name, text)
-
-
-def _latencies(point: dict[str, Any]) -> dict[str, float]:
-    """Return the latencies of a point as columns: the seconds of a sample, in batches of each size."""
-    return {
-        f"inference_{one['batch_size']}_{name}": one[name]
-        for one in point["inference"]
-        for name in ("sample_p50_s", "sample_p95_s")
-    }
 
 
 def _show(content: dict[str, Any], options: dict[str, Any]) -> None:

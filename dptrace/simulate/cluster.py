@@ -245,7 +245,7 @@ class Group:
         What is received at the same time as something is computed is there before that is freed.
         """
         steps: list[Step] = []
-        for operation in sorted(self.operations, key=_begin):
+        for operation in sorted(self.operations, key=lambda one: (one.start, one.kind != "communication", one.number)):
             before = self._state()
             messages = operation.run() or ()
             lane = "communication" if operation.kind == "communication" else "compute"
@@ -292,7 +292,3 @@ class Group:
         """Return what was recorded, and its cost; see :func:`cost_of`."""
         cost = cost_of(steps, self.settings, counted, formula, sentences, figures, expected_s)
         return Outcome(columns=self.columns, steps=steps, cost=cost, checked=checked, unit=unit)
-
-
-def _begin(operation: Operation) -> tuple[float, bool, int]:
-    return operation.start, operation.kind != "communication", operation.number
