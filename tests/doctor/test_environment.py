@@ -95,11 +95,6 @@ def test_gpus_that_torch_cannot_use_are_explained(torch: Torch, words: str) -> N
     assert any(verdict.works and "gloo" in verdict.why for verdict in verdicts)
 
 
-def test_analysing_works_without_torch() -> None:
-    """Neither torch nor a GPU is needed to analyze, view and export."""
-    assert judge(BARE)[0].works
-
-
 def test_a_broken_core_is_reported() -> None:
     """When a package that dptrace needs cannot be imported, that is reported with what to do."""
     verdict = judge(replace(BARE, broken={"numpy": "No module named 'numpy'"}))[0]
@@ -121,17 +116,6 @@ def test_links_are_read_from_the_topology() -> None:
 
     assert {"0-1": "NV12", "0-2": "SYS", "1-2": "SYS"} == parse_links(table)
     assert {} == parse_links("")
-
-
-def test_this_machine_is_examined() -> None:
-    """The doctor finds the Python and the packages that these tests run with."""
-    report = examine()
-
-    assert "{}.{}.{}".format(*sys.version_info[:3]) == report.python
-    assert {"numpy", "bokeh", "perfetto"} <= report.versions.keys()
-    assert report.cpus >= 1
-    assert not report.broken
-    assert judge(report) == report.verdicts
 
 
 def test_gpus_are_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

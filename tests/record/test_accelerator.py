@@ -14,6 +14,7 @@ from dptrace.record.accelerator import (  # noqa: E402
     backend_of,
     used_accelerator,
 )
+from dptrace.record.distributed import versions  # noqa: E402
 
 
 def test_each_entry_names_parts_of_torch() -> None:
@@ -45,8 +46,6 @@ def test_available_and_used_devices_are_found(monkeypatch: pytest.MonkeyPatch) -
 
 def test_another_accelerator_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an entry for Intel GPUs, their devices use XCCL, and run.json holds its version."""
-    from dptrace.record.distributed import versions
-
     xpu = Accelerator("xpu", "xccl", "XPU", ("ZE_AFFINITY_MASK",), ("dri/renderD*",), lambda: "2021.17")
     for module in ("accelerator", "distributed"):
         monkeypatch.setattr(f"dptrace.record.{module}.ACCELERATORS", (*ACCELERATORS, xpu))

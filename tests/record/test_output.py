@@ -28,21 +28,13 @@ def test_alone_the_folder_is_the_callers(tmp_path: Path, monkeypatch: pytest.Mon
     output.begin()
     assert output.folder.is_dir()
     assert not (tmp_path / "mine").exists()
+    output.end()
+    assert [] == list(tmp_path.iterdir())  # nothing was recorded
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.tex").write_text("")
 
     with pytest.raises(UsageError):
         open_output(tmp_path / "taken", force=True).begin()
-
-
-def test_nothing_recorded_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recording that ends before its first file leaves no folder behind."""
-    monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
-    output = open_output(tmp_path / "mine", force=False)
-    output.begin()
-    output.end()
-
-    assert [] == list(tmp_path.iterdir())
 
 
 def test_under_the_launcher_its_folder_is_used(

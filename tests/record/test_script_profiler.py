@@ -19,6 +19,8 @@ from tests.support.recordings import dptrace
 
 torch = pytest.importorskip("torch")
 
+from dptrace.record.script_profiler import ProfilerGuard, fill_with_nothing  # noqa: E402
+
 
 @pytest.fixture
 def guard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
@@ -274,8 +276,6 @@ def test_a_torch_with_other_methods_is_named(monkeypatch: pytest.MonkeyPatch) ->
     """A later version may rename what is wrapped; then nothing is wrapped, and the notes say so."""
     from torch.autograd.profiler import profile
 
-    from dptrace.record.script_profiler import ProfilerGuard
-
     guard, before = ProfilerGuard(), profile.__exit__
     monkeypatch.delattr(profile, "_prepare_trace")
     guard.wrap_profilers()
@@ -287,8 +287,6 @@ def test_a_torch_with_other_methods_is_named(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.filterwarnings("default")
 def test_dynolog_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """What dptrace cannot detect it says beforehand."""
-    from dptrace.record.script_profiler import ProfilerGuard
-
     monkeypatch.setenv("KINETO_USE_DAEMON", "1")
 
     (sentence,) = ProfilerGuard().sentences()
@@ -380,8 +378,6 @@ def test_a_script_that_profiles_itself_is_recorded(tmp_path: Path, wait: int, wh
 
 def test_older_versions_of_torch_get_an_empty_list_of_events() -> None:
     """Torch 2.4 keeps the events in an attribute, which its methods require; later versions derive them."""
-    from dptrace.record.script_profiler import fill_with_nothing
-
     old = SimpleNamespace(function_events=None)
     fill_with_nothing(old)
 

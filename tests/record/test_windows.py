@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptrace.record.messages import LauncherSettings
-from dptrace.record.options.catalog import Schedule
-from dptrace.record.windows import Plan, Purpose, overhead_windows, recorded_windows, spare_windows, steps_in
+torch = pytest.importorskip("torch", reason="recording needs torch")
+
+from dptrace.record.distributed import RankStore  # noqa: E402
+from dptrace.record.messages import LauncherSettings, request_path  # noqa: E402
+from dptrace.record.options.catalog import Schedule  # noqa: E402
+from dptrace.record.windows import Plan, Purpose, WindowRequests, overhead_windows, spare_windows  # noqa: E402
 
 SCHEDULES = st.builds(Schedule, st.integers(0, 60), st.integers(2, 6), st.integers(1, 40))
 
@@ -61,14 +66,6 @@ def test_overhead_windows_stay_in_their_room(first: int, room: int) -> None:
         assert all(window.purpose is Purpose.UNPROFILED and room == window.steps for window in windows)
 
 
-def test_repeated_windows_are_as_far_apart_as_asked() -> None:
-    """They are numbered; a distance shorter than a window means that they follow each other."""
-    schedule = Schedule(4, 2, 3)
-
-    assert [(4, 1), (104, 2), (204, 3)] == [(w.first, w.number) for w in recorded_windows(schedule, 1, 3, 100)]
-    assert [4, 9] == [w.first for w in recorded_windows(schedule, 1, 2, 1)]
-
-
 def test_a_wait_has_a_spare_window() -> None:
     """It begins with the first typical step and ends before the wait does; a short wait has none."""
     (spare,) = spare_windows(Schedule(40, 3, 5))
@@ -100,12 +97,6 @@ def test_measuring_the_overhead_delays_no_planned_window() -> None:
     assert 16 == roomy.requested("overhead", 4, 2, roomy.windows)[0].first
 
 
-def test_seconds_become_steps() -> None:
-    """At least one, and enough to fill the time."""
-    assert [60, 1, 1] == [steps_in(60.0, 1.0), steps_in(0.5, 10.0), steps_in(5.0, 0.0)]
-    assert 7 == steps_in(2.0, 0.3)
-
-
 @pytest.mark.parametrize(("made", "advised"), [(2, "at least 4 steps"), (3, "at least 4 steps"), (4, "use --warmup 2")])
 def test_a_training_that_is_too_short_gets_advice_that_can_be_followed(made: int, advised: str) -> None:
     """The first step begins the count and two warm up: with three steps, no --warmup leaves one to record."""
@@ -114,3 +105,44 @@ def test_a_training_that_is_too_short_gets_advice_that_can_be_followed(made: int
     text = plan.too_short_message(made - 1)
     assert f"made {made} steps" in text
     assert advised in text
+
+
+# Windows that begin while training runs.
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dptrace.record.windows._POLL_NS", 0)
+
+
+def _ask(folder: Path, number: int, kind: str) -> None:
+    request_path(folder, number).write_text(json.dumps({"kind": kind}))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_all_ranks_begin_at_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 chooses a step ahead of its own, and the others find it, wherever they are."""
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr("dptrace.record.distributed._store", lambda: store)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    ranks = []
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        ranks.append(WindowRequests(tmp_path, RankStore("x")))
+    _ask(tmp_path, 1, "record")
+
+    assert ranks[1].poll(99) is None
+    answers = [requests.poll(step) for requests, step in zip(ranks, (100, 101, 99), strict=True)]
+    assert answers[0] is not None
+    assert answers[0].first > 100
+    assert 1 == len(set(answers))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_restarted_ranks_do_not_answer_older_requests(tmp_path: Path) -> None:
+    """They were for the ranks before the restart."""
+    requests = WindowRequests(tmp_path, RankStore("x"))
+    _ask(tmp_path, 1, "record")
+    requests.forget_older()
+
+    assert requests.poll(1) is None

@@ -38,6 +38,10 @@ from tests.support.recordings import STEPS, WAIT, WARMUP, recorded
 
 torch = pytest.importorskip("torch")
 
+from dptrace.record import World, parse_options  # noqa: E402
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper  # noqa: E402
+from dptrace.trainers.parts.task import build_task  # noqa: E402
+
 pytestmark = pytest.mark.limit(900)  # the first test of a number of ranks trains all cases on it
 
 FOUR = ("single", "naive", "interleaved", "ddp")
@@ -163,10 +167,6 @@ def test_the_comparison_with_a_single_process_sees_a_mistake(
     last_weights: tuple[float, ...], min_difference: float
 ) -> None:
     """A wrong weight of a micro-batch in the last of six steps shows in every tensor, far beyond rounding."""
-    from dptrace.record import World, parse_options
-    from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-    from dptrace.trainers.parts.task import build_task
-
     case = ModeCase("single", 1)
     options = parse_options("", "single", case.arguments)
     task = build_task(options, World(0, 1, torch.device("cpu")))
@@ -247,38 +247,12 @@ def test_forward_that_is_done_again_is_distinguished_from_backward_proper() -> N
 @pytest.mark.spawn
 def test_training_moves_the_parameters() -> None:
     """Otherwise the comparisons above would hold even if nothing was trained."""
-    from dptrace.record import World, parse_options
-    from dptrace.trainers.parts.task import build_task
-
     options = parse_options("", "single", ["--model", "small", "--batch-size", "128", *COMMON])
     fresh = dict(build_task(options, World(0, 1, torch.device("cpu"))).model.named_parameters())
     trained = np.load(parameters_of(reference(ModeCase("naive", 2))))
 
     assert set(fresh) == set(trained.files)
     assert all(np.abs(trained[name] - fresh[name].detach().numpy()).max() > 1e-6 for name in fresh)
-
-
-@pytest.mark.parametrize(("chosen", "handed"), [(None, {}), (4.0, {"bucket_cap_mb": 4.0})])
-def test_ddp_gets_a_size_of_buckets_only_where_the_user_chose(
-    chosen: float | None, handed: dict[str, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Older torch does not accept None instead of its default."""
-    from dptrace.record import World, parse_options
-    from dptrace.trainers import ddp
-    from dptrace.trainers.parts import replicated
-
-    class Built(Exception):
-        pass
-
-    def build(model: object, **settings: float) -> None:
-        raise Built(settings)
-
-    monkeypatch.setattr(replicated, "DistributedDataParallel", build)
-    options = parse_options("", "ddp", ["--model", "small"] + [f"--bucket-cap-mb={chosen}"] * (chosen is not None))
-    with pytest.raises(Built) as built:
-        ddp.train(options, World(0, 1, torch.device("cpu")))
-
-    assert (handed,) == built.value.args
 
 
 @pytest.mark.spawn

@@ -20,6 +20,9 @@ from tests.support.recordings import environment
 
 torch = pytest.importorskip("torch")
 
+from dptrace.record import trace_handler  # noqa: E402
+from dptrace.record.integrations.trace_handler import recorded_steps  # noqa: E402
+
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ from version to version
 
 SCRIPT = """
@@ -109,8 +112,6 @@ def test_ranks_that_profile_make_one_run(profiling: str, tmp_path: Path) -> None
 
 def test_what_holds_files_is_refused_before_the_training(tmp_path: Path) -> None:
     """Not when the trace is there and nowhere to go."""
-    from dptrace.record import trace_handler
-
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "mine.txt").write_text("")
     with pytest.raises(UsageError, match="x exists"):
@@ -119,7 +120,6 @@ def test_what_holds_files_is_refused_before_the_training(tmp_path: Path) -> None
 
 def test_an_error_is_one_line_and_the_training_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A profiler that cannot write its trace."""
-    from dptrace.record import trace_handler
 
     def fail(path: str) -> None:
         raise OSError("disk full")
@@ -145,8 +145,6 @@ def test_an_error_is_one_line_and_the_training_goes_on(tmp_path: Path, capsys: p
 def test_whole_steps_are_counted_from_the_schedule(settings: dict[str, Any], at: int, expected: int) -> None:
     """A trace is handed over after the last step of a cycle, or where the profiler was stopped."""
     from torch.profiler import schedule
-
-    from dptrace.record.integrations.trace_handler import recorded_steps
 
     profiler: Any = SimpleNamespace(schedule=schedule(**settings), step_num=at)
     assert expected == recorded_steps(profiler)

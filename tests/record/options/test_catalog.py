@@ -8,7 +8,7 @@ import pytest
 
 from dptrace.errors import UsageError
 from dptrace.record.options.catalog import OPTIONS, Schedule, TrainerOptions, check_model, parse_options
-from dptrace.record.options.modes import MODES
+from dptrace.record.options.modes import FAMILIES, MODES, trainer
 
 
 def test_every_attribute_is_an_option_with_its_annotated_type() -> None:
@@ -40,13 +40,6 @@ def test_an_option_that_a_mode_does_not_take_has_its_default() -> None:
 
 
 # A trainer's command line and the schedule of its recording.
-
-
-def test_as_many_steps_are_timed_as_recorded_by_default() -> None:
-    """Without --wait, the profiler starts after the warm-up and as many timed steps as it records."""
-    assert Schedule(18, 3, 5) == Schedule.of(5, 3, None)
-    assert 26 == Schedule.of(5, 3, None).total
-    assert Schedule(0, 2, 1) == Schedule.of(1, 2, 0)
 
 
 @pytest.mark.parametrize(
@@ -128,3 +121,32 @@ def test_a_flag_that_is_on_by_default_can_be_switched_off() -> None:
 
     assert [True, False] == chosen
     assert parse_options("", "accumulate", ["--broadcast-buffers"]).run_options["broadcast_buffers"]
+
+
+# The table of modes.
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_each_mode_is_a_file_that_says_its_idea(mode: str) -> None:
+    """A mode has a trainer, whose docstring contains the two commands that start it."""
+    text = trainer(mode).read_text(encoding="utf-8")
+
+    assert f"dptrace record --mode {mode}" in text
+    assert trainer(mode).name in text
+
+
+def test_an_unknown_mode_lists_the_known() -> None:
+    """The message lists every mode with its description."""
+    with pytest.raises(UsageError) as error:
+        trainer("naiv")
+
+    assert all(f"{mode}" in str(error.value) and known.description in str(error.value) for mode, known in MODES.items())
+
+
+def test_newcomers_see_the_four_first() -> None:
+    """The first family holds the four basic modes, and every mode is in a family."""
+    assert ["single", "naive", "interleaved", "ddp"] == [name for name, mode in MODES.items() if mode.family == "first"]
+    assert {mode.family for mode in MODES.values()} <= set(FAMILIES)
+
+
+# The table of models.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,7 +87,7 @@ def test_loss_and_accuracy_are_those_of_the_samples() -> None:
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(alone: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a small CIFAR-10, a process group of one rank, and a small model in the place of ResNet-18."""
 
     def small() -> Any:
@@ -97,9 +97,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(models, "build_resnet", small)
     write_binary(tmp_path / "cifar")
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield tmp_path
-    torch.distributed.destroy_process_group()
+    return tmp_path
 
 
 def trained(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -112,7 +110,7 @@ def trained(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[s
 
 
 @pytest.mark.heavy
-def test_an_epoch_is_as_long_as_the_data(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_epoch_is_as_long_as_the_data(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """20 images in batches of 4 are 5 steps, or 3 of the first 12; after each, loss and accuracy are measured."""
     found, epochs = trained(capsys, "--epochs", "2", "--inference", "1,8")
     fewer, _ = trained(capsys, "--epochs", "1", "--samples", "13")
@@ -127,24 +125,24 @@ def test_an_epoch_is_as_long_as_the_data(alone: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.heavy
-def test_it_continues_bit_for_bit_after_an_epoch(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_continues_bit_for_bit_after_an_epoch(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The second epoch after a checkpoint ends with the parameters, losses and accuracies of two epochs at once."""
     kept = ("--checkpoint-every", "1", "--checkpoints")
     whole, _ = trained(capsys, "--epochs", "2", *kept, "one", "--save-parameters", "one.npz")
     trained(capsys, "--epochs", "1", *kept, "two", "--save-parameters", "first.npz")
     later, lines = trained(capsys, "--epochs", "2", *kept, "two", "--resume", "--save-parameters", "two.npz")
-    one, two, first = (np.load(alone / f"{name}.npz") for name in ("one", "two", "first"))
+    one, two, first = (np.load(folder / f"{name}.npz") for name in ("one", "two", "first"))
 
     assert [2] == [line["epoch"] for line in lines]
     assert all(np.array_equal(one[name], two[name]) for name in one.files)
     assert not all(np.array_equal(one[name], first[name]) for name in one.files)
     for name in ("losses", "validation_loss", "accuracy", "training_accuracy"):
         assert whole[name] == later[name]
-    assert ["step-00000007", "step-00000012"] == sorted(path.name for path in (alone / "two").iterdir())
+    assert ["step-00000007", "step-00000012"] == sorted(path.name for path in (folder / "two").iterdir())
 
 
 @pytest.mark.heavy
-def test_what_does_not_fit_the_checkpoint_is_refused(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_fit_the_checkpoint_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Another number of images or order of them is another training, and so is a recording."""
     kept = ("--checkpoint-every", "1", "--checkpoints", "kept")
     trained(capsys, "--epochs", "1", *kept)
@@ -156,7 +154,7 @@ def test_what_does_not_fit_the_checkpoint_is_refused(alone: Path, capsys: pytest
         trained(capsys, "--steps", "9", *kept, "--resume")
     with pytest.raises(UsageError, match="only 20 samples"):
         trained(capsys, "--epochs", "1", "--batch-size", "32")
-    (alone / "cifar" / "data_batch_4.bin").write_bytes(b"")
+    (folder / "cifar" / "data_batch_4.bin").write_bytes(b"")
     with pytest.raises(DptraceError, match=r"data_batch_4\.bin is not a binary file"):
         trained(capsys, "--epochs", "1")
 

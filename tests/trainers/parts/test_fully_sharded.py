@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,16 +10,12 @@ from dptrace.errors import UsageError
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
+from dptrace.record import parse_options  # noqa: E402
+from dptrace.trainers.parts.fully_sharded import fully_sharded  # noqa: E402
 
-@pytest.fixture(scope="module", autouse=True)
-def alone() -> Iterator[None]:
-    """Join a process group of one."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 class _Mesh:
@@ -30,15 +25,11 @@ class _Mesh:
 
 
 def options(*arguments: str) -> Any:
-    from dptrace.record import parse_options
-
     return parse_options("", "fsdp", ["--model", "small", *arguments])
 
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[dict[str, Any]]:
     """Return what fully_shard is asked for: of each block, and last of the whole model."""
-    from dptrace.trainers.parts.fully_sharded import fully_sharded
-
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda module, **settings: asked.append(settings))
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -70,8 +61,6 @@ def test_shards_are_kept_in_the_memory_of_the_cpu(monkeypatch: pytest.MonkeyPatc
 
 def test_there_is_nothing_to_offload_without_a_gpu() -> None:
     """The message says that shards are in the CPU's memory already."""
-    from dptrace.trainers.parts.fully_sharded import fully_sharded
-
     with pytest.raises(UsageError, match="--cpu-offload: without a GPU"):
         fully_sharded(
             torch.nn.Sequential(torch.nn.Linear(2, 2)), init_device_mesh("cpu", (1,)), options("--cpu-offload")
@@ -82,7 +71,6 @@ def test_there_is_nothing_to_offload_without_a_gpu() -> None:
 @pytest.mark.parametrize("kind", ["bf16", "fp16"])
 def test_mixed_precision_comes_near_the_gradients(kind: str) -> None:
     """Also of a model with batch norm; shards, gradients and output are float32, and run.json names the reductions."""
-    from dptrace.trainers.parts.fully_sharded import fully_sharded
 
     def gradients(*arguments: str) -> tuple[dict[str, Any], Any, Any]:
         torch.manual_seed(1)

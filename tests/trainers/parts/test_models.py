@@ -15,14 +15,13 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DistributedSampler  # noqa: E402
 
+from dptrace.record import parse_options  # noqa: E402
 from dptrace.trainers.parts import models  # noqa: E402
 from dptrace.trainers.parts.models import Cifar10, Order, SyntheticImages, model_and_data, token_options  # noqa: E402
 
 
 def test_a_decoder_comes_with_text_whose_samples_have_several_tokens() -> None:
     """run.json learns from the data how many tokens a sample has; a decoder has no validation data."""
-    from dptrace.record import parse_options
-
     _, data, validation = model_and_data(parse_options("", "single", ["--model", "gpt-tiny"]))
 
     assert validation is None

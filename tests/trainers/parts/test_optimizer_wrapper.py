@@ -12,6 +12,10 @@ from dptrace.errors import DptraceError, UsageError
 
 torch = pytest.importorskip("torch")
 
+from dptrace.record import parse_options  # noqa: E402
+from dptrace.trainers.parts.checkpoints import checkpoints_of  # noqa: E402
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper, TrainingState  # noqa: E402
+
 if TYPE_CHECKING:
     from dptrace.record import Options
     from dptrace.trainers.parts.optimizer_wrapper import TrainingState
@@ -21,8 +25,6 @@ ANY_GROUP: Any = object()
 
 
 def options(*arguments: str) -> Options:
-    from dptrace.record import parse_options
-
     return parse_options("", "single", ["--model", "small", "--optimizer", "sgd", "--lr", "1", *arguments])
 
 
@@ -33,8 +35,6 @@ def model() -> Any:
 
 def moved(*arguments: str, large: float = 1.0) -> Any:
     """Return how far one step moves all parameters, as one vector."""
-    from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-
     net = model()
     before = torch.cat([p.detach().flatten().clone() for p in net.parameters()])
     wrapper = OptimizerWrapper(net, options(*arguments))
@@ -46,8 +46,6 @@ def moved(*arguments: str, large: float = 1.0) -> Any:
 
 def test_what_cannot_begin_as_asked_says_what_can(tmp_path: Path) -> None:
     """Existing checkpoints without --resume, --resume without checkpoints, and a folder that cannot be written to."""
-    from dptrace.trainers.parts.checkpoints import checkpoints_of
-
     (tmp_path / "step-00000005").write_text("")
     (tmp_path / "file").write_text("")
     for arguments, folder, says in (
@@ -86,8 +84,6 @@ def test_a_step_that_overflows_is_skipped() -> None:
 def test_all_ranks_clip_to_one_norm(copies: int, norm: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks sum the squares of their gradients; what lies on several ranks counts once. Here, a second rank has as
     much as this one: other parameters, or the same."""
-    from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-
     net = model()
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, *_, **__: tensor.mul_(2))
     counts = dict.fromkeys(net.parameters(), copies)
@@ -102,8 +98,6 @@ def test_all_ranks_clip_to_one_norm(copies: int, norm: float, monkeypatch: pytes
 
 def test_an_overflow_on_another_rank_skips_the_step_here() -> None:
     """A rank that updated alone would hold other parameters than its peers expect."""
-    from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-
     net = model()
     wrapper = OptimizerWrapper(net, options("--amp", "fp16"), shard_group=ANY_GROUP)
     wrapper.backward(net(torch.ones(5, 4)).square().sum())
@@ -119,8 +113,6 @@ def test_an_overflow_on_another_rank_skips_the_step_here() -> None:
 
 
 def _state(seed: int, steps: int = 2) -> TrainingState:
-    from dptrace.trainers.parts.optimizer_wrapper import TrainingState
-
     torch.manual_seed(seed)
     model = torch.nn.Linear(4, 3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)

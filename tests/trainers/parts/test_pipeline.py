@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 from dptrace.errors import RecordingError, UsageError  # noqa: E402
@@ -21,13 +19,7 @@ from dptrace.trainers.parts.pipeline_stages import split_into_stages  # noqa: E4
 
 FLOAT = 4
 
-
-@pytest.fixture(scope="module", autouse=True)
-def alone() -> Iterator[None]:
-    """Join a process group of one, so that this rank has all stages."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def layers(model: nn.Sequential, stages: int) -> list[list[str]]:

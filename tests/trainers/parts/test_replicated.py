@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
 
+from dptrace.record import parse_options  # noqa: E402
+from dptrace.trainers.parts.replicated import replicated  # noqa: E402
 
-@pytest.fixture(scope="module", autouse=True)
-def alone() -> Iterator[None]:
-    """Join a process group of one."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def wrapped(model: Any, *arguments: str, mode: str = "ddp") -> Any:
-    from dptrace.record import parse_options
-    from dptrace.trainers.parts.replicated import replicated
-
     return replicated(model, parse_options("", mode, ["--model", "small", *arguments]))
 
 
@@ -92,9 +84,6 @@ def test_training_converges_with_each_compression(how: str) -> None:
 @pytest.mark.heavy
 def test_the_default_of_a_compression_is_written_down() -> None:
     """run.json lists the share, limit or number of levels that was used."""
-    from dptrace.record import parse_options
-    from dptrace.trainers.parts.replicated import replicated
-
     used = {}
     for how in ("topk", "randomk", "threshold", "qsgd"):
         options = parse_options("", "ddp", ["--model", "small", "--compress", how])

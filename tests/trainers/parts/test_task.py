@@ -12,22 +12,22 @@ from dptrace.errors import UsageError
 
 torch = pytest.importorskip("torch")
 
+from dptrace.record import World, parse_options  # noqa: E402
+from dptrace.record.options.modes import MODELS  # noqa: E402
+from dptrace.trainers.parts import models  # noqa: E402
+from dptrace.trainers.parts.task import build_task, layers_of  # noqa: E402
+
 if TYPE_CHECKING:
     from dptrace.record import Options
 
 
 def options(*arguments: str) -> Options:
-    from dptrace.record import parse_options
-
     return parse_options("", "single", list(arguments))
 
 
 @pytest.mark.heavy
 def test_every_rank_gets_its_own_shard_of_the_same_batch() -> None:
     """The concatenated shards of all ranks are the batch of a single process, and batches differ."""
-    from dptrace.record import World
-    from dptrace.trainers.parts.task import build_task
-
     chosen, cpu = options("--model", "small", "--seed", "7", "--batch-size", "12"), torch.device("cpu")
     (whole, classes), (second, _) = build_task(chosen, World(0, 1, cpu)).batches(2)
     shards = [next(build_task(chosen, World(rank, 3, cpu)).batches(1)) for rank in range(3)]
@@ -40,9 +40,6 @@ def test_every_rank_gets_its_own_shard_of_the_same_batch() -> None:
 
 def test_a_training_that_goes_on_sees_the_batches_that_come_next() -> None:
     """Starting at step 2 yields the batches of step 2 and later."""
-    from dptrace.record import World
-    from dptrace.trainers.parts.task import build_task
-
     chosen = options("--model", "small", "--batch-size", "8")
     task = build_task(chosen, World(0, 1, torch.device("cpu")))
     all_of_them = list(task.batches(4))
@@ -57,15 +54,10 @@ def test_a_training_that_goes_on_sees_the_batches_that_come_next() -> None:
 
 
 def block_options(*arguments: str) -> Options:
-    from dptrace.record import parse_options
-
     return parse_options("", "single", ["--model", "gpt-tiny", "--batch-size", "2", *arguments])
 
 
 def gradients(*arguments: str) -> dict[str, Any]:
-    from dptrace.record import World
-    from dptrace.trainers.parts.task import build_task
-
     task = build_task(block_options(*arguments), World(0, 1, torch.device("cpu")))
     x, y = next(task.batches(1))
     task.loss(task.model(x), y).backward()
@@ -85,9 +77,6 @@ def test_checkpointed_activations_give_the_same_gradients() -> None:
 @pytest.mark.heavy
 def test_checkpointed_blocks_run_forward_twice() -> None:
     """Backward recomputes each block, or every k-th from the first on; without checkpointing, forward runs once."""
-    from dptrace.record import World
-    from dptrace.trainers.parts.task import build_task
-
     every = "--checkpoint-activations-every"
     for arguments, times in (
         ((), [1, 1, 1, 1]),
@@ -108,10 +97,6 @@ def test_checkpointed_blocks_run_forward_twice() -> None:
 
 def test_the_equal_blocks_of_a_model_are_those_that_its_description_counts() -> None:
     """Without stem, embedding and head, so that what is recomputed is what repeats."""
-    from dptrace.record.options.modes import MODELS
-    from dptrace.trainers.parts import models
-    from dptrace.trainers.parts.task import layers_of
-
     with torch.device("meta"):
         built = {
             "balanced": models.balanced(),

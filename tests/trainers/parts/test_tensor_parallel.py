@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
 
 from dptrace.errors import RecordingError  # noqa: E402
 from dptrace.trainers.parts import models  # noqa: E402
 from dptrace.trainers.parts.tensor_parallel import TensorParallel  # noqa: E402
-
-
-@pytest.fixture
-def alone() -> Iterator[Any]:
-    """Join a process group of one."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield dist.group.WORLD
-    dist.destroy_process_group()
 
 
 def built(name: str) -> Any:
