@@ -92,6 +92,7 @@ class Report:
 def examine() -> Report:
     """Examine this machine; imports torch if it is installed."""
     torch, torch_problem = _torch()
+    versions, broken = _packages()
     driver = command_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split()
     report = Report(
         dptrace=__version__,
@@ -104,29 +105,25 @@ def examine() -> Report:
         driver=driver[0] if driver else "",
         driver_gpus=len(driver),
         links=parse_links(command_output("nvidia-smi", "topo", "-m")) if len(driver) > 1 else {},
-        versions=_versions(),
-        broken=_broken(),
+        versions=versions,
+        broken=broken,
         browser=next(filter(None, map(shutil.which, BROWSERS)), ""),
     )
     return replace(report, verdicts=judge(report))
 
 
-def _versions() -> dict[str, str]:
-    versions = {}
+def _packages() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the versions of the packages, and the errors of those that cannot be imported."""
+    versions, broken = {}, {}
     for name in DISTRIBUTIONS:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    return versions
-
-
-def _broken() -> dict[str, str]:
-    broken = {}
     for name in CORE:
         try:
             importlib.import_module(name)
         except Exception as error:  # a broken package may raise anything
             broken[name] = _first_line(error)
-    return broken
+    return versions, broken
 
 
 def _first_line(message: object) -> str:

@@ -80,12 +80,9 @@ _LOST = (
 
 def missing_kernel_causes(log: str) -> list[str]:
     """Return why there are no kernels, and what to do, as clauses, from the messages that Kineto wrote."""
-    causes = []
-    for error in dict.fromkeys(_FAILED.findall(log)):
-        causes.append(f"{CUPTI_ERRORS.get(error, 'CUPTI failed')} ({error})")
-    for library in dict.fromkeys(_LIBRARY.findall(log)):
-        causes.append(f"{library} is missing: pip install nvidia-cuda-cupti-cu12 (or -cu13), as torch's CUDA needs")
-    return causes
+    advice = "pip install nvidia-cuda-cupti-cu12 (or -cu13), as torch's CUDA needs"
+    causes = [f"{CUPTI_ERRORS.get(error, 'CUPTI failed')} ({error})" for error in dict.fromkeys(_FAILED.findall(log))]
+    return causes + [f"{library} is missing: {advice}" for library in dict.fromkeys(_LIBRARY.findall(log))]
 
 
 def hindrances(environment: Mapping[str, str], driver_parameters: str) -> tuple[str, ...]:
@@ -103,10 +100,7 @@ def hindrances(environment: Mapping[str, str], driver_parameters: str) -> tuple[
 
 def lost_records(log: str) -> list[str]:
     """Return what the profiler's library lost, as clauses, from its messages."""
-    found = []
-    for pattern, clause in _LOST:
-        for match in pattern.finditer(log):
-            found.append(clause.format(*match.groups()))
+    found = (clause.format(*match.groups()) for pattern, clause in _LOST for match in pattern.finditer(log))
     return list(dict.fromkeys(found))
 
 
@@ -204,12 +198,10 @@ def _no_kernels(who: str, log: str, surroundings: tuple[str, ...]) -> Verdict:
         "that is older than torch's CUDA"
     )
     if causes:
-        why = f"{found}: {'; '.join(causes)}"
-    elif surroundings:
-        why = f"{found}. The profiler gave no reason. Here, {'; '.join(surroundings)}"
-    else:
-        why = f"{found}, and the profiler gave no reason. Usual ones: {usual}"
-    return Verdict("kernels", "wrong", why)
+        return Verdict("kernels", "wrong", f"{found}: {'; '.join(causes)}")
+    if surroundings:
+        return Verdict("kernels", "wrong", f"{found}. The profiler gave no reason. Here, {'; '.join(surroundings)}")
+    return Verdict("kernels", "wrong", f"{found}, and the profiler gave no reason. Usual ones: {usual}")
 
 
 def _phases(recorded: RecordedRun) -> Verdict:
@@ -342,10 +334,8 @@ class SelfTest:
 
 def recording_command(gpus: int) -> tuple[str, ...]:
     """Return the arguments of dptrace that make the recording, without its folder, on a machine with *gpus* GPUs."""
-    one = gpus == 1
-    ranks = [] if one else ["--gpus", str(_RANKS)]
-    schedule = ["--steps", str(_STEPS), "--warmup", str(_WARMUP)]
-    return ("record", "--mode", "single" if one else "ddp", *ranks, "--model", "gpt-tiny", *schedule)
+    mode = ("single",) if gpus == 1 else ("ddp", "--gpus", str(_RANKS))
+    return ("record", "--mode", *mode, "--model", "gpt-tiny", "--steps", str(_STEPS), "--warmup", str(_WARMUP))
 
 
 def selftest(gpus: int) -> SelfTest:
@@ -355,19 +345,16 @@ def selftest(gpus: int) -> SelfTest:
         gpus: number of this machine's GPUs.
     """
     folder = Path(tempfile.mkdtemp(prefix="dptrace-selftest-"))
-    began = time.monotonic()
+    began, command, kept = time.monotonic(), recording_command(gpus), ""
     try:
-        command = recording_command(gpus)
         failure = _record(command, folder)
         verdicts = (failure,) if failure else check_trace_folder(folder / "run", gpus, _read_log(folder))
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    result = SelfTest(("dptrace", *command), verdicts, time.monotonic() - began, str(folder))
-    if not result.works:
-        return result
-    shutil.rmtree(folder, ignore_errors=True)
-    return SelfTest(result.command, verdicts, result.seconds)
+        if any(verdict.level == "wrong" for verdict in verdicts):
+            kept = str(folder)
+    finally:
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+    return SelfTest(("dptrace", *command), verdicts, time.monotonic() - began, kept)
 
 
 def _record(command: tuple[str, ...], folder: Path) -> Verdict | None:
@@ -391,9 +378,8 @@ def _record(command: tuple[str, ...], folder: Path) -> Verdict | None:
             if process is not None:
                 process.terminate()  # it ends its ranks; no effect if it has ended
                 process.wait()
-    if code == 0:
-        return None
-    return Verdict("recording", "wrong", f"it failed with exit code {code}: {_last_lines(_read_log(folder))}")
+    failed = f"it failed with exit code {code}: {_last_lines(_read_log(folder))}"
+    return Verdict("recording", "wrong", failed) if code else None
 
 
 def _read_log(folder: Path) -> str:

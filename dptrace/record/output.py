@@ -70,25 +70,16 @@ def write_rank(folder: Path, export: Callable[[str], Any], metadata: dict[str, A
         began = time.perf_counter_ns()
         export(str(plain))  # which keeps Python's other threads, and so the training, waiting
         metadata = metadata | {"held_up_ns": metadata.get("held_up_ns", 0) + time.perf_counter_ns() - began}
-        _check_whole(plain)
+        with plain.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 16))
+            if not file.read().rstrip().endswith(b"}"):  # Kineto reports no full disk
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(plain))
         compress(plain, path)
         messages.write_json(folder / f"rank{metadata['rank']}.piece.json", metadata | {"file": path.name})
     except Exception as error:
         raise RecordingError(f"{path} cannot be written: {error}.") from None
     finally:
         plain.unlink(missing_ok=True)
-
-
-def _check_whole(trace: Path) -> None:
-    """Check the end of a trace, since Kineto reports no full disk.
-
-    Raises:
-        OSError: the end is missing.
-    """
-    with trace.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - 16))
-        if not file.read().rstrip().endswith(b"}"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(trace))
 
 
 def compress(plain: Path, target: Path) -> None:
@@ -130,10 +121,11 @@ class LauncherOutput:
 
     def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self._requests is not None and self.rank_store.rank == 0 and messages.restart_count():
-            self._requests.forget_older()
-        path = messages.heartbeat_path(self.folder, self.rank_store.rank)
-        self._heartbeat = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if self.rank_store.rank == 0 and messages.restart_count():
+            for path in self.folder.glob("request-*.json"):  # to the ranks before the restart
+                path.unlink(missing_ok=True)
+        heartbeat = messages.heartbeat_path(self.folder, self.rank_store.rank)
+        self._heartbeat = os.open(heartbeat, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.heartbeat(0, 0, 0, 0)
 
     def already_recorded(self, number: int) -> bool:

@@ -276,11 +276,6 @@ class WindowRequests:
         self._polled_step = 0
         self._step_s = 0.0
 
-    def forget_older(self) -> None:
-        """Delete the requests to ranks that have been restarted since; rank 0 calls it before its first step."""
-        for path in self._folder.glob("request-*.json"):
-            path.unlink(missing_ok=True)
-
     def poll(self, step: int) -> Request | None:
         """Return the next request, if there is one; *step* is about to begin."""
         now = time.monotonic_ns()

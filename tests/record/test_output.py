@@ -43,6 +43,9 @@ def test_under_the_launcher_its_folder_is_used(
     """A message says that the script's own folder is not used, and rank 0 reports its progress."""
     for name, value in LauncherSettings(str(tmp_path / "stage"), "runs/x").environment().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "stage" / "request-1.json").write_text("{}")  # to the ranks before a restart
 
     output = open_output("elsewhere", force=False)
     output.begin()
@@ -50,6 +53,7 @@ def test_under_the_launcher_its_folder_is_used(
 
     assert isinstance(output, LauncherOutput)
     assert "runs/x, not in elsewhere" in capsys.readouterr().err
+    assert [] == list((tmp_path / "stage").glob("request*"))
     assert ["3", "9", "0", "0"] == (tmp_path / "stage" / "rank0.steps").read_text().split()
 
 

@@ -110,18 +110,9 @@ def test_a_training_that_is_too_short_gets_advice_that_can_be_followed(made: int
 # Windows that begin while training runs.
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dptrace.record.windows._POLL_NS", 0)
-
-
-def _ask(folder: Path, number: int, kind: str) -> None:
-    request_path(folder, number).write_text(json.dumps({"kind": kind}))
-
-
-@pytest.mark.usefixtures("impatient")
 def test_all_ranks_begin_at_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 chooses a step ahead of its own, and the others find it, wherever they are."""
+    monkeypatch.setattr("dptrace.record.windows._POLL_NS", 0)
     store = torch.distributed.HashStore()
     monkeypatch.setattr("dptrace.record.distributed._store", lambda: store)
     monkeypatch.setenv("WORLD_SIZE", "3")
@@ -129,20 +120,10 @@ def test_all_ranks_begin_at_the_same_step(tmp_path: Path, monkeypatch: pytest.Mo
     for rank in range(3):
         monkeypatch.setenv("RANK", str(rank))
         ranks.append(WindowRequests(tmp_path, RankStore("x")))
-    _ask(tmp_path, 1, "record")
+    request_path(tmp_path, 1).write_text(json.dumps({"kind": "record"}))
 
     assert ranks[1].poll(99) is None
     answers = [requests.poll(step) for requests, step in zip(ranks, (100, 101, 99), strict=True)]
     assert answers[0] is not None
     assert answers[0].first > 100
     assert 1 == len(set(answers))
-
-
-@pytest.mark.usefixtures("impatient")
-def test_restarted_ranks_do_not_answer_older_requests(tmp_path: Path) -> None:
-    """They were for the ranks before the restart."""
-    requests = WindowRequests(tmp_path, RankStore("x"))
-    _ask(tmp_path, 1, "record")
-    requests.forget_older()
-
-    assert requests.poll(1) is None

@@ -22,16 +22,21 @@ def fully_sharded(model: nn.Sequential, mesh: DeviceMesh, options: Options) -> n
     """Apply fully_shard to each block, in place: shards over the last dimension of the mesh, replicas over the others.
 
     Raises:
-        UsageError: this torch has no fully_shard.
+        UsageError: this torch has no fully_shard, or there is no GPU whose memory --cpu-offload could save.
     """
     try:
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
     except ImportError:
         raise UsageError(f"--mode {options.mode} needs fully_shard: install torch 2.6 or later.") from None
     settings: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": options.reshard_after_forward == "yes"}
-    settings |= _offloaded(mesh, options)
+    if options.cpu_offload:
+        if mesh.device_type == "cpu":
+            raise UsageError("--cpu-offload: without a GPU, shards are in the CPU's memory already; leave it out.")
+        settings["offload_policy"] = CPUOffloadPolicy()
     if options.mixed_precision is not None:
-        _cast_buffers(model, _DTYPES[options.mixed_precision])
+        for buffer in model.buffers():  # as parameters are cast to compute: batch norm needs both in one number type
+            if buffer.is_floating_point():
+                buffer.data = buffer.to(_DTYPES[options.mixed_precision])
     blocks = [fully_shard(b, **settings, **_precision(options)) for b in model if list(b.parameters())]
     fully_shard(model, **settings, **_precision(options, output_dtype=torch.float32))
     _set_prefetch(blocks, options.prefetch)
@@ -51,28 +56,6 @@ def _precision(options: Options, output_dtype: torch.dtype | None = None) -> dic
     options.reduce_dtype = options.reduce_dtype or options.mixed_precision
     computed, reduced = _DTYPES[options.mixed_precision], _DTYPES[options.reduce_dtype]
     return {"mp_policy": MixedPrecisionPolicy(computed, reduced, output_dtype)}
-
-
-def _cast_buffers(model: nn.Module, dtype: torch.dtype) -> None:
-    """Cast buffers as parameters are cast to compute: batch norm needs both in one number type."""
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            buffer.data = buffer.to(dtype)
-
-
-def _offloaded(mesh: DeviceMesh, options: Options) -> dict[str, Any]:
-    """Return the policy for --cpu-offload.
-
-    Raises:
-        UsageError: there is no GPU whose memory it could save.
-    """
-    if not options.cpu_offload:
-        return {}
-    if mesh.device_type == "cpu":
-        raise UsageError("--cpu-offload: without a GPU, shards are in the CPU's memory already; leave it out.")
-    from torch.distributed.fsdp import CPUOffloadPolicy
-
-    return {"offload_policy": CPUOffloadPolicy()}
 
 
 def _set_prefetch(blocks: list[FSDPModule], when: str) -> None:

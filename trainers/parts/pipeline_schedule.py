@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
 from typing import Any
 
@@ -106,21 +106,30 @@ class CountedStage(PipelineStage):
     in_flight: InFlight
     in_last_backward = False
     """Whether the latest backward is that of the last micro-batch, so that the gradients are complete after it."""
+    named = False
+    """Whether it labels its work as torch's newer schedules do: ``PP:0F3`` is stage 0's forward of micro-batch 3.
+    GPipe's own labels do not contain the stage, and 1F1B has no labels."""
     micro_batch_offset = 0
     """Micro-batches of this step that were done before those of the schedule."""
 
     def scale_grads(self, grad_scale_factor: int) -> None:
         """Leave the gradients as they are, which may be on their way to other ranks."""
 
+    def _label(self, letter: str, chunk: int) -> AbstractContextManager[Any]:
+        if not self.named:
+            return nullcontext()
+        return record_function(f"PP:{self.stage_index}{letter}{self.micro_batch_offset + chunk}")
+
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Run the forward of one micro-batch."""
-        with self.in_flight.forward(self.stage_index, fwd_chunk_id):
+        with self._label("F", fwd_chunk_id), self.in_flight.forward(self.stage_index, fwd_chunk_id):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Run the backward of one micro-batch, or the part of it that another stage waits for."""
         self.in_last_backward = kwargs.get("last_backward", False)
-        super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+        with self._label("B", bwd_chunk_id):
+            super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
         if kwargs.get("full_backward", True):
             self.in_flight.backward(self.stage_index, bwd_chunk_id)
 
@@ -128,23 +137,6 @@ class CountedStage(PipelineStage):
         """Run the rest of the backward of one micro-batch."""
         super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
         self.in_flight.backward(self.stage_index, bwd_chunk_id)
-
-
-class NamedStage(CountedStage):
-    """A stage that labels its work as torch's newer schedules do: ``PP:0F3`` is stage 0's forward of micro-batch 3.
-
-    GPipe's own labels do not contain the stage, and 1F1B has no labels.
-    """
-
-    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        """Run the forward of one micro-batch."""
-        with record_function(f"PP:{self.stage_index}F{self.micro_batch_offset + fwd_chunk_id}"):
-            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
-
-    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        """Run the backward of one micro-batch."""
-        with record_function(f"PP:{self.stage_index}B{self.micro_batch_offset + bwd_chunk_id}"):
-            return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
 
 _SCHEDULES: dict[str, Any] = {
@@ -155,14 +147,6 @@ _SCHEDULES: dict[str, Any] = {
     "zero-bubble": ScheduleInterleavedZeroBubble,
 }
 """naive is GPipe with one micro-batch after the other."""
-
-
-def step_settings(step: Callable[..., Any]) -> dict[str, bool]:
-    """Return the options that keep a schedule's step from collecting the outputs, which nothing here reads.
-
-    torch has that option from 2.10 on; older versions pass options that they do not know to the model.
-    """
-    return {"return_outputs": False} if "return_outputs" in signature(step).parameters else {}
 
 
 class Pipeline:
@@ -187,16 +171,20 @@ class Pipeline:
         schedule, self.micro_batches = options.schedule, options.micro_batches
         self.scaler.scale(torch.zeros((), device=device))  # ranks without a loss need the scale too
         self.in_flight = InFlight(pipeline_stages.model.parameters(), in_bytes=not options.compile)
-        stage_type: Any = NamedStage if schedule in ("naive", "gpipe", "1f1b") else CountedStage
         self.stages: list[Any] = []
         for number, module in pipeline_stages.stages.items():
-            known = {} if shapes is None else dict(zip(("input_args", "output_args"), shapes[number], strict=True))
-            stage = stage_type(module, number, pipeline_stages.count, device, group=pipeline_stages.group, **known)
-            stage.in_flight = self.in_flight
+            known: dict[str, Any] = {"group": pipeline_stages.group}
+            if shapes is not None:
+                known["input_args"], known["output_args"] = shapes[number]
+            stage: Any = CountedStage(module, number, pipeline_stages.count, device, **known)
+            stage.in_flight, stage.named = self.in_flight, schedule in ("naive", "gpipe", "1f1b")
             self.stages.append(stage)
         self.naive = schedule == "naive"
         schedule_type = _SCHEDULES[schedule]
-        self._step_settings = step_settings(schedule_type.step)
+        # Nothing here reads the outputs. torch has the option from 2.10 on; older versions pass those that they do not
+        # know to the model.
+        has_option = "return_outputs" in signature(schedule_type.step).parameters
+        self._step_settings = {"return_outputs": False} if has_option else {}
         several = issubclass(schedule_type, PipelineScheduleMulti)
         self.schedule: Any = schedule_type(
             self.stages if several else self.stages[0], 1 if self.naive else self.micro_batches, self._loss
@@ -229,15 +217,11 @@ class Pipeline:
                 losses += self._run(micro_x, micro_y)
         else:
             losses = self._run(x, y)
-        self._count_once()
-        return torch.stack(losses).sum() * self.replicas / self.scaler.get_scale() if losses else None
-
-    def _count_once(self) -> None:
-        """Keep the count of the first step; all others are alike, and counting takes time."""
-        if self.in_flight.open:
+        if self.in_flight.open:  # keep the count of the first step; all others are alike, and counting takes time
             self.in_flight.close()
             size = self.in_flight.peak_bytes if self.in_flight.in_bytes else None
             self.facts |= {"in_flight": self.in_flight.peak, "in_flight_bytes": size}
+        return torch.stack(losses).sum() * self.replicas / self.scaler.get_scale() if losses else None
 
     def _run(self, x: Tensor, y: Tensor) -> list[Tensor]:
         losses: list[Tensor] = []

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.record import Options
 from dptrace.record.options.validation import COMPRESSION_DEFAULTS
-from dptrace.trainers.parts.compression import Compressor, ErrorFeedback, Int8, RandomK, Rounded, threshold, top_k
+from dptrace.trainers.parts.compression import ErrorFeedback, Int8, RandomK, Rounded, threshold, top_k
 
 _FIRST_LOW_RANK_STEP = 2
 """Step from which PowerSGD compresses, the earliest that torch allows: DDP rebuilds its buckets after the first."""
@@ -56,38 +56,28 @@ def replicated(model: nn.Module, options: Options) -> DistributedDataParallel:
 
 def _hook(model: DistributedDataParallel, options: Options) -> Hook | None:
     """Return the hook for ``options.compress``; None for no compression. Set the default of its option."""
-    group, name, setting = model.process_group, options.compress, _setting(options)
-    if name == "fp16":
-        return partial(default_hooks.fp16_compress_hook, group)
-    if name == "bf16":
-        return partial(default_hooks.bf16_compress_hook, group)
-    if name == "powersgd":
-        return _powersgd(model, int(setting))
-    return None if name == "none" else _error_feedback(options, setting, next(model.parameters()).device).average
-
-
-def _setting(options: Options) -> float:
-    """Return the value of the compression's own option, and set its default; 0 for one that has no option."""
+    group, name, setting, seed = model.process_group, options.compress, 0.0, options.seed
     for field, (compression, default) in COMPRESSION_DEFAULTS.items():
-        if compression == options.compress:
-            setattr(options, field, getattr(options, field) or default)
-            return float(getattr(options, field))
-    return 0.0
-
-
-def _error_feedback(options: Options, setting: float, device: torch.device) -> ErrorFeedback:
-    if options.compress == "qsgd":
+        if compression == name:
+            setting = getattr(options, field) or default
+            setattr(options, field, setting)
+    if name == "qsgd":
         # Each rank draws other numbers, so that the errors of the ranks partly cancel out in the average.
-        seed = (options.seed * dist.get_world_size() + dist.get_rank()) % (1 << 63)
-        return ErrorFeedback(Rounded(int(setting), torch.Generator(device).manual_seed(seed)), unbiased=True)
-    makers: dict[str, Callable[[], Compressor | RandomK]] = {
-        "topk": lambda: top_k(setting),
-        "randomk": lambda: RandomK(setting, options.seed),
-        "threshold": lambda: threshold(setting),
-        "int8": Int8,
-        "int4": lambda: Rounded(7),
+        own_seed = (seed * dist.get_world_size() + dist.get_rank()) % (1 << 63)
+        random = torch.Generator(next(model.parameters()).device).manual_seed(own_seed)
+        return ErrorFeedback(Rounded(int(setting), random), unbiased=True).average
+    hooks: dict[str, Callable[[], Hook | None]] = {
+        "none": lambda: None,
+        "fp16": lambda: partial(default_hooks.fp16_compress_hook, group),
+        "bf16": lambda: partial(default_hooks.bf16_compress_hook, group),
+        "int8": lambda: ErrorFeedback(Int8()).average,
+        "int4": lambda: ErrorFeedback(Rounded(7)).average,
+        "topk": lambda: ErrorFeedback(top_k(setting)).average,
+        "randomk": lambda: ErrorFeedback(RandomK(setting, seed)).average,
+        "threshold": lambda: ErrorFeedback(threshold(setting)).average,
+        "powersgd": lambda: _powersgd(model, int(setting)),
     }
-    return ErrorFeedback(makers[options.compress]())
+    return hooks[name]()
 
 
 def _powersgd(model: DistributedDataParallel, rank: int) -> Hook:

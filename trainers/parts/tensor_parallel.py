@@ -62,12 +62,9 @@ class Region:
     def _all_reduce(self, x: Tensor) -> Tensor:
         # In place: a linear layer has just computed x, in forward or backward, and nothing else refers to it.
         x = x.contiguous()
-        with self._labeled("all_reduce"):
+        with record_function(f"TP::all_reduce ({self.label})"):
             dist.all_reduce(x, group=self.group)
         return x
-
-    def _labeled(self, what: str) -> record_function:
-        return record_function(f"TP::{what} ({self.label})")
 
 
 class SequenceRegion(Region):
@@ -94,14 +91,14 @@ class SequenceRegion(Region):
 
     def _gather(self, x: Tensor) -> Tensor:
         parts = x.new_empty(self.size * x.shape[0], *x.shape[1:])
-        with self._labeled("all_gather"):
+        with record_function(f"TP::all_gather ({self.label})"):
             all_gather(parts, x.contiguous(), group=self.group)
         return parts.unflatten(0, (self.size, -1)).transpose(0, 1).flatten(1, 2)
 
     def _scatter(self, x: Tensor) -> Tensor:
         parts = x.unflatten(1, (self.size, -1)).transpose(0, 1).flatten(0, 1)
         tokens: Tensor = parts.new_empty(x.shape[0], *parts.shape[1:])
-        with self._labeled("reduce_scatter"):
+        with record_function(f"TP::reduce_scatter ({self.label})"):
             reduce_scatter(tokens, parts, group=self.group)
         return tokens
 

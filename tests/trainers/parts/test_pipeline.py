@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 
 from dptrace.errors import RecordingError, UsageError  # noqa: E402
 from dptrace.trainers.parts import models, pipeline_schedule  # noqa: E402
-from dptrace.trainers.parts.pipeline_schedule import InFlight, step_settings  # noqa: E402
+from dptrace.trainers.parts.pipeline_schedule import InFlight  # noqa: E402
 from dptrace.trainers.parts.pipeline_stages import split_into_stages  # noqa: E402
 
 FLOAT = 4
@@ -122,17 +122,6 @@ def test_without_bytes_micro_batches_are_still_counted() -> None:
     forward(counted, layers, 0, 0)
 
     assert (1, 0) == (counted.peak, counted.peak_bytes)
-
-
-def test_only_known_options_are_passed_to_a_step() -> None:
-    """torch 2.6 to 2.9 would hand the option to the model, which fails; later versions know it."""
-
-    def old(*inputs: Any, target: Any = None, losses: list[Any] | None = None, **for_the_model: Any) -> None: ...
-
-    def new(*inputs: Any, target: Any = None, return_outputs: bool = True, **for_the_model: Any) -> None: ...
-
-    assert {} == step_settings(old)
-    assert {"return_outputs": False} == step_settings(new)
 
 
 def test_a_torch_without_pipelines_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
