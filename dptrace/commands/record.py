@@ -26,12 +26,11 @@ from dptrace.record.options.catalog import (
     Schedule,
     TrainerOptions,
     check_model,
-    check_training,
     default_model,
 )
 from dptrace.record.options.command_line import Program, check_program, parse_program
 from dptrace.record.options.modes import FAMILIES, MODELS, MODES, complete_mode, trainer
-from dptrace.record.options.validation import check_ranks
+from dptrace.record.options.validation import check_ranks, check_training
 from dptrace.record.processes import Signals, catch_signals
 from dptrace.record.run_folder import (
     RunFolder,

@@ -111,7 +111,7 @@ def command(**options: Any) -> None:
 def _cells(options: dict[str, Any]) -> tuple[list[BenchConfig], dict[str, tuple[str, ...]], list[str]]:
     """Return the runs, the swept values and notes; refuse before any run what would fail in it."""
     from dptrace.bench.sweep_points import values
-    from dptrace.record.options.catalog import check_training
+    from dptrace.record.options.validation import check_training
 
     given = {field.replace("_", "-"): options[field] for field in _SWEPT if options[field] is not None}
     chosen = {name: values(name, text) for name, text in given.items()}

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,8 @@ class PendingTrace:
 
     def _is_over(self, announced: bool) -> bool:
         """Return whether this rank has waited long enough for another one."""
-        limits = (_ANNOUNCE_S, _WRITE_S)
-        if not threading.main_thread().is_alive():
-            limits = (_ANNOUNCE_AT_END_S, _WRITE_AT_END_S)
+        goes_on = threading.main_thread().is_alive()
+        limits = (_ANNOUNCE_S, _WRITE_S) if goes_on else (_ANNOUNCE_AT_END_S, _WRITE_AT_END_S)
         return time.monotonic() - self._began > limits[announced]
 
     def _write(self, piece: dict[str, Any]) -> None:
@@ -186,34 +186,23 @@ def trace_handler(
         UsageError: the folder holds other files or a run.
     """
     RunFolder(Path(out)).check(force)
-    return TraceHandler(Path(os.path.abspath(out)), force, analyze)
+    first, cycles = Path(os.path.abspath(out)), count(1)
 
-
-class TraceHandler:
-    """Makes a run of each trace that a profiler hands to it."""
-
-    def __init__(self, out: Path, force: bool, analyze: bool) -> None:
-        self._out, self._force, self._analyze = out, force, analyze
-        self._cycles = 0
-
-    def __call__(self, profiler: profile) -> None:
-        """Take the profiler's trace, and write it while the training goes on."""
-        self._cycles += 1
+    def take(profiler: profile) -> None:
+        number = next(cycles)
+        path = first if number == 1 else first.with_name(f"{first.name}-{number}")
         try:
-            self._take(profiler)
+            rank_store = RankStore(f"traces/{path}")
+            pending = PendingTrace(path, force, rank_store, analyze)
+            pending.announce()
+            profiler.export_chrome_trace(str(pending.trace))
+            piece = foreign_metadata(rank_store, device_of(()), recorded_steps(profiler), [])
+            # Not a daemon: the interpreter waits for it at its end.
+            start_thread(partial(pending.deliver, piece | {"file": trace_name(rank_store.rank)}))
         except Exception as error:
             print(f"dptrace: no run was made of this trace: {messages.error_text(error)}", file=sys.stderr)
 
-    def _take(self, profiler: profile) -> None:
-        number = self._cycles
-        path = self._out if number == 1 else self._out.with_name(f"{self._out.name}-{number}")
-        rank_store = RankStore(f"traces/{path}")
-        delivery = PendingTrace(path, self._force, rank_store, self._analyze)
-        delivery.announce()
-        profiler.export_chrome_trace(str(delivery.trace))
-        piece = foreign_metadata(rank_store, device_of(()), recorded_steps(profiler), [])
-        # Not a daemon: the interpreter waits for it at its end.
-        start_thread(partial(delivery.deliver, piece | {"file": trace_name(rank_store.rank)}))
+    return take
 
 
 def recorded_steps(profiler: profile) -> int:

@@ -13,13 +13,7 @@ from typing import Any, Literal
 
 from dptrace.errors import UsageError
 from dptrace.record.options.modes import MODELS, MODES, REPLICATED, Trait, modes_with
-from dptrace.record.options.validation import (
-    COMPRESSION_DEFAULTS,
-    STATEFUL_COMPRESSIONS,
-    check_compression,
-    check_recomputation,
-    check_sharding,
-)
+from dptrace.record.options.validation import COMPRESSION_DEFAULTS, check_training
 
 
 def number_where(kind: Callable[[str], Any], holds: Callable[[Any], bool], description: str) -> Callable[[str], Any]:
@@ -470,34 +464,3 @@ def parse_options(description: str | None, mode: str, arguments: Sequence[str] |
     if options.inference and options.epochs is None:
         raise UsageError("--inference measures after the last timed epoch: add --epochs.")
     return options
-
-
-def check_training(options: dict[str, Any]) -> None:
-    """Check that options can be combined.
-
-    Args:
-        options: by attribute name; None for an option that was not given.
-
-    Raises:
-        UsageError: they cannot; the message says which, and why.
-    """
-    model = options["model"] or "medium"
-    check_recomputation(options, model)
-    check_sharding(options)
-    if options["data"] is not None and model != "resnet18":
-        raise UsageError(f"--data: the model {model} trains on synthetic data; only --model resnet18 reads CIFAR-10.")
-    samples, batch = options.get("samples"), options.get("batch_size") or MODELS[model].batch_size
-    if samples is not None and samples < batch:
-        raise UsageError(f"--samples {samples} do not fill a batch of {batch}: give more, or a smaller --batch-size.")
-    checkpoints = options.get("checkpoint_every") or options.get("resume")
-    if options.get("checkpoints") and not checkpoints:
-        raise UsageError("--checkpoints names a folder for --checkpoint-every or --resume: add one of them.")
-    compression = options.get("compress") or "none"
-    if checkpoints and compression in STATEFUL_COMPRESSIONS:
-        raise UsageError(
-            f"--compress {compression} carries errors or random numbers over to the next step, and checkpoints do not "
-            "hold them: drop one of the two, or use --compress fp16 or bf16."
-        )
-    if options["amp"] is not None and options["dtype"] not in (None, "float32"):
-        raise UsageError(f"--amp keeps the parameters in float32: leave --dtype {options['dtype']} out.")
-    check_compression(options)

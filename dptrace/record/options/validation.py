@@ -174,21 +174,29 @@ def check_nodes(ranks: int, per_node: int) -> None:
         )
 
 
-def check_compression(options: Mapping[str, Any]) -> None:
-    """Check that the options of a compression come with it, and that it can compress these gradients."""
-    chosen = options.get("compress") or "none"
-    for name, (compression, _) in COMPRESSION_DEFAULTS.items():
-        if options.get(name) is not None and chosen != compression:
-            raise UsageError(f"--{name.replace('_', '-')} has no effect without --compress {compression}.")
-    if chosen == "powersgd" and options.get("amp") == "fp16":
-        raise UsageError(
-            "--compress powersgd cannot be used with --amp fp16: it would carry the infinite gradients, by which fp16 "
-            "finds its scale, over to every later step. Use --amp bf16, or --compress topk or int8."
-        )
+def check_training(options: Mapping[str, Any]) -> None:
+    """Check that options can be combined.
+
+    Args:
+        options: by attribute name; None for an option that was not given.
+
+    Raises:
+        UsageError: they cannot; the message says which, and why.
+    """
+    model = options["model"] or "medium"
+    _check_recomputation(options, model)
+    _check_number_types(options)
+    _check_compression(options)
+    if options["data"] is not None and model != "resnet18":
+        raise UsageError(f"--data: the model {model} trains on synthetic data; only --model resnet18 reads CIFAR-10.")
+    samples, batch = options.get("samples"), options.get("batch_size") or MODELS[model].batch_size
+    if samples is not None and samples < batch:
+        raise UsageError(f"--samples {samples} do not fill a batch of {batch}: give more, or a smaller --batch-size.")
+    if options.get("checkpoints") and not (options.get("checkpoint_every") or options.get("resume")):
+        raise UsageError("--checkpoints names a folder for --checkpoint-every or --resume: add one of them.")
 
 
-def check_recomputation(options: Mapping[str, Any], model: str) -> None:
-    """Check that a model has the blocks whose activations are to be recomputed."""
+def _check_recomputation(options: Mapping[str, Any], model: str) -> None:
     every, blocks = options.get("checkpoint_activations_every"), MODELS[model].blocks
     if not blocks and (options.get("checkpoint_activations") or every is not None):
         name = "checkpoint-activations" if every is None else "checkpoint-activations-every"
@@ -199,8 +207,9 @@ def check_recomputation(options: Mapping[str, Any], model: str) -> None:
         raise UsageError(f"--checkpoint-activations-every {every}: {model} has {blocks} blocks; use 1 to {blocks}.")
 
 
-def check_sharding(options: Mapping[str, Any]) -> None:
-    """Check that the number types of sharded parameters do not contradict each other."""
+def _check_number_types(options: Mapping[str, Any]) -> None:
+    if options["amp"] is not None and options["dtype"] not in (None, "float32"):
+        raise UsageError(f"--amp keeps the parameters in float32: leave --dtype {options['dtype']} out.")
     mixed = options.get("mixed_precision")
     if options.get("reduce_dtype") is not None and mixed is None:
         raise UsageError("--reduce-dtype has no effect without --mixed-precision: add --mixed-precision bf16 or fp16.")
@@ -212,3 +221,20 @@ def check_sharding(options: Mapping[str, Any]) -> None:
     half = {"bfloat16", "float16"} & {options.get("dtype")}
     if mixed is not None and half:
         raise UsageError(f"--mixed-precision keeps the shards in full precision: leave --dtype {half.pop()} out.")
+
+
+def _check_compression(options: Mapping[str, Any]) -> None:
+    chosen = options.get("compress") or "none"
+    for name, (compression, _) in COMPRESSION_DEFAULTS.items():
+        if options.get(name) is not None and chosen != compression:
+            raise UsageError(f"--{name.replace('_', '-')} has no effect without --compress {compression}.")
+    if chosen == "powersgd" and options.get("amp") == "fp16":
+        raise UsageError(
+            "--compress powersgd cannot be used with --amp fp16: it would carry the infinite gradients, by which fp16 "
+            "finds its scale, over to every later step. Use --amp bf16, or --compress topk or int8."
+        )
+    if (options.get("checkpoint_every") or options.get("resume")) and chosen in STATEFUL_COMPRESSIONS:
+        raise UsageError(
+            f"--compress {chosen} carries errors or random numbers over to the next step, and checkpoints do not "
+            "hold them: drop one of the two, or use --compress fp16 or bf16."
+        )

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.options.catalog import OPTIONS, check_training
+from dptrace.record.options.catalog import OPTIONS
 from dptrace.record.options.modes import MODELS, MODES
-from dptrace.record.options.validation import check_ranks
+from dptrace.record.options.validation import check_ranks, check_training
 
 (SCHEDULES,) = (option.choices for option in OPTIONS if option.name == "schedule")
 DEFAULTS = {option.field: option.default for option in OPTIONS}
