@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from importlib.resources import files
+from string import Formatter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,7 +31,6 @@ from dptrace.model.training.step import predict_step
 
 MIN_SHARE = 0.01
 """Smallest share of the step, or of a GPU's memory, that is worth a change."""
-_DDP_PAGE = "Data Parallel & DDP"
 STATUSES = ("apply", "keep", "skip")
 
 
@@ -129,19 +129,30 @@ class Context(msgspec.Struct, frozen=True, dict=True):
 class Found(msgspec.Struct, frozen=True):
     """What an item computes for a plan."""
 
-    reason: str
     gain_s: float | None = None
     gain_bytes: float | None = None
     status: str = ""
     """Empty: the gain decides."""
-    filled: dict[str, object] = {}
+    numbers: dict[str, Any] = {}
     """The values of the placeholders in the item's texts."""
+    reason: str = ""
+    """Instead of the item's own text."""
 
 
-def versus(context: Context, other: Candidate, reason: str, status: str = "", **filled: object) -> Found:
-    """Return what another plan gains over the one at hand."""
+def found(gain_s: float | None = None, gain_bytes: float | None = None, status: str = "", **numbers: Any) -> Found:
+    """Return what an item computes, with the numbers of its texts."""
+    return Found(gain_s, gain_bytes, status, numbers)
+
+
+def versus(context: Context, other: Candidate, status: str = "", reason: str = "", **numbers: Any) -> Found:
+    """Return what another plan gains over the one at hand; its step, memory and micro-batch are numbers of the text."""
     gain_s, gain_bytes = context.step_s - other.step.step_s, context.now.memory_bytes - other.memory_bytes
-    return Found(reason, gain_s, gain_bytes, status, filled)
+    return Found(gain_s, gain_bytes, status, {**_numbers(other), **numbers}, reason)
+
+
+def _numbers(one: Candidate) -> dict[str, Any]:
+    plan = {"label": one.label, "size": one.plan.micro_batch, "recompute": one.plan.recompute}
+    return {**plan, "step": one.step.step_s, "bytes": one.memory_bytes}
 
 
 class Texts(NamedTuple):
@@ -151,6 +162,7 @@ class Texts(NamedTuple):
     do: str
     computed: str
     source: str
+    why: str = ""
 
 
 def _checklists() -> Iterator[dict[str, Texts]]:
@@ -185,16 +197,16 @@ def item(name: str) -> Callable[[Callable[[Context], Answer]], Callable[[Context
 def _check(name: str, context: Context, answer: Found | str) -> Check:
     """Return what follows from an item for a plan."""
     texts = TEXTS[name]
-    found = Found(answer, status="skip") if isinstance(answer, str) else answer
-    part = None if found.gain_s is None else found.gain_s / context.step_s
-    what, do, computed = (_filled(text, found) for text in (texts.what, texts.do, texts.computed))
+    one = Found(status="skip", reason=answer) if isinstance(answer, str) else answer
+    part = None if one.gain_s is None else one.gain_s / context.step_s
+    what, do, computed = (_filled(text, one) for text in (texts.what, texts.do, texts.computed))
     return Check(
         name=name,
         what=what,
-        status=found.status or ("apply" if _worthwhile(context, part, found.gain_bytes) else "skip"),
-        reason=found.reason,
-        gain_s=found.gain_s,
-        gain_bytes=found.gain_bytes,
+        status=one.status or ("apply" if _worthwhile(context, part, one.gain_bytes) else "skip"),
+        reason=one.reason or _filled(texts.why, one),
+        gain_s=one.gain_s,
+        gain_bytes=one.gain_bytes,
         gain_share=part,
         computed="" if isinstance(answer, str) else computed,
         do=do,
@@ -202,11 +214,20 @@ def _check(name: str, context: Context, answer: Found | str) -> Check:
     )
 
 
-def _filled(text: str, found: Found) -> str:
+class _Figures(Formatter):
+    """Write numbers with their units: ``{cost:time}`` of seconds, ``{held:size}`` of bytes, ``{part:share}``."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        """Write one number."""
+        units: dict[str, Callable[[Any], str]] = {"time": _span, "size": byte_size, "share": share}
+        return units[format_spec](value) if format_spec in units else super().format_field(value, format_spec)
+
+
+def _filled(text: str, one: Found) -> str:
     """Return a text with its numbers; without them, what stands in brackets is left out."""
-    if not found.filled:
+    if not one.numbers:
         return re.sub(r"\[.*?\]", "", text)
-    return re.sub(r"[\[\]]", "", text).format(**found.filled)
+    return _Figures().format(re.sub(r"[\[\]]", "", text), **one.numbers)
 
 
 def _worthwhile(context: Context, part: float | None, gain_bytes: float | None) -> bool:
@@ -251,13 +272,9 @@ def _strategy(context: Context) -> Answer:
     if not context.found:
         return None
     best = context.found[0]
-    reason = (
-        f"{best.label} with micro-batches of {best.plan.micro_batch}, recompute {best.plan.recompute}, takes "
-        f"{_span(best.step.step_s)} and {byte_size(best.memory_bytes)} on each GPU"
-    )
     same = best.plan == context.plan
-    status = "skip" if same or not best.fits else ""
-    return versus(context, best, "this is the best plan found" if same else reason, status, label=best.label)
+    reason = "this is the best plan found" if same else ""
+    return versus(context, best, "skip" if same or not best.fits else "", reason)
 
 
 @item("larger-batch")
@@ -265,40 +282,27 @@ def _larger_batch(context: Context) -> Answer:
     batch = 2 * context.plan.batch
     other = context.best(replace(context.plan, batch=batch))
     half, exposed = other.step.step_s / 2, other.step.exposed_s / other.step.step_s
-    reason = (
-        f"{batch:,} samples in micro-batches of {other.plan.micro_batch}: {_span(half)} for the samples of one step, "
-        f"exposed communication {share(exposed)} of it"
-    )
-    gain_bytes = context.now.memory_bytes - other.memory_bytes
-    return Found(reason, context.step_s - half, gain_bytes, filled={"batch": batch})
+    gain_bytes, size = context.now.memory_bytes - other.memory_bytes, other.plan.micro_batch
+    return found(context.step_s - half, gain_bytes, batch=batch, size=size, half=half, exposed=exposed)
 
 
 def _is_decoder(context: Context) -> bool:
     return not isinstance(context.plan.shape, LayerStack)
 
 
-_TIMES = 4
-
-
 @item("accumulate")
 def _accumulate(context: Context) -> Answer:
-    each = context.changed(batch=_TIMES * context.plan.batch).step.step_s / _TIMES
-    reason = f"gradients, optimizer and bubble once for {_TIMES} times the samples: {_span(each)} for those of one step"
-    return Found(reason, context.step_s - each)
+    each = context.changed(batch=4 * context.plan.batch).step.step_s / 4
+    return found(context.step_s - each, each=each)
 
 
 @item("micro-batch")
 def _micro_batch(context: Context) -> Answer:
     other = context.best(context.plan, context.any_recompute())
     size, recompute = other.plan.micro_batch, other.plan.recompute
-    reason = (
-        f"micro-batches of {size}, recompute {recompute}: {_span(other.step.step_s)}, "
-        f"{byte_size(other.memory_bytes)} on each GPU"
-    )
     same = (size, recompute) == (context.plan.micro_batch, context.plan.recompute)
-    status = "skip" if same or not other.fits else ""
-    reason += ": the best" if same else ""
-    return versus(context, other, reason, status, samples=plural(size, "sample"), size=size, recompute=recompute)
+    status, best = "skip" if same or not other.fits else "", ": the best" if same else ""
+    return versus(context, other, status, samples=plural(size, "sample"), best=best)
 
 
 def _narrower(context: Context) -> str:
@@ -311,17 +315,13 @@ def _narrower(context: Context) -> str:
 @item("mixed-precision")
 def _mixed_precision(context: Context) -> Answer:
     plan, before, target = context.plan, context.plan.precision, _narrower(context)
-    if plan.precision == "fp8" or PRECISIONS[target].compute not in plan.gpu.peaks.tflops:
-        return f"{plan.precision} is the narrowest that the {plan.gpu.name} has"
+    if before == "fp8" or PRECISIONS[target].compute not in plan.gpu.peaks.tflops:
+        return f"{before} is the narrowest that the {plan.gpu.name} has"
     other = context.best(replace(plan, precision=target), context.any_recompute())
     rate = plan.gpu.peak(PRECISIONS[target].compute) / plan.gpu.peak(PRECISIONS[before].compute)
-    reason = (
-        f"products have {rate:.3g} times the peak: {_span(other.step.step_s)} a step, "
-        f"{byte_size(other.memory_bytes)} on each GPU"
-    )
     autocast = "torch.autocast('cuda', torch.bfloat16), or FSDP's MixedPrecisionPolicy"
     how = "torchao's float8 training" if target == "fp8" else autocast
-    return versus(context, other, reason, target=target, before=before, how=how)
+    return versus(context, other, target=target, before=before, how=how, rate=rate)
 
 
 def pointwise_bytes(plan: Plan, fused: bool) -> float:
@@ -354,8 +354,7 @@ def _compile(context: Context) -> Answer:
         return None
     saved = pointwise_bytes(context.plan, fused=False) - pointwise_bytes(context.plan, fused=True)
     rate = context.plan.gpu.memory_bytes_per_s
-    reason = f"{byte_size(saved)} that a GPU would not write and read again in a step, at {rate / 1e12:.3g} TB/s"
-    return Found(reason, saved / rate, status="keep")
+    return found(saved / rate, status="keep", saved=saved, rate=rate / 1e12)
 
 
 def _halves(context: Context) -> list[Plan]:
@@ -378,23 +377,17 @@ def _fewer_gpus(context: Context) -> Answer:
     if not halves:
         return f"{context.layout.gpus} GPUs hold one copy of the model"
     evaluate = candidate if _is_decoder(context) else context.best
-    found = [evaluate(fewer) for fewer in halves]
-    (half, halved), (seconds, best) = (
-        (one.step.step_s, one.plan) for one in (found[0], min(found, key=lambda one: one.step.step_s))
-    )
-    reason = (
-        f"twice the GPUs are {half / context.step_s:.2f} times as fast for the same batch (from {halved.layout.gpus} "
-        f"to {context.layout.gpus}), an efficiency of {share(half / context.step_s / 2)}; the goal is 70 % "
-        f"({_DDP_PAGE})"
-    )
-    status = "skip" if seconds >= context.step_s or not best.fits else ""
-    return Found(reason, context.step_s - seconds, None, status, {"gpus": best.layout.gpus})
+    tried = [evaluate(fewer) for fewer in halves]
+    half, best = tried[0], min(tried, key=lambda one: one.step.step_s)
+    ratio, gain_s = half.step.step_s / context.step_s, context.step_s - best.step.step_s
+    status = "skip" if gain_s <= 0 or not best.plan.fits else ""
+    gpus = {"half": half.plan.layout.gpus, "all": context.layout.gpus, "gpus": best.plan.layout.gpus}
+    return found(gain_s, None, status, ratio=ratio, efficiency=ratio / 2, **gpus)
 
 
 # Communication: overlap, buckets, compression, levels of links, faster links, prefetching.
 
 
-_MIB = 1 << 20
 _BUCKETS = (1, 5, 10, 25, 50, 100, 200)
 """MiB, from DDP's first bucket to eight times its default."""
 _NO_GRADIENTS = "one GPU holds each part of the model, so no gradients are reduced"
@@ -404,8 +397,9 @@ _NO_GRADIENTS = "one GPU holds each part of the model, so no gradients are reduc
 def _overlap(context: Context) -> Answer:
     step = context.now.step
     hidden = "" if step.overlap is None else f": {share(step.overlap)} is hidden, the goal is 80 %"
-    reason = f"{_span(step.communication_s)} of communication, {_span(step.exposed_s)} of it exposed{hidden}"
-    return Found(reason, step.serial_s - step.step_s, status="keep" if step.serial_s > step.step_s else "skip")
+    status = "keep" if step.serial_s > step.step_s else "skip"
+    gain_s = step.serial_s - step.step_s
+    return found(gain_s, None, status, all=step.communication_s, exposed=step.exposed_s, hidden=hidden)
 
 
 @item("bucket-size")
@@ -414,14 +408,10 @@ def _bucket_size(context: Context) -> Answer:
         return "FSDP reduces a layer at a time"
     if not context.gradients[1]:
         return _NO_GRADIENTS
-    link = context.slowest
-    steps = [(predict_step(replace(context.plan, bucket_bytes=size * _MIB)).step_s, size) for size in _BUCKETS]
+    link, sizes = context.slowest, ", ".join(map(str, _BUCKETS))
+    steps = [(predict_step(replace(context.plan, bucket_bytes=size << 20)).step_s, size) for size in _BUCKETS]
     seconds, size = min(steps)
-    reason = (
-        f"of {', '.join(map(str, _BUCKETS))} MiB, {size} is the fastest; the rule is above n* = "
-        f"{byte_size(crossover_bytes(link))} of {link.name}"
-    )
-    return Found(reason, context.step_s - seconds, filled={"size": size})
+    return found(context.step_s - seconds, size=size, sizes=sizes, least=crossover_bytes(link), link=link.name)
 
 
 @item("compress")
@@ -435,10 +425,10 @@ def _compress(context: Context) -> Answer:
     # Before and after: read the gradients and write half, read half and write them.
     cost = 3 * size / plan.gpu.memory_bytes_per_s
     saved = context.now.step.exposed_s - other.exposed_s
-    reason = f"{byte_size(size)} of gradients a GPU; {_span(saved)} less exposed, {_span(cost)} to compress them"
     wide = "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
     narrow = "PowerSGD (torch's powerSGD_hook), or 8 bits with error feedback; dptrace record --compress powersgd"
-    return Found(reason, saved - cost, filled={"how": wide if plan.state.gradients > 2 else narrow})
+    how = wide if plan.state.gradients > 2 else narrow
+    return found(saved - cost, how=how, bytes=size, saved=saved, cost=cost)
 
 
 def _ranks_in_a_node(context: Context) -> int:
@@ -455,11 +445,7 @@ def _hierarchical(context: Context) -> Answer:
     network = replace(context.plan.network, gpus_per_node=local)
     times = {one["algorithm"]: one["seconds"] for one in all_reduces(network, size, data)}
     flat, levels = times["ring"], times["hierarchical-sharded"]
-    reason = (
-        f"all gradients, {byte_size(size)} among {data} GPUs: {_span(levels)} in levels, {_span(flat)} by one ring "
-        "over the slowest link"
-    )
-    return Found(reason, max(0.0, flat - levels), status="keep")
+    return found(max(0.0, flat - levels), status="keep", bytes=size, data=data, levels=levels, flat=flat)
 
 
 @item("faster-links")
@@ -467,10 +453,9 @@ def _faster_links(context: Context) -> Answer:
     network, link = context.plan.network, context.slowest
     several = context.layout.gpus > network.gpus_per_node
     doubled = Link(link.name, link.alpha_s, 2 * link.bytes_per_s)
-    other = context.changed(network=replace(network, **{"between" if several else "within": doubled}))
-    reason = f"twice the bandwidth of {link.name}: {_span(other.step.step_s)} a step"
+    step_s = context.changed(network=replace(network, **{"between" if several else "within": doubled})).step.step_s
     where = "between nodes" if several else "within the node"
-    return Found(reason, context.step_s - other.step.step_s, filled={"where": where})
+    return found(context.step_s - step_s, where=where, link=link.name, step=step_s)
 
 
 @item("prefetch")
@@ -479,8 +464,7 @@ def _prefetch(context: Context) -> Answer:
         return None
     step = context.now.step
     gathers = sum(one.seconds for one in step.traffic if one.what.startswith("parameters"))
-    reason = f"{_span(gathers)} of all-gathers in a step, which the computation of the layer before hides"
-    return Found(reason, gathers - min(gathers, step.exposed_s), status="keep")
+    return found(gathers - min(gathers, step.exposed_s), status="keep", gathers=gathers)
 
 
 def _groups(context: Context) -> list[int]:
@@ -498,8 +482,7 @@ def _hybrid_shards(context: Context) -> Answer:
         return None
     best = min(tried, key=lambda one: (not one.fits, one.step.step_s if one.fits else one.memory_bytes))
     fits = "fits" if best.fits else f"is {byte_size(best.over_bytes)} too much"
-    reason = f"{best.label}: {_span(best.step.step_s)} a step, {byte_size(best.memory_bytes)} on each GPU, which {fits}"
-    return versus(context, best, reason, "" if best.fits else "skip")
+    return versus(context, best, "" if best.fits else "skip", fits=fits)
 
 
 # Memory: recomputation, attention without scores, sharding, sequence parallelism, offloading.
@@ -513,14 +496,10 @@ def _checkpoint(context: Context) -> Answer:
     if not _is_decoder(context):
         return None
     kept, again = context.changed(recompute="none"), context.changed(recompute="full")
-    cost = again.step.step_s - kept.step.step_s
-    reason = (
-        f"without: {byte_size(kept.memory_bytes)} on each GPU; recomputing each layer: "
-        f"{byte_size(again.memory_bytes)}, and the step takes {_span(cost)} longer"
-    )
-    on = context.plan.recompute != "none"
+    cost, on = again.step.step_s - kept.step.step_s, context.plan.recompute != "none"
     saved = kept.memory_bytes - (context.now if on else again).memory_bytes
-    return Found(reason, -cost, saved, "keep" if on else "skip" if context.now.fits else "")
+    status = "keep" if on else "skip" if context.now.fits else ""
+    return found(-cost, saved, status, kept=kept.memory_bytes, again=again.memory_bytes, cost=cost)
 
 
 @item("flash-attention")
@@ -531,11 +510,7 @@ def _flash_attention(context: Context) -> Answer:
         return "it is in use"
     other = context.best(replace(context.plan, flash=True), context.any_recompute())
     saved = context.now.memory_bytes - context.changed(flash=True).memory_bytes
-    reason = (
-        f"{byte_size(saved)} less for the same plan; the best micro-batch is then {other.plan.micro_batch}, recompute "
-        f"{other.plan.recompute}: {_span(other.step.step_s)} a step"
-    )
-    return Found(reason, context.step_s - other.step.step_s, saved)
+    return found(context.step_s - other.step.step_s, saved, saved=saved, **_numbers(other))
 
 
 @item("shard-optimizer")
@@ -543,12 +518,7 @@ def _shard_optimizer(context: Context) -> Answer:
     data = context.layout.data
     if context.layout.zero or data == 1:
         return "it is sharded" if context.layout.zero else "there is one copy of it"
-    other = context.spread(zero=1, shards=data)
-    reason = (
-        f"{byte_size(context.plan.memory.state.optimizer)} of optimizer state on each of {data} GPUs; each would "
-        f"update its part, and the parts are gathered: {_span(other.step.step_s)} a step"
-    )
-    return versus(context, other, reason)
+    return versus(context, context.spread(zero=1, shards=data), data=data, held=context.plan.memory.state.optimizer)
 
 
 @item("sequence-parallel")
@@ -556,24 +526,18 @@ def _sequence_parallel(context: Context) -> Answer:
     if context.layout.tensor == 1:
         return None
     without = context.spread(sequence=False)
-    reason = f"{byte_size(without.memory_bytes)} on each GPU without it; it sends as many bytes"
     gain_s, gain_bytes = without.step.step_s - context.step_s, without.memory_bytes - context.now.memory_bytes
-    return Found(reason, gain_s, gain_bytes, "keep" if context.layout.sequence else "")
+    return found(gain_s, gain_bytes, "keep" if context.layout.sequence else "", bytes=without.memory_bytes)
 
 
 @item("offload")
 def _offload(context: Context) -> Answer:
     state, link, over = context.plan.memory.state, interconnect_named(_PCIE), context.now.over_bytes
-    cost = (state.gradients + state.parameters) / link.bytes_per_s
-    saved = state.optimizer
-    reason = (
-        f"{byte_size(saved)} of optimizer state on each GPU; gradients and weights take {_span(cost)} over {link.name} "
-        "in each step, besides the host's update"
-    )
-    if not over:
-        spare = USABLE * context.plan.gpu.memory_bytes - context.now.memory_bytes
-        reason = f"the plan fits with {byte_size(spare)} to spare"
-    return Found(reason, -cost, saved, "skip" if not over or saved < over else "")
+    cost, saved = (state.gradients + state.parameters) / link.bytes_per_s, state.optimizer
+    spare = USABLE * context.plan.gpu.memory_bytes - context.now.memory_bytes
+    reason = "" if over else f"the plan fits with {byte_size(spare)} to spare"
+    status, numbers = "skip" if not over or saved < over else "", {"saved": saved, "cost": cost, "link": link.name}
+    return Found(-cost, saved, status, numbers, reason)
 
 
 # Pipelines and experts: micro-batches, schedules, balance.
@@ -586,15 +550,11 @@ def _micro_batches(context: Context) -> Answer:
         return None
     most, bubble = RULES["bubble"].value, context.now.step.bubble
     needed = micro_batches_needed(layout.schedule, layout.stages, most, layout.virtual_stages)
-    factor = math.ceil(needed / plan.micro_batches)
-    other = context.changed(batch=factor * plan.batch)
-    reason = (
-        f"{plural(plan.micro_batches, 'micro-batch', 'micro-batches')}: bubble {share(bubble)}, goal 10 %; {needed} "
-        f"reach it, {4 * layout.stages} are 4 × P"
-    )
-    gain = context.step_s - other.step.step_s / factor
-    filled: dict[str, object] = {"factor": factor, "batch": factor * plan.batch}
-    return Found(reason, gain, None, "skip" if bubble < most else "", filled)
+    factor, count = math.ceil(needed / plan.micro_batches), plural(plan.micro_batches, "micro-batch", "micro-batches")
+    gain_s = context.step_s - context.changed(batch=factor * plan.batch).step.step_s / factor
+    numbers = {"count": count, "bubble": bubble, "needed": needed, "rule": 4 * layout.stages}
+    status = "skip" if bubble < most else ""
+    return found(gain_s, None, status, factor=factor, batch=factor * plan.batch, **numbers)
 
 
 @item("interleaved")
@@ -610,23 +570,17 @@ def _interleaved(context: Context) -> Answer:
         return f"{count} micro-batches are no multiple of {stages} stages"
     other = context.spread(schedule="interleaved", virtual_stages=2)
     too_much = "" if other.fits else f", {byte_size(other.over_bytes)} too much"
-    reason = (
-        f"bubble {share(context.now.step.bubble)} → {share(other.step.bubble)}, {byte_size(other.memory_bytes)} on "
-        f"each GPU{too_much}"
-    )
-    return versus(context, other, reason, "" if other.fits else "skip")
+    bubbles: dict[str, Any] = {"before": context.now.step.bubble, "after": other.step.bubble}
+    return versus(context, other, "" if other.fits else "skip", too_much=too_much, **bubbles)
 
 
 @item("balance")
 def _balance(context: Context) -> Answer:
-    plan = context.plan
-    if context.layout.stages == 1:
+    plan, stages = context.plan, context.layout.stages
+    if stages == 1:
         return None
-    reason = (
-        f"{plural(plan.shape.layers, 'layer')} on {context.layout.stages} stages: the longest has {plan.balance:.3g} "
-        "times the mean"
-    )
-    return Found(reason, context.now.step.compute_s * (1 - 1 / plan.balance))
+    gain_s, layers = context.now.step.compute_s * (1 - 1 / plan.balance), plural(plan.shape.layers, "layer")
+    return found(gain_s, layers=layers, stages=stages, longest=plan.balance)
 
 
 @item("expert-balance")
@@ -636,14 +590,10 @@ def _expert_balance(context: Context) -> Answer:
         return None
     experts = shape.top_k * shape.expert_parameters
     part = experts / (experts + shape.dense_layer_parameters)
-    reason = f"experts compute {share(part)} of a layer; a rank with 1.25 times the mean tokens makes the others wait"
-    return Found(reason, 0.25 * part * context.now.step.compute_s, status="keep")
+    return found(0.25 * part * context.now.step.compute_s, status="keep", part=part)
 
 
 # The training loop: DDP's options, the backend, and how samples are loaded.
-
-
-_WORKERS = 4
 
 
 def _is_ddp(context: Context) -> bool:
@@ -656,20 +606,19 @@ def _sampler(context: Context) -> Answer:
     data = context.layout.data
     if data == 1:
         return "there is one data-parallel rank"
-    reason = f"without, {data} ranks train on the same samples, and a step does the work of one"
-    return Found(reason, context.step_s * (1 - 1 / data), status="keep")
+    return found(context.step_s * (1 - 1 / data), status="keep", data=data)
 
 
 @item("no_sync")
 def _no_sync(context: Context) -> Answer:
-    layout, micro, (_, seconds) = context.layout, context.plan.micro_batches, context.gradients
-    if micro == 1:
+    layout, count, (_, seconds) = context.layout, context.plan.micro_batches, context.gradients
+    if count == 1:
         return "a step has one micro-batch"
     if layout.zero > 1 or layout.stages > 1 or not seconds:
         return f"{context.now.label} reduces as it must"
-    backward = context.now.step.compute_s * 2 / 3 / micro
-    reason = f"{_span(seconds)} of reduction for each of {micro} micro-batches, whose backward takes {_span(backward)}"
-    return Found(reason, (micro - 1) * max(0.0, seconds - backward), status="keep")
+    backward = context.now.step.compute_s * 2 / 3 / count
+    gain_s = (count - 1) * max(0.0, seconds - backward)
+    return found(gain_s, status="keep", reduction=seconds, count=count, backward=backward)
 
 
 @item("nccl")
@@ -678,17 +627,14 @@ def _backend(context: Context) -> Answer:
         return "one GPU sends nothing"
     network, host = context.plan.network, interconnect_named(_PCIE)
     slow = min((network.within, Link(host.name, host.alpha_s, host.bytes_per_s)), key=lambda link: link.bytes_per_s)
-    other = context.changed(network=Network(slow, network.between, network.gpus_per_node))
-    reason = f"through the hosts' memory, over {host.name}, a step takes {_span(other.step.step_s)}"
-    return Found(reason, max(0.0, other.step.step_s - context.step_s), status="keep")
+    step_s = context.changed(network=Network(slow, network.between, network.gpus_per_node)).step.step_s
+    return found(max(0.0, step_s - context.step_s), status="keep", link=host.name, step=step_s)
 
 
 @item("gradient_as_bucket_view")
 def _bucket_view(context: Context) -> Answer:
-    if not _is_ddp(context):
-        return f"{context.now.label} is not DDP"
     size = context.plan.memory.state.gradients
-    return Found(f"a second copy of the gradients takes {byte_size(size)} on each GPU", None, size, "keep")
+    return found(None, size, "keep", bytes=size) if _is_ddp(context) else f"{context.now.label} is not DDP"
 
 
 @item("find_unused_parameters")
@@ -698,18 +644,12 @@ def _unused_parameters(context: Context) -> Answer:
     shape = context.plan.shape
     tensors = shape.layers * (16 if shape.bias else 9) + 4
     seconds = collective_seconds(context.plan.network, "all_reduce", 4 * tensors, context.layout.data)
-    reason = (
-        f"it all-reduces a map of {tensors:,} parameters in each step and walks the graph of autograd before backward"
-    )
-    return Found(reason, seconds, status="keep")
+    return found(seconds, status="keep", tensors=tensors)
 
 
 @item("static_graph")
 def _static_graph(context: Context) -> Answer:
-    if not _is_ddp(context):
-        return f"{context.now.label} is not DDP"
-    reason = "if each step uses the same parameters; it spares the host bookkeeping, which a description does not have"
-    return Found(reason, status="keep")
+    return found(status="keep") if _is_ddp(context) else f"{context.now.label} is not DDP"
 
 
 @item("broadcast_buffers")
@@ -718,27 +658,17 @@ def _broadcast_buffers(context: Context) -> Answer:
         return f"{context.now.label} is not DDP"
     network, data = context.plan.network, context.layout.data
     link = network.within if data <= network.gpus_per_node else network.between
-    reason = "only models with buffers (BatchNorm) have something to keep equal; a broadcast costs its latency"
-    return Found(reason, link.alpha_s * math.ceil(math.log2(data)))
+    return found(link.alpha_s * math.ceil(math.log2(data)))
 
 
 @item("pin_memory")
 def _pin_memory(context: Context) -> Answer:
-    plan = context.plan
-    size = plan.batch / context.layout.data * plan.shape.sample_bytes
-    seconds = 2 * size / interconnect_named(_PCIE).bytes_per_s
-    reason = (
-        f"a GPU gets {byte_size(size)} of samples and targets in a step; copied twice and not under computation, that "
-        f"is {_span(seconds)}"
-    )
-    return Found(reason, seconds)
+    size = context.plan.batch / context.layout.data * context.plan.shape.sample_bytes
+    cost = 2 * size / interconnect_named(_PCIE).bytes_per_s
+    return found(cost, bytes=size, cost=cost)
 
 
 @item("num_workers")
 def _workers(context: Context) -> Answer:
     rate = context.now.step.samples_per_s / context.layout.data
-    reason = (
-        f"a rank takes {rate:,.3g} samples/s, so {_WORKERS} workers keep up if each prepares a sample in "
-        f"{_span(_WORKERS / rate)}"
-    )
-    return Found(reason, status="keep")
+    return found(status="keep", rate=rate, each=4 / rate)
