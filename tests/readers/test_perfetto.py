@@ -224,28 +224,25 @@ def pairs(moments: str) -> tuple[list[tuple[str, int, int]], int]:
 
 
 @pytest.mark.parametrize(
-    ("moments", "expected"),
+    ("moments", "expected", "unended"),
     [
-        ("a0 /2 b2 /3", [("a", 0, 2), ("b", 2, 3)]),
-        ("a0 b1 /2 /3", [("a", 0, 3), ("b", 1, 2)]),
-        ("a0 b1 /2 c3 /4 /5", [("a", 0, 5), ("b", 1, 2), ("c", 3, 4)]),
-        ("a0 A1 /2 !3", [("A", 1, 3), ("a", 0, 2)]),
+        ("a0 /2 b2 /3", [("a", 0, 2), ("b", 2, 3)], 0),
+        ("a0 b1 /2 /3", [("a", 0, 3), ("b", 1, 2)], 0),
+        ("a0 b1 /2 c3 /4 /5", [("a", 0, 5), ("b", 1, 2), ("c", 3, 4)], 0),
+        ("a0 A1 /2 !3", [("A", 1, 3), ("a", 0, 2)], 0),
         # In columns: the second block's ends go back in time.
-        ("a0 b4 c9 /3 /9 /10", [("a", 0, 3), ("b", 4, 9), ("c", 9, 10)]),
-        ("a0 b1 c5 /4 /2 /6", [("a", 0, 4), ("b", 1, 2), ("c", 5, 6)]),
+        ("a0 b4 c9 /3 /9 /10", [("a", 0, 3), ("b", 4, 9), ("c", 9, 10)], 0),
+        ("a0 b1 c5 /4 /2 /6", [("a", 0, 4), ("b", 1, 2), ("c", 5, 6)], 0),
         # Neither: out of order, and as many ends as begins on no track.
-        ("A5 a0 /1 c2 /3 !6", [("A", 5, 6), ("a", 0, 1), ("c", 2, 3)]),
+        ("A5 a0 /1 c2 /3 !6", [("A", 5, 6), ("a", 0, 1), ("c", 2, 3)], 0),
+        # A file that is cut in a column of ends keeps the slices before.
+        ("a0 b4 c9 /3 /9", [("a", 0, 3), ("b", 4, 9)], 1),
+        ("a0 b4", [], 2),
     ],
 )
-def test_ends_find_their_begins(moments: str, expected: list[tuple[str, int, int]]) -> None:
-    """Nested by time, or in torch's columns."""
-    assert (expected, 0) == pairs(moments)
-
-
-def test_a_file_cut_in_a_column_of_ends_keeps_the_slices_before() -> None:
-    """Begins without an end are counted."""
-    assert ([("a", 0, 3), ("b", 4, 9)], 1) == pairs("a0 b4 c9 /3 /9")
-    assert ([], 2) == pairs("a0 b4")
+def test_ends_find_their_begins(moments: str, expected: list[tuple[str, int, int]], unended: int) -> None:
+    """Nested by time, or in torch's columns; begins without an end are counted."""
+    assert (expected, unended) == pairs(moments)
 
 
 def descriptor(uuid: int, **fields: Any) -> Any:
@@ -292,19 +289,14 @@ def read(data: bytes, size: int = 1 << 20, damage: str = "") -> tuple[list[int],
     return [packet.timestamp for packet in packets], packets
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_packets_are_whole_however_the_bytes_come(size: int) -> None:
-    """One byte at a time or all at once."""
-    times, packets = read(trace(), size)
-
-    assert (list(range(50)), 0, "") == (times, packets.lost, packets.damage)
-
-
-def test_a_cut_and_foreign_bytes_end_the_packets() -> None:
-    """Earlier packets are kept, and the reason is reported; that of the bytes has precedence."""
-    cut, packets = read(trace()[:-1])
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_a_cut_and_foreign_bytes_end_the_packets(size: int) -> None:
+    """However the bytes come, earlier packets are kept, and the reason is reported; the bytes' own goes first."""
+    whole, packets = read(trace(), size)
+    assert (list(range(50)), 0, "") == (whole, packets.lost, packets.damage)
+    cut, packets = read(trace()[:-1], size)
     assert (49, "it ends in the middle") == (len(cut), packets.damage)
-    foreign, packets = read(trace() + b"}")
+    foreign, packets = read(trace() + b"}", size)
     assert (50, True) == (len(foreign), "not a packet" in packets.damage)
     assert "gone" == read(trace()[:-1], damage="gone")[1].damage
 
@@ -334,14 +326,10 @@ def test_a_packet_that_is_damaged_inside_is_lost_alone() -> None:
         (b"{}", False),
         (b"", False),
         (b"\n", False),
+        # A newline is the tag of a packet and the length of one, but no packet is white space.
+        *((blank + b"{}", False) for blank in (b"\n" * 20, b"\n\n \t" * 5000, b"\n" + b"\r\n" * 30)),
     ],
 )
 def test_packets_are_distinguished_from_json(start: bytes, packets: bool) -> None:
     """JSON may start with a newline, which is also the first byte of a packet."""
     assert packets == begins_with_packets(start)
-
-
-@pytest.mark.parametrize("blank", [b"\n" * 20, b"\n\n \t" * 5000, b"\n" + b"\r\n" * 30])
-def test_white_space_of_any_length_begins_no_packet(blank: bytes) -> None:
-    """A newline is the tag of a packet and the length of one, but no packet is white space."""
-    assert not begins_with_packets(blank + b'{"traceEvents": []}')

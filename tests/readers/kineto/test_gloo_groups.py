@@ -22,37 +22,39 @@ INSIDE = {"pg_name": "3", "pg_desc": "mesh_inside", "backend_config": "cpu:gloo"
 EVENTS = {4: CommArgs("all_reduce", 40, "float"), 5: CommArgs("all_reduce", 40, "float")}
 
 
-def groups_of(threads: dict[int, object], groups: Any, listed: Any = None) -> list[tuple[str, int, tuple[int, ...]]]:
-    named = with_gloo_groups(EVENTS, threads, groups, listed).values()
-    return [(args.group, args.group_size, args.ranks) for args in named]
+_PAIR, _ALL, _UNKNOWN = ("3", 2, (0, 1)), ("0", 4, (0, 1, 2, 3)), (UNKNOWN_GROUP, 0, ())
+_NCCL = {"pg_name": "1", "backend_config": "cuda:nccl", "ranks": [0]}
+_SAME: tuple[Any, ...] = (None, [], "?", [WORLD], [WORLD, {**WORLD, "pg_name": "1"}], [7, WORLD, {}])
 
 
-def test_two_threads_are_each_groups_in_the_order_of_their_making() -> None:
-    """From the recorder's list, or from the file's threads if none is missing."""
-    inside, world = ("3", 2, (0, 1)), ("0", 4, (0, 1, 2, 3))
-    assert [inside, world] == groups_of({4: 70, 5: 61}, [WORLD, INSIDE], [60, 61, 69, 70])
+@pytest.mark.parametrize(
+    ("threads", "groups", "listed", "found"),
+    [
+        # Two threads are each group's, in the order of their making, as the recorder lists them.
+        ((70, 61), [WORLD, INSIDE], [60, 61, 69, 70], [_PAIR, _ALL]),
+        # Groups of NCCL have no threads of gloo.
+        ((3, 4), [WORLD, _NCCL, {**INSIDE, "ranks": [0, 2]}], [1, 2, 3, 4], [("3", 2, (0, 2))] * 2),
+        # Where a thread was silent, or the list is wrong, nothing shows which groups the file's threads serve.
+        *(((70, 69), [WORLD, INSIDE], some, [_UNKNOWN] * 2) for some in (None, [60, 61, 69], [*"abcd"], [1, 2, 3, 4])),
+        # Where all groups have the same ranks, or none is listed, nothing changes.
+        *(((70, 69), groups, None, [("", 0, ())] * 2) for groups in _SAME),
+    ],
+)
+def test_the_thread_of_an_event_shows_its_group(
+    threads: tuple[int, int], groups: Any, listed: Any, found: list[tuple[str, int, tuple[int, ...]]]
+) -> None:
+    """If each group's threads are known."""
+    named = with_gloo_groups(EVENTS, dict(zip(EVENTS, threads, strict=True)), groups, listed).values()
+
+    assert found == [(args.group, args.group_size, args.ranks) for args in named]
+
+
+def test_threads_of_the_file_do_if_none_is_missing() -> None:
+    """Two for each group."""
     more = {**EVENTS, **{i: CommArgs("broadcast") for i in (6, 7)}}
     named = with_gloo_groups(more, {4: 70, 5: 61, 6: 60, 7: 69}, [WORLD, INSIDE])
+
     assert ["3", "0", "0", "3"] == [named[i].group for i in (4, 5, 6, 7)]
-
-
-@pytest.mark.parametrize("listed", [None, [60, 61, 69], ["a", "b", "c", "d"], [1, 2, 3, 4]])
-def test_where_a_thread_was_silent_no_group_is_made_up(listed: Any) -> None:
-    """The file does not show which groups its threads serve."""
-    assert [(UNKNOWN_GROUP, 0, ())] * 2 == groups_of({4: 70, 5: 69}, [WORLD, INSIDE], listed)
-
-
-@pytest.mark.parametrize("groups", [None, [], "?", [WORLD], [WORLD, {**WORLD, "pg_name": "1"}], [7, WORLD, {}]])
-def test_where_all_groups_have_the_same_ranks_nothing_changes(groups: Any) -> None:
-    """Nor where the file lists no groups, or invalid ones."""
-    assert [("", 0, ())] * 2 == groups_of({4: 70, 5: 69}, groups)
-
-
-def test_groups_of_nccl_have_no_threads_of_gloo() -> None:
-    """They do not count."""
-    nccl = {"pg_name": "1", "backend_config": "cuda:nccl", "ranks": [0]}
-    other = {**INSIDE, "ranks": [0, 2]}
-    assert [("3", 2, (0, 2))] * 2 == groups_of({4: 3, 5: 4}, [WORLD, nccl, other], [1, 2, 3, 4])
 
 
 def _hierarchical(folder: Path, listed: bool) -> Matches:
