@@ -159,16 +159,13 @@ def test_a_run_json_that_is_damaged_in_its_archive_is_a_note(method: int, folder
 
 
 def test_rank_comes_from_the_file_then_its_name_then_the_order() -> None:
-    """distributedInfo has precedence over the name, the name over the order; guesses are reported."""
+    """Guesses are reported; names of folders and archives don't count for their files; no rank replaces another."""
     ranks, notes = assign_ranks([("rank9.json", 2), ("host_worker-3.json", None), ("x.json", None)])
 
     assert [2, 3, 0] == ranks
     assert "x.json" in str(notes[0])
     assert "rank 0" in str(notes[0])
-
-
-def test_two_files_of_one_rank_are_an_error_that_names_both() -> None:
-    """No rank silently replaces another."""
+    assert [4, 0] == assign_ranks([("s3://b/rank9.zip!run/worker_4.json", None), ("rank9/other.json", None)])[0]
     with pytest.raises(DptraceError, match=r"a\.json and .*b\.json both claim rank 1"):
         assign_ranks([("a.json", 1), ("b.json", 1)])
 
@@ -208,15 +205,19 @@ def test_a_file_in_an_archive_may_be_named_by_itself(zipped: Path) -> None:
 
 
 def test_a_folder_of_archives_is_a_run_and_beside_traces_they_are_copies(zipped: Path, tmp_path: Path) -> None:
-    """Exports and archives in a folder of traces are ignored."""
+    """Exports and archives in a folder of traces are ignored; an archive without traces is left out with a note."""
+    (tmp_path / "rank0.pftrace").write_bytes(b"x")
+    assert 2 == len(find([str(tmp_path)]).files)
     apart = tmp_path / "apart"
     apart.mkdir()
-    (tmp_path / "rank0.pftrace").write_bytes(b"x")
-
-    assert 2 == len(find([str(tmp_path)]).files)
     zipped.rename(apart / "all.zip")
-    assert ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"] == [file.name for file in find([str(apart)]).files]
-    assert 2 == len(find([str(apart / "*.zip")]).files)
+    (apart / "broken.zip").write_text("no archive")
+
+    for name in (apart, apart / "*.zip"):
+        sources = find([str(name)])
+        assert ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"] == [file.name for file in sources.files]
+        (note,) = sources.notes
+        assert "broken.zip" in note
 
 
 def test_pipes_and_dead_links_in_a_folder_are_reported(folder: Path) -> None:
@@ -246,20 +247,6 @@ def test_archives_in_an_archive_of_traces_are_reported(tmp_path: Path) -> None:
     assert "rank1.zip" in note
 
 
-def test_an_archive_without_traces_does_not_hide_those_beside_it(zipped: Path, tmp_path: Path) -> None:
-    """It is left out with a note."""
-    apart = tmp_path / "apart"
-    apart.mkdir()
-    zipped.rename(apart / "all.zip")
-    (apart / "broken.zip").write_text("no archive")
-
-    sources = find([str(apart)])
-
-    assert 2 == len(sources.files)
-    (note,) = sources.notes
-    assert "broken.zip" in note
-
-
 def test_only_a_path_that_begins_with_a_tilde_is_in_a_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,13 +270,6 @@ def test_standard_input_stands_alone(folder: Path) -> None:
     assert ["standard input"] == [file.address for file in find(["-"]).files]
     with pytest.raises(UsageError, match="Standard input"):
         find(["-", str(folder)])
-
-
-def test_a_rank_in_an_archive_or_url_comes_from_the_last_name() -> None:
-    """The name of a folder or archive, such as rank9, does not count for its files."""
-    files = [("s3://b/rank9.zip!run/worker_4.json", None), ("rank9/other.json", None)]
-
-    assert [4, 0] == assign_ranks(files)[0]
 
 
 def test_the_parts_of_a_job_on_machines_without_a_shared_folder_are_one_run(tmp_path: Path) -> None:
