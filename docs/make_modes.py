@@ -56,7 +56,9 @@ def recorded(mode: str, folder: Path) -> dptrace.Run:
     subprocess.run(command, check=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     run = dptrace.open(str(folder / mode))
     step = int(np.argmin(np.sum([np.diff(timeline.windows.bounds) for timeline in run.timelines], axis=0)))
-    return replace(run, timelines=tuple(select_steps(timeline, step, step) for timeline in run.timelines), devices=())
+    return replace(
+        run, timelines=tuple(select_steps(timeline, step, step)[0] for timeline in run.timelines), devices=()
+    )
 
 
 def picture(run: dptrace.Run) -> str:

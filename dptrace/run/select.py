@@ -22,7 +22,7 @@ from dptrace.core.intervals import Int64
 from dptrace.errors import UsageError
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.timeline.model import Timeline
-from dptrace.timeline.steps import select_steps_with_mask
+from dptrace.timeline.steps import select_steps
 
 
 def numbers_of_ranks(path: str, devices: Sequence[DeviceFigures], ranks: Collection[int]) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ def _selected_steps(number: int, device: DeviceFigures, first: int, last: int) -
 
 def cut_to_steps(number: int, device: DeviceFigures, first: int, last: int) -> KeptDevice:
     """Cut a device to the steps at these places."""
-    timeline, intervals = select_steps_with_mask(device.timeline, first, last)
+    timeline, intervals = select_steps(device.timeline, first, last)
     calls = intervals[device.timeline.collective >= 0]
     return KeptDevice(number, figures_of(timeline), slice(first, last + 1), calls)
 

@@ -82,17 +82,12 @@ def device_windows(cpu: CpuSteps, start: Int64, end: Int64, step: NDArray[np.int
     return Windows(cpu.names, np.append(bounds, final))
 
 
-def select_steps(timeline: Timeline, low: int, high: int) -> Timeline:
-    """Keep the steps from index *low* to *high*, inclusive, and the intervals that affect them.
+def select_steps(timeline: Timeline, low: int, high: int) -> tuple[Timeline, NDArray[np.bool_]]:
+    """Keep the steps from index *low* to *high*, inclusive, and the intervals that affect them; also return their mask.
 
     These are the steps' own intervals, and any that overlap the steps or their intervals: a collective that runs into
     the next step may be overlapped by that step's compute.
     """
-    return select_steps_with_mask(timeline, low, high)[0]
-
-
-def select_steps_with_mask(timeline: Timeline, low: int, high: int) -> tuple[Timeline, NDArray[np.bool_]]:
-    """Select as :func:`select_steps` does; also return a mask of the kept intervals."""
     windows = Windows(timeline.windows.names[low : high + 1], timeline.windows.bounds[low : high + 2])
     step = timeline.step
     moved = np.where(step > high, AFTER_LAST, np.where((step >= 0) & (step < low), BEFORE_FIRST, step))

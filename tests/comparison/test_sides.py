@@ -335,7 +335,7 @@ def half(timeline: Timeline, odd: int) -> Timeline:
     names: list[str] = []
     parts: list[Timeline] = []
     for k in range(odd, len(timeline.windows), 2):
-        selected = select_steps(timeline, k, k)
+        selected, _ = select_steps(timeline, k, k)
         part = selected.filter(selected.step >= 0)
         by = bounds[-1] - int(part.windows.bounds[0])
         step = np.full(len(part), len(names), np.int32)

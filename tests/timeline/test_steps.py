@@ -306,7 +306,7 @@ def test_actions_go_with_the_steps_and_into_the_cache(tmp_path: Path) -> None:
         file.label(f"ProfilerStep#{step}", at, at + 100).label(f"PP:0F{step}", at + 10, at + 30)
         file.kernel("gemm", at + 20, at + 40, at + 12)
     timeline = build(file, tmp_path)
-    last = select_steps(timeline, 1, 2)
+    last, _ = select_steps(timeline, 1, 2)
     again = loads(b"".join(bytes(part) for part in dumps(timeline)), Timeline)
 
     assert ["0F1", "0F2"] == [row.name for row in pipeline_action_rows(last)]

@@ -23,7 +23,7 @@ from dptrace.analysis.per_gpu.split import (
 )
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, union
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
-from dptrace.timeline.steps import select_steps_with_mask
+from dptrace.timeline.steps import select_steps
 
 # What held up the start of each collective on its own device: the host, or the collective before its work.
 #
@@ -227,7 +227,7 @@ class DeviceFigures(msgspec.Struct, frozen=True):
         """Keep the first *count* steps with their figures."""
         if not 0 < count < len(self.timeline.windows):
             return self
-        timeline, kept = select_steps_with_mask(self.timeline, 0, count - 1)
+        timeline, kept = select_steps(self.timeline, 0, count - 1)
         return DeviceFigures(
             timeline,
             self.split.first(count),

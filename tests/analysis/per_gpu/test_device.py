@@ -22,7 +22,7 @@ def test_the_first_steps_have_the_figures_of_the_whole() -> None:
     """Cut figures equal those of the cut timeline; a count of 0, or of all, cuts nothing."""
     whole = figures_of(TIMELINE)
     for count in range(1, len(TIMELINE.windows)):
-        cut_device, anew_device = whole.first_steps(count), figures_of(select_steps(TIMELINE, 0, count - 1))
+        cut_device, anew_device = whole.first_steps(count), figures_of(select_steps(TIMELINE, 0, count - 1)[0])
         cut, anew = cut_device.split, anew_device.split
         assert np.array_equal(cut_device.exposed_ns, anew_device.exposed_ns)
         assert cut_device.arrivals.launch_ns.tolist() == anew_device.arrivals.launch_ns.tolist()
