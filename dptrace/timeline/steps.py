@@ -350,7 +350,7 @@ def _by_order(trace: Trace, steps: CpuSteps, backward: Int64, time: Int64) -> ND
 # node, such as ``ReluBackward0``, before the node's own work. Operators that modules call and derivatives do not show
 # it.
 
-_REENTRANT = "CheckpointFunctionBackward"
+_REENTRANT = re.compile("CheckpointFunctionBackward$")
 # torch numbers the nodes that it generates. A node without a number is a user's autograd function, whose backward may
 # call linear() for its own purpose, so it is not classified.
 _GENERATED = re.compile(r"Backward\d+$")
@@ -374,7 +374,7 @@ def is_recomputed(trace: Trace, thread: NDArray[np.int32], time: Int64) -> NDArr
     """
     ops = trace.category == Category.CPU_OP
     nodes = ops & trace.named(WRAPPER)
-    checkpoint = nodes & trace.matching(lambda name: name.endswith(_REENTRANT))
+    checkpoint = nodes & trace.matching(_REENTRANT.search)
     again = np.flatnonzero(ops & trace.matching((_FORWARD | {_COMPILED}).__contains__))
     inside = last_enclosing(trace, nodes, trace.thread[again], trace.start_ns[again])
     shown = (inside >= 0) & (trace.matching(_GENERATED.search)[inside] | trace.named(_COMPILED)[again])

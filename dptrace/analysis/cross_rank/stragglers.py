@@ -16,7 +16,7 @@ from dptrace.analysis.cross_rank.transfers import aligned_starts
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, covered, median
-from dptrace.timeline.model import UNKNOWN, HostCause, HostLabel, Kind
+from dptrace.timeline.model import UNKNOWN, HostCause, HostLabel, Kind, spent_by
 
 # A delay: time that one rank lost in one segment of the program, with its cause and what it cost the others.
 
@@ -531,8 +531,9 @@ class LateGroup:
         if point == 0:
             return {Cause("unlevel_start"): took}
         since, until = self.points.own_ns[point - 1], self.points.own_ns[point]
-        own = self.hosts[column].spent(int(since[column]), int(until[column]))
-        others = [self.hosts[i].spent(int(since[i]), int(until[i])) for i in early[:_MAX_COMPARED_HOSTS].tolist()]
+        compared = [column, *early[:_MAX_COMPARED_HOSTS].tolist()]
+        times = since[compared].tolist(), until[compared].tolist()
+        own, *others = spent_by([self.hosts[i] for i in compared], *times)
         excess = _excess(own, others)
         total = sum(excess.values())
         large = {label: ns for label, ns in excess.items() if ns >= _NAMED * min(took, total)}
