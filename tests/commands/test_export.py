@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from dptrace.export.formats import FORMATS
 from dptrace.run.run import Run
 from tests.support.builders import two_rank_timelines
 from tests.support.exported import read_back
+from tests.support.kineto_files import KinetoFile
 
 
 @pytest.fixture
@@ -70,34 +69,19 @@ def test_a_full_disk_leaves_nothing(opened: list[Any], tmp_path: Path, monkeypat
     assert "precious" == path.read_text()
 
 
-def recorded(folder: Path, ranks: int = 2, late_ns: int = 0) -> list[Path]:
+def recorded(folder: Path, late_ns: int) -> Path:
     """Write a file per rank with forty all-reduces that end together; rank 1's clock is ahead by *late_ns*."""
-    folder.mkdir(exist_ok=True)
-    paths = []
-    for rank in range(ranks):
-        events = [
-            {
-                "ph": "X",
-                "cat": "kernel",
-                "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
-                "pid": rank,
-                "tid": 7,
-                "ts": 1000 * k + 10 * (k % 3) * rank + rank * late_ns / 1000,
-                "dur": 500 - 10 * (k % 3) * rank,
-                "args": {"Collective name": "allreduce", "In msg nelems": 256, "Out msg nelems": 256, "dtype": "Float"}
-                | {"Group size": ranks, "device": rank, "stream": 7, "correlation": k, "Process Group Name": "0"},
-            }
-            for k in range(40)
-        ]
-        document = {
-            "baseTimeNanoseconds": 1_760_000_000_000_000_000,
-            "distributedInfo": {"rank": rank, "world_size": ranks, "backend": "nccl"},
-            "traceEvents": events,
-        }
-        path = folder / f"rank{rank}.pt.trace.json.gz"
-        path.write_bytes(gzip.compress(json.dumps(document).encode()))
-        paths.append(path)
-    return paths
+    about: dict[str, Any] = {"Collective name": "allreduce", "In msg nelems": 256, "Out msg nelems": 256}
+    about |= {"dtype": "Float", "Group size": 2, "Process Group Name": "0", "stream": 7}
+    for rank in (0, 1):
+        file = KinetoFile(rank, 2)
+        for k in range(40):
+            late, at = 10 * (k % 3) * rank, 1000 * k + rank * late_ns / 1000
+            about |= {"device": rank, "correlation": k}
+            file.event("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + late, at + 500, **about)
+        folder.mkdir(exist_ok=True)
+        file.write(folder / f"rank{rank}.json")
+    return folder
 
 
 def starts(path: Path) -> list[int]:

@@ -50,32 +50,18 @@ def test_kernels_are_listed_with_short_names(folder: Path) -> None:
     assert "at::native::FillFunctor" in run(folder, "--full-names").stdout
 
 
-def test_json_has_the_rows_and_what_they_add_up_to(folder: Path) -> None:
-    """Times in ns; a kernel has both names."""
+def test_json_and_csv_have_the_rows_and_what_they_add_up_to(folder: Path) -> None:
+    """Times in ns; FLOPs are null without a formula or shapes; in CSV, lists are JSON in one field."""
     content = json.loads(run(folder, "--json").stdout)
+    shapes = rows_of(folder, "--by", "operator-shape")
+    lines = list(csv.DictReader(io.StringIO(run(folder, "--by", "operator-shape", "--csv").stdout)))
 
     assert ("kernel", "all", [0, 1]) == tuple(content[name] for name in ("by", "kind", "ranks"))
     assert content["totals"]["compute"]["total_ns"] == sum(row["compute_ns"] for row in content["rows"])
     assert LONG in [row["name"] for row in content["rows"]]
-
-
-def test_shapes_have_flops(folder: Path) -> None:
-    """And are null for operators without a formula or shapes."""
-    rows = rows_of(folder, "--by", "operator-shape")
-
-    assert {"aten::mm": 65_536, "aten::relu": None} == {
-        row["operator"]: row["flops"] for row in rows if row["operator"] in ("aten::mm", "aten::relu")
-    }
-
-
-def test_csv_has_a_line_for_each_row(folder: Path, tmp_path: Path) -> None:
-    """Lists are JSON in one field; -o writes a file."""
-    path = tmp_path / "shapes.csv"
-    result = run(folder, "--by", "operator-shape", "--csv", "-o", path)
-    lines = list(csv.DictReader(io.StringIO(path.read_text())))
-
-    assert 0 == result.exit_code
-    assert len(rows_of(folder, "--by", "operator-shape")) == len(lines)
+    flops = {row["operator"]: row["flops"] for row in shapes}
+    assert (65_536, None) == (flops["aten::mm"], flops["aten::relu"])
+    assert len(shapes) == len(lines)
     assert "[[64, 32], [32, 16]]" in [line["input_dims"] for line in lines]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import time
 from pathlib import Path
 
 import click
@@ -21,32 +20,16 @@ from dptrace.commands.shared.output import (
     QUIET,
     OutputFile,
     csv_text,
-    emit,
     file_stem,
     json_text,
     print_hint,
     print_notes,
     progress,
     quoted_paths,
-    svg_height,
     tables_text,
     write_page,
 )
 from tests.support.kineto_files import KinetoFile, training_step
-
-
-def test_text_goes_to_a_file_or_to_stdout(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    """As UTF-8 bytes, whatever the terminal's encoding."""
-    emit("µ\n", None)
-    emit("µ\n", tmp_path / "x.txt")
-
-    assert "µ\n".encode() == capsysbinary.readouterr().out == (tmp_path / "x.txt").read_bytes()
-    assert ["x.txt"] == [path.name for path in tmp_path.iterdir()]
-
-
-def test_tables_in_a_file_are_not_folded() -> None:
-    """A line of 130 columns stays one."""
-    assert "x" * 130 + "\n" == tables_text(lambda console: console.print("x" * 130))
 
 
 @pytest.mark.parametrize("command", ["analyze", "view --text", "kernels"])
@@ -58,6 +41,7 @@ def test_lines_end_where_their_text_does(command: str, tmp_path: Path) -> None:
     lines = CliRunner().invoke(cli, [*command.split(), str(tmp_path)]).stdout.splitlines()
 
     assert len(lines) > 9
+    assert "x" * 130 + "\n" == tables_text(lambda console: console.print("x" * 130))  # none is folded
     assert [line.rstrip() for line in lines] == lines
 
 
@@ -77,32 +61,20 @@ def test_json_escapes_all_but_printable_ascii() -> None:
 
         assert re.fullmatch("[\n -~]*", text)
         assert {"name": name} == json.loads(text)
-
-
-def test_json_takes_numbers_of_numpy_and_has_no_nan() -> None:
-    """RFC 8259 has none."""
+    # RFC 8259 has no NaN.
     assert [1.5, 3, None] == json.loads(json_text([np.float64(1.5), np.int64(3), float("nan")]))
 
 
-@pytest.mark.heavy
-def test_ten_thousand_collectives_are_written_fast() -> None:
-    """Python's own encoder takes 0.4 s for these, where it indents."""
-    rows = [{f"column {i}": i for i in range(30)} for _ in range(10_000)]
-    began = time.process_time()
-    json_text(rows)
-    ours, began = time.process_time() - began, time.process_time()
-    json.dumps(rows, indent=1)
-
-    assert ours < (time.process_time() - began) / 2
-
-
-def test_hints_are_quiet_and_notes_are_not(capsys: pytest.CaptureFixture[str]) -> None:
-    """-q hides what to do next, never what limits the figures."""
-    print_hint("hint", QUIET)
-    print_hint("shown\x1b", NORMAL)
+def test_hints_are_quiet_and_notes_are_not(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """-q hides what to do next and what was written, never what limits the figures."""
+    for verbosity, hint in ((QUIET, "hint"), (NORMAL, "shown\x1b")):
+        print_hint(hint, verbosity)
+        write_page(tmp_path / "page.html", lambda: "µ" * 600, verbosity)
     print_notes(["note"])
 
-    assert ("", "shown\\x1b\n! note\n") == tuple(capsys.readouterr())
+    assert 1200 == (tmp_path / "page.html").stat().st_size
+    written = f"Wrote {tmp_path / 'page.html'} (1.2 kB)."
+    assert ("", f"shown\\x1b\n{written}\n! note\n") == tuple(capsys.readouterr())
 
 
 def test_paths_are_quoted_without_secrets() -> None:
@@ -157,14 +129,6 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_silent_where_stderr_is_not_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Piped or logged, no bar is drawn however long it takes."""
-    with progress("Reading") as show:
-        show(0.5, "a file")
-
-    assert ("", "") == tuple(capsys.readouterr())
-
-
 @pytest.mark.parametrize("measured", [True, False])
 def test_a_terminal_shows_elapsed_and_remaining_time(measured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The remaining time only where the fraction is known; nothing with --quiet."""
@@ -188,17 +152,6 @@ def test_a_terminal_shows_elapsed_and_remaining_time(measured: bool, monkeypatch
 # Pages and pictures.
 
 
-def test_a_page_is_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its size is that of the file in UTF-8; --quiet says nothing."""
-    path = tmp_path / "page.html"
-    write_page(path, lambda: "µ" * 600, NORMAL)
-    assert "µ" * 600 == path.read_text(encoding="utf-8")
-    assert f"Wrote {path} (1.2 kB)." in capsys.readouterr().err
-
-    write_page(path, lambda: "", QUIET)
-    assert ("", "") == (path.read_text(), capsys.readouterr().err)
-
-
 @pytest.mark.parametrize(
     ("path", "stem"),
     [
@@ -214,8 +167,3 @@ def test_a_name_is_safe_in_a_file_name(path: str, stem: str) -> None:
     """Without spaces, leading dots, or a secret of a URL."""
     assert stem == file_stem(path)
     assert "secret" not in file_stem("https://host/ddp?token=secret")
-
-
-def test_a_drawing_keeps_its_proportions() -> None:
-    """Twice as wide is twice as high."""
-    assert [150, 300] == [svg_height('<svg width="800.0" height="300">', width) for width in (400, 800)]
