@@ -248,7 +248,7 @@ class Comparison:
 def compare(
     a: Run | Sequence[Run], b: Run | Sequence[Run], every_step: bool = False, with_kernels: bool = True
 ) -> Comparison:
-    """Compare the steps of B with those of A, each one recording or several.
+    """Compare the steps of B with those of A; see :func:`dptrace.compare`.
 
     For equal world sizes, the ranks in all recordings are compared; otherwise all ranks of each side, as means per
     rank.
@@ -256,9 +256,6 @@ def compare(
     Args:
         every_step: keep outlier steps.
         with_kernels: compare kernels, which takes longest.
-
-    Raises:
-        UsageError: a side is a path, has no recording, or one recording is on both sides with others.
     """
     before, after = _recordings(a), _recordings(b)
     _check(before, after)

@@ -43,16 +43,9 @@ class _ErrorList(logging.Handler):
 
 
 def hta_of(run: Run, include_last_profiler_step: bool = False) -> Any:
-    """Return HTA's ``TraceAnalysis`` of a run, with all its methods.
+    """Return HTA's ``TraceAnalysis`` of a run; see :func:`dptrace.hta_analysis`.
 
     Its frames contain whole files: every step and every rank, whatever is selected in *run*.
-
-    Args:
-        include_last_profiler_step: keep the last step, which HTA drops by default.
-
-    Raises:
-        MissingExtraError: HTA is not installed.
-        DptraceError: the run was not read from files, or one of them has changed since.
     """
     if not isinstance(run.sources, Sources):
         raise DptraceError(f"{run.path}: HTA reads files, and this run was not read from files. Use dptrace.open.")

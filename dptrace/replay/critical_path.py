@@ -207,14 +207,7 @@ class CriticalPath:
 
 
 def critical_path(replay: Replay, step: str | int | None = None) -> CriticalPath:
-    """Find what sets the length of a step.
-
-    Args:
-        step: name of the step, such as ``ProfilerStep#4``, or its number; by default, the one of median length.
-
-    Raises:
-        UsageError: no step has that name.
-    """
+    """Find what sets the length of a step; see :func:`dptrace.critical_path`."""
     model, times = replay.model, replay.base.times
     name = middle_step(replay.run.devices) or "" if step is None else step
     if not isinstance(name, str) or name.isdecimal():

@@ -147,16 +147,15 @@ def _moved(verdict: str) -> str:
     return {"beyond noise": "moved", "same": "quiet", "within noise": "quiet"}.get(verdict, "")
 
 
+_COLUMNS = ("A", "B", "B − A", "± 95 %", "%", "finds", "verdict")
+
+
 def _figure_table(found: Comparison) -> dict[str, Any]:
-    rows = []
-    for change in shown_changes(found):
-        cells = _cells(change)
-        place = (
-            "cause" if change.name in CAUSES else "total" if change.name in ("wall_ns", "overlapped_comm_ns") else ""
-        )
-        style = f"{place} {_moved(change.verdict)}"
-        color = _COLORS.get(change.name, "")
-        rows.append(_row(FIGURE_NAMES[change.name], (*cells, verdict_word(change.verdict)), style, color))
+    totals = ("wall_ns", "overlapped_comm_ns")
+    rows = [
+        _change_row(change, "cause " if change.name in CAUSES else "total " if change.name in totals else " ")
+        for change in shown_changes(found)
+    ]
     for name, share in (("overlap", found.overlap), ("MFU", found.mfu)):
         if share is not None:
             points = "–" if share.detectable is None else f"{share.detectable:.1f}"
@@ -169,29 +168,25 @@ def _figure_table(found: Comparison) -> dict[str, Any]:
     return _table("Where a step's time goes", note, _COLUMNS, rows)
 
 
-def _cells(change: Change) -> tuple[str, ...]:
-    return *change_cells(change), "–" if change.detectable is None else milliseconds(change.detectable)
-
-
-_COLUMNS = ("A", "B", "B − A", "± 95 %", "%", "finds", "verdict")
+def _change_row(change: Change, place: str = "") -> dict[str, Any]:
+    """Return the row of a figure: A, B, their difference, and what could be found."""
+    detectable = "–" if change.detectable is None else milliseconds(change.detectable)
+    cells = *change_cells(change), detectable, verdict_word(change.verdict)
+    return _row(FIGURE_NAMES[change.name], cells, place + _moved(change.verdict), _COLORS.get(change.name, ""))
 
 
 def _kind_tables(found: Comparison) -> list[dict[str, Any]]:
     """Return a table for each kind of step, where there are several."""
-    tables = []
-    for kind in found.kinds:
-        rows = [
-            _row(
-                FIGURE_NAMES[change.name],
-                (*_cells(change), verdict_word(change.verdict)),
-                _moved(change.verdict),
-                _COLORS.get(change.name, ""),
-            )
-            for change in kind_changes_shown(kind)
-        ]
-        note = f"ms, mean of {kind.a_steps} steps of A and {kind.b_steps} of B, and of the ranks"
-        tables.append(_table(f"Steps of kind “{sanitize(kind.kind)}”", note, _COLUMNS, rows))
-    return tables
+    note = "ms, mean of {} steps of A and {} of B, and of the ranks"
+    return [
+        _table(
+            f"Steps of kind “{sanitize(kind.kind)}”",
+            note.format(kind.a_steps, kind.b_steps),
+            _COLUMNS,
+            [_change_row(change) for change in kind_changes_shown(kind)],
+        )
+        for kind in found.kinds
+    ]
 
 
 def _median_table(found: Comparison) -> dict[str, Any]:

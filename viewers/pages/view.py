@@ -90,16 +90,7 @@ class NotebookPage:
 
 
 def show(run: Run, name: str, height: int | None = None, path: CriticalPath | None = None) -> NotebookPage:
-    """Draw a view of a run for a notebook.
-
-    Args:
-        height: of the frame in pixels; without, as high as the view needs, within limits.
-        path: a critical path to draw on the Gantt chart.
-
-    Raises:
-        UsageError: there is no view of that name, it draws no critical path, or no frame has such a height.
-        DptraceError: there is nothing to draw, or too much for a page.
-    """
+    """Draw a view of a run for a notebook; see :func:`dptrace.show`."""
     view = view_named(name)
     if height is not None:
         _HEIGHTS.check(height, "height")
