@@ -363,17 +363,17 @@ _GROWS = 1.1
 """Factor above which exposed communication counts as growing."""
 
 
-def fastest_point(points: Sequence[Point], swept: Sequence[str]) -> Point | None:
-    """Return the fastest point; None where all failed."""
-    ran = [point for point in points if point.cost_s(swept) is not None]
-    return min(ran, key=lambda point: point.cost_s(swept) or 0.0, default=None)
+def best_points(points: Sequence[Point], swept: Sequence[str]) -> tuple[Point | None, list[Point]]:
+    """Return the best point, and the others that the spread of the steps does not tell from it.
 
-
-def equally_good(points: Sequence[Point], swept: Sequence[str]) -> list[Point]:
-    """Return the other points that the spread of the steps does not tell from the fastest."""
-    fastest = fastest_point(points, swept)
-    others = [point for point in points if fastest and point is not fastest and point.cost_s(swept) is not None]
-    return [point for point in others if fastest and not _slower(point, fastest, swept)]
+    Where it does not tell any other from the fastest, or all failed, there is no best.
+    """
+    ran = [point for point in points if point.step_p50_s is not None]
+    fastest = min(ran, key=lambda point: point.cost_s(swept) or 0.0, default=None)
+    if fastest is None:
+        return None, []
+    alike = [point for point in ran if point is not fastest and not _slower(point, fastest, swept)]
+    return (fastest, alike) if len(ran) == 1 or len(alike) < len(ran) - 1 else (None, [])
 
 
 def _slower(point: Point, fastest: Point, swept: Sequence[str]) -> bool:
@@ -390,16 +390,15 @@ def sweep_conclusions(
 ) -> list[str]:
     """Return the sentences; empty where nothing ran."""
     ran = [point for point in points if point.step_p50_s is not None]
-    fastest = fastest_point(ran, swept)
-    if fastest is None:
+    if not ran:
         return []
-    alike = equally_good(ran, swept)
-    if len(ran) == 1:
-        sentences = [f"Only {fastest.label} ran."]
-    elif len(alike) == len(ran) - 1:
+    best, alike = best_points(ran, swept)
+    if best is None:
         sentences = [_nothing_best(ran, swept)]
+    elif len(ran) == 1:
+        sentences = [f"Only {best.label} ran."]
     else:
-        sentences = [_best_point(ran, fastest, alike, swept), *_doubt(ran, fastest, swept)]
+        sentences = [_best_point(ran, best, alike, swept), *_doubt(ran, best, swept)]
     if fitted is not None and fitted.unreliable_reason:
         why = f"{fitted.unreliable_reason} (alpha + beta·n, from {fitted.source})"
         sentences.append(f"The fit cannot determine the best cap: {why}.")

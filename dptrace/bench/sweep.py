@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dptrace.bench.bucket_caps import BucketCapChoice, FittedLine, choose, fit_recorded
-from dptrace.bench.conclusions import equally_good, fastest_point, onset_sentences, sweep_conclusions
+from dptrace.bench.conclusions import best_points, onset_sentences, sweep_conclusions
 from dptrace.bench.execute import recordings, results
 from dptrace.bench.recorded import RecordedFigures
 from dptrace.bench.store import BenchConfig, Store
@@ -123,18 +123,16 @@ def _chosen(
 
 
 def _points(measured: Sequence[Point], swept: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the points, each with its place in the chart; none is the best where nothing tells it from all others."""
-    fastest, alike = fastest_point(measured, swept), equally_good(measured, swept)
-    others = [point for point in measured if point.step_p50_s is not None and point is not fastest]
-    distinct = not others or len(alike) < len(others)
+    """Return the points, each with its place in the chart."""
+    best, alike = best_points(measured, swept)
     return [
         asdict(point)
         | {
             "x": point.options[swept[0]],
             "series": ", ".join(label(name, point.options[name]) for name in swept[1:]),
             "cost_s": point.cost_s(swept),
-            "best": distinct and point is fastest,
-            "as_good": distinct and any(point is one for one in alike),
+            "best": point is best,
+            "as_good": any(point is one for one in alike),
         }
         for point in measured
     ]
