@@ -92,20 +92,6 @@ def test_no_process_and_no_file_outlives_a_measurement_that_ends_early(tmp_path:
     assert "Traceback" not in says.split("Its last lines:")[0]
 
 
-@pytest.mark.spawn
-def test_messages_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
-    """The message says how much memory they need."""
-    pytest.importorskip("torch")
-    done = recordings_dptrace(
-        "links", "--gpus", "2", "--min-bytes", "4TB", "--max-bytes", "4TB", cwd=tmp_path, ok=False
-    )
-
-    assert 1 == done.returncode
-    assert "Error: too little memory: messages of 4,398,046,511,104 bytes need" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert [] == os.listdir(tmp_path)
-
-
 def test_an_address_at_which_nobody_can_listen_is_refused() -> None:
     """A port in use, an unknown host, a missing port, and the address of another machine."""
     with socket.socket() as taken:

@@ -12,7 +12,7 @@ from dptrace.bench.conclusions import onset_sentences
 from dptrace.bench.execute import Job
 from dptrace.bench.sweep import sweep_result
 from dptrace.bench.sweep_points import BUCKET_CAP, Point, configs, find_onset, values
-from dptrace.errors import DptraceError, UsageError
+from dptrace.errors import DptraceError
 from dptrace.model.alpha_beta import Line
 from dptrace.model.link_report import link_report
 from tests.support.links_samples import measured
@@ -36,20 +36,6 @@ def test_several_options_make_every_combination() -> None:
     assert [dict(config.options)[BUCKET_CAP] for config in found] == ["1", "4", "1", "4"]
     assert "at least twice" in str(fit_recorded({found[0]: read(1000)}))  # one size of message makes no line
     assert "no recorded all-reduce" in str(fit_recorded({}))
-
-
-@pytest.mark.parametrize(
-    ("mode", "chosen", "says"),
-    [
-        ("ddp", {}, "Nothing to compare"),
-        ("accumulate", {"micro-batches": ("1", "3"), "batch-size": ("64",)}, "--micro-batches 3"),
-        ("moe", {BUCKET_CAP: ("1", "2")}, "mode moe"),
-    ],
-)
-def test_sweeps_that_can_not_run_are_refused(mode: str, chosen: dict[str, tuple[str, ...]], says: str) -> None:
-    """Before anything starts; the command's tests have more of them."""
-    with pytest.raises(UsageError, match=says):
-        configs(mode, "gpt-tiny", 2, chosen)
 
 
 def test_a_point_shows_the_last_steps_and_the_recorded_split(tmp_path: Path) -> None:
@@ -164,17 +150,6 @@ def test_a_line_measured_apart_is_taken_for_as_many_ranks_only() -> None:
         fit_from_links(content, "l.json", 4)
     with pytest.raises(DptraceError, match="no fit of all_reduce"):
         fit_from_links(link_report(measured(ranks=2, kinds=("send_recv",))), "l.json", 2)
-
-
-def test_a_run_that_failed_is_a_row_and_the_rest_is_reported(tmp_path: Path) -> None:
-    """Its reason is in the notes; the best is among the others."""
-    steps = {**of(TIMES), "4": {"failed": "out of memory"}}
-    outcome = make_sweep(tmp_path, CAPS, steps).result
-
-    assert outcome.content["points"][3]["failed"] == "out of memory"
-    assert any("4 MiB failed: out of memory" in note for note in outcome.content["notes"])
-    assert outcome.content["reading"][0].startswith("8 MiB is best")
-    assert {row[BUCKET_CAP] for row in outcome.epochs} == {"0.5", "1", "2", "8"}
 
 
 def test_epochs_and_buckets_are_rows(tmp_path: Path) -> None:

@@ -18,16 +18,6 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["explain", *arguments], catch_exceptions=False)
 
 
-def test_the_ring_of_the_workshop() -> None:
-    """GPU workshop: 208 MB over four GPUs, 312 MB sent by each, in six steps."""
-    done = run("ring", "--ranks", "4", "--bytes", "208MB", "--link", "pcie4", "-q")
-
-    assert 0 == done.exit_code
-    assert "312 MB by each rank" in done.stdout
-    assert "Step 6 of 6" in done.stdout
-    assert "" == done.stderr
-
-
 def test_json_is_complete_and_goes_to_a_file(tmp_path: Path) -> None:
     """Every message has its ends, its numbers and its bytes."""
     path = tmp_path / "ring.json"

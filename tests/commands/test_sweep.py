@@ -78,6 +78,7 @@ def run(*arguments: str) -> Result:
         (["--batch-size", "1.5"], "--batch-size 1.5"),
         (["--compress", "none,zip"], "choose from none, fp16"),
         (["--micro-batches", "1,2"], "use --mode accumulate"),
+        (["--mode", "accumulate", "--micro-batches", "1,3", "--batch-size", "64"], "--micro-batches 3"),
         (["--batch-size", "7,8"], "must be divisible by 2 ranks"),
         (["--bucket-cap-mb", "1,4", "--gpus", "3"], "this machine has only 2"),
         (["--bucket-cap-mb", "1,4", "--mode", "naive"], "is not one of"),

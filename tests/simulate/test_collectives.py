@@ -98,15 +98,6 @@ def test_times_of_the_guide(ranks: int) -> None:
     assert expected == pytest.approx({name: explained(name, ranks, size).cost.seconds for name in expected})
 
 
-def test_ranks_beyond_a_power_of_two_hand_over_first() -> None:
-    """Of five ranks, rank 0 gives its tensor to rank 1, takes no part, and gets the sum in the end."""
-    explanation = explained("halving-doubling", 5)
-
-    assert [(0, 1)] == [(message.source, message.target) for message in explanation.steps[0].messages]
-    assert all(0 not in (m.source, m.target) for step in explanation.steps[1:-1] for m in step.messages)
-    assert [(1, 0)] == [(message.source, message.target) for message in explanation.steps[-1].messages]
-
-
 def test_hierarchical_sends_one_tensor_for_each_node_over_the_slow_link() -> None:
     """Eight nodes of eight ranks would be 2·7 slow messages; here two nodes of two: 2 of half a tensor."""
     slow = Link("slow", 100e-6, 1e8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.simulate.data_parallel import buckets, state_bytes
+from dptrace.simulate.data_parallel import buckets
 from tests.support.explanations import explained
 
 
@@ -66,11 +66,6 @@ def test_a_layer_is_gathered_before_it_computes_and_scattered_after() -> None:
 
 
 # ZeRO's stages.
-
-
-def test_the_guide_without_zero() -> None:
-    """112 GB for 7 B parameters; the doctest has those of Rajbhandari et al. 2020."""
-    assert 112e9 == state_bytes(7e9, 8, 0)
 
 
 def test_what_each_stage_keeps_whole() -> None:

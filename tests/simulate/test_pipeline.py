@@ -100,16 +100,3 @@ def test_the_orders_are_those_of_the_papers(schedule: str, arguments: tuple[int,
     order = ORDERS[schedule](*arguments)
 
     assert expected == " ".join(f"{action.kind[0].upper()}{action.micro}{'ab'[action.chunk]}" for action in order)
-
-
-@pytest.mark.parametrize("name", ORDERS)
-def test_every_action_is_there_once(name: str) -> None:
-    """Each micro-batch on each chunk, forward and backward."""
-    for rank in range(4):
-        order = ORDERS[name](rank, 4, 8, 2)
-        chunks = range(2) if name == "interleaved" else range(1)
-        kinds = ("forward", "backward", "weight") if name == "zero-bubble" else ("forward", "backward")
-        expected = {Action(kind, micro, chunk) for kind in kinds for micro in range(8) for chunk in chunks}
-
-        assert expected == set(order)
-        assert len(expected) == len(order)

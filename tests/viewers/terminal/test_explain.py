@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptrace.simulate.catalog import ENTRIES
-from dptrace.viewers.terminal.explain import chart_lines, cost_rows, lines
+from dptrace.viewers.terminal.explain import chart_lines, lines
 from tests.support.explanations import explained
 
 
@@ -48,11 +48,3 @@ def test_a_narrow_terminal_gets_the_chart_in_pieces() -> None:
 
     assert printed.count("rank 0") > 1
     assert 3 * 9 == sum(printed.count(f"F{micro}") for micro in range(9))
-
-
-def test_the_cost_has_the_numbers_of_the_formula() -> None:
-    """As the reader would write it out."""
-    rows = dict(cost_rows(explained("ring", 4, 1e6)))
-
-    assert "2(P-1)·alpha + 2(P-1)/P·n·beta" == rows["Time"]
-    assert "= 6 × 10.0 µs + 1.5 × 1 MB / 1 GB/s = 60.0 µs + 1.50 ms = 1.56 ms" == rows[""]
