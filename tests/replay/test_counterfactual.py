@@ -62,9 +62,6 @@ def test_a_smaller_first_bucket_needs_gradients(run: dptrace.Run) -> None:
         counterfactual(Finding("first_bucket", "", "", 1, 0.1), GainContext(run, run.replay.model))
 
 
-# The kernels of a run and their tasks.
-
-
 # Device time that is taken out of a run.
 
 

@@ -199,9 +199,6 @@ def test_pieces_of_the_host_have_a_name(run: dptrace.Run) -> None:
     assert path.length_ns == sum(piece["end_ns"] - piece["start_ns"] for piece in pieces)
 
 
-# The chain of a whole recording.
-
-
 # Where a recording has the pieces of a critical path.
 
 
@@ -246,9 +243,6 @@ def test_no_piece_of_a_kernel_leaves_its_interval(name: str) -> None:
     # Clocks are known to some µs.
     assert (places.start_ns[known] - start).min() > -100_000
     assert (places.end_ns[known] - end).max() < 100_000
-
-
-# What a step would gain if something took a tenth less.
 
 
 # How much longer a task could take for nothing.

@@ -112,11 +112,41 @@ def test_the_answer_is_plain_data(run: dptrace.Run) -> None:
     assert ["compute 2×"] == data["changes"]
 
 
-@pytest.mark.parametrize("options", [{"kernels": {"no such": 2}}, {"straggler": {7: 1}}, {"schedule": "magic"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"kernels": {"no such": 2}}, {"straggler": {7: 1}}, {"schedule": "magic"}),
+        *({"fuse": pattern} for pattern in ("optimizer", "no such", "(")),
+    ],
+)
 def test_what_the_run_does_not_have_is_wrong_use(run: dptrace.Run, options: dict[str, Any]) -> None:
-    """A kernel, a rank and a schedule that are not there are refused."""
+    """A kernel, a rank, a schedule and a pattern that are not there, and one kernel to fuse."""
     with pytest.raises(dptrace.UsageError):
         run.whatif(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"compress": "all_to_all=fp16"}, "all_reduce"),
+        ({"latency": "0.5x"}, "5us"),
+        ({"no_recompute": True}, "repeated"),
+    ],
+)
+def test_what_the_run_does_not_show_is_refused(run: dptrace.Run, options: dict[str, Any], said: str) -> None:
+    """A kind of collective, a latency that messages of one size do not show, recomputation."""
+    with pytest.raises(dptrace.DptraceError, match=said):
+        run.whatif(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"world_size": 2}, {"bandwidth": 2.0}, {"bandwidth": "25GBps"}, {"perfect_overlap": True}, {"cuda_graphs": True}],
+)
+def test_one_rank_on_a_cpu_has_no_links_and_no_launches(options: dict[str, Any]) -> None:
+    """Whatever is said about them."""
+    with pytest.raises(dptrace.DptraceError):
+        dptrace.open(ROOT / "traces" / "single_cpu").whatif(**options)
 
 
 @pytest.mark.heavy

@@ -110,9 +110,6 @@ def test_an_unknown_grouping_is_refused() -> None:
         dptrace.open(GOLDEN).memory_usage("color")
 
 
-# The frame of what a run's steps compute.
-
-
 # The methods of a run that replay it.
 
 

@@ -142,43 +142,35 @@ def test_without_alignment_a_selection_is_analyzed_as_the_whole(run: Run, tmp_pa
 @pytest.mark.parametrize(
     ("given", "ranks"),
     [
-        ("0", {0}),
-        ("0,2", {0, 2}),
-        ("0-2, 5", {0, 1, 2, 5}),
-        (3, {3}),
-        (np.int64(3), {3}),
-        ([0, 2, 2], {0, 2}),
-        (range(2), {0, 1}),
-        (np.array([4]), {4}),
-        ((), set()),
+        *(("0", {0}), ("0,2", {0, 2}), ("0-2, 5", {0, 1, 2, 5}), (3, {3}), (np.int64(3), {3})),
+        *(([0, 2, 2], {0, 2}), (range(2), {0, 1}), (np.array([4]), {4}), ((), set())),
+        # A range of more ranks than there are in any job is not built.
+        *((given, None) for given in ("", "a", "1,", "-1", "1:2", "3-1", "0-9999999", "²")),
+        *((given, None) for given in (1.5, True, [0.5], ["0"], -1)),
     ],
 )
-def test_ranks_are_read(given: Any, ranks: set[int]) -> None:
+def test_ranks_are_read_or_refused(given: Any, ranks: set[int] | None) -> None:
     """Text as on the command line, one number, or several."""
-    assert ranks == ranks_of(given)
-
-
-@pytest.mark.parametrize(
-    ("given", "steps"),
-    [("4", (4, 4)), (" 4:6 ", (4, 6)), (4, (4, 4)), ((4, 6), (4, 6)), ([np.int64(4), 4], (4, 4))],
-)
-def test_steps_are_read(given: Any, steps: tuple[int, int]) -> None:
-    """One, or the first and the last."""
-    assert steps == steps_of(given)
-
-
-@pytest.mark.parametrize("given", ["", "a", "1,", "-1", "1:2", "3-1", "0-9999999", "²", 1.5, True, [0.5], ["0"], -1])
-def test_other_ranks_are_refused(given: Any) -> None:
-    """A range of more ranks than there are in any job is not built."""
+    if ranks is not None:
+        assert ranks == ranks_of(given)
+        return
     with pytest.raises(UsageError, match="--ranks"):
         ranks_of(given)
 
 
 @pytest.mark.parametrize(
-    "given", ["", "a", "6:4", "4-6", ":", "4:", "4,6", (6, 4), (4,), [4, 5, 6], {4, 6}, ("4", "6"), 1.5, True, -1]
+    ("given", "steps"),
+    [
+        *(("4", (4, 4)), (" 4:6 ", (4, 6)), (4, (4, 4)), ((4, 6), (4, 6)), ([np.int64(4), 4], (4, 4))),
+        *((given, None) for given in ("", "a", "6:4", "4-6", ":", "4:", "4,6", 1.5, True, -1)),
+        *((given, None) for given in ((6, 4), (4,), [4, 5, 6], {4, 6}, ("4", "6"))),
+    ],
 )
-def test_other_steps_are_refused(given: Any) -> None:
-    """The message has the option."""
+def test_steps_are_read_or_refused(given: Any, steps: tuple[int, int] | None) -> None:
+    """One, or the first and the last; the message has the option."""
+    if steps is not None:
+        assert steps == steps_of(given)
+        return
     with pytest.raises(UsageError, match="--before-steps"):
         steps_of(given, "--before-steps")
 

@@ -76,21 +76,16 @@ def test_findings_of_real_runs(name: str, kinds: list[str]) -> None:
 PAGEABLE = "Memcpy HtoD (Pageable -> Device)"
 
 
-def test_only_pageable_copies_count(tmp_path: Path) -> None:
-    """20 µs of them, not the pinned one."""
+def test_pageable_copies_that_no_compute_hides_count(tmp_path: Path) -> None:
+    """20 µs of them, not the pinned one; or 5, where 15 run beside a kernel on another stream."""
     file = ComputeFile().step().copy(PAGEABLE, 20).copy("Memcpy HtoD (Pinned -> Device)", 30)
     (found,) = pageable_copies(context_of(tmp_path, file.kernel("aten::mm", "gemm", 50)))
-
-    assert ("pageable_copies", 20_000, [PAGEABLE]) == (found.kind, found.cost_ns, found.evidence["copies"])
-
-
-def test_what_compute_hides_costs_nothing(tmp_path: Path) -> None:
-    """15 of 20 µs run beside a kernel on another stream."""
     file = ComputeFile().step().copy(PAGEABLE, 20)
     file.file.kernel("gemm", file.now - 15, file.now + 5, 3, stream=9)
-    (found,) = pageable_copies(context_of(tmp_path, file))
+    (beside,) = pageable_copies(context_of(tmp_path, file))
 
-    assert 5_000 == found.cost_ns
+    assert ("pageable_copies", 20_000, [PAGEABLE]) == (found.kind, found.cost_ns, found.evidence["copies"])
+    assert 5_000 == beside.cost_ns
 
 
 # Kernels that ran with and without communication show how much it slows compute.
@@ -139,20 +134,15 @@ def test_repeated_work_costs_its_time(tmp_path: Path) -> None:
 
 
 def test_idle_time_between_two_short_kernels_counts(tmp_path: Path) -> None:
-    """Not before a long kernel, after one, or where the gap is longer than any launch."""
+    """Not before a long kernel, after one, where the gap is longer than any launch, nor where communication runs."""
     file = ComputeFile().step().kernel("aten::add", "a", 3)
     file.kernel("aten::add", "b", 4, idle=7).kernel("aten::add", "long", 50, idle=5)
     file.kernel("aten::add", "c", 4, idle=9).kernel("aten::add", "d", 4, idle=150)
     (found,) = short_kernels(context_of(tmp_path, file))
+    filled = ComputeFile().step().kernel("aten::add", "a", 3).kernel("aten::add", "b", 4, idle=7)
 
     assert ("short_kernels", 7_000) == (found.kind, found.cost_ns)
-
-
-def test_a_gap_that_another_stream_fills_is_no_idle_time(tmp_path: Path) -> None:
-    """Communication runs meanwhile."""
-    file = ComputeFile().step().kernel("aten::add", "a", 3).kernel("aten::add", "b", 4, idle=7)
-
-    assert [] == short_kernels(context_of(tmp_path, file.communication(101, 112)))
+    assert [] == short_kernels(context_of(tmp_path, filled.communication(101, 112)))
 
 
 # A GPU that takes longer for the same kernels than the others is found.
@@ -181,9 +171,6 @@ def test_gpus_that_differ_by_little_or_do_different_work_are_no_finding(tmp_path
     assert [] == uneven_ranks(context_of(tmp_path, rank(0, 1), rank(1, 1.02)))
     assert [] == uneven_ranks(context_of(tmp_path, rank(0, 1), other))
     assert [] == uneven_ranks(context_of(tmp_path, rank(0, 1)))
-
-
-# The kernels of steps have what identifies equal work on all devices.
 
 
 # The kernels of steps have what identifies equal work on all devices.

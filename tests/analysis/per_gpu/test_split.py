@@ -251,9 +251,6 @@ def brute_force(
     return "launch_latency_ns"  # none of these gaps is longer than a launch takes
 
 
-# Labels of parts and causes.
-
-
 # Figures of each kind of collective.
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import dptrace
-from dptrace.errors import DptraceError, UsageError
 from dptrace.replay.transforms.links import (
     all_reduce_line,
     copy_ns,
@@ -60,12 +59,6 @@ def test_one_kind_of_collective_is_compressed_alone() -> None:
     assert reduces < both
 
 
-def test_a_kind_that_the_run_lacks_is_refused(run: dptrace.Run) -> None:
-    """The message names those it has."""
-    with pytest.raises(DptraceError, match="all_reduce"):
-        run.whatif(compress="all_to_all=fp16")
-
-
 def test_a_nominal_link_says_that_it_is_one(run: dptrace.Run) -> None:
     """Collectives reach a share of the data sheet's bandwidth, and more ranks are taken to be like those recorded."""
     answer = run.whatif(link="nvlink4", world_size=64)
@@ -79,26 +72,6 @@ def test_latency_counts_where_sizes_show_it() -> None:
     naive = dptrace.open(ROOT / "traces" / "naive_cpu_2ranks")
 
     assert naive.whatif(latency="2x").run_gain_ns < 0 < naive.whatif(latency="0x").run_gain_ns
-
-
-def test_a_share_of_an_unknown_latency_is_refused(run: dptrace.Run) -> None:
-    """With one size of message, latency and transfer can't be told apart."""
-    with pytest.raises(DptraceError):
-        run.whatif(latency="0.5x")
-
-
-def test_a_run_without_collectives_is_refused() -> None:
-    """A single rank has no links, whatever is said about them."""
-    single = dptrace.open(ROOT / "traces" / "single_cpu")
-    refused: list[dict[str, Any]] = [
-        {"world_size": 2},
-        {"bandwidth": 2.0},
-        {"bandwidth": "25GBps"},
-        {"perfect_overlap": True},
-    ]
-    for options in refused:
-        with pytest.raises(DptraceError):
-            single.whatif(**options)
 
 
 # DDP's copies into its buckets and back.
@@ -196,13 +169,6 @@ def test_fused_kernels_take_as_long_as_the_longest(run: dptrace.Run) -> None:
     assert "16 kernels become 8" in next(doubt.text for doubt in answer.doubts if doubt.kind == "assumed")
 
 
-@pytest.mark.parametrize("pattern", ["optimizer", "no such", "("])
-def test_nothing_to_fuse_is_wrong_use(run: dptrace.Run, pattern: str) -> None:
-    """A kernel alone, a name that is not there, and a pattern that is none."""
-    with pytest.raises(UsageError):
-        run.whatif(fuse=pattern)
-
-
 def test_graphs_save_the_host_and_not_the_device(run: dptrace.Run) -> None:
     """The host alone needs less; the device, which sets the step, what it needed."""
     before, after = run.whatif(), run.whatif(cuda_graphs=True)
@@ -210,18 +176,6 @@ def test_graphs_save_the_host_and_not_the_device(run: dptrace.Run) -> None:
     assert after.steady.host_ns < before.steady.host_ns
     assert before.steady.device_ns == after.steady.device_ns
     assert before.predicted_step_ns == after.predicted_step_ns
-
-
-def test_graphs_on_a_cpu_are_refused() -> None:
-    """A CPU launches nothing."""
-    with pytest.raises(DptraceError):
-        dptrace.open(ROOT / "traces" / "single_cpu").whatif(cuda_graphs=True)
-
-
-def test_without_recomputation_there_is_nothing_to_leave_out(run: dptrace.Run) -> None:
-    """A run that repeats no forward work says so."""
-    with pytest.raises(DptraceError):
-        run.whatif(no_recompute=True)
 
 
 # Micro-steps, on a job whose step of 800 µs has an all-reduce of 100 and an optimizer of 50.
