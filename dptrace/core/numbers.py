@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
-
-import msgspec
 
 from dptrace.errors import UsageError
 
 
-class Number(msgspec.Struct, frozen=True):
+# No Struct: dptrace doctor, which reports a broken msgspec, imports this.
+@dataclass(frozen=True, slots=True)
+class Number:
     """The numbers that an option takes: finite ones, whole or not, within limits."""
 
     least: float | None = None
