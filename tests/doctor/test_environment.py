@@ -154,28 +154,17 @@ def test_gpus_are_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert "2 GPUs with NCCL 2.20.5" in report.verdicts[1].why
 
 
-def doctor_without(*modules: str) -> subprocess.CompletedProcess[str]:
-    """Run ``dptrace doctor --json`` in a Python that can't import *modules*."""
-    code = f"import sys\nfor name in {modules!r}: sys.modules[name] = None\n"
-    code += "from dptrace.commands.shared.main import main\nmain()"
-    return subprocess.run([sys.executable, "-c", code, "doctor", "--json"], capture_output=True, text=True, check=False)
-
-
 @pytest.mark.heavy
-def test_it_works_without_torch() -> None:
-    """Without torch the doctor succeeds and prints the pip command."""
-    done = doctor_without("torch")
+@pytest.mark.parametrize(("missing", "code"), [(("torch",), 0), (("torch", "msgspec"), 1)])
+def test_it_works_without_packages(missing: tuple[str, ...], code: int) -> None:
+    """Without torch it succeeds and prints the pip command; without a package of dptrace's own the exit code is 1."""
+    text = f"import sys\nfor name in {missing!r}: sys.modules[name] = None\n"
+    text += "from dptrace.commands.shared.main import main\nmain()"
+    command = [sys.executable, "-c", text, "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     report = json.loads(done.stdout)
-    assert (0, None, "it is not installed") == (done.returncode, report["torch"], report["torch_problem"])
+    assert (code, None, "it is not installed") == (done.returncode, report["torch"], report["torch_problem"])
     assert any("pip install 'torch>=2.4'" in verdict["why"] for verdict in report["verdicts"])
-
-
-@pytest.mark.heavy
-def test_a_broken_core_is_exit_code_one() -> None:
-    """Without one of dptrace's own packages it still reports, and exits with 1."""
-    done = doctor_without("torch", "msgspec")
-
-    assert 1 == done.returncode
-    assert ["msgspec"] == list(json.loads(done.stdout)["broken"])
+    assert list(missing[1:]) == list(report["broken"])
     assert "Traceback" not in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import dptrace
 from tests.support import recordings
 from tests.support.forking import run_python
+from tests.support.training_scripts import FRAMEWORKS, SCRIPTS
 
 pytest.importorskip("torch")
 
@@ -71,13 +73,37 @@ def test_a_training_is_recorded_on_all_its_ranks(
         run.world_size,
         len(run.metadata["restarts"]),
     )
+    assert all(any(name.startswith(event) for name in names) for names in _names_of_two_steps(run))
+
+
+def _names_of_two_steps(run: dptrace.Run) -> Iterator[list[str]]:
+    """Check that both ranks have two steps with all phases, and return the names of each rank's events."""
     split = run.steps()
     assert [2, 2] == split.groupby("rank")["step"].count().tolist()
     assert (split[["forward_ns", "backward_ns", "optimizer_ns"]] > 0).all(axis=None)
     for rank in range(2):
-        with gzip.open(tmp_path / "run" / f"rank{rank}.pt.trace.json.gz") as file:
-            names = [entry.get("name", "") for entry in json.load(file)["traceEvents"]]
-        assert any(name.startswith(event) for name in names)
+        with gzip.open(f"{run.path}/rank{rank}.pt.trace.json.gz") as file:
+            yield [entry.get("name", "") for entry in json.load(file)["traceEvents"] if entry.get("ph") != "M"]
+
+
+TESTED = ("nanogpt", "fsdp2", *FRAMEWORKS)
+"""benchmarks/record_survey.py records the others too."""
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", TESTED)
+def test_a_well_known_way_to_train_is_recorded_unchanged(name: str, tmp_path: Path) -> None:
+    """Two steps of both ranks, with one pass of the loop in each, forward, backward and optimizer, and no note."""
+    if name in FRAMEWORKS:
+        pytest.importorskip(FRAMEWORKS[name], reason="needs the extra frameworks")
+    (tmp_path / "train.py").write_text(SCRIPTS[name])
+    done = recordings.dptrace("record", *SCHEDULE, "--wait", "2", "train.py", cwd=tmp_path)
+
+    assert "trained" in done.stdout
+    run = dptrace.open(tmp_path / "run")
+    assert ("complete", []) == (run.metadata["status"], run.metadata["notes"])
+    for names in _names_of_two_steps(run):
+        assert 2 == sum(label.startswith("Optimizer.step") for label in names)
 
 
 SEVERAL = """

@@ -31,14 +31,6 @@ def test_the_options_of_a_mode_follow_from_its_traits() -> None:
     assert () == modes["lr"]
 
 
-def test_an_option_that_a_mode_does_not_take_has_its_default() -> None:
-    """A trainer can read any option; only those that the mode takes go into run.json."""
-    options = parse_options("", "naive", [])
-
-    assert ("none", None) == (options.compress, options.checkpoint_every)
-    assert not {"compress", "checkpoint_every"} & set(options.record_arguments["options"])
-
-
 # A trainer's command line and the schedule of its recording.
 
 

@@ -87,15 +87,6 @@ def test_an_overflow_is_passed_on_and_then_forgotten(name: str, wrong: float) ->
         assert torch.isfinite(after).all()
 
 
-def test_halves_are_added_up_as_whole_numbers() -> None:
-    """The error of a bfloat16 sum is kept in float32."""
-    feedback, parameters = ErrorFeedback(top_k(0.5)), [torch.zeros(2, dtype=torch.bfloat16)]
-    sent_by(feedback, torch.tensor([256.0, 255.0], dtype=torch.bfloat16), parameters)
-    sent_by(feedback, torch.tensor([512.0, 2.0], dtype=torch.bfloat16), parameters)
-
-    assert [0.0, 257.0] == feedback.residual[parameters[0]].tolist()
-
-
 # Compressors that send all numbers in few bits: in how many bytes, and how far off the decoded numbers are.
 
 

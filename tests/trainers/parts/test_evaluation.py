@@ -58,22 +58,10 @@ def test_an_image_takes_its_share_of_its_batch() -> None:
 # Loss and accuracy of a model, and what they leave as it was.
 
 
-class Scores:
-    """Samples whose scores are themselves."""
-
-    def __init__(self, scores: list[list[float]], classes: list[int]) -> None:
-        self.x, self.y = torch.tensor(scores), torch.tensor(classes)
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __getitem__(self, rows: slice) -> tuple[Any, Any]:
-        return self.x[rows], self.y[rows]
-
-
 def test_loss_and_accuracy_are_those_of_the_samples() -> None:
     """Three of four equal scores name another class; the loss of equal scores is the logarithm of their number."""
-    data = Scores([[0.0, 0.0]] * 300 + [[9.0, 0.0]], [0] * 75 + [1] * 225 + [1])
+    scores, classes = [[0.0, 0.0]] * 300 + [[9.0, 0.0]], [0] * 75 + [1] * 225 + [1]
+    data = torch.utils.data.TensorDataset(torch.tensor(scores), torch.tensor(classes))
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(2, eps=0), torch.nn.Identity())
     world = World(0, 1, torch.device("cpu"))
     loss, accuracy = loss_and_accuracy(model, data, 300, world, lambda x, y: (x, y))
@@ -234,26 +222,12 @@ def test_a_checkpoint_has_the_results_of_the_epochs_before_it(history: Any, righ
 # The timer.
 
 
-class Ticks:
-    """A clock on which a step takes as many seconds as it is told."""
-
-    def __init__(self, seconds: list[int]) -> None:
-        self.seconds = seconds
-
-    def begin(self) -> None:
-        """Do nothing: laps are known."""
-
-    def end(self) -> int:
-        return self.seconds.pop(0) * 1_000_000_000
-
-    def durations_ns(self, laps: list[int]) -> list[int]:
-        return laps
-
-
 def timed(timer: Any, seconds: list[int]) -> None:
-    timer.stopwatch = Ticks(list(seconds))
+    """Train steps that take as many seconds as they are told."""
+    left = [second * SECOND for second in seconds]
+    timer.stopwatch = SimpleNamespace(begin=lambda: None, end=lambda: left.pop(0), durations_ns=list)
     with timer:
-        for number, _ in enumerate(seconds):
+        for number in range(len(seconds)):
             timer.step(float(number))
 
 

@@ -38,18 +38,6 @@ def test_every_rank_gets_its_own_shard_of_the_same_batch() -> None:
     assert whole.shape == (12, 784)
 
 
-def test_a_training_that_goes_on_sees_the_batches_that_come_next() -> None:
-    """Starting at step 2 yields the batches of step 2 and later."""
-    chosen = options("--model", "small", "--batch-size", "8")
-    task = build_task(chosen, World(0, 1, torch.device("cpu")))
-    all_of_them = list(task.batches(4))
-    chosen.first_step = 2
-    later = list(task.batches(4))
-
-    assert 2 == len(later)
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(all_of_them[2:], later, strict=True))
-
-
 # Wrappers around a model's blocks change how it is computed, and not the result.
 
 
