@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from dptrace.readers.kineto.columns import MAX_BYTES, Columns, IdMap, comm_args, nanoseconds, with_global_ranks
-from dptrace.readers.kineto.event_schema import DAMAGE, SPAN, UNKNOWN, Args, as_count, code_of, event_decoder
+from dptrace.readers.kineto.columns import MAX_BYTES, Columns, IdMap, comm_args, with_global_ranks
+from dptrace.readers.kineto.event_schema import DAMAGE, SPAN, UNKNOWN, Args, as_count, code_of
 from dptrace.readers.trace import Category, CommArgs
 
 
@@ -77,10 +77,10 @@ def lists(columns: Columns) -> list[list[int]]:
 
 
 def test_only_complete_events_of_known_categories_stay() -> None:
-    """Flows, metadata, python functions and the GPU's copies of labels are counted and dropped."""
+    """Flows, metadata, python functions and the GPU's copies of labels are counted and dropped, whatever they hold."""
     columns = reduced(
         event(),
-        event(ph="s", cat="ac2g"),
+        event(ph="s", cat="ac2g", ts={}, name=[1], args=5),
         event(ph="M", cat=None, ts=None),
         event(cat="python_function"),
         event(cat="gpu_user_annotation"),
@@ -198,40 +198,11 @@ def test_parts_from_two_processes_join_as_if_one_had_read_them() -> None:
 # Conversion of times in JSON.
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([], []),
-        ([5, 1712195495519689], [5_000, 1712195495519689_000]),
-        ([0.157, 4458676522690.655, -1.5], [157, 4458676522690_655, -1_500]),
-        ([3, 0.25], [3_000, 250]),
-        ([1712195495519689, 0.001], [1712195495519689_000, 1]),
-        (["4.5", 1], [4_500, 1_000]),
-    ],
-)
-def test_no_nanosecond_is_lost(values: list[object], expected: list[int]) -> None:
-    """Integers, decimals, mixtures and numbers as text are converted exactly."""
-    assert expected == nanoseconds(values, exact=False).tolist()
-
-
 # The fields of events.
 
 
 def text(*events: object) -> bytes:
     return json.dumps(list(events)).encode()
-
-
-@pytest.mark.parametrize(
-    ("other", "known"),
-    [*((phase, True) for phase in "sftiMC"), *((phase, False) for phase in ("B", "E", "Ω", "XX", ""))],
-)
-def test_only_complete_events_are_looked_into(other: str, known: bool) -> None:
-    """Fields of events of other phases are not decoded, so that errors in them do not matter; unknown ones count."""
-    odd = {"ph": other, "ts": {}, "name": [1], "args": 5}
-
-    count, unknown, complete = event_decoder().decode(text(odd, {"ph": "X", "name": "a"}, odd))
-
-    assert (3, 0 if known else 2, ["a"]) == (count, unknown, [event.name for event in complete])
 
 
 def test_categories_of_every_year_are_known() -> None:

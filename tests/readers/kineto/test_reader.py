@@ -110,16 +110,6 @@ def test_a_file_of_2021_is_read(tmp_path: Path) -> None:
     assert (7, 0, ()) == (trace.stream[2], trace.device[2], trace.damage)
 
 
-@pytest.mark.parametrize("unit", ["ms", "ns"])
-def test_the_unit_to_show_is_not_the_unit_of_the_file(unit: str, tmp_path: Path) -> None:
-    """displayTimeUnit is for viewers: times are µs, with three decimals since 2024."""
-    file = KinetoFile().op("a", 5.001, 6.503)
-    file.head["displayTimeUnit"] = unit
-    trace = read_trace(file.write(tmp_path / "t.json"))
-
-    assert [(5_001, 6_503)] == list(zip(trace.start_ns - BASE_NS, trace.end_ns - BASE_NS, strict=True))
-
-
 @pytest.mark.heavy
 def test_a_cut_is_a_cut_wherever_it_falls(tmp_path: Path) -> None:
     """Cut at any byte of the last events, the file counts as truncated, or no event is missing."""
@@ -331,6 +321,10 @@ def _repeated() -> KinetoFile:
     return file
 
 
+SHAPES: dict[str, Any] = {"Input Dims": [[8]], "Input type": ["float"]}
+REDUCED = KinetoFile().label("gloo:all_reduce", 10, 90, tid=9, **SHAPES)
+
+
 @pytest.mark.parametrize(
     ("file", "kept", "left_out"),
     [
@@ -343,8 +337,10 @@ def _repeated() -> KinetoFile:
         (KinetoFile().op("a", 0, 0).op("b", 1, 3.6e9), 2, []),
         # Equal name, times, stream and id are one kernel; a copy with another id, or on the CPU, is kept.
         (_repeated(), 5, ["2 events left out"]),
+        # Bytes and times of gloo's collectives would count twice, too.
+        (REDUCED.label("gloo:all_reduce", 10, 90, tid=9, **SHAPES), 1, ["1 event left out"]),
     ],
-    ids=["negative", "far", "never set", "long", "twice"],
+    ids=["negative", "far", "never set", "long", "twice", "gloo"],
 )
 def test_impossible_events_are_left_out_and_counted(
     file: KinetoFile, kept: int, left_out: list[str], tmp_path: Path
@@ -372,16 +368,6 @@ def test_events_without_times_are_reported(tmp_path: Path) -> None:
     assert "1 event repaired" in repaired
     assert "1 event left out" in missing_start
     assert "2 events without a duration" in missing_duration
-
-
-def test_repeated_collectives_of_gloo_count_once(tmp_path: Path) -> None:
-    """Their bytes and times would count twice, too."""
-    file = KinetoFile().op("aten::mm", 0, 50)
-    for _ in range(2):
-        file.label("gloo:all_reduce", 10, 90, tid=9, **{"Input Dims": [[8]], "Input type": ["float"]})
-    (timeline,) = build_timelines(read(file, tmp_path), 0)
-
-    assert 1 == len(timeline.collectives)
 
 
 def overrunning(correlation: int | None = None, name: str = "fmha_bwd") -> KinetoFile:
