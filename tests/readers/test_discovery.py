@@ -101,6 +101,10 @@ def test_another_run_below_a_run_is_left_out_as_a_whole(folder: Path) -> None:
     assert 2 == len(sources.files)
     (note,) = sources.notes
     assert "and 6 more" in note
+    # Nor may others be of a run whose own files don't show their ranks.
+    for rank in (0, 1):
+        (folder / f"rank{rank}.pt.trace.json.gz").rename(folder / f"{'ab'[rank]}.json.gz")
+    assert 2 == len(find([str(folder)]).files)
 
 
 def test_a_trace_of_an_unread_compression_is_reported(tmp_path: Path) -> None:
