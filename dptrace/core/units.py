@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # Formatting of times, sizes, shares and counts for people; the only place that formats them.
 #
@@ -108,6 +109,16 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     ('1 step', '1,200 steps', '2 entries')
     """
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
+
+
+def listed(texts: Sequence[str], most: int = 3, separator: str = ", ") -> str:
+    """Join the first texts, and count the rest.
+
+    >>> listed(["a", "b", "c"]), listed(["a", "b", "c"], 1)
+    ('a, b, c', 'a and 2 more')
+    """
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
 
 
 # Untrusted text made safe to show: a name in a trace must not control the terminal.

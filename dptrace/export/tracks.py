@@ -14,7 +14,7 @@ from dptrace.analysis.cross_rank.transfers import CallWaits, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import FIGURES, PART_LABELS, Part, Segments, Split, exposure, partition
 from dptrace.core.intervals import Int64, IntervalSet, union, unique
-from dptrace.core.units import duration, encodable, signed_duration
+from dptrace.core.units import duration, encodable, listed, signed_duration
 from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
@@ -136,17 +136,12 @@ class AlignedRun:
         if not self.aligned:
             return "clocks as recorded: no offset between ranks was corrected"
         moved = list(dict.fromkeys(str(shift) for shift in self.shifts if shift.move is not None))
-        summary = (
-            f"clocks aligned: {_list(moved)}" if moved else "clocks as recorded: no offset exceeds its uncertainty"
-        )
-        if self.unconnected_ranks:
-            summary += f"; unknown offset, no shared collective: rank {_list(list(map(str, self.unconnected_ranks)))}"
+        summary = "clocks as recorded: no offset exceeds its uncertainty"
+        if moved:
+            summary = f"clocks aligned: {listed(moved, _MAX_LISTED)}"
+        if ranks := [*map(str, self.unconnected_ranks)]:
+            summary += f"; unknown offset, no shared collective: rank {listed(ranks, _MAX_LISTED)}"
         return summary
-
-
-def _list(texts: list[str]) -> str:
-    more = len(texts) - _MAX_LISTED
-    return ", ".join(texts[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def without_alignment(run: Run) -> AlignedRun:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dptrace.core.files import STANDARD_INPUT, note_inputs
 from dptrace.core.notes import Note
-from dptrace.core.units import sanitize
+from dptrace.core.units import listed, sanitize
 from dptrace.errors import DptraceError, TraceError, UsageError
 from dptrace.readers.formats import FORMATS, NSIGHT_SUFFIXES, TRACE_SUFFIXES
 from dptrace.readers.source import STDIN, Source, from_file_url, is_url, last_part, redact
@@ -77,16 +77,11 @@ def read_run_file(file: Source) -> tuple[dict[str, Any], list[str]]:
         return {}, [f"{RUN_FILE} holds no object, but {_shown(content)}; the traces are shown without it."]
     notes, wrong = [], list[str]()
     if infinite:
-        notes.append(f"{RUN_FILE} holds {_few(list(infinite), ', ')}, which JSON does not have; read as null.")
+        notes.append(f"{RUN_FILE} holds {listed([*map(_short, infinite)])}, which JSON does not have; read as null.")
     _drop_wrong(content, _RUN, "", wrong)
     if wrong:
-        notes.append(f"{RUN_FILE}: left out, since its type is wrong: {_few(wrong, '; ')}.")
+        notes.append(f"{RUN_FILE}: left out, since its type is wrong: {listed([*map(_short, wrong)], separator='; ')}.")
     return content, notes
-
-
-def _few(texts: list[str], separator: str) -> str:
-    more = f" and {len(texts) - 3:,} more" if len(texts) > 3 else ""
-    return separator.join(map(_short, texts[:3])) + more
 
 
 def _drop_wrong(values: dict[str, Any], kinds: dict[str, Any], place: str, wrong: list[str]) -> None:
@@ -341,7 +336,7 @@ def _in_archive(archive: Source) -> _ArgumentFiles:
     inner = [name for name in names if is_archive(name)]
     traces = [name for name in names if not is_archive(name) and not name.startswith("__MACOSX/")]
     run_files = sorted((name for name in names if Source.of(name).name == RUN_FILE), key=lambda name: name.count("/"))
-    notes = [f"Left out: {_listed(inner)} in {archive.address}: to read archives in an archive, unpack it."]
+    notes = [f"Left out: {listed(inner)} in {archive.address}: to read archives in an archive, unpack it."]
     if found := _traces_among(
         [archive.archive_member(name) for name in traces],
         archive.archive_member(run_files[0]) if run_files else None,
@@ -350,12 +345,9 @@ def _in_archive(archive: Source) -> _ArgumentFiles:
         return found
     if inner:
         raise TraceError(f"{archive.address}: holds an archive ({inner[0]}) but no traces; unpack the outer archive.")
-    raise TraceError(f"{archive.address}: holds no traces ({_EXTENSIONS}, gzipped or not) but {_listed(names)}.")
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return (", ".join(names[:3]) + rest) or "nothing"
+    raise TraceError(
+        f"{archive.address}: holds no traces ({_EXTENSIONS}, gzipped or not) but {listed(names) or 'nothing'}."
+    )
 
 
 def _plain(paths: Sequence[Path], notes: list[str]) -> list[Path]:
@@ -401,9 +393,9 @@ def _traces_among(files: Sequence[Source], run_file: Source | None, notes: Seque
         added += [file for _, file in known]
         owner |= {rank: file.address for rank, file in known}
     if added:
-        notes.append(f"Taken for further ranks, by their names: {_listed([file.address for file in added])}.")
+        notes.append(f"Taken for further ranks, by their names: {listed([file.address for file in added])}.")
     if left_out:
-        notes.append(f"Left out: {_listed(left_out)}. To read other files together, name them.")
+        notes.append(f"Left out: {listed(left_out)}. To read other files together, name them.")
     return _ArgumentFiles([*chosen.files, *added], run_file=chosen.run_file, notes=tuple(notes))
 
 
