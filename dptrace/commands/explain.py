@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -108,7 +107,8 @@ def command(
     def show(console: Console) -> None:
         from dptrace.viewers.terminal.explain import lines
 
-        width = _WIDTH if to.output is not None else _width()
+        # In a pipe as in a file, unless COLUMNS says otherwise.
+        width = _WIDTH if to.output is not None else get_terminal_size((_WIDTH, 24)).columns
         console.print("\n".join(lines(explanation, width, step)), markup=False, soft_wrap=True)
 
     def data() -> object:
@@ -126,12 +126,3 @@ def command(
         print_hint(
             f"Animated: dptrace explain {entry.name} --ranks {explanation.ranks} -o {entry.name}.html", verbosity
         )
-
-
-def _width() -> int:
-    """Return the columns to fill: those of the terminal; 80 in a pipe or a file, unless COLUMNS says otherwise."""
-    if sys.stdout.isatty() or "COLUMNS" in os.environ:
-        from shutil import get_terminal_size
-
-        return get_terminal_size().columns
-    return _WIDTH

@@ -289,7 +289,8 @@ class _Chart:
                 color, shape = (_MARKED, "diamond") if best else (self.colors[series], self.shapes[series])
                 self.marks.append(Dot(x, y, color, f"{point['label']}: {tip(point)}", shape=shape))
                 if best:
-                    self._label(x, y - 0.06 * self._height, f"best: {point['label']}", "center")
+                    below, text = y - 0.06 * self._height, f"best: {point['label']}"
+                    self.marks.append(Label(x, below, text, _MARKED, "center", True))
                     self.entries.append(Entry(_MARKED, "the best", "diamond"))
         caps = {one["tried_mb"] for one in self.content["chosen"]}
         if self.option == "bucket-cap-mb" and len(caps) == 1 and not self.over_s:
@@ -302,9 +303,6 @@ class _Chart:
     @property
     def _height(self) -> float:
         return abs(self.y.low - self.y.high)
-
-    def _label(self, x: float, y: float, text: str, side: str) -> None:
-        self.marks.append(Label(x, y, text, _MARKED, side, True))
 
     def names(self, value: _Value) -> None:
         """Write the names of the points below them; of those that are close to each other only the first."""
@@ -327,7 +325,8 @@ class _Chart:
             x, said = self.x(point), f"{point['label']}: {', '.join(begins[point['label']])}"
             self.marks.append(Line(((x, self.y.high), (x, self.y.low)), _MARKED, "2 4"))
             self.marks.append(Dot(x, value(point) or 0.0, _MARKED, said, shape="diamond", size=12))
-            self._label(rightmost, self.y.low - (number + 0.6) * 0.07 * self._height, said, side)
+            down = self.y.low - (number + 0.6) * 0.07 * self._height
+            self.marks.append(Label(rightmost, down, said, _MARKED, side, True))
         self.entries += [Entry(_MARKED, "onset", "diamond")] if marked else []
         return bool(marked)
 
