@@ -73,30 +73,28 @@ def recorded_questions(run: Run, step: RecordedStep) -> Iterator[Question]:
     part = step.data_loading_ns / step.wall_ns
     answer = "yes: more workers" if part >= RULES["data"].value else "no"
     numbers = f"{duration(step.data_loading_ns)} of a step, {share(part)}"
-    yield ask("data", "Does it wait for data?", answer, numbers, part)
+    yield ask("data", answer, numbers, part)
     if whole := step.overlapped_ns + step.transfer_ns:
         hidden = step.overlapped_ns / whole
         numbers = f"{share(hidden)} of {duration(whole)} without waiting"
-        yield _goal("overlap", "Is more than 80 % of the communication hidden?", hidden, numbers)
+        yield _goal("overlap", hidden, numbers)
     if step.ranks > 1:
         serial = (step.transfer_ns + step.wait_ns) / step.wall_ns
         reached = gustafson_efficiency(serial, step.ranks)
         numbers = (
             f"s = {serial:.3g} of the step is communication, 1 − s·(N−1)/N = {share(reached)} on {step.ranks} ranks"
         )
-        yield _goal("efficiency", "Does it scale with 70 % or more?", reached, numbers)
+        yield _goal("efficiency", reached, numbers)
     if (mfu := run.efficiency.mfu) is not None:
-        yield _goal("mfu", "Is the MFU above 40 %?", mfu, f"MFU {share(mfu)}")
+        yield _goal("mfu", mfu, f"MFU {share(mfu)}")
     if run.pipelines:
         part = float(run.pipeline()["pipeline_bubble_percent"].mean()) / 100
         answer = "yes" if part < RULES["bubble"].value else "no: more micro-batches, or an interleaved schedule"
-        numbers, asked = f"{share(part)} of the pipeline's time", "Is the pipeline's bubble below 10 %?"
-        yield ask("bubble", asked, answer, numbers, part)
+        yield ask("bubble", answer, f"{share(part)} of the pipeline's time", part)
     if step.ranks > 1:
         part = step.wait_ns / step.wall_ns
         answer = "yes" if part >= RULES["straggler"].value else "no"
-        numbers, asked = f"{duration(step.wait_ns)} of a step, {share(part)}", "Do ranks wait for a straggler?"
-        yield ask("straggler", asked, answer, numbers, part)
+        yield ask("straggler", answer, f"{duration(step.wait_ns)} of a step, {share(part)}", part)
 
 
 def _limit(step: RecordedStep) -> Question:
@@ -110,13 +108,13 @@ def _limit(step: RecordedStep) -> Question:
     most = max(parts, key=lambda name: parts[name])
     listed = ", ".join(f"{name} {share(ns / step.wall_ns)}" for name, ns in parts.items() if ns)
     numbers, value = f"{listed} of {duration(step.wall_ns)}", parts[most] / step.wall_ns
-    return ask("bound", "What takes most of the step?", most, numbers, value)
+    return ask("bound", most, numbers, value)
 
 
-def _goal(rule: str, question: str, value: float, numbers: str) -> Question:
+def _goal(rule: str, value: float, numbers: str) -> Question:
     """Ask whether a share reaches its goal."""
     answer = "yes" if value >= RULES[rule].value else "no"
-    return ask(rule, question, answer, numbers, value)
+    return ask(rule, answer, numbers, value)
 
 
 # Items of the checklists that a recording answers without a replay: its findings, its options, its split.
@@ -262,8 +260,6 @@ class WhatIfCheck(NamedTuple):
     name: str
     changes: dict[str, Any]
     """Options of :meth:`dptrace.Run.whatif`, with those in *beyond*."""
-    typed: str
-    """The same for ``dptrace whatif``."""
     bound: bool = False
     """Whether the gain is what is possible at most."""
     beyond: dict[str, Any] | None = None
@@ -271,32 +267,36 @@ class WhatIfCheck(NamedTuple):
     number: int = 0
     """For the texts."""
 
+    @property
+    def typed(self) -> str:
+        """Return the changes as options of ``dptrace whatif``."""
+        values = {**(self.beyond or {}), **self.changes}
+        words = ((f"--{name.replace('_', '-')}", value) for name, value in values.items())
+        return " ".join(word if value is True else f"{word} {value}" for word, value in words)
+
 
 def applicable_checks(run: Run) -> Iterator[WhatIfCheck]:
     """Yield the items that a recording can answer."""
+    late = {"no_straggler": True}
     if max(run.world_size, len(run.ranks)) > 1:
-        yield WhatIfCheck("straggler", {"no_straggler": True}, "--no-straggler")
-        yield WhatIfCheck("overlap", {"perfect_overlap": True}, "--perfect-overlap", bound=True)
-        yield WhatIfCheck("faster-links", {"bandwidth": 2.0}, "--bandwidth 2x")
-        typed = f"--accumulate {_MICRO_STEPS}"
-        yield WhatIfCheck("accumulate", {"accumulate": _MICRO_STEPS}, typed, number=_MICRO_STEPS)
         mode = run.metadata.get("mode")
+        yield WhatIfCheck("straggler", late)
+        yield WhatIfCheck("overlap", {"perfect_overlap": True}, bound=True)
+        yield WhatIfCheck("faster-links", {"bandwidth": "2x"})
+        yield WhatIfCheck("accumulate", {"accumulate": _MICRO_STEPS}, number=_MICRO_STEPS)
         if mode in _WITHOUT_BUCKETS:
-            yield WhatIfCheck("ddp", {"schedule": "ddp"}, "--schedule ddp")
+            yield WhatIfCheck("ddp", {"schedule": "ddp"})
         if _sends_wide(run):
-            yield WhatIfCheck("compress", {"compress": "bf16"}, "--compress bf16")
+            yield WhatIfCheck("compress", {"compress": "bf16"})
         if mode == "ddp" or run.metadata.get("ddp"):
             for cap in _CAPS:
-                yield WhatIfCheck("bucket-size", {"bucket_cap_mb": float(cap)}, f"--bucket-cap-mb {cap}", number=cap)
-    if not run.on_cpu:
-        if len(run.ranks) == 1:
-            yield WhatIfCheck("compile", {"no_host_delay": True}, "--no-host-delay", bound=True)
-        else:  # where one rank's host is late, what frees all hosts counts on top of that
-            late = {"no_straggler": True}
-            typed = "--no-straggler --no-host-delay"
-            yield WhatIfCheck("compile", late | {"no_host_delay": True}, typed, bound=True, beyond=late)
+                yield WhatIfCheck("bucket-size", {"bucket_cap_mb": cap}, number=cap)
+    if not run.on_cpu:  # where one rank's host is late, what frees all hosts counts on top of that
+        several = len(run.ranks) > 1
+        changes = {**late, "no_host_delay": True} if several else {"no_host_delay": True}
+        yield WhatIfCheck("compile", changes, bound=True, beyond=late if several else None)
     if run.recompute_percent():
-        yield WhatIfCheck("checkpoint-activations", {"no_recompute": True}, "--no-recompute", bound=True)
+        yield WhatIfCheck("checkpoint-activations", {"no_recompute": True}, bound=True)
 
 
 def _sends_wide(run: Run) -> bool:

@@ -25,39 +25,39 @@ from dptrace.model.training.step import StepPrediction
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A threshold, where it stands, and what is wrong with it."""
+    """A threshold, where it stands, what it is asked for, and what is wrong with it."""
 
     value: float
     source: str
+    question: str = ""
     note: str = ""
 
 
 _GUIDE = "Distributed Training (guide)"
 _DDP = "Data Parallel & DDP"
+_STATE = "The guide counts 18 bytes a parameter in its table of stages; weights, gradients and Adam's state are 16."
+_BOTH_WAYS = "600 GB/s count both directions: 300 GB/s each way."
+_FOUR_TIMES = "M ≥ 4·P leaves a bubble of up to 20 %; below 10 % needs 9·(P−1) micro-batches."
+_LINK = "Is the link within a node fast enough for tensor parallelism?"
+_FEW = "Are there at most 32 GPUs, up to which plain DDP usually scales?"
 
 RULES = {
-    "replicate": Rule(0.0, f"{_DDP}, 'When DDP wins'; {_GUIDE}, 7.7"),
-    "stages": Rule(
-        0.0,
-        f"{_GUIDE}, 8.6",
-        "The guide counts 18 bytes a parameter in its table of stages; weights, gradients and Adam's state are 16.",
-    ),
+    "replicate": Rule(0.0, f"{_DDP}, 'When DDP wins'; {_GUIDE}, 7.7", "Does a GPU hold the whole training (DDP)?"),
+    "stages": Rule(0.0, f"{_GUIDE}, 8.6", "Which ZeRO stage makes it fit on data-parallel GPUs alone?", _STATE),
     "small": Rule(10e9, f"{_GUIDE}, 12.5"),
     "large": Rule(100e9, f"{_GUIDE}, 12.5"),
-    "tensor_link": Rule(600e9, f"{_GUIDE}, 9.4 and 12.5", "600 GB/s count both directions: 300 GB/s each way."),
-    "few_gpus": Rule(32, f"{_DDP}, 'Cost model'"),
+    "tensor_link": Rule(600e9, f"{_GUIDE}, 9.4 and 12.5", _LINK, _BOTH_WAYS),
+    "few_gpus": Rule(32, f"{_DDP}, 'Cost model'", _FEW),
     "ridge": Rule(1.2, f"{_GUIDE}, 6.6"),
-    "micro_batches": Rule(
-        4, f"{_GUIDE}, 10.8", "M ≥ 4·P leaves a bubble of up to 20 %; below 10 % needs 9·(P−1) micro-batches."
-    ),
-    "bubble": Rule(0.1, f"{_GUIDE}, 12.5"),
-    "mfu": Rule(0.4, f"{_GUIDE}, 12.5"),
-    "overlap": Rule(0.8, f"{_GUIDE}, 12.5"),
-    "efficiency": Rule(0.7, f"{_DDP}, 'TL;DR'"),
-    "experts": Rule(0.0, f"{_GUIDE}, 12.5"),
-    "bound": Rule(0.0, f"{_GUIDE}, 1.3"),
-    "data": Rule(0.05, f"{_GUIDE}, 7.6"),
-    "straggler": Rule(0.05, "Data Parallelism (page), 'Where the field is now'"),
+    "micro_batches": Rule(4, f"{_GUIDE}, 10.8", "Is the pipeline's bubble below 10 %?", _FOUR_TIMES),
+    "bubble": Rule(0.1, f"{_GUIDE}, 12.5", "Is the pipeline's bubble below 10 %?"),
+    "mfu": Rule(0.4, f"{_GUIDE}, 12.5", "Is the MFU above 40 %?"),
+    "overlap": Rule(0.8, f"{_GUIDE}, 12.5", "Is more than 80 % of the communication hidden?"),
+    "efficiency": Rule(0.7, f"{_DDP}, 'TL;DR'", "Does it scale with 70 % or more?"),
+    "experts": Rule(0.0, f"{_GUIDE}, 12.5", "Is it dense, or a mixture of experts?"),
+    "bound": Rule(0.0, f"{_GUIDE}, 1.3", "What takes most of the step?"),
+    "data": Rule(0.05, f"{_GUIDE}, 7.6", "Does it wait for data?"),
+    "straggler": Rule(0.05, "Data Parallelism (page), 'Where the field is now'", "Do ranks wait for a straggler?"),
 }
 """The rules by name."""
 
@@ -108,7 +108,6 @@ def decide(description: Description, found: Sequence[Candidate]) -> Decision:
 
 def ask(
     rule: str,
-    question: str,
     answer: str,
     numbers: str,
     value: float,
@@ -116,17 +115,19 @@ def ask(
     *,
     name: str = "",
     limit: float | None = None,
+    question: str = "",
 ) -> Question:
     """Return a question whose source, note and threshold are those of a rule.
 
     Args:
         name: of the question, if it is not the rule's.
         limit: the threshold, where it follows from the training.
+        question: the text, where it does.
     """  # fmt: skip
     known = RULES[rule]
     return Question(
         name=name or rule,
-        question=question,
+        question=question or known.question,
         answer=answer,
         numbers=numbers,
         value=value,
@@ -167,8 +168,7 @@ def _replicates(description: Description, found: Sequence[Candidate]) -> Questio
             f"{whole.plan.recompute}, against {byte_size(usable)}"
         )
         answer = "yes" if whole.fits else f"no: {byte_size(whole.over_bytes)} too much"
-    asked = "Does a GPU hold the whole training (DDP)?"
-    return ask("replicate", asked, answer, numbers, value, "bytes", limit=usable)
+    return ask("replicate", answer, numbers, value, "bytes", limit=usable)
 
 
 def _stages(description: Description, found: Sequence[Candidate]) -> list[Question]:
@@ -179,8 +179,7 @@ def _stages(description: Description, found: Sequence[Candidate]) -> list[Questi
     first = next((one for one in stages if one.fits), None)
     numbers = ", ".join(f"{one.label.split(' ')[0]} {byte_size(one.memory_bytes)}" for one in stages)
     usable, size = USABLE * stages[0].plan.gpu.memory_bytes, (first or stages[-1]).memory_bytes
-    asked, answer = "Which ZeRO stage makes it fit on data-parallel GPUs alone?", first.label if first else "none"
-    return [ask("stages", asked, answer, numbers, size, "bytes", name="zero_stage", limit=usable)]
+    return [ask("stages", first.label if first else "none", numbers, size, "bytes", name="zero_stage", limit=usable)]
 
 
 def _size(params: float) -> Question:
@@ -188,7 +187,8 @@ def _size(params: float) -> Question:
     answer = "below 10 billion" if params < small else "10 to 100 billion" if params <= large else "above 100 billion"
     numbers = f"{params / 1e9:,.4g} billion parameters; the tree branches at 10 and 100 billion"
     rule = "small" if params <= large else "large"
-    return ask(rule, "How large is the model?", answer, numbers, params, "parameters", name="model_size")
+    asked = "How large is the model?"
+    return ask(rule, answer, numbers, params, "parameters", name="model_size", question=asked)
 
 
 def _large(description: Description, params: float) -> tuple[Question, str, Callable[[Layout], bool]]:
@@ -197,8 +197,7 @@ def _large(description: Description, params: float) -> tuple[Question, str, Call
         return _node(description)
     experts = description.experts
     numbers = f"{experts} experts in a layer" if experts > 1 else "one MLP in a layer"
-    answer, asked = "experts" if experts > 1 else "dense", "Is it dense, or a mixture of experts?"
-    question = ask("experts", asked, answer, numbers, experts, "experts")
+    question = ask("experts", "experts" if experts > 1 else "dense", numbers, experts, "experts")
     if experts > 1:
         return question, "EP × TP × PP × DP", lambda one: one.expert > 1 and one.tensor > 1 and one.stages > 1
     whole = min(8, description.gpus_per_node)
@@ -217,7 +216,9 @@ def _node(description: Description) -> tuple[Question, str, Callable[[Layout], b
     numbers = f"{byte_size(held.memory_bytes)} on each of its {gpus} GPUs, against {byte_size(usable)}"
     answer = "yes" if held.fits else f"no: {byte_size(held.over_bytes)} too much"
     asked = "Does a single node hold it with FSDP?"
-    question = ask("small", asked, answer, numbers, held.memory_bytes, "bytes", name="single_node", limit=usable)
+    question = ask(
+        "small", answer, numbers, held.memory_bytes, "bytes", name="single_node", limit=usable, question=asked
+    )
     if held.fits:
         return question, "TP 2 to 8 × FSDP", lambda one: one.tensor > 1 and one.stages == 1 and one.zero == 3
     node = min(8, description.gpus_per_node)
@@ -241,8 +242,7 @@ def _links(description: Description) -> Question:
     enough = both >= RULES["tensor_link"].value
     answer = "yes: TP stays within a node" if enough else "no: avoid TP"
     numbers = f"{both / 1e9:,.0f} GB/s in both directions"
-    asked = "Is the link within a node fast enough for tensor parallelism?"
-    return ask("tensor_link", asked, answer, numbers, both, "bytes/s")
+    return ask("tensor_link", answer, numbers, both, "bytes/s")
 
 
 def _ridge(found: Sequence[Candidate]) -> Question:
@@ -254,7 +254,7 @@ def _ridge(found: Sequence[Candidate]) -> Question:
     numbers = f"{ratio:,.3g} times the ridge of {worst.link}: {worst.regime}" if worst else "nothing is sent"
     answer = "yes" if ratio >= RULES["ridge"].value else "no: a larger batch, or fewer bytes"
     asked = f"Does the computation of {own.label} cover what it sends?"
-    return ask("ridge", asked, answer, numbers, ratio)
+    return ask("ridge", answer, numbers, ratio, question=asked)
 
 
 def step_levels(plan: Plan, step: StepPrediction) -> Iterator[tuple[float, RooflineLevel]]:
@@ -272,8 +272,7 @@ def _gpus(found: Sequence[Candidate]) -> Question:
     own = next((one for one in found if _data_parallel(one.plan.layout)), None)
     reached = "" if own is None else f"; {own.label} computes {share(own.step.efficiency)} of its step"
     answer = "yes" if gpus <= RULES["few_gpus"].value else "no: sharding, TP or PP may pay"
-    asked = "Are there at most 32 GPUs, up to which plain DDP usually scales?"
-    return ask("few_gpus", asked, answer, f"{plural(gpus, 'GPU')}{reached}", gpus, "GPUs")
+    return ask("few_gpus", answer, f"{plural(gpus, 'GPU')}{reached}", gpus, "GPUs")
 
 
 def _pipeline(best: Candidate) -> list[Question]:
@@ -288,5 +287,4 @@ def _pipeline(best: Candidate) -> list[Question]:
         f"{share(best.step.bubble)}; 10 % needs {needed}, the rule of 4 × P asks for {4 * layout.stages}"
     )
     answer = "yes" if best.step.bubble < most else "no: more micro-batches, or an interleaved schedule"
-    asked = "Is the pipeline's bubble below 10 %?"
-    return [ask("micro_batches", asked, answer, numbers, best.step.bubble, name="bubble", limit=most)]
+    return [ask("micro_batches", answer, numbers, best.step.bubble, name="bubble", limit=most)]
