@@ -145,24 +145,6 @@ def test_every_part_of_a_description_is_an_option() -> None:
         assert shown == (["predict", "advise"] if option.timed else ["memory", "predict", "advise"]), name
 
 
-def test_seven_billion_parameters() -> None:
-    """The guide's section 1.2: 112 GB of state, two GPUs of 80 GB; DDP does not fit, ZeRO-3 on eight does."""
-    alone, sharded = figures("memory --params 7e9"), figures("memory --params 7B --strategy zero3")
-
-    assert (112_000_000_000, 2, False) == (alone["model_state_bytes"], alone["gpus_for_state"], alone["fits"])
-    assert (112_000_000_000, True) == (sharded["model_state_bytes"], sharded["fits"])
-    assert sum(sharded["per_gpu"].values()) == pytest.approx(sharded["per_gpu_bytes"], abs=8)
-
-
-def test_every_kth_layer_is_recomputed() -> None:
-    """Of 32 layers every fourth: 8 keep their input only, 24 everything; the text says so."""
-    full, every = "memory --params 7e9 --recompute full", "memory --params 7e9 --recompute full --recompute-every 4"
-    sizes = [figures(line)["activation_bytes"] for line in ("memory --params 7e9", full, every)]
-
-    assert pytest.approx(0.75 * sizes[0] + 0.25 * sizes[1]) == sizes[2]
-    assert "recompute full in every 4th layer" in " ".join(run(every).split())
-
-
 def test_offloaded_state_is_in_the_memory_of_the_cpu() -> None:
     """A GPU of eight holds what it gathers and activations; the CPU an eighth of 112 GB for each of them."""
     line = "memory --params 7e9 --strategy fsdp"
@@ -215,24 +197,6 @@ def test_each_strategy(strategy: str) -> None:
 def test_odd_clusters_and_narrowed_searches_have_an_answer(line: str) -> None:
     """What can't divide the GPUs is left out, and what is given is kept."""
     assert figures(f"predict --params 350e6 {line}")["fits"]
-
-
-@pytest.mark.parametrize("verb", ["predict", "memory", "advise"])
-def test_one_of_each_is_singular(verb: str) -> None:
-    """One GPU, layer, sample and token."""
-    text = " ".join(run(f"{verb} --layers 1 --hidden 256 --gpus 1 --batch 1 --seq 1").split())
-
-    assert "1 layer" in text or "1 GPU" in text
-    assert not [noun for noun in ("GPUs", "layers", "samples", "tokens", "ways") if f" 1 {noun}" in text], text
-
-
-def test_advice_is_short_unless_all_is_asked_for() -> None:
-    """The path, the plans and the items that gain come first; --all adds what does not apply, and the sources."""
-    short, whole = run(f"advise {SEVENTY}"), run(f"advise {SEVENTY} --all")
-
-    assert all(said in short for said in ("Does a GPU hold the whole training (DDP)?", "Fastest that fits", "too much"))
-    assert "does not apply" not in short
-    assert all(said in whole for said in ("does not apply", "Distributed Training"))
 
 
 def test_every_plan_has_the_command_that_predicts_it() -> None:

@@ -45,30 +45,6 @@ def test_each_question_has_its_number_and_its_source() -> None:
     assert all(one.source for one in path.values())
 
 
-@pytest.mark.parametrize(("link", "answer"), [("nvlink4,ib-ndr", "yes"), ("pcie4", "no")])
-def test_tensor_parallelism_needs_nvlink(link: str, answer: str) -> None:
-    """Guide, 9.4: 600 GB/s, which count both directions; PCIe has 63."""
-    path = {one.name: one for one in decided(params=7e9, link=link).path}
-
-    assert path["tensor_link"].answer.startswith(answer)
-
-
-def test_a_small_batch_does_not_cover_its_communication() -> None:
-    """Guide, 6.6: over 25 Gb/s Ethernet, a sample for each GPU lies below the ridge; many samples lie above."""
-    ratios = [
-        next(
-            one.value
-            for one in decided(params=1e9, gpus=16, link="pcie4,eth-25", batch=batch).path
-            if one.name == "ridge"
-        )
-        for batch in (16, 4096)
-    ]
-
-    assert ratios[0] is not None
-    assert ratios[1] is not None
-    assert ratios[0] < RULES["ridge"].value < ratios[1]
-
-
 def test_the_rule_of_four_micro_batches_is_corrected() -> None:
     """Guide, 10.8: M ≥ 4·P leaves up to 20 %; the note has the right number."""
     assert "20 %" in RULES["micro_batches"].note

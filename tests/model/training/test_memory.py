@@ -136,11 +136,6 @@ def test_the_wall_of_ddp() -> None:
     assert (5e9, 2.5e9) == (ddp_wall(80e9), ddp_wall(40e9))
 
 
-def test_sharding_within_a_node_takes_what_a_node_takes() -> None:
-    """HSDP on four nodes holds as much as FSDP on one."""
-    assert pytest.approx(state_gb("fsdp", 8)) == state_gb("hsdp", 32)
-
-
 def test_split_layers_and_stages_divide_the_state() -> None:
     """Tensor parallel exactly; stages by layers, and the first holds the embedding as well."""
     assert pytest.approx(14) == state_gb("tp", 8)
@@ -169,14 +164,6 @@ def test_gpipe_keeps_more_than_1f1b() -> None:
         kept[schedule] = gpu_memory(SEVEN, state_bytes(), layout, FULL, 1, 32).activation_bytes
 
     assert pytest.approx(32 / 4) == kept["gpipe"] / kept["1f1b"]
-
-
-def test_gathered_layers_count() -> None:
-    """Fully sharded, a GPU also holds two whole layers and a layer's gradients."""
-    memory = gpu_memory(SEVEN, state_bytes(), Description(params=7e9, gpus=64).layout("fsdp"), FULL, 1)
-    layer = SEVEN.dense_layer_parameters * SEVEN.scale
-
-    assert pytest.approx(max(3 * layer * 2, 4 * 53_248 * 4096 * SEVEN.scale)) == memory.gathered_bytes
 
 
 # Bytes of a parameter's state.

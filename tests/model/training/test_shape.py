@@ -8,7 +8,7 @@ import pytest
 
 from dptrace.errors import UsageError
 from dptrace.model.planning.describe import Description
-from dptrace.model.training.shape import assumed_shape, decoder_shape
+from dptrace.model.training.shape import decoder_shape
 
 MEGATRON = [
     # heads, hidden, layers, billions of parameters: arXiv 2104.04473, table 1
@@ -59,14 +59,6 @@ def test_parameters_and_shape_are_of_one_model() -> None:
     assert pytest.approx(1.05, abs=0.02) == described.shape().scale
     with pytest.raises(UsageError, match="70 layers of 8192"):
         Description(params=7e9, layers=70, hidden=8192).shape()
-
-
-@pytest.mark.parametrize("params", [1.5e8, 7e9, 48e9, 3e11])
-def test_an_assumed_shape_has_about_the_given_size(params: float) -> None:
-    """The published model nearest in size, with fewer or more layers."""
-    layers, hidden, heads = assumed_shape(params)
-
-    assert pytest.approx(1, abs=0.3) == decoder_shape(layers, hidden, heads=heads).parameters / params
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 import dptrace
 from dptrace.errors import UsageError
-from dptrace.model.training.shape import RESNET18, perceptron
+from dptrace.model.training.shape import RESNET18
 from dptrace.record.options.modes import WIDTHS
 
 WORKSHOP = {
@@ -61,14 +61,6 @@ def test_resnet18_is_what_torch_counts() -> None:
 
     assert RESNET18.parameters == sum(one.numel() for one in model.parameters())
     assert pytest.approx(RESNET18.flops, rel=1e-3) == counted.get_total_flops() / 2
-
-
-def test_a_perceptron_is_its_widths() -> None:
-    """GPU workshop: 1,462,538 parameters; 2 operations of each weight, and each layer's input is kept."""
-    shape = perceptron(WIDTHS["small"])
-
-    assert (1_462_538, 2 * (1_462_538 - 1802)) == (shape.parameters, shape.flops)
-    assert (4, sum(WIDTHS["small"])) == (shape.layers, shape.kept)
 
 
 @pytest.mark.parametrize(
