@@ -11,8 +11,10 @@ from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job, run_of
 
 
-def of_lengths(a: int, b: int, steps: int = 2) -> str:
-    runs = [run_of([TimelineBuilder(0, bounds=tuple(n * k for k in range(steps + 1))).build()]) for n in (a, b)]
+def of_lengths(a: int, b: int, steps: int, metadata: tuple[dict[str, str], ...] = ({}, {})) -> str:
+    bounds = [tuple(n * k for k in range(steps + 1)) for n in (a, b)]
+    both = zip(bounds, metadata, strict=True)
+    runs = [run_of([TimelineBuilder(0, bounds=one).build()], metadata=info) for one, info in both]
     return time_saved.time_saved_sentence(align_steps(run_steps(runs[0]), run_steps(runs[1])))
 
 
@@ -36,6 +38,14 @@ def test_the_sentence_says_who_is_faster(a: int, b: int, steps: int, told: str) 
     assert told == of_lengths(a, b, steps)
 
 
+def test_nothing_is_saved_against_another_work() -> None:
+    """The sentence has both times, and why they cannot be compared."""
+    told = of_lengths(7_000, 9_000, 1, ({"model": "m1"}, {"model": "m2"}))
+
+    assert told.startswith("Not compared: A trained the model m1, B m2. For its step, A takes 7.00 µs and B 9.00")
+    assert "%" not in told
+
+
 @pytest.mark.parametrize(
     ("factor", "other", "verb"),
     [(0.8, 0.8, "B saves "), (1.2, 1.2, "B loses "), (1.0, 0.9, " less: "), (0.8, 1.2, " more: ")],
@@ -46,15 +56,6 @@ def test_time_is_saved_only_where_the_comparison_says_so(factor: float, other: f
 
     assert verb in sentence
     assert ("saves" in sentence or "loses" in sentence) == (factor == other != 1)
-
-
-def test_nothing_is_saved_against_another_work() -> None:
-    """The sentence has both times, and why they cannot be compared."""
-    runs = [run_of([TimelineBuilder(0, bounds=(0, n)).build()], metadata={"model": f"m{n}"}) for n in (7_000, 9_000)]
-    told = time_saved.time_saved_sentence(align_steps(run_steps(runs[0]), run_steps(runs[1])))
-
-    assert told.startswith("Not compared: A trained the model m7000, B m9000. For its step, A takes 7.00 µs and B 9.00")
-    assert "%" not in told
 
 
 def test_a_note_on_both_is_said_once() -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
 import dptrace
-from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.replay.paths import PathPiece
-from dptrace.replay.simulation import SteadyState
-from dptrace.replay.whatif import Doubt, RankAnswer, Sweep, WhatIf
+from dptrace.replay.whatif import Doubt, Sweep, WhatIf
 from dptrace.viewers.terminal.replay import print_critical_path, print_whatif, sweep_sentence, sweep_table
 from tests.support.kineto_files import KinetoFile
+from tests.support.replay_files import write_job
 
 
 def printed(show: Callable[..., None], what: object, all_rows: bool = False) -> str:
@@ -46,52 +43,26 @@ def test_of_many_pieces_the_longest_are_listed(tmp_path: Path) -> None:
 # The answer of a what-if in the terminal.
 
 
-def figures(**changed: int) -> dict[str, int]:
-    return {**dict.fromkeys(FIGURES, 0), "forward_ns": 60_000_000, "wall_ns": 100_000_000, **changed}
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory: pytest.TempPathFactory) -> WhatIf:
+    """What a job of two ranks would take on devices of twice the speed."""
+    return dptrace.open(write_job(tmp_path_factory.mktemp("job")), cache=False).whatif(compute=2)
 
 
-def answer(ranks: int, *doubts: Doubt) -> WhatIf:
-    after = figures(wall_ns=80_000_000)
-    return WhatIf(
-        path="run",
-        changes=("kernels 'x\x1b[31m' 0.5×",),
-        steps=("ProfilerStep#1",),
-        measured_step_ns=100_000_000,
-        replayed_step_ns=101_000_000,
-        predicted_step_ns=80_000_000,
-        low_ns=70_000_000,
-        high_ns=90_000_000,
-        run_gain_ns=20_000_000,
-        step_gain_ns=20_000_000,
-        micro_steps=1,
-        measured=figures(),
-        predicted=after,
-        steady=SteadyState(10, 20),
-        path_ns={"host": 60_000_000, "compute": 20_000_000},
-        longest=(PathPiece(55_000_000, "host", 1, "cudaMalloc in aten::cat", "aten::cat"),),
-        ranks=tuple(
-            RankAnswer(rank, 0, figures(wall_ns=100_000_000 + rank), figures(), after) for rank in range(ranks)
-        ),
-        doubts=doubts,
-        interference=None,
-        notes=("inferred",),
-        _outcome=None,  # type: ignore[arg-type]
-        _selected=None,  # type: ignore[arg-type]
-    )
-
-
-def test_an_answer_has_its_error_its_range_and_its_doubts() -> None:
+def test_an_answer_has_its_error_its_range_and_its_doubts(answer: WhatIf) -> None:
     """The replay's error of 1 %, the range of the prediction; a doubt that refuses precedes the figures."""
-    text = printed(print_whatif, answer(2, Doubt("replay_misses", "It misses.", True)))
+    off = replace(answer, replayed_step_ns=round(1.01 * answer.measured_step_ns), low_ns=400_000, high_ns=500_000)
+    text = printed(print_whatif, replace(off, doubts=(Doubt("replay_misses", "It misses.", True),)))
 
-    for fact in ("1.00 % off", "range 70.00 to 90.00 ms", "−20.00", "cudaMalloc in aten::cat on rank 1, 55.0 ms"):
+    for fact in ("1.00 % off", "range 0.40 to 0.50 ms", "−0.33", "The longest pieces: forward on rank 1, 200 µs"):
         assert fact in text
-    assert text.index("cannot tell") < text.index("80.00 ms") < text.index("! It misses.")
+    assert text.index("cannot tell") < text.index("0.47 ms a step instead of 0.80 ms") < text.index("! It misses.")
 
 
-def test_of_many_ranks_the_slowest_are_listed() -> None:
+def test_of_many_ranks_the_slowest_are_listed(answer: WhatIf) -> None:
     """A table has 16 rows, unless every rank is requested; control characters do not reach the terminal."""
-    few, all_of_them = (printed(print_whatif, answer(40), every) for every in (False, True))
+    many = replace(answer, ranks=answer.ranks * 20, changes=("kernels 'x\x1b[31m' 0.5×",))
+    few, all_of_them = (printed(print_whatif, many, every) for every in (False, True))
 
     assert len(all_of_them.splitlines()) - len(few.splitlines()) == 40 - 16
     assert "slowest 16" in few
@@ -101,34 +72,30 @@ def test_of_many_ranks_the_slowest_are_listed() -> None:
 # The answers for several values in the terminal.
 
 
-def whatif_sweep_answer(step_ms: int, can_tell: bool = True) -> Any:
-    step = step_ms * 1_000_000
-    return SimpleNamespace(
-        measured_step_ns=100_000_000,
-        predicted_step_ns=step,
-        low_ns=step - 1_000_000,
-        high_ns=step + 1_000_000,
-        predicted={"exposed_comm_ns": 5_000_000},
-        can_tell=can_tell,
-    )
+def sweep(answer: WhatIf, option: str, steps: dict[float, float], refused: Doubt | None = None) -> Sweep:
+    """Answers of these steps in ms by value, for a step of 100 ms; the last has a doubt."""
+    answers = []
+    for ms in steps.values():
+        step, unit = round(ms * 1_000_000), 1_000_000
+        figures = {**answer.predicted, "exposed_comm_ns": 5 * unit}
+        ranged = replace(answer, predicted_step_ns=step, low_ns=step - unit, high_ns=step + unit, predicted=figures)
+        answers.append(replace(ranged, measured_step_ns=100 * unit, doubts=()))
+    answers[-1] = replace(answers[-1], doubts=(refused,) if refused else ())
+    return Sweep.of(option, [*steps], answers)
 
 
-def sweep(option: str, *answers: tuple[float, Any]) -> Sweep:
-    return Sweep.of(option, [value for value, _ in answers], cast(Any, [one for _, one in answers]))
-
-
-def test_each_value_has_a_row() -> None:
+def test_each_value_has_a_row(answer: WhatIf) -> None:
     """With its step, its range, its change, and whether it can be told."""
-    found = sweep("bucket-cap-mb", (1, whatif_sweep_answer(120)), (25, whatif_sweep_answer(80, can_tell=False)))
+    found = sweep(answer, "bucket-cap-mb", {1: 120, 25: 80}, Doubt("replay_misses", "It misses.", True))
 
     assert ("1", "120.0", "119.0–121.0", "5.00", "+20 %", "yes") == sweep_table(found).rows[0]
     assert ("25 (best)", "80.00", "79.00–81.00", "5.00", "−20 %", "no") == sweep_table(found).rows[1]
 
 
-@pytest.mark.parametrize(("option", "steps"), [("world-size", (100, 110)), ("bucket-cap-mb", (200, 199))])
-def test_nothing_is_best_among_unlike_or_equal_steps(option: str, steps: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("option", "steps"), [("world-size", {1: 100, 25: 110}), ("bucket-cap-mb", {1: 200, 25: 199})])
+def test_nothing_is_best_among_unlike_or_equal_steps(answer: WhatIf, option: str, steps: dict[float, float]) -> None:
     """Steps of more ranks have more samples; those that are equal within a percent are not ranked."""
-    found = sweep(option, *((value, whatif_sweep_answer(step)) for value, step in zip((1, 25), steps, strict=True)))
+    found = sweep(answer, option, steps)
 
     assert "best" not in sweep_sentence(found)
     assert ["1", "25"] == [row[0] for row in sweep_table(found).rows]
