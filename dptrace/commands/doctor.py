@@ -62,7 +62,7 @@ def _selftest(report: Report, verbosity: str) -> SelfTest:
     """Run the self-test; refuse where no recording can work at all."""
     from dptrace.doctor.selftest import recording_command, selftest
 
-    if not any(verdict.works and "record" in verdict.what for verdict in report.verdicts):
+    if not report.records:
         reasons = "; ".join(verdict.why for verdict in report.verdicts if "record" in verdict.what)
         raise DptraceError(f"There is nothing to test, because no recording works here: {reasons}.")
     gpus = len(report.torch.gpus) if report.torch else 0
@@ -96,7 +96,7 @@ def _next(report: Report) -> str:
         from dptrace.doctor.environment import reinstall_command
 
         return reinstall_command(report)
-    if not any(verdict.works and "record" in verdict.what for verdict in report.verdicts):
+    if not report.records:
         return "dptrace analyze TRACE"
     gpus = len(report.torch.gpus) if report.torch else 0
     return f"dptrace record --mode {'single' if gpus == 1 else 'interleaved'} --gpus {gpus or 2}"

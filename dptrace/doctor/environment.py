@@ -88,6 +88,11 @@ class Report:
     browser: str
     verdicts: tuple[Capability, ...] = ()
 
+    @property
+    def records(self) -> bool:
+        """Whether a recording of some kind works."""
+        return any(verdict.works and "record" in verdict.what for verdict in self.verdicts)
+
 
 def examine() -> Report:
     """Examine this machine; imports torch if it is installed."""

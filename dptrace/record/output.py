@@ -34,6 +34,7 @@ _SHORT = timedelta(seconds=5)
 
 
 _opened = 0
+"""The recordings of this process so far."""
 
 
 def open_output(out: str | os.PathLike[str] | None, force: bool) -> RecordingOutput:
@@ -117,16 +118,13 @@ class LauncherOutput:
     def begin(self) -> None:
         """Create the folder if the launcher of another machine could not, and begin to count steps there."""
         with suppress(OSError):  # what cannot be written is reported when the trace cannot
-            self._begin()
-
-    def _begin(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if self.rank_store.rank == 0 and messages.restart_count():
-            for path in self.folder.glob("request-*.json"):  # to the ranks before the restart
-                path.unlink(missing_ok=True)
-        heartbeat = messages.heartbeat_path(self.folder, self.rank_store.rank)
-        self._heartbeat = os.open(heartbeat, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.heartbeat(0, 0, 0, 0)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if self.rank_store.rank == 0 and messages.restart_count():
+                for path in self.folder.glob("request-*.json"):  # to the ranks before the restart
+                    path.unlink(missing_ok=True)
+            heartbeat = messages.heartbeat_path(self.folder, self.rank_store.rank)
+            self._heartbeat = os.open(heartbeat, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.heartbeat(0, 0, 0, 0)
 
     def already_recorded(self, number: int) -> bool:
         """Return whether a window was recorded before the ranks were restarted."""

@@ -47,7 +47,9 @@ def prepare(model: nn.Sequential, options: Options, device: str) -> nn.Sequentia
     """
     if options.compile and device == "cpu" and not any(map(shutil.which, ("g++", "c++", "clang++"))):
         raise UsageError("--compile: torch.compile needs a C++ compiler on CPU (Debian: apt-get install g++).")
-    recomputed = _recomputed(model, options)
+    every, recomputed = options.checkpoint_activations_every, list[nn.Module]()
+    if options.checkpoint_activations or every is not None:  # all equal blocks, or every k-th, from the first on
+        recomputed = layers_of(model)[:: every or 1]
     for block in model:
         if options.amp is not None:
             block.forward = torch.autocast(device, _AMP[options.amp])(block.forward)
@@ -56,13 +58,6 @@ def prepare(model: nn.Sequential, options: Options, device: str) -> nn.Sequentia
         if options.compile:
             block.compile()
     return model
-
-
-def _recomputed(model: nn.Sequential, options: Options) -> list[nn.Module]:
-    """Return the blocks whose activations backward computes again: all equal ones, or every k-th, from the first on."""
-    if not options.checkpoint_activations and options.checkpoint_activations_every is None:
-        return []
-    return layers_of(model)[:: options.checkpoint_activations_every or 1]
 
 
 def layers_of(model: nn.Sequential) -> list[nn.Module]:

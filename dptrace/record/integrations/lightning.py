@@ -17,16 +17,14 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 def _bases() -> tuple[type, ...]:
     """Return the callback class of each of Lightning's packages that this process uses, or of the first installed."""
     used = [name for name in _PACKAGES if sys.modules.get(name) is not None]
-    for name in used or _PACKAGES:
+    for name in () if used else _PACKAGES:
         try:
             importlib.import_module(name)
+            used = [name]
+            break
         except ModuleNotFoundError as missing:
             if missing.name not in ("lightning", name):
                 raise
-            continue
-        if name not in used:
-            used.append(name)
-            break
     if not used:
         raise DptraceError("dptrace.record.LightningCallback is for Lightning. Install it with: pip install lightning")
     return tuple(sys.modules[name].Callback for name in used)
