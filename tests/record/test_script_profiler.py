@@ -19,6 +19,8 @@ from tests.support.recordings import dptrace
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.filterwarnings("default")
+
 from dptrace.record.script_profiler import ProfilerGuard, fill_with_nothing  # noqa: E402
 
 
@@ -67,11 +69,16 @@ def _names(profiler: Any, path: Path) -> list[str]:
     return [event.get("name", "") for event in json.loads(path.read_text())["traceEvents"]]
 
 
+def _in_thread(run: Callable[[], None]) -> None:
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
 def _work() -> None:
     torch.ones(2).mul(3)
 
 
-@pytest.mark.filterwarnings("default")
 def test_a_prepared_profiler_of_the_script_is_busy(guard: Any) -> None:
     """No flag of torch shows the warm-up; the guard does, until the end of the recorded steps."""
     script = _scheduled()
@@ -85,7 +92,6 @@ def test_a_prepared_profiler_of_the_script_is_busy(guard: Any) -> None:
     assert 1 == len(guard.sentences())
 
 
-@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("start", [lambda: _profile(), lambda: torch.autograd.profiler.profile()])
 def test_each_kind_of_profiler_is_busy(guard: Any, start: Callable[[], Any]) -> None:
     """torch.profiler and torch.autograd.profiler share the methods that the guard wraps."""
@@ -97,7 +103,6 @@ def test_each_kind_of_profiler_is_busy(guard: Any, start: Callable[[], Any]) -> 
     assert "aten::mul" in {event.key for event in script.key_averages()}
 
 
-@pytest.mark.filterwarnings("default")
 def test_a_profiler_on_another_thread_is_busy(guard: Any) -> None:
     """torch's own flag is set on its thread only."""
     started, go_on = threading.Event(), threading.Event()
@@ -119,7 +124,6 @@ def test_a_profiler_on_another_thread_is_busy(guard: Any) -> None:
     assert busy
 
 
-@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("own_steps", [0, 1, 2], ids=["warm-up", "first step", "second step"])
 @pytest.mark.parametrize("wait", [0, 1])
 def test_ours_ends_before_the_scripts_begins(guard: Any, tmp_path: Path, own_steps: int, wait: int) -> None:
@@ -142,7 +146,6 @@ def test_ours_ends_before_the_scripts_begins(guard: Any, tmp_path: Path, own_ste
         assert own_steps + wait == _names(own, tmp_path / "own.json").count("aten::mul")
 
 
-@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("callback", [None, "fails", "forgets"])
 @pytest.mark.parametrize("own_steps", [0, 1])
 def test_the_script_goes_on_even_if_the_callback_does_not_end_ours(
@@ -165,7 +168,6 @@ def test_the_script_goes_on_even_if_the_callback_does_not_end_ours(
     assert 1 == len(guard.sentences())
 
 
-@pytest.mark.filterwarnings("default")
 def test_the_scripts_profiler_on_another_thread_is_muted(guard: Any, tmp_path: Path) -> None:
     """Ours records on, and the methods of the muted profiler return an empty trace instead of raising."""
     own = _own(guard)
@@ -180,9 +182,7 @@ def test_the_scripts_profiler_on_another_thread_is_muted(guard: Any, tmp_path: P
         found.append(len(script.key_averages()))
         found.append(script.key_averages().table())
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    _in_thread(run)
     _work()
     _end(guard, own)
 
@@ -191,7 +191,6 @@ def test_the_scripts_profiler_on_another_thread_is_muted(guard: Any, tmp_path: P
     assert 1 == len(guard.sentences())
 
 
-@pytest.mark.filterwarnings("default")
 def test_a_muted_profiler_records_again_after_ours(guard: Any, tmp_path: Path) -> None:
     """Only the session that began during ours is muted, not the object."""
     own = _own(guard)
@@ -202,9 +201,7 @@ def test_a_muted_profiler_records_again_after_ours(guard: Any, tmp_path: Path) -
         script._start_trace()
         script.__exit__(None, None, None)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    _in_thread(run)
     _end(guard, own)
     script._prepare_trace()
     script._start_trace()
@@ -214,7 +211,6 @@ def test_a_muted_profiler_records_again_after_ours(guard: Any, tmp_path: Path) -
     assert "aten::mul" in _names(script, tmp_path / "script.json")
 
 
-@pytest.mark.filterwarnings("default")
 def test_marks_of_the_scripts_waiting_profiler_stay_out_of_ours(guard: Any, tmp_path: Path) -> None:
     """A profiler marks its steps while it waits, with other numbers; ours would have each step twice."""
     with _scheduled(wait=9) as script:
@@ -231,7 +227,6 @@ def test_marks_of_the_scripts_waiting_profiler_stay_out_of_ours(guard: Any, tmp_
     assert number + 1 == script.step_num
 
 
-@pytest.mark.filterwarnings("default")
 def test_a_session_that_an_error_left_open_is_replaced(guard: Any, tmp_path: Path) -> None:
     """A second recording of the process begins with a session of its own."""
     _own(guard)
@@ -243,7 +238,6 @@ def test_a_session_that_an_error_left_open_is_replaced(guard: Any, tmp_path: Pat
     assert "aten::mul" in _names(own, tmp_path / "own.json")
 
 
-@pytest.mark.filterwarnings("default")
 def test_a_profiler_that_cannot_start_is_not_busy(guard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script sees its own error, and ours may start afterwards."""
 
@@ -257,7 +251,6 @@ def test_a_profiler_that_cannot_start_is_not_busy(guard: Any, monkeypatch: pytes
     assert not guard.foreign_busy()
 
 
-@pytest.mark.filterwarnings("default")
 def test_emit_itt_ends_ours_too(guard: Any) -> None:
     """Such a context enables the profiler of its thread, which raises while ours records there."""
     own = _own(guard)
@@ -271,7 +264,6 @@ def test_emit_itt_ends_ours_too(guard: Any) -> None:
         pytest.skip(f"this torch has no ITT: {error}")
 
 
-@pytest.mark.filterwarnings("default")
 def test_a_torch_with_other_methods_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later version may rename what is wrapped; then nothing is wrapped, and the notes say so."""
     from torch.autograd.profiler import profile
@@ -284,7 +276,6 @@ def test_a_torch_with_other_methods_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert before is profile.__exit__
 
 
-@pytest.mark.filterwarnings("default")
 def test_dynolog_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """What dptrace cannot detect it says beforehand."""
     monkeypatch.setenv("KINETO_USE_DAEMON", "1")
@@ -293,7 +284,6 @@ def test_dynolog_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "KINETO_USE_DAEMON" in sentence
 
 
-@pytest.mark.filterwarnings("default")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.spawn
 @pytest.mark.slow
@@ -346,7 +336,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.filterwarnings("default")
 @pytest.mark.spawn
 @pytest.mark.slow
 @pytest.mark.parametrize(
