@@ -247,14 +247,14 @@ def overhead(ranks: Sequence[dict[str, Any]]) -> float | None:
 
     It is the mean of the windows with the profiler over that of the windows without it, a window being the median of
     its steps, averaged over ranks. Without such windows, all steps that were timed without the profiler, and the
-    recorded ones, take their place. It is unknown, too, where :func:`overhead_range` is wider than 10 % and than the
-    overhead itself: other programs keep the machine busy.
+    recorded ones, take their place. It is unknown, too, where :func:`overhead_range` is wider than 10 % and than half
+    of the overhead: other programs keep the machine busy, or the steps are too short to be compared.
 
     Args:
         ranks: ``overhead_windows`` and ``profiled_ns`` of each rank, as in run.json.
     """
     found, limits = _ratio(ranks, "step_ns"), overhead_range(ranks)
-    if found is None or (limits is not None and limits[1] - limits[0] > max(_STEADY, abs(found))):
+    if found is None or (limits is not None and limits[1] - limits[0] > max(_STEADY, abs(found) / 2)):
         return None
     return found
 

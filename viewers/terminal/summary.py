@@ -59,6 +59,11 @@ def memory_sentence(info: Mapping[str, Any]) -> str:
     return f"Memory: {'; '.join(clauses)}." if clauses else ""
 
 
+_MAX_RANGE = 2
+_SHORT_STEP_NS = 5_000_000
+"""About the time for which a system lets another process run: it makes a shorter step several times as long."""
+
+
 def profiler_sentence(info: Mapping[str, Any]) -> str:
     """Return the length of a step without and with the profiler; empty where that was not measured.
 
@@ -75,14 +80,17 @@ def profiler_sentence(info: Mapping[str, Any]) -> str:
         plain = fmean(
             median(rank["unprofiled_ns"]) for rank in ranks if isinstance(rank, dict) and rank["unprofiled_ns"]
         )
-        windows = f"{_signed(limits[0])} to {_signed(limits[1])} by window" if isinstance(limits, list) else ""
+        # Windows that differ by more than that show nothing.
+        told = isinstance(limits, list) and limits[1] - limits[0] < _MAX_RANGE
+        windows = f"{_signed(limits[0])} to {_signed(limits[1])} by window" if limits and told else ""
         processor = f"processor time {_signed(cpu)}" if isinstance(cpu, float | int) else ""
     except (KeyError, IndexError, TypeError, ValueError):  # not measured, or edited by hand
         return ""
     text = f"Steps timed apart from these take {duration(plain)} without the profiler"
     if not isinstance(overhead, float | int):
         seen = "; ".join(filter(None, (windows, processor)))
-        return f"{text}. What it costs cannot be told on a machine as busy as this ({seen})."
+        why = "from steps as short as these" if plain < _SHORT_STEP_NS else "on a machine as busy as this"
+        return f"{text}. What it costs cannot be told {why}" + (f" ({seen})." if seen else ".")
     # Steps that are faster with the profiler show how much steps vary, not what the profiler costs.
     profiled = f" and {duration(plain * (1 + overhead))} with it" if overhead > 0 else ""
     cost = _signed(overhead) if overhead > 0 else "no overhead seen"

@@ -208,6 +208,15 @@ def test_the_profilers_overhead_is_a_sentence(info: dict[str, Any], facts: tuple
     assert [fact for fact in facts if fact in profiler_sentence(info | {"ranks": TIMED})] == [*facts]
 
 
+def test_what_cannot_be_told_of_the_overhead_has_its_reason() -> None:
+    """A busy machine, or steps that are too short; windows that differ by several steps are not shown."""
+    short = {"ranks": [{"unprofiled_ns": [4e6]}]}
+
+    assert "busy" in profiler_sentence({"ranks": TIMED} | BUSY)
+    assert "steps as short" in profiler_sentence(short | BUSY)
+    assert "window" not in profiler_sentence(short | BUSY | {"profiler_overhead_range": [-24.0, 23.0]})
+
+
 @pytest.mark.parametrize(
     "info",
     [
