@@ -257,7 +257,7 @@ def _raise_failure(folder: Path, code: int) -> None:
     if failure.is_user_error:
         raise UsageError(failure.message) if failure.exit_code == _USAGE_EXIT_CODE else RecordingError(failure.message)
     lines = last_lines(folder / f"rank{failure.rank}.log")
-    raise RecordingError(f"rank {failure.rank} died: {failure.message}. Nothing was measured.{lines}")
+    raise RecordingError(f"{failure}. Nothing was measured.{lines}")
 
 
 def check_endpoint(endpoint: str) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import signal
 import sys
 import time
 import traceback
@@ -68,7 +69,7 @@ def process_group(cpu_tensors: bool = False) -> Iterator[World]:
         _check_same_command(world)
         yield world
     except SystemExit as stop:  # as SIGTERM causes; what was recorded is written
-        exit_now(exit_code(stop))
+        exit_now(messages.exit_code(stop))
     except Exception as error:
         messages.report_failure(error)
         if isinstance(error, DptraceError):
@@ -107,13 +108,8 @@ def _check_same_command(world: World) -> None:
         )
 
 
-def exit_code(stop: SystemExit) -> int:
-    """Return the exit code of a process that ends by this exception."""
-    return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-
-
 def exit_now(code: int) -> NoReturn:
-    """End this process without its exit handlers: NCCL's would wait for peers that wait for this rank.
+    """End this process without its exit handlers and its teardown, or by a signal, whose number is then negative.
 
     Files that are open are written first, as Python does in its teardown.
     """
@@ -122,6 +118,9 @@ def exit_now(code: int) -> NoReturn:
     with suppress(Exception):
         sys.stderr.flush()
     _close_files()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
     _exit(code)
 
 

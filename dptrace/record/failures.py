@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dptrace.core.units import duration, plural, sanitize
-from dptrace.record.messages import LauncherSettings, read_messages, write_json
+from dptrace.record.messages import TERMINATED, LauncherSettings, read_messages, write_json
 from dptrace.record.messages import rank as own_rank
 
 # Explain in one sentence why a script died, for errors that many scripts meet.
@@ -117,6 +117,11 @@ _FOLLOW_UP_ERROR = re.compile(
 """Matches the errors of ranks whose peer has ended."""
 
 
+def is_consequence(message: str) -> bool:
+    """Return whether a rank failed because another one did, or because the launcher ended it."""
+    return message == "ended by SIGTERM" or bool(_FOLLOW_UP_ERROR.search(message))
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The failure that caused the others."""
@@ -130,6 +135,11 @@ class Failure:
     def to_dict(self) -> dict[str, Any]:
         """Return the entry for run.json."""
         return {"rank": self.rank, "message": self.message}
+
+    def __str__(self) -> str:
+        if self.rank is None:
+            return f"The recording failed: {self.message}"
+        return f"Rank {self.rank} {'was' if self.message.startswith('ended by') else 'died:'} {self.message}"
 
 
 def find_failure(folder: Path) -> Failure | None:
@@ -205,13 +215,16 @@ def _first_failure(exits: Sequence[dict[str, Any]], messages: Sequence[dict[str,
         ):
             name = signal.Signals(number).name
             hint = " (out of memory?)" if name == "SIGKILL" else ""
-            return Failure(entry["rank"], f"killed by {name}{hint}")
+            return Failure(entry["rank"], f"ended by {name}{hint}", 128 + number)
     if messages:
         first = messages[0]
         message = first["message"] if first["advice"] else explain(first["message"])
         return Failure(first["rank"], message, first["exit_code"], first["advice"])
     if exits:
-        return Failure(exits[0]["rank"], f"exit code {exits[0]['exit_code']}")
+        rank, code = exits[0]["rank"], exits[0]["exit_code"]
+        return Failure(
+            rank, "ended by SIGTERM" if code in (-signal.SIGTERM, TERMINATED) else f"exit code {code}", abs(code)
+        )
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import sys
 import threading
 import time
@@ -25,6 +26,9 @@ SPAWNED_FILE = "spawned"
 """Name of a file in the run's folder that is there once the script has started ranks itself."""
 _SPAWNED_ENV = "DPTRACE_SPAWNED"
 """Environment variable of a rank that the script itself started: its number and the number of ranks."""
+
+TERMINATED = 128 + signal.SIGTERM
+"""The exit code of a rank that SIGTERM has ended: see ``tie_to_parent``."""
 
 RESULTS = "RESULTS_JSON:"
 """Starts the line that rank 0 of a timed training prints at its end, followed by one JSON object. ``dptrace bench`` can
@@ -67,6 +71,8 @@ class LauncherSettings:
     """Whether the loop belongs to the user, so that its number of steps is unknown and it goes on when recorded."""
     force: bool = False
     """Whether to replace an existing run, without a launcher, which replaces it itself."""
+    quiet: bool = False
+    """Whether a rank without a launcher prints only errors."""
 
     def environment(self) -> dict[str, str]:
         """Return the environment variable that :meth:`from_environment` reads."""
@@ -278,8 +284,7 @@ def report_failure(error: BaseException, of_recorder: bool = False) -> None:
         if of_recorder and LauncherSettings.own() is not None:
             print(f"dptrace: {error_text(error)}", file=sys.stderr)
         return
-    code = error.exit_code if isinstance(error, DptraceError) else 1
-    _write_failure(rank(), error_text(error), code, isinstance(error, DptraceError), of_recorder)
+    _write_failure(rank(), error_text(error), exit_code(error), isinstance(error, DptraceError), of_recorder)
 
 
 def report_exit(rank: int, exit_code: int) -> None:
@@ -306,8 +311,17 @@ def no_steps_message(program: str) -> str:
     )
 
 
+def exit_code(error: BaseException) -> int:
+    """Return the exit code of a process that ends by this exception; negative if it ends by a signal."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, KeyboardInterrupt):
+        return -signal.SIGINT
+    return error.exit_code if isinstance(error, DptraceError) else 1
+
+
 def error_text(error: BaseException) -> str:
     """Return the text of an error: dptrace's own errors as they are, others with their class."""
     if isinstance(error, SystemExit) and not isinstance(error.code, str):
-        return f"exit code {error.code}"
+        return "ended by SIGTERM" if error.code == TERMINATED else f"exit code {error.code}"
     return str(error) if isinstance(error, DptraceError) else f"{type(error).__name__}: {error}"

@@ -22,13 +22,14 @@ from dptrace.core.files import replacing
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record import messages
 from dptrace.record.distributed import RankStore
+from dptrace.record.failures import is_consequence
 from dptrace.record.run_folder import RunFolder, add_overhead, launch_metadata, trace_name, write_manifest
 from dptrace.record.windows import Request, WindowRequests
 
 _LONGEST_WRITE = timedelta(hours=2)
 """How long rank 0 waits for the slowest rank's file."""
 _MAX_LAST_TRACE_S = 5.0
-"""How long rank 0 waits for another rank's file where a training has failed, unless that rank is writing it."""
+"""How long a rank waits for another one's file where a training has failed, unless that rank is writing it."""
 _SHORT = timedelta(seconds=5)
 """How long rank 0 waits for the step times of ranks that end together with it."""
 
@@ -71,9 +72,9 @@ def write_rank(folder: Path, export: Callable[[str], Any], metadata: dict[str, A
         began = time.perf_counter_ns()
         export(str(plain))  # which keeps Python's other threads, and so the training, waiting
         metadata = metadata | {"held_up_ns": metadata.get("held_up_ns", 0) + time.perf_counter_ns() - began}
-        with plain.open("rb") as file:
+        with plain.open("ab+") as file:  # Kineto reports no full disk, and may have created no file
             file.seek(max(0, os.fstat(file.fileno()).st_size - 16))
-            if not file.read().rstrip().endswith(b"}"):  # Kineto reports no full disk
+            if not file.read().rstrip().endswith(b"}"):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(plain))
         compress(plain, path)
         messages.write_json(folder / f"rank{metadata['rank']}.piece.json", metadata | {"file": path.name})
@@ -216,10 +217,12 @@ class StandaloneOutput:
             return
         try:
             self._run.begin(self._force)
-        except DptraceError as error:
+            self.folder.mkdir()
+        except (DptraceError, OSError) as error:
+            if isinstance(error, OSError):
+                self._run.discard()
             self.rank_store.publish("folder", json.dumps(str(error)))
             raise
-        self.folder.mkdir()
         self.rank_store.publish("folder", "null")
 
     def already_recorded(self, number: int) -> bool:
@@ -268,30 +271,47 @@ class StandaloneOutput:
 
     def fail(self, error: BaseException) -> None:
         """Notify the other ranks that this one has failed, so that the run does not count as complete."""
-        self._failure = {"rank": self.rank_store.rank, "message": messages.error_text(error)}
-        self.rank_store.publish("failed", json.dumps(self._failure))
+        rank, text = self.rank_store.rank, messages.error_text(error)
+        self._failure = {"rank": rank, "message": text}
+        consequence = is_consequence(text)
+        if consequence:  # a rank that is killed can't say so, and the launcher then ends its peers
+            self._failure = {"rank": None, "message": f"a rank ended first; rank {rank} then failed: {text}"}
+        with suppress(RuntimeError):  # the process that hosted the store has ended
+            if not self.rank_store.is_published("failed") if consequence else self.rank_store.claim("cause"):
+                self.rank_store.publish("failed", json.dumps(self._failure))
 
     def end(self) -> None:
-        """Finish a run that is not complete: keep what was written under another name, or discard the folder."""
-        if self.rank_store.rank != 0:
-            return
+        """Keep what was written of a run that is not complete, under another name, if no other rank still will.
+
+        That is the last one to end: the peers of a rank that failed may wait for it until it is gone.
+        """
+        staging, rank = self._run.staging, self.rank_store.rank
         if self._complete is not None:
             self._add_overhead(self._complete)
+        if not staging.exists():
             return
-        if self._failure is None:
-            published = self.rank_store.peek("failed")
-            unknown = {"rank": None, "message": "not every rank finished its recording"}
-            self._failure = unknown if published is None else json.loads(published)
-        # Other ranks may be ended at the same time, and write what they have.
-        until = time.monotonic() + _MAX_LAST_TRACE_S
-        while 0 < self._missing_ranks() and (time.monotonic() < until or messages.writers(self._run.staging)):
+        # A rank that is killed does not end here, so that its peers do not wait for long.
+        waits = self._failure["rank"] is None if self._failure else rank == 0
+        try:
+            (staging / f"rank{rank}.ended").touch()
+        except OSError:  # the disk is full
+            waits = waits or rank == 0
+        until = time.monotonic() + (_MAX_LAST_TRACE_S if waits else 0)
+        while not (last := len(list(staging.glob("rank*.ended"))) >= self.rank_store.size):
+            written = time.monotonic() < until and messages.read_messages(self.folder, "piece")
+            if not waits or not (written or messages.writers(staging)):
+                break
             time.sleep(0.05)
-        self._finish(self._failure)
-
-    def _missing_ranks(self) -> int:
-        """Return how many ranks have not written their files; 0 if none has, since then nothing is recorded."""
-        written = len(messages.read_messages(self.folder, "piece"))
-        return self.rank_store.size - written if written or messages.writers(self._run.staging) else 0
+        if last or waits:
+            try:
+                (staging / "finishing").touch(exist_ok=False)
+            except FileExistsError:
+                return  # another rank finishes the run
+            except OSError:
+                pass
+            unknown = {"rank": None, "message": "not every rank finished its recording"}
+            published = self.rank_store.peek("failed")  # the cause, which need not be this rank's failure
+            self._finish(json.loads(published) if published else self._failure or unknown)
 
     def _finish(self, failure: dict[str, Any] | None) -> None:
         """Write run.json and rename the run; discard the folder if no rank has written its files."""
@@ -301,7 +321,9 @@ class StandaloneOutput:
         write_manifest(self.folder, launch_metadata(sys.orig_argv, None, sys.argv[0] or None, failure))
         if failure is None:
             self._complete = path = self._run.complete(self.folder)
-            print(f"Wrote {path}. Next: dptrace analyze {path}", file=sys.stderr)
+            own = messages.LauncherSettings.own()
+            if own is None or not own.quiet:
+                print(f"Wrote {path}. Next: dptrace analyze {path}", file=sys.stderr)
         else:
             print(f"Kept the incomplete recording in {self._run.keep_failed(self.folder)}.", file=sys.stderr)
         self._run.discard()

@@ -99,7 +99,11 @@ class RunFolder:
             self.recovered = (recover or RunFolder._rescue)(self)
             shutil.rmtree(self.staging, ignore_errors=True)
             self.staging.mkdir(parents=True)
-            self._owner.write_text(f"{os.getpid()} {platform.node()}")
+            try:
+                self._owner.write_text(f"{os.getpid()} {platform.node()}")
+            except OSError:
+                self.discard()
+                raise
         except OSError as error:
             raise DptraceError(f"{self.path} cannot be created: {error.strerror or error}.") from None
 

@@ -85,7 +85,7 @@ def test_no_process_and_no_file_outlives_a_measurement_that_ends_early(tmp_path:
     says = (tmp_path / "errors").read_text()
     if number == signal.SIGKILL:
         assert 1 == code
-        assert "died: killed by SIGKILL (out of memory?). Nothing was measured." in says
+        assert "was ended by SIGKILL (out of memory?). Nothing was measured." in says
     else:
         assert 130 == code
         assert "Interrupted: all ranks are stopped" in says

@@ -233,20 +233,22 @@ def test_a_script_with_nothing_to_record_is_reported(tmp_path: Path, script: str
 
 @pytest.mark.spawn
 @pytest.mark.parametrize(
-    ("last", "options", "says"),
+    ("last", "options", "code", "says"),
     [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", [], "killed by SIGKILL"),
-        ("print('last words'); raise SystemExit(7)", [], "exit code 7"),
-        ("import time; time.sleep(600)", ["--timeout", "5"], "time.sleep(600)"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", [], 137, "ended by SIGKILL"),
+        ("print('last words'); raise SystemExit(7)", [], 7, "exit code 7"),
+        ("import time; time.sleep(600)", ["--timeout", "5"], 1, "time.sleep(600)"),
     ],
 )
-def test_one_process_that_fails_is_reported_as_a_rank(tmp_path: Path, last: str, options: list[str], says: str) -> None:
+def test_one_process_that_fails_is_reported_as_a_rank(
+    tmp_path: Path, last: str, options: list[str], code: int, says: str
+) -> None:
     """Although no torchrun stands above it: why it ended or where it hangs, and its last lines."""
     (tmp_path / "train.py").write_text(SCRIPT.replace('print("ended"', last + '\nprint("ended"'))
     arguments = ["-q", "--gpus", "1", "--steps", "9", *options, "train.py", "6"]
     done = dptrace("record", *arguments, cwd=tmp_path, ok=False, forked=False)
 
-    assert (1, True) == (done.returncode, says in done.stderr), done.stderr
+    assert (code, True) == (done.returncode, says in done.stderr), done.stderr
     # What a script prints goes to the terminal, with -q too.
     assert ("last words" in last) == ("last words" in done.stdout)
 
@@ -293,6 +295,30 @@ def test_tasks_of_srun_would_each_record_the_same(
         .invoke(command, ["--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "127.0.0.1:1", "train.py"])
         .exit_code
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "processes"),
+    [
+        ("train.py", 0, 2),
+        ("train.py", 4, 4),
+        ("python -u train.py", 0, 1),
+        ("python -m json.tool", 4, 1),
+        ("--gpus 3 python train.py", 4, 3),
+    ],
+)
+def test_python_starts_one_process(
+    words: str, gpus: int, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without dptrace, unless --gpus asks for more; a script by itself is started once per GPU, twice without."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    jobs: list[Launch] = []
+    monkeypatch.setattr("dptrace.commands.record._record", lambda job, *others: jobs.append(job))
+    monkeypatch.setattr("dptrace.record.launch.launcher.local_gpu_count", lambda: gpus)
+    done = CliRunner().invoke(command, words.split())
+
+    assert [processes] == [job.processes for job in jobs], done.exception
+    assert (processes == 1) == jobs[0].is_alone
 
 
 def test_measurements_of_the_links_must_be_there(tmp_path: Path) -> None:

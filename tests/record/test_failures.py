@@ -97,12 +97,13 @@ CLOSED = "RuntimeError: Connection closed by peer"
         # both exit within one polling interval of torchrun: their own timestamps show which was first
         ([(0, 1), (1, 1)], [(0, 2000, CLOSED), (1, 1000, "ValueError: boom")], Failure(1, "ValueError: boom")),
         # SIGKILL leaves no message and precedes the error of a peer; SIGTERM only means that torchrun stops the peers
-        ([(0, -15), (1, 1), (2, -9)], [(1, 1000, CLOSED)], Failure(2, "killed by SIGKILL (out of memory?)")),
-        ([(1, 1), (0, -11)], [(1, 1000, CLOSED)], Failure(0, "killed by SIGSEGV")),
+        ([(0, -15), (1, 1), (2, -9)], [(1, 1000, CLOSED)], Failure(2, "ended by SIGKILL (out of memory?)", 137)),
+        ([(1, 1), (0, -11)], [(1, 1000, CLOSED)], Failure(0, "ended by SIGSEGV", 139)),
         # NCCL's watchdog aborts the peers of a rank that raised; a rank that aborts itself resets its peers
         ([(1, 1), (0, -6)], [(1, 1000, "ValueError: bad batch")], Failure(1, "ValueError: bad batch")),
-        ([(1, 1), (0, -6)], [(1, 1000, CLOSED)], Failure(0, "killed by SIGABRT")),
-        ([(1, 3)], [], Failure(1, "exit code 3")),
+        ([(1, 1), (0, -6)], [(1, 1000, CLOSED)], Failure(0, "ended by SIGABRT", 134)),
+        ([(1, 3)], [], Failure(1, "exit code 3", 3)),
+        ([(1, 143), (0, -15)], [], Failure(1, "ended by SIGTERM", 143)),
         ([], [], None),
     ],
 )

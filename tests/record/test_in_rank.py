@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.faults import setting
 from tests.support.forking import run_python
 from tests.support.launchers import launched
 from tests.support.processes import processes_in
@@ -117,6 +118,41 @@ def test_ranks_of_a_launcher_that_ends_write_their_steps(number: str, name: str,
     assert [0, 1] == [rank["rank"] for rank in _info(tmp_path / name)["ranks"] if rank["recorded_steps"] > 4]
 
 
+DYING = """
+import os, sys, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(40):
+    if step == 8 and dist.get_rank() == int(sys.argv[2]):
+        if sys.argv[1] == "kill":
+            os.kill(os.getpid(), 9)
+        raise ValueError("boom")
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "who", "blamed", "ranks"), [("raise", 0, 0, [0, 1]), ("raise", 1, 1, [0, 1]), ("kill", 0, None, [1])]
+)
+def test_the_rank_that_failed_is_blamed_and_not_its_peers(
+    how: str, who: int, blamed: int | None, ranks: list[int], tmp_path: Path
+) -> None:
+    """No rank that failed for want of another one, or that the launcher ended; the last one to end keeps the traces."""
+    (tmp_path / "train.py").write_text(DYING)
+    words = ["--warmup", "2", "--steps", "30", "-o", "run", "train.py", how, str(who)]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dptrace.record"]
+    assert 0 != run_python(*torchrun, *words, cwd=tmp_path, env=environment()).returncode
+
+    assert ["run.failed"] == [path.name for path in tmp_path.iterdir() if path.is_dir()]
+    info = _info(tmp_path / "run.failed")
+    assert blamed == info["failure"]["rank"], info["failure"]
+    assert ranks == [rank["rank"] for rank in info["ranks"] if rank["recorded_steps"] == 5]
+
+
 def _alone(folder: Path, *words: str, script: str = ALONE, more: Mapping[str, str] | None = None) -> Any:
     (folder / "train.py").write_text(script)
     return run_python("-m", "dptrace.record", *words, "train.py", cwd=folder, env=environment() | dict(more or {}))
@@ -175,3 +211,22 @@ def test_what_cannot_be_recorded_is_no_failure(script: str, says: str, recorded:
 
     assert (0, "trained\n", True) == (done.returncode, done.stdout, says in done.stderr), done.stderr
     assert recorded == (tmp_path / "runs" / "train" / "run.json").exists()
+
+
+@pytest.mark.parametrize("since", [".", ".t.recording", ".t.recording/owner"])
+def test_a_full_disk_is_named_and_leaves_nothing(since: str, tmp_path: Path) -> None:
+    """From the start, and from the first file on: the training goes on, and no hidden folder stays."""
+    done = _alone(tmp_path, *SCHEDULE, "-o", "t", more=setting("all", "ENOSPC", since))
+
+    assert (0, "trained\n", True) == (done.returncode, done.stdout, "No space left" in done.stderr), done.stderr
+    assert ["train.py"] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_q_silences_dptrace_only(quiet: bool, tmp_path: Path) -> None:
+    """What the script prints stays, in front of a launcher's command line too."""
+    (tmp_path / "train.py").write_text(ALONE)
+    words = ["record", *(["-q"] if quiet else []), *SCHEDULE, "torchrun", "--standalone", "train.py"]
+    done = run_python("-m", "dptrace", *words, cwd=tmp_path, env=environment())
+
+    assert (0, "trained\n", quiet) == (done.returncode, done.stdout, "Wrote" not in done.stderr), done.stderr

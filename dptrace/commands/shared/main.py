@@ -66,7 +66,7 @@ EXIT_CODES = {
 
 
 class _UsageFault(click.ClickException):
-    """A :class:`DptraceError` about wrong use, shown as click shows errors: one line, no traceback, exit code 2."""
+    """An error about wrong use, shown as click shows errors: one line, no traceback, exit code 2."""
 
     exit_code = 2
 
@@ -106,8 +106,9 @@ class LazyGroup(click.Group):
             with command_files():
                 return super().invoke(ctx)
         except DptraceError as error:
-            kind = _UsageFault if error.exit_code == _UsageFault.exit_code else click.ClickException
-            raise kind(sanitize(str(error))) from error
+            fault = click.ClickException(sanitize(str(error)))
+            setattr(fault, "exit_code", error.exit_code)  # noqa: B010  # click types it as the class's
+            raise fault from error
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
                 raise

@@ -202,14 +202,15 @@ def _failure(monitor: Monitor, code: int) -> Failure | None:
     if code < 0:
         name = signal.Signals(-code).name
         if job.is_alone:
-            return Failure(0, f"killed by {name}")
-        return Failure(None, f"torchrun's own process, which starts the ranks and ends them, was killed by {name}")
+            return Failure(0, f"ended by {name}", 128 - code)
+        what = "torchrun's own process, which starts the ranks and ends them, was ended by"
+        return Failure(None, f"{what} {name}", 128 - code)
     failure = find_failure(folder)
     if failure is not None:
         return failure
     if job.use_script_profiler and code == 0 and not monitor.runs:
         return Failure(None, NEVER_PROFILED, is_user_error=True)
-    return None if code == 0 else Failure(None, f"torchrun ended with exit code {code}")
+    return None if code == 0 else Failure(None, f"torchrun ended with exit code {code}", code)
 
 
 def _failure_error(failure: Failure, monitor: Monitor) -> RecordingError | UsageError:
@@ -218,16 +219,17 @@ def _failure_error(failure: Failure, monitor: Monitor) -> RecordingError | Usage
     traces = any(run.staging.glob("window*/rank*.gz"))
     if failure.is_user_error and not traces and not monitor.runs:
         return UsageError(failure.message) if failure.exit_code == 2 else RecordingError(failure.message)
-    what = "The recording failed" if failure.rank is None else f"Rank {failure.rank} died"
     restarts = len(metadata["restarts"])
-    what += f" after {plural(restarts, 'restart')}" if restarts else ""
-    text = f"{what}: {failure.message}." + last_lines(run.staging / f"rank{failure.rank}.log")
+    text = f"{failure}, after {plural(restarts, 'restart')}." if restarts else f"{failure}."
+    text += last_lines(run.staging / f"rank{failure.rank}.log")
     if failure.is_user_error:
         text = failure.message
     text += _kept_text(monitor, metadata)
     if kept := kept_checkpoints_message(monitor.job.checkpoints):
         text += f"\n{kept}"
-    return RecordingError(text)
+    error = RecordingError(text)
+    error.exit_code = failure.exit_code
+    return error
 
 
 def _kept_text(monitor: Monitor, run_metadata: dict[str, Any]) -> str:

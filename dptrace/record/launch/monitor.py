@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.record.failures import ask_ranks, describe_hang, find_restarts, has_failures
-from dptrace.record.launch.torchrun import Launch
+from dptrace.record.launch.torchrun import SCRIPT_S, Launch
 from dptrace.record.messages import (
     finish_path,
     read_messages,
@@ -324,14 +324,17 @@ class Monitor:
         """
         self._interrupted_ns = time.time_ns()  # what fails from now on fails for that
         with self.contain_errors():
+            finish_path(self.run.staging).touch()
             self._finish_window(signals)
+        if self.job.mode is None and not signals.again:
+            limit = "" if signals.numbers[:1] == [signal.SIGINT] else f" within {SCRIPT_S:.0f} s"
+            self.reporter.message(f"Interrupted: waiting for the training to end{limit} … (Ctrl-C again gives up)")
 
     def _finish_window(self, signals: Signals) -> None:
         staging, number = self.run.staging, len(self.runs) + 1
         self.unwritten_steps = max((steps.recorded for steps in self.rank_steps().values()), default=0)
         if not (self.unwritten_steps > 0 or writers(staging) or window_folder(staging, number).exists()):
             return
-        finish_path(staging).touch()
         said, deadline = "", time.monotonic() + max(_FINISH_S, 2 * self._longest_step)
         while time.monotonic() < deadline and not signals.again:
             writing = writers(staging)
@@ -339,7 +342,7 @@ class Monitor:
                 break
             doing = "waiting for the step to end"
             if writing:
-                doing = f"writing the traces of {plural(len(writing), 'rank')}"
+                doing = f"writing the traces of {plural(len(writing), 'rank')}; until then, the training goes on"
             if said[:7] != doing[:7]:
                 said = doing
                 self.reporter.message(f"Interrupted: {doing} … (Ctrl-C again gives up)")

@@ -87,6 +87,8 @@ class EndedElsewhere:
 _SHUTDOWN_S = 5
 """Seconds that torchrun gives the peers of a dead rank to end, in versions that can be configured."""
 _GRACE_S = 3
+SCRIPT_S = 30.0
+"""Seconds that a user's script has to end after a SIGTERM, as under torchrun: it may save what it has trained."""
 _POLL_S = 0.05
 
 
@@ -167,8 +169,10 @@ def run_torchrun(
         )
     ended_elsewhere = EndedElsewhere(staging, job.node_rank)
 
-    def busy() -> bool:
-        return bool(writers(staging)) and not signals.again
+    def waits(seconds: float) -> bool:
+        if signals.again or not signals.numbers or job.mode is not None:
+            return not signals.again and (seconds < _SHUTDOWN_S + _GRACE_S or bool(writers(staging)))
+        return signals.numbers[0] == signal.SIGINT or seconds < SCRIPT_S or bool(writers(staging))
 
     try:
         while agent.poll() is None:
@@ -179,15 +183,17 @@ def run_torchrun(
             if watch(agent.pid):
                 return None
             if job.nnodes > 1 and ended_elsewhere:
-                stop_agent(agent, busy)
+                stop_agent(agent, waits=waits)
                 break
         if job.is_alone and agent.returncode:
             write_json(staging / "agent0.json", [{"rank": 0, "exit_code": agent.returncode}])
         if agent.returncode < 0:
-            _wait_for_orphans(busy)
+            _wait_for_orphans(waits)
         return agent.returncode
     finally:
-        stop_agent(agent, busy)
+        # A script's own handling of Ctrl-C runs; before its ranks are prepared, a traceback of an import would be all.
+        interrupt = job.mode is None and signals.numbers[:1] == [signal.SIGINT] and any(staging.glob("rank*.stacks"))
+        stop_agent(agent, signal.SIGINT if interrupt else signal.SIGTERM, waits)
 
 
 @contextmanager
@@ -200,22 +206,29 @@ def _output_of_one(job: Launch, staging: Path) -> Iterator[IO[bytes] | None]:
         yield file
 
 
-def stop_agent(agent: subprocess.Popen[bytes], busy: Callable[[], bool] = lambda: False) -> None:
-    """End torchrun, which ends the ranks; kill those that are still running after some seconds.
+def stop_agent(
+    agent: subprocess.Popen[bytes],
+    number: signal.Signals = signal.SIGTERM,
+    waits: Callable[[float], bool] = lambda seconds: seconds < _SHUTDOWN_S + _GRACE_S,
+) -> None:
+    """End torchrun, which passes the signal on to the ranks; kill those that are still running in the end.
 
     Each rank has its own session, so that a signal to torchrun's process group does not reach it; and some versions of
     torchrun wait half a minute for a rank that ignores SIGTERM.
 
     Args:
-        busy: whether a rank writes a trace, which is waited for.
+        waits: whether to wait for the ranks, so many seconds after the signal.
     """
     if agent.poll() is not None:
         return
     ranks = descendants(agent.pid)  # before torchrun ends: afterwards they have another parent
-    agent.terminate()
-    deadline = time.monotonic() + _SHUTDOWN_S + _GRACE_S
+    if number == signal.SIGINT:
+        os.killpg(agent.pid, number)  # as a terminal does: the workers of a script without torchrun, too
+    else:
+        agent.send_signal(number)
+    began = time.monotonic()
     while agent.poll() is None:
-        if time.monotonic() > deadline and not busy():
+        if not waits(time.monotonic() - began):
             for process in {*ranks, *descendants(agent.pid)}:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
@@ -224,10 +237,10 @@ def stop_agent(agent: subprocess.Popen[bytes], busy: Callable[[], bool] = lambda
         time.sleep(_POLL_S)
 
 
-def _wait_for_orphans(busy: Callable[[], bool]) -> None:
+def _wait_for_orphans(waits: Callable[[float], bool]) -> None:
     """Wait for ranks whose torchrun was killed: they write what they have recorded, and end within seconds."""
-    deadline = time.monotonic() + _SHUTDOWN_S + _GRACE_S
-    while time.monotonic() < deadline or busy():
+    began = time.monotonic()
+    while waits(time.monotonic() - began):
         time.sleep(_POLL_S)
 
 

@@ -24,7 +24,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, api
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from dptrace.record.messages import rank_log, write_json, writers
+from dptrace.record.messages import finish_path, rank_log, write_json, writers
 from dptrace.record.processes import AGENT_PID_ENV, LAUNCHER_PID_ENV, end_with_parent
 from dptrace.record.run_folder import finish_for_launcher, note_agent
 
@@ -118,7 +118,10 @@ class _Pump(threading.Thread):
 
 
 def _wait_for_writers(folder: Path) -> None:
-    """Make torchrun wait for ranks that write a trace before it kills what stays after its SIGTERM."""
+    """Make torchrun wait for ranks that write a trace before it kills what stays after its signal.
+
+    When a user ends the training, the launcher says how long the ranks may take, and kills them.
+    """
 
     def close(context: Any, death_sig: signal.Signals, timeout: int = 30) -> None:
         handlers = context.subprocess_handlers.values()
@@ -127,7 +130,7 @@ def _wait_for_writers(folder: Path) -> None:
                 handler.close(death_sig=death_sig)
         deadline = time.monotonic() + timeout
         while any(handler.proc.poll() is None for handler in handlers) or writers(folder):
-            if time.monotonic() > deadline and not writers(folder):
+            if time.monotonic() > deadline and not writers(folder) and not finish_path(folder).exists():
                 break
             time.sleep(_POLL_S)
         for handler in handlers:

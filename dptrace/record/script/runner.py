@@ -6,16 +6,27 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
+import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import NoReturn
 
 from dptrace.errors import RecordingError
 from dptrace.record import messages
-from dptrace.record.distributed import exit_code, exit_now
-from dptrace.record.processes import AGENT_PID_ENV, ignore_termination, tie_to_parent
+from dptrace.record.distributed import exit_now
+from dptrace.record.messages import TERMINATED, exit_code
+from dptrace.record.processes import (
+    AGENT_PID_ENV,
+    LAUNCHER_PID_ENV,
+    ignore_termination,
+    is_running,
+    tie_to_parent,
+)
 from dptrace.record.recording import is_failure, latest
+from dptrace.record.run_folder import finish_for_launcher
 from dptrace.record.script import spawn
 from dptrace.record.script.execute import execute, program_frames
 from dptrace.record.script.optimizer_steps import Steps, watch_steps
@@ -28,23 +39,20 @@ def main() -> None:
     run_program(sys.argv[0], is_module)
 
 
-def run_program(program: str, is_module: bool) -> None:
+def run_program(program: str, is_module: bool) -> NoReturn:
     """Run a program in this rank, record it, and end the process; ``sys.argv`` holds it and its arguments."""
     steps = watch_steps()
     tie_to_parent(os.environ.get(AGENT_PID_ENV), lambda: steps.writing)
     try:
         code = _run(program, is_module, steps, spawn.install(program))
-    except SystemExit as stop:
-        # A SIGTERM, whose handler raises wherever Python is, while the end of the program was dealt with: that end
+    except (SystemExit, KeyboardInterrupt) as stop:
+        # A signal, whose handler raises wherever Python is, while the end of the program was dealt with: that end
         # counts. Python must not end with a profiler that is on, because torch crashes then.
         error = stop.__context__ if isinstance(stop.__context__, Exception) else stop
         if error is not stop:
             traceback.print_exception(error)
         _fail(steps, error, exit_code(stop))
-    if code:
-        exit_now(code)
-    gc.collect()  # see process_group: DDP models that live until the interpreter exits
-    spawn.exit_after_threads()
+    _leave(code)
 
 
 def _run(program: str, is_module: bool, steps: Steps, ranks: spawn.OwnRanks) -> int:
@@ -57,9 +65,9 @@ def _run(program: str, is_module: bool, steps: Steps, ranks: spawn.OwnRanks) -> 
             if isinstance(stop.code, str):
                 print(stop.code, file=sys.stderr)
             _fail(steps, stop, exit_code(stop))
-    except KeyboardInterrupt:
-        steps.close(None)
-        raise
+    except KeyboardInterrupt as stop:
+        traceback.print_exception(stop.with_traceback(program_frames(stop.__traceback__)))
+        _fail(steps, None, exit_code(stop))
     except Exception as error:
         if steps.forked:
             traceback.print_exc()
@@ -82,13 +90,29 @@ def _report_no_steps(ranks: spawn.OwnRanks) -> int:
     return 1
 
 
-def _fail(steps: Steps, error: BaseException, code: int) -> NoReturn:
+def _fail(steps: Steps, error: BaseException | None, code: int) -> NoReturn:
     """End this rank even if closing its recording fails: a rank that stays would block its peers."""
     ignore_termination()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         steps.close(error)
     finally:
-        exit_now(code)
+        _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End this rank as Python would."""
+    launcher, settings = os.environ.get(LAUNCHER_PID_ENV), messages.LauncherSettings.from_environment()
+    if settings is not None and launcher == os.environ.get(AGENT_PID_ENV) and not is_running(int(launcher or 0)):
+        # Without torchrun, nobody else finishes the run of a launcher that was killed.
+        for rank in multiprocessing.active_children():
+            rank.terminate()
+            rank.join()
+        finish_for_launcher(Path(settings.folder), int(launcher or 0))
+    if code == TERMINATED:
+        exit_now(code)  # SIGTERM ends a plain Python at once
+    gc.collect()  # see process_group: DDP models that live until the interpreter exits
+    spawn.exit_after_threads(code)
 
 
 if __name__ == "__main__":

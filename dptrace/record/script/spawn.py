@@ -243,13 +243,16 @@ def report_killed_rank(error: BaseException) -> None:
         messages.report_exit(error.error_index, code)
 
 
-def exit_after_threads() -> NoReturn:
+def exit_after_threads(code: int = 0) -> NoReturn:
     """Do what the interpreter does at exit, except for its teardown.
 
     If threads of gloo or the profiler are still ending, the teardown sometimes aborts a rank whose recording is
     complete (``terminate called without an active exception``).
     """
-    # Ends idle pools of threads, as torch.compile leaves one, and waits for all other threads.
-    threading._shutdown()  # type: ignore[attr-defined]  # not in its stub
-    atexit._run_exitfuncs()
-    exit_now(0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        # Ends idle pools of threads, as torch.compile leaves one, and waits for all other threads.
+        threading._shutdown()  # type: ignore[attr-defined]  # not in its stub
+        atexit._run_exitfuncs()
+    finally:
+        exit_now(code)

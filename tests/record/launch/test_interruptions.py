@@ -33,14 +33,14 @@ MANY = 2500
         ("SIGINT", "writing", "0", 130, "t", STEPS, "writing the traces of"),
         ("SIGTERM", "writing", "0", 143, "t", STEPS, "Recorded, and kept: t"),
         ("os._exit(0)", "in", "all", 0, "t", FEW, f"{FEW} of {STEPS} steps"),
-        ("os._exit(3)", "in", "all", 1, "t.failed", FEW, "exit code 3"),
+        ("os._exit(3)", "in", "all", 3, "t.failed", FEW, "exit code 3"),
         ("os._exit(0)", "writing", "all", None, "t", STEPS, ""),  # the second one to end may lose the first
         ("return", "in", "1", 1, "t.failed", FEW, "rank 1 ended without an error first"),
         ("raise", "in", "1", 1, "t.failed", FEW, "Rank 1 died: ValueError: boom"),
-        ("SIGTERM to rank", "writing", "1", 1, "t", STEPS, "Rank 1 died"),
+        ("SIGTERM to rank", "writing", "1", 143, "t", STEPS, "Rank 1 was ended by SIGTERM"),
         ("kill recorder", "in", "0", -9, "t.failed", FEW, ""),
         ("kill recorder", "writing", "0", -9, "t.failed", STEPS, ""),
-        ("kill torchrun", "in", "0", 1, "t.failed", FEW, "was killed by SIGKILL"),
+        ("kill torchrun", "in", "0", 137, "t.failed", FEW, "was ended by SIGKILL"),
     ],
 )
 def test_complete_steps_are_kept(
@@ -61,8 +61,8 @@ def test_a_killed_rank_loses_its_own_steps_only(tmp_path: Path) -> None:
     """Nothing can be written by a process that is killed; its peer writes, and the run is not called complete."""
     left = interrupt(tmp_path, "kill rank", "in", "1")
 
-    assert (1, {"t.failed": {0: FEW}}) == (left.code, left.runs)
-    assert "Rank 1 died: killed by SIGKILL" in left.said
+    assert (137, {"t.failed": {0: FEW}}) == (left.code, left.runs)
+    assert "Rank 1 was ended by SIGKILL" in left.said
     assert ([], 0) == (left.hidden, left.orphans)
 
 
@@ -74,10 +74,12 @@ def train(rank, meet):
     dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    while True:
+    for step in range(100_000):
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step()
         time.sleep(0.01)
+        if step == 20:
+            open("ready", "w").close()
 
 if __name__ == "__main__":
     mp.spawn(train, args=("file://" + sys.argv[1],), nprocs=2)
@@ -102,10 +104,68 @@ def test_other_ranks_than_a_scripts_write_when_they_are_terminated_too(ranks: st
     os.kill(int((staging / "rank1.stacks").read_text().split()[2]), signal.SIGTERM)
     _, said = recorder.communicate(timeout=120)
 
-    assert 1 == recorder.returncode, said
+    assert 143 == recorder.returncode, said
     info = json.loads((tmp_path / "t.failed" / "run.json").read_text())
     assert BOTH == {rank["rank"] for rank in info["ranks"] if rank["recorded_steps"] >= FEW}, said
     assert [] == processes_in(tmp_path)
+
+
+SAVING = """
+import sys, time
+import torch
+
+parameter = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+try:
+    for step in range(4000):
+        parameter.sum().backward()
+        optimizer.step()
+        time.sleep(0.01)
+        if step == 20:
+            open("ready", "w").close()
+except KeyboardInterrupt:
+    time.sleep(float(sys.argv[1]))
+    print("saved")
+"""
+
+
+def _interrupted(folder: Path, script: str, number: int, *words: str) -> tuple[int, str, str]:
+    """Signal a recorder once its training is in the window; return its exit code and what it printed."""
+    (folder / "train.py").write_text(script)
+    options = ["--warmup", "2", "--steps", "5000", "-o", "t", *words[:2]]
+    command = [sys.executable, "-m", "dptrace", "record", *options, "train.py", *words[2:]]
+    pipe = subprocess.PIPE
+    recorder = subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True, env=environment())
+    until = time.monotonic() + 120
+    while not (folder / "ready").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    recorder.send_signal(number)
+    printed, said = recorder.communicate(timeout=120)
+    while processes_in(folder) and time.monotonic() < until:
+        time.sleep(0.05)
+    return recorder.returncode, printed, said
+
+
+@pytest.mark.parametrize(("gpus", "seconds"), [("1", "9"), ("2", "0")])
+def test_a_script_saves_at_ctrl_c_as_long_as_it_takes(gpus: str, seconds: str, tmp_path: Path) -> None:
+    """It reaches the script as KeyboardInterrupt, with torchrun or without; that it is waited for is said."""
+    code, printed, said = _interrupted(tmp_path, SAVING, signal.SIGINT, "--gpus", gpus, seconds)
+
+    assert (130, "saved\n") == (code, printed), said
+    assert "waiting for the training to end … (Ctrl-C again gives up)" in said
+    assert ["ready", "t", "train.py"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("script", [SAVING, SPAWNING])
+def test_one_process_whose_recorder_is_killed_keeps_the_run(script: str, tmp_path: Path) -> None:
+    """No torchrun could: the process that trains does, or that has started the ranks."""
+    meet = tmp_path / "meet"
+    _, _, said = _interrupted(tmp_path, script, signal.SIGKILL, "--gpus", "1", "0" if script is SAVING else str(meet))
+
+    meet.unlink(missing_ok=True)
+    assert ["ready", "t.failed", "train.py"] == sorted(path.name for path in tmp_path.iterdir()), said
+    ranks = json.loads((tmp_path / "t.failed" / "run.json").read_text())["ranks"]
+    assert [1 if script is SAVING else 2, True] == [len(ranks), all(rank["recorded_steps"] > FEW for rank in ranks)]
 
 
 def test_what_a_killed_recorder_has_left_is_kept_by_the_next(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_run_is_there_while_training_goes_on(start: Callable[..., Job]) -> Non
 
     job.process.send_signal(signal.SIGINT)
     assert 130 == job.ended()
-    assert "dptrace analyze run" in job.said.split("Interrupted")[1]
+    assert "dptrace analyze run" in job.said.split("Interrupted")[-1]
     assert "complete" == job.info()["status"]
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ 
 
 
 def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Even if closing the recording fails, the rank ends without its exit handlers, which could hang."""
+    """Even if closing the recording fails: its peers would wait for it."""
     from dptrace.record.script import runner, spawn
     from dptrace.record.script.optimizer_steps import OptimizerSteps
 
@@ -30,7 +30,7 @@ def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest
     def fail(self: object, error: BaseException | None) -> None:
         raise RuntimeError("disk full")
 
-    monkeypatch.setattr(runner, "exit_now", leave)
+    monkeypatch.setattr(runner, "_leave", leave)
     monkeypatch.setattr(OptimizerSteps, "close", fail)
     (tmp_path / "train.py").write_text("raise ValueError")
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # which a program replaces
@@ -107,8 +107,9 @@ def test_sigterm_while_a_failure_is_reported_loses_nothing(tmp_path: Path) -> No
 
 
 WRITING = """
-import gzip, sys, torch
+import atexit, gzip, sys, torch
 
+atexit.register(lambda: open("handled", "w").close())
 rows, packed = open("rows", "w"), gzip.open("rows.gz", "wt")
 parameter = torch.ones(3, requires_grad=True)
 optimizer = torch.optim.SGD([parameter], lr=0.1)
@@ -120,19 +121,22 @@ for step in range(12):
 sys.stdout.close()
 if sys.argv[1] == "fail":
     raise ValueError("boom")
+if sys.argv[1] == "exit":
+    sys.exit(3)
 """
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize(("how", "code"), [("succeed", 0), ("fail", 1)])
+@pytest.mark.parametrize(("how", "code"), [("succeed", 0), ("fail", 1), ("exit", 3)])
 def test_the_scripts_own_files_are_whole(how: str, code: int, tmp_path: Path) -> None:
-    """A script need not close its files, and may close standard output, as without dptrace."""
+    """A script need not close its files, and may close standard output; its exit handlers run, as without dptrace."""
     (tmp_path / "writes.py").write_text(WRITING)
     options = ["--gpus", "1", "--steps", "3", "--warmup", "2", "--wait", "0", "-o", "run"]
     command = [sys.executable, "-m", "dptrace", "record", *options, "writes.py", how]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
 
     assert code == ended.returncode, ended.stderr
+    assert (tmp_path / "handled").exists()
     assert [str(step) for step in range(12)] == (tmp_path / "rows").read_text().split()
     with gzip.open(tmp_path / "rows.gz", "rt") as file:
         assert [str(step) for step in range(12)] == file.read().split()
