@@ -308,7 +308,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--mode", metavar="MODE", shell_complete=complete_mode, help="One of dptrace's trainers.")
 @trainers_help_option
 @click.option("-m", cls=ModuleOption, hidden=True, expose_value=False)
-@click.option("--gpus", type=Whole(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU].")
+@click.option("--gpus", type=Whole(1), metavar="N", help="Processes [default: one per GPU; 2 on CPU; 1 by python].")
 @_shared_options
 @window_options
 @click.option("--force", is_flag=True, help="Overwrite an existing run.")
@@ -347,7 +347,7 @@ def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **optio
         _record(_job(mode, gpus, program, options), options["quiet"], signals)
 
 
-_OF_RANKS = ("steps", "warmup", "wait", "duration", "out", "force", "light", "shapes", "memory", "modules")
+_OF_RANKS = ("steps", "warmup", "wait", "duration", "out", "force", "light", "shapes", "memory", "modules", "quiet")
 """The options that also ``python -m dptrace.record`` takes."""
 
 
@@ -456,12 +456,16 @@ def _out(mode: str | None, program: Program | None, options: dict[str, Any]) -> 
     return Path(options["out"] or f"runs/{mode if program is None else program.name}")
 
 
-def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
+def _processes(mode: str | None, gpus: int | None, program: Program | None, quiet: bool) -> int:
     """Return the number of processes; print it when they do not run on GPUs."""
     from dptrace.record.launch.launcher import local_gpu_count
 
     local_gpus = local_gpu_count()
     alone = mode is not None and MODES[mode].single_gpu
+    if program is not None and program.is_python and gpus is None:
+        gpus = 1  # as the command line without dptrace
+        if local_gpus > 1 and not quiet:
+            click.echo(f"Recording 1 process, as python starts one; --gpus N records N (here {local_gpus}).", err=True)
     if alone and (gpus or 1) > 1 and not quiet:
         click.echo(f"Mode {mode} trains on one GPU: recording 1 process instead of {gpus}.", err=True)
     if local_gpus:
@@ -479,7 +483,7 @@ def _job(mode: str | None, gpus: int | None, program: Program | None, options: d
     from dptrace.bench.links import links_summary, read_links
     from dptrace.record.launch.torchrun import Launch
 
-    processes = _processes(mode, gpus, options["quiet"])
+    processes = _processes(mode, gpus, program, options["quiet"])
     if mode is not None:
         _check_ranks(mode, options, processes)
     if program is None:

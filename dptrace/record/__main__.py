@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shapes", action="store_true", help="record shapes on GPUs, too")
     parser.add_argument("--memory", action="store_true", help="also record each allocation and free")
     parser.add_argument("--modules", action="store_true", help="mark each module's forward")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only errors, and what the script prints")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the script is the name of a module")
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
@@ -87,6 +88,7 @@ def main() -> None:
         modules=given.modules,
         shapes=given.shapes,
         force=given.force,
+        quiet=given.quiet,
         script=True,
     ).set_own()
     from dptrace.record.script.runner import run_program

@@ -44,6 +44,8 @@ class Program:
     arguments: tuple[str, ...] = ()
     python_options: tuple[str, ...] = ()
     """Options of Python, such as ``-O``."""
+    is_python: bool = False
+    """Whether the words begin with ``python``, which starts one process."""
     launcher: tuple[str, ...] = ()
     """A launcher with its options, which starts the ranks, up to where ``dptrace.record`` takes its options."""
 
@@ -129,11 +131,11 @@ def _parse_python(interpreter: str, words: Sequence[str]) -> Program:
             value = left.pop(0)
         options += [f"-{flags}"] if flags else []
         if valued == "m":
-            return Program(value, True, tuple(left), tuple(options))
+            return Program(value, True, tuple(left), tuple(options), interpreter != "-m")
         options += [f"-{valued}", value] if valued else []
     if not left or left[0] == "-":
         raise UsageError(f"Name the script after {os.path.basename(interpreter)}: dptrace reads none from its input.")
-    return Program(left[0], arguments=tuple(left[1:]), python_options=tuple(options))
+    return Program(left[0], False, tuple(left[1:]), tuple(options), True)
 
 
 def _check_interpreter(interpreter: str) -> None:
