@@ -47,6 +47,22 @@ def test_volumes_by_stage() -> None:
     assert pytest.approx(4.5 * ddp) == sent_gb("zero2", batch=64)
 
 
+def test_zero_2_reduces_a_round_of_an_interleaved_pipeline_at_once() -> None:
+    """Llama 3's report, section 3.3.2: 16 micro-batches in four stages are reduced four times, 1F1B's one by one.
+
+    Until then a GPU holds the gradients of one of its two virtual stages: two bytes for each parameter of it.
+    """
+    described = replace(SEVEN, gpus=16, strategy="pp", pp=4, zero=2, batch=64)
+    plain, rounds = (
+        plans(one, one.layout("pp"))[0]
+        for one in (described, replace(described, schedule="interleaved", virtual_stages=2))
+    )
+    calls = [next(one.calls for one in traffic(plan) if one.what == "gradients") for plan in (plain, rounds)]
+
+    assert 16 / 4 == calls[0] / calls[1]
+    assert [0, plain.memory.state.parameters / 2] == [one.memory.gathered_bytes for one in (plain, rounds)]
+
+
 def test_the_guides_tensor_parallel_layer() -> None:
     """Guide, section 9.5: four all-reduces of 50.3 MB in a layer of GPT-3 on 8 GPUs: 352 MB (it says 175)."""
     described = Description(
