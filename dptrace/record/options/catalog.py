@@ -1,6 +1,6 @@
 """Every option of the trainers, declared once: its type, default, help and the modes that take it.
 
-The trainers' own command lines (``parse.parse_options``), ``dptrace record`` and run.json all follow this declaration.
+The trainers' own command lines (``parse_options``), ``dptrace record`` and run.json all follow this declaration.
 """
 
 from __future__ import annotations

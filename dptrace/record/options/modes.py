@@ -97,7 +97,7 @@ class Mode:
     """A key of FAMILIES."""
     traits: tuple[Trait, ...] = ()
     models: tuple[str, ...] = tuple(MODELS)
-    """The models that it can train; ``parse.default_model`` chooses its default."""
+    """The models that it can train; ``catalog.default_model`` chooses its default."""
     single_gpu: bool = False
     """Whether it runs on one rank only."""
 
@@ -210,7 +210,6 @@ def trainer(mode: str) -> Path:
         width = max(map(len, MODES))
         lines = "".join(f"\n  {name:{width}}  {known.description}" for name, known in MODES.items())
         raise UsageError(f"Unknown mode {mode!r}; choose from:{lines}")
-    name = (
-        f"mesh_{mode}" if mode in ("3d", "4d") else mode.replace("-", "_")
-    )  # a module's name cannot begin with a digit
+    # A module's name cannot begin with a digit.
+    name = f"mesh_{mode}" if mode in ("3d", "4d") else mode.replace("-", "_")
     return Path(__file__).parents[2] / "trainers" / f"{name}.py"

@@ -16,13 +16,9 @@ from dptrace.trainers.parts.tensor_parallel import TensorParallel  # noqa: E402
 
 def built(name: str) -> Any:
     torch.manual_seed(1)
-    return (
-        models.build_gpt(name)
-        if name in models.SIZES
-        else models.balanced()
-        if name == "balanced"
-        else models.build_mlp(name)
-    )
+    if name == "balanced":
+        return models.balanced()
+    return models.build_gpt(name) if name in models.SIZES else models.build_mlp(name)
 
 
 @pytest.mark.heavy
