@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -65,8 +65,6 @@ class RunFolder:
         self.staging = self._target.with_name(f".{self._target.name}.recording")
         self._owner = self.staging / "owner"
         self._force = False
-        self.recovered: list[Path] = []
-        """What an earlier recording to this path, whose launcher was killed, has left."""
 
     @classmethod
     def of_staging(cls, staging: Path) -> RunFolder | None:
@@ -74,12 +72,13 @@ class RunFolder:
         name = re.fullmatch(r"\.(.+)\.recording", staging.name)
         return None if name is None else cls(staging.with_name(name[1]))
 
-    def begin(self, force: bool, recover: Callable[[RunFolder], list[Path]] | None = None) -> None:
+    def begin(self, force: bool) -> list[Path]:
         """Check that the run may be written to its path, and create the staging folder.
+
+        Return where the traces are now that an earlier recording to this path, whose process was killed, has left.
 
         Args:
             force: replace a run that is there.
-            recover: keeps what a killed recording has left in staging; by default, its traces without run.json.
 
         Raises:
             UsageError: see :meth:`check`.
@@ -96,7 +95,7 @@ class RunFolder:
         try:
             if self.staging.exists() and any(self.staging.iterdir()) and not self._owner.exists():
                 raise DptraceError(f"{self.staging} exists and is not from a recording; move it elsewhere.")
-            self.recovered = (recover or RunFolder._rescue)(self)
+            recovered = recover(self)
             shutil.rmtree(self.staging, ignore_errors=True)
             self.staging.mkdir(parents=True)
             try:
@@ -106,10 +105,7 @@ class RunFolder:
                 raise
         except OSError as error:
             raise DptraceError(f"{self.path} cannot be created: {error.strerror or error}.") from None
-
-    def _rescue(self) -> list[Path]:
-        windows = [folder for folder in self.staging.glob("window*") if any(folder.glob("rank*.gz"))]
-        return [self.keep_failed(folder) for folder in windows]
+        return recovered
 
     def check(self, force: bool) -> None:
         """Check that writing the run replaces nothing: no run without *force*, and with it nothing but a run.
@@ -429,7 +425,6 @@ def add_overhead(run: Path, measured: Sequence[dict[str, Any]]) -> dict[str, Any
 
 
 _LAUNCH_FILE = "launch.json"
-_KILLED = {"rank": None, "message": "dptrace record was killed"}
 
 
 def note_launch(run: RunFolder, metadata: dict[str, Any]) -> None:
@@ -474,7 +469,8 @@ def recover(run: RunFolder) -> list[Path]:
     kept = []
     for folder in sorted(run.staging.glob("window*"), key=lambda folder: (len(folder.name), folder.name)):
         number = int(folder.name.removeprefix("window"))
-        kept.append(keep_incomplete(run, metadata | {"status": "failed", "failure": _KILLED}, number))
+        killed = {"status": "failed", "failure": {"rank": None, "message": "its recorder was killed"}}
+        kept.append(keep_incomplete(run, metadata | killed, number))
     return [path for path in kept if path is not None]
 
 

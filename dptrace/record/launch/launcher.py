@@ -24,7 +24,6 @@ from dptrace.record.run_folder import (
     keep_incomplete,
     keep_logs,
     kept_checkpoints_message,
-    recover,
 )
 
 NEVER_PROFILED = (
@@ -74,8 +73,7 @@ def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
     run = RunFolder(job.out)
     with catch_signals() as signals:
         if job.node_rank == 0:
-            run.begin(job.force, recover)
-            for path in run.recovered:
+            for path in run.begin(job.force):
                 reporter.message(f"A recording to {job.out} was killed earlier; its traces are now in {path}.")
         else:
             wait_for_first_machine(str(job.endpoint), check=signals.check)

@@ -187,8 +187,9 @@ def run_torchrun(
                 break
         if job.is_alone and agent.returncode:
             write_json(staging / "agent0.json", [{"rank": 0, "exit_code": agent.returncode}])
-        if agent.returncode < 0:
-            _wait_for_orphans(waits)
+        killed = time.monotonic()
+        while agent.returncode < 0 and waits(time.monotonic() - killed):
+            time.sleep(_POLL_S)  # ranks whose torchrun was killed write what they have recorded, and end within seconds
         return agent.returncode
     finally:
         # A script's own handling of Ctrl-C runs; before its ranks are prepared, a traceback of an import would be all.
@@ -234,13 +235,6 @@ def stop_agent(
                     os.kill(process, signal.SIGKILL)
             agent.kill()
             agent.wait()
-        time.sleep(_POLL_S)
-
-
-def _wait_for_orphans(waits: Callable[[float], bool]) -> None:
-    """Wait for ranks whose torchrun was killed: they write what they have recorded, and end within seconds."""
-    began = time.monotonic()
-    while waits(time.monotonic() - began):
         time.sleep(_POLL_S)
 
 
