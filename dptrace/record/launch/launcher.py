@@ -197,12 +197,9 @@ def _ranks_without_trace(monitor: Monitor) -> list[int]:
 
 def _failure(monitor: Monitor, code: int) -> Failure | None:
     job, folder = monitor.job, monitor.run.staging
-    if code < 0:
-        name = signal.Signals(-code).name
-        if job.is_alone:
-            return Failure(0, f"ended by {name}", 128 - code)
+    if code < 0 and not job.is_alone:
         what = "torchrun's own process, which starts the ranks and ends them, was ended by"
-        return Failure(None, f"{what} {name}", 128 - code)
+        return Failure(None, f"{what} {signal.Signals(-code).name}", 128 - code)
     failure = find_failure(folder)
     if failure is not None:
         return failure
