@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,15 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_errors_are_one_tree() -> None:
-    """DptraceError is the base of all of them, and each has an exit code."""
+    """DptraceError is the base of all of them, each has an exit code, and survives the way to another process."""
     errors = [getattr(dptrace, name) for name in dptrace.errors.__all__ if name.endswith("Error")]
 
     assert all(issubclass(error, dptrace.DptraceError) for error in errors)
     assert {1, 2} == {error.exit_code for error in errors}
+    # A worker's error has its message, and its type, in the process that reports it.
+    for error in (dptrace.MissingExtraError("Reading hf://", "huggingface"), dptrace.TraceError("a.json: is empty.")):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(error), str(error)) == (type(copy), str(copy))
 
 
 def test_a_run_is_one_line_and_a_small_table() -> None:
