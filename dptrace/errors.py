@@ -49,7 +49,11 @@ class TraceError(DptraceError):
 
 
 class RecordingError(DptraceError):
-    """A recording failed."""
+    """A recording failed; the exit code is that of the training, if that failed."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class MissingExtraError(DptraceError):

@@ -157,8 +157,9 @@ def _finish_job(monitor: Monitor, code: int | None) -> list[dict[str, Any]]:
         _report_unrecorded(monitor)
     except OSError as error:
         if code or monitor.job.mode is not None:
-            what = f"The training ended with exit code {code}" if code else "Nothing was recorded"
-            raise RecordingError(f"{what}. The recording cannot be kept: {error}.") from None
+            ended = abs(code or 0) + (128 if code and code < 0 else 0)
+            what = f"The training ended with exit code {ended}" if ended else "Nothing was recorded"
+            raise RecordingError(f"{what}. The recording cannot be kept: {error}.", ended or 1) from None
         with monitor.contain_errors():
             keep_incomplete(monitor.run, monitor.run_metadata(), len(monitor.runs) + 1)
             raise
@@ -222,9 +223,7 @@ def _failure_error(failure: Failure, monitor: Monitor) -> RecordingError | Usage
     text += _kept_text(monitor, metadata)
     if kept := kept_checkpoints_message(monitor.job.checkpoints):
         text += f"\n{kept}"
-    error = RecordingError(text)
-    error.exit_code = failure.exit_code
-    return error
+    return RecordingError(text, failure.exit_code)
 
 
 def _kept_text(monitor: Monitor, run_metadata: dict[str, Any]) -> str:

@@ -105,7 +105,7 @@ def test_a_rank_of_the_script_that_dies_is_named(how: str, says: str, script: Pa
     )
 
     assert 137 == done.returncode
-    assert f"Error: Rank 1 died: {says}" in done.stderr
+    assert f"Error: Rank 1 was {says}" in done.stderr
     # The recording was over before.
     assert "complete" == _run_info(script.parent / "runs" / "own_ranks")["status"]
     assert [] == processes_in(script.parent)
