@@ -50,7 +50,6 @@ MAX_INTERVALS = 3_000_000
 """Intervals of a page in one file at most: about 30 MB, which a browser opens in about a second. Of a run with more,
 the short ones are merged, to a third as many: a file that can be sent around."""
 
-_SHEETS = ("gantt", "findings", "stage", "interactions", "host")
 _NOTHING = Markup("")
 _RIGHT = 44
 """Right margin in pixels, for half of the last tick's label."""
@@ -182,7 +181,7 @@ def gantt_page(
     first = {"from": low, "to": high, "mini": _minimap_height(page_data)}
     return page(
         head,
-        "".join(static("gantt", f"styles/{sheet}.css") for sheet in _SHEETS) + styles,
+        static("gantt", "gantt.css") + styles,
         [bundle("gantt", "gantt.js")],
         "gantt/gantt.html",
         page_data.get("served", False),

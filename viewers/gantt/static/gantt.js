@@ -33,7 +33,7 @@ const MARKED_MS = 1800;
 const NARROW = 700, NARROW_LEFT = 92, TICK = 78;
 /** Window size from which the page uses a larger font; gantt.css has the same query. */
 const LARGE = { query: "(min-width: 2400px) and (min-height: 1300px)", letters: 15 };
-/** Width below which the panel is below the chart; host.css has the same query. */
+/** Width below which the panel is below the chart; gantt.css has the same query. */
 const BELOW = "(max-width: 999px)";
 /** In pixels: minimum height of the rows, margin below them, and the overflow up to which no scrollbar is shown. */
 const FRAME = { least: 300, below: 14, spare: 60 };
