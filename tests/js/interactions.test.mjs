@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { laneAt, streamsOf } from "../../viewers/gantt/static/stage/extra_rows.js";
+import { streamsOf } from "../../viewers/gantt/static/stage/extra_rows.js";
 import { readHash, stepNamed, writeHash } from "../../viewers/gantt/static/interaction/hash.js";
 import { CollectiveKinds, CollectiveMembers } from "../../viewers/gantt/static/data/collectives.js";
 import { memberRows } from "../../viewers/gantt/static/interaction/select.js";
@@ -98,7 +98,7 @@ test("streams hold every recorded interval once, in order of time", () => {
   assert.deepEqual([...source], [1, 0, 3]);
   assert.deepEqual([...lod.offsets], [0, 1, 3]);
   assert.deepEqual([...lod.start], [5, 0, 2]);
-  assert.deepEqual([0, 1, 2, 3, 4].map((i) => laneAt(lodOf(entries, 6, 2), i)), [0, 0, 1, 2, 3]);
+  assert.deepEqual([0, 1, 2, 3, 4].map((i) => lodOf(entries, 6, 2).laneAt(i)), [0, 0, 1, 2, 3]);
 });
 
 const sceneOf = (lod, details) => ({ ...SCENE, details, lanes: SCENE.lanes.map((lane, i) => ({ ...lane, count: lod.offsets[i + 1] - lod.offsets[i] })) });

@@ -1,12 +1,13 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { MemoryCurve, unfolded } from "../../viewers/gantt/static/memory/memory_rows.js";
+import { foldedSums } from "../../viewers/gantt/static/data/columns.js";
+import { MemoryCurve } from "../../viewers/gantt/static/memory/memory_rows.js";
 
 const curveOf = (points) => new MemoryCurve({ time: Float64Array.from(points, ([at]) => at), bytes: Float64Array.from(points, ([, size]) => size), reserved: new Float64Array(points.length) });
 
 test("folded differences are undone, increases and decreases", () => {
-  assert.deepEqual([...unfolded([20, 7, 0, 1])], [10, 6, 6, 5]);
+  assert.deepEqual([...foldedSums([20, 7, 0, 1])], [10, 6, 6, 5]);
 });
 
 test("a level is found at any time from the first point on", () => {

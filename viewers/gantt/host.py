@@ -118,12 +118,12 @@ def track_data(
     if calls is None or not len(calls):
         return data
     device = _drawn(timeline, calls, chart)
-    threads, others = threads_of(calls, device)
+    threads = threads_of(calls, device)
     if launches:
         detail, used = _numbered(calls.device_detail[device[device >= 0]])
         data["launches"] = _launch_columns(calls, device, chart.origin_ns, threads, detail)
         data["details"] = _packed_texts([astuple(calls.details[i]) for i in used])
-    data |= {"threads": [calls.threads[thread] for thread in threads], "otherThreads": others}
+    data["threads"] = [calls.threads[thread] for thread in threads]
     return data | window_data(timeline, calls, chart, most, (0, chart.end_ns))
 
 
@@ -136,7 +136,7 @@ def window_data(
         window: since the chart's origin.
     """
     origin, (start, end) = chart.origin_ns, window
-    threads, _ = threads_of(calls, _drawn(timeline, calls, chart))
+    threads = threads_of(calls, _drawn(timeline, calls, chart))
     found = calls_window(calls, threads, start + origin, end + origin, most)
     name, names = _numbered(calls.name[found.index])
     detail, details = _numbered(calls.detail[found.index])
@@ -168,8 +168,8 @@ def _drawn(timeline: Timeline, calls: HostCalls, chart: Chart) -> Int64:
     return places
 
 
-def threads_of(calls: HostCalls, device: Int64) -> tuple[list[int], int]:
-    """Return the threads whose rows are shown, the training loop's first, and the number of further ones.
+def threads_of(calls: HostCalls, device: Int64) -> list[int]:
+    """Return the threads whose rows are shown, the training loop's first.
 
     Args:
         device: places of a GPU's intervals in the columns ``device_…``, or -1.
@@ -178,8 +178,7 @@ def threads_of(calls: HostCalls, device: Int64) -> tuple[list[int], int]:
     launched = np.bincount(calls.thread[launch[launch >= 0]], minlength=len(calls.threads))
     main = [thread for thread, name in enumerate(calls.threads) if name == "main"]
     others = [thread for thread in np.argsort(-launched, kind="stable").tolist() if launched[thread]]
-    threads = list(dict.fromkeys([*main, *others]))
-    return threads[:MOST_THREADS], max(len(threads) - MOST_THREADS, 0)
+    return list(dict.fromkeys([*main, *others]))[:MOST_THREADS]
 
 
 def _begins(found: CallsWindow) -> Int64:

@@ -343,14 +343,14 @@ def test_short_calls_are_left_out_and_counted() -> None:
 
 
 def test_the_threads_that_launched_most_are_shown(tmp_path: Path) -> None:
-    """The loop's thread first, then by number of launches; the number of others is reported."""
+    """The loop's thread first, then by number of launches."""
     file = training_step(KinetoFile(), 1, 0)
     for tid in range(30, 40):
         for kernel in range(tid - 29):
             file.kernel("k", 60 + kernel, 60.5 + kernel, 50 + kernel, tid=tid, stream=tid)
     run = open_run([str(file.write(tmp_path / "rank0.json"))])
     calls = track_data_calls_of(run)
-    threads, others = threads_of(calls, calls.device_index(run.timelines[0]))
+    threads = threads_of(calls, calls.device_index(run.timelines[0]))
 
     assert ["main", "39", "38", "37", "36", "35"] == [calls.threads[thread] for thread in threads]
-    assert (MOST_THREADS, len(calls.threads)) == (len(threads), len(threads) + others)
+    assert MOST_THREADS == len(threads) < len(calls.threads)

@@ -7,39 +7,48 @@ export function element(tag, className = "", text = undefined) {
   return node;
 }
 
-/** Return a table of text cells; a row may carry a `className`, and a cell may be a node. */
+/** Return a line of a tooltip. */
+export function line(text, className = "") {
+  return element("div", className, text);
+}
+
+/** Return a button; `more` are further properties, such as `onclick`. */
+export function button(className, text, more) {
+  return Object.assign(element("button", className, text), { type: "button", ...more });
+}
+
+/** Return a table; a row may carry a `className`. Its first cell, which may be a node, names the row. */
 export function table(head, rows, className = "figures") {
   const node = element("table", className), body = element("tbody");
+  const heading = (content, scope) => {
+    const cell = Object.assign(element("th"), { scope });
+    cell.append(content);
+    return cell;
+  };
   if (head) {
-    const top = element("tr");
-    for (const cell of head) {
-      const th = element("th", "", cell);
-      th.scope = "col";
-      top.append(th);
-    }
     node.append(element("thead"));
-    node.tHead.append(top);
+    node.tHead.insertRow().append(...head.map((text) => heading(text, "col")));
   }
   for (const cells of rows) {
-    const row = element("tr", cells.className ?? "");
-    cells.forEach((cell, i) => row.append(cell instanceof Node ? wrapped(cell) : element(i ? "td" : "th", "", cell)));
-    if (row.firstChild?.tagName === "TH") row.firstChild.scope = "row";
+    const row = element("tr", cells.className), [name, ...others] = cells;
+    row.append(heading(name, "row"), ...others.map((text) => element("td", "", text)));
     body.append(row);
   }
   node.append(body);
   return node;
 }
 
-function wrapped(node) {
-  const cell = element("th");
-  cell.append(node);
-  return cell;
-}
-
 /** Return a square in a category's color and pattern, as in the legend. */
 export function swatch(category, { pattern = "" } = {}) {
   const node = element("i", pattern ? `swatch ${pattern}` : "swatch");
   node.style.backgroundColor = `var(--c${category})`;
+  return node;
+}
+
+/** Return the name of a category with its color. */
+export function named(category, look) {
+  const node = element("span");
+  node.append(swatch(category, look), look.label);
   return node;
 }
 

@@ -101,7 +101,7 @@ function fitLayout(main, mini, stage, names, scrolling, labels) {
   const resized = (grow = true) => {
     const large = matchMedia(LARGE.query).matches, letters = large ? LARGE.letters : 12;
     const margin = innerWidth < NARROW ? Math.min(left, NARROW_LEFT) : Math.round((left * letters) / 12);
-    labels.resize(letters);
+    labels.pixels = letters;
     document.body.style.setProperty("--left", `${margin}px`);
     for (const plot of [main, mini]) plot.arrange(margin, Math.max(2, Math.min(9, Math.floor((innerWidth - margin) / TICK))), letters);
     if (grow && !whole) stage.grow(free());

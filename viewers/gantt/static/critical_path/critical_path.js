@@ -1,21 +1,19 @@
 /** A step's critical path: its pieces from first to last, where they lie, and the slack of what is not on it. */
 
-import { unpack } from "../data/columns.js";
+import { unpack, unpackAll } from "../data/columns.js";
 import { above } from "../data/lod.js";
-import { laneOf } from "../data/rows.js";
+import { laneOf, RECORDED, recordedPlace } from "../data/rows.js";
 
 /** The lanes of the intervals that pieces can be of, by the number that viewers/gantt/critical_path.py gives. */
-const LANES = ["", "compute", "collectives", "memory"];
-const RECORDED = new Set(LANES.slice(1));
+const LANES = ["", ...RECORDED];
 /** Packed slack of what the step does not wait for. */
 const UNLIMITED = 1;
 
 export class PathData {
   /** Unpack the path of a scene. */
   static async of(scene) {
-    const { columns: packed, slack, ...facts } = scene.path, keys = Object.keys(packed);
-    const unpacked = await Promise.all(keys.map((key) => unpack(packed[key])));
-    return new PathData(scene, { ...facts, ...Object.fromEntries(keys.map((key, i) => [key, unpacked[i]])), packedSlack: await unpack(slack) });
+    const { columns, slack, ...facts } = scene.path;
+    return new PathData(scene, { ...facts, ...(await unpackAll(columns)), packedSlack: await unpack(slack) });
   }
 
   /** `facts`: step, label, length, kinds, names, gains, and a typed array for each column. */
@@ -84,11 +82,8 @@ export class PathData {
   }
 
   /** Return the slack of an interval { lane, position } in ns: Infinity where the step does not wait for it, null if it is not of the step. */
-  slackOf({ lane, position }) {
-    const { lanes } = this.scene;
-    if (!RECORDED.has(lanes[lane].role)) return null;
-    const before = lanes.slice(0, lane).reduce((sum, { role, count }) => sum + (RECORDED.has(role) ? count : 0), 0);
-    const packed = this.packedSlack[before + position];
+  slackOf(place) {
+    const packed = this.packedSlack[recordedPlace(this.scene, place)];
     return !packed ? null : packed === UNLIMITED ? Infinity : packed - 2;
   }
 

@@ -3,8 +3,9 @@
  * collectives and copies, and lines where it jumps to another row or GPU. The rest can be dimmed.
  */
 
-import { element, table } from "../../../base/static/dom.js";
+import { button, element, line, table } from "../../../base/static/dom.js";
 import { FONT_FAMILY } from "../../../base/static/theme.js";
+import { frame } from "../drawing/canvas.js";
 import { between, joined, PathData } from "./critical_path.js";
 import { stepNamed } from "../interaction/hash.js";
 import { rowOf, trackName } from "../data/rows.js";
@@ -18,8 +19,6 @@ const VEIL = 0.72;
 const NEAR = 2;
 /** The rows of intervals by the role of their lane. */
 const ROW_OF = { compute: "compute", collectives: "exposure", memory: "memory" };
-
-const line = (text, className = "") => element("div", className, text);
 
 export class CriticalPathView {
   constructor({ scene, lod, stage, plot, hover, card, navigation, redraw, button }) {
@@ -129,15 +128,14 @@ export class CriticalPathView {
 
   /** Return a button that goes to another piece of the path. */
   #stepButton(text, i) {
-    const button = Object.assign(element("button", "link", text), { type: "button", disabled: i < 0 || i >= this.data.count });
-    button.addEventListener("click", () => {
+    const onclick = () => {
       const { from, to } = this.plot.range, { start, end } = this.data;
       if (this.data.trackOf(i) >= 0) this.stage.reveal(this.data.trackOf(i), "path");
       if (start[i] < from || end[i] > to) this.navigation.show((start[i] + end[i] - (to - from)) / 2, (start[i] + end[i] + (to - from)) / 2);
       this.choose(i);
       [...document.querySelectorAll("#card .pieces button")].find((one) => one.textContent === text)?.focus();
-    });
-    return button;
+    };
+    return button("link", text, { disabled: i < 0 || i >= this.data.count, onclick });
   }
 
   #clear() {
@@ -178,7 +176,8 @@ class Drawing {
 
   constructor(path, context, { from, to, width }, looks) {
     const px = (to - from) / width, margin = OUTLINED * px;
-    Object.assign(this, { path, data: path.data, context, looks, width, from, px });
+    // `roles` are the rows that the pieces are outlined in: those of their intervals, else those of the path.
+    Object.assign(this, { path, data: path.data, roles: path.rows, context, looks, width, from, px });
     this.pieces = path.data.byTrack.map((_, track) => path.data.within(track, from - margin, to + margin));
     this.spans = this.#spans();
   }
@@ -194,11 +193,6 @@ class Drawing {
     return this.#boxes.get(key);
   }
 
-  /** The row that a piece is outlined in: that of its interval, else that of the path. */
-  #rowOf(i) {
-    return this.path.rows[i];
-  }
-
   #seen(i) {
     return this.#x(this.data.end[i]) >= -OUTLINED && this.#x(this.data.start[i]) <= this.width + OUTLINED;
   }
@@ -209,7 +203,7 @@ class Drawing {
     return this.pieces.flatMap((pieces, track) => {
       const spans = {};
       for (const i of pieces) {
-        const span = [this.#x(data.start[i]), this.#x(data.end[i])], role = this.#rowOf(i);
+        const span = [this.#x(data.start[i]), this.#x(data.end[i])], role = this.roles[i];
         (spans[role] ??= []).push(span);
         if (role !== "path") (spans.path ??= []).push([...span]);
       }
@@ -305,19 +299,11 @@ class Drawing {
       if (!box) continue;
       for (const [from, to] of spans) {
         const left = Math.max(-4, from), wide = Math.min(width + 4, to) - left;
-        if (wide < OUTLINED) this.#bar(box, left + wide / 2, chrome);
-        else for (const [color, thick] of [[chrome.paper, 4], [chrome.text, 2]]) {
-          Object.assign(context, { strokeStyle: color, lineWidth: thick });
-          context.strokeRect(left, box.y, wide, box.h);
-        }
+        if (wide < OUTLINED) this.#fill(box, left + wide / 2 - 0.75, 1.5, chrome.text);
+        else frame(context, { x: left, y: box.y, width: wide, height: box.h }, chrome.text, chrome.paper, 2);
       }
     }
     this.#chosen(chrome);
-  }
-
-  #bar({ y, h }, x, { text }) {
-    this.context.fillStyle = text;
-    this.context.fillRect(x - 0.75, y, 1.5, h);
   }
 
   /** Frame the piece whose details are shown. */
@@ -325,19 +311,16 @@ class Drawing {
     const { path: { chosen }, data, context } = this;
     if (chosen < 0 || data.trackOf(chosen) < 0 || !this.#seen(chosen)) return;
     const left = this.#x(data.start[chosen]), wide = Math.max(2, this.#x(data.end[chosen]) - left);
-    for (const role of new Set([this.#rowOf(chosen), "path"])) {
+    for (const role of new Set([this.roles[chosen], "path"])) {
       const box = this.#box(data.trackOf(chosen), role);
-      if (box) for (const [color, thick] of [[paper, 5], [mark, 3]]) {
-        Object.assign(context, { strokeStyle: color, lineWidth: thick });
-        context.strokeRect(left - 1, box.y, wide + 2, box.h);
-      }
+      if (box) frame(context, { x: left - 1, y: box.y, width: wide + 2, height: box.h }, mark, paper, 3);
     }
   }
 
   /** Whether a piece gets a place of its own among jumps: not a short pause between two kernels of a GPU. */
   #isStop(i, last) {
     const wide = (this.data.end[i] - this.data.start[i]) / this.px;
-    return wide >= OUTLINED || this.#rowOf(i) !== "path" || this.data.trackOf(i) !== this.data.trackOf(last);
+    return wide >= OUTLINED || this.roles[i] !== "path" || this.data.trackOf(i) !== this.data.trackOf(last);
   }
 
   /** Connect pieces in different rows: one line for each pixel and pair of rows, since a step can have thousands. */
@@ -350,7 +333,7 @@ class Drawing {
         last = i;
         continue;
       }
-      const pair = [last, i], tracks = pair.map((one) => data.trackOf(one)), roles = pair.map((one) => this.#rowOf(one));
+      const pair = [last, i], tracks = pair.map((one) => data.trackOf(one)), roles = pair.map((one) => this.roles[one]);
       last = i;
       if ((roles[0] === roles[1] && tracks[0] === tracks[1]) || Math.min(...tracks) < 0) continue;
       const [above, below] = tracks.map((track, k) => this.#box(track, roles[k])), x = [this.#x(data.end[pair[0]]), this.#x(data.start[i])];

@@ -1,8 +1,8 @@
 /** Collectives: exact time per kind in any range, and what each has on its other ranks, unpacked on first use. */
 
-import { unpack } from "./columns.js";
+import { known, unpack, unpackAll } from "./columns.js";
 import { above, Lod } from "./lod.js";
-import { isExposed, laneOf } from "./rows.js";
+import { isExposed, laneOf, recordedPlace } from "./rows.js";
 
 // Exact exposed, waiting and overlapped time per kind of collective in any time range.
 
@@ -52,11 +52,6 @@ export class CollectiveKinds {
 
 // A collective's other ranks, and launch delays; their columns are unpacked on first use.
 
-/** Convert a time that is packed plus 1, since 0 stands for an unknown one. */
-const known = (packed) => (packed ? packed - 1 : null);
-
-const LAUNCHED_ROLES = new Set(["compute", "collectives", "memory"]);
-
 export class CollectiveMembers {
   #ready = null;
 
@@ -73,16 +68,12 @@ export class CollectiveMembers {
 
   async #load() {
     const { details, served } = this.scene;
-    await this.#unpack((served ? await (await fetch("details")).json() : details) ?? {});
-  }
-
-  async #unpack({ launch, instance, wait, late, instances, groups }) {
+    const { launch, instance, wait, late, instances, groups } = (served ? await (await fetch("details")).json() : details) ?? {};
     if (launch) this.launch = await unpack(launch);
     if (!instance) return;
     const { names, ...packed } = instances;
-    const keys = Object.keys(packed), columns = await Promise.all(keys.map((key) => unpack(packed[key])));
-    this.memberColumns = { names, groups, instance: await unpack(instance), wait: await unpack(wait), late: await unpack(late) };
-    this.instances = Object.fromEntries(keys.map((key, i) => [key, columns[i]]));
+    this.memberColumns = { names, groups, ...(await unpackAll({ instance, wait, late })) };
+    this.instances = await unpackAll(packed);
     this.#group();
   }
 
@@ -145,10 +136,6 @@ export class CollectiveMembers {
   /** Return the time from the launch of an interval to its start in ns, or null if unknown. */
   launchDelay(index) {
     if (!this.launch) return null;
-    const { lane, position } = this.lod.placeOf(index), { lanes } = this.scene;
-    if (!LAUNCHED_ROLES.has(lanes[lane].role)) return null;
-    const before = lanes.slice(0, lane).reduce((sum, { role, count }) => sum + (LAUNCHED_ROLES.has(role) ? count : 0), 0);
-    const delay = this.launch[before + position];
-    return delay ? delay - 1 : null;
+    return known(this.launch[recordedPlace(this.scene, this.lod.placeOf(index))]);
   }
 }

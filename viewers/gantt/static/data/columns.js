@@ -7,6 +7,27 @@ function unfolded(value) {
   return value % 2 ? -(value + 1) / 2 : value / 2;
 }
 
+/** Return the running sums of differences, the first of them from 0. */
+export function sums(differences) {
+  let sum = 0;
+  return Float64Array.from(differences, (step) => (sum += step));
+}
+
+/** Return the running sums of folded differences. */
+export function foldedSums(folded) {
+  return sums(Float64Array.from(folded, unfolded));
+}
+
+/** Convert a number that is packed plus 1, since 0 stands for an unknown one. */
+export function known(packed) {
+  return packed ? packed - 1 : null;
+}
+
+/** Unpack all columns of an object. */
+export async function unpackAll(packed) {
+  return Object.fromEntries(await Promise.all(Object.entries(packed).map(async ([key, column]) => [key, await unpack(column)])));
+}
+
 /** Write the starts of a lane whose intervals store the gap to the end of the one before. */
 function fromGaps(first, begin, end, { delta, start, duration }) {
   let time = first;
@@ -50,8 +71,7 @@ const TYPES = { Uint8: Uint8Array, Uint16: Uint16Array, Uint32: Uint32Array };
 /** Return the bytes of a text in base64. */
 export function bytesOf(base64) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
-  const text = atob(base64);
-  const bytes = new Uint8Array(text.length);
+  const text = atob(base64), bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   return bytes;
 }
@@ -64,9 +84,8 @@ export function joinPlanes(planes, size) {
   return to.buffer;
 }
 
-async function contents({ data, type }) {
-  const stream = new Blob([bytesOf(data)]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return joinPlanes(await new Response(stream).arrayBuffer(), TYPES[type].BYTES_PER_ELEMENT);
+function unzipped(base64) {
+  return new Response(new Blob([bytesOf(base64)]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
 
 /** Keep a connection to the server of a served page open; the server stops when the last one closes. */
@@ -75,19 +94,17 @@ export function keepServerAlive(scene) {
 }
 
 /** Unpack one column: a typed array, or a Float64Array if a value does not fit in 32 bits. */
-export async function unpack(column) {
-  const values = new TYPES[column.type](await contents(column));
-  if (!column.escapes.length) return values;
+export async function unpack({ type, data, escapes }) {
+  const Type = TYPES[type], values = new Type(joinPlanes(await unzipped(data).arrayBuffer(), Type.BYTES_PER_ELEMENT));
+  if (!escapes.length) return values;
   const wide = Float64Array.from(values);
-  for (const [index, value] of column.escapes) wide[index] = value;
+  for (const [index, value] of escapes) wide[index] = value;
   return wide;
 }
 
 /** Unpack all columns of a scene. */
 export async function columnsOf(scene) {
-  const keys = ["delta", "duration", "category", "name", "stream", "exposed", "wait", "waitsFor"];
-  const unpacked = await Promise.all(keys.map((key) => unpack(scene.columns[key])));
-  const { delta, duration: packed, ...columns } = Object.fromEntries(keys.map((key, i) => [key, unpacked[i]]));
+  const { streams, ...own } = scene.columns, { delta, duration: packed, ...columns } = await unpackAll(own);
   const offsets = new Int32Array(scene.lanes.length + 1);
   scene.lanes.forEach((lane, i) => (offsets[i + 1] = offsets[i] + lane.count));
   const { start, duration } = timesOf(scene.lanes, offsets, delta, packed);
@@ -103,7 +120,6 @@ export async function columnsOf(scene) {
 }
 
 /** Unpack texts: JSON, compressed, in base64. */
-export async function texts(packed) {
-  const stream = new Blob([bytesOf(packed)]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).json();
+export function texts(packed) {
+  return unzipped(packed).json();
 }

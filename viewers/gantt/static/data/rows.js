@@ -2,6 +2,8 @@
 
 import { above } from "./lod.js";
 
+/** The roles of the lanes of recorded intervals, in the order of columns that have an entry for each of them. */
+export const RECORDED = ["compute", "collectives", "memory"];
 const FOUND_LANE = { exposure: "collectives" };
 const LABEL_LANE = { phases: "stretches", exposure: "collectives" };
 const SEPARATED_LANE = { compute: "compute", exposure: "collectives" };
@@ -28,6 +30,12 @@ export function busyCategories({ categories, special: { idle, overlapped, waitin
 /** Return the lane of a role on a track, or -1. */
 export function laneOf(scene, track, role) {
   return (LANES.get(scene) ?? tableOf(scene)).get(`${track} ${role}`) ?? -1;
+}
+
+/** Return the place of an interval { lane, position } in columns of recorded intervals, or -1 for another one. */
+export function recordedPlace({ lanes }, { lane, position }) {
+  if (!RECORDED.includes(lanes[lane].role)) return -1;
+  return lanes.slice(0, lane).reduce((sum, { role, count }) => sum + (RECORDED.includes(role) ? count : 0), position);
 }
 
 export function rowsOf(scene) {

@@ -1,9 +1,8 @@
 /** Full-text search over the names of kernels, operators, collectives and copies. */
 
 import { above } from "./lod.js";
+import { RECORDED } from "./rows.js";
 import { shortName } from "./text.js";
-
-const RECORDED = new Set(["compute", "collectives", "memory"]);
 
 /** Return the first position in [0, items.length] whose interval comes after (start, index). */
 function after(items, starts, start, index) {
@@ -118,7 +117,7 @@ export class SearchIndex {
     const names = matches(this.#names), collectives = matches(this.#collectives), { offsets } = this.lod;
     const lanes = [];
     this.scene.lanes.forEach(({ track, role }, lane) => {
-      if (!RECORDED.has(role)) return;
+      if (!RECORDED.includes(role)) return;
       const items = this.#items(role === "collectives" ? collectives : names, offsets[lane], offsets[lane + 1]);
       if (items.length) lanes.push(new LaneHits({ lane, track, role }, items, this.lod));
     });

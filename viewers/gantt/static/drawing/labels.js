@@ -1,9 +1,9 @@
 /** Draws text over the raster: labels of intervals where they fit, and the names of steps and groups. */
 
 import { FONT_FAMILY, looks } from "../../../base/static/theme.js";
+import { widthsIn } from "./canvas.js";
 import { busyCategories, stepAt, stepEnd, stripLead, stripParts } from "../data/rows.js";
 import { collectiveTexts, duration, kernelTexts, truncateMiddle, visible, waitTexts } from "../data/text.js";
-import { laneAt } from "../stage/extra_rows.js";
 
 // Draws the names of steps and of groups of GPUs, and lines where steps begin.
 
@@ -138,9 +138,11 @@ function room(begin, end, { from, px, width }) {
 }
 
 export class Labels {
-  #widths = new Map();
+  /** Returns the width of a text in the font of a drawing. */
+  #width = null;
   #kernelTextCache = new Map();
-  #pixels = 12;
+  /** The font size in pixels. */
+  pixels = 12;
 
   constructor(lod, scene, stage, columns) {
     // `looks` are the theme's colors, see theme.js.
@@ -148,27 +150,11 @@ export class Labels {
     this.steps = new StepNames(scene, stage, (text) => this.#width(text));
   }
 
-  /** Set the font size in pixels. */
-  resize(pixels) {
-    if (pixels === this.#pixels) return;
-    this.#pixels = pixels;
-    this.#measure = null;
-    this.#widths.clear();
-  }
-
-  /** The font size in pixels. */
-  get pixels() {
-    return this.#pixels;
-  }
-
-  get #font() {
-    return `${this.#pixels}px ${FONT_FAMILY}`;
-  }
-
   /** Draw all labels; the context is in CSS pixels. */
   draw(context, { from, to, width, hidden }) {
     const view = { context, from, to, px: (to - from) / width, width, hidden, left: MAX_LABELS };
-    context.font = this.#font;
+    context.font = `${this.pixels}px ${FONT_FAMILY}`;
+    this.#width = widthsIn(context.font);
     context.textBaseline = "middle";
     this.steps.drawEdges(view, this.looks.chrome);
     for (const row of this.stage.visible) if (row.h >= MIN_ROW) this.#row(row, view);
@@ -248,7 +234,7 @@ export class Labels {
         const under = [x - PADDING + 1, x + this.#width(text) + PADDING - 1], share = this.#share(row, [category], under, view);
         if (share >= 1 - MIXED_PHASE) return this.#text(text, x, row, category, view);
         if (share < LEAST_FILLED || (best && (best.share >= share || best.text !== text))) continue;
-        const others = this.#phaseCategories.filter((k) => k !== category && !view.hidden[k]);
+        const others = busyCategories(this.scene).filter((k) => k !== category && !view.hidden[k]);
         if (this.#share(row, others, under, view) <= MIXED_PHASE) best = { text, x, share };
       }
     }
@@ -260,11 +246,6 @@ export class Labels {
   #share(row, categories, [left, right], { from, px }) {
     const time = (sum, k) => sum + this.lod.about(row.lane, k, from + left * px, from + right * px);
     return categories.reduce(time, 0) / ((right - left) * px);
-  }
-
-  /** The categories that can fill a row of phases, without idle. */
-  get #phaseCategories() {
-    return busyCategories(this.scene);
   }
 
   /** Return the candidate texts for an interval, best first. */
@@ -284,13 +265,12 @@ export class Labels {
       const { short } = scene.categories[lod.category[index]];
       return [`${short} ${duration(lod.duration[index])}`, short];
     }
-    const role = row.role === "stream" ? scene.lanes[laneAt(lod, index)].role : row.role;
+    const role = row.role === "stream" ? scene.lanes[lod.laneAt(index)].role : row.role;
     if (!["exposure", "collectives"].includes(role)) return this.#kernelTexts(scene.names[columns.name[index]]);
     const known = scene.collectives[columns.name[index]], texts = collectiveTexts(known);
     return texts.length ? texts : kernelTexts(known.short ?? known.name);
   }
 
-  /** Return the candidate texts for a kernel. */
   #kernelTexts(full) {
     if (!this.#kernelTextCache.has(full)) this.#kernelTextCache.set(full, kernelTexts(full));
     return this.#kernelTextCache.get(full);
@@ -315,7 +295,7 @@ export class Labels {
       context.fillStyle = neutral ? paper : color;
       context.strokeStyle = quiet;
       context.beginPath();
-      const half = this.#pixels / 2 + 1.5;
+      const half = this.pixels / 2 + 1.5;
       context.roundRect(x - 3.5, Math.round(y) - half, this.#width(text) + 7, 2 * half, 4);
       context.fill();
       if (neutral) context.stroke();
@@ -324,17 +304,4 @@ export class Labels {
     context.fillText(text, x, y + 0.5);
     return true;
   }
-
-  #width(text) {
-    let width = this.#widths.get(text);
-    if (width === undefined) {
-      if (this.#widths.size > 20_000) this.#widths.clear();
-      this.#measure ??= Object.assign(document.createElement("canvas").getContext("2d"), { font: this.#font });
-      width = this.#measure.measureText(text).width;
-      this.#widths.set(text, width);
-    }
-    return width;
-  }
-
-  #measure;
 }

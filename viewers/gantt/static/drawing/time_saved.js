@@ -3,30 +3,28 @@
 import { FONT_FAMILY } from "../../../base/static/theme.js";
 import { duration, percent } from "../data/text.js";
 
-/** Default colors for time saved or lost by the second run, and for a difference that may be noise; a theme can replace them. */
-const TIME_SAVED_INKS = { saved: "#0B7A50", lost: "#B3261E", quiet: "#5B6472" };
 /** Opacity of the background in the same color. */
-const TIME_SAVED_SHADE = 0.09;
-const TIME_SAVED_FONT = `600 13px ${FONT_FAMILY}`;
-const TIME_SAVED_LINE = 17;
+const SHADE = 0.09;
+const FONT = `600 13px ${FONT_FAMILY}`;
+const LINE = 17;
 /** In pixels: margin of the text at either side, and minimum width of a labelled range. */
-const TIME_SAVED_MARGIN = 6;
-const TIME_SAVED_MIN_WIDTH = 16;
+const MARGIN = 6;
+const MIN_WIDTH = 16;
 
 /** Return what the second run does: it saves or loses time only if the comparison says that this is more than noise. */
-function timeSavedVerb({ ns, certain }) {
+function verbOf({ ns, certain }) {
   if (!certain) return ns > 0 ? "shorter" : "longer";
   return ns > 0 ? "saved" : "lost";
 }
 
 /** Return the candidate labels of a saved time, each as lines, widest first. */
 export function timeSavedTexts({ ns, share, certain }) {
-  const verb = timeSavedVerb({ ns, certain }), time = duration(Math.abs(ns)), part = `(${percent(Math.abs(share))})`;
+  const verb = verbOf({ ns, certain }), time = duration(Math.abs(ns)), part = `(${percent(Math.abs(share))})`;
   return [[`${time} ${verb} ${part}`], [`${time} ${verb}`, part], [time, verb, part]];
 }
 
 /** Return the strip of a run and the visible rows below it: { head, top, height }, or null. */
-function timeSavedArea({ scene, stage }, strip) {
+function areaOf({ scene, stage }, strip) {
   const { tracks } = scene.strips[strip];
   const blocks = stage.allBlocks.filter(({ track, h, held }) => h && !held && tracks.includes(track));
   const head = stage.allStrips.find((entry) => entry.strips.includes(strip));
@@ -48,32 +46,32 @@ export class TimeSaved {
     context.save();
     for (const range of freed) {
       if (range.to <= from || range.from >= to) continue;
-      const box = timeSavedArea(this, range.strip);
+      const box = areaOf(this, range.strip);
       if (!box) continue;
       const left = Math.max(0, (range.from - from) / px), right = Math.min(width, (range.to - from) / px);
-      const ink = range.certain ? timeSavedVerb(range) : "quiet";
-      context.fillStyle = this.looks?.chrome[ink] ?? TIME_SAVED_INKS[ink];
+      const ink = range.certain ? verbOf(range) : "quiet";
+      context.fillStyle = this.looks.chrome[ink];
       this.#background(context, box, left, right);
-      if (right - left >= TIME_SAVED_MIN_WIDTH) this.#label(context, box, left, right, timeSavedTexts(range));
+      if (right - left >= MIN_WIDTH) this.#label(context, box, left, right, timeSavedTexts(range));
     }
     context.restore();
   }
 
   #background(context, { head, top, height }, left, right) {
-    context.globalAlpha = TIME_SAVED_SHADE;
+    context.globalAlpha = SHADE;
     context.fillRect(left, top, right - left, height);
     context.globalAlpha = 1;
     context.fillRect(left, head.y + head.h - 3, right - left, 3);
   }
 
   #label(context, { top, height }, left, right, texts) {
-    context.font = TIME_SAVED_FONT;
+    context.font = FONT;
     context.textAlign = "center";
     context.textBaseline = "middle";
-    const width = (text) => context.measureText(text).width + 2 * TIME_SAVED_MARGIN;
-    const fitting = texts.find((lines) => Math.max(...lines.map(width)) <= right - left && lines.length * TIME_SAVED_LINE <= height);
+    const width = (text) => context.measureText(text).width + 2 * MARGIN;
+    const fitting = texts.find((lines) => Math.max(...lines.map(width)) <= right - left && lines.length * LINE <= height);
     const x = (left + right) / 2, y = top + height / 2;
-    if (fitting) return fitting.forEach((text, i) => context.fillText(text, x, y + (i - (fitting.length - 1) / 2) * TIME_SAVED_LINE));
+    if (fitting) return fitting.forEach((text, i) => context.fillText(text, x, y + (i - (fitting.length - 1) / 2) * LINE));
     // Too narrow for horizontal text: write as much as fits vertically.
     const [time, verb, part] = texts.at(-1);
     const vertical = [`${time} ${verb} ${part}`, `${time} ${verb}`, time].find((text) => width(text) <= height);

@@ -1,15 +1,13 @@
 /** What the host did, on request: the panel of a call or an idle gap, and the arrows from launches to kernels. */
 
-import { element, swatch, table } from "../../../base/static/dom.js";
-import { laneOf, trackName } from "../data/rows.js";
+import { element, line, named, table } from "../../../base/static/dom.js";
+import { frame } from "../drawing/canvas.js";
+import { laneOf, RECORDED, trackName } from "../data/rows.js";
 import { bytes, collectiveName, duration, moment, percentOf, shortName, visible } from "../data/text.js";
-import { CALLS, detailsAt, HostRows, LABELS, PYTHON } from "./host_rows.js";
-import { laneAt } from "../stage/extra_rows.js";
+import { CALLS, detailsAt, HostRows, KIND, LABELS, PYTHON } from "./host_rows.js";
 
 // An idle gap of a GPU: its causes, what the host did in it, and what ended it.
 
-/** Roles of the intervals that end a gap. */
-const WORK = ["compute", "collectives", "memory"];
 /** Idle intervals of one gap at most, one per cause in turn. */
 const MAX_PIECES = 400;
 
@@ -33,7 +31,7 @@ export async function gapAt(lod, scene, track, time) {
 
 /** Return the index of the interval that begins where a gap ends, or -1. */
 export function endOf(lod, scene, { track, to }) {
-  for (const role of WORK) {
+  for (const role of RECORDED) {
     const lane = laneOf(scene, track, role), next = lane < 0 ? -1 : lod.near(lane, to, 0);
     if (next >= 0 && lod.start[next] === to) return next;
   }
@@ -127,7 +125,7 @@ function insideOf(calls, index) {
   const lane = calls.lanesOf(thread, flame).find((one) => calls.levels[one].depth === depth + 1);
   if (lane === undefined) return 0;
   const from = lod.start[index], to = from + lod.duration[index];
-  return calls.kinds().reduce((sum, kind) => sum + lod.busy(lane, kind, from, to), 0);
+  return Object.values(KIND).reduce((sum, kind) => sum + lod.busy(lane, kind, from, to), 0);
 }
 
 // Draws arrows from launches on the host to the intervals on the device.
@@ -183,7 +181,6 @@ const SLACK = 2;
 const isKnown = (launch) => Boolean(launch) && launch.start !== null;
 /** Facts of what launched an interval that also hold for an operator on a CPU. */
 const OF_OPERATOR = ["shapes", "dtype", "called in", "stack"];
-const line = (text, className = "") => element("div", className, text);
 const ROWS = { collectives: "exposure" };
 
 export class HostPanel {
@@ -241,7 +238,7 @@ export class HostPanel {
   }
 
   #nameOf(index) {
-    const role = this.scene.lanes[laneAt(this.lod, index)].role, name = this.columns.name[index];
+    const role = this.scene.lanes[this.lod.laneAt(index)].role, name = this.columns.name[index];
     return visible(role === "collectives" ? collectiveName(this.scene.collectives[name]) : shortName(this.scene.names[name]));
   }
 
@@ -254,19 +251,14 @@ export class HostPanel {
     const next = endOf(this.lod, this.scene, gap), launch = next < 0 ? null : data?.launches?.of(this.lod.placeOf(next));
     const around = data && (await this.source.callsAt(track, launch?.start ?? null));
     if (this.chosen?.gap !== gap) return;
-    Object.assign(this.chosen, { data, arrows: isKnown(launch) && !this.#isItself(laneAt(this.lod, next)) ? [{ kernel: next, ...launch }] : [] });
+    Object.assign(this.chosen, { data, arrows: isKnown(launch) && !this.#isItself(this.lod.laneAt(next)) ? [{ kernel: next, ...launch }] : [] });
     this.card.show("host", `Idle ${duration(gap.to - gap.from)} · ${this.scene.tracks[track].label}`, this.#gapNodes(gap, data, next, launch, around), { close: () => this.clear() });
     this.redraw();
   }
 
   #gapNodes(gap, data, next, launch, around) {
     const { from, to, causes } = gap, whole = to - from, share = (ns) => percentOf(ns, whole);
-    const named = (category) => {
-      const node = element("span"), look = this.scene.categories[category];
-      node.append(swatch(category, look), look.label);
-      return node;
-    };
-    const nodes = [table(["cause", "time", "share"], causes.map(({ category, ns }) => [named(category), duration(ns), share(ns)]))];
+    const nodes = [table(["cause", "time", "share"], causes.map(({ category, ns }) => [named(category, this.scene.categories[category]), duration(ns), share(ns)]))];
     if (!data) return [...nodes, element("p", "quiet", "What the host did on this GPU is not on this page; --serve, or --ranks, shows it.")];
     const spent = data.activity.spent(from, to).filter(({ ns }, i) => i === 0 || ns >= LEAST * whole).slice(0, MAX_SPENT);
     const text = ({ word, what, where }) => [visible(what || (word === "operator" ? "many short operators" : word)), what ? word : "", where ? `in ${visible(where)}` : ""].filter(Boolean).join(" · ");
@@ -292,9 +284,9 @@ export class HostPanel {
   /** Add to the panel of an interval what launched it: returns facts, and draws the arrow. */
   async factsOf(track, index) {
     if (!this.source.has(track)) return [];
-    const data = await this.rows.reveal(track), memory = this.scene.lanes[laneAt(this.lod, index)].role === "memory";
+    const data = await this.rows.reveal(track), memory = this.scene.lanes[this.lod.laneAt(index)].role === "memory";
     if (!data?.calls) return [["launch", "not recorded"]];
-    const launch = data.launches?.of(this.lod.placeOf(index)), itself = this.#isItself(laneAt(this.lod, index));
+    const launch = data.launches?.of(this.lod.placeOf(index)), itself = this.#isItself(this.lod.laneAt(index));
     this.launch = isKnown(launch) && !itself ? { track, data, arrows: [{ kernel: index, ...launch }] } : null;
     const calls = await this.source.callsAt(track, launch?.start ?? null);
     const facts = launchFacts({ ...data, calls }, launch, this.lod.start[index], memory);
@@ -311,7 +303,7 @@ export class HostPanel {
   /** Draw the selection and the arrows; the context is in CSS pixels. */
   draw(context, view, { chrome }) {
     const { chosen, launch } = this, x = (time) => ((time - view.from) / (view.to - view.from)) * view.width;
-    if (chosen?.calls) this.#frame(context, this.rows.boxOf(chosen.track, chosen.calls, chosen.index), chosen.calls.lod, chosen.index, x, chrome);
+    if (chosen?.calls) this.#frame(context, this.rows.boxOf(chosen.track, chosen.calls.levelOf(chosen.index)), chosen.calls.lod, chosen.index, x, chrome);
     if (chosen?.gap) this.#shade(context, chosen.gap, x, chrome);
     const { track, data, arrows } = chosen ?? launch ?? { arrows: [] };
     drawArrows(context, arrows.flatMap((arrow) => this.#arrow(track, data.calls, arrow, x)), chrome);
@@ -320,10 +312,7 @@ export class HostPanel {
   #frame(context, box, lod, index, x, { mark, paper }) {
     if (!box) return;
     const left = Math.max(-8, x(lod.start[index])), right = Math.min(context.canvas.width + 8, x(lod.start[index] + lod.duration[index]));
-    for (const [color, width] of [[paper, 5], [mark, 2.5]]) {
-      Object.assign(context, { strokeStyle: color, lineWidth: width });
-      context.strokeRect(left - 1, box.y, Math.max(right - left, 1) + 2, box.h - 1);
-    }
+    frame(context, { x: left - 1, y: box.y, width: Math.max(right - left, 1) + 2, height: box.h - 1 }, mark, paper, 2.5, 2.5);
   }
 
   /** Mark a gap over all rows of its GPU. */
@@ -341,9 +330,9 @@ export class HostPanel {
 
   /** Return the arrow to an interval, as a list; empty if a row of it is not on the screen. */
   #arrow(track, calls, { kernel, start, thread }, x) {
-    const role = this.scene.lanes[laneAt(this.lod, kernel)].role, box = this.stage.seenBox(track, ROWS[role] ?? role) ?? this.stage.seenBox(track, "phases");
+    const role = this.scene.lanes[this.lod.laneAt(kernel)].role, box = this.stage.seenBox(track, ROWS[role] ?? role) ?? this.stage.seenBox(track, "phases");
     const call = start === null || thread === null || !calls ? -1 : calls.launchAt(thread, start);
-    const host = start === null || thread === null ? null : this.rows.levelBox(track, thread, CALLS, call < 0 ? Infinity : calls.levelOf(call).depth);
+    const host = start === null || thread === null ? null : this.rows.boxOf(track, { thread, flame: CALLS, depth: call < 0 ? Infinity : calls.levelOf(call).depth });
     if (!box?.h || !host) return [];
     return [{ from: { x: x(start), y: host.y + host.h / 2 }, to: { x: x(this.lod.start[kernel]), y: host.y > box.y ? box.y + box.h : box.y } }];
   }

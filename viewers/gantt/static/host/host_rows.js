@@ -1,12 +1,12 @@
 /** The rows of host threads below each GPU's own rows: folded to their outermost calls, unfolded to all levels. */
 
 import { FONT_FAMILY } from "../../../base/static/theme.js";
-import { texts, unpack } from "../data/columns.js";
+import { sums, texts, unpackAll } from "../data/columns.js";
 import { above, Lod } from "../data/lod.js";
 import { rowOf } from "../data/rows.js";
 import { visible } from "../data/text.js";
+import { widthsIn } from "../drawing/canvas.js";
 import { Raster } from "../drawing/raster.js";
-import { laneAt } from "../stage/extra_rows.js";
 
 // The calls of one GPU's host threads: unpacked from the page, or asked of its server, and searched by place and time.
 
@@ -31,8 +31,7 @@ export function detailsAt(table, index) {
 export class HostCalls {
   /** `packed` is the result of window_data() in viewers/gantt/host.py. */
   static async of({ levels, columns, names, details, window, total, leftOut, shortest }) {
-    const keys = ["delta", "duration", "kind", "name", "detail"];
-    const [delta, duration, kind, name, detail] = await Promise.all(keys.map((key) => unpack(columns[key])));
+    const { delta, duration, kind, name, detail } = await unpackAll(columns);
     const offsets = new Int32Array(levels.length + 1), start = new Float64Array(delta.length);
     levels.forEach(([, , , count, first], i) => {
       offsets[i + 1] = offsets[i] + count;
@@ -56,18 +55,13 @@ export class HostCalls {
     return this.levels.flatMap((level, lane) => (level.thread === thread && level.flame === flame ? [lane] : []));
   }
 
-  /** Return the numbers of all kinds. */
-  kinds() {
-    return Object.values(KIND);
-  }
-
   /** Whether a lane holds the profiler's marks of steps. */
   marksSteps(lane) {
     return this.nameOf(this.lod.offsets[lane]).startsWith("ProfilerStep#");
   }
 
   levelOf(index) {
-    return this.levels[laneAt(this.lod, index)];
+    return this.levels[this.lod.laneAt(index)];
   }
 
   nameOf(index) {
@@ -206,17 +200,12 @@ export class HostRows {
     return calls.lod.near(lanes[level], point.time, slack);
   }
 
-  /** Return the box { row, y, h } of a call in the frame, or that of the nearest level shown, or null. */
-  boxOf(track, calls, index) {
-    const { thread, flame, depth } = calls.levelOf(index);
-    return this.levelBox(track, thread, flame, depth);
-  }
-
-  levelBox(track, thread, flame, depth) {
+  /** Return the place { y, h } of a level of calls in the frame, or that of the nearest one shown, or null. */
+  boxOf(track, { thread, flame, depth }) {
     const row = this.stage.visible.find(({ host }) => host?.track === track && host.thread === thread && host.flame === flame);
     if (!row) return null;
     const level = row.h / row.host.lanes.length, place = Math.min(depth, row.host.lanes.length - 1);
-    return { row, y: row.y + place * level, h: level };
+    return { y: row.y + place * level, h: level };
   }
 }
 
@@ -236,7 +225,6 @@ function shortCall(name) {
 export class Flame {
   #raster = null;
   #canvas = null;
-  #widths = new Map();
 
   constructor(kinds) {
     const hidden = Uint8Array.from(kinds, (_, kind) => (BLOCKING.includes(kind) ? 0 : 1));
@@ -272,8 +260,6 @@ export class Flame {
       this.#raster.paint(this.colors, this.chrome.baseline, this.chrome.paper);
     }
     Object.assign(this.#raster, { rows, lod: rows[0].lod });
-    // A saved picture has shapes instead of pixels.
-    if (context.drawRows) return context.drawRows(this.#raster, placed, { from, to, width, columns: Math.round(width), hidden });
     const scale = context.getTransform().a, size = { width: Math.round(width * scale), height: Math.round(height * scale) };
     const image = this.#raster.draw({ from, to, ...size, scale, hidden });
     this.#canvas ??= document.createElement("canvas");
@@ -288,12 +274,13 @@ export class Flame {
     let drawn = 0;
     if (h < MIN_LEVEL) return drawn;
     context.font = `${Math.min(12, Math.floor(h - 2.5))}px ${FONT_FAMILY}`;
+    const widthOf = widthsIn(context.font);
     lod.eachLong(lane, from, to, MIN_WIDTH * px, (index) => {
       if (drawn >= most || (blockingOnly && !BLOCKING.includes(calls.kind[index]))) return;
       const begin = Math.max(0, (lod.start[index] - from) / px) + PADDING;
       const room = Math.min(width, (lod.start[index] + lod.duration[index] - from) / px) - PADDING - begin;
-      const text = this.#fitting(context, shortCall(calls.nameOf(index)), room);
-      if (!text || covered(lod, deeper, from + begin * px, from + (begin + this.#width(context, text)) * px)) return;
+      const text = fitting(shortCall(calls.nameOf(index)), room, widthOf);
+      if (!text || covered(lod, deeper, from + begin * px, from + (begin + widthOf(text)) * px)) return;
       context.fillStyle = this.inks[calls.kind[index]];
       context.fillText(text, begin, y + h / 2);
       drawn++;
@@ -301,22 +288,13 @@ export class Flame {
     return drawn;
   }
 
-  /** Return a text, or its beginning, that fits in a width; "" if too little of it would. */
-  #fitting(context, text, room) {
-    if (this.#width(context, text) <= room) return text;
-    const letters = Math.floor((text.length * room) / this.#width(context, text)) - 1;
-    return letters < 3 ? "" : `${text.slice(0, letters)}…`;
-  }
+}
 
-  #width(context, text) {
-    const key = `${context.font} ${text}`;
-    let width = this.#widths.get(key);
-    if (width === undefined) {
-      if (this.#widths.size > 20_000) this.#widths.clear();
-      this.#widths.set(key, (width = context.measureText(text).width));
-    }
-    return width;
-  }
+/** Return a text, or its beginning, that fits in a width; "" if too little of it would. */
+function fitting(text, room, widthOf) {
+  if (widthOf(text) <= room) return text;
+  const letters = Math.floor((text.length * room) / widthOf(text)) - 1;
+  return letters < 3 ? "" : `${text.slice(0, letters)}…`;
 }
 
 /** Whether blocking calls of other levels are drawn over a range. */

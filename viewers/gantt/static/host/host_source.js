@@ -1,8 +1,8 @@
 /** Where the page gets what the host did: each GPU's data from the page itself, or from the server of a served page. */
 
-import { texts, unpack } from "../data/columns.js";
+import { foldedSums, known, sums, texts, unpack, unpackAll } from "../data/columns.js";
 import { above } from "../data/lod.js";
-import { laneOf } from "../data/rows.js";
+import { laneOf, RECORDED } from "../data/rows.js";
 import { HostCalls } from "./host_rows.js";
 
 // What the host did at each instant, by the analysis of idle causes: pieces of time with one label each.
@@ -12,9 +12,7 @@ const WORDS = ["nothing recorded", "data loading", "allocator call", "synchroniz
 
 export class HostActivity {
   static async of({ labels, delta, label, end }) {
-    const start = Float64Array.from(await unpack(delta));
-    for (let i = 1; i < start.length; i++) start[i] += start[i - 1];
-    return new HostActivity({ labels, start, label: await unpack(label), end });
+    return new HostActivity({ labels, start: sums(await unpack(delta)), label: await unpack(label), end });
   }
 
   constructor(fields) {
@@ -43,21 +41,10 @@ export class HostActivity {
 
 // What launched each interval of a GPU; the columns hold its compute, collectives and copies, one after the other.
 
-const ROLES = ["compute", "collectives", "memory"];
-/** Values are packed plus 1, and 0 where they are unknown. */
-const known = (packed) => (packed ? packed - 1 : null);
-
-/** Undo differences: even numbers are increases, odd ones the others. */
-function sums(steps) {
-  let value = 0;
-  return Float64Array.from(steps, (step) => (value += step % 2 ? -(step + 1) / 2 : step / 2));
-}
-
 export class HostLaunches {
   static async of(packed, scene, track) {
-    const keys = ["start", "length", "thread", "correlation", "detail"];
-    const columns = Object.fromEntries(await Promise.all(keys.map(async (key) => [key, await unpack(packed[key])])));
-    return new HostLaunches({ ...columns, start: sums(columns.start), correlation: sums(columns.correlation) }, scene, track);
+    const { start, correlation, ...others } = await unpackAll(packed);
+    return new HostLaunches({ start: foldedSums(start), correlation: foldedSums(correlation), ...others }, scene, track);
   }
 
   #sorted = null;
@@ -65,7 +52,7 @@ export class HostLaunches {
   constructor(columns, scene, track) {
     let first = 0;
     this.columns = columns;
-    this.parts = ROLES.map((role) => laneOf(scene, track, role)).filter((lane) => lane >= 0).map((lane) => {
+    this.parts = RECORDED.map((role) => laneOf(scene, track, role)).filter((lane) => lane >= 0).map((lane) => {
       const { count } = scene.lanes[lane];
       first += count;
       return { lane, first: first - count, count };
@@ -134,8 +121,8 @@ export class HostSource {
   }
 
   /**
-   * Return a GPU's data: { threads (their names), otherThreads (how many more there are), calls, launches, launchDetails,
-   * activity }; calls and launches are null where they were not recorded or are not on the page. Null without data.
+   * Return a GPU's data: { threads (their names), calls, launches, launchDetails, activity }; calls and launches are null
+   * where they were not recorded or are not on the page. Null without data.
    */
   of(track) {
     if (!this.has(track)) return Promise.resolve(null);
@@ -145,9 +132,9 @@ export class HostSource {
 
   async #read(track) {
     const packed = this.scene.host.served ? await asked(track) : this.scene.host.tracks[track];
-    const { threads, otherThreads = 0, calls, launches, details, activity } = packed;
+    const { threads, calls, launches, details, activity } = packed;
     return {
-      ...{ threads, otherThreads, launchDetails: details ? await texts(details) : [] },
+      ...{ threads, launchDetails: details ? await texts(details) : [] },
       calls: calls ? await HostCalls.of(calls) : null,
       launches: launches ? await HostLaunches.of(launches, this.scene, track) : null,
       activity: await HostActivity.of(activity),

@@ -1,6 +1,6 @@
 /** The panel beside the chart, or below it on a narrow page: a selection, a measurement or a search; one at a time. */
 
-import { element } from "../../../base/static/dom.js";
+import { button, element } from "../../../base/static/dom.js";
 
 export class Card {
   #close = () => {};
@@ -11,12 +11,8 @@ export class Card {
     this.key = null;
     this.title = element("h2");
     this.body = element("div", "body");
-    const close = Object.assign(element("button", "close", "×"), { type: "button", title: "Close (Escape)" });
-    close.setAttribute("aria-label", "Close");
-    close.addEventListener("click", () => this.hide());
-    const head = element("div", "top");
-    head.append(this.title, close);
-    const inside = element("div", "inside");
+    const head = element("div", "top"), inside = element("div", "inside");
+    head.append(this.title, button("close", "×", { title: "Close (Escape)", ariaLabel: "Close", onclick: () => this.hide() }));
     inside.append(head, this.body);
     root.append(inside);
   }

@@ -3,7 +3,7 @@
  * It works while the chart has the focus; a live region says where it is.
  */
 
-import { laneAt } from "../stage/extra_rows.js";
+import { frame } from "../drawing/canvas.js";
 import { duration, moment, visible } from "../data/text.js";
 
 const ROLES = new Set(["compute", "exposure", "memory", "idle", "stream", "host"]);
@@ -29,7 +29,7 @@ export class Cursor {
     if (!row || !point || !ROLES.has(row.role)) return;
     const found = row.host ? this.host.callAt(row, point) : row.source ? row.source.indexOf(index) : index;
     if (found < 0) return;
-    const lane = row.host ? laneAt(row.host.calls.lod, found) : row.found;
+    const lane = row.host ? row.host.calls.lod.laneAt(found) : row.found;
     // A blocking call on the last level of a folded row can be of a deeper one.
     if (!row.host || row.host.lanes.includes(lane)) this.#put({ row, lane }, found);
   }
@@ -61,8 +61,7 @@ export class Cursor {
 
   /** Return the interval of a lane nearest to a time, or -1. */
   #nearest({ row, lane }, time) {
-    const lod = this.#lodOf(row);
-    return lod.near(lane, time, Infinity);
+    return this.#lodOf(row).near(lane, time, Infinity);
   }
 
   #begin() {
@@ -147,9 +146,6 @@ export class Cursor {
     const { row, lane, index } = this, { start, duration: length } = this.#lodOf(row), px = (to - from) / width;
     const level = row.host ? row.h / row.host.lanes.length : row.h, y = row.host ? row.y + row.host.lanes.indexOf(lane) * level : row.y;
     const left = Math.max(-8, (start[index] - from) / px), right = Math.min(width + 8, (start[index] + length[index] - from) / px);
-    for (const [color, thick] of [[paper, 6], [focus, 3]]) {
-      Object.assign(context, { strokeStyle: color, lineWidth: thick });
-      context.strokeRect(left - RING, y - RING, Math.max(right - left, 1) + 2 * RING, level + 2 * RING - 1);
-    }
+    frame(context, { x: left - RING, y: y - RING, width: Math.max(right - left, 1) + 2 * RING, height: level + 2 * RING - 1 }, focus, paper, 3, 3);
   }
 }

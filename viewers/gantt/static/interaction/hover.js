@@ -1,8 +1,7 @@
 /** The tooltip and the outline of the interval under the pointer. */
 
-import { element } from "../../../base/static/dom.js";
+import { line } from "../../../base/static/dom.js";
 import { collectiveName, waitedFor, bytes, duration, integer, moment, percent, percentOf, shortName, visible } from "../data/text.js";
-import { laneAt } from "../stage/extra_rows.js";
 import { busyCategories, laneOf, stepAt, stepEnd, streamWord, stripParts, trackName } from "../data/rows.js";
 
 /** Distance from the pointer, in pixels, within which a narrow interval is still found. */
@@ -22,7 +21,6 @@ const CAUSES = {
   "Idle: pipeline bubble": "the pipeline schedule had no work for this stage",
 };
 
-const line = (text, className = "") => element("div", className, text);
 
 export class Hover {
   /** The pointer's position, and the view for which the tooltip was last computed. */
@@ -184,7 +182,7 @@ export class Hover {
     if (this.row.role === "phases") return this.#part(index, point);
     if (index < 0) return null;
     if (this.row.role === "idle") return this.#cause(index);
-    const collective = this.scene.lanes[laneAt(this.lod, index)].role === "collectives";
+    const collective = this.scene.lanes[this.lod.laneAt(index)].role === "collectives";
     const lines = collective ? this.#collective(index) : this.#kernel(index);
     const count = this.scene.merged ? 0 : (this.row.lod ?? this.lod).count(this.row.found, point.time - point.pixel / 2, point.time + point.pixel / 2);
     return [...lines, line(this.#where(index), "dim"), ...(count > 1 ? [line(`${integer(count)} intervals under the pointer`, "dim")] : [])];
@@ -193,12 +191,12 @@ export class Hover {
   /** Return the name of an interval of a row. */
   titleOf({ role }, index) {
     if (role === "idle") return this.scene.categories[this.lod.category[index]].label;
-    if (this.scene.lanes[laneAt(this.lod, index)].role !== "collectives") return shortName(this.scene.names[this.columns.name[index]]);
+    if (this.scene.lanes[this.lod.laneAt(index)].role !== "collectives") return shortName(this.scene.names[this.columns.name[index]]);
     return collectiveName(this.scene.collectives[this.columns.name[index]]);
   }
 
   #span(index) {
-    const { from, to } = this.plot.range, { merged } = this.scene, several = merged && this.lod.duration[index] <= merged && this.scene.lanes[laneAt(this.lod, index)].role !== "collectives";
+    const { from, to } = this.plot.range, { merged } = this.scene, several = merged && this.lod.duration[index] <= merged && this.scene.lanes[this.lod.laneAt(index)].role !== "collectives";
     // Short intervals of a very large run in one file; see viewers/gantt/tiles/merged.py.
     return `${several ? `several in ${duration(merged)}, together ` : ""}${duration(this.lod.duration[index])} · starts ${moment(this.lod.start[index], to - from)}`;
   }

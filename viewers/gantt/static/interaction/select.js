@@ -1,8 +1,8 @@
 /** The selected interval: details of a kernel, or a collective with its calls on all ranks. */
 
-import { element, table } from "../../../base/static/dom.js";
+import { button, element, table } from "../../../base/static/dom.js";
+import { frame } from "../drawing/canvas.js";
 import { collectiveName, bytes, duration, moment, percentOf, rate, shortName, visible } from "../data/text.js";
-import { laneAt } from "../stage/extra_rows.js";
 import { stepAt, streamWord, trackName } from "../data/rows.js";
 
 /** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
@@ -39,7 +39,7 @@ export class Selection {
 
   /** Select an interval by its index. */
   async choose(index, track) {
-    const { role } = this.scene.lanes[laneAt(this.lod, index)];
+    const { role } = this.scene.lanes[this.lod.laneAt(index)];
     // Intervals of a served page are held as long as they are selected.
     [index] = await this.lod.hold([this.lod.placeOf(index)]);
     this.chosen = { index, track, role, memberDetails: null };
@@ -88,16 +88,9 @@ export class Selection {
     const exposed = columns.exposed[index - columns.exposedFrom[track]], time = lod.duration[index];
     const name = element("p", "full", visible([known.name, known.label].filter(Boolean).join(" · ")));
     if (!memberDetails) return [visible(title), [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percentOf(exposed, time)})`]], "facts-table")]];
-    const rows = memberRows(memberDetails, scene, lod).map(({ track: member, last, cells: [label, ...rest] }) => Object.assign([this.#rankButton(member, label), ...rest], { className: last ? "last" : "" }));
+    const rows = memberRows(memberDetails, scene, lod).map(({ track: member, last, cells: [label, ...rest] }) => Object.assign([button("link", label, { onclick: () => this.stage.reveal(member, "exposure") }), ...rest], { className: last ? "last" : "" }));
     const head = ["rank", "arrival", "wait", "transfer", "exposed", "overlapped"];
     return [visible(title), [name, table(null, this.#shared(known, memberDetails), "facts-table"), ...(memberDetails.transfer === null ? [] : [this.#bars(memberDetails)]), table(head, rows), table(null, this.#facts(index, track), "facts-table")]];
-  }
-
-  /** Return a button that scrolls to a rank. */
-  #rankButton(track, label) {
-    const button = Object.assign(element("button", "link", label), { type: "button" });
-    button.addEventListener("click", () => this.stage.reveal(track, "exposure"));
-    return button;
   }
 
   #shared(known, { transfer, busbw, algbw, seq, group, members }) {
@@ -166,13 +159,8 @@ function drawJoined(context, boxes, width, { mark, paper }) {
   });
   context.globalAlpha = 1;
   for (const { left, right, y, h, selected } of boxes) {
-    const begin = within(left), end = within(right);
-    context.lineWidth = selected ? 5 : 4;
-    context.strokeStyle = paper;
-    context.strokeRect(begin - 1, y, end - begin + 2, h);
-    context.lineWidth = selected ? 3 : 2;
-    context.strokeStyle = mark;
-    context.strokeRect(begin - 1, y, end - begin + 2, h);
+    const begin = within(left), box = { x: begin - 1, y, width: within(right) - begin + 2, height: h };
+    frame(context, box, mark, paper, selected ? 3 : 2);
   }
   context.restore();
 }

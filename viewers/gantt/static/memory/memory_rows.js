@@ -1,26 +1,18 @@
 /** A row of memory below each GPU's own rows: allocated and reserved over time, the peak, calls of the allocator. */
 
-import { element } from "../../../base/static/dom.js";
+import { line } from "../../../base/static/dom.js";
 import { FONT_FAMILY } from "../../../base/static/theme.js";
-import { unpack } from "../data/columns.js";
+import { foldedSums, sums, unpackAll } from "../data/columns.js";
 import { above } from "../data/lod.js";
 import { rowOf } from "../data/rows.js";
 import { bytes, moment } from "../data/text.js";
 
 // A device's memory over time: unpacked, and looked up by time.
 
-/** Undo the folding of differences: even numbers are increases, odd ones decreases. */
-export function unfolded(folded) {
-  const values = new Float64Array(folded.length);
-  for (let i = 0, sum = 0; i < folded.length; i++) values[i] = sum += folded[i] % 2 ? -(folded[i] + 1) / 2 : folded[i] / 2;
-  return values;
-}
-
 export class MemoryCurve {
   static async of({ delta, bytes, reserved, ...facts }) {
-    const time = Float64Array.from(await unpack(delta));
-    for (let i = 1; i < time.length; i++) time[i] += time[i - 1];
-    return new MemoryCurve({ time, bytes: unfolded(await unpack(bytes)), reserved: unfolded(await unpack(reserved)), ...facts });
+    const columns = await unpackAll({ delta, bytes, reserved });
+    return new MemoryCurve({ time: sums(columns.delta), bytes: foldedSums(columns.bytes), reserved: foldedSums(columns.reserved), ...facts });
   }
 
   constructor(fields) {
@@ -51,7 +43,6 @@ export class MemoryCurve {
 /** Height of a row in pixels, folded and unfolded; half the size of the peak's mark; height of a call's tick. */
 const LOW = 28, TALL = 96, MARK = 4, TICK = 5;
 
-const line = (text, className = "") => element("div", className, text);
 
 export class MemoryRows {
   #curves = new Map();

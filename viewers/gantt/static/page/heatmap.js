@@ -1,6 +1,6 @@
 /** Heatmap of all steps of all GPUs, for runs of many GPUs: slow and waiting GPUs stand out. */
 
-import { element } from "../../../base/static/dom.js";
+import { button, element } from "../../../base/static/dom.js";
 import { FONT_FAMILY } from "../../../base/static/theme.js";
 import { laneOf, stepEnd } from "../data/rows.js";
 import { duration, percent, visible } from "../data/text.js";
@@ -74,7 +74,7 @@ export class Heatmap {
     Object.assign(this, { root, lod, scene, choose });
     this.canvas = root.querySelector("canvas");
     this.statusText = root.querySelector("[role=status]");
-    this.buttons = Object.entries(MEASURES).map(([key, { label }]) => this.#button(key, label));
+    this.buttons = Object.entries(MEASURES).map(([key, { label }]) => button("chip", label, { onclick: () => this.#show(key) }));
     root.querySelector(".measures").append(...this.buttons);
     this.canvas.addEventListener("mousemove", (event) => this.#point(this.#cell(event)));
     this.canvas.addEventListener("mouseleave", () => this.#point(null));
@@ -91,15 +91,10 @@ export class Heatmap {
     this.draw();
   }
 
-  #button(key, label) {
-    const button = Object.assign(element("button", "chip", label), { type: "button" });
-    button.addEventListener("click", async () => {
-      await this.lod.loadSteps?.();
-      this.#measure = key;
-      this.draw();
-    });
-    button.dataset.measure = key;
-    return button;
+  async #show(measure) {
+    await this.lod.loadSteps?.();
+    this.#measure = measure;
+    this.draw();
   }
 
   get heat() {
@@ -120,7 +115,7 @@ export class Heatmap {
     this.#columnLabels(context, height);
     this.#sides();
     this.#scale(measure);
-    for (const button of this.buttons) button.setAttribute("aria-pressed", String(button.dataset.measure === this.#measure));
+    Object.keys(MEASURES).forEach((key, i) => this.buttons[i].setAttribute("aria-pressed", String(key === this.#measure)));
     this.#point(this.#cursor);
   }
 

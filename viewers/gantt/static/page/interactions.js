@@ -1,7 +1,7 @@
 /** User actions other than navigation: search, measure, select, link, rows on demand, light and dark theme. */
 
 import { Card } from "../interaction/card.js";
-import { element, swatch, table, typing } from "../../../base/static/dom.js";
+import { element, named, table, typing } from "../../../base/static/dom.js";
 import { CriticalPathView } from "../critical_path/critical_path_view.js";
 import { Cursor } from "../interaction/cursor.js";
 import { ExtraRows } from "../stage/extra_rows.js";
@@ -216,10 +216,4 @@ export class Interactions {
 
 function press(selector, yes) {
   $(selector).setAttribute("aria-pressed", String(yes));
-}
-
-function named(category, look) {
-  const node = element("span");
-  node.append(swatch(category, look), look.label);
-  return node;
 }

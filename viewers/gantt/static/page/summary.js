@@ -1,6 +1,6 @@
 /** The bar and the figures above the chart: exact sums over the visible time inside the steps. */
 
-import { element } from "../../../base/static/dom.js";
+import { button, element } from "../../../base/static/dom.js";
 import { busyCategories, insideSteps, laneOf, stepEnd } from "../data/rows.js";
 import { collectiveWord, duration, moment, percent, percentOf } from "../data/text.js";
 
@@ -14,18 +14,16 @@ export function categoryButtons(root, causes, scene, hidden, redraw) {
   for (const category of scene.order) {
     if (!scene.used.includes(category)) continue;
     const { label, pattern = "" } = scene.categories[category], cause = scene.special.causes?.indexOf(category) ?? -1;
-    const chip = element("button", cause >= 0 ? "chip cause" : "chip");
-    const swatch = element("i", pattern);
-    chip.type = "button";
-    chip.setAttribute("aria-pressed", "true");
-    chip.title = "click to hide or show";
-    swatch.style.backgroundColor = `var(--c${category})`;
-    chip.append(swatch, category === scene.special.memory ? "Memory" : label);
-    chip.addEventListener("click", () => {
+    const chip = button(cause >= 0 ? "chip cause" : "chip", "", { title: "click to hide or show" }), color = element("i", pattern);
+    const press = () => chip.setAttribute("aria-pressed", String(!hidden[category]));
+    color.style.backgroundColor = `var(--c${category})`;
+    chip.append(color, category === scene.special.memory ? "Memory" : label);
+    chip.onclick = () => {
       hidden[category] ^= 1;
-      chip.setAttribute("aria-pressed", String(!hidden[category]));
+      press();
       redraw();
-    });
+    };
+    press();
     // The idle causes have a row of their own; their buttons are shown and hidden with it.
     (cause >= 0 ? causes : root).append(chip);
   }

@@ -1,7 +1,7 @@
 /** Printing: draws all rows on as many sheets as needed, in the light theme. */
 
 import { element } from "../../../base/static/dom.js";
-import { drawAxis, drawNames } from "./sheet_frame.js";
+import { drawSheet } from "./sheet_frame.js";
 import { duration } from "../data/text.js";
 
 /**
@@ -85,20 +85,13 @@ export class PrintView {
   }
 
   #sheet({ scroll, height, tracks }, scale) {
-    const { stage, scene } = this, { left } = scene.layout, width = this.#width;
-    stage.setFrame(scroll, height);
-    const rows = element("canvas"), canvas = element("canvas");
-    const { from, to } = this.plot.range, size = { from, to, width: Math.round(width * scale), height: Math.round(height * scale), scale };
-    this.picture.paintOn(rows, size);
+    const canvas = element("canvas"), { left } = this.scene.layout;
+    this.stage.setFrame(scroll, height);
     canvas.width = SHEET.width * scale;
     canvas.height = (height + SHEET.axis + 2) * scale;
     const context = canvas.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, SHEET.axis * scale);
-    context.textBaseline = "middle";
-    const { looks } = this.theme;
-    drawAxis(context, { from, to, left, width, height }, looks);
-    context.drawImage(rows, left, 0, width, height);
-    drawNames(context, stage, scene, left, looks, new Set(tracks));
+    drawSheet(context, this, { ...this.plot.range, left, width: this.#width, height }, this.theme.looks, new Set(tracks));
     const sheet = element("div", "sheet");
     sheet.append(canvas);
     sheet.dataset.tracks = tracks.join();

@@ -2,11 +2,13 @@
 
 import { FONT_FAMILY, patternsOf } from "../../../base/static/theme.js";
 import { isDark } from "../drawing/raster.js";
-import { drawAxis, drawLegend, drawNames, legendLines } from "./sheet_frame.js";
+import { drawSheet } from "./sheet_frame.js";
 import { duration } from "../data/text.js";
 
 /** In pixels: height of the axis, margin at the right, and gap above the legend. */
 const FRAME = { axis: 24, right: 40, gap: 8 };
+/** In pixels: size of an entry's color in the legend, its distance from the text, gap between entries, height of a line. */
+const LEGEND = { width: 15, height: 12, text: 20, gap: 16, line: 20 };
 /** Device pixels per pixel, and the largest side that browsers draw. */
 const SCALE = 2, MAX_SIDE = 16_000;
 
@@ -59,8 +61,7 @@ export class SavedView {
   }
 
   #draw(canvas, { from, to, left, width, height }, scale) {
-    const { picture, stage, scene, theme, labels } = this, { looks } = theme, letters = labels.pixels, context = canvas.getContext("2d");
-    const legend = this.#legend(width, context), rows = document.createElement("canvas");
+    const { stage, theme: { looks }, labels: { pixels } } = this, context = canvas.getContext("2d"), legend = this.#legend(width, context);
     canvas.width = Math.round((left + width + FRAME.right) * scale);
     canvas.height = Math.round((FRAME.axis + height + FRAME.gap + legend.height + 4) * scale);
     context.setTransform(scale, 0, 0, scale, 0, 0);
@@ -68,24 +69,37 @@ export class SavedView {
     context.fillRect(0, 0, canvas.width, canvas.height);
     context.save();
     context.translate(0, FRAME.axis);
-    drawAxis(context, { from, to, left, width, height }, looks, letters);
-    drawNames(context, stage, scene, left, looks, new Set(stage.order), letters);
+    drawSheet(context, this, { from, to, left, width, height }, looks, new Set(stage.order), pixels);
     context.translate(left, 0);
-    context.textAlign = "left";
-    picture.paintOn(rows, { from, to, width: Math.round(width * scale), height: Math.round(height * scale), scale });
-    context.drawImage(rows, 0, 0, width, height);
     this.#span(context, { from, to, width }, height, looks.chrome);
     context.restore();
     context.translate(left, FRAME.axis + height + FRAME.gap);
-    drawLegend(context, legend, looks, letters, (category, ...box) => this.#swatch(context, category, box));
+    this.#drawLegend(context, legend);
   }
 
+  /** Place the legend in lines of a width. */
   #legend(width, context) {
-    const { scene, hidden } = this, letters = this.labels.pixels;
-    context.font = `${letters}px ${FONT_FAMILY}`;
-    const causes = new Set(document.documentElement.classList.contains("causes") ? [] : scene.special.causes);
-    const shown = scene.order.filter((category) => scene.used.includes(category) && !hidden[category] && !causes.has(category));
-    return legendLines(shown.map((category) => ({ category, label: scene.categories[category].label })), width, (text) => context.measureText(text).width);
+    const { scene, hidden } = this, causes = new Set(document.documentElement.classList.contains("causes") ? [] : scene.special.causes);
+    context.font = `${this.labels.pixels}px ${FONT_FAMILY}`;
+    let x = 0, y = 0;
+    const placed = scene.order.filter((category) => scene.used.includes(category) && !hidden[category] && !causes.has(category)).map((category) => {
+      const { label } = scene.categories[category], wide = LEGEND.text + context.measureText(label).width;
+      if (x > 0 && x + wide > width) [x, y] = [0, y + LEGEND.line];
+      const at = { category, label, x, y };
+      x += wide + LEGEND.gap;
+      return at;
+    });
+    return { placed, height: y + LEGEND.line };
+  }
+
+  #drawLegend(context, { placed }) {
+    Object.assign(context, { font: `${this.labels.pixels}px ${FONT_FAMILY}`, textAlign: "left", textBaseline: "middle" });
+    for (const { label, category, x, y } of placed) {
+      const middle = y + LEGEND.line / 2;
+      this.#swatch(context, category, [x, middle - LEGEND.height / 2, LEGEND.width, LEGEND.height]);
+      context.fillStyle = this.theme.looks.chrome.text;
+      context.fillText(label, x + LEGEND.text, middle);
+    }
   }
 
   /** Draw a category's color with its pattern. */

@@ -1,10 +1,7 @@
-/** Draws what is around the rows on paper and in a saved picture: the axis, the names, and the legend. */
+/** Draws rows with what is around them, the axis and the names, on paper and in a saved picture. */
 
 import { FONT_FAMILY } from "../../../base/static/theme.js";
 import { tickLabels } from "../data/text.js";
-
-/** In pixels: size of an entry's color in the legend, its distance from the text, gap between entries, height of a line. */
-const LEGEND = { width: 15, height: 12, text: 20, gap: 16, line: 20 };
 
 /** Return about `count` round times between two others. */
 export function roundTicks(from, to, count) {
@@ -15,7 +12,7 @@ export function roundTicks(from, to, count) {
 }
 
 /** Draw times above a frame and lines through it. */
-export function drawAxis(context, { from, to, left, width, height }, { chrome }, letters = 12) {
+function drawAxis(context, { from, to, left, width, height }, { chrome }, letters) {
   const ticks = roundTicks(from, to, Math.max(2, Math.min(10, Math.floor(width / 90)))), labels = tickLabels(ticks);
   Object.assign(context, { font: `${letters}px ${FONT_FAMILY}`, textAlign: "center", textBaseline: "middle", fillStyle: chrome.quiet, strokeStyle: chrome.grid, lineWidth: 1 });
   ticks.forEach((tick, i) => {
@@ -31,7 +28,7 @@ export function drawAxis(context, { from, to, left, width, height }, { chrome },
 }
 
 /** Draw the names of GPUs, rows, groups and step strips left of a frame; `shown` are the GPUs to name. */
-export function drawNames(context, stage, scene, left, { chrome }, shown, letters = 12) {
+function drawNames(context, stage, scene, left, { chrome }, shown, letters) {
   const write = (text, x, { y, h }, font, color, align) => {
     Object.assign(context, { font: `${font} ${FONT_FAMILY}`, fillStyle: color, textAlign: align, textBaseline: "middle" });
     context.fillText(text, x, y + h / 2);
@@ -49,26 +46,11 @@ export function drawNames(context, stage, scene, left, { chrome }, shown, letter
   for (const strip of stage.strips) write(strip.label, left - 8, strip, small, chrome.quiet, "right");
 }
 
-/** Place the entries of a legend { label, category } in lines of a width; `measure(text)` returns a text's width. */
-export function legendLines(entries, width, measure) {
-  let x = 0, y = 0;
-  const placed = entries.map((entry) => {
-    const wide = LEGEND.text + measure(entry.label);
-    if (x > 0 && x + wide > width) [x, y] = [0, y + LEGEND.line];
-    const at = { ...entry, x, y };
-    x += wide + LEGEND.gap;
-    return at;
-  });
-  return { placed, height: y + LEGEND.line };
-}
-
-/** Draw a legend; `box(category, x, y, w, h)` draws a category's color and pattern. */
-export function drawLegend(context, { placed }, { chrome }, letters, box) {
-  Object.assign(context, { font: `${letters}px ${FONT_FAMILY}`, textAlign: "left", textBaseline: "middle" });
-  for (const { label, category, x, y } of placed) {
-    const middle = y + LEGEND.line / 2;
-    box(category, x, middle - LEGEND.height / 2, LEGEND.width, LEGEND.height);
-    context.fillStyle = chrome.text;
-    context.fillText(label, x + LEGEND.text, middle);
-  }
+/** Draw rows { from, to, left, width, height } with axis and names, at the scale of the context; `shown` are the GPUs to name. */
+export function drawSheet(context, { picture, stage, scene }, view, looks, shown, letters = 12) {
+  const { from, to, left, width, height } = view, rows = document.createElement("canvas"), scale = context.getTransform().a;
+  drawAxis(context, view, looks, letters);
+  picture.paintOn(rows, { from, to, width: Math.round(width * scale), height: Math.round(height * scale), scale });
+  context.drawImage(rows, left, 0, width, height);
+  drawNames(context, stage, scene, left, looks, shown, letters);
 }

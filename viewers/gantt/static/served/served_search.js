@@ -1,5 +1,7 @@
 /** Search on the server of a page: the same as search.js of the page's own columns. */
 
+import { RECORDED } from "../data/rows.js";
+
 /** The hits of a text; counts and columns arrive later. */
 class ServedHits {
   #answers = new Map();
@@ -7,7 +9,7 @@ class ServedHits {
 
   constructor(text, lod, changed) {
     Object.assign(this, { text, lod, changed, count: null, lanes: [] });
-    const lanes = lod.scene.lanes.flatMap(({ role }, lane) => (["compute", "collectives", "memory"].includes(role) ? [lane] : []));
+    const lanes = lod.scene.lanes.flatMap(({ role }, lane) => (RECORDED.includes(role) ? [lane] : []));
     this.byLane = new Map(lanes.map((lane) => [lane, { lane, touched: (view) => this.#columns(view)?.[lane] ?? [] }]));
     const tracks = lod.scene.tracks.map(() => []);
     for (const lane of lanes) tracks[lod.scene.lanes[lane].track].push(lane);

@@ -1,15 +1,9 @@
 /** Rows on demand below a GPU's own rows: idle time by cause, and its streams (threads on a CPU) as recorded. */
 
 import { Lod } from "../data/lod.js";
-import { laneOf, rowOf, streamWord } from "../data/rows.js";
+import { laneOf, RECORDED, rowOf, streamWord } from "../data/rows.js";
 
 const HEIGHT = { idle: 18, stream: 16 };
-const RECORDED = ["compute", "collectives", "memory"];
-
-/** Return the lane of an interval. */
-export function laneAt(lod, index) {
-  return lod.laneAt(index);
-}
 
 /**
  * Return the recorded intervals of a track by stream: { lod (a lane for each stream), streams (their ids), source

@@ -1,6 +1,6 @@
 /** The labels left of the rows in the frame: a button per GPU that collapses it, and the name of each row. */
 
-import { element } from "../../../base/static/dom.js";
+import { button, element } from "../../../base/static/dom.js";
 
 export class RowNames {
   #buttons = new Map();
@@ -17,26 +17,15 @@ export class RowNames {
     this.list.setAttribute("aria-label", "GPUs: click to collapse or expand");
     if (scene.tracks.length > 1) root.append(this.#allButtons());
     root.append(this.list);
-    this.list.addEventListener("click", ({ target }) => {
-      const pin = target.closest("button.pin");
-      if (pin) this.pin(Number(pin.dataset.pin));
-      else this.#toggle(target.closest("button.track"));
-    });
     this.list.addEventListener("keydown", (event) => this.#key(event));
   }
 
   #allButtons() {
     const bar = element("div", "all");
     for (const [label, title, collapsed] of [["collapse all", "Show one row per GPU", true], ["expand all", "Show all rows of every GPU", false]]) {
-      const button = Object.assign(element("button", "", label), { type: "button", title });
-      button.addEventListener("click", () => this.stage.collapseAll(collapsed));
-      bar.append(button);
+      bar.append(button("", label, { title, onclick: () => this.stage.collapseAll(collapsed) }));
     }
     return bar;
-  }
-
-  #toggle(button) {
-    if (button) this.stage.collapse(Number(button.dataset.track));
   }
 
   /** Up and down move between GPUs, left and right collapse and expand, P pins. */
@@ -74,12 +63,10 @@ export class RowNames {
     const shown = new Map();
     const nodes = [];
     for (const block of this.stage.blocks) {
-      const button = this.#buttons.get(block.track) ?? this.#button(block.track), collapsed = Boolean(this.stage.collapsed[block.track]);
-      button.setAttribute("aria-expanded", String(!collapsed));
-      button.style.top = `${block.y}px`;
-      button.style.height = button.style.lineHeight = `${block.rows[0].h}px`;
-      shown.set(block.track, button);
-      const own = [button, this.#pin(block)];
+      const name = this.#buttons.get(block.track) ?? this.#button(block.track), collapsed = Boolean(this.stage.collapsed[block.track]);
+      name.setAttribute("aria-expanded", String(!collapsed));
+      shown.set(block.track, put(name, block.y, block.rows[0].h));
+      const own = [name, this.#pin(block)];
       // Beside the labels of the next rows; a collapsed GPU has them in its tooltip.
       const about = [this.scene.tracks[block.track].place, this.why.get(block.track)?.split(", ")[0]].filter(Boolean);
       if (!collapsed) block.rows.slice(1, 1 + about.length).forEach((row, i) => own.push(label(about[i], row, "place")));
@@ -108,51 +95,46 @@ export class RowNames {
   /** Return the name of a row that can be unfolded, as a button; the same one each time, which keeps its focus. */
   #foldable(row) {
     const key = `${row.track} ${row.host?.thread ?? row.role} ${row.label}`;
-    if (!this.#folds.has(key)) {
-      const button = Object.assign(element("button", "row fold", row.label), { type: "button", title: row.title ?? "Show all levels of this GPU's host rows, or the outermost ones (C)" });
-      button.addEventListener("click", () => button.act());
-      this.#folds.set(key, button);
-    }
-    const button = this.#folds.get(key);
-    button.act = row.toggle;
-    button.setAttribute("aria-expanded", String(row.open));
-    const height = Math.min(row.h, 26);
-    Object.assign(button.style, { top: `${row.y}px`, height: `${height}px`, lineHeight: `${height}px` });
-    return button;
+    const title = row.title ?? "Show all levels of this GPU's host rows, or the outermost ones (C)";
+    if (!this.#folds.has(key)) this.#folds.set(key, button("row fold", row.label, { title }));
+    const fold = Object.assign(this.#folds.get(key), { onclick: () => row.toggle() });
+    fold.setAttribute("aria-expanded", String(row.open));
+    return put(fold, row.y, Math.min(row.h, 26));
   }
 
   /** Return a button that pins a GPU; the key P does the same, so it is no stop of the tab key. */
   #pin({ track, y, rows }) {
     const pinned = this.stage.pins.includes(track), name = this.scene.tracks[track].label;
-    const button = Object.assign(element("button", "pin"), { type: "button", tabIndex: -1, title: pinned ? "Let this GPU go back to its place (P)" : "Keep this GPU at the top (P)" });
-    button.dataset.pin = track;
-    button.setAttribute("aria-pressed", String(pinned));
-    button.setAttribute("aria-label", `Pin ${name}`);
-    Object.assign(button.style, { top: `${y}px`, height: `${Math.min(rows[0].h, 24)}px` });
-    return button;
+    const title = pinned ? "Let this GPU go back to its place (P)" : "Keep this GPU at the top (P)";
+    const pin = button("pin", "", { tabIndex: -1, title, ariaLabel: `Pin ${name}`, onclick: () => this.pin(track) });
+    pin.setAttribute("aria-pressed", String(pinned));
+    return put(pin, y, Math.min(rows[0].h, 24));
   }
 
   /** Return the button of a group, which collapses its GPUs, or expands them. */
   #heading({ label: text, tracks, y, h }) {
     const folded = tracks.every((track) => this.stage.collapsed[track]);
-    if (!this.#groups.has(text)) this.#groups.set(text, Object.assign(element("button", "group", text), { type: "button", title: "Collapse or expand the GPUs of this group" }));
-    const button = this.#groups.get(text);
-    button.onclick = () => this.stage.collapseSome(tracks, !folded);
-    button.setAttribute("aria-expanded", String(!folded));
-    Object.assign(button.style, { top: `${y}px`, height: `${h}px`, lineHeight: `${h}px` });
-    return button;
+    if (!this.#groups.has(text)) this.#groups.set(text, button("group", text, { title: "Collapse or expand the GPUs of this group" }));
+    const heading = Object.assign(this.#groups.get(text), { onclick: () => this.stage.collapseSome(tracks, !folded) });
+    heading.setAttribute("aria-expanded", String(!folded));
+    return put(heading, y, h);
   }
 
   #button(track) {
     const { label: text, place } = this.scene.tracks[track];
-    const button = Object.assign(element("button", "track", text), { type: "button", title: [text, place, this.why.get(track)].filter(Boolean).join(" · ") });
-    button.dataset.track = track;
-    return button;
+    const title = [text, place, this.why.get(track)].filter(Boolean).join(" · ");
+    const name = button("track", text, { title, onclick: () => this.stage.collapse(track) });
+    name.dataset.track = track;
+    return name;
   }
 }
 
 function label(text, { y, h }, className = "row") {
-  const node = element("span", className, text);
-  Object.assign(node.style, { top: `${y}px`, height: `${h}px`, lineHeight: `${h}px` });
+  return put(element("span", className, text), y, h);
+}
+
+/** Place a node at a height of the frame, in pixels. */
+function put(node, top, height) {
+  Object.assign(node.style, { top: `${top}px`, height: `${height}px`, lineHeight: `${height}px` });
   return node;
 }
