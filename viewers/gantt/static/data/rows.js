@@ -8,14 +8,15 @@ const FOUND_LANE = { exposure: "collectives" };
 const LABEL_LANE = { phases: "stretches", exposure: "collectives" };
 const SEPARATED_LANE = { compute: "compute", exposure: "collectives" };
 
-/** The lanes of each scene by track and role; cached, since thousands of GPUs look up theirs often. */
-const LANES = new WeakMap();
-
-function tableOf(scene) {
-  const table = scene.lanes.map(({ track, role }, lane) => [`${track} ${role}`, lane]);
-  LANES.set(scene, new Map(table.reverse()));
-  return LANES.get(scene);
+/** Return a function of a scene whose results are kept: thousands of GPUs look up theirs in every frame. */
+function kept(make) {
+  const known = new WeakMap();
+  return (scene) => known.get(scene) ?? known.set(scene, make(scene)).get(scene);
 }
+
+/** The lanes of a scene by track and role, and the number of the strip of each track. */
+const lanesOf = kept(({ lanes }) => new Map(lanes.map(({ track, role }, lane) => [`${track} ${role}`, lane]).reverse()));
+const stripsOf = kept(({ strips }) => new Map(strips.flatMap(({ tracks }, number) => tracks.map((track) => [track, number]))));
 
 /** Whether a category is exposed communication: waiting for other ranks, or the rest of it. */
 export function isExposed({ special: { exposed, waiting } }, category) {
@@ -29,7 +30,7 @@ export function busyCategories({ categories, special: { idle, overlapped, waitin
 
 /** Return the lane of a role on a track, or -1. */
 export function laneOf(scene, track, role) {
-  return (LANES.get(scene) ?? tableOf(scene)).get(`${track} ${role}`) ?? -1;
+  return lanesOf(scene).get(`${track} ${role}`) ?? -1;
 }
 
 /** Return the place of an interval { lane, position } in columns of recorded intervals, or -1 for another one. */
@@ -95,14 +96,6 @@ export function stripLead({ lead, tracks }) {
 /** Return the steps that a strip shows: its own, or those of its lead track. */
 export function stripSteps(scene, strip) {
   return strip.bounds ? strip : scene.tracks[stripLead(strip)];
-}
-
-/** The number of the strip of each track, by scene; cached, since it is needed for every frame. */
-const STRIPS = new WeakMap();
-
-function stripsOf(scene) {
-  if (!STRIPS.has(scene)) STRIPS.set(scene, new Map(scene.strips.flatMap(({ tracks }, number) => tracks.map((track) => [track, number]))));
-  return STRIPS.get(scene);
 }
 
 /** Share of a view that the steps of the topmost GPU fill at least, compared with others, to come first in a strip. */

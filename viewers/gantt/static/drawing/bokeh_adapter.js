@@ -3,13 +3,16 @@
  * axis labels without eval. Adapt this file when a new Bokeh release changes one of these.
  */
 
+import { CanvasOver } from "./picture.js";
+
 function need(value, what) {
   if (value === undefined || value === null) throw new Error(`Bokeh ${globalThis.Bokeh?.version} has no ${what}`);
   return value;
 }
 
-class Plot {
+class Plot extends CanvasOver {
   constructor(view) {
+    super();
     const canvas = need(view?.canvas_view, "canvas view");
     this.view = view;
     this.events = need(canvas.events_el, "events layer");
@@ -19,10 +22,7 @@ class Plot {
       layer.style.outline = "none";
       if (layer.tabIndex >= 0) layer.tabIndex = -1;
     }
-    this.canvas = document.createElement("canvas");
     this.canvas.className = "intervals";
-    // The layers are in a shadow root, out of reach of the page's style sheet.
-    this.canvas.style.cssText = "position:absolute;image-rendering:pixelated;pointer-events:none";
     need(canvas.primary?.el, "primary layer").after(this.canvas);
   }
 
@@ -52,13 +52,6 @@ class Plot {
   repaint() {
     this.view.invalidate_painters();
     this.view.request_repaint();
-  }
-
-  /** Place our canvas over the frame, which moves when tick labels change size; return its size in CSS pixels. */
-  align() {
-    const { left, top, width, height } = this.frame();
-    Object.assign(this.canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
-    return { width, height };
   }
 
   /** Return the frame's box relative to another element, in CSS pixels: { left, top, width, height }. */

@@ -3,6 +3,19 @@
 /** Device pixels per CSS pixel at most; a finer canvas costs time without a visible difference. */
 const MAX_SCALE = 2;
 
+/** A canvas over the frame of a plot, which `frame()` returns in CSS pixels: { left, top, width, height }. */
+export class CanvasOver {
+  // Bokeh's layers are in a shadow root, out of reach of the page's style sheet.
+  canvas = Object.assign(document.createElement("canvas"), { style: "position:absolute;image-rendering:pixelated;pointer-events:none" });
+
+  /** Place the canvas over the frame, which moves when tick labels change size; return its size in CSS pixels. */
+  align() {
+    const { left, top, width, height } = this.frame();
+    Object.assign(this.canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
+    return { width, height };
+  }
+}
+
 export class Picture {
   #drawn = "";
 
@@ -63,14 +76,14 @@ export class Picture {
 /** In pixels, as Bokeh lays out the figures of page.py: outer margins, and what lies above the chart besides its letters. */
 const EDGE = 5, RIGHT = 44, AXIS = 28;
 
-export class StillPlot {
+export class StillPlot extends CanvasOver {
   #left = 0;
   #letters = 0;
 
   /** `below` is the height of the plot above this one, with whose axis this one begins; null for none. */
   constructor(figure, { from, to }, height, below = null) {
-    Object.assign(this, { figure, range: { from, to }, height, below, canvas: document.createElement("canvas") });
-    this.canvas.style.cssText = "position:absolute;image-rendering:pixelated;pointer-events:none";
+    super();
+    Object.assign(this, { figure, range: { from, to }, height, below });
     figure.classList.add("still");
     figure.append(this.canvas);
   }
@@ -99,12 +112,6 @@ export class StillPlot {
   arrange(left, ticks, letters) {
     this.#left = left;
     this.#letters = letters;
-  }
-
-  align() {
-    const { left, top, width, height } = this.frame();
-    Object.assign(this.canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
-    return { width, height };
   }
 
   /** Give the place to the figures of Bokeh, which are hidden until then: their rows may lie elsewhere. */

@@ -2,6 +2,11 @@
 
 /** Maximum length of a search text or step name, and of the whole hash, in characters. */
 const MAX_TEXT = 200, MAX_HASH = 4000;
+/** What each setting may be. */
+const SETTINGS = {
+  ...{ rank: /^\d{1,6}$/, theme: /^(light|dark)$/, pin: /^\d{1,6}(\.\d{1,3})?(,\d{1,6}(\.\d{1,3})?){0,63}$/, few: /^1$/ },
+  ...Object.fromEntries(["step", "find", "order"].map((key) => [key, new RegExp(`^[^]{1,${MAX_TEXT}}$`)])),
+};
 const TIMES = /^(-?\d{1,16}(?:\.\d{1,9})?),(-?\d{1,16}(?:\.\d{1,9})?)$/;
 
 /**
@@ -19,14 +24,8 @@ export function readHash(hash) {
   }
   const times = TIMES.exec(given.get("t") ?? "");
   if (times && Number(times[2]) > Number(times[1])) state.t = { from: Number(times[1]), to: Number(times[2]) };
-  if (/^\d{1,6}$/.test(given.get("rank") ?? "")) state.rank = Number(given.get("rank"));
-  if (["light", "dark"].includes(given.get("theme"))) state.theme = given.get("theme");
-  if (/^\d{1,6}(\.\d{1,3})?(,\d{1,6}(\.\d{1,3})?){0,63}$/.test(given.get("pin") ?? "")) state.pin = given.get("pin");
-  if (given.get("few") === "1") state.few = "1";
-  for (const key of ["step", "find", "order"]) {
-    const text = given.get(key);
-    if (text && text.length <= MAX_TEXT) state[key] = text;
-  }
+  for (const [key, form] of Object.entries(SETTINGS)) if (form.test(given.get(key) ?? "")) state[key] = given.get(key);
+  if ("rank" in state) state.rank = Number(state.rank);
   return state;
 }
 

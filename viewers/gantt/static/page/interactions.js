@@ -10,7 +10,7 @@ import { Link, stepNamed } from "../interaction/hash.js";
 import { CollectiveKinds, CollectiveMembers } from "../data/collectives.js";
 import { MemoryRows } from "../memory/memory_rows.js";
 import { Measure } from "../interaction/measure.js";
-import { HostView } from "../host/host_view.js";
+import { HostView } from "../host/host_panel.js";
 import { SearchIndex } from "../data/search.js";
 import { ServedSearch } from "../served/served_search.js";
 import { Selection } from "../interaction/select.js";

@@ -48,6 +48,11 @@ export function takeRows(message, { lane, count, base, first, every, wide, extra
   return { lane, count, every, touching, start, duration, category, name, stream, position, more };
 }
 
+/** Return the columns of lanes in a message: pairs of a category and its shares by lane. */
+export function takeColumns(message, width) {
+  return new Map(message.head.columns.map(({ lane, categories }) => [lane, categories.map((k) => [k, message.take("u1", width)])]));
+}
+
 /** Sends requests; counts them, those `pending`, and the `bytes` of the answers. */
 export class Connection {
   constructor(send = (...request) => fetch(...request)) {
@@ -153,9 +158,7 @@ export class Loader {
   }
 
   #keep({ from, to, width }, message) {
-    const { lod } = this, { head } = message, columns = new Map();
-    for (const { lane, categories } of head.columns) columns.set(lane, categories.map((k) => [k, message.take("u1", width)]));
-    const rows = head.rows.map((one) => takeRows(message, one));
+    const { lod } = this, { head } = message, columns = takeColumns(message, width), rows = head.rows.map((one) => takeRows(message, one));
     lod.learn(head);
     lod.exact = { from, to, width, columns };
     lod.known.replace(lod.lanes, rows);

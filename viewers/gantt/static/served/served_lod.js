@@ -14,7 +14,7 @@ import { TileCache, levelOf, splat } from "./tile_cache.js";
 const MAX_ANSWERS = 20_000;
 
 /** Answers by key; what is not there is asked for, one request after the other, the newest key first. */
-class Answers {
+export class Answers {
   #known = new Map();
   #wanted = [];
   #asking = 0;
@@ -52,6 +52,7 @@ class Answers {
     this.#asking++;
     try {
       this.set(await this.fetchOne(...question), ...question);
+      this.changed();
     } catch (error) {
       this.failed(error);
     } finally {
@@ -60,7 +61,6 @@ class Answers {
     }
     // Older questions are those of a view that has gone.
     this.#wanted = this.#wanted.slice(-4);
-    this.changed();
     this.#pump();
   }
 }

@@ -1,44 +1,34 @@
 /** Search on the server of a page: the same as search.js of the page's own columns. */
 
 import { RECORDED } from "../data/rows.js";
+import { Answers } from "./served_lod.js";
 
 /** The hits of a text; counts and columns arrive later. */
 class ServedHits {
-  #answers = new Map();
-  #asked = new Set();
-
   constructor(text, lod, changed) {
-    Object.assign(this, { text, lod, changed, count: null, lanes: [] });
+    Object.assign(this, { text, lod, count: null });
+    this.answers = new Answers((...view) => this.#fetch(...view), { changed, failed: (error) => lod.failed(error) });
     const lanes = lod.scene.lanes.flatMap(({ role }, lane) => (RECORDED.includes(role) ? [lane] : []));
     this.byLane = new Map(lanes.map((lane) => [lane, { lane, touched: (view) => this.#columns(view)?.[lane] ?? [] }]));
     const tracks = lod.scene.tracks.map(() => []);
     for (const lane of lanes) tracks[lod.scene.lanes[lane].track].push(lane);
     this.lanes = tracks.map((of, track) => ({ track, touched: (view) => of.flatMap((lane) => this.#columns(view)?.[lane] ?? []) }));
-    this.#ask({ from: 0, px: Math.max(1, lod.scene.end), width: 1 });
+    this.answers.get(0, Math.max(1, lod.scene.end), 1);
   }
 
-  #columns(view) {
-    return this.#ask(view)?.columns;
+  #columns({ from, px, width }) {
+    return this.answers.get(from, px, width)?.columns;
   }
 
-  /** Return the answer for a view { from, px, width }, or undefined until it has arrived. */
-  #ask({ from, px, width }) {
-    const key = [from, px, width].join();
-    if (!this.#asked.has(key)) this.#fetch(key, { text: this.text, start: from, end: from + px * width, width, lanes: [...this.byLane.keys()] });
-    return this.#answers.get(key);
-  }
-
-  async #fetch(key, question) {
-    this.#asked.add(key);
-    const answer = await this.lod.connection.json("find", question);
+  async #fetch(from, px, width) {
+    const lanes = [...this.byLane.keys()], answer = await this.lod.connection.json("find", { text: this.text, start: from, end: from + px * width, width, lanes });
     this.count = answer.count;
-    this.#answers.set(key, answer);
-    this.changed();
+    return answer;
   }
 
   /** Hits within [from, to] by track, as Hits returns them; none until they have arrived. */
   perTrack(from, to) {
-    const answer = this.#ask({ from, px: to - from, width: 1 });
+    const answer = this.answers.get(from, to - from, 1);
     return (answer?.tracks ?? []).map(([track, count, time]) => ({ track, count, time }));
   }
 

@@ -166,12 +166,15 @@ export class Stage {
     this.scrollTo(this.scroll + pixels);
   }
 
-  /** Collapse a GPU to one row, or expand it; the GPU keeps its place on the screen. */
-  collapse(track, yes = !this.collapsed[track]) {
-    if (Boolean(this.collapsed[track]) === yes) return;
-    this.collapsed[track] = yes ? 1 : 0;
+  /** Stack the rows again, and say so. */
+  #rearrange() {
     this.#arrange();
     this.changed();
+  }
+
+  /** Collapse a GPU to one row, or expand it; the GPU keeps its place on the screen. */
+  collapse(track, yes = !this.collapsed[track]) {
+    if (Boolean(this.collapsed[track]) !== yes) this.collapseSome([track], yes);
   }
 
   /** Collapse or expand all GPUs; the GPU at the top of the frame stays there. */
@@ -187,24 +190,20 @@ export class Stage {
   /** Collapse or expand some GPUs; what is above them stays where it is. */
   collapseSome(tracks, yes) {
     for (const track of tracks) this.collapsed[track] = yes ? 1 : 0;
-    this.#arrange();
-    this.changed();
+    this.#rearrange();
   }
 
   /** Collapse all GPUs but some. */
   collapseBut(open) {
     this.collapsed.fill(1);
-    for (const track of open) this.collapsed[track] = 0;
-    this.#arrange();
-    this.changed();
+    this.collapseSome(open, false);
   }
 
   /** Order the GPUs by a comparison of their numbers; `groupOf` holds the name of each one's group, if they are grouped. */
   sort(compare, groupOf = new Map()) {
     for (const strip of this.allStrips) strip.tracks.sort(compare);
     this.groupOf = groupOf;
-    this.#arrange();
-    this.changed();
+    this.#rearrange();
   }
 
   /** Show only some GPUs, expanded, and those that are pinned; with null all of them. */
@@ -212,16 +211,14 @@ export class Stage {
     this.hidden.fill(tracks ? 1 : 0);
     for (const track of tracks ?? []) this.hidden[track] = this.collapsed[track] = 0;
     for (const track of this.pins) this.hidden[track] = 0;
-    this.#arrange();
-    this.changed();
+    this.#rearrange();
   }
 
   /** Keep a GPU at the top of the frame, below those that are there already, or let it go back to its place. */
   pin(track, yes = !this.pins.includes(track)) {
     this.pins = [...this.pins.filter((one) => one !== track), ...(yes ? [track] : [])];
     this.hidden[track] = 0;
-    this.#arrange();
-    this.changed();
+    this.#rearrange();
   }
 
   /** Replace a GPU's rows of a role by others, placed below its own rows; without rows, remove them. */
@@ -232,8 +229,7 @@ export class Stage {
     const others = this.rows.filter((row) => !replaced(row));
     // In place, since other objects hold the same list.
     this.rows.splice(0, this.rows.length, ...others, ...added);
-    this.#arrange();
-    this.changed();
+    this.#rearrange();
   }
 
   /** Height of what covers the rows at the top of the frame. */
@@ -290,17 +286,14 @@ export class Stage {
   reveal(track, role = "phases") {
     const block = this.blockOf.get(track);
     if (!block) return;
-    if (this.hidden[track]) this.#show(track);
+    if (this.hidden[track]) {
+      this.hidden[track] = 0;
+      this.#rearrange();
+    }
     if (!this.boxOf(track, role)) this.collapse(track, false);
     if (block.held) return;
     const low = block.top - this.above, high = block.top + block.h + EDGE - this.frame;
     if (this.scroll > low) this.scrollTo(low);
     else if (this.scroll < high) this.scrollTo(Math.min(low, high));
-  }
-
-  #show(track) {
-    this.hidden[track] = 0;
-    this.#arrange();
-    this.changed();
   }
 }
