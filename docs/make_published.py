@@ -18,6 +18,7 @@ PAGE = Path(__file__).resolve().parent / "published.md"
 TABLE = PAGE.with_suffix(".csv")
 START, END = "<!-- runs -->\n", "<!-- end of runs -->"
 GIB = 1 << 30
+ASSUMED = "What the sources do not state, and what only follows from what they do:"
 
 
 class Prediction(NamedTuple):
@@ -88,12 +89,13 @@ def table(found: list[Run]) -> str:
         cells += [f"{_figure(run.alone.figure)}: {run.alone.plan.label}", _percent(run.alone.error)]
         lines.append(f"| {' | '.join(cells)} |")
     sources = [f"{number}. {source}" for number, source in enumerate(_sources(found), 1)]
+    assumed = [f"- {'; '.join(names)}: {text}." for text, names in _assumed(found).items()]
     reasons = [f"- {run.row['run']}: {run.row['reason']}." for run in found if run.row["reason"]]
     commands = [f"# {run.row['run']}\n{_command(run.row)}" for run in found]
     return "\n".join(
-        [*lines, "", _summary(found), "", "## Sources", "", *sources, "", "## More than 30 % off", "", *reasons, "",
-         "## The commands", "", "Without the options from `--strategy` on, the layout is searched.", "",
-         "```text", *commands, "```"]
+        [*lines, "", _summary(found), "", "## Sources", "", *sources, "", "## Derived or assumed", "", ASSUMED, "",
+         *assumed, "", "## More than 30 % off", "", *reasons, "", "## The commands", "",
+         "Without the options from `--strategy` on, the layout is searched.", "", "```text", *commands, "```"]
     ) + "\n"  # fmt: skip
 
 
@@ -108,6 +110,15 @@ def _summary(found: list[Run]) -> str:
 
 def _sources(found: list[Run]) -> list[str]:
     return list(dict.fromkeys(run.row["source"] for run in found))
+
+
+def _assumed(found: list[Run]) -> dict[str, list[str]]:
+    """Return what the sources do not state, each with the runs in whose commands it is."""
+    names: dict[str, list[str]] = {}
+    for run in found:
+        if text := run.row["assumed"]:
+            names.setdefault(text, []).append(run.row["run"])
+    return names
 
 
 def _number(found: list[Run], run: Run) -> int:
