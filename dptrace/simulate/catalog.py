@@ -178,6 +178,10 @@ OPTIONS = tuple(sorted({option for entry in ENTRIES.values() for option in entry
 """The fields of :class:`Settings` that only some names use."""
 
 
+_OPTIONAL = {field.name for field in msgspec.structs.fields(Settings) if field.default is None}
+"""Those that follow from others if they are not given."""
+
+
 def entry_named(name: str) -> Entry:
     """Return the entry of a name; underscores and capitals do not matter.
 
@@ -204,7 +208,8 @@ def explain(name: str, settings: Settings) -> Explanation:
     Number(2, MAX_RANKS, whole=True).check(settings.ranks, "--ranks")
     BYTES.check(settings.size_bytes, "--bytes")
     for option, number in entry.options.items():
-        if (value := getattr(settings, option)) is not None:
+        value = getattr(settings, option)
+        if value is not None or option not in _OPTIONAL:
             number.check(value, f"--{option.replace('_', '-')}")
     if settings.node_size is not None and settings.node_size > settings.ranks:
         raise UsageError(f"--node-size {settings.node_size}: must be from 1 to {settings.ranks}, the number of ranks.")
