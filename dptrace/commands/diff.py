@@ -12,6 +12,7 @@ import click
 
 from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file
 from dptrace.commands.shared.options import (
+    Selection,
     reading_options,
     verbosity_options,
     with_workload,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dptrace.comparison.compare import Comparison, ThresholdResult
+    from dptrace.run.run import Run
 
 CROSSED = 3
 """Exit code when a limit is exceeded: 1 is bad input, 2 wrong use."""
@@ -114,10 +116,7 @@ def command(
     from dptrace.viewers.terminal.comparison import texts_below
 
     parsed = [parse(limit) for limit in limits]
-    before, after = (
-        [with_workload(open_with_progress((path,), read_options, verbosity, selection), **workload) for path in paths]
-        for paths, selection in zip(sides.recordings(), selections, strict=True)
-    )
+    before, after = _opened(sides, selections, workload, read_options, verbosity)
     comparison = compare(before, after, include_outliers)
     crossings = [limit.check(comparison, fail_within_noise) for limit in parsed]
     answer = _answer(comparison, crossings, all_rows, per_rank, to.table or _TABLES[0], drawn_steps)
@@ -131,6 +130,21 @@ def command(
     for crossing in crossings:
         click.echo(sanitize(crossing.text), err=True)
     click.get_current_context().exit(CROSSED if any(crossing.failed for crossing in crossings) else 0)
+
+
+def _opened(
+    sides: Sides,
+    selections: tuple[Selection, Selection],
+    workload: dict[str, float | None],
+    read_options: ReadOptions,
+    verbosity: str,
+) -> tuple[list[Run], list[Run]]:
+    """Read the recordings of both sides."""
+    before, after = (
+        [with_workload(open_with_progress((path,), read_options, verbosity, selection), **workload) for path in paths]
+        for paths, selection in zip(sides.recordings(), selections, strict=True)
+    )
+    return before, after
 
 
 def _answer(
