@@ -228,17 +228,19 @@ class DeviceFigures(msgspec.Struct, frozen=True):
         if not 0 < count < len(self.timeline.windows):
             return self
         timeline, kept = select_steps(self.timeline, 0, count - 1)
-        return DeviceFigures(
-            timeline,
-            self.split.first(count),
-            self.exposed_ns[kept],
-            self.overlapped_ns[kept],
-            self.exposed,
-            {name: values[:count] for name, values in self.idle_causes.items()},
-            self.host_gaps,
-            self.arrivals.filter(kept[self.timeline.kind == Kind.COMMUNICATION]),
-            *(column[:count] for column in (self.backward_start_ns, self.backward_end_ns, self.recompute_ns)),
-            *(column[:count] for column in (self.parameter_search_ns, self.parameter_search_idle_ns)),
+        return replace(
+            self,
+            timeline=timeline,
+            split=self.split.first(count),
+            exposed_ns=self.exposed_ns[kept],
+            overlapped_ns=self.overlapped_ns[kept],
+            idle_causes={name: values[:count] for name, values in self.idle_causes.items()},
+            arrivals=self.arrivals.filter(kept[self.timeline.kind == Kind.COMMUNICATION]),
+            backward_start_ns=self.backward_start_ns[:count],
+            backward_end_ns=self.backward_end_ns[:count],
+            recompute_ns=self.recompute_ns[:count],
+            parameter_search_ns=self.parameter_search_ns[:count],
+            parameter_search_idle_ns=self.parameter_search_idle_ns[:count],
         )
 
     def with_rank(self, rank: int) -> DeviceFigures:
