@@ -51,6 +51,7 @@ AnyRun = TypeVar("AnyRun", bound=RunData)
 def open(
     *paths: str | PathLike[str],
     comm_patterns: str | Sequence[str] = (),
+    phase_labels: str | Sequence[str] = (),
     strict: bool = False,
     cache: bool = True,
     jobs: int | None = None,
@@ -63,6 +64,8 @@ def open(
         paths: what to read. All paths together are one run, with one file per rank.
         comm_patterns: regular expressions for further communication kernels, or one, searched in kernel names without
             regard to case.
+        phase_labels: ``"REGEX=backward"``, or several: the phase of work that is launched under labels with a match,
+            without regard to case; for labels of schedules that dptrace does not know.
         strict: raise an error for data that is truncated, damaged or impossible, instead of adding a note to the run.
         cache: use and write the cache of parsed files.
         jobs: number of processes that read; None chooses.
@@ -79,7 +82,8 @@ def open(
     if any(isinstance(path, list | tuple | set) for path in paths):
         raise UsageError("dptrace.open takes each path as its own argument: dptrace.open(*paths).")
     patterns = (comm_patterns,) if isinstance(comm_patterns, str) else tuple(comm_patterns)
-    read_options = ReadOptions(patterns, strict, cache, jobs, dask, figures_only or dask is not None)
+    rules = (phase_labels,) if isinstance(phase_labels, str) else tuple(phase_labels)
+    read_options = ReadOptions(patterns, rules, strict, cache, jobs, dask, figures_only or dask is not None)
     return Run(**vars(open_run([path_text(path) for path in paths], read_options)))
 
 

@@ -310,7 +310,7 @@ def _index_entry(run: Run, read_options: ReadOptions, selection: Selection) -> P
     if not read_options.cache or run.sources is None:
         return None
     ranks = None if selection.ranks is None else sorted(selection.ranks)
-    key = (read_options.comm_patterns, read_options.strict, ranks, selection.steps)
+    key = (read_options.patterns, read_options.strict, ranks, selection.steps)
     return index_entry([*run.sources.files, *filter(None, [run.sources.run_file])], key)
 
 

@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from dptrace.errors import UsageError
 
@@ -31,6 +32,15 @@ signal.setitimer(signal.ITIMER_PROF, limit_s)
 search = re.compile(pattern, flags).search
 json.dump([search(name) is not None for name in names], sys.stdout)
 """
+
+
+class Patterns(NamedTuple):
+    """The user's patterns of names that figures depend on, and so does the key of all that is cached of a file."""
+
+    comm: Sequence[str] = ()
+    """Regular expressions of further communication kernels (``--comm-pattern``)."""
+    phase_labels: Sequence[str] = ()
+    """``REGEX=PHASE``: the phase of work under labels that match (``--phase-labels``)."""
 
 
 def compiled(pattern: str, option: str, flags: int = 0) -> re.Pattern[str]:

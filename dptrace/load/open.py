@@ -32,6 +32,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.build import NO_GPU_EVENTS
 from dptrace.timeline.host_calls import OPERATOR_CALLS
 from dptrace.timeline.model import Timeline
+from dptrace.timeline.phase_labels import read_rules
 
 # Read all files of a run in parallel, from the cache where possible, on this machine's cores or a Dask cluster.
 
@@ -117,7 +118,9 @@ def open_run(
             files, and the name of the file just read (before the first: of the first).
     """
     read_options = read_options or ReadOptions()
-    communication_names((), read_options.comm_patterns)  # reports an invalid pattern before a long read
+    # Report an invalid pattern before a long read.
+    communication_names((), read_options.comm_patterns)
+    read_rules(read_options.phase_labels)
     sources = find(paths)
     count, results = len(sources.files), dict[int, RankFile | DptraceError]()
     progress(0, count, sources.files[0].name)

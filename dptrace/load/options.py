@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dptrace.core.numbers import Number
+from dptrace.core.patterns import Patterns
 from dptrace.errors import UsageError
 
 _JOBS = Number(1, whole=True)
@@ -16,6 +17,8 @@ class ReadOptions:
 
     comm_patterns: tuple[str, ...] = ()
     """Regular expressions for further communication kernels, searched in kernel names without regard to case."""
+    phase_labels: tuple[str, ...] = ()
+    """``REGEX=PHASE``: work under labels that match, searched without regard to case, belongs to this phase."""
     strict: bool = False
     """Raise an error for truncated, damaged or impossible data, instead of repairing it and adding a note."""
     cache: bool = True
@@ -36,3 +39,8 @@ class ReadOptions:
             raise UsageError("A Dask cluster has its own number of workers: choose one of --dask and --jobs.")
         if self.dask is not None and not self.figures_only:
             raise UsageError("A Dask cluster returns figures, not intervals: read with figures_only.")
+
+    @property
+    def patterns(self) -> Patterns:
+        """The patterns of names, which figures depend on."""
+        return Patterns(self.comm_patterns, self.phase_labels)

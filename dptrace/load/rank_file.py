@@ -248,15 +248,15 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
 
     An error is a result, since it does not stop the reading of other files, and a cluster does not try again.
     """
-    patterns, cached = read_options.comm_patterns, read_options.cache
+    patterns, cached = read_options.patterns, read_options.cache
     key, identity = (source.name, patterns), file_identity(source) if cached else None
     file = fetch(source, key, RankFile) if cached else None
     try:
         if file is not None:
             file = file.with_path(source.address)
         else:
-            trace = read_trace(source, jobs, patterns, operators=read_options.operators)
-            devices = tuple(map(figures_of, build_timelines(trace, trace.rank or 0, patterns)))
+            trace = read_trace(source, jobs, patterns.comm, operators=read_options.operators)
+            devices = tuple(map(figures_of, build_timelines(trace, trace.rank or 0, *patterns)))
             file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage)
             if cached:
                 store(source, key, file, identity)
@@ -271,7 +271,7 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
 
 def cached_rank_file(source: Source, read_options: ReadOptions) -> Path | None:
     """Return the entry of the cache that holds a file's figures; None where none does."""
-    entry = _entry(source, (source.name, read_options.comm_patterns)) if read_options.cache else None
+    entry = _entry(source, (source.name, read_options.patterns)) if read_options.cache else None
     return entry if entry is not None and entry.exists() else None
 
 
@@ -281,7 +281,7 @@ def _with_operators(
     """Store the operators of a trace for a second look, or else keep them with its figures."""
     operators = operator_calls(trace)
     if read_options.cache and len(operators) <= OPERATOR_CALLS.most_cached:
-        key = (source.name, OPERATOR_CALLS.name, read_options.comm_patterns)
+        key = (source.name, OPERATOR_CALLS.name, read_options.patterns)
         if store(source, key, operators, identity) is not None:
             return file
     return replace(file, operators=operators)
@@ -314,7 +314,7 @@ class FileRereader(msgspec.Struct, frozen=True):
 
     @collection_paused()
     def _read(self, source: Source, reading: SecondPass[Result]) -> Result | None:
-        patterns, cached = self.read_options.comm_patterns, self.read_options.cache
+        patterns, cached = self.read_options.patterns, self.read_options.cache
         key = (source.name, reading.name, patterns)
         result = fetch(source, key, reading.type) if cached else None
         if result is not None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, IntervalSet, mask_of, subtract, union, unique
 from dptrace.core.notes import Note
+from dptrace.core.patterns import Patterns
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.trace import Category, Trace
@@ -27,6 +28,7 @@ from dptrace.timeline.collectives import (
 )
 from dptrace.timeline.host_events import DeviceWork, host_activity
 from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, HostActivity, Kind, Phase, Timeline
+from dptrace.timeline.phase_labels import UNSAID, Work, label_notes, said_phases
 from dptrace.timeline.steps import WRAPPER, CpuSteps, cpu_steps, device_windows, is_recomputed, phases, with_actions
 
 NO_GPU_EVENTS = "no GPU events"
@@ -49,8 +51,14 @@ CPU = -1
 """Device index of a run without a GPU."""
 
 
-def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tuple[Timeline, ...]:
+def build_timelines(
+    trace: Trace, rank: int, patterns: Sequence[str] = (), phase_labels: Sequence[str] = ()
+) -> tuple[Timeline, ...]:
     """Build the timelines of one rank.
+
+    Args:
+        patterns: regular expressions of further communication kernels.
+        phase_labels: ``REGEX=PHASE``, the phase of work under labels that match.
 
     Raises:
         TraceError: the file has GPU calls without GPU events, or neither GPU events nor operators.
@@ -62,7 +70,7 @@ def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tu
         text = "no ProfilerStep marks, so the whole trace counts as one step (call profiler.step() after each step)."
         notes.append(Note(text, file=Path(trace.path).name))
     if on_device.any():
-        return _on_gpus(trace, rank, steps, np.flatnonzero(on_device), patterns, notes)
+        return _on_gpus(trace, rank, steps, np.flatnonzero(on_device), Patterns(patterns, phase_labels), notes)
     calls = int((trace.category == Category.LAUNCH).sum())
     if calls:
         raise TraceError(
@@ -70,24 +78,26 @@ def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tu
             "record (another profiler was attached, a permission is missing, or the trace was cut before the GPU's "
             "records arrived). Record again; `dptrace doctor` checks the machine. " + " ".join(map(str, trace.damage))
         )
-    return (with_actions(trace, _on_cpu(trace, rank, steps, notes)),)
+    return (with_actions(trace, _on_cpu(trace, rank, steps, phase_labels, notes)),)
 
 
 def _on_gpus(
-    trace: Trace, rank: int, steps: CpuSteps, events: Int64, patterns: Sequence[str], notes: list[Note]
+    trace: Trace, rank: int, steps: CpuSteps, events: Int64, patterns: Patterns, notes: list[Note]
 ) -> tuple[Timeline, ...]:
     launch = launches(trace, events)
     known = launch >= 0
     time, thread = trace.start_ns[launch], trace.thread[launch]
     launched = np.where(known, time, UNKNOWN)
     step = np.where(known | (len(steps) == 0), steps.index_at(time), BEFORE_FIRST).astype(np.int32)
-    phase = np.where(known, phases(trace, steps, thread, time), Phase.OTHER).astype(np.uint8)
     again = known & is_recomputed(trace, thread, time)
     kernel = trace.category[events] == Category.KERNEL
-    comm = is_communication(trace.names, trace.name[events], kernel, patterns)
+    comm = is_communication(trace.names, trace.name[events], kernel, patterns.comm)
     comm |= kernel & mask_of(list(trace.comm), len(trace))[events]
     kind = np.where(comm, Kind.COMMUNICATION, np.where(kernel, Kind.COMPUTE, Kind.MEMORY)).astype(np.uint8)
     notes += _launch_notes(trace, known)
+    phase = np.full(len(events), Phase.OTHER, np.uint8)
+    computed = np.where(kind == Kind.COMPUTE, trace.end_ns[events] - trace.start_ns[events], 0)
+    phase[known] = _phases(trace, steps, launch[known], computed[known], patterns.phase_labels, notes)
     columns = (kind, phase, step, trace.stream[events], launched)
     timelines: list[Timeline] = []
     # A device event without a device id belongs to the process's only device: 0, as torch numbers them.
@@ -110,6 +120,19 @@ def _on_gpus(
         gpu = trace.gpus.get(int(device))
         timelines.append(with_actions(trace, replace(timeline, recompute=recompute, host=host, gpu=gpu)))
     return tuple(timelines)
+
+
+def _phases(
+    trace: Trace, steps: CpuSteps, launch: Int64, compute_ns: Int64, phase_labels: Sequence[str], notes: list[Note]
+) -> NDArray[np.uint8]:
+    """Return the phase of what each event launched, and note where labels and launches contradict each other."""
+    thread, time = trace.thread[launch], trace.start_ns[launch]
+    said = said_phases(trace, phase_labels)
+    phase = unlabeled = phases(trace, steps, thread, time, said)
+    if (said != UNSAID).any():
+        unlabeled = phases(trace, steps, thread, time, np.full_like(said, UNSAID))
+    notes += label_notes(trace, Work(thread, time, compute_ns, phase, unlabeled), said, phase_labels)
+    return phase
 
 
 def _launch_notes(trace: Trace, known: NDArray[np.bool_]) -> Iterator[Note]:
@@ -202,7 +225,7 @@ def _waiting(trace: Trace, ops: Int64, comm: Int64, operator: Int64) -> NDArray[
     return holding(trace, ops, inner, np.concatenate((trace.end_ns[comm[known]], trace.end_ns[waits])))
 
 
-def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[Note]) -> Timeline:
+def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, phase_labels: Sequence[str], notes: list[Note]) -> Timeline:
     """Build the timeline of a run on CPU: operators are compute, gloo's annotations communication."""
     comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named(GLOO_PREFIX))
     operator = enqueuing_operator(trace, comm)
@@ -222,6 +245,7 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[Note]) -> Time
         )
         gpu = next(iter(trace.device_names.values()))
         notes.append(Note(text, (gpu,), Path(trace.path).name, NO_GPU_EVENTS))
+    computed = np.where(is_comm, 0, trace.end_ns[events] - trace.start_ns[events])
     timeline = _timeline(
         trace,
         rank,
@@ -230,7 +254,7 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[Note]) -> Time
         events,
         (
             np.where(is_comm, Kind.COMMUNICATION, Kind.COMPUTE).astype(np.uint8),
-            phases(trace, steps, thread, time),
+            _phases(trace, steps, launch, computed, phase_labels, notes),
             steps.index_at(time),
             trace.thread[events].astype(np.int64),
             time,

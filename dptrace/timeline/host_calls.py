@@ -12,7 +12,7 @@ Figures do not need them: :mod:`dptrace.timeline.host_events` reduces them to wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sized
 from enum import IntEnum
 from functools import cached_property, partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import EMPTY, Int64, unique
+from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import GLOO_PREFIX
 from dptrace.readers.source import Source
 from dptrace.readers.trace import Category, EventDetails, OperatorInputs, Trace
@@ -41,8 +42,8 @@ class SecondPass(msgspec.Struct, Generic[Result], frozen=True):
     """Names it in the cache."""
     type: type[Result]
     """The class of the result; its length is its number of events."""
-    read: Callable[[Source, Sequence[str]], Result]
-    """Reads a file, with the patterns of further communication kernels (``--comm-pattern``).
+    read: Callable[[Source, Patterns], Result]
+    """Reads a file, with the user's patterns.
 
     Raises:
         TraceError: what is wrong with the file.
@@ -51,15 +52,15 @@ class SecondPass(msgspec.Struct, Generic[Result], frozen=True):
     """Events of a result that is cached, so that a few files do not fill the cache."""
 
 
-def reading(of: Callable[[Trace], Result], **options: bool) -> Callable[[Source, Sequence[str]], Result]:
+def reading(of: Callable[[Trace], Result], **options: bool) -> Callable[[Source, Patterns], Result]:
     """Return what reads a file with these options of ``read_trace``, and takes *of* its trace what is wanted."""
     return partial(_read, of, options)
 
 
-def _read(of: Callable[[Trace], Result], options: dict[str, Any], source: Source, patterns: Sequence[str]) -> Result:
+def _read(of: Callable[[Trace], Result], options: dict[str, Any], source: Source, patterns: Patterns) -> Result:
     from dptrace.readers.kineto.reader import read_trace  # few commands read files again
 
-    return of(read_trace(source, comm_patterns=patterns, **options))
+    return of(read_trace(source, comm_patterns=patterns.comm, **options))
 
 
 class Rereader(Protocol):

@@ -14,6 +14,7 @@ from dptrace.core.intervals import Int64, IntervalSet, covered, mask_of, subtrac
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import last_enclosing
 from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, NO_ACTIONS, Action, Actions, Kind, Phase, Timeline, Windows
+from dptrace.timeline.phase_labels import UNSAID
 
 # Where steps start and end: on the CPU by the profiler's marks, on each device by what was launched.
 #
@@ -150,12 +151,6 @@ def _marks(trace: Trace, names: list[int]) -> NDArray[np.bool_]:
     return marks
 
 
-def backward_actions(trace: Trace) -> NDArray[np.bool_]:
-    """Return a mask of the labels of backward actions only; W is the weights' part of backward."""
-    names = [i for i, labeled in _labels(trace).items() if all(action.kind != Action.F for action in labeled)]
-    return _marks(trace, names) if names else np.zeros(len(trace), np.bool_)
-
-
 def with_actions(trace: Trace, timeline: Timeline) -> Timeline:
     """Add the actions of a pipeline schedule to a timeline, if there is one."""
     actions = actions_of(trace, timeline)
@@ -254,32 +249,42 @@ _CLOSURE = f"{MARK}closure"
 _NODE = re.compile(r"(?:Backward\d*|^torch::autograd::AccumulateGrad)$")
 
 
-def phases(trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64) -> NDArray[np.uint8]:
+def phases(
+    trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64, said: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
     """Return the phase of the work launched at each (thread, time).
 
     The first match counts:
 
     1. a mark of dptrace's recorder;
-    2. of a node of the autograd engine, a pipeline's or FSDP's backward label, ``Optimizer.*``, and the mark of a
-       closure that ``Optimizer.step`` calls, the innermost; directly inside a closure, rules 4 and 5 decide;
+    2. of a node of the autograd engine, a label that says backward, optimizer or other, FSDP's backward labels,
+       ``Optimizer.*``, and the mark of a closure that ``Optimizer.step`` calls, the innermost; directly inside a
+       closure, rules 4 to 6 decide;
     3. inside an ``Optimizer.step`` whose closures are not marked, but before the end of the last backward function
        that began within it: forward, by the closure that the step calls;
-    4. in a step with backward work: forward if launched before the step's last backward function ended, else other;
-    5. in a trace without backward: forward.
+    4. inside a label that says forward: forward; so what backward recomputes under such a label stays backward;
+    5. in a step with backward work: forward if launched before the step's last backward function ended, else other;
+    6. in a trace without backward: forward.
+
+    Args:
+        said: the phase that each event's label says (:func:`~dptrace.timeline.phase_labels.said_phases`).
     """
     functions = _backward_functions(trace)
     phase = _by_order(trace, steps, np.flatnonzero(functions), time)
+    phase[last_enclosing(trace, said == Phase.FORWARD, thread, time) >= 0] = Phase.FORWARD
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
-    backward = functions | backward_actions(trace) | (on_cpu & trace.named(*_SHARDS_BACKWARD))
-    optimizer = on_cpu & trace.named(_OPTIMIZER)
+    backward = functions | (said == Phase.BACKWARD) | (on_cpu & trace.named(*_SHARDS_BACKWARD))
+    optimizer = (said == Phase.OPTIMIZER) | (on_cpu & trace.named(_OPTIMIZER) & (said == UNSAID))
     closure = on_cpu & trace.named(_CLOSURE)
-    innermost = last_enclosing(trace, backward | optimizer | closure, thread, time)
+    other = said == Phase.OTHER
+    innermost = last_enclosing(trace, backward | optimizer | closure | other, thread, time)
     found = (innermost >= 0) & ~closure[innermost]
     in_optimizer = found & optimizer[innermost]
     in_closure = in_optimizer & (time < _closure_end(trace, functions, backward, optimizer, closure)[innermost])
     phase[found & ~in_optimizer] = Phase.BACKWARD
     phase[in_optimizer] = Phase.OPTIMIZER
     phase[in_closure] = Phase.FORWARD
+    phase[found & other[innermost]] = Phase.OTHER
     marks = on_cpu & trace.matching(_MARKED.__contains__)
     mark = last_enclosing(trace, marks, thread, time)
     marked = np.flatnonzero(mark >= 0)

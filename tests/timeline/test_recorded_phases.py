@@ -35,6 +35,31 @@ with profile(activities=[ProfilerActivity.CPU]) as profiler:
 profiler.export_chrome_trace(sys.argv[1])
 """
 
+SPLIT_BACKWARD = """
+import sys
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+weight, x = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64)
+
+def chunk(labels):
+    forward, backward, weights = labels
+    with record_function(forward):
+        y = x @ weight
+    with torch.no_grad(), record_function(backward):  # without autograd, as in DualPipe
+        for _ in range(2):
+            torch.bmm(x[None], weight[None])
+    y.sum().backward()
+    with torch.no_grad(), record_function(weights):
+        for _ in range(3):
+            torch.bmm(x[None], x[None])
+
+with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    for _ in range(4):
+        chunk(sys.argv[2:])
+profiler.export_chrome_trace(sys.argv[1])
+"""
+
 TENSOR_PARALLEL = """
 import os
 import sys
@@ -76,6 +101,30 @@ def test_a_lightning_style_closure_has_all_three_phases(tmp_path: Path) -> None:
     assert {"backward"} == phases["AddmmBackward0"] == phases["torch::autograd::AccumulateGrad"]
     assert {"optimizer"} == phases["aten::addcdiv_"]
     assert all(dptrace.open(trace).totals()[f"{phase}_ns"].item() > 0 for phase in ("forward", "backward", "optimizer"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "rules"),
+    [
+        (("attn(F)", "attn(B)", "attn(W)"), ()),
+        (("run", "first half", "second half"), ("half$=backward",)),
+    ],
+)
+def test_a_backward_that_labels_split_is_backward(
+    labels: tuple[str, str, str], rules: tuple[str, ...], tmp_path: Path
+) -> None:
+    """In each of 4 chunks, 2 products before autograd's nodes and 3 after them, outside of autograd."""
+    trace = tmp_path / "rank0.json"
+    command = [sys.executable, "-W", "ignore", "-c", SPLIT_BACKWARD, str(trace), *labels]
+    subprocess.run(command, check=True, env=environment(), timeout=300)
+    run = dptrace.open(trace, phase_labels=rules)
+    operators = run.kernels()
+
+    phases = {name: rows["phase"].tolist() for name, rows in operators.groupby("name")}
+    assert ["forward"] * 4 == phases["aten::matmul"]
+    assert ["backward"] * 20 == phases["aten::bmm"]
+    lasted = (operators["end_ns"] - operators["start_ns"]).groupby(operators["phase"]).sum()
+    assert lasted["backward"] == run.totals()["backward_ns"].item()
 
 
 def test_a_blocking_all_reduce_of_tensor_parallelism_is_exposed(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, Action, Phase, Timeline
+from dptrace.timeline.phase_labels import said_phases
 from dptrace.timeline.steps import CpuSteps, actions_of, cpu_steps, device_windows, phases, select_steps
 from tests.support.builders import TimelineBuilder
 from tests.support.kineto_files import BASE_NS, KinetoFile
@@ -111,6 +112,22 @@ PHASES: dict[str, tuple[list[tuple[Any, ...]], list[Any], str]] = {
         [40, 105, 180],
         "other forward other",
     ),
+    "labels of a schedule that splits backward, launched outside autograd and after its last node": (
+        [("attn(F)", 5, 9), (WRAPPER, 10, 30, 2), ("mlp(B)", 12, 20), ("attn(F)", 40, 50), ("mlp(W)", 60, 70)],
+        [7, (15, 2), 15, 45, 65, 80],
+        "forward backward backward forward backward other",
+    ),
+    "what backward recomputes under a label of forward stays backward": (
+        [(WRAPPER, 10, 30), ("attn(F)", 15, 20), ("attn(B)", 40, 60), ("mlp(F)", 45, 50)],
+        [17, 47],
+        "backward backward",
+    ),
+    "autograd's nodes and the optimizer within a label of forward": (
+        [("mlp(F)", 5, 50), (WRAPPER, 10, 30), (SGD, 35, 40)],
+        [7, 20, 37],
+        "forward backward optimizer",
+    ),
+    "the mark of the recorder wins over labels": ([("dptrace::forward", 5, 9), ("mlp(W)", 6, 8)], [7], "forward"),
     "without any backward all is forward, as in inference": ([("aten::linear", 5, 9)], [6], "forward"),
     "an optimizer in a hook of backward": ([(WRAPPER, 10, 30), (SGD, 12, 20)], [15], "optimizer"),
     "the innermost mark of the recorder wins over all": (
@@ -205,7 +222,7 @@ def test_phases_follow_from_what_encloses_the_launch(case: str, tmp_path: Path) 
         file.kernel(f"k{time}", 200 + time, 201 + time, time, thread)
     trace = read_trace(file.write(tmp_path / "t.json"))
     calls = np.flatnonzero(trace.category == Category.LAUNCH)
-    found = phases(trace, cpu_steps(trace), trace.thread[calls], trace.start_ns[calls])
+    found = phases(trace, cpu_steps(trace), trace.thread[calls], trace.start_ns[calls], said_phases(trace))
 
     assert expected.split() == [Phase(value).name.lower() for value in found]
 
@@ -261,14 +278,14 @@ def test_an_action_is_the_compute_launched_under_its_label(tmp_path: Path) -> No
 
 
 def test_a_label_of_backward_makes_backward_of_what_no_node_launches(tmp_path: Path) -> None:
-    """The weights' part counts as backward; a forward label alone changes nothing."""
+    """The weights' part counts as backward, too."""
     file = KinetoFile().label("ProfilerStep#3", 0, 300).op(NODE, 280, 290, 2)
     for at, label in ((10, "PP:0F0"), (40, "PP:0I0"), (70, "PP:0W0"), (100, "Backward 0")):
         file.label(label, at, at + 20).kernel(f"k{at}", at + 1, at + 9, at)
     timeline = build(file, tmp_path)
 
     forward, backward = Phase.FORWARD, Phase.BACKWARD
-    assert [forward, backward, backward, forward] == timeline.phase.tolist()
+    assert [forward, backward, backward, backward] == timeline.phase.tolist()
     assert ["0F0", "0I0", "0W0"] == [row.name for row in pipeline_action_rows(timeline)]
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import fields, replace
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import EMPTY, Int64, mask_of
+from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import METADATA_PREFIXES
 from dptrace.readers.source import Source
 from dptrace.readers.trace import NO_MEMORY_EVENTS, TOTAL_UNKNOWN, Category, MemoryEvents, Trace
@@ -19,6 +20,7 @@ from dptrace.timeline.collectives import last_enclosing, outermost
 from dptrace.timeline.host_calls import SecondPass
 from dptrace.timeline.host_events import ALLOCATOR
 from dptrace.timeline.model import Phase
+from dptrace.timeline.phase_labels import said_phases
 from dptrace.timeline.steps import MARK, WHOLE_TRACE, WRAPPER, CpuSteps, backward_starts, cpu_steps, phases
 
 NOWHERE = -1
@@ -438,8 +440,8 @@ _COMMUNICATES = (
 _MODULE = re.compile("nn.Module: ")
 
 
-def origins_of(trace: Trace, steps: CpuSteps, events: MemoryEvents) -> Origins:
-    """Return what surrounds each event on its thread."""
+def origins_of(trace: Trace, steps: CpuSteps, events: MemoryEvents, said: NDArray[np.uint8]) -> Origins:
+    """Return what surrounds each event on its thread; *said* is the phase that each label says."""
     thread, time = events.thread, events.time_ns
     operators = trace.category == Category.CPU_OP
     outer = outermost(trace, np.flatnonzero(operators & ~trace.named(*_LABELS)))
@@ -448,7 +450,7 @@ def origins_of(trace: Trace, steps: CpuSteps, events: MemoryEvents) -> Origins:
     collectives = last_enclosing(trace, on_cpu & trace.named(*_COMMUNICATES), thread, time)
     return Origins(
         step=steps.index_at(time),
-        phase=phases(trace, steps, thread, time),
+        phase=phases(trace, steps, thread, time, said),
         operator=_name(trace, last_enclosing(trace, mask_of(outer, len(trace)), thread, time)),
         module=_module(trace, labels, thread, time),
         communicates=collectives >= 0,
@@ -479,13 +481,18 @@ _CPU = 0
 """Torch's number of the device type."""
 
 
-def memory_use(trace: Trace) -> MemoryUse:
-    """Return the memory of a rank's devices; *trace* was read with its memory events."""
+def memory_use(trace: Trace, phase_labels: Sequence[str] = ()) -> MemoryUse:
+    """Return the memory of a rank's devices.
+
+    Args:
+        trace: read with its memory events.
+        phase_labels: as for :func:`~dptrace.timeline.build.build_timelines`.
+    """
     events = trace.memory or NO_MEMORY_EVENTS
     if not len(events):
         return MemoryUse(unreadable=events.unreadable)
     steps = cpu_steps(trace)
-    origins = origins_of(trace, steps, events)
+    origins = origins_of(trace, steps, events, said_phases(trace, phase_labels))
     backward, optimizer = backward_starts(trace), optimizer_steps(trace)
     # A CPU's memory after that of the GPUs.
     number = np.where(events.device_type == _CPU, np.iinfo(np.int32).max, events.device)
@@ -547,14 +554,14 @@ def _compact(
     return tuple(names[i] for i in used.tolist()), devices, replace(calls, name=place[calls.name])
 
 
-def _read(source: Source, patterns: Sequence[str]) -> MemoryUse:
+def _read(source: Source, patterns: Patterns) -> MemoryUse:
     # Few commands read files again.
     from dptrace.readers.kineto.details import has_memory_events
     from dptrace.readers.kineto.reader import read_trace
 
     if not has_memory_events(source):  # a tenth of the time of reading it
         return MemoryUse()
-    return memory_use(read_trace(source, comm_patterns=patterns, memory=True))
+    return memory_use(read_trace(source, comm_patterns=patterns.comm, memory=True), patterns.phase_labels)
 
 
 MEMORY = SecondPass("memory", MemoryUse, _read)

@@ -60,9 +60,11 @@ _STRICT = "Turn every warning about truncated or damaged data into an error."
 strict_option = click.option("--strict", is_flag=True, help=_STRICT)
 
 _PATTERN = "Also count kernels with a matching name as communication; repeatable."
+_PHASE_LABELS = "Count work under labels that match as a phase, 'REGEX=backward'; repeatable."
 _READ = field_of("read_options", ReadOptions())
 reading_options = group(
     click.option("--comm-pattern", "comm_patterns", multiple=True, metavar="REGEX", help=_PATTERN, **_READ),
+    click.option("--phase-labels", multiple=True, metavar="RULE", help=_PHASE_LABELS, **_READ),
     click.option("--strict", is_flag=True, help=_STRICT, **_READ),
     click.option(
         "--no-cache", "cache", flag_value=False, default=True, help="Neither use nor write the cache.", **_READ

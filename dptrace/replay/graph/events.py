@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import EMPTY, Int64, mask_of, unique
+from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
 from dptrace.readers.kineto.columns import EventSink
 from dptrace.readers.kineto.event_schema import as_count
@@ -202,11 +202,11 @@ def _gloo(trace: Trace) -> tuple[Int64, Int64, Int64]:
     return comm, launch, unique(launch[launch >= 0])
 
 
-def _read(source: Source, patterns: Sequence[str]) -> RankEvents:
+def _read(source: Source, patterns: Patterns) -> RankEvents:
     # Few commands read a file again.
     from dptrace.readers.kineto.reader import read_trace
 
-    events = rank_events(read_trace(source, comm_patterns=patterns))
+    events = rank_events(read_trace(source, comm_patterns=patterns.comm))
     waits = any(WAIT_CALL.match(name) for name in events.names)
     return replace(events, syncs=read_sync_events(source)) if waits else events
 

@@ -17,6 +17,7 @@ SHARED = {
     "--ranks": READING,
     "--steps": READING,
     "--comm-pattern": (*READING, "critical-path"),
+    "--phase-labels": (*READING, "critical-path"),
     "--no-cache": (*READING, "critical-path"),
     "--jobs": (*READING, "critical-path"),
     "--verbose": (*READING, "critical-path"),
