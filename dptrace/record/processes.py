@@ -58,8 +58,11 @@ def tie_to_parent(parent: str | None, busy: Callable[[], bool]) -> None:
     SIGTERM counts as an exit, unless the program handles it. torchrun sends it to the peers of a dead rank, and the
     system to ranks whose torchrun has died; each writes the steps that it has recorded.
 
+    Without a launcher above it, the process may outlive its parent, as without a recorder: a shell that has started it
+    and is left, for example. It then only handles SIGTERM.
+
     Args:
-        parent: as in :func:`end_with_parent`.
+        parent: id of the launcher or of its agent, as in :func:`end_with_parent`; None without one.
         busy: whether this process writes what must not be lost.
     """
 
@@ -70,6 +73,8 @@ def tie_to_parent(parent: str | None, busy: Callable[[], bool]) -> None:
     with suppress(ValueError):  # only the main thread can set it
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, leave)
+    if parent is None:
+        return
     end_with_parent(signal.SIGTERM, parent)
     before = os.getppid()
 

@@ -118,6 +118,21 @@ def test_ranks_of_a_launcher_that_ends_write_their_steps(number: str, name: str,
     assert [0, 1] == [rank["rank"] for rank in _info(tmp_path / name)["ranks"] if rank["recorded_steps"] > 4]
 
 
+def test_a_training_outlives_the_shell_that_started_it(tmp_path: Path) -> None:
+    """As without dptrace: a job that is started in the background goes on when its shell ends."""
+    loop = "for step in range(60):\n    open('begun', 'w').close() if step == 8 else None\n    time.sleep(0.02)"
+    (tmp_path / "train.py").write_text("import time" + ALONE.replace("for _ in range(12):", loop))
+    words = f"{sys.executable} -m dptrace.record {' '.join(SCHEDULE)} -o run train.py"
+    shell = f"{words} > out 2>&1 & while [ ! -e begun ] && kill -0 $!; do sleep 0.02; done"
+    subprocess.run(["sh", "-c", shell], cwd=tmp_path, env=environment(), timeout=120, check=True)
+    until = time.monotonic() + 60
+    while processes_in(tmp_path) and time.monotonic() < until:
+        time.sleep(0.02)
+
+    assert "trained" in (tmp_path / "out").read_text()
+    assert "complete" == _info(tmp_path / "run")["status"]
+
+
 DYING = """
 import os, sys, time
 import torch, torch.distributed as dist

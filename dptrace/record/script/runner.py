@@ -42,7 +42,8 @@ def main() -> None:
 def run_program(program: str, is_module: bool) -> NoReturn:
     """Run a program in this rank, record it, and end the process; ``sys.argv`` holds it and its arguments."""
     steps = watch_steps()
-    tie_to_parent(os.environ.get(AGENT_PID_ENV), lambda: steps.writing)
+    torchrun = str(os.getppid()) if "TORCHELASTIC_RUN_ID" in os.environ else None
+    tie_to_parent(os.environ.get(AGENT_PID_ENV, torchrun), lambda: steps.writing)
     try:
         code = _run(program, is_module, steps, spawn.install(program))
     except (SystemExit, KeyboardInterrupt) as stop:
