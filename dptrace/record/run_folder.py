@@ -486,7 +486,7 @@ def finish_for_launcher(staging: Path, launcher: int) -> None:
     with suppress(OSError, ValueError):
         kept = ", ".join(map(str, recover(run)))
         run.discard()
-        what = f"what they had recorded is in {kept}" if kept else "they had recorded no step"
+        what = f"what they had recorded is in {kept}" if kept else "no recorded step was left to keep"
         print(f"dptrace record was killed. Its ranks are ended; {what}.", file=sys.stderr)
 
 
