@@ -146,6 +146,8 @@ class Signals:
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
+        self.exit_code: int | None = None
+        """With which a script without torchrun has ended itself after one."""
 
     def check(self) -> None:
         """Raise Interrupted if a signal has arrived."""

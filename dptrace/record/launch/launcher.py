@@ -82,6 +82,8 @@ def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
         try:
             code = _supervise(monitor, signals)
         except Interrupted as stopped:
+            if signals.exit_code is not None:
+                stopped.exit_code = signals.exit_code  # a script may handle the signal, save, and end with 0
             _keep_interrupted(monitor, stopped)
             raise
         except Stalled as stalled:

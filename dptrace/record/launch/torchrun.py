@@ -195,6 +195,12 @@ def run_torchrun(
         # A script's own handling of Ctrl-C runs; before its ranks are prepared, a traceback of an import would be all.
         interrupt = job.mode is None and signals.numbers[:1] == [signal.SIGINT] and any(staging.glob("rank*.stacks"))
         stop_agent(agent, signal.SIGINT if interrupt else signal.SIGTERM, waits)
+        signals.exit_code = _own_exit_code(job, agent.returncode)
+
+
+def _own_exit_code(job: Launch, code: int | None) -> int | None:
+    """Return the code with which a script without torchrun has ended itself; None if a signal has ended it."""
+    return code if job.is_alone and job.mode is None and code is not None and code >= 0 else None
 
 
 @contextmanager
