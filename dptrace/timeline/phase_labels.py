@@ -69,7 +69,7 @@ _OPTION = "--phase-labels"
 _CHOICES = {phase.name.lower(): phase for phase in Phase}
 _SAYS_BACKWARD = re.compile(r"backward|bwd|dgrad|wgrad", re.IGNORECASE)
 _SAYS_FORWARD = re.compile(r"forward|fwd", re.IGNORECASE)
-_NOTABLE = 0.05
+_MIN_SHARE = 0.05
 """Share of compute from which a contradiction is reported."""
 _OTHERS = ("dptrace::", "DistributedDataParallel.", "FullyShardedDataParallel.", "FSDP::")
 """Starts of labels with such names that other rules read, or that an evaluation has as well."""
@@ -200,7 +200,7 @@ def _notable(
     label = last_enclosing(trace, labels, work.thread, work.time)
     chosen = differs & (label >= 0)
     fraction = int(work.compute_ns[chosen].sum()) / max(int(work.compute_ns.sum()), 1)
-    if fraction < _NOTABLE:
+    if fraction < _MIN_SHARE:
         return None
     time_by_name = np.bincount(trace.name[label[chosen]], work.compute_ns[chosen])
     most = np.argsort(-time_by_name, kind="stable")[: np.count_nonzero(time_by_name)].tolist()
