@@ -47,7 +47,7 @@ def test_an_svg_has_the_chosen_ranks_and_steps(tmp_path: Path) -> None:
 
 @browser_test
 def test_a_png_is_three_times_as_dense_and_a_pdf_has_one_page(tmp_path: Path) -> None:
-    """The PDF's text is text."""
+    """The PDF's text is text, and its patterns are shapes: a printer would enlarge images."""
     png, pdf = tmp_path / "x.png", tmp_path / "x.pdf"
 
     assert 0 == view("--figure", png).exit_code
@@ -55,6 +55,7 @@ def test_a_png_is_three_times_as_dense_and_a_pdf_has_one_page(tmp_path: Path) ->
     assert 3 * 640 == struct.unpack(">I", png.read_bytes()[16:20])[0]
     assert 1 == len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes()))
     assert b"/Font" in pdf.read_bytes()
+    assert not re.search(rb"/Subtype\s*/Image", pdf.read_bytes())
 
 
 # ``dptrace view`` with --view, --svg, --png and --size.

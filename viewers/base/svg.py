@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
+from collections.abc import Iterator, Sequence
 from html import escape as _escape
+from typing import TypeAlias
 
 from dptrace.core.units import sanitize
 from dptrace.viewers.base.marks import Box, Dot, Drawing, Entry, Label, Line
@@ -18,20 +21,17 @@ FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
 _UNFIT = re.compile("[\ufffe\uffff\u2028\u2029]")
 """Characters that XML forbids, or that break a line."""
 _NARROW = frozenset("iljtfrI.,:;|!'()[]· ")
-_PATTERN = (
-    '<pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({turn})">'
-    '<rect width="7" height="7" fill="{color}"/>{dark}</pattern>'
-)
-_LINE = '<rect width="1.6" height="7" fill="#000" fill-opacity=".34"/>'
-_DOT = '<circle cx="3.5" cy="3.5" r="1.5" fill="#000" fill-opacity=".45"/>'
-_PATTERNS = {"hatch": (45, _LINE), "back": (-45, _LINE), "bars": (0, _LINE), "rails": (90, _LINE), "dots": (0, _DOT)}
-"""How far each of theme.PATTERNS is turned, in degrees, and what is dark in it."""
+_APART, _THICK = 7.0, 1.6
+"""Distance and thickness of a pattern's lines in pixels; dots are squares of twice the thickness."""
+_DARK_PARTS = 'fill="#000" fill-opacity=".34" pointer-events="none"'
 _ATTRIBUTES = 'xmlns="http://www.w3.org/2000/svg" role="img" font-size="12"'
 _SHAPES = {
     "square": ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),
     "triangle": ((0, -4.8), (4.5, 3.2), (-4.5, 3.2)),
     "diamond": ((0, -5), (5, 0), (0, 5), (-5, 0)),
 }
+Rectangle: TypeAlias = tuple[float, float, float, float]
+"""Left, top, width and height."""
 
 
 def escape(text: str) -> str:
@@ -90,7 +90,6 @@ class Canvas:
             f"<title>{escape(title)}</title>",
             f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"/>',
         ]
-        self._patterned: dict[str, str] = {}
         self.shapes = 0
         """Number of rectangles, lines and dots."""
 
@@ -100,17 +99,10 @@ class Canvas:
             f"<{tag} {attributes}><title>{escape(tip)}</title></{tag}>" if tip else f"<{tag} {attributes}/>"
         )
 
-    def _pattern(self, color: str) -> str:
-        """Return the name of a color's pattern, which is defined once."""
-        pattern = PATTERNS[color]
-        name, (turn, dark) = f"{pattern}-{color[1:]}", _PATTERNS[pattern]
-        self._patterned[color] = _PATTERN.format(name=name, turn=turn, color=color, dark=dark)
-        return name
-
-    def _fill(self, color: str, dark: str = "", plain: bool = False) -> str:
-        if color in PATTERNS and not plain:
-            return f'fill="url(#{self._pattern(color)})"'
-        return f'fill="{escape(color)}"{_dark_style(dark)}'
+    def _pattern(self, boxes: Sequence[Rectangle], color: str) -> None:
+        """Draw the dark parts of a color's pattern, as shapes: of an SVG ``<pattern>``, browsers print images."""
+        if path := "".join(piece for box in boxes for piece in _dark_parts(PATTERNS.get(color, ""), *box)):
+            self._parts.append(f'<path d="{path}" {_DARK_PARTS}/>')
 
     def rect(
         self,
@@ -134,14 +126,17 @@ class Canvas:
             return
         corners = f' rx="{number(round_)}"' if round_ else ""
         size = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"{corners}'
-        self._add("rect", f"{size} {self._fill(color, dark, plain)}", tip)
+        self._add("rect", f'{size} fill="{escape(color)}"{_dark_style(dark)}', tip)
+        if not plain:
+            self._pattern([(x, y, width, height)], color)
 
-    def rects(self, boxes: list[tuple[float, float, float, float]], color: str) -> None:
+    def rects(self, boxes: Sequence[Rectangle], color: str) -> None:
         """Draw many rectangles of one color (x, y, width, height) as one path."""
         if boxes:
             path = "".join(f"M{number(x)} {number(y)}h{number(w)}v{number(h)}h{number(-w)}z" for x, y, w, h in boxes)
-            self._add("path", f'd="{path}" {self._fill(color)}', "")
+            self._add("path", f'd="{path}" fill="{escape(color)}"', "")
             self.shapes += len(boxes) - 1
+            self._pattern(boxes, color)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, color: str, width: float = 1, dash: str = "") -> None:
         """Draw a line."""
@@ -200,8 +195,34 @@ class Canvas:
 
     def finish(self) -> str:
         """Return the SVG text."""
-        definitions = [f"<defs>{''.join(self._patterned.values())}</defs>"] if self._patterned else []
-        return "\n".join([*self._parts[:2], *definitions, *self._parts[2:], "</svg>", ""])
+        return "\n".join([*self._parts, "</svg>", ""])
+
+
+def _dark_parts(pattern: str, x: float, y: float, width: float, height: float) -> Iterator[str]:
+    """Yield the dark parts of a pattern within a box as paths; a pattern goes on from box to box."""
+    if pattern in ("hatch", "back"):
+        # Between two diagonals lies a hexagon with sides on the edges of the box; ``back`` is ``hatch`` in a mirror.
+        edge, sign, phase = (x, 1, x + y) if pattern == "hatch" else (x + width, -1, y - x - width)
+        for low, high in _covered(phase, width + height, _APART * 2**0.5, _THICK * 2**0.5):
+            xs = min(low, width), min(high, width), max(high - height, 0), max(low - height, 0)
+            x1, x2, x3, x4 = (number(edge + sign * along) for along in xs)
+            ys = max(low - width, 0), max(high - width, 0), min(high, height), min(low, height)
+            y1, y2, y3, y4 = (number(y + along) for along in ys)
+            yield f"M{x1} {y1}H{x2}V{y2}L{x3} {y3}H{x4}V{y4}z"
+    elif pattern:
+        thick = 2 * _THICK if pattern == "dots" else _THICK
+        across = [(0.0, width)] if pattern == "rails" else list(_covered(x, width, _APART, thick))
+        down = [(0.0, height)] if pattern == "bars" else list(_covered(y, height, _APART, thick))
+        for left, right in across:
+            for top, bottom in down:
+                corner, side = f"M{number(x + left)} {number(y + top)}", number(right - left)
+                yield f"{corner}h{side}v{number(bottom - top)}h-{side}z"
+
+
+def _covered(start: float, length: float, apart: float, thick: float) -> Iterator[tuple[float, float]]:
+    """Yield the parts of a length that lines from 0 on cover, *apart* from each other, as distances from *start*."""
+    for line in range(math.floor((start - thick) / apart) + 1, math.ceil((start + length) / apart)):
+        yield max(line * apart - start, 0), min(line * apart + thick - start, length)
 
 
 # Draw a view as SVG, for slides, reports and print.

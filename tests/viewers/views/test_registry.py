@@ -63,7 +63,7 @@ def test_every_view_draws_every_run(name: str, case: str) -> None:
 
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     tags = {element.tag.rpartition("}")[2] for element in root.iter()}
-    assert tags <= {"svg", "title", "defs", "pattern", "rect", "path", "polyline", "polygon", "circle", "text"}
+    assert tags <= {"svg", "title", "rect", "path", "polyline", "polygon", "circle", "text"}
     assert not any(key.startswith("on") or "href" in key for element in root.iter() for key in element.attrib)
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     for box in root.iter("{http://www.w3.org/2000/svg}rect"):
