@@ -1,6 +1,6 @@
 """The Gantt page: one self-contained HTML file of a run, or a page that a server feeds if the run is very large.
 
-Bokeh provides the figure, its axes and ranges, wheel, drag and the minimap's window. static/drawing/raster.js
+Bokeh provides the figure, its axes and ranges, drag and the minimap's window. static/drawing/raster.js
 draws the intervals between Bokeh's canvases, from the exact sums of static/data/lod.js::
 
     from dptrace.viewers.gantt.page.document import document
@@ -19,7 +19,7 @@ from bokeh.core.types import ID
 from bokeh.embed import json_item
 from bokeh.layouts import column
 from bokeh.model import Model
-from bokeh.models import AdaptiveTicker, BasicTickFormatter, PanTool, Range1d, RangeTool, WheelZoomTool
+from bokeh.models import AdaptiveTicker, BasicTickFormatter, PanTool, Range1d, RangeTool
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
@@ -175,7 +175,7 @@ def gantt_page(
         styles: a style sheet for it.
         zoom_key: key to hold while the wheel zooms; without, it always does.
     """
-    plot = json_item(_figures(page_data, zoom_key), ID("figure"))
+    plot = json_item(_figures(page_data), ID("figure"))
     page_data = page_data | ({"zoomKey": zoom_key} if zoom_key else {})
     low, high = _whole(page_data)
     first = {"from": low, "to": high, "mini": _minimap_height(page_data)}
@@ -235,11 +235,11 @@ def _minimap_height(page_data: dict[str, Any]) -> int:
     return min(max(_MINIMAP_ROW * len(page_data["tracks"]), _MINIMAP_MIN), _MINIMAP_MAX)
 
 
-def _figures(page_data: dict[str, Any], zoom_key: str) -> Model:
+def _figures(page_data: dict[str, Any]) -> Model:
     """Build the Bokeh figures for a scene: the chart's frame with its axes, and the minimap above it."""
     low, high = _whole(page_data)
     shared = Range1d(start=low, end=high, bounds=(low, high), min_interval=_SHORTEST_VIEW)
-    main = _main(page_data, shared, zoom_key)
+    main = _main(page_data, shared)
     return column(_minimap(page_data, shared, low, high), main, sizing_mode="stretch_width", spacing=2)
 
 
@@ -265,14 +265,13 @@ def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) 
     return plot
 
 
-def _main(page_data: dict[str, Any], shared: Range1d, zoom_key: str) -> figure:
+def _main(page_data: dict[str, Any], shared: Range1d) -> figure:
     layout = page_data["layout"]
     height = min(layout["height"], _MAX_HEIGHT)
     plot = _frame("main", height, layout["left"], shared, x_axis_location="above")
-    wheel = WheelZoomTool(dimensions="width", speed=1 / 450, modifiers=zoom_key or {})
     pan = PanTool(dimensions="width")
-    plot.add_tools(wheel, pan)
-    plot.toolbar.active_scroll, plot.toolbar.active_drag = wheel, pan
+    plot.add_tools(pan)
+    plot.toolbar.active_drag = pan
     plot.xgrid.grid_line_color, plot.ygrid.grid_line_color = "#E3E7EC", None
     axis = plot.xaxis[0]
     axis.ticker = AdaptiveTicker(base=10, mantissas=[1, 2, 5], desired_num_ticks=9)

@@ -41,7 +41,10 @@ def file(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @browser_test
 def test_wheel_keys_and_clicks_move_through_time(browser: Browser, file: Path, run: Run) -> None:
-    """Real input: wheel, w a s d, f, brackets, a click on a step, a double click on a kernel, a drag, a resize."""
+    """Real input: wheel, w a s d, f, brackets, a click on a step, a double click on a kernel, a drag, a resize.
+
+    What wheel and keys do, their opposites take back exactly, also at the ends of the run.
+    """
     with open_page(browser, file) as (page, errors):
         settle(page)
         whole = visible_range(page)
@@ -52,6 +55,19 @@ def test_wheel_keys_and_clicks_move_through_time(browser: Browser, file: Path, r
         settle(page)
         near = visible_range(page)
         assert (near[1] - near[0]) * 5 < whole[1] - whole[0]
+
+        for _ in range(25):
+            page.mouse.wheel(0, 60)
+        settle(page)
+        assert whole == visible_range(page)
+        page.mouse.move(box["x"] + box["width"] / 10, box["y"] + box["height"] / 2)
+        for keys in ("wwwsss", "wwwaaddsss", "wdddddaaaaas"):
+            for key in keys:
+                page.keyboard.press(key, delay=60)
+            settle(page)
+            assert whole == visible_range(page), keys
+        page.evaluate("([from, to]) => dptrace.main.show(from, to)", near)
+        settle(page)
 
         for key, moved in (("w", "in"), ("s", "out"), ("a", "left"), ("d", "right")):
             before = visible_range(page)

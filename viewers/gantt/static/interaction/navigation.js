@@ -1,15 +1,21 @@
-/** Navigation in time by keys, steps and clicks; Bokeh handles wheel, drag and minimap. */
+/** Navigation in time by wheel, keys, steps and clicks; Bokeh handles drag and minimap. */
 
 import { typing } from "../../../base/static/dom.js";
 import { stepSpan } from "../data/rows.js";
+import { wheelPixels } from "../stage/scrolling.js";
 
 /** Shortest view in ns, below the resolution of any trace. */
 const MIN_WIDTH_NS = 200;
 /** Margin on either side of a step or interval that is zoomed to, as a share of its length. */
 const MARGIN = { step: 0.02, interval: 0.1 };
-/** Speed per second while a key is held; a key press moves by TAP at once. */
+/** Zooms are in powers of e. A key moves by TAP at once and, held for HOLD_MS, by SPEED per second; a wheel by its pixels. */
 const SPEED = { zoom: 2.2, pan: 0.95 };
-const TAP = { zoom: 0.84, pan: 0.08 };
+const TAP = { zoom: 0.175, pan: 0.08 };
+const HOLD_MS = 180, WHEEL = 400;
+/** Number of moves that can be taken back by their opposites. */
+const MAX_TRAIL = 100;
+/** What the keys do: which way they zoom or pan. */
+const KEYS = { w: ["zoom", -1], s: ["zoom", 1], a: ["pan", -1], d: ["pan", 1] };
 const REDUCED_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Navigation {
@@ -20,6 +26,7 @@ export class Navigation {
   #stepRange = null;
   #strip = 0;
   #pointer = 0.5;
+  #trail = [];
   /** The interval under the pointer when a button was pressed. */
   #aim = -1;
 
@@ -30,6 +37,7 @@ export class Navigation {
       this.#pointer = point ? point.x / point.width : 0.5;
     });
     plot.events.addEventListener("mouseleave", () => (this.#pointer = 0.5));
+    plot.events.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
     plot.events.addEventListener("click", (event) => this.#click(event));
     plot.events.addEventListener("dblclick", () => this.#interval());
     // The first click of two can open the panel, which moves the chart under the pointer.
@@ -81,15 +89,32 @@ export class Navigation {
     return this.scene.strips[this.#strip].names[this.#step];
   }
 
-  #zoom(factor) {
-    const { from, to } = this.plot.range, width = to - from, fixed = from + this.#pointer * width;
-    if (width * factor < MIN_WIDTH_NS) return;
-    this.show(fixed - this.#pointer * width * factor, fixed + (1 - this.#pointer) * width * factor);
+  /**
+   * Zoom around the pointer by a power of e, or pan by a share of the view. What takes back the last move ends exactly where
+   * that one began, also if an end of the run had cut it short.
+   */
+  #go(kind, amount) {
+    const { from, to } = this.plot.range, width = to - from, last = this.#trail.at(-1);
+    if (last?.kind === kind && last.amount === -amount && last.after.from === from && last.after.to === to) {
+      this.#trail.pop();
+      return this.plot.show(last.before.from, last.before.to);
+    }
+    const wide = kind === "zoom" ? width * Math.exp(amount) : width, begin = from + (kind === "zoom" ? this.#pointer * (width - wide) : amount * width);
+    if (wide < MIN_WIDTH_NS) return;
+    this.show(begin, begin + wide);
+    const after = this.plot.range;
+    if (after.from !== from || after.to !== to) this.#trail.push({ kind, amount, before: { from, to }, after });
+    this.#trail.splice(0, this.#trail.length - MAX_TRAIL);
   }
 
-  #pan(share) {
-    const { from, to } = this.plot.range;
-    this.show(from + share * (to - from), to + share * (to - from));
+  #wheel(event) {
+    // Where the wheel scrolls the page, it zooms with Ctrl only.
+    if (this.scene.zoomKey && !event.ctrlKey) return;
+    event.preventDefault();
+    const { x, width } = this.hover.nearestTime(event), pixels = wheelPixels(event, innerHeight);
+    this.#pointer = x / width;
+    if (event.deltaY) this.#go("zoom", pixels / WHEEL);
+    else this.#go("pan", pixels / width);
   }
 
   #click(event) {
@@ -111,7 +136,7 @@ export class Navigation {
   #down(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event)) return;
     const key = event.key.toLowerCase();
-    if ("wasd".includes(key)) this.#hold(key);
+    if (key in KEYS) this.#hold(key);
     else if (key === "f") this.all();
     else if (key === "]") this.step(this.#step + 1);
     else if (key === "[") this.step(this.#step - 1);
@@ -124,22 +149,19 @@ export class Navigation {
     const { matches: inBits } = REDUCED_MOTION;
     if (this.#held.has(key) && !inBits) return;
     this.#held.add(key);
-    this.#go(key, { w: TAP.zoom, s: 1 / TAP.zoom, a: -TAP.pan, d: TAP.pan }[key]);
+    const [kind, way] = KEYS[key];
+    this.#go(kind, way * TAP[kind]);
     if (this.#frame || inBits) return;
-    this.#last = performance.now();
+    this.#last = performance.now() + HOLD_MS;
     this.#frame = requestAnimationFrame((now) => this.#tick(now));
   }
 
-  #go(key, amount) {
-    if (key === "w" || key === "s") this.#zoom(amount);
-    else this.#pan(amount);
-  }
-
   #tick(now) {
-    const seconds = Math.max(0, Math.min(0.05, (now - this.#last) / 1000));
-    this.#last = now;
-    const factor = Math.exp(SPEED.zoom * seconds), share = SPEED.pan * seconds;
-    for (const key of this.#held) this.#go(key, { w: 1 / factor, s: factor, a: -share, d: share }[key]);
+    const seconds = Math.min(0.05, (now - this.#last) / 1000);
+    if (seconds > 0) {
+      this.#last = now;
+      for (const [kind, way] of [...this.#held].map((key) => KEYS[key])) this.#go(kind, way * SPEED[kind] * seconds);
+    }
     this.#frame = this.#held.size ? requestAnimationFrame((next) => this.#tick(next)) : 0;
   }
 }

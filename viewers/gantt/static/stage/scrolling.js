@@ -5,6 +5,11 @@ import { typing } from "../../../base/static/dom.js";
 /** Height of a line in pixels, for wheels that count in lines; an arrow key scrolls by two. */
 const LINE = 19;
 
+/** Return how far a wheel has turned, in pixels; `page` are those of a page. */
+export function wheelPixels({ deltaMode, deltaX, deltaY }, page) {
+  return (deltaY || deltaX) * (deltaMode === 1 ? LINE : deltaMode === 2 ? page : 1);
+}
+
 export class Scrolling {
   #drag = null;
 
@@ -16,7 +21,7 @@ export class Scrolling {
     root.addEventListener("scroll", () => {
       if (Math.abs(root.scrollTop - stage.scroll) >= 1) stage.scrollTo(root.scrollTop);
     });
-    // In the capture phase, before Bokeh, which would zoom.
+    // In the capture phase, before the chart, which would zoom.
     plot.events.addEventListener("wheel", (event) => event.shiftKey && this.#wheel(event), { capture: true, passive: false });
     names.addEventListener("wheel", (event) => (event.shiftKey || !zoomKey) && this.#wheel(event), { passive: false });
     plot.events.addEventListener("pointerdown", (event) => this.#grab(event));
@@ -34,8 +39,7 @@ export class Scrolling {
     if (!this.needed || event.ctrlKey) return;
     event.preventDefault();
     event.stopPropagation();
-    const unit = event.deltaMode === 1 ? LINE : event.deltaMode === 2 ? this.stage.frame : 1;
-    this.stage.scrollBy((event.deltaY || event.deltaX) * unit);
+    this.stage.scrollBy(wheelPixels(event, this.stage.frame));
   }
 
   #grab(event) {
