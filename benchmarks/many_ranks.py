@@ -1,17 +1,30 @@
-"""Make a run of many ranks from the eight real ones of a recording, on nodes whose clocks differ.
+"""Make a run of many ranks from the eight real ones of a recording, on nodes whose clocks differ; measure verbs on it.
 
     python benchmarks/many_ranks.py sharded_h100_8ranks FOLDER --ranks 512
+    python benchmarks/many_ranks.py sharded_h100_8ranks FOLDER --measure VERB ...
 
 Each node of eight repeats the recording, on a clock of its own that is up to 5 ms off. Only the node in the middle has
 the recording's slow rank; in the others, a quick rank takes its place. So there is one rank that all others wait for.
+
+With --measure, verbs run on a FOLDER that was made before, each with an empty cache and again. Prints CPU seconds, the
+peak memory of the largest process, and wall time.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import os
 import random
 import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,16 +34,35 @@ SLOW, QUICK = 1, 2
 """The recording's rank that the others wait for, and the one that stands in for it on the other nodes."""
 MAX_OFFSET_NS = 5_000_000
 _LISTED = 30
-"""Ranks of a group that torch writes into a trace; of a larger group it leaves the others out."""
+"""Ranks of a group that torch writes into a trace; of a larger group it leaves out those before the last."""
+
+VERBS = {
+    "analyze": "analyze -q",
+    "json": "analyze -q --json",
+    "view": "view -q -o page.html --force",
+    "served": "view -q --serve --no-browser",
+    "report": "report -q -o report.html --force",
+    "diff": "diff -q {folder}",
+    "whatif": "whatif -q --no-straggler",
+}
 
 
 def main() -> None:
-    """Write the traces."""
+    """Write the traces, or measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recording", type=Path, help="folder with traces of eight ranks, whose names hold the rank")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", type=int, default=512, help="a multiple of eight [512]")
+    parser.add_argument("--measure", nargs="+", choices=VERBS, default=[], metavar="VERB", help=", ".join(VERBS))
     given = parser.parse_args()
+    if given.measure:
+        measure(given.folder.resolve(), given.measure)
+    else:
+        write_run(given)
+
+
+def write_run(given: argparse.Namespace) -> None:
+    """Write all traces."""
     given.folder.mkdir(parents=True, exist_ok=True)
     files = {int(re.findall(r"rank(\d+)", path.name)[0]): path for path in given.recording.glob("*.json.gz")}
     traces = {rank: in_group(gzip.decompress(path.read_bytes()), given.ranks) for rank, path in files.items()}
@@ -40,8 +72,8 @@ def main() -> None:
 
 def in_group(trace: bytes, ranks: int) -> bytes:
     """Return a trace as of a group of *ranks*."""
-    listed = ", ".join(map(str, range(min(ranks, _LISTED)))) + ", ..." * (ranks > _LISTED)
     everyone = ", ".join(map(str, range(ranks)))
+    listed = everyone if ranks <= _LISTED else f"{', '.join(map(str, range(_LISTED - 1)))}, ..., {ranks - 1}"
     for old, new in (
         (rb'"Group size": \d+', f'"Group size": {ranks}'),
         (rb'"Process Group Ranks": "[^"]*"', f'"Process Group Ranks": "[{listed}]"'),
@@ -64,6 +96,45 @@ def write_node(folder: Path, node: int, traces: Mapping[int, bytes], slow: bool)
         trace = trace[: base.start()] + moved + trace[base.end() :]
         name = f"node-{node:03d}_{1000 + place}.rank{rank}.pt.trace.json.gz"
         (folder / name).write_bytes(gzip.compress(trace, 1, mtime=0))
+
+
+def measure(folder: Path, verbs: list[str]) -> None:
+    """Print what each verb costs, fresh and from the cache."""
+    print(f"{'verb':8} {'cache':6}{'CPU s':>8}{'peak MB':>9}{'wall s':>8}")
+    with tempfile.TemporaryDirectory(prefix="dptrace-ranks.") as out:
+        for verb in verbs:
+            shutil.rmtree(f"{out}/cache", ignore_errors=True)
+            for cache in ("fresh", "cached"):
+                started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+                status, peak_kb = _run(verb, folder, out)
+                wall = time.monotonic() - started
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+                failed = f"  exit status {status}" if status else ""
+                print(f"{verb:8} {cache:6}{cpu:8.1f}{peak_kb / 1024:9.0f}{wall:8.1f}{failed}", flush=True)
+
+
+def _run(verb: str, folder: Path, out: str) -> tuple[int, int]:
+    """Run a verb in the folder *out*; return its exit status and the peak memory of its largest process in KiB."""
+    command = [sys.executable, "-m", "dptrace", *VERBS[verb].format(folder=folder).split(), str(folder)]
+    environment = {**os.environ, "DPTRACE_CACHE": f"{out}/cache"}
+    with (
+        open(f"{out}/{verb}.output", "wb") as output,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE if verb == "served" else output,
+            stderr=output,
+            env=environment,
+            cwd=out,
+        ) as process,
+    ):
+        if process.stdout is not None:  # a server: until its page has arrived
+            with urllib.request.urlopen(process.stdout.readline().decode().strip()) as page:
+                page.read()
+            process.send_signal(signal.SIGINT)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_maxrss
 
 
 if __name__ == "__main__":
