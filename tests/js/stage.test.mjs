@@ -17,7 +17,7 @@ function sceneOf(gpus, perStrip = gpus, collapsed = false) {
     tracks: Array.from({ length: gpus }, () => ({ bounds: [0, 100], steps: ["ProfilerStep#1"] })),
     strips,
     lanes: [],
-    layout: { rows, strips: strips.map(({ tracks }, strip) => ({ h: 20, strips: [strip], tracks, label: "steps" })), height: 400, collapsed },
+    layout: { rows, strips: strips.map(({ tracks }, strip) => ({ h: 20, strips: [strip], tracks, label: "steps" })), height: 400, collapsed, gaps: { rows: 2, tracks: 9, strip: 8, collapsed: 3 }, low: 16 },
   };
 }
 

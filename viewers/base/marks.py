@@ -184,10 +184,10 @@ def linear_axis(low: float, high: float, unit: str, title: str = "", wanted: int
     return Axis(low, high, ticks, title)
 
 
-def time_axis(high_ns: float, title: str = "") -> Axis:
+def time_axis(high_ns: float, title: str = "", wanted: int = 8) -> Axis:
     """Return an axis of ns from zero, with ticks in the unit that fits."""
     size, unit = next(((s, u) for s, u in ((1e9, " s"), (1e6, " ms"), (1e3, " µs")) if high_ns >= s), (1, " ns"))
-    axis = linear_axis(0, high_ns / size, unit)
+    axis = linear_axis(0, high_ns / size, unit, wanted=wanted)
     return Axis(0, axis.high * size, tuple((value * size, label) for value, label in axis.ticks), title)
 
 

@@ -26,25 +26,20 @@ from dptrace.viewers.base.svg import svg as message_svg
 from dptrace.viewers.base.table import step_label
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, chart
 from dptrace.viewers.gantt.finding_places import MOST, Place, place_of
-from dptrace.viewers.gantt.page.data import ORDER, ROW_LABELS, categories
+from dptrace.viewers.gantt.page.data import ORDER, SHORT_ROW_LABELS, categories
+from dptrace.viewers.gantt.page.data import layout as page_layout
 from dptrace.viewers.terminal.summary import sentence
 
-# The layout of a static Gantt chart: rows, step strips, time axis.
+# The layout of a static Gantt chart: the rows and strips of the page, stacked, and the names beside them.
 
 
 WIDTH, RIGHT = 1400.0, 24.0
 """Width of the chart and of its right margin in pixels."""
-STRIP = 18.0
-"""Height of a step strip in pixels."""
-
-_HEIGHTS: dict[int, dict[Role, float]] = {
-    8: {Role.PHASES: 20, Role.COMPUTE: 18, Role.EXPOSURE: 15, Role.MEMORY: 8},
-    24: {Role.PHASES: 17, Role.EXPOSURE: 9},
-    10**9: {Role.PHASES: 11},
-}
-"""Row heights in pixels by maximum number of GPUs."""
-_ROW_NAME, _BETWEEN = 100.0, 7.0
-"""Width of a row's name and gap between GPUs in pixels."""
+_LEFT = 16
+_STRIP_GAP = 6
+"""Gap above the step strips in pixels."""
+_MOST_NAMES = 0.25
+"""Share of the width that names beside the rows may take; above it, they are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +53,34 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """What stands left of the rows: the names of GPUs and of rows, and the width of both in pixels."""
+
+    gpus: tuple[str, ...]
+    rows: dict[Role, str]
+    """Without that of the phases, the name of a GPU stands in its place."""
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
 class SvgLayout:
     """The places of rows and strips in pixels."""
 
     gantt_chart: Chart
-    left: float
+    names: Names
     top: float
     rows: tuple[Row, ...]
-    strips: tuple[tuple[float, int], ...]
-    """Top and index of each strip that is drawn; they lie side by side."""
+    strips: tuple[int, ...]
+    """Index of each strip that is drawn; they lie side by side below *top*."""
+    strip_height: float
     bottom: float
     chart_width: float = WIDTH
     """The width of the whole chart in pixels."""
+
+    @property
+    def left(self) -> float:
+        """Where the time axis begins."""
+        return self.names.left
 
     @property
     def width(self) -> int:
@@ -86,20 +97,42 @@ class SvgLayout:
 
 
 def svg_layout(gantt_chart: Chart, top: float, width: float = WIDTH) -> SvgLayout:
-    """Place the rows of a chart below *top*; with many GPUs, each has fewer and lower rows."""
-    heights = next(rows for limit, rows in _HEIGHTS.items() if len(gantt_chart.tracks) <= limit)
-    shown = {role: height for role, height in heights.items() if role is Role.PHASES or gantt_chart.has(role)}
-    names = _ROW_NAME if len(shown) > 2 else 16
-    left = max(text_width(track.label, 13) for track in gantt_chart.tracks) + names + 20
-    rows, y = [], top + 6
-    strips = tuple((y, number) for number in _side_by_side(gantt_chart))
-    y += STRIP + 5
-    for track in range(len(gantt_chart.tracks)):
-        for role, height in shown.items():
-            rows.append(Row(track, role, y, height))
-            y += height + 2
-        y += _BETWEEN if len(shown) > 1 else 0
-    return SvgLayout(gantt_chart, left, top, tuple(rows), strips, y, width)
+    """Place the rows of a chart below *top*, as the page stacks them: many GPUs have one row each."""
+    placed = page_layout(gantt_chart, compact=True)
+    gaps, collapsed = placed["gaps"], placed["collapsed"]
+    names = _names(gantt_chart, {} if collapsed else {Role(row["role"]): row["label"] for row in placed["rows"]}, width)
+    strip = placed["strips"][0]
+    y = top + _STRIP_GAP + strip["h"] + gaps["strip"]
+    rows: list[Row] = []
+    for row in placed["rows"]:
+        is_first, role = row["role"] == Role.PHASES.value, Role(row["role"])
+        if rows and is_first:
+            y += gaps["collapsed" if collapsed else "tracks"] - gaps["rows"]
+        if is_first or not collapsed:
+            height = placed["low"] if collapsed else row["h"]
+            rows.append(Row(row["track"], role, y, height))
+            y += height + gaps["rows"]
+    kept = _side_by_side(gantt_chart)
+    return SvgLayout(gantt_chart, names, top, tuple(rows), tuple(kept), strip["h"], y + gaps["tracks"] - 2, width)
+
+
+def _names(gantt_chart: Chart, roles: dict[Role, str], width: float) -> Names:
+    """Return the longest names that leave enough of the width to the rows."""
+    full = tuple(track.label for track in gantt_chart.tracks)
+    ranks = tuple(name.split(" · ")[0] for name in full)
+    rows = roles if len(roles) > 2 else {}
+    own: dict[Role, str] = {role: name for role, name in rows.items() if role is not Role.PHASES}
+    short: dict[Role, str] = {role: SHORT_ROW_LABELS.get(role, name) for role, name in own.items()}
+    for gpus, named in ((full, rows), (full, own), (ranks if len(set(ranks)) == len(full) else full, short)):
+        beside = Role.PHASES in named
+        gpu, row = (
+            max((text_width(text, size) for text in texts), default=0)
+            for texts, size in ((gpus, 13), (named.values(), 12))
+        )
+        left = gpu + row + 2 * _LEFT + 8 if beside else max(gpu, row) + _LEFT
+        if left <= _MOST_NAMES * width:
+            break
+    return Names(gpus, named, left)
 
 
 def _side_by_side(gantt_chart: Chart) -> list[int]:
@@ -353,46 +386,52 @@ def _legend(layout: SvgLayout, left: float) -> list[tuple[float, float, int]]:
 
 def _frame(canvas: Canvas, layout: SvgLayout) -> None:
     """Draw the axis, the step strips and edges, the names of GPUs and rows, and the idle background."""
-    tracks = layout.gantt_chart.tracks
-    reach = 0.0
-    for value, label in time_axis(layout.gantt_chart.end_ns).ticks:
-        x, half = layout.x(value), text_width(label) / 2
+    chart_, names, right = layout.gantt_chart, layout.names, layout.left - 8
+    for value, label in _ticks(layout):
+        x = layout.x(value)
         canvas.line(x, layout.top, x, layout.bottom, "#E3E7EC")
-        if x - half >= reach:
-            canvas.text(x, layout.top - 9, label, "#374151", anchor="middle")
-            reach = x + half + 8
+        canvas.text(x, layout.top - 9, label, "#374151", anchor="middle")
     canvas.line(layout.left, layout.top, layout.left + layout.width, layout.top, "#9CA3AF")
-    for y, number in layout.strips:
-        _strip(canvas, layout, y, number)
-    if len(layout.gantt_chart.strips) > 1:
-        lead = tracks[layout.gantt_chart.strips[0].tracks[0]]
-        canvas.text(layout.left - 8, layout.strips[0][0] + STRIP / 2, f"steps, rank {lead.rank}", _QUIET, 12, "end")
+    for number in layout.strips:
+        _strip(canvas, layout, number)
+    lead = f"steps, rank {chart_.tracks[chart_.strips[0].tracks[0]].rank}"
+    if len(chart_.strips) > 1 and text_width(lead) <= right:
+        canvas.text(right, layout.top + _STRIP_GAP + layout.strip_height / 2, lead, _QUIET, 12, "end")
     _edges(canvas, layout)
-    several = len({row.role for row in layout.rows}) > 2
+    beside = Role.PHASES in names.rows
     for row in layout.rows:
-        track, middle = tracks[row.track], row.y + row.height / 2
+        track, middle = chart_.tracks[row.track], row.y + row.height / 2
         if row.role is Role.PHASES:
-            canvas.text(16, middle, track.label, size=13 if row.height > 12 else 10, bold=True)
+            at, anchor = (right, "end") if names.rows and not beside else (_LEFT, "start")
+            canvas.text(at, middle, names.gpus[row.track], size=13, anchor=anchor, bold=True)
             low, high = layout.x(float(track.bounds_ns[0])), layout.x(float(track.bounds_ns[-1]))
             canvas.rect(low, row.y, high - low, row.height, theme.IDLE)
-        elif row.role is Role.COMPUTE and track.coordinates:
-            canvas.text(16, middle, place_of_rank(track.coordinates), _QUIET, 11)
-        if several:
-            canvas.text(layout.left - 8, middle, ROW_LABELS[row.role], _QUIET, 10 if row.height < 12 else 12, "end")
+        elif row.role is Role.COMPUTE and track.coordinates and beside:
+            canvas.text(_LEFT, middle, place_of_rank(track.coordinates), _QUIET, 11)
+        canvas.text(right, middle, names.rows.get(row.role, ""), _QUIET, 12, "end")
 
 
-def _strip(canvas: Canvas, layout: SvgLayout, y: float, number: int) -> None:
-    strip = layout.gantt_chart.strips[number]
+def _ticks(layout: SvgLayout) -> tuple[tuple[float, str], ...]:
+    """Return as many times for the axis as have room for their labels."""
+    axes = [time_axis(layout.gantt_chart.end_ns, wanted=wanted) for wanted in range(8, 0, -1)]
+    fits = (all(text_width(label) + 10 <= axis.room(layout.width) for _, label in axis.ticks) for axis in axes)
+    return next((axis.ticks for axis, fit in zip(axes, fits, strict=True) if fit), axes[-1].ticks)
+
+
+def _strip(canvas: Canvas, layout: SvgLayout, number: int) -> None:
+    strip, y, height = layout.gantt_chart.strips[number], layout.top + _STRIP_GAP, layout.strip_height
     bounds = layout.gantt_chart.tracks[strip.tracks[0]].bounds_ns.tolist()
     for step, name in enumerate(strip.steps):
         left, right = layout.x(bounds[step]), layout.x(bounds[step + 1])
-        canvas.rect(left, y, right - left - (1 if right - left > 4 else 0), STRIP, "#D3DBE7" if step % 2 else "#E4E9F0")
+        canvas.rect(
+            left, y, right - left - (1 if right - left > 4 else 0), height, "#D3DBE7" if step % 2 else "#E4E9F0"
+        )
         short = step_label(name)
         length = milliseconds(bounds[step + 1] - bounds[step])
         texts = (f"step {short} · {length} ms" if short != name else f"{name} · {length} ms", short)
         fitting = next((text for text in texts if text_width(text) + 8 <= right - left), "")
         if fitting:
-            canvas.text((left + right) / 2, y + STRIP / 2, fitting, "#2B3544", anchor="middle")
+            canvas.text((left + right) / 2, y + height / 2, fitting, "#2B3544", anchor="middle")
 
 
 def _edges(canvas: Canvas, layout: SvgLayout) -> None:
@@ -404,7 +443,7 @@ def _edges(canvas: Canvas, layout: SvgLayout) -> None:
         first, *_, last = (*tracks,) * 2
         if bounds[-1] - bounds[0] <= 4 * len(bounds):
             continue
-        top = layout.strips[0][0] if first == 0 else tops[first] - 4
+        top = layout.top + _STRIP_GAP if first == 0 else tops[first] - 4
         for x in bounds:
             canvas.line(x, top, x, ends[last], _EDGE, dash="3 3")
 
@@ -486,7 +525,6 @@ _MOST_RANKS = 8
 """Number of ranks that are drawn where none are chosen."""
 _TEXT, _LINE = 13, 19.0
 """Size of the annotations and height of their lines in pixels."""
-_LEFT = 16
 _MARK = "#B00020"
 _BADGE = 8.0
 """Radius of an annotation's number in pixels."""

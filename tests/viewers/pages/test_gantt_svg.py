@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from dptrace.analysis.per_gpu.split import Part, partition
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Phase, Windows
 from dptrace.viewers.base import theme
+from dptrace.viewers.base.svg import text_width
 from dptrace.viewers.gantt.chart import Role, chart
 from dptrace.viewers.pages.gantt_svg import MAX_SHAPES, Intervals, Lod, figure_svg, gantt_svg, svg_layout
 from tests.support.builders import TimelineBuilder, two_rank_timelines
@@ -27,15 +29,15 @@ BOX = re.compile(r"M([\d.-]+) ([\d.-]+)h([\d.-]+)v([\d.-]+)h")
 
 
 def areas(text: str, color: str) -> float:
-    """Sum the area that paths fill with a colour in the phases row, in square pixels."""
-    idle = re.search(rf'y="([\d.]+)" width="[\d.]+" height="20" fill="{theme.IDLE}"', text)
+    """Sum the area that paths fill with a colour in the phases row, in pixels of its full height."""
+    idle = re.search(rf'y="([\d.]+)" width="[\d.]+" height="([\d.]+)" fill="{theme.IDLE}"', text)
     assert idle
-    top, total = float(idle[1]), 0.0
+    top, height, total = float(idle[1]), float(idle[2]), 0.0
     for path, filled in re.findall(r'<path d="([^"]*)" fill="([^"]*)"', text):
         if filled == color:
             boxes = BOX.findall(path)
-            total += sum(float(w) * float(h) for _, y, w, h in boxes if top <= float(y) < top + 20)
-    return total
+            total += sum(float(w) * float(h) for _, y, w, h in boxes if top <= float(y) < top + height)
+    return total / height
 
 
 @pytest.mark.parametrize("kernels", [40, 3_000])
@@ -47,7 +49,7 @@ def test_areas_are_the_times_of_the_split(kernels: int) -> None:
     for part in (Part.FORWARD, Part.BACKWARD):
         mask = pieces.part == part
         share = float((pieces.end_ns[mask] - pieces.start_ns[mask]).sum()) / int(bounds[-1] - bounds[0])
-        assert areas(text, theme.PART_COLORS[part]) == pytest.approx(share * 20 * (1400 - 24 - left_of(text)), rel=0.02)
+        assert areas(text, theme.PART_COLORS[part]) == pytest.approx(share * (1400 - 24 - left_of(text)), rel=0.02)
 
 
 def left_of(text: str) -> float:
@@ -97,7 +99,7 @@ def test_many_ranks_have_a_row_each() -> None:
     found = re.search(r'height="([\d.]+)"', text)
 
     assert found
-    assert float(found[1]) < 1_200
+    assert float(found[1]) < 64 * 22
     assert 64 == len(re.findall(r">rank \d+ · GPU \d+<", text))
 
 
@@ -118,19 +120,23 @@ def test_one_step_is_drawn_without_a_heading() -> None:
     assert not any(run.path in text or "A step takes" in text for text in drawn)
 
 
-@pytest.mark.parametrize("width", [400, 640, 1200])
+@pytest.mark.parametrize("width", [400, 420, 640, 1200])
 def test_it_is_as_wide_as_asked_and_nothing_leaves_it(width: int) -> None:
-    """Boxes and legend end within the figure, and labels of the axis do not touch."""
+    """Most of it is the time axis, which has enough labels, and none touches the next."""
     drawn = figure_svg(training_run(600, ranks=2, steps=3), width=width)
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
     boxes = [(float(x), float(w)) for x, w in re.findall(r"M([\d.]+) [\d.]+h([\d.]+)v", drawn)]
     starts = [float(x) for x in re.findall(r'<text x="([\d.]+)"', drawn)]
+    ticks = [(float(x), text) for x, text in re.findall(r'<text x="([\d.]+)"[^>]*middle">([\d.]+ \w+)<', drawn)]
 
     assert size
     assert width == float(size[1])
     assert boxes
     assert all(x + w <= width for x, w in boxes)
     assert all(x < width - 10 for x in starts)
+    assert 0.7 * width <= width - left_of(drawn)
+    assert 5 <= len(ticks) <= 12
+    assert all(a + text_width(one) / 2 < b - text_width(next_) / 2 for (a, one), (b, next_) in pairwise(ticks))
 
 
 @pytest.mark.heavy
@@ -208,8 +214,7 @@ def test_steps_are_named_once() -> None:
     )
     where = svg_layout(chart(Run("", (one, shifted, later))), 100)
 
-    assert [0, 2] == [number for _, number in where.strips]
-    assert 1 == len({top for top, _ in where.strips})
+    assert (0, 2) == where.strips
     assert {0, 1, 2} == {row.track for row in where.rows}
 
 

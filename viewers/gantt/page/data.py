@@ -29,7 +29,11 @@ _HEIGHTS = {
 }
 """Row heights in pixels by maximum number of GPUs, so that one GPU and eight GPUs fill a screen."""
 _TIGHT = {Role.PHASES: 16, Role.COMPUTE: 14, Role.EXPOSURE: 14, Role.MEMORY: 12}
-_STRIP, _GAP, _BETWEEN_TRACKS = 20, 2, 9
+_STRIP = 20
+_GAPS = {"rows": 2, "tracks": 9, "strip": 8, "collapsed": 3}
+"""Gaps in pixels between rows, between GPUs, below a strip, and between collapsed GPUs."""
+_COLLAPSED = 16
+"""Height of a collapsed GPU's row in pixels."""
 _ARROW, _ROW_LABEL, _LETTER = 18, 112, 7.5
 """Widths in pixels: arrow that collapses a GPU, widest row label with margins, bold letter of a GPU's name."""
 
@@ -42,6 +46,8 @@ ROW_LABELS = {
     Role.EXPOSURE: "communication",
     Role.MEMORY: "memory",
 }
+SHORT_ROW_LABELS: dict[Role, str] = {Role.EXPOSURE: "comm."}
+"""Names of rows where there is little room, as far as they differ."""
 
 ORDER = (*theme.PART_ORDER[:5], WAITING, OVERLAPPED, *theme.PART_ORDER[5:], *map(cause_category, CAUSES))
 """Order of the legend and of stacked bars: overlapped next to exposed, idle before its causes."""
@@ -71,12 +77,16 @@ def _with_inks(entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, **pattern, "ink": ink, "dark": {"color": dark, "ink": dark_ink}}
 
 
-def layout(chart: Chart) -> dict[str, Any]:
+def layout(chart: Chart, compact: bool = False) -> dict[str, Any]:
     """Return the strips and rows from the top, with their heights in pixels, and the left margin for their names.
 
-    static/stage/stage.js stacks them; ``height`` is that of all, expanded.
+    static/stage/stage.js stacks them on the page, ``pages.gantt_svg`` in a picture; ``height`` is that of all.
+
+    Args:
+        compact: as low as the rows of eight GPUs, for a picture that is as high as its rows.
     """
-    heights = next((rows for limit, rows in _HEIGHTS.items() if len(chart.tracks) <= limit), _TIGHT)
+    gpus = max(len(chart.tracks), max(_HEIGHTS) if compact else 0)
+    heights = next((rows for limit, rows in _HEIGHTS.items() if gpus <= limit), _TIGHT)
     shown = [role for role in heights if role in (Role.PHASES, Role.COMPUTE) or chart.has(role)]
     strips: list[dict[str, Any]] = []
     for numbers in _heads(chart):
@@ -89,15 +99,17 @@ def layout(chart: Chart) -> dict[str, Any]:
         for track in strip["tracks"]
         for role in shown
     ]
-    gpu = sum(heights[role] + _GAP for role in shown) + _BETWEEN_TRACKS
+    gpu = sum(heights[role] + _GAPS["rows"] for role in shown) + _GAPS["tracks"]
     left = round(_ARROW + _ROW_LABEL + _LETTER * max((len(track.label) for track in chart.tracks), default=0))
-    height = max(len(strips) * (_STRIP + 8) + len(chart.tracks) * gpu, 40)
+    height = max(len(strips) * (_STRIP + _GAPS["strip"]) + len(chart.tracks) * gpu, 40)
     return {
         "rows": rows,
         "strips": strips,
         "height": height,
         "left": left,
         "collapsed": len(chart.tracks) > MANY_TRACKS,
+        "gaps": _GAPS,
+        "low": _COLLAPSED,
     }
 
 

@@ -6,21 +6,17 @@
 
 import { rowsOf } from "../data/rows.js";
 
-/** In pixels: height of a collapsed GPU's row, and gap between two of these. */
-const COLLAPSED = { height: 16, gap: 3 };
-/** Gaps in pixels between rows, between expanded GPUs, and below a strip. */
-const GAP = { rows: 2, tracks: 9, strip: 8, heading: 3 };
 const EDGE = 2;
-/** In pixels: height of a group's heading, and room below the pinned GPUs; share of the frame that these take at most. */
-const HEADING = 20, BAND = 7, MOST_PINNED = 0.7;
+/** In pixels: height of a group's heading, gap below it, and room below the pinned GPUs; share of the frame that these take at most. */
+const HEADING = 20, BELOW_HEADING = 3, BAND = 7, MOST_PINNED = 0.7;
 /** Maximum growth factor of the rows, and the pixels per GPU that stay free for rows on demand. */
 const MAX_GROWTH = 3, SPARE = 20;
 
 export class Stage {
   /** `changed` is called when rows have moved; `moves` counts how often. */
   constructor(scene, changed = () => {}) {
-    const { strips, height, collapsed = false } = scene.layout;
-    Object.assign(this, { scene, changed, scroll: 0, moves: 0, marked: -1, growth: 1, frame: height, height, visible: [], strips: [], blocks: [], headings: [], covered: 0 });
+    const { strips, height, gaps, low, collapsed = false } = scene.layout;
+    Object.assign(this, { scene, changed, gaps, low, scroll: 0, moves: 0, marked: -1, growth: 1, frame: height, height, visible: [], strips: [], blocks: [], headings: [], covered: 0 });
     this.rows = rowsOf(scene).map((row) => Object.assign(row, { full: row.h, base: row.h, top: 0 }));
     this.collapsed = new Uint8Array(scene.tracks.length).fill(collapsed ? 1 : 0);
     this.hidden = new Uint8Array(scene.tracks.length);
@@ -40,14 +36,14 @@ export class Stage {
 
   /** Stack all rows from the top, regardless of the frame: the pinned GPUs, then the others by strip and group. */
   #arrange() {
-    let y = EDGE + (this.#single ? this.allStrips[0].h + GAP.strip : 0);
+    let y = EDGE + (this.#single ? this.allStrips[0].h + this.gaps.strip : 0);
     const pinned = new Set(this.pins);
     this.order = this.pins.filter((track) => !this.hidden[track]);
     for (const track of this.order) y = this.#stack(this.blockOf.get(track), y);
     this.allHeadings = [];
     for (const strip of this.allStrips) {
       strip.top = this.#single ? EDGE : y;
-      if (!this.#single) y += strip.h + GAP.strip;
+      if (!this.#single) y += strip.h + this.gaps.strip;
       const tracks = strip.tracks.filter((track) => !this.hidden[track] && !pinned.has(track));
       tracks.forEach((track, i) => {
         const group = this.groupOf.get(track);
@@ -59,14 +55,14 @@ export class Stage {
     }
     this.allBlocks.forEach((block) => this.hidden[block.track] && this.#hide(block));
     this.order.forEach((track, i) => (this.blockOf.get(track).shaded = i % 2 === 0));
-    this.height = Math.max(y - (this.collapsed[this.order.at(-1)] ? COLLAPSED.gap : GAP.tracks) + 2 * EDGE, 40);
+    this.height = Math.max(y - (this.collapsed[this.order.at(-1)] ? this.gaps.collapsed : this.gaps.tracks) + 2 * EDGE, 40);
     this.#place();
   }
 
   /** Place the heading of a group. */
   #head(label, tracks, top) {
     this.allHeadings.push({ label, top, h: HEADING, tracks: tracks.filter((track) => this.groupOf.get(track) === label) });
-    return top + HEADING + GAP.heading;
+    return top + HEADING + BELOW_HEADING;
   }
 
   #hide(block) {
@@ -80,11 +76,11 @@ export class Stage {
     let y = top;
     block.rows.forEach((row, i) => {
       row.top = y;
-      row.h = folded ? (i ? 0 : Math.min(row.full, Math.floor(COLLAPSED.height * this.growth))) : row.full;
-      if (row.h) y += row.h + GAP.rows;
+      row.h = folded ? (i ? 0 : Math.min(row.full, Math.floor(this.low * this.growth))) : row.full;
+      if (row.h) y += row.h + this.gaps.rows;
     });
-    block.h = y - GAP.rows - top;
-    return y - GAP.rows + (folded ? COLLAPSED.gap : GAP.tracks);
+    block.h = y - this.gaps.rows - top;
+    return y - this.gaps.rows + (folded ? this.gaps.collapsed : this.gaps.tracks);
   }
 
   /**
