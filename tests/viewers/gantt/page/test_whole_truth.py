@@ -12,6 +12,7 @@ import pytest
 import dptrace
 from dptrace.analysis.cross_rank.ddp_buckets import call_names
 from dptrace.analysis.findings.finding import by_gain
+from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.split import PART_LABELS, Part, partition
 from dptrace.core.intervals import IntervalSet, covered, subtract, union
 from dptrace.core.units import byte_size, duration
@@ -40,22 +41,24 @@ SLOW = [
     "odd/gloo_cpu_rank34of300.json.gz",
 ]
 RUNS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-HOVERS, VIEWS, LABELS, LEAST = 5, 24, 6, 20
-"""Tooltips of each kind, views whose labels are compared, and how many values and labels of a run at least."""
+HOVERS, VIEWS, LABELS, LEAST = 5, 48, 300, 20
+"""Tooltips of each kind, views whose labels are compared, labels of them at most, and values of a run at least."""
 SIZE = (1440, 1100)
 """Of the window; the rows of eight GPUs are in it without scrolling the page."""
 
 
 SPY = """(views) => {
-    const { main, picture, stage, scene } = dptrace, { prototype } = CanvasRenderingContext2D, { fillText } = prototype;
-    const found = [];
+    // Each label's text, track, role, begin and end in time; on a host's row also the calls at both.
+    const { main, picture, stage, interactions } = dptrace, found = [];
+    const { prototype } = CanvasRenderingContext2D, { fillText } = prototype;
     for (const [from, to] of views) {
         main.show(from, to);
-        const width = main.frame().width;
+        const pixel = (to - from) / main.frame().width;
         prototype.fillText = function (text, x, y) {
             const row = stage.visible.find((one) => y > one.y && y < one.y + one.h);
-            const half = this.measureText(text).width / 2;
-            if (row) found.push([text, row.track, row.role, from + ((x + half) / width) * (to - from)]);
+            const ends = [x, x + this.measureText(text).width].map((end) => from + end * pixel);
+            const under = (time) => row.host.calls.nameOf(interactions.host.panel.callAt(row, { y, time, pixel: 0 }));
+            if (row) found.push([text, row.track, row.role, ...ends, row.host ? ends.map(under) : null]);
         };
         picture.draw(true);
         prototype.fillText = fillText;
@@ -71,43 +74,61 @@ class Truth:
         self.drawn, cross_rank = chart(run), run.cross_rank
         self.run, self.waits = run, cross_rank.exposed_waits
         self.names = call_names(run.timelines, cross_rank.matches, cross_rank.names)
+        self.shorts = short_names(self.drawn.names)
 
-    def of(self, text: str, track: int, role: str, time: float) -> bool:
-        """Return whether a label in a row is true of what lies at a time."""
-        return self._phase(text, track, time) if role == "phases" else self._call(text, track, time)
+    def of(self, text: str, track: int, role: str, begin: float, end: float, calls: list[str] | None) -> bool:
+        """Return whether a label in a row, between two times, is true of the block that it lies in from end to end."""
+        if role == "host":
+            assert calls is not None
+            return calls[0] == calls[1] and text.removesuffix("…").removeprefix("evaluate:").strip() in calls[0]
+        if role == "compute":
+            return self._kernel(text, track, begin, end)
+        return (self._phase if role == "phases" else self._call)(text, track, begin, end)
 
-    def _phase(self, text: str, track: int, time: float) -> bool:
+    def _phase(self, text: str, track: int, begin: float, end: float) -> bool:
         origin, timeline = self.drawn.origin_ns, self.run.timelines[track]
         labels = next(one for one in self.drawn.lanes if one.track == track and one.role is Role.PHASE_LABELS)
         ends = labels.start_ns + labels.duration_ns
-        spans = np.flatnonzero((labels.start_ns <= time) & (time < ends)).tolist()
+        spans = np.flatnonzero((labels.start_ns <= begin) & (end <= ends)).tolist()
         pieces, wait = partition(timeline), self.waits[track]
         said: set[str] = set()
         for span in spans:
             bounds = np.array([labels.start_ns[span], ends[span]]) + origin
-            times = {"Waiting": int(np.diff(covered(wait.intervals, bounds))[0])}
+            under = np.round([begin, end]).astype(np.int64) + origin
+            time_of: dict[str, IntervalSet] = {"Waiting": wait.intervals}
             for part in Part:
                 mine: IntervalSet = union(pieces.start_ns[pieces.part == part], pieces.end_ns[pieces.part == part])
                 mine = subtract(mine, wait.intervals) if part == Part.EXPOSED_COMM else mine
-                word = "Memory" if part == Part.EXPOSED_MEMORY else PART_LABELS[part].split()[0]
-                times[word] = int(np.diff(covered(mine, bounds))[0])
+                time_of["Memory" if part == Part.EXPOSED_MEMORY else PART_LABELS[part].split()[0]] = mine
+            # A label names what fills its place, but for the slits that a text may cross.
+            filled = {name for name, mine in time_of.items() if np.diff(covered(mine, under)) >= 0.94 * np.diff(under)}
+            times = {name: int(np.diff(covered(time_of[name], bounds))[0]) for name in filled}
             said |= set(times) | {f"{name} {duration(ns)}" for name, ns in times.items()}
             inside = (timeline.start_ns[timeline.collective >= 0] < bounds[1]) & (wait.calls.exposed_ns > 0)
-            for rank in set(wait.calls.waits_for[inside].tolist()):
+            for rank in set(wait.calls.waits_for[inside].tolist()) if "Waiting" in filled else ():
                 said |= {f"Waiting for rank {rank}", f"Waiting for rank {rank} · {duration(times['Waiting'])}"}
         return text in said
 
-    def _call(self, text: str, track: int, time: float) -> bool:
+    def _kernel(self, text: str, track: int, begin: float, end: float) -> bool:
+        """A kernel around both ends, none of the others that begins under the text, and a part of its name."""
+        lane = next(one for one in self.drawn.lanes if one.track == track and one.role is Role.COMPUTE)
+        around = (lane.start_ns <= begin) & (end <= lane.start_ns + lane.duration_ns)
+        crossed = (lane.start_ns > begin) & (lane.start_ns < end)
+        names = [self.drawn.names[int(name)] for name in lane.name[around]]
+        first = text.split("…")[0].strip()
+        return not crossed.any() and any(first in name or first in self.shorts[name] for name in names)
+
+    def _call(self, text: str, track: int, begin: float, end: float) -> bool:
         timeline, calls = self.run.timelines[track], self.waits[track].calls
         comm = np.flatnonzero(timeline.collective >= 0)
-        at = time + self.drawn.origin_ns
-        for call in np.flatnonzero((timeline.start_ns[comm] <= at) & (at < timeline.end_ns[comm])).tolist():
+        first, last = begin + self.drawn.origin_ns, end + self.drawn.origin_ns
+        for call in np.flatnonzero((timeline.start_ns[comm] <= first) & (last < timeline.end_ns[comm])).tolist():
             known = timeline.collectives[timeline.collective[comm[call]]]
             name = self.names[track][call] or known.kind
             said = {name, f"{name} · {byte_size(known.bytes)}"}
             wait, rank = int(calls.wait_ns[call]), int(calls.waits_for[call])
             whom = f"waiting for rank {rank}" if rank >= 0 else "waiting for other ranks"
-            if wait > 0 and at < timeline.start_ns[comm[call]] + wait:
+            if wait > 0 and last < timeline.start_ns[comm[call]] + wait:
                 waits = {whom, "waiting", f"{whom} · {duration(wait)}", f"waiting · {duration(wait)}", duration(wait)}
                 said |= waits | {f"{name} · {one}" for one in waits}
             if text in said:
@@ -211,13 +232,14 @@ class Checked:
             assert wait == 0 or duration(wait) in text
 
     def labels(self) -> None:
-        """Labels on phases and collectives in random views."""
+        """Labels in random views: each is true, and lies in its own block from its first letter to its last."""
         widths = self.drawn.end_ns / 2.0 ** self.draw.integers(0, 7, VIEWS)
         starts = self.draw.random(VIEWS) * (self.drawn.end_ns - widths)
         views = [[float(a), float(a + w)] for a, w in zip(starts, widths, strict=True)]
-        found = [one for one in self.page.evaluate(SPY, views) if one[2] in ("phases", "exposure")]
-        assert [] == [one for one in found if not one[0].startswith("nccl") and not self.truth.of(*one)]
-        self.values += min(len(found), LABELS)
+        found = [one for one in self.page.evaluate(SPY, views) if one[2] in ("phases", "compute", "exposure", "host")]
+        chosen = [found[i] for i in self.draw.permutation(len(found))[:LABELS]]
+        assert [] == [one for one in chosen if not one[0].startswith("nccl") and not self.truth.of(*one)]
+        self.values += len(chosen)
 
     def columns(self, drawn: Chart, most: float) -> None:
         """Pixel columns of a random GPU, in the whole run and in a part of it, waiting among them.

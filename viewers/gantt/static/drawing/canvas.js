@@ -28,3 +28,10 @@ export function widthsIn(font) {
   }
   return FONTS.get(font);
 }
+
+/** Return a text that is at most `room` pixels wide; `cut(text, letters)` shortens it, to "" where too little would be left. */
+export function fitted(text, room, widthOf, cut) {
+  let short = text;
+  for (let letters = Math.floor((text.length * room) / widthOf(text)); short && widthOf(short) > room; letters--) short = cut(text, letters);
+  return short;
+}

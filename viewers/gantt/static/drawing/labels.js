@@ -1,8 +1,8 @@
 /** Draws text over the raster: labels of intervals where they fit, and the names of steps and groups. */
 
 import { FONT_FAMILY, looks } from "../../../base/static/theme.js";
-import { widthsIn } from "./canvas.js";
-import { busyCategories, stepAt, stepEnd, stripLead, stripParts } from "../data/rows.js";
+import { fitted, widthsIn } from "./canvas.js";
+import { stepAt, stepEnd, stripLead, stripParts } from "../data/rows.js";
 import { collectiveTexts, duration, kernelTexts, truncateMiddle, visible, waitTexts } from "../data/text.js";
 
 // Draws the names of steps and of groups of GPUs, and lines where steps begin.
@@ -127,8 +127,6 @@ const MIN_ROW = 12;
 const MAX_LABELS = 1000;
 /** Share of other colors allowed under the label of a collective, and of a phase. */
 const MIXED = 0.03, MIXED_PHASE = 0.05;
-/** Minimum share of a phase's color under its label: over idle time alone it would name no work. */
-const LEAST_FILLED = 0.01;
 /** Distance in pixels between two positions at which a label is tried, and the number of positions per text. */
 const TRY_DISTANCE = 8, MAX_TRIES = 24;
 
@@ -214,7 +212,7 @@ export class Labels {
     const { exposed, waiting, overlapped } = this.scene.special, width = this.#width(text);
     const categories = [exposed, waiting, overlapped].filter((k) => k !== undefined);
     for (const x of [left, right - width]) {
-      const under = [x - PADDING + 1, x + width + PADDING - 1], shares = categories.map((k) => this.#share(row, [k], under, view));
+      const under = [x - PADDING + 1, x + width + PADDING - 1], shares = categories.map((k) => this.#share(row, k, under, view));
       const category = categories.find((k, i) => shares[i] >= 1 - MIXED && shares.every((share, other) => other === i || share <= MIXED));
       if (category === undefined || (only ?? category) !== category) continue;
       if (this.#text(text, x, row, category, view)) return true;
@@ -222,30 +220,21 @@ export class Labels {
     return false;
   }
 
-  /**
-   * Label a phase where its color fills the place of the text. If idle gaps leave no such place, draw the text in a
-   * neutral box, since a box in the phase's color would look like work; never over other categories.
-   */
+  /** Label a phase where its color fills the place of the text: over idle time or other work, the label would be taken for theirs. */
   #onPhaseColor(texts, left, right, row, category, view) {
-    let best = null;
     for (const text of texts) {
       const spare = right - this.#width(text) - left, distance = Math.max(TRY_DISTANCE, spare / MAX_TRIES);
       for (let x = left; x <= left + spare; x += distance) {
-        const under = [x - PADDING + 1, x + this.#width(text) + PADDING - 1], share = this.#share(row, [category], under, view);
-        if (share >= 1 - MIXED_PHASE) return this.#text(text, x, row, category, view);
-        if (share < LEAST_FILLED || (best && (best.share >= share || best.text !== text))) continue;
-        const others = busyCategories(this.scene).filter((k) => k !== category && !view.hidden[k]);
-        if (this.#share(row, others, under, view) <= MIXED_PHASE) best = { text, x, share };
+        const under = [x - PADDING + 1, x + this.#width(text) + PADDING - 1];
+        if (this.#share(row, category, under, view) >= 1 - MIXED_PHASE) return this.#text(text, x, row, category, view);
       }
     }
-    // In the one row of a collapsed GPU, boxes would hide the work that they stand for.
-    return best && !this.stage.collapsed[row.track] && this.#text(best.text, best.x, row, category, view, true);
+    return false;
   }
 
-  /** Return the share of categories in the time between two x positions of a row. */
-  #share(row, categories, [left, right], { from, px }) {
-    const time = (sum, k) => sum + this.lod.about(row.lane, k, from + left * px, from + right * px);
-    return categories.reduce(time, 0) / ((right - left) * px);
+  /** Return the share of a category in the time between two x positions of a row. */
+  #share(row, category, [left, right], { from, px }) {
+    return this.lod.about(row.lane, category, from + left * px, from + right * px) / ((right - left) * px);
   }
 
   /** Return the candidate texts for an interval, best first. */
@@ -280,9 +269,7 @@ export class Labels {
     const whole = texts.find((text) => this.#width(text) <= room);
     // A truncated kernel name is still useful; a truncated "Idle" adds nothing to the color.
     if (whole !== undefined || role === "idle") return whole;
-    const last = texts.at(-1);
-    const cut = truncateMiddle(last, Math.floor((last.length * room) / this.#width(last)));
-    return this.#width(cut) <= room ? cut : truncateMiddle(last, cut.length - 1);
+    return fitted(texts.at(-1), room, this.#width, truncateMiddle);
   }
 
   #text(text, x, row, category, view, neutral = false) {

@@ -5,7 +5,7 @@ import { sums, texts, unpackAll } from "../data/columns.js";
 import { above, Lod } from "../data/lod.js";
 import { rowOf } from "../data/rows.js";
 import { visible } from "../data/text.js";
-import { widthsIn } from "../drawing/canvas.js";
+import { fitted, widthsIn } from "../drawing/canvas.js";
 import { Raster } from "../drawing/raster.js";
 
 // The calls of one GPU's host threads: unpacked from the page, or asked of its server, and searched by place and time.
@@ -279,7 +279,7 @@ export class Flame {
       if (drawn >= most || (blockingOnly && !BLOCKING.includes(calls.kind[index]))) return;
       const begin = Math.max(0, (lod.start[index] - from) / px) + PADDING;
       const room = Math.min(width, (lod.start[index] + lod.duration[index] - from) / px) - PADDING - begin;
-      const text = fitting(shortCall(calls.nameOf(index)), room, widthOf);
+      const text = fitted(shortCall(calls.nameOf(index)), room, widthOf, beginning);
       if (!text || covered(lod, deeper, from + begin * px, from + (begin + widthOf(text)) * px)) return;
       context.fillStyle = this.inks[calls.kind[index]];
       context.fillText(text, begin, y + h / 2);
@@ -290,12 +290,8 @@ export class Flame {
 
 }
 
-/** Return a text, or its beginning, that fits in a width; "" if too little of it would. */
-function fitting(text, room, widthOf) {
-  if (widthOf(text) <= room) return text;
-  const letters = Math.floor((text.length * room) / widthOf(text)) - 1;
-  return letters < 3 ? "" : `${text.slice(0, letters)}…`;
-}
+/** Return the beginning of a name, or "" if too little of it would be left. */
+const beginning = (name, letters) => (letters < 4 ? "" : `${name.slice(0, letters - 1)}…`);
 
 /** Whether blocking calls of other levels are drawn over a range. */
 function covered(lod, lanes, from, to) {
