@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from dptrace.analysis.findings.finding import Finding, by_gain
-from dptrace.analysis.per_gpu.split import CAUSES
+from dptrace.analysis.findings.stragglers import grouped, reached
+from dptrace.analysis.per_gpu.split import CAUSES, Part
+from dptrace.core.intervals import Int64, IntervalSet, intersect, union
 from dptrace.core.units import duration, share
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind
 from dptrace.viewers.base.table import gain_sentence
-from dptrace.viewers.gantt.chart import Chart, Lane, Role, cause_category, drawn_intervals
+from dptrace.viewers.gantt.chart import WAITING, Chart, Lane, Role, cause_category, drawn_intervals
 
 MOST = 3
 """Number of findings above the chart."""
@@ -160,3 +162,82 @@ def _position(run: Run, chart: Chart, track: int, index: int) -> int | None:
     drawn = drawn_intervals(timeline, chart.origin_ns, chart.origin_ns + chart.end_ns, Kind.COMMUNICATION)
     place = int(np.searchsorted(drawn, calls[index]))
     return place if place < len(drawn) and drawn[place] == calls[index] else None
+
+
+# What a finding counted, for the marks of a figure.
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The intervals of one GPU that a finding counted, and the row that shows them; times since the chart's origin."""
+
+    track: int
+    role: Role
+    start_ns: Int64
+    end_ns: Int64
+
+    @property
+    def ns(self) -> int:
+        """Their time."""
+        return int((self.end_ns - self.start_ns).sum())
+
+
+def counted(finding: Finding, run: Run, chart: Chart) -> list[Counted]:
+    """Return what a finding counted in the steps of a chart; empty where that is nothing.
+
+    Of a finding on late ranks, these are the waits for them, and the idle time of the late ranks meanwhile; of another,
+    it is the GPU that the finding names, else the one with most.
+    """
+    if "waiting_ranks" in finding.evidence:
+        return _waits(finding, run, chart)
+    kind, cause = finding.evidence.get("collective"), _cause(finding)
+    named = set(_tracks_of(chart, finding.evidence.get("rank"))) or set(range(len(chart.tracks)))
+    found = []
+    for track in named:
+        if cause in CAUSES:
+            lane = _lane(chart, track, Role.IDLE)
+            chosen = lane.category == cause_category(cause)
+        elif finding.kind == "copies":
+            lane = _lane(chart, track, Role.PHASES)
+            chosen = lane.category == Part.EXPOSED_MEMORY
+        elif finding.kind == "exposed_comm":
+            lane = _lane(chart, track, Role.EXPOSURE)
+            chosen = lane.category == Part.EXPOSED_COMM
+            chosen &= np.isin(lane.name, [i for i, (_, known, _) in enumerate(chart.collectives) if known.kind == kind])
+        else:
+            return []
+        bounds = chart.tracks[track].bounds_ns
+        chosen &= (lane.start_ns >= bounds[0]) & (lane.start_ns < bounds[-1])
+        start = lane.start_ns[chosen]
+        role = Role.PHASES if lane.role is Role.IDLE else lane.role
+        found.append(Counted(track, role, start, start + lane.duration_ns[chosen]))
+    return [one for one in sorted(found, key=lambda one: -one.ns)[:1] if one.ns]
+
+
+def _waits(finding: Finding, run: Run, chart: Chart) -> list[Counted]:
+    """Return the waits that a finding on late ranks counted, and before them the idle time of these ranks meanwhile."""
+    matches, late = run.cross_rank.matches, finding.evidence["ranks"]
+    groups = grouped(run.cross_rank.stragglers.delays)
+    group = next((one for one in groups if one.largest.collectives[0] == finding.evidence["instance"]), None)
+    rows = np.flatnonzero(np.isin(matches.instance, sorted(reached(group) if group else ())))
+    ids = [(timeline.rank, timeline.device) for timeline in run.timelines]
+    calls: dict[int, list[tuple[int, int]]] = {}
+    for device, index in zip(matches.device[rows].tolist(), matches.index[rows].tolist(), strict=True):
+        if (member := matches.device_ids[device]) in ids and member[0] not in late:
+            track = ids.index(member)
+            lane, place = _lane(chart, track, Role.COLLECTIVES), _position(run, chart, track, index)
+            if place is not None and lane.wait_ns[place] > 1:
+                start = int(lane.start_ns[place])
+                calls.setdefault(track, []).append((start, start + int(lane.wait_ns[place]) - 1))
+    meanwhile = [times for own in calls.values() for times in own]
+    found = [(track, Role.PHASES, Role.IDLE, meanwhile) for rank in late for track in _tracks_of(chart, rank)]
+    found += [(track, Role.EXPOSURE, Role.EXPOSURE, calls[track]) for track in sorted(calls)]
+    parts = [Counted(track, role, *_within(_lane(chart, track, lane), times)) for track, role, lane, times in found]
+    return [one for one in parts if one.ns]
+
+
+def _within(lane: Lane, times: list[tuple[int, int]]) -> IntervalSet:
+    """Return the idle time or the waits of a lane within some times."""
+    chosen = (lane.category == WAITING) | (lane.role is Role.IDLE)
+    start, end = np.array(times, np.int64).reshape(-1, 2).T
+    return intersect(union(lane.start_ns[chosen], (lane.start_ns + lane.duration_ns)[chosen]), union(start, end))

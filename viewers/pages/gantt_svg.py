@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.findings.finding import by_gain
 from dptrace.analysis.matching.calls import place as place_of_rank
 from dptrace.analysis.per_gpu.split import Part, waiting_label
 from dptrace.core.intervals import Int64, covered, union, unique
@@ -25,7 +26,7 @@ from dptrace.viewers.base.svg import Canvas, shorten, text_width
 from dptrace.viewers.base.svg import svg as message_svg
 from dptrace.viewers.base.table import step_label
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, chart
-from dptrace.viewers.gantt.finding_places import MOST, Place, place_of
+from dptrace.viewers.gantt.finding_places import MOST, counted
 from dptrace.viewers.gantt.page.data import ORDER, SHORT_ROW_LABELS, categories
 from dptrace.viewers.gantt.page.data import layout as page_layout
 from dptrace.viewers.terminal.summary import sentence
@@ -528,6 +529,9 @@ _TEXT, _LINE = 13, 19.0
 _MARK = "#B00020"
 _BADGE = 8.0
 """Radius of an annotation's number in pixels."""
+_FILLED, _NEXT, _MOST_FRAMES = 0.75, 4, 8
+"""Share of a frame that what it marks fills; distance in pixels up to which two intervals share one; maximum number of
+frames in a row."""
 
 
 def figure_svg(
@@ -552,7 +556,7 @@ def figure_svg(
         return message_svg(message(headline(run).title or "Gantt chart", "There is no step in this run."))
     legend = legend_height(svg_layout(gantt_chart, 0, width), _LEFT)
     layout = svg_layout(gantt_chart, legend + 30, width)
-    notes = _annotations(part, gantt_chart, width) if annotate else []
+    notes = _annotations(part, layout) if annotate else []
     canvas = Canvas(width, layout.bottom + _height(notes) + 6, headline(run).title)
     draw_chart(canvas, layout, (_LEFT, 12))
     _draw_annotations(canvas, layout, notes)
@@ -567,21 +571,37 @@ def _some_ranks(run: Run) -> Run:
     return run.select(ranks=list(dict.fromkeys(chosen))[:_MOST_RANKS])
 
 
-_Annotation = tuple[Place, Sequence[str]]
-"""Where an annotation is, and its lines."""
+class _Mark(NamedTuple):
+    """A mark in a row: what it encloses, the longest first, and whether that is framed; else it is bracketed."""
+
+    track: int
+    role: Role
+    spans: list[tuple[int, int]]
+    framed: bool
 
 
-def _annotations(run: Run, gantt_chart: Chart, width: float) -> list[_Annotation]:
-    """Return the most expensive findings that the chart shows."""
-    found = [(finding, place_of(finding, run, gantt_chart)) for finding in run.cross_rank.findings]
-    shown = [(finding, place) for finding, place in found if place is not None][:MOST]
-    return [
-        (
-            place,
-            list(_lines(f"{finding.text} {duration(finding.figure[0])}, {share(finding.figure[1])} of a step.", width)),
-        )
-        for finding, place in shown
-    ]
+class _Annotation(NamedTuple):
+    """The marks of a finding, and its text in lines."""
+
+    marks: list[_Mark]
+    lines: list[str]
+
+
+def _annotations(run: Run, layout: SvgLayout) -> list[_Annotation]:
+    """Return the most expensive findings that count something in the chart."""
+    annotations, px_ns = [], layout.gantt_chart.end_ns / layout.width
+    for finding in by_gain(run.cross_rank.findings):
+        parts = counted(finding, run, layout.gantt_chart)
+        framed = [(one, frames(one.start_ns, one.end_ns, px_ns)) for one in parts]
+        marks = [_Mark(one.track, one.role, spans, True) for one, spans in framed if spans]
+        text = f"{finding.text} {duration(finding.figure[0])}, {share(finding.figure[1])} of a step."
+        if parts and not marks:
+            first = parts[0]
+            marks = [_Mark(first.track, first.role, [(int(first.start_ns[0]), int(first.end_ns.max()))], False)]
+            text += f" On rank {layout.gantt_chart.tracks[first.track].rank} they are scattered over the bracket."
+        if marks:
+            annotations.append(_Annotation(marks, list(_lines(text, layout.chart_width))))
+    return annotations[:MOST]
 
 
 def _lines(text: str, width: float) -> Iterator[str]:
@@ -597,23 +617,56 @@ def _lines(text: str, width: float) -> Iterator[str]:
 
 
 def _height(annotations: list[_Annotation]) -> float:
-    return sum(len(lines) * _LINE + 4 for _, lines in annotations) + (8 if annotations else 0)
+    return sum(len(one.lines) * _LINE + 4 for one in annotations) + (8 if annotations else 0)
 
 
 def _draw_annotations(canvas: Canvas, layout: SvgLayout, annotations: list[_Annotation]) -> None:
-    """Frame each finding's place in the rows of its rank, and write it below the chart."""
+    """Mark what each finding counted, and write it below the chart."""
     y = layout.bottom + 8
-    for number, (place, lines) in enumerate(annotations, 1):
-        rows = [row for row in layout.rows if row.track == place.track]
-        left, right = layout.x(place.start_ns), layout.x(place.end_ns)
-        top, bottom = min(row.y for row in rows) - 2, max(row.y + row.height for row in rows) + 2
-        canvas.polyline([(left, top), (right, top), (right, bottom), (left, bottom), (left, top)], _MARK, 1.6)
-        _badge(canvas, min(right, layout.chart_width - _BADGE - 1), top, number)
+    for number, one in enumerate(annotations, 1):
+        numbered: list[float] = []
+        for mark in one.marks:
+            x, top = _draw_mark(canvas, layout, mark)
+            if all(abs(x - other) > 4 * _BADGE for other in numbered):
+                _badge(canvas, min(x, layout.chart_width - _BADGE - 1), top, number)
+                numbered.append(x)
         _badge(canvas, RIGHT, y + _LINE / 2, number)
-        for line in lines:
+        for line in one.lines:
             canvas.text(RIGHT + 2 * _BADGE, y + _LINE / 2, line, size=_TEXT)
             y += _LINE
         y += 4
+
+
+def _draw_mark(canvas: Canvas, layout: SvgLayout, mark: _Mark) -> tuple[float, float]:
+    """Frame or bracket what a mark encloses; return the upper right corner of the longest."""
+    rows = {row.role: row for row in layout.rows if row.track == mark.track}
+    row = rows.get(mark.role, rows[Role.PHASES])
+    top, bottom = row.y - 1.5, row.y + row.height + 1.5
+    for start, end in mark.spans:
+        left, right = layout.x(start) - 1, layout.x(end) + 1
+        low = bottom if mark.framed else row.y + 4
+        corners = [(left, low), (left, top), (right, top), (right, low)]
+        canvas.polyline([*corners, corners[0]] if mark.framed else corners, _MARK, 1.6)
+    return layout.x(mark.spans[0][1]) + 1, top
+
+
+def frames(start_ns: Int64, end_ns: Int64, px_ns: float) -> list[tuple[int, int]]:
+    """Return what frames around intervals enclose, the longest first.
+
+    Intervals share a frame if they are next to each other and fill it. There are none where they would hold less than
+    half of the intervals' time: frames around many short gaps would enclose the kernels between them.
+    """
+    found: list[tuple[int, int, int]] = []
+    for start, end in zip(start_ns.tolist(), end_ns.tolist(), strict=True):
+        found.append((start, end, end - start))
+        while len(found) > 1:
+            (first, stop, ns), (begin, last, more) = found[-2:]
+            if begin - stop > _NEXT * px_ns or ns + more < _FILLED * (last - first):
+                break
+            found[-2:] = [(first, max(stop, last), ns + more)]
+    longest = sorted((one for one in found if one[1] - one[0] >= px_ns), key=lambda one: -one[2])[:_MOST_FRAMES]
+    held = sum(ns for *_, ns in longest)
+    return [(start, end) for start, end, _ in longest] if 2 * held >= int((end_ns - start_ns).sum()) else []
 
 
 def _badge(canvas: Canvas, x: float, y: float, number: int) -> None:

@@ -79,7 +79,7 @@ class DelayGroup:
 def stragglers(context: FindingContext) -> list[Finding | Claim]:
     """Return one finding per root cause; the idle time of the late ranks themselves that goes with it is part of it."""
     found: list[Finding | Claim] = []
-    for group in _grouped(context.across.stragglers.delays):
+    for group in grouped(context.across.stragglers.delays):
         # The early ranks wait while the late one computes, copies or idles: without it, the step is shorter on all.
         group.gpu_ns = sum(delay.cost_ns * delay.group_size for delay in group.delays)
         if group.cause not in _NO_FINDING and group.gpu_ns > 0:
@@ -125,7 +125,8 @@ def root_causes(delays: Sequence[Lost], by_kernel: bool = False) -> list[tuple[o
     return keys
 
 
-def _grouped(delays: Sequence[Delay]) -> list[DelayGroup]:
+def grouped(delays: Sequence[Delay]) -> list[DelayGroup]:
+    """Return the delays by root cause; each finding is about one of these groups."""
     lost = [Lost(delay.device, delay.cause, delay.what, delay.where, round(delay.cost_ns)) for delay in delays]
     groups: dict[tuple[object, ...], DelayGroup] = {}
     for key, delay in zip(root_causes(lost, by_kernel=True), delays, strict=True):
@@ -170,13 +171,14 @@ def _finding(context: FindingContext, group: DelayGroup) -> Finding:
         "what": largest.what,
         "where": largest.where,
     }
-    evidence |= {"instance": instance, "late_ns": largest.late_ns, "count": len(_reached(group))}
+    evidence |= {"instance": instance, "late_ns": largest.late_ns, "count": len(reached(group))}
     evidence |= {"ranks": late, "waiting_ranks": waiting, "cost_by_step_ns": steps}
     advice = straggler_advice(group.cause, context.metadata)
     return context.finding("straggler", text, advice, group.gpu_ns, evidence)
 
 
-def _reached(group: DelayGroup) -> set[int]:
+def reached(group: DelayGroup) -> set[int]:
+    """Return the collectives whose waits a group costs, by index into the matches."""
     return {instance for delay in group.delays for instance in delay.collectives if delay.cost_ns > 0}
 
 
@@ -250,7 +252,7 @@ def _how_late(group: DelayGroup, steps: Mapping[str, int]) -> str:
     if len(late) == 1:
         return f"{most} later {where}"
     if group.cause == "slower_host":
-        return f"{plural(len(_reached(group)), 'late arrival')} {where}"
+        return f"{plural(len(reached(group)), 'late arrival')} {where}"
     return f"up to {most} later {where}"
 
 

@@ -18,10 +18,11 @@ from dptrace.timeline.model import Collective, Phase, Windows
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.svg import text_width
 from dptrace.viewers.gantt.chart import Role, chart
-from dptrace.viewers.pages.gantt_svg import MAX_SHAPES, Intervals, Lod, figure_svg, gantt_svg, svg_layout
+from dptrace.viewers.pages.gantt_svg import MAX_SHAPES, Intervals, Lod, figure_svg, frames, gantt_svg, svg_layout
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.jobs import late_run
 from tests.support.paths import TRACES
+from tests.support.planted import Plant, planted_job
 from tests.support.synthetic import training_run
 from tests.support.view_cases import CASES, many_ranks
 
@@ -160,6 +161,47 @@ def test_findings_are_numbered_in_the_chart_and_written_below() -> None:
     assert numbers.count("1") == 2
     assert any("waits for rank 1" in text for text in texts(drawn))
     assert not any("waits for rank 1" in text for text in texts(figure_svg(run)))
+
+
+def marked(drawn: str) -> dict[str, list[tuple[float, float]]]:
+    """Return the start and end in ms of each frame of a figure, by the name of its row's GPU."""
+    names = [(float(y), name) for y, name in re.findall(r'y="([\d.]+)"[^>]*700">(rank \d+)', drawn)]
+    ticks = [(float(x), float(n)) for x, n in re.findall(r'<text x="([\d.]+)"[^>]*middle">([\d.]+) ms<', drawn)]
+    (x0, t0), (x1, t1) = ticks[0], ticks[-1]
+    found: dict[str, list[tuple[float, float]]] = {}
+    for points in re.findall(r'<polyline points="([^"]*)"[^>]*#B00020', drawn):
+        (left, _), (_, top), (right, _), *_ = (map(float, point.split(",")) for point in points.split())
+        name = max((y, name) for y, name in names if y - 20 <= top)[1]
+        start, end = (t0 + (x - x0) / (x1 - x0) * (t1 - t0) for x in (left + 1, right - 1))
+        found.setdefault(name, []).append((start, end))
+    return found
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("cause", "ms", "ranks"), [("allocator", 40.0, 1), ("python", 30.0, 3)])
+@pytest.mark.parametrize("width", [420, 1600])
+def test_marks_enclose_what_a_finding_counts(cause: str, ms: float, ranks: int, width: int, tmp_path: Path) -> None:
+    """The planted gap of a rank, and the waits of the others for it: as long as planted, and at the same time."""
+    planted_job(tmp_path, [Plant(0, cause, ms)], ranks=ranks)
+    run = dptrace.open(tmp_path)
+    frames_by_rank = marked(figure_svg(run, annotate=True, width=width))
+    gap = max(frames_by_rank["rank 0"], key=lambda frame: frame[1] - frame[0])
+
+    assert {f"rank {rank}" for rank in range(ranks)} == set(frames_by_rank)
+    for own in frames_by_rank.values():
+        start, end = max(own, key=lambda frame: frame[1] - frame[0])
+        assert ms == pytest.approx(end - start, abs=0.1 * ms)
+        assert gap == pytest.approx((start, end), abs=0.1 * ms)
+
+
+def test_short_gaps_have_no_frame_around_the_kernels_between_them() -> None:
+    """Gaps that lie apart have a frame each, pieces of one gap share one; a pixel is 100 ns."""
+    start = np.array([0, 5_000, 5_600, 9_000], np.int64)
+    end = np.array([1_000, 5_500, 7_000, 9_050], np.int64)
+    many = np.arange(0, 100_000, 500, dtype=np.int64)
+
+    assert [(5_000, 7_000), (0, 1_000)] == frames(start, end, 100)
+    assert [] == frames(many, many + 50, 100)
 
 
 def test_a_run_without_steps_says_so() -> None:
