@@ -3,7 +3,8 @@ import test from "node:test";
 
 import { streamsOf } from "../../viewers/gantt/static/stage/extra_rows.js";
 import { readHash, stepNamed, writeHash } from "../../viewers/gantt/static/interaction/hash.js";
-import { CollectiveKinds, CollectiveMembers } from "../../viewers/gantt/static/data/collectives.js";
+import { CollectiveMembers } from "../../viewers/gantt/static/data/collectives.js";
+import { inRange } from "../../viewers/gantt/static/data/range.js";
 import { memberRows } from "../../viewers/gantt/static/interaction/select.js";
 import { Theme, looks, patternsOf } from "../../viewers/base/static/theme.js";
 import { covered, lodOf, random, packed as packedColumn } from "./lod_builders.mjs";
@@ -70,7 +71,7 @@ test("each kind's time in a window equals brute force, with overlaps counted onc
     let time = 0;
     for (let i = 0; i < 40; i++) entries.push({ lane, start: (time += Math.floor(draw() * 8)), duration: Math.floor(draw() * 12), category: Math.floor(draw() * 3), name: Math.floor(draw() * 3) });
   }
-  const lod = lodOf(entries, 6, 3), kinds = new CollectiveKinds(lod, SCENE, { name: entries.map(({ name }) => name) });
+  const lod = lodOf(entries, 6, 3), columns = { name: entries.map(({ name }) => name) };
   for (const [from, to] of [[-10, 500], [30, 90], [60, 61], [300, 400]]) {
     const truth = ["all_reduce", "all_gather", "other"].map((kind, name) => {
       const of = (...categories) => [0, 1].reduce((sum, track) => {
@@ -78,10 +79,10 @@ test("each kind's time in a window equals brute force, with overlaps counted onc
         const { bounds } = SCENE.tracks[track];
         return sum + covered(lodOf(only, 1, 1), 0, 0, Math.max(from, bounds[0]), Math.min(to, bounds[1]));
       }, 0);
-      return { kind, exposed: of(0, 2), waiting: of(2), overlapped: of(1) };
+      return [kind, of(0, 2), of(2), of(1)];
     });
-    const sums = kinds.figures(from, to), byKind = (a, b) => a.kind.localeCompare(b.kind);
-    assert.deepEqual([...sums].sort(byKind), truth.filter(({ exposed, overlapped }) => exposed + overlapped).sort(byKind));
+    const { kinds } = inRange(lod, SCENE, columns, "collectives", from, to), used = (sums) => sums.filter(([, exposed, , overlapped]) => exposed + overlapped).sort();
+    assert.deepEqual(used(kinds), used(truth));
   }
 });
 

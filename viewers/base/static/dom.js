@@ -56,3 +56,19 @@ export function named(category, look) {
 export function typing({ target }) {
   return /^(INPUT|SELECT|TEXTAREA)$/.test(target?.tagName ?? "") || Boolean(target?.isContentEditable);
 }
+
+/** Copy a text; resolves to whether that worked. */
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Pages from other machines have no clipboard without HTTPS.
+    const area = Object.assign(element("textarea"), { value: text });
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}

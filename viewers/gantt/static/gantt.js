@@ -281,7 +281,7 @@ async function start() {
   const saved = new SavedView({ plot: main, picture, stage, scene, theme, labels, hidden, whole, measure: () => interactions.measure });
   const save = () => saved.save().catch((error) => showProblem(`The picture could not be saved: ${error.message}.`, error));
   $("#save").addEventListener("click", save);
-  interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, order, save, redraw });
+  interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, order, save, redraw });
   interactions.card.changed = () => {
     hover.rest();
     // Beside the chart, the panel takes no height.

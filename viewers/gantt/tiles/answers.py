@@ -36,7 +36,7 @@ from dptrace.viewers.gantt.tiles.requests import (
     Window,
     quantized,
 )
-from dptrace.viewers.gantt.tiles.store import EXTRA, KINDS, RECORDED, STREAM, WAITS, StoredLane, TileStore
+from dptrace.viewers.gantt.tiles.store import EXTRA, RECORDED, STREAM, StoredLane, TileStore
 
 TILE = 512
 """Columns of a tile."""
@@ -184,7 +184,7 @@ def texts_of(store: TileStore, lanes: list[int], found: list[Rows]) -> dict[str,
                 (collectives if store.lanes[source].role == Role.COLLECTIVES.value else names).update(of_source)
         elif stored.role in (Role.COLLECTIVES.value, Role.EXPOSURE.value):
             collectives |= _used(rows.name)
-        elif stored.role not in (Role.PHASES.value, Role.IDLE.value, KINDS, WAITS):
+        elif stored.role not in (Role.PHASES.value, Role.IDLE.value):
             names |= _used(rows.name)
     return {
         "names": {name: store.names[name] for name in sorted(names)},
@@ -197,32 +197,23 @@ def _used(numbers: NDArray[Any]) -> set[int]:
     return set(unique(numbers).tolist())
 
 
-# Exact sums over a range of time: the parts of the steps, communication by kind, the exposed time of each step.
+# Exact sums over a range of time: the parts of the steps, the exposed time of each step.
 
 
 def sums(store: TileStore, asked: Window) -> dict[str, Any]:
     """Return the ns of each category within a range and the steps, over all tracks, as the page's summary counts them.
 
-    ``parts`` are those of the phases by category, ``overlapped`` overlapped communication, ``kinds`` the exposed,
-    waiting and overlapped time of each kind of collective, ``count`` the number of kernels, collectives and copies that
-    touch the range.
+    ``parts`` are those of the phases by category, ``overlapped`` overlapped communication, ``count`` the number of
+    kernels, collectives and copies that touch the range.
     """
     parts, overlapped = dict[int, float](), 0.0
     for lane in store.of_role(Role.PHASES.value):
-        for category, ns in _within(store, lane, asked).items():
+        for category, ns in within(store, lane, asked).items():
             parts[category] = parts.get(category, 0) + ns
     for lane in store.of_role(Role.EXPOSURE.value):
-        overlapped += _within(store, lane, asked).get(OVERLAPPED, 0)
-    kinds = [{"kind": kind, "exposed": 0.0, "waiting": 0.0, "overlapped": 0.0} for kind in store.about.kinds]
-    for lane in store.of_role(KINDS):
-        for category, ns in _within(store, lane, asked).items():
-            kinds[category // 2]["overlapped" if category % 2 else "exposed"] += ns  # type: ignore[operator]
-    for lane in store.of_role(WAITS):
-        for category, ns in _within(store, lane, asked).items():
-            kinds[category]["waiting"] += ns  # type: ignore[operator]
+        overlapped += within(store, lane, asked).get(OVERLAPPED, 0)
     count = sum(stored.lane.touching(asked.start, asked.end) for stored in store.lanes if stored.role in RECORDED)
-    used = [kind for kind in kinds if kind["exposed"] or kind["overlapped"]]
-    return {"parts": parts, "overlapped": overlapped, "kinds": used, "count": count}
+    return {"parts": parts, "overlapped": overlapped, "count": count}
 
 
 def busy(store: TileStore, asked: BusyRequest) -> dict[int, float]:
@@ -232,7 +223,7 @@ def busy(store: TileStore, asked: BusyRequest) -> dict[int, float]:
     return dict(zip(lane.categories, covered.tolist(), strict=True))
 
 
-def _within(store: TileStore, stored: StoredLane, asked: Window) -> dict[int, float]:
+def within(store: TileStore, stored: StoredLane, asked: Window) -> dict[int, float]:
     """Return the ns of each category of a lane within a range and its track's steps."""
     bounds = store.about.bounds[stored.track]
     begin, end = max(asked.start, bounds[0]), min(asked.end, bounds[-1])

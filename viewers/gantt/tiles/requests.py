@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -88,12 +88,27 @@ class BusyRequest(Window, forbid_unknown_fields=True):
     lane: _Lane
 
 
-class SearchRequest(Window, forbid_unknown_fields=True):
-    """Intervals whose name contains a text, as columns of some lanes; and their number and time in the range."""
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Intervals of the lanes of some roles, by the numbers of their names or of their categories."""
 
-    text: _Text
+    roles: Annotated[tuple[str, ...], msgspec.Meta(max_length=8)]
+    field: Literal["name", "category"]
+    keys: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31)], ...], msgspec.Meta(max_length=1 << 14)]
+
+
+class SearchRequest(Window, forbid_unknown_fields=True):
+    """Intervals whose name contains a text, or those *wanted*: columns of some lanes, number and time in the range."""
+
     width: _Width
     lanes: _Lanes
+    text: _Text = ""
+    wanted: Wanted | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a search for nothing."""
+        super().__post_init__()
+        if not self.text and self.wanted is None:
+            raise ValueError("there is nothing to search for")
 
 
 class NextHitRequest(msgspec.Struct, forbid_unknown_fields=True):

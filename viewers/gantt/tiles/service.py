@@ -8,14 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 from dptrace.viewers.gantt.chart import Role
-from dptrace.viewers.gantt.tiles import answers
+from dptrace.viewers.gantt.tiles import answers, ranges
 from dptrace.viewers.gantt.tiles.answers import StreamLanes
 from dptrace.viewers.gantt.tiles.index import BLOCK, NEVER, Lane, Rows
 from dptrace.viewers.gantt.tiles.requests import (
@@ -28,6 +28,7 @@ from dptrace.viewers.gantt.tiles.requests import (
     StreamsRequest,
     TilesRequest,
     ViewRequest,
+    Wanted,
     Window,
     decoded,
 )
@@ -51,13 +52,15 @@ class LaneHits:
 
     lane: Lane
     wanted: NDArray[np.bool_]
-    """Whether each name is one."""
+    """Whether each name, or category, is one."""
     before: Int64
     """Number of hits before each block, and of all."""
     time_before: Int64
     """Their time in ns."""
     reach: Int64
     """Latest end of the hits before each block, and of all."""
+    field: Literal["name", "category"]
+    """What *wanted* is about."""
 
     @property
     def count(self) -> int:
@@ -66,7 +69,7 @@ class LaneHits:
 
     def hits(self, rows: Rows) -> Rows:
         """Return those of some intervals that are hits."""
-        return rows.chosen(self.wanted[rows.name])
+        return rows.chosen(self.wanted[getattr(rows, self.field)])
 
     def started(self, time_ns: float) -> tuple[int, int]:
         """Return number and time of the hits that begin until a time."""
@@ -106,22 +109,22 @@ class LaneHits:
         return int(hits.position[number - self.before[block]])
 
 
-def find_in(lane: Lane, wanted: NDArray[np.bool_]) -> LaneHits:
-    """Search a lane."""
+def find_in(lane: Lane, wanted: NDArray[np.bool_], field: Literal["name", "category"] = "name") -> LaneHits:
+    """Search a lane for names, or categories."""
     blocks = len(lane.first)
     before, time_before = np.zeros(blocks + 1, np.int64), np.zeros(blocks + 1, np.int64)
     reach = np.full(blocks + 1, NEVER)
     for low in range(0, blocks, _AT_ONCE):
         numbers = np.arange(low, min(low + _AT_ONCE, blocks))
         rows = lane.rows_of_blocks(numbers)
-        hit = wanted[rows.name]
+        hit = wanted[getattr(rows, field)]
         padded = len(numbers) * BLOCK - len(rows)
         place = slice(low + 1, low + 1 + len(numbers))
         before[place] = np.pad(hit, (0, padded)).reshape(-1, BLOCK).sum(axis=1)
         time_before[place] = np.pad(np.where(hit, rows.duration_ns, 0), (0, padded)).reshape(-1, BLOCK).sum(axis=1)
         ends = np.where(hit, rows.start_ns + rows.duration_ns, NEVER)
         reach[place] = np.pad(ends, (0, padded), constant_values=NEVER).reshape(-1, BLOCK).max(axis=1)
-    return LaneHits(lane, wanted, np.cumsum(before), np.cumsum(time_before), np.maximum.accumulate(reach))
+    return LaneHits(lane, wanted, np.cumsum(before), np.cumsum(time_before), np.maximum.accumulate(reach), field)
 
 
 class Finder:
@@ -129,21 +132,28 @@ class Finder:
 
     def __init__(self, store: TileStore) -> None:
         self._store, self._lock = store, Lock()
-        self._found: OrderedDict[str, dict[int, LaneHits]] = OrderedDict()
+        self._found: OrderedDict[str | Wanted, dict[int, LaneHits]] = OrderedDict()
         counts = [stored.lane.count for stored in store.lanes]
         self._first = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         """Number of the first interval of each lane among those of all."""
 
-    def _hits(self, text: str) -> dict[int, LaneHits]:
-        """Return the lanes with hits of a text, ignoring case."""
-        wanted = text.strip().lower()
+    def _hits(self, wanted: str | Wanted) -> dict[int, LaneHits]:
+        """Return the lanes with hits: of a text, ignoring case, or of exactly what is wanted."""
+        wanted = wanted.strip().lower() if isinstance(wanted, str) else wanted
         with self._lock:
             if wanted not in self._found:
-                self._found[wanted] = self._search(wanted)
+                self._found[wanted] = self._search(wanted) if isinstance(wanted, str) else self._pick(wanted)
             self._found.move_to_end(wanted)
             while len(self._found) > _KEPT:
                 self._found.popitem(last=False)
             return self._found[wanted]
+
+    def _pick(self, wanted: Wanted) -> dict[int, LaneHits]:
+        mask = np.zeros(max(len(self._store.names), len(self._store.about.collectives), 256), np.bool_)
+        mask[[key for key in wanted.keys if key < len(mask)]] = True
+        lanes = {i: one for i, one in enumerate(self._store.lanes) if one.role in wanted.roles and one.lane.count}
+        found = {number: find_in(stored.lane, mask, wanted.field) for number, stored in lanes.items()}
+        return {number: hits for number, hits in found.items() if hits.count}
 
     def _search(self, wanted: str) -> dict[int, LaneHits]:
         shorts = self._store.shorts
@@ -161,7 +171,7 @@ class Finder:
 
     def find(self, asked: SearchRequest) -> dict[str, Any]:
         """Return the number of hits; per track those in a range; and the columns that they touch, as ranges by lane."""
-        hits = self._hits(asked.text)
+        hits = self._hits(asked.wanted or asked.text)
         tracks = dict[int, list[float]]()
         for number, found in hits.items():
             sums = tracks.setdefault(self._store.lanes[number].track, [0, 0])
@@ -243,6 +253,9 @@ class TileService:
         }
         self._json: dict[str, Callable[[bytes], Any]] = {
             "sums": lambda body: answers.sums(store, decoded(body, Window)),
+            "split": lambda body: ranges.split(store, decoded(body, Window)),
+            "kernels": lambda body: ranges.kernels(store, decoded(body, Window)),
+            "collectives": lambda body: ranges.collectives(store, decoded(body, Window)),
             "busy": lambda body: answers.busy(store, decoded(body, BusyRequest)),
             "exposed": lambda body: answers.exposed_per_step(store),
             "find": lambda body: finder.find(decoded(body, SearchRequest)),

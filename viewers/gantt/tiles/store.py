@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.kernels.names import shortened
-from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.array_file import ArrayWriter, CorruptArrayFile, MappedArrays, open_arrays
 from dptrace.core.intervals import unique
-from dptrace.viewers.gantt.chart import WAITING, Chart, Role
+from dptrace.viewers.gantt.chart import Chart, Role
 from dptrace.viewers.gantt.chart import Lane as ChartLane
 from dptrace.viewers.gantt.tiles.index import Allocate, Grid, Lane, LaneColumns, LaneIndex, index_lane, make_grids
 
-KINDS, WAITS = "kinds", "waits"
-"""Roles of the lanes that divide communication, and the waiting in it, by kind; the page does not know them."""
 STREAM = "stream"
 """Role of the lanes of streams, which are made on demand."""
 RECORDED = (Role.COMPUTE.value, Role.COLLECTIVES.value, Role.MEMORY.value)
@@ -52,7 +49,6 @@ class _About(msgspec.Struct):
     streams: list[int]
     bounds: list[list[int]]
     """Of each track: start of each step and end of the last one."""
-    kinds: list[str]
     lanes: list[tuple[int, str, int, list[int], list[int], list[str]]] = []
     """Of each lane: track, role, number of intervals, categories, levels of its grids, names of its further columns."""
 
@@ -90,38 +86,22 @@ def build(
         collectives: the chart's collectives as the page's data has them.
     """
     ids = unique(np.concatenate([np.zeros(0, np.int64), *(unique(lane.stream) for lane in chart.lanes)]))
-    kinds = sorted({known.kind or "other" for _, known, _ in chart.collectives})
     bounds = [track.bounds_ns.tolist() for track in chart.tracks]
-    about = _About("", list(chart.names), collectives, ids.tolist(), bounds, kinds)
-    lanes = [_indexed(lane, np.searchsorted(ids, lane.stream), lane.category, allocate) for lane in chart.lanes]
-    of_entry = np.array([kinds.index(known.kind or "other") for _, known, _ in chart.collectives] or [0], np.int64)
-    for lane in chart.lanes:
-        if lane.role is Role.EXPOSURE:
-            category = 2 * of_entry[lane.name] + ~np.isin(lane.category, (Part.EXPOSED_COMM, WAITING))
-            lanes.append(_indexed(lane, np.zeros(len(lane), np.int64), category, allocate, KINDS))
-            # Apart, since one collective can wait while another of its kind transfers.
-            waits = _chosen(lane, lane.category == WAITING)
-            lanes.append(_indexed(waits, np.zeros(len(waits), np.int64), of_entry[waits.name], allocate, WAITS))
+    about = _About("", list(chart.names), collectives, ids.tolist(), bounds)
+    lanes = [_indexed(lane, np.searchsorted(ids, lane.stream), allocate) for lane in chart.lanes]
     return TileStore(lanes, about)
 
 
-def _chosen(lane: ChartLane, mask: NDArray[np.bool_]) -> ChartLane:
-    columns = {key: getattr(lane, key)[mask] for key in ("start_ns", "duration_ns", "category", "name", "stream")}
-    return replace(lane, **columns)
-
-
-def _indexed(
-    lane: ChartLane, stream: NDArray[np.intp], category: NDArray[Any], allocate: Allocate, role: str = ""
-) -> StoredLane:
-    columns = LaneColumns(lane.start_ns, lane.duration_ns, category, lane.name, stream)
+def _indexed(lane: ChartLane, stream: NDArray[np.intp], allocate: Allocate) -> StoredLane:
+    columns = LaneColumns(lane.start_ns, lane.duration_ns, lane.category, lane.name, stream)
     asked = Lane(index_lane(columns, allocate))
     grids = make_grids(asked, allocate)
     extra = {}
-    if not role and lane.role is Role.COLLECTIVES:
+    if lane.role is Role.COLLECTIVES:
         for name in EXTRA:
             extra[name] = allocate(np.int64, (len(lane),))
             extra[name][:] = getattr(lane, name)
-    return StoredLane(lane.track, role or lane.role.value, asked, grids, extra)
+    return StoredLane(lane.track, lane.role.value, asked, grids, extra)
 
 
 def save(path: Path, chart: Chart, collectives: list[Any]) -> None:

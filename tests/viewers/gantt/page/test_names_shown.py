@@ -93,8 +93,10 @@ def test_a_wait_names_the_rank_and_its_time(browser: Browser, tmp_path: Path) ->
         assert 2 == sum(text.startswith("all_reduce · 4.1 kB") for text in texts)
         page.mouse.move(*at(page, "exposure", 40 * MS))
         assert "waiting for rank 1: 50.0 ms" in tip(page)
-        waits = page.evaluate("dptrace.interactions.kinds.figures(0, 1e9)")
-        assert [("all_reduce", 70 * MS, 50 * MS)] == [(one["kind"], one["exposed"], one["waiting"]) for one in waits]
+        page.evaluate("dptrace.interactions.range.show({ tab: 'collectives' })")
+        settle(page)
+        waits = page.locator("#card tbody tr").first
+        assert ["all_reduce", "70.0 ms", "50.0 ms", "0 ns"] == waits.locator("th, td").all_inner_texts()
         assert [] == errors
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dptrace.analysis.cross_rank.transfers import sum_of_waits
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import covered, union
 from dptrace.viewers.gantt.chart import OVERLAPPED, Lane, Role, chart
@@ -105,15 +104,11 @@ def test_tiles_are_shares_of_columns_of_a_power_of_two() -> None:
 
 
 def test_sums_are_those_of_the_split() -> None:
-    """Over all ranks; with the number of intervals, and communication by kind."""
+    """Over all ranks; with the number of intervals."""
     sums, totals = ask("sums", start=0, end=END), [split.total() for split in RUN.splits]
     for part, figure in ((Part.FORWARD, "forward_ns"), (Part.BACKWARD, "backward_ns"), (Part.OTHER, "other_ns")):
         assert sum(total[figure] for total in totals) == sums["parts"][str(int(part))]
-    exposed, overlapped = (sum(total[key] for total in totals) for key in ("exposed_comm_ns", "overlapped_comm_ns"))
-    assert overlapped == sums["overlapped"]
-    waiting = sum_of_waits(RUN.cross_rank.exposed_waits)["exposed_wait_ns"] or 0
-    kind = {"kind": "all_reduce", "exposed": exposed, "waiting": waiting, "overlapped": overlapped}
-    assert [kind] == sums["kinds"]
+    assert sum(total["overlapped_comm_ns"] for total in totals) == sums["overlapped"]
     recorded = [lane for lane in CHART.lanes if lane.role in (Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY)]
     inside = [(lane.start_ns <= END) & (lane.start_ns + lane.duration_ns >= 0) for lane in recorded]
     assert sum(int(one.sum()) for one in inside) == sums["count"]

@@ -114,22 +114,33 @@ export class SearchIndex {
     if (!wanted) return null;
     this.#texts();
     const matches = (texts) => Uint8Array.from(texts, (text) => (text.includes(wanted) ? 1 : 0));
-    const names = matches(this.#names), collectives = matches(this.#collectives), { offsets } = this.lod;
-    const lanes = [];
+    const names = matches(this.#names), collectives = matches(this.#collectives);
+    return this.#hits(text, RECORDED, this.columns.name, (role) => (role === "collectives" ? collectives : names));
+  }
+
+  /** Return the intervals of lanes of some roles by the numbers of their names, or of their categories. */
+  pick({ roles, field, keys }) {
+    const wanted = [];
+    for (const key of keys) wanted[key] = 1;
+    return this.#hits("", roles, field === "name" ? this.columns.name : this.lod.category, () => wanted);
+  }
+
+  #hits(text, roles, values, wantedOf) {
+    const { offsets } = this.lod, lanes = [];
     this.scene.lanes.forEach(({ track, role }, lane) => {
-      if (!RECORDED.includes(role)) return;
-      const items = this.#items(role === "collectives" ? collectives : names, offsets[lane], offsets[lane + 1]);
+      if (!roles.includes(role)) return;
+      const items = chosen(wantedOf(role), values, offsets[lane], offsets[lane + 1]);
       if (items.length) lanes.push(new LaneHits({ lane, track, role }, items, this.lod));
     });
     return new Hits(text, lanes);
   }
+}
 
-  #items(wanted, first, last) {
-    const { name } = this.columns;
-    let count = 0;
-    for (let i = first; i < last; i++) count += wanted[name[i]];
-    const items = new Int32Array(count);
-    for (let i = first, next = 0; i < last; i++) if (wanted[name[i]]) items[next++] = i;
-    return items;
-  }
+/** Return the indices from `first` to `last` whose values are wanted. */
+function chosen(wanted, values, first, last) {
+  let count = 0;
+  for (let i = first; i < last; i++) if (wanted[values[i]]) count++;
+  const items = new Int32Array(count);
+  for (let i = first, next = 0; i < last; i++) if (wanted[values[i]]) items[next++] = i;
+  return items;
 }

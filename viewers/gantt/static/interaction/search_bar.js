@@ -37,11 +37,12 @@ export function touched({ starts, reach }, { from, px, width }) {
 }
 
 /** Draw the hits over rows { y, h, role, found }; the context is in CSS pixels. */
-function drawHits(context, { from, to, width }, rows, hits, current, { paper, mark }) {
+export function drawHits(context, { from, to, width }, rows, hits, current, { paper, mark }) {
   const view = { from, px: (to - from) / width, width: Math.ceil(width) };
   for (const row of rows) {
-    if (!SEARCHED_ROLES.has(row.role)) continue;
-    const lane = hits.byLane.get(row.found), runs = lane ? (lane.touched?.(view) ?? touched(lane, view)) : [];
+    const lane = hits.byLane.get(row.found);
+    if (!SEARCHED_ROLES.has(row.role) && !lane) continue;
+    const runs = lane ? (lane.touched?.(view) ?? touched(lane, view)) : [];
     // Grey of the same lightness: a faded bar or text could not be seen.
     context.globalCompositeOperation = "saturation";
     context.fillStyle = paper;

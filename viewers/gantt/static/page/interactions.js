@@ -1,36 +1,30 @@
 /** User actions other than navigation: search, measure, select, link, rows on demand, light and dark theme. */
 
 import { Card } from "../interaction/card.js";
-import { element, named, table, typing } from "../../../base/static/dom.js";
+import { typing } from "../../../base/static/dom.js";
 import { CriticalPathView } from "../critical_path/critical_path_view.js";
 import { Cursor } from "../interaction/cursor.js";
 import { ExtraRows } from "../stage/extra_rows.js";
 import { SearchBar } from "../interaction/search_bar.js";
 import { Link, stepNamed } from "../interaction/hash.js";
-import { CollectiveKinds, CollectiveMembers } from "../data/collectives.js";
+import { CollectiveMembers } from "../data/collectives.js";
 import { MemoryRows } from "../memory/memory_rows.js";
 import { Measure } from "../interaction/measure.js";
 import { HostView } from "../host/host_panel.js";
 import { SearchIndex } from "../data/search.js";
 import { ServedSearch } from "../served/served_search.js";
 import { Selection } from "../interaction/select.js";
-import { figures } from "./summary.js";
-import { collectiveWord, duration, moment, percentOf } from "../data/text.js";
-
-/** Up to this many communication intervals, the times per kind of collective are computed without a request. */
-const MAX_EAGER_INTERVALS = 200_000;
+import { RangePanel } from "./range_panel.js";
 
 const $ = (selector) => document.querySelector(selector);
 
 export class Interactions {
   /** Takes the parts of the page; `redraw` redraws the chart and the minimap. */
-  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, order, save, redraw }) {
+  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, order, save, redraw }) {
     Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbnailRows, redraw, order, save, whole: plot.range });
     this.card = new Card($("#card"));
     this.members = new CollectiveMembers(lod, scene, columns);
     this.extraRows = new ExtraRows(stage, lod, scene, columns);
-    const intervals = scene.lanes.reduce((sum, { role, count }) => sum + (role === "exposure" ? count : 0), 0);
-    Object.assign(this, { summary, columns, eagerKinds: intervals <= MAX_EAGER_INTERVALS });
     this.host = new HostView({ plot, hover, stage, lod, scene, columns, card: this.card, redraw, button: $("#host") });
     this.memory = new MemoryRows({ stage, scene });
     this.path = new CriticalPathView({ scene, lod, stage, plot, hover, card: this.card, navigation, redraw, button: $("#path") });
@@ -42,7 +36,8 @@ export class Interactions {
       this.searchBar.report();
       redraw();
     };
-    this.measure = new Measure(plot, hover, { onSpan: (span) => this.#measured(span), onModeChange: (yes) => press("#measure", yes) });
+    this.range = new RangePanel({ plot, stage, lod, scene, columns, card: this.card, search: searchIndex, button: $("#tables"), closed: () => this.measure.clear(), redraw });
+    this.measure = new Measure(plot, hover, { onSpan: (span) => this.range.measured(span), onModeChange: (yes) => press("#measure", yes) });
     this.link = new Link({ show: (state) => this.#show(state), pageState: () => this.#pageState() });
     this.#buttons();
     theme.follow((looks) => this.#dress(looks));
@@ -82,6 +77,7 @@ export class Interactions {
   over(context, view) {
     this.path.draw(context, view, this.theme.looks);
     this.searchBar.draw(context, view, this.theme.looks);
+    this.range.draw(context, view, this.theme.looks);
     this.selection.draw(context, view, this.theme.looks);
     this.host.panel.draw(context, view, this.theme.looks);
     this.cursor.draw(context, view, this.theme.looks);
@@ -98,22 +94,16 @@ export class Interactions {
     this.link.moved();
   }
 
-  /** Time per kind of collective; created on first use, so that the page opens sooner. */
-  get kinds() {
-    this.summary.kinds ??= this.lod.kinds ?? new CollectiveKinds(this.lod, this.scene, this.columns);
-    return this.summary.kinds;
-  }
-
   /** Called when the view has moved, throttled. */
   moved() {
-    if (this.eagerKinds) this.summary.kinds = this.kinds;
     this.searchBar.report();
     this.host.moved();
+    if (!this.measure.span) this.range.moved();
   }
 
   /** Called when the server has answered: shows what waited for it. */
   answered() {
-    if (this.unanswered && this.measure.span) this.#measured(this.unanswered);
+    if (this.range.waiting) this.range.update();
   }
 
   /** Show or hide the idle rows; the row under the pointer, or the first one, keeps its place on the screen. */
@@ -144,6 +134,7 @@ export class Interactions {
     const actions = {
       "/": () => this.searchBar.open(),
       "?": () => $("#keys").showModal(),
+      t: () => this.range.toggle(),
       m: () => (this.measure.mode = !this.measure.mode),
       i: () => this.showIdle(),
       r: () => this.#streams(),
@@ -166,24 +157,6 @@ export class Interactions {
     else if (this.selection.chosen) this.selection.clear();
     else if (this.searchBar.hits) this.searchBar.close();
     else this.card.hide();
-  }
-
-  #measured(span) {
-    if (!span) return this.card.hide("measure");
-    const { from, to } = span, { idle } = this.scene.special, sum = figures(this.lod, this.scene, from, to);
-    // The sums of a served page follow.
-    this.unanswered = sum ? null : span;
-    if (!sum) return;
-    const share = (ns) => percentOf(ns, sum.wall);
-    const rows = this.scene.order.flatMap((category) => {
-      const ns = sum.parts[category] ?? 0;
-      return ns > 0 || category === idle ? [[named(category, this.scene.categories[category]), duration(ns), share(ns)]] : [];
-    });
-    rows.push(Object.assign(["total", duration(sum.wall), share(sum.wall)], { className: "total" }));
-    const kinds = this.kinds.figures(from, to).map(({ kind, ...time }) => [collectiveWord({ kind }) || "other", duration(time.exposed), this.scene.unknownWaits && !time.waiting ? "?" : duration(time.waiting), duration(time.overlapped)]);
-    const many = this.scene.tracks.length, note = element("p", "quiet", `Starts at ${moment(from, to - from)}${many > 1 ? `; sum over all ${many} GPUs` : ""}; time outside the steps is not counted.`);
-    const nodes = [note, table(["part", "time", "share"], rows), ...(kinds.length ? [table(["communication", "exposed", "of it waiting", "overlapped"], kinds)] : [])];
-    this.card.show("measure", duration(to - from), nodes, { close: () => this.measure.clear() });
   }
 
   /** Apply the view settings of an address; settings that do not exist in this run are ignored. */

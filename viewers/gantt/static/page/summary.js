@@ -1,8 +1,9 @@
 /** The bar and the figures above the chart: exact sums over the visible time inside the steps. */
 
 import { button, element } from "../../../base/static/dom.js";
-import { busyCategories, insideSteps, laneOf, stepEnd } from "../data/rows.js";
-import { collectiveWord, duration, moment, percent, percentOf } from "../data/text.js";
+import { splitSum, trackSplit } from "../data/range.js";
+import { busyCategories, stepEnd } from "../data/rows.js";
+import { duration, moment, percent, percentOf } from "../data/text.js";
 
 // The legend: a button per category that hides or shows it.
 
@@ -44,38 +45,25 @@ function median(values) {
  * Those of a served page are null until they have arrived.
  */
 export function figures(lod, scene, from, to, chosen = null) {
-  const { idle } = scene.special, busyOnes = busyCategories(scene);
-  const sum = { wall: 0, parts: scene.categories.map(() => 0), overlapped: 0, steps: [] };
   const served = lod.sums?.(from, to);
   if (lod.sums && !served) return null;
-  scene.tracks.forEach((steps, track) => {
-    if (chosen && !chosen.includes(track)) return;
-    const { bounds } = steps;
-    const begin = Math.max(from, bounds[0]), end = Math.min(to, bounds.at(-1));
-    if (end <= begin) return;
-    if (!served) addTrack(sum, lod, scene, track, begin, end);
-    sum.wall += insideSteps(steps, begin, end);
-    for (let step = 0; step + 1 < bounds.length; step++)
-      if (stepEnd(steps, step) > begin && bounds[step] < end) sum.steps.push(stepEnd(steps, step) - bounds[step]);
-  });
-  if (served) {
-    for (const category of busyOnes) sum.parts[category] = served.parts[category] ?? 0;
-    sum.overlapped = served.overlapped;
-  }
-  sum.parts[idle] = sum.wall - busyOnes.reduce((busy, category) => busy + sum.parts[category], 0);
-  return sum;
+  const tracks = [...scene.tracks.keys()].filter((track) => !chosen || chosen.includes(track));
+  const splits = served ? [served] : tracks.map((track) => trackSplit(lod, scene, track, from, to));
+  const steps = tracks.flatMap((track) => stepsIn(scene.tracks[track], from, to));
+  return { ...splitSum(scene, tracks, splits, from, to), steps };
 }
 
-function addTrack(sum, lod, scene, track, begin, end) {
-  const phases = laneOf(scene, track, "phases"), exposure = laneOf(scene, track, "exposure");
-  for (const category of busyCategories(scene)) sum.parts[category] += lod.busy(phases, category, begin, end);
-  sum.overlapped += lod.busy(exposure, scene.special.overlapped, begin, end);
+/** Return the durations of a track's steps that touch a range. */
+function stepsIn(track, from, to) {
+  const found = [];
+  for (let step = 0; step + 1 < track.bounds.length; step++) if (stepEnd(track, step) > from && track.bounds[step] < to) found.push(stepEnd(track, step) - track.bounds[step]);
+  return found;
 }
 
 export class Summary {
   /** `hidden` by category: the bar dims categories that the chart hides, but counts them. */
   constructor(root, lod, scene, hidden = []) {
-    Object.assign(this, { root, lod, scene, hidden, kinds: null, waits: false });
+    Object.assign(this, { root, lod, scene, hidden, waits: false });
   }
 
   /** Show one line for all tracks, or one for each run of a comparison. */
@@ -104,7 +92,7 @@ export class Summary {
     const span = whole ? duration(width) : `${duration(width)} from ${moment(begin, width)}`;
     const name = label ?? (whole ? "All steps" : "In this window");
     head.append(element("b", "", name), element("span", "", label && whole ? (steps > 1 ? `${steps} steps` : "the whole step") : span));
-    return [head, this.#bar(sum), this.#indicators(sum, tracks, from, to)];
+    return [head, this.#bar(sum), this.#indicators(sum)];
   }
 
   /** Set each segment's text to the longest one that fits. */
@@ -136,13 +124,7 @@ export class Summary {
     return bar;
   }
 
-  /** Set the tooltip of an indicator to the times per kind of collective. */
-  #titleByKind(indicator, chosen, from, to) {
-    const kindFigures = this.kinds?.figures(from, to, chosen) ?? [];
-    indicator.title = kindFigures.map(({ kind, exposed, waiting, overlapped }) => `${collectiveWord({ kind }) || "other"}: ${duration(exposed)} exposed${waiting ? `, ${duration(waiting)} of it waiting` : ""}, ${duration(overlapped)} overlapped`).join("\n");
-  }
-
-  #indicators(sum, chosen, from, to) {
+  #indicators(sum) {
     const { exposed, waiting, idle } = this.scene.special;
     const waited = sum.parts[waiting] ?? 0, whole = sum.parts[exposed] + waited, communication = sum.overlapped + whole;
     const steps = sum.steps.length;
@@ -160,7 +142,6 @@ export class Summary {
     else if (unknownWaits && whole) add("waiting", "?", "waiting unknown", null);
     if (unknownWaits && whole) box.lastChild.title = `Waiting is not known for all collectives: ${unknownWaits}.`;
     add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
-    this.#titleByKind(box.lastChild, chosen, from, to);
     add("idle", percentOf(sum.parts[idle], sum.wall), "idle", sum.parts[idle]);
     return box;
   }

@@ -79,6 +79,7 @@ export class ServedLod {
     this.loader = new Loader(this);
     this.sumsBy = new Answers((start, end) => connection.json("sums", { start, end }), listeners);
     this.busyBy = new Answers((lane, start, end) => connection.json("busy", { lane, start, end }), listeners, 2);
+    this.rangeBy = new Answers((what, start, end) => this.#fetchRange(what, start, end), listeners);
     if (first.sums) this.sumsBy.set(first.sums, first.from, first.to);
     this.placeBy = new Answers((lane, time, slack) => this.#fetchPlace(lane, time, slack), listeners);
   }
@@ -212,6 +213,12 @@ export class ServedLod {
     return { index, under: message.head.under };
   }
 
+  async #fetchRange(what, start, end) {
+    const answer = await this.connection.json(what, { start, end });
+    this.learn(answer);
+    return answer;
+  }
+
   /** Keep the names that an answer brings. */
   learn({ names = {}, shorts = {}, collectives = {} }) {
     for (const [id, name] of Object.entries(names)) this.scene.names[id] = name;
@@ -249,15 +256,14 @@ export class ServedLod {
     return sum[0];
   }
 
-  /** Return the sums of a range over all tracks { parts, overlapped, kinds }, or undefined until they have arrived. */
+  /** Return the sums of a range over all tracks { parts, overlapped }, or undefined until they have arrived. */
   sums(from, to) {
     return this.sumsBy.get(from, to);
   }
 
-  /** Times by kind of collective of a range, as CollectiveKinds returns them; none until they have arrived. */
-  get kinds() {
-    const times = (from, to) => this.sums(from, to)?.kinds ?? [];
-    return { figures: (from, to) => [...times(from, to)].sort((a, b) => b.exposed + b.overlapped - a.exposed - a.overlapped) };
+  /** Return what a range holds by the name of an answer, as data/range.js does, or undefined until it has arrived. */
+  inRange(what, from, to) {
+    return this.rangeBy.get(what, from, to);
   }
 
   /** Return the lanes of a track's streams [{ lane, stream }], made by the server. */

@@ -5,10 +5,11 @@ import { Answers } from "./served_lod.js";
 
 /** The hits of a text; counts and columns arrive later. */
 class ServedHits {
-  constructor(text, lod, changed) {
-    Object.assign(this, { text, lod, count: null });
+  constructor(asked, lod, changed) {
+    const { text, wanted: { roles } = { roles: RECORDED } } = asked;
+    Object.assign(this, { asked, text, lod, count: null });
     this.answers = new Answers((...view) => this.#fetch(...view), { changed, failed: (error) => lod.failed(error) });
-    const lanes = lod.scene.lanes.flatMap(({ role }, lane) => (RECORDED.includes(role) ? [lane] : []));
+    const lanes = lod.scene.lanes.flatMap(({ role }, lane) => (roles.includes(role) ? [lane] : []));
     this.byLane = new Map(lanes.map((lane) => [lane, { lane, touched: (view) => this.#columns(view)?.[lane] ?? [] }]));
     const tracks = lod.scene.tracks.map(() => []);
     for (const lane of lanes) tracks[lod.scene.lanes[lane].track].push(lane);
@@ -21,7 +22,7 @@ class ServedHits {
   }
 
   async #fetch(from, px, width) {
-    const lanes = [...this.byLane.keys()], answer = await this.lod.connection.json("find", { text: this.text, start: from, end: from + px * width, width, lanes });
+    const lanes = [...this.byLane.keys()], answer = await this.lod.connection.json("find", { ...this.asked, start: from, end: from + px * width, width, lanes });
     this.count = answer.count;
     return answer;
   }
@@ -51,6 +52,10 @@ export class ServedSearch {
   }
 
   find(text) {
-    return text.trim() ? new ServedHits(text, this.lod, () => this.changed()) : null;
+    return text.trim() ? new ServedHits({ text }, this.lod, () => this.changed()) : null;
+  }
+
+  pick(wanted) {
+    return new ServedHits({ wanted }, this.lod, () => this.changed());
   }
 }

@@ -1,0 +1,223 @@
+/** The panel of a range: its split, kernels, collectives and idle causes. A row shows its intervals; all can be copied. */
+
+import { button, copyText, element, named, table } from "../../../base/static/dom.js";
+import { inRange, splitSum } from "../data/range.js";
+import { busyCategories, laneOf } from "../data/rows.js";
+import { bytes, collectiveName, collectiveWord, duration, integer, moment, percent, shortName, visible } from "../data/text.js";
+import { drawHits } from "../interaction/search_bar.js";
+
+const TABS = { split: "Split", kernels: "Kernels", collectives: "Collectives", idle: "Idle causes" };
+/** Time after the last move of the view before the figures follow, in ms: those of a million kernels take a while. */
+const REST_MS = 150;
+/** Collectives that are listed at most. */
+const MAX_ROWS = 200;
+/** How a column shows and copies its values, and the unit of what is copied; null is unknown. */
+const FORMS = {
+  text: { show: String, copy: String, unit: "" },
+  count: { show: integer, copy: String, unit: "" },
+  ns: { show: duration, copy: (ns) => String(Number((ns / 1e6).toFixed(6))), unit: " (ms)" },
+  share: { show: percent, copy: (share) => String(Number((100 * share).toFixed(3))), unit: " (%)" },
+};
+
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+const byTime = (...places) => (a, b) => sum(places.map((place) => b[place] - a[place]));
+
+export class RangePanel {
+  #timer = 0;
+
+  /** `search` picks intervals by number; `closed` is called when the panel is gone. */
+  constructor({ plot, stage, lod, scene, columns, card, search, button: opener, closed, redraw }) {
+    Object.assign(this, { plot, stage, lod, scene, columns, card, search, closed, redraw, span: null, tab: "split", row: null, mark: null, hits: null });
+    opener.onclick = () => this.toggle();
+    const bar = element("div", "tabs"), copy = button("chip", "Copy", { title: "Copy the tables, to paste them into a spreadsheet or a ticket" });
+    copy.onclick = async () => (copy.textContent = (await copyText(this.text)) ? "Copied" : "Not copied");
+    this.tabs = Object.entries(TABS).map(([tab, label]) => button("chip", label, { value: tab, onclick: () => this.show({ tab }) }));
+    bar.append(...this.tabs, copy);
+    Object.assign(this, { opener, copy, root: element("div", "range"), content: element("div") });
+    this.root.append(bar, this.content);
+  }
+
+  get open() {
+    return this.card.key === "range";
+  }
+
+  /** What is open, for the page's address: { tab, row }, or null; `show` takes it. */
+  get state() {
+    return this.open ? { tab: this.tab, row: this.row } : null;
+  }
+
+  toggle() {
+    if (this.open) this.card.hide();
+    else this.show();
+  }
+
+  /** Show a tab, with one of its rows selected. */
+  show({ tab = this.tab, row = null } = {}) {
+    Object.assign(this, { tab: tab in TABS ? tab : "split", row, byMeasure: this.open && this.byMeasure });
+    this.card.show("range", "", [this.root], { close: () => this.#close() });
+    this.update();
+  }
+
+  /** Show a measured range; with null, what is on the screen again, or nothing if the measurement opened the panel. */
+  measured(span) {
+    this.span = span;
+    if (span && !this.open) {
+      this.show();
+      this.byMeasure = true;
+    } else if (!span && this.byMeasure) this.card.hide("range");
+    else this.moved();
+  }
+
+  #close() {
+    Object.assign(this, { row: null, span: null });
+    this.opener.setAttribute("aria-pressed", "false");
+    this.#select(null);
+    this.closed();
+  }
+
+  /** Follow the view, or the measured range, once it rests. */
+  moved() {
+    clearTimeout(this.#timer);
+    if (this.open) this.#timer = setTimeout(() => this.update(), REST_MS);
+  }
+
+  /** Show the figures of the range; those of a served page follow when they have arrived. */
+  update() {
+    if (!this.open) return;
+    const shown = this.span ?? this.plot.range, range = { from: Math.max(0, shown.from), to: Math.min(this.scene.end, shown.to) }, { from, to } = range;
+    this.opener.setAttribute("aria-pressed", "true");
+    for (const one of this.tabs) one.setAttribute("aria-pressed", String(one.value === this.tab));
+    const tables = to > from ? this.#tables(range) : [];
+    this.waiting = !tables;
+    if (!tables) return void (this.card.title.textContent = "Asking the server …");
+    this.#fill(range, tables);
+    this.#select(this.row);
+  }
+
+  #fill({ from, to }, tables) {
+    const { scene } = this, many = scene.tracks.length, span = `${duration(to - from)} from ${moment(from, to - from)}`;
+    const notes = [`From ${moment(from, to - from)}${many > 1 ? `; sum over all ${many} GPUs` : ""}; time outside the steps is not counted.`];
+    if (this.tab === "kernels") notes.push("Kernels that run at once count each.");
+    if (scene.merged) notes.push(`This page merges intervals up to ${duration(scene.merged)}: kernels of that length are one row, and figures are exact to it. A page with --serve has each.`);
+    Object.assign(this, { tables, text: [`${document.querySelector("h1")?.textContent ?? ""}: ${span}`, ...tables.map(copied)].join("\n\n") });
+    this.card.title.textContent = `${this.span ? "Selected" : "In view"}: ${duration(to - from)}`;
+    this.copy.textContent = "Copy";
+    const shown = tables.filter(({ rows }) => rows.length).map((one, place) => this.#shown(one, place));
+    this.content.replaceChildren(element("p", "quiet", notes.join(" ")), ...(shown.length ? shown : [element("p", "", "Nothing in this range.")]));
+  }
+
+  #shown({ columns, rows }, place) {
+    const kept = columns.map(([, , copyOnly], i) => (copyOnly ? -1 : i)).filter((i) => i >= 0);
+    const text = (value, i) => (value === null ? "?" : FORMS[columns[i][1]].show(value));
+    const body = rows.map(({ values, category, mark, title = values[0], className = "" }) => {
+      const cells = kept.map((i) => text(values[i], i)), id = `${place}:${values[0]}`;
+      if (category !== undefined) cells[0] = named(category, this.scene.categories[category]);
+      if (mark) {
+        const [content] = cells;
+        cells[0] = button("link", "", { title, value: id, onclick: () => this.#select(this.row === id ? null : id, true) });
+        cells[0].append(content);
+      }
+      return Object.assign(cells, { className });
+    });
+    return table(kept.map((i) => columns[i][0]), body);
+  }
+
+  /** Select a row by its place, or none: its intervals are highlighted; those of a GPU are brought on the screen if it is `new`. */
+  #select(id, isNew = false) {
+    this.row = id;
+    const all = id === null ? [] : this.tables.filter(({ rows }) => rows.length).flatMap(({ rows }, place) => rows.map((row) => ({ ...row, id: `${place}:${row.values[0]}` })));
+    const mark = all.find((row) => row.id === id)?.mark ?? null, key = JSON.stringify(mark);
+    for (const one of this.content.querySelectorAll(".link")) one.setAttribute("aria-pressed", String(one.value === id));
+    if (key === JSON.stringify(this.mark)) return;
+    this.mark = mark;
+    this.hits = mark?.roles ? this.search.pick(mark) : null;
+    this.stage.marked = mark?.track ?? -1;
+    if (isNew && mark?.track !== undefined) this.stage.center(mark.track);
+    this.redraw();
+  }
+
+  /** Highlight the selected row's intervals; those that have no row of their own, in that of the phases. */
+  draw(context, view, { chrome }) {
+    if (!this.hits) return;
+    const { scene, stage } = this, [role] = this.mark.roles;
+    const rows = stage.visible.map((row) => {
+      const lane = laneOf(scene, row.track, role), own = row.lane === lane || (row.role === "phases" && (role === "idle" || stage.collapsed[row.track]));
+      return own ? { ...row, found: lane } : row;
+    });
+    drawHits(context, view, rows, this.hits, null, chrome);
+  }
+
+  /** Return the tables of the tab [{ columns, rows: [{ values, mark, … }] }], or null until the server has answered. */
+  #tables(range) {
+    const what = this.tab === "idle" ? "split" : this.tab, found = inRange(this.lod, this.scene, this.columns, what, range.from, range.to);
+    return found ? { split: this.#split, kernels: this.#kernels, collectives: this.#collectives, idle: this.#idle }[this.tab].call(this, found, range) : null;
+  }
+
+  #sumOf(splits, tracks, { from, to }) {
+    return splitSum(this.scene, tracks, tracks.map((track) => splits[track]), from, to);
+  }
+
+  #split(splits, range) {
+    const { scene } = this, { exposed, waiting, idle, memory, causes } = scene.special, busy = busyCategories(scene);
+    const all = [...scene.tracks.keys()], groups = scene.groups ?? [{ label: "time", tracks: all }];
+    const sums = groups.map(({ tracks }) => this.#sumOf(splits, tracks, range)), one = sums.length === 1;
+    const mark = (category) => ({ roles: [category === idle ? "idle" : "phases"], field: "category", keys: category === idle ? causes : [category] });
+    const part = (label, get, more) => ({ values: [label, ...sums.map(get), ...(one ? [sums[0].wall ? get(sums[0]) / sums[0].wall : 0] : [])], ...more });
+    const parts = scene.order.filter((category) => category === idle || (busy.includes(category) && sums.some((found) => found.parts[category])));
+    const rows = parts.map((category) => part(scene.categories[category].label, ({ parts: ns }) => ns[category], { category, mark: mark(category) }));
+    const ranks = all.map((track) => this.#rank(scene.tracks[track].label, this.#sumOf(splits, [track], range), { track }));
+    const copies = [...busy.map((category) => scene.categories[category].label), "total"].map((label) => [label, "ns", true]);
+    return [
+      { columns: [["part", "text"], ...groups.map(({ label }) => [label, "ns"]), ...(one ? [["share", "share"]] : [])], rows: [...rows, part("total", ({ wall }) => wall, { className: "total" })] },
+      { columns: [["rank", "text"], ...["compute", "exposed", "overlapped", "idle"].map((label) => [label, "ns"]), ...copies], rows: one && all.length > 1 ? [...ranks, { ...this.#rank("all", sums[0]), className: "total" }] : ranks },
+    ];
+  }
+
+  #rank(label, { wall, parts, overlapped }, mark) {
+    const { exposed, waiting, idle, memory } = this.scene.special, busy = busyCategories(this.scene), hidden = parts[exposed] + (parts[waiting] ?? 0);
+    return { values: [label, wall - parts[idle] - hidden - parts[memory], hidden, overlapped, parts[idle], ...busy.map((category) => parts[category]), wall], mark };
+  }
+
+  #kernels({ rows, others, total }) {
+    const name = (id) => visible(this.scene.names[id]), rest = (place) => total[place] - sum(rows.map((row) => row[place + 1]));
+    const listed = rows.map(([id, count, ns]) => ({ values: [visible(shortName(this.scene.names[id])), count, ns, ns / total[1], name(id)], title: name(id), mark: { roles: ["compute", "memory"], field: "name", keys: [id] } }));
+    if (others) listed.push({ values: [`${integer(others)} more`, rest(0), rest(1), rest(1) / total[1], ""] });
+    if (listed.length) listed.push({ values: ["total", ...total, 1, ""], className: "total" });
+    return [{ columns: [["kernel", "text"], ["count", "count"], ["time", "ns"], ["share", "share"], ["full name", "text", true]], rows: listed }];
+  }
+
+  #collectives({ rows, kinds }) {
+    const { scene } = this, entries = new Map(), time = (exposed, waiting, overlapped) => [exposed, scene.unknownWaits && !waiting ? null : waiting, overlapped];
+    const mark = (keys) => ({ roles: ["collectives"], field: "name", keys });
+    for (const [id, ...figures] of rows) {
+      const known = scene.collectives[id], label = visible([collectiveName(known), known.bytes ? bytes(known.bytes) : ""].filter(Boolean).join(" · "));
+      const { ids, sums } = entries.get(label) ?? { ids: [], sums: [0, 0, 0, 0] };
+      entries.set(label, { ids: [...ids, id], sums: sums.map((value, i) => value + figures[i]) });
+    }
+    const ofKind = (kind) => rows.map(([id]) => id).filter((id) => (scene.collectives[id].kind || "other") === kind);
+    const listed = [...entries].sort(([, a], [, b]) => byTime(1, 3)(a.sums, b.sums)).slice(0, MAX_ROWS);
+    const times = ["exposed", "waiting", "overlapped"].map((label) => [label, "ns"]);
+    return [
+      { columns: [["kind", "text"], ...times], rows: kinds.sort(byTime(1, 3)).map(([kind, ...ns]) => ({ values: [visible(collectiveWord({ kind }) || "other"), ...time(...ns)], mark: mark(ofKind(kind)) })) },
+      { columns: [["collective", "text"], ["calls", "count"], ...times], rows: listed.map(([label, { ids, sums: [calls, ...ns] }]) => ({ values: [label, calls, ...time(...ns)], mark: mark(ids) })) },
+    ];
+  }
+
+  #idle(splits, range) {
+    const { scene } = this, { idle, causes } = scene.special, all = [...scene.tracks.keys()], { wall, parts } = this.#sumOf(splits, all, range);
+    const mark = (category) => ({ roles: ["idle"], field: "category", keys: [category] }), label = (category) => scene.categories[category].label;
+    const found = causes.filter((category) => parts[category]).sort((a, b) => parts[b] - parts[a]);
+    const rows = found.map((category) => ({ values: [label(category), parts[category], parts[category] / wall], category, mark: mark(category) }));
+    const ranks = all.map((track) => ({ track, ...this.#sumOf(splits, [track], range) }));
+    return [
+      { columns: [["cause", "text"], ["time", "ns"], ["share", "share"]], rows: [...rows, { values: ["total", parts[idle], wall ? parts[idle] / wall : 0], className: "total" }] },
+      { columns: [["rank", "text"], ["idle", "ns"], ["share", "share"], ...found.map((category) => [label(category), "ns", true])], rows: ranks.map(({ track, wall: own, parts: ns }) => ({ values: [scene.tracks[track].label, ns[idle], own ? ns[idle] / own : 0, ...found.map((category) => ns[category])], mark: { track } })) },
+    ];
+  }
+}
+
+/** Return a table as lines of values between tabs, which spreadsheets and tickets take; times are in ms. */
+function copied({ columns, rows }) {
+  const lines = rows.map(({ values }) => values.map((value, i) => (value === null ? "" : FORMS[columns[i][1]].copy(value))));
+  return [columns.map(([label, form]) => label + FORMS[form].unit), ...lines].map((cells) => cells.join("\t")).join("\n");
+}

@@ -1,0 +1,113 @@
+"""What a range of time holds, for the panel of a served page: the split of each GPU, its kernels, its collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Role
+from dptrace.viewers.gantt.tiles.answers import within
+from dptrace.viewers.gantt.tiles.index import Rows
+from dptrace.viewers.gantt.tiles.requests import Window
+from dptrace.viewers.gantt.tiles.store import StoredLane, TileStore
+
+MAX_KERNELS = 200
+"""Kernels that are listed by name; ``data/range.js`` lists as many."""
+_AT_ONCE = 8192
+"""Blocks of intervals that are read at once."""
+
+
+def split(store: TileStore, asked: Window) -> list[dict[str, Any]]:
+    """Return the ns of each category within a range and the steps, track by track.
+
+    ``parts`` are those of the phases, ``overlapped`` is overlapped communication, ``causes`` are those of idle time.
+    """
+    tracks: list[dict[str, Any]] = [{"parts": {}, "overlapped": 0.0, "causes": {}} for _ in store.about.bounds]
+    for stored in store.lanes:
+        if stored.role == Role.PHASES.value:
+            tracks[stored.track]["parts"] = within(store, stored, asked)
+        elif stored.role == Role.EXPOSURE.value:
+            tracks[stored.track]["overlapped"] = within(store, stored, asked).get(OVERLAPPED, 0)
+        elif stored.role == Role.IDLE.value:
+            tracks[stored.track]["causes"] = within(store, stored, asked)
+    return tracks
+
+
+def kernels(store: TileStore, asked: Window) -> dict[str, Any]:
+    """Return the kernels and copies of a range by name, those with the most time first; what runs at once counts each.
+
+    ``rows`` are name, number and ns of each name, ``others`` how many more there are, ``total`` number and ns of all.
+    """
+    count, time = np.zeros(len(store.names), np.int64), np.zeros(len(store.names))
+    for stored in store.lanes:
+        if stored.role in (Role.COMPUTE.value, Role.MEMORY.value):
+            for rows, start, end in _touching(store, stored, asked):
+                count += np.bincount(rows.name, minlength=len(count))
+                time += np.bincount(rows.name, end - start, minlength=len(time))
+    used = np.flatnonzero(count)
+    listed = used[np.argsort(-time[used], kind="stable")][:MAX_KERNELS].tolist()
+    return {
+        "rows": [[name, int(count[name]), float(time[name])] for name in listed],
+        "others": len(used) - len(listed),
+        "total": [int(count.sum()), float(time.sum())],
+        "names": {name: store.names[name] for name in listed},
+        "shorts": {name: store.shorts[name] for name in listed if name in store.shorts},
+    }
+
+
+def collectives(store: TileStore, asked: Window) -> dict[str, Any]:
+    """Return the communication of a range, by collective and by kind; waiting is part of exposed.
+
+    ``rows`` are collective, number of calls, exposed, waiting and overlapped ns, in which calls that run at once count
+    each; ``kinds`` are kind and the three times, in which they count once, as in the split.
+    """
+    known = store.about.collectives
+    calls, times = np.zeros(len(known), np.int64), np.zeros((3, len(known)))
+    of_kind = np.array([entry["kind"] or "other" for entry in known])
+    kinds = dict[str, NDArray[np.float64]]()
+    for stored in store.of_role(Role.COLLECTIVES.value):
+        for rows, _, _ in _touching(store, stored, asked):
+            calls += np.bincount(rows.name, minlength=len(calls))
+    for stored in store.of_role(Role.EXPOSURE.value):
+        pieces = list(_touching(store, stored, asked))
+        if not pieces:
+            continue
+        name, category = (np.concatenate([getattr(rows, key) for rows, _, _ in pieces]) for key in ("name", "category"))
+        start, end = (np.concatenate([piece[place] for piece in pieces]) for place in (1, 2))
+        for place, mask in enumerate((category != OVERLAPPED, category == WAITING, category == OVERLAPPED)):
+            times[place] += np.bincount(name[mask], (end - start)[mask], minlength=len(known))
+            for kind in set(of_kind[name[mask]].tolist()):
+                mine = mask & (of_kind[name] == kind)
+                kinds.setdefault(kind, np.zeros(3))[place] += _covered(start[mine], end[mine])
+    used = np.flatnonzero(calls + times.sum(axis=0)).tolist()
+    return {
+        "rows": [[entry, int(calls[entry]), *times[:, entry].tolist()] for entry in used],
+        "kinds": [[kind, *sums.tolist()] for kind, sums in sorted(kinds.items())],
+        "collectives": {entry: known[entry] for entry in used},
+    }
+
+
+def _touching(
+    store: TileStore, stored: StoredLane, asked: Window
+) -> Iterator[tuple[Rows, NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield the intervals of a lane in a range and its track's steps, and where they begin and end inside."""
+    bounds, lane = store.about.bounds[stored.track], stored.lane
+    begin, end = max(asked.start, bounds[0]), min(asked.end, bounds[-1])
+    if not begin < end:
+        return
+    low = int(np.searchsorted(lane.reach, int(np.floor(begin)), "left"))
+    high = int(np.searchsorted(lane.first, int(np.ceil(end)), "left"))
+    for first in range(low, high, _AT_ONCE):
+        rows = lane.rows_of_blocks(np.arange(first, min(first + _AT_ONCE, high)))
+        stop = rows.start_ns + rows.duration_ns
+        inside = (rows.start_ns < end) & ((stop > begin) | (rows.start_ns >= begin))
+        yield rows.chosen(inside), np.maximum(rows.start_ns[inside], begin), np.minimum(stop[inside], end)
+
+
+def _covered(start: NDArray[np.float64], end: NDArray[np.float64]) -> float:
+    """Return the time that intervals in order of their starts cover, with overlaps counted once."""
+    reach = np.maximum.accumulate(np.concatenate(([-np.inf], end)))[:-1]
+    return float(np.maximum(0, end - np.maximum(start, reach)).sum())
