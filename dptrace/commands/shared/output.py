@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
@@ -193,11 +194,13 @@ def quoted_paths(paths: Sequence[str]) -> str:
 
 _DELAY_S = 1.0
 """Seconds after which a silent command begins to show its progress."""
+_LINE_S = 10.0
+"""Seconds between lines of progress where no terminal is: in the log of a job."""
 
 
 @contextmanager
 def progress(verb: str, verbosity: str = NORMAL, measured: bool = True) -> Iterator[Callable[[float, str], None]]:
-    """Show a progress bar with the elapsed and the remaining time; nothing where stderr is not a terminal.
+    """Show a progress bar with the elapsed and the remaining time; where stderr is no terminal, a line every 10 s.
 
     Yields a function to call with the fraction done and what is under way.
 
@@ -205,7 +208,8 @@ def progress(verb: str, verbosity: str = NORMAL, measured: bool = True) -> Itera
         measured: whether the fraction is known; without, only a spinner and the elapsed time are shown.
     """
     if verbosity != NORMAL or not sys.stderr.isatty():
-        yield lambda done, what: None
+        with _progress_lines(verb, verbosity, measured) as show:
+            yield show
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -225,3 +229,28 @@ def progress(verb: str, verbosity: str = NORMAL, measured: bool = True) -> Itera
         timer.cancel()
         timer.join()
         bar.stop()
+
+
+@contextmanager
+def _progress_lines(verb: str, verbosity: str, measured: bool) -> Iterator[Callable[[float, str], None]]:
+    """Print a line of progress from time to time, so that who reads a log sees that a command works, and how long."""
+    done, what, began, over = 0.0, "", time.monotonic(), threading.Event()
+
+    def show(fraction: float, name: str) -> None:
+        nonlocal done, what
+        done, what = fraction, name
+
+    def report() -> None:
+        while not over.wait(_LINE_S):
+            took = time.monotonic() - began
+            left = f"{done:.0%}, about {took / done - took:.0f} s left, " if measured and done else ""
+            print_hint(f"{verb}: {left}{took:.0f} s so far" + (f", {what}" if what else ""), verbosity)
+
+    # On a thread: while one large file is read, nothing calls back.
+    reporter = threading.Thread(target=report, daemon=True)
+    reporter.start()
+    try:
+        yield show
+    finally:
+        over.set()
+        reporter.join()

@@ -129,14 +129,18 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "log"])
 @pytest.mark.parametrize("measured", [True, False])
-def test_a_terminal_shows_elapsed_and_remaining_time(measured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The remaining time only where the fraction is known; nothing with --quiet."""
-    stream = Terminal()
+def test_progress_shows_elapsed_and_remaining_time(
+    measured: bool, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a terminal and in a log; the remaining time only where the fraction is known; nothing with --quiet."""
+    stream.truncate(stream.seek(0))
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(module, "_DELAY_S", 0.0)
+    monkeypatch.setattr(module, "_LINE_S", 0.001)
     with progress("Reading", QUIET) as show:
         show(0.5, "a file")
     assert "" == stream.getvalue()
