@@ -14,7 +14,7 @@ from dptrace.core.intervals import Int64
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, Graph, TaskKind
 from dptrace.replay.graph.tasks import modules_of_tasks
-from dptrace.replay.simulation import Schedule, Times
+from dptrace.replay.simulation import Times, schedule_of
 from dptrace.timeline.model import BEFORE_FIRST, HostActivity, HostCause, HostLabel
 
 if TYPE_CHECKING:
@@ -411,10 +411,10 @@ class Shortening:
             ends: the tasks that end each step.
         """
         self._graph = model.graph
-        self._schedule = Schedule(model.graph)
+        self._schedule = schedule_of(model.graph)
         self._last = ends.task[ends.step == ends.step.max()]
         self._steps = max(1, int(ends.step.max()) + 1)
-        times = self._schedule.run()
+        times = self._schedule.run(model.graph.duration_ns, model.graph.edge.lag_ns)
         self._end = int(times.end_ns[self._last].max())
         # A tenth of each task's time, and of each edge's lag, as far as they lie in the steps.
         ahead = ends.task[ends.step < 0]

@@ -10,17 +10,14 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import FIGURES, Split, split
-from dptrace.core.intervals import EMPTY, Int64, median
+from dptrace.core.intervals import EMPTY, Int64, median, unique
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.model import EdgeKind, Graph, TaskKind
+from dptrace.replay.graph.model import NEVER, EdgeKind, Graph, TaskKind
 from dptrace.replay.graph.process import Process
 from dptrace.run.run import Run
 from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, NO_ACTIVITY, UNKNOWN, Timeline, Windows
 from dptrace.timeline.steps import CpuSteps, device_windows
-
-NEVER = -(1 << 60)
-"""Lag of an edge that does not hold: its source has always happened."""
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -30,8 +27,12 @@ class Times(msgspec.Struct, frozen=True):
     end_ns: Int64
 
 
+_MIN_RANKS, _MIN_WIDTH = 32, 16
+"""From so many ranks on, and so many joins to a level, joins are visited level by level instead of one by one."""
+
+
 class Schedule:
-    """A graph prepared for many simulations.
+    """A graph prepared for many simulations, with other durations and lags of the same tasks and edges.
 
     ::
 
@@ -45,55 +46,97 @@ class Schedule:
         counts = np.diff(graph.first)
         self._follower = np.flatnonzero(counts == 1)
         self._single = graph.first[self._follower]
-        self._parent = np.arange(len(graph))
-        self._parent[self._follower] = edge.src[self._single]
-        root = self._parent
-        while not np.array_equal(further := root[root], root):
-            root = further
+        root = np.arange(len(graph))
+        root[self._follower] = edge.src[self._single]
+        # Each turn looks twice as far ahead: tasks that are not there yet, and what they look at.
+        self._turns: list[tuple[Int64, Int64]] = []
+        while len(further := np.flatnonzero(root[root] != root)):
+            self._turns.append((further, root[further]))
+            root[further] = root[root[further]]
         self._root = root
         joins = order[counts[order] > 1]
+        self._levels = _levels(graph, joins, root) if int(graph.process.max(initial=0)) + 1 >= _MIN_RANKS else []
+        if self._levels:
+            joins = np.concatenate(self._levels)
         size = counts[joins]
         # Edges of the joins, in the order of these.
         self._edges = np.repeat(graph.first[joins] - np.cumsum(size) + size, size) + np.arange(size.sum())
-        self._sources = root[edge.src[self._edges]].tolist()
-        self._joins, self._sizes = joins.tolist(), size.tolist()
+        self._joins, self._sizes, self._sources = joins, size, root[edge.src[self._edges]]
 
-    def run(self, duration_ns: Int64 | None = None, lag_ns: Int64 | None = None) -> Times:
-        """Simulate with other durations or lags; those of the graph by default."""
+    def run(self, duration_ns: Int64, lag_ns: Int64) -> Times:
+        """Simulate with these durations of the tasks and lags of the edges."""
         graph, edge = self.graph, self.graph.edge
-        duration = graph.duration_ns if duration_ns is None else duration_ns
-        lag = graph.edge.lag_ns if lag_ns is None else lag_ns
         # From the start of an edge's source to what waits for it.
-        along = lag + np.where(edge.from_end, duration[edge.src], 0)
-        after = self._after_roots(along)
-        since = (along + after[edge.src])[self._edges].tolist()
-        start, sources = graph.start_ns.tolist(), self._sources
+        along = lag_ns + np.where(edge.from_end, duration_ns[edge.src], 0)
+        after = np.zeros(len(graph), np.int64)
+        after[self._follower] = along[self._single]
+        for further, ahead in self._turns:
+            after[further] = np.maximum(after[further] + after[ahead], NEVER)
+        since = along[self._edges] + after[edge.src[self._edges]]
+        start = self._wide(since) if self._levels else self._narrow(since)
+        begun = start[self._root] + after
+        return Times(begun, begun + duration_ns)
+
+    def _narrow(self, since: Int64) -> Int64:
+        """Return when each join starts; of few ranks, level by level NumPy would have as many calls as joins."""
+        start, sources, waited = self.graph.start_ns.tolist(), self._sources.tolist(), since.tolist()
         place = 0
-        # A loop, since most joins wait for the one before them: level by level, numpy would have as many calls.
-        for join, size in zip(self._joins, self._sizes, strict=True):
-            first, second = start[sources[place]] + since[place], start[sources[place + 1]] + since[place + 1]
+        for join, size in zip(self._joins.tolist(), self._sizes.tolist(), strict=True):
+            first, second = start[sources[place]] + waited[place], start[sources[place + 1]] + waited[place + 1]
             latest = first if first > second else second
             for further in range(place + 2, place + size):
-                latest = max(latest, start[sources[further]] + since[further])
+                latest = max(latest, start[sources[further]] + waited[further])
             start[join] = latest
             place += size
-        begun = np.array(start, np.int64)[self._root] + after
-        return Times(begun, begun + duration)
+        return np.array(start, np.int64)
 
-    def _after_roots(self, along: Int64) -> Int64:
-        """Return how long after its root each task starts: sums along chains, of which each pass doubles the length."""
-        after = np.zeros(len(self._parent), np.int64)
-        after[self._follower] = along[self._single]
-        parent = self._parent
-        while not np.array_equal(parent, self._root):
-            after = np.maximum(after + after[parent], NEVER)
-            parent = parent[parent]
-        return after
+    def _wide(self, since: Int64) -> Int64:
+        """Do the same for the joins of a level at once: each rank has one, as a rule."""
+        start, place = self.graph.start_ns.copy(), 0
+        first = np.cumsum(self._sizes) - self._sizes
+        done = 0
+        for level in self._levels:
+            own = first[done : done + len(level)]
+            until = int(own[-1]) + int(self._sizes[done + len(level) - 1])
+            came = start[self._sources[place:until]] + since[place:until]
+            start[level] = np.maximum.reduceat(came, own - place)
+            place, done = until, done + len(level)
+        return start
+
+
+def _levels(graph: Graph, joins: Int64, root: Int64) -> list[Int64]:
+    """Return the joins in levels: each waits only for joins of earlier ones; none where a level holds few."""
+    count = len(joins)
+    place = np.full(len(graph), -1, np.int64)
+    place[joins] = np.arange(count)
+    of = place[graph.edge.dst]
+    before = np.where(of >= 0, place[root[graph.edge.src]], -1)
+    inner = np.flatnonzero(before >= 0)
+    inner = inner[np.argsort(before[inner], kind="stable")]
+    of = of[inner]
+    bounds = np.searchsorted(before[inner], np.arange(count + 1))
+    waiting = np.bincount(of, minlength=count)
+    levels, ready = list[Int64](), np.flatnonzero(waiting == 0)
+    while len(ready):
+        levels.append(joins[ready])
+        length = bounds[ready + 1] - bounds[ready]
+        following = of[np.repeat(bounds[ready] - np.cumsum(length) + length, length) + np.arange(length.sum())]
+        np.subtract.at(waiting, following, 1)
+        ready = unique(following[waiting[following] == 0])
+    return levels if count >= _MIN_WIDTH * len(levels) else []
 
 
 def simulate(graph: Graph) -> Times:
     """Simulate a graph once, as it is."""
-    return Schedule(graph).run()
+    return schedule_of(graph).run(graph.duration_ns, graph.edge.lag_ns)
+
+
+def schedule_of(graph: Graph) -> Schedule:
+    """Return the schedule of all graphs with these edges, whatever their durations and lags: it is prepared once."""
+    if not graph.prepared:
+        graph.prepared.append(Schedule(graph))
+    schedule: Schedule = graph.prepared[0]
+    return schedule
 
 
 # From simulated times back to timelines: those of a run that went differently, and the lengths of its steps.
@@ -386,7 +429,7 @@ def steady_state(model: Model) -> SteadyState:
         on_device |= graph.of(TaskKind.COMPUTE)
     hosts = with_times(free, np.where(on_device, 0, graph.duration_ns))
     devices = without_host(with_times(free, np.where(graph.of(TaskKind.MARK), 0, graph.duration_ns)))
-    host, device = Schedule(hosts.graph).run(), Schedule(devices.graph).run()
+    host, device = simulate(hosts.graph), simulate(devices.graph)
     return SteadyState(_host_step(model, host), _device_step(model, device))
 
 

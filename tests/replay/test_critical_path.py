@@ -134,5 +134,6 @@ def replayed_gain(run: dptrace.Run, item: PathItem) -> float:
         part = np.minimum(lags, np.maximum(0, times.start_ns[graph.edge.dst] - since))[edges]
         lags[edges] -= np.rint(part * 0.1).astype(np.int64)
     schedule = Schedule(graph)
-    before, after = (ended(run, schedule.run(*changed), steps - 1) for changed in ((), (durations, lags)))
+    as_it_was = graph.duration_ns, graph.edge.lag_ns
+    before, after = (ended(run, schedule.run(*times), steps - 1) for times in (as_it_was, (durations, lags)))
     return (before - after) / steps

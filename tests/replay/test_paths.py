@@ -252,8 +252,8 @@ def test_no_piece_of_a_kernel_leaves_its_interval(name: str) -> None:
 @given(graphs(), st.data())
 def test_slack_is_what_a_task_can_take_longer(graph: Graph, data: st.DataObject) -> None:
     """By replay: longer by its slack, a task does not delay the end; longer by one more ns, it does."""
-    schedule = Schedule(graph)
-    times = schedule.run()
+    schedule, lags = Schedule(graph), graph.edge.lag_ns
+    times = schedule.run(graph.duration_ns, lags)
     end, task = int(times.end_ns.max()), data.draw(st.integers(0, len(graph) - 1))
     every = np.arange(len(graph))
 
@@ -262,4 +262,4 @@ def test_slack_is_what_a_task_can_take_longer(graph: Graph, data: st.DataObject)
     for more, delayed in ((slack, 0), (slack + 1, 1)):
         longer = graph.duration_ns.copy()
         longer[task] += more
-        assert delayed == schedule.run(longer).end_ns.max() - end
+        assert delayed == schedule.run(longer, lags).end_ns.max() - end

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dptrace
+from dptrace.replay import simulation
 from dptrace.replay.graph.model import Graph
 from dptrace.replay.simulation import (
     Schedule,
@@ -41,10 +42,15 @@ def test_selected_steps_are_found_in_the_whole_run(run: dptrace.Run) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("is_wide", [False, True], ids=["few ranks", "many ranks"])
 @given(graphs())
-def test_times_are_those_of_the_definition(graph: Graph) -> None:
+def test_times_are_those_of_the_definition(is_wide: bool, graph: Graph) -> None:
     """Each start is the latest moment that an edge allows; a task without edges starts as recorded."""
-    times = simulate(graph)
+    with pytest.MonkeyPatch.context() as patch:
+        if is_wide:
+            patch.setattr(simulation, "_MIN_RANKS", 0)
+            patch.setattr(simulation, "_MIN_WIDTH", 0)
+        times = simulate(graph)
 
     assert times_by_definition(graph) == (times.start_ns.tolist(), times.end_ns.tolist())
 
@@ -54,20 +60,20 @@ def test_times_are_those_of_the_definition(graph: Graph) -> None:
 def test_shorter_tasks_never_end_the_run_later(graph: Graph, data: st.DataObject) -> None:
     """Tasks that take less time, any of them, delay nothing."""
     shorter = np.array([data.draw(st.integers(0, int(ns))) for ns in graph.duration_ns], np.int64)
-    schedule = Schedule(graph)
+    schedule, lags = Schedule(graph), graph.edge.lag_ns
 
-    assert (schedule.run(shorter).end_ns <= schedule.run().end_ns).all()
+    assert (schedule.run(shorter, lags).end_ns <= schedule.run(graph.duration_ns, lags).end_ns).all()
 
 
 @pytest.mark.heavy
 @given(graphs())
 def test_a_schedule_can_run_again(graph: Graph) -> None:
     """Running with other lags does not change what the next run returns."""
-    schedule = Schedule(graph)
-    before = schedule.run()
-    schedule.run(lag_ns=graph.edge.lag_ns + 7)
+    schedule, as_it_was = Schedule(graph), (graph.duration_ns, graph.edge.lag_ns)
+    before = schedule.run(*as_it_was)
+    schedule.run(graph.duration_ns, graph.edge.lag_ns + 7)
 
-    assert before.end_ns.tolist() == schedule.run().end_ns.tolist()
+    assert before.end_ns.tolist() == schedule.run(*as_it_was).end_ns.tolist()
 
 
 # The length of a step in the long run, by host and by device.

@@ -17,7 +17,18 @@ from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.events import RANK_EVENTS, RankEvents
-from dptrace.replay.graph.model import INFERRED, NO_PROCESS, Edge, EdgeKind, Edges, Graph, TaskKind, Tasks, order_tasks
+from dptrace.replay.graph.model import (
+    INFERRED,
+    NEVER,
+    NO_PROCESS,
+    Edge,
+    EdgeKind,
+    Edges,
+    Graph,
+    TaskKind,
+    Tasks,
+    order_tasks,
+)
 from dptrace.replay.graph.process import Process, build_process
 from dptrace.replay.graph.waits import US
 from dptrace.run.run import Run
@@ -297,8 +308,10 @@ class Model(msgspec.Struct, frozen=True):
 
     def without_inferred(self) -> Model:
         """Return the model without the waits that only times suggest."""
+        # Their targets have other edges, too: these alone decide then. The graph keeps its order.
         edge = self.graph.edge
-        return self.with_edges(edge.filter(~edge.of(*INFERRED)))
+        lags = np.where(edge.of(*INFERRED), NEVER, edge.lag_ns)
+        return replace(self, graph=replace(self.graph, edge=replace(edge, lag_ns=lags)))
 
     def with_edges(self, edge: Edge) -> Model:
         """Return the model with other edges between the same tasks."""
@@ -436,7 +449,8 @@ def _over(edge: Edge, transfers: Transfers, tasks: int) -> Edge:
 def _ordered(edge: Edge, start: Int64, contradicted: int = 0) -> dict[str, Any]:
     """Return the fields of a graph that its edges determine."""
     ordered, first, order = order_tasks(edge, start)
-    return {"edge": ordered, "first": first, "order": order, "contradicted": contradicted + len(edge) - len(ordered)}
+    left_out = contradicted + len(edge) - len(ordered)
+    return {"edge": ordered, "first": first, "order": order, "contradicted": left_out, "prepared": []}
 
 
 def _notes(model: Model) -> list[str]:

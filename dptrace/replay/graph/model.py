@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dptrace.core.intervals import Int64
 
+NEVER = -(1 << 60)
+"""Lag of an edge that does not hold: its source has always happened."""
 NO_PROCESS = -1
 """Process of a transfer, which belongs to all its ranks."""
 
@@ -164,6 +166,8 @@ class Graph(Tasks, frozen=True):
     """The tasks in an order in which each comes after those it waits for."""
     contradicted: int = 0
     """Edges left out because they would have closed a cycle."""
+    prepared: list[Any] = msgspec.field(default_factory=list)
+    """What a simulation prepared of the edges; graphs that differ only in durations and lags share it."""
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -14,10 +14,10 @@ from dptrace.core.patterns import matches
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError, UsageError
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.model import EdgeKind, TaskKind
+from dptrace.replay.graph.model import NEVER, EdgeKind, TaskKind
 from dptrace.replay.graph.process import Process
 from dptrace.replay.graph.tasks import host_pieces
-from dptrace.replay.simulation import NEVER, scaled, with_times, without_host
+from dptrace.replay.simulation import scaled, with_times, without_host
 from dptrace.timeline.model import Timeline
 
 
@@ -268,7 +268,7 @@ class NoStreamWaits(Change, frozen=True):
         work = graph.of(TaskKind.COMPUTE, TaskKind.MEMORY)
         waits = edge.of(EdgeKind.JOIN, EdgeKind.TIMED, EdgeKind.BUSY) & work[edge.src] & work[edge.dst]
         # A kernel of which nothing else is known would start at any time.
-        others = np.bincount(edge.dst[~waits], minlength=len(graph))
+        others = np.bincount(edge.dst[~waits & (edge.lag_ns > NEVER // 2)], minlength=len(graph))
         return with_times(model, lag_ns=np.where(waits & (others[edge.dst] > 0), NEVER, edge.lag_ns))
 
 

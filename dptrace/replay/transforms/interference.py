@@ -23,7 +23,7 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.graph.process import Process
 from dptrace.replay.graph.tasks import WORK, Work
-from dptrace.replay.simulation import Schedule, Times, with_times
+from dptrace.replay.simulation import Times, schedule_of, with_times
 
 Floats = NDArray[np.float64]
 _OVERLAPPED = 0.9
@@ -213,9 +213,9 @@ def with_interference(before: Model, replayed: Times, after: Model, interference
     # What a message takes was learned from those that were recorded, under compute for this share of their time.
     usual = 1 + slower * float(np.average(_under_compute(before, replayed), weights=length)) if length.any() else 1.0
     given, slowed = after.graph.duration_ns, after
-    schedule = Schedule(after.graph)
+    schedule = schedule_of(after.graph)
     for _ in range(_PASSES):
-        times = schedule.run(slowed.graph.duration_ns)
+        times = schedule.run(slowed.graph.duration_ns, after.graph.edge.lag_ns)
         now = 1 + extra * _under(after, times, tasks)
         durations = given.copy()
         durations[:tasks] = np.rint(given[:tasks] * (now / was)).astype(np.int64)

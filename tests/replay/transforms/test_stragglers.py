@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 import dptrace
 from benchmarks.plants import Delay, Plant, answer, record
-from dptrace.replay.transforms.stragglers import NoStraggler
+from dptrace.replay import simulation
+from dptrace.replay.transforms.stragglers import NoStraggler, WithoutExcesses, excesses
+from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
 
 
@@ -34,6 +36,30 @@ def test_a_slow_device_is_brought_to_half_of_the_others(tmp_path: Path, forward:
     run = job(tmp_path, (300, 0), (300, 0), (forward, 0))
 
     assert gained_ns == pytest.approx(run.whatif(no_straggler=True).run_gain_ns, rel=0.01)
+
+
+def test_a_slow_rank_among_many_costs_what_it_costs_among_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joins of many ranks are replayed together, those of few one by one: every figure of the answer is the same."""
+    monkeypatch.setattr(simulation, "_MIN_WIDTH", 0)
+    ranks = [(300, 0)] * 39 + [(5300, 0)]
+    together = job(tmp_path, *ranks).whatif(no_straggler=True)
+    monkeypatch.setattr(simulation, "_MIN_RANKS", 41)
+    one_by_one = dptrace.open(tmp_path, cache=False).whatif(no_straggler=True)
+
+    assert 5_000_000 == pytest.approx(together.run_gain_ns, rel=0.01)
+    assert one_by_one.to_dict() == together.to_dict()
+
+
+@needs_real_traces
+def test_the_same_pieces_are_cut_without_inferred_waits() -> None:
+    """What findings cut from a run, they cut from the run without the waits that only times suggest, too."""
+    replay = dptrace.open(real("dlrm_v100_4ranks")).replay
+    change = WithoutExcesses("", excesses(replay.model))
+
+    without, cut = (one.apply(replay.strict.model).graph for one in (NoStraggler(), change))
+
+    assert (without.duration_ns == cut.duration_ns).all()
+    assert (without.edge.lag_ns == cut.edge.lag_ns).all()
 
 
 def test_one_rank_has_no_straggler(tmp_path: Path) -> None:
