@@ -76,4 +76,6 @@ test("one row names the steps of the topmost GPU, and beside them those at other
   assert.deepEqual(numbers([0, 1, 2], 1000, 1100), [2, 0]);
   assert.deepEqual(numbers([0, 1], 0, 100, 1), [1, 2]);
   assert.deepEqual(numbers([0, 3], 0, 1000), [3, 2]);
+  const alike = [{ tracks: [0, 1, 3], names: ["0"] }], lead = (shown, own) => stripParts({ tracks, strips: alike }, { strips: [0], lead: own }, shown, { from: 0, to: 100 })[0].track;
+  assert.deepEqual([3, 0, 1, 0], [lead([3, 1]), lead([0, 1]), lead([0, 1], 1), lead([])]);
 });

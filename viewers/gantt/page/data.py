@@ -406,9 +406,9 @@ def row_orders(run: Run, gantt_chart: Chart) -> list[dict[str, Any]]:
 def few_ranks(run: Run, gantt_chart: Chart) -> dict[str, Any] | None:
     """Return the few GPUs of a run to look at first, as data of the page; None where there are not many more.
 
-    ``tracks`` holds them by rank, ``why`` the reason for each, ``label`` all reasons: ``latest, slowest, typical``.
+    ``tracks`` holds them by rank, ``label`` their reasons: ``latest, slowest, typical``.
     """
-    reasons = {one.index: one.why for one in notable_ranks(run) if one.why} if gantt_chart.tracks else {}
+    reasons = rank_reasons(run, gantt_chart)
     tracks = list(reasons)[:_FEW]
     typical = next((track for track, why in reasons.items() if why == "typical"), None)
     if typical is not None and typical not in tracks:
@@ -417,7 +417,13 @@ def few_ranks(run: Run, gantt_chart: Chart) -> dict[str, Any] | None:
         return None
     words = dict.fromkeys(_WORDS.get(word, word) for track in tracks for word in reasons[track].split(", "))
     tracks.sort()
-    return {"label": ", ".join(words), "tracks": tracks, "why": [reasons[track] for track in tracks]}
+    return {"label": ", ".join(words), "tracks": tracks}
+
+
+def rank_reasons(run: Run, gantt_chart: Chart) -> dict[int, str]:
+    """Return why each notable GPU is notable, the most notable first; none where all are alike."""
+    reasons = {one.index: one.why for one in notable_ranks(run) if one.why} if gantt_chart.tracks else {}
+    return reasons if set(reasons.values()) != {"typical"} else {}
 
 
 def _by_figures(run: Run, by_rank: list[int]) -> Iterable[dict[str, Any]]:

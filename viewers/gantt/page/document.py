@@ -38,6 +38,7 @@ from dptrace.viewers.gantt.page.data import (
     details,
     few_ranks,
     layout,
+    rank_reasons,
     row_orders,
     scene,
     with_memory,
@@ -151,7 +152,8 @@ def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None
 
 def run_data(run: Run, gantt_chart: Chart) -> dict[str, Any]:
     """Return what a page says of a whole run: its findings, and why waits are unknown, orders of its GPUs."""
-    ranks = {"orders": row_orders(run, gantt_chart), "few": few_ranks(run, gantt_chart)}
+    ranks: dict[str, Any] = {"orders": row_orders(run, gantt_chart), "few": few_ranks(run, gantt_chart)}
+    ranks["why"] = rank_reasons(run, gantt_chart) if len(gantt_chart.tracks) > 1 else {}
     return {"findings": finding_places(run, gantt_chart), "unknownWaits": why_unknown(run), **ranks}
 
 

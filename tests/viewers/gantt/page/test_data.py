@@ -25,6 +25,7 @@ from dptrace.viewers.gantt.page.data import (
     few_ranks,
     layout,
     memory_lanes,
+    rank_reasons,
     row_orders,
     scene,
     with_memory,
@@ -294,16 +295,22 @@ def test_gpus_are_grouped_by_their_place() -> None:
 
 @needs_real_traces
 def test_the_few_to_look_at_are_named_with_their_reasons() -> None:
-    """The straggler of four is listed, if there are more ranks than it is about."""
-    run = training_run(600, ranks=12)
+    """A list where there are more ranks than it is about; of four ranks the reasons, and none where all are alike."""
+    run, four, alike = (
+        training_run(600, ranks=12),
+        dptrace.open(real("straggler_v100_4ranks")),
+        Run("", (two_rank_timelines()[0],) * 2),
+    )
     few = few_ranks(*charted(run))
 
     assert few is not None
-    assert "typical" in few["why"]
+    assert "typical" in rank_reasons(*charted(run)).values()
     assert "slowest" in few["label"]
     assert sorted(few["tracks"]) == few["tracks"]
     assert 11 in few["tracks"]
-    assert few_ranks(*charted(dptrace.open(real("straggler_v100_4ranks")))) is None
+    assert few_ranks(*charted(four)) is None
+    assert rank_reasons(*charted(four))[2].startswith("held others up")
+    assert {} == rank_reasons(*charted(alike))
 
 
 def test_few_ranks_have_no_orders() -> None:
@@ -316,19 +323,20 @@ def test_few_ranks_have_no_orders() -> None:
 @browser_test
 @needs_real_traces
 def test_the_rows_follow_the_chosen_order(browser: Browser, tmp_path: Path) -> None:
-    """Names, rows and the arrow keys; the strip goes on showing the steps of the same rank."""
+    """Names, rows and the arrow keys; the strip shows the steps of the rank on top, whichever that is."""
     run, path = dptrace.open(real("straggler_v100_4ranks")), tmp_path / "run.html"
     path.write_text(gantt.document(run), encoding="utf-8")
     with open_page(browser, path) as (page, errors):
         settle(page)
-        steps = page.locator("#names .strip").first.inner_text()
+        steps = page.locator("#names .strip").first
+        assert "steps, rank 0" == steps.inner_text()
         page.get_by_role("combobox", name="Order of the ranks").select_option("notable ranks first")
         settle(page)
         until(page, f"{NAMES}[0].split(' · ')[0]", "rank 2")
         tops = page.evaluate("dptrace.rows.filter(({ role }) => role === 'phases').map(({ track, y }) => [y, track])")
 
         assert 2 == min(tops)[1]
-        assert steps == page.locator("#names .strip").first.inner_text()
+        assert "steps, rank 2" == steps.inner_text()
         page.locator("#names .track").first.focus()
         page.keyboard.press("ArrowDown")
         second = page.evaluate(f"{NAMES}[1]")

@@ -84,7 +84,8 @@ def test_a_kernel_is_labeled_with_its_short_name(browser: Browser, fills: Run, t
 
 @browser_test
 def test_a_wait_names_the_rank_and_its_time(browser: Browser, tmp_path: Path) -> None:
-    """In both rows, with the pointer, and in the times of a measured range; the transfer has the collective's name."""
+    """In both rows, with the pointer, and in the times of a measured range; the transfer has the collective's name, and
+    the rank that held the others up says so."""
     with open_page(browser, written(late_run(20, 70), tmp_path / "late.html")) as (page, errors):
         settle(page)
         texts = drawn_texts(page)
@@ -93,6 +94,7 @@ def test_a_wait_names_the_rank_and_its_time(browser: Browser, tmp_path: Path) ->
         assert 2 == sum(text.startswith("all_reduce · 4.1 kB") for text in texts)
         page.mouse.move(*at(page, "exposure", 40 * MS))
         assert "waiting for rank 1: 50.0 ms" in tip(page)
+        assert "held others up" == page.locator("#names .track[data-track='1'] ~ .place").inner_text()
         page.evaluate("dptrace.interactions.range.show({ tab: 'collectives' })")
         settle(page)
         waits = page.locator("#card tbody tr").first

@@ -35,7 +35,8 @@ export class CriticalPathView {
     this.data = await PathData.of(this.scene);
     this.rows = Array.from({ length: this.data.count }, (_, i) => ROW_OF[this.data.roleOf(i)] ?? "path");
     this.categories = Uint8Array.from(this.rows, (_, i) => this.#categoryOf(i));
-    this.data.byTrack.forEach((pieces, track) => pieces.length && this.#lay(track));
+    // Of a few GPUs, all have the row, so that their rows stay comparable.
+    this.data.byTrack.forEach((pieces, track) => (pieces.length || !this.scene.layout.collapsed) && this.#lay(track));
     const found = stepNamed(this.scene.strips, this.data.step);
     if (found && !location.hash) this.navigation.step(found.step, found.strip);
   }

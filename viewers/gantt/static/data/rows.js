@@ -88,26 +88,26 @@ export function insideSteps(track, from, to) {
   return spansOf(track).reduce((sum, [begin, end]) => sum + Math.max(0, Math.min(to, end) - Math.max(from, begin)), 0);
 }
 
-/** Return the track whose steps a strip shows, by default the first. */
-export function stripLead({ lead, tracks }) {
-  return lead ?? tracks[0];
-}
-
-/** Return the steps that a strip shows: its own, or those of its lead track. */
-export function stripSteps(scene, strip) {
-  return strip.bounds ? strip : scene.tracks[stripLead(strip)];
+/** Return the steps that a strip shows: its own, or those of a track, by default its lead or its first. */
+export function stripSteps(scene, strip, track = strip.lead ?? strip.tracks[0]) {
+  return strip.bounds ? strip : scene.tracks[track];
 }
 
 /** Share of a view that the steps of the topmost GPU fill at least, compared with others, to come first in a strip. */
 const ENOUGH = 0.5;
 
 /**
- * Return the steps in a row of step names: [{ number (of the strip), steps }], first those of the topmost GPU in the
- * frame, or of another one there that fills more of the view, then those that lie beside them. `shown` are the GPUs in
- * the frame.
+ * Return the steps in a row of step names: [{ number (of the strip), steps, track }], first those of the topmost GPU in
+ * the frame, or of another one there that fills more of the view, then those that lie beside them. `shown` are the GPUs
+ * in the frame.
  */
 export function stripParts(scene, { strips, lead }, shown, { from, to }) {
-  const parts = strips.map((number) => ({ number, steps: stripSteps(scene, scene.strips[number]) }));
+  const parts = strips.map((number) => {
+    const { tracks, lead: own = tracks[0] } = scene.strips[number];
+    // The only strip goes with the GPU at the top; one of several goes with the GPUs whose steps are like its own.
+    const track = strips.length > 1 ? own : shown.includes(lead) ? lead : (shown[0] ?? own);
+    return { number, track, steps: stripSteps(scene, scene.strips[number], track) };
+  });
   if (parts.length === 1) return parts;
   const seen = ({ steps: { bounds } }) => Math.max(0, Math.min(to, bounds.at(-1)) - Math.max(from, bounds[0]));
   const byNumber = new Map(parts.map((part) => [part.number, part])), partOf = (track) => byNumber.get(stripsOf(scene).get(track));

@@ -2,7 +2,7 @@
 
 import { FONT_FAMILY, looks } from "../../../base/static/theme.js";
 import { fitted, widthsIn } from "./canvas.js";
-import { stepAt, stepEnd, stripLead, stripParts } from "../data/rows.js";
+import { stepAt, stepEnd, stripParts } from "../data/rows.js";
 import { collectiveTexts, duration, kernelTexts, truncateMiddle, visible, waitTexts } from "../data/text.js";
 
 // Draws the names of steps and of groups of GPUs, and lines where steps begin.
@@ -31,24 +31,25 @@ class StepNames {
   /** Say whose steps the strips show; whether that has changed. */
   follow({ from, to }) {
     let changed = false;
-    for (const strip of this.stage.strips.filter(({ strips }) => strips.length > 1)) {
-      const [{ number }] = stripParts(this.scene, strip, this.stage.below(strip), { from, to }), label = `steps, ${this.#whose(number)}`;
+    // Steps of a comparison are those of a run.
+    for (const strip of this.stage.strips.filter(({ strips, tracks }) => tracks.length > 1 && !this.scene.strips[strips[0]].bounds)) {
+      const [part] = stripParts(this.scene, strip, this.stage.below(strip), { from, to }), label = `steps, ${this.#whose(part)}`;
       changed ||= strip.label !== label;
       strip.label = label;
     }
     return changed;
   }
 
-  /** Return the name of the rank whose steps a strip shows. */
-  #whose(number) {
-    return this.scene.tracks[stripLead(this.scene.strips[number])].label.split(" · ")[0];
+  /** Return the name of the rank whose steps a part of a strip shows. */
+  #whose({ track }) {
+    return this.scene.tracks[track].label.split(" · ")[0];
   }
 
   #strip(row, view, chrome) {
     const { context, from, to } = view, parts = stripParts(this.scene, row, this.stage.below(row), { from, to });
     context.clearRect(0, row.y - 2, view.width, row.h + 3);
     // The margin names whose steps come first; others stand beside them.
-    parts.forEach((part, i) => this.#steps(row, part, view, chrome, i ? this.#whose(part.number) : ""));
+    parts.forEach((part, i) => this.#steps(row, part, view, chrome, i ? this.#whose(part) : ""));
     this.#ticks(row, parts, view, chrome);
   }
 

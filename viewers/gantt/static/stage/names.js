@@ -11,7 +11,7 @@ export class RowNames {
 
   constructor(root, stage, scene) {
     Object.assign(this, { root, stage, scene, pin: () => {} });
-    this.why = new Map(scene.few?.tracks.map((track, i) => [track, scene.few.why[i]]));
+    this.why = scene.why ?? {};
     this.list = element("div", "list");
     this.list.setAttribute("role", "group");
     this.list.setAttribute("aria-label", "GPUs: click to collapse or expand");
@@ -68,7 +68,7 @@ export class RowNames {
       shown.set(block.track, put(name, block.y, block.rows[0].h));
       const own = [name, this.#pin(block)];
       // Beside the labels of the next rows; a collapsed GPU has them in its tooltip.
-      const about = [this.scene.tracks[block.track].place, this.why.get(block.track)?.split(", ")[0]].filter(Boolean);
+      const about = [this.scene.tracks[block.track].place, this.why[block.track]?.split(", ")[0]].filter(Boolean);
       if (!collapsed) block.rows.slice(1, 1 + about.length).forEach((row, i) => own.push(label(about[i], row, "place")));
       if (!collapsed) for (const row of block.rows) own.push(row.toggle ? this.#foldable(row) : label(row.label, row));
       // Pinned GPUs cover the names of those that scroll below them.
@@ -122,7 +122,7 @@ export class RowNames {
 
   #button(track) {
     const { label: text, place } = this.scene.tracks[track];
-    const title = [text, place, this.why.get(track)].filter(Boolean).join(" · ");
+    const title = [text, place, this.why[track]].filter(Boolean).join(" · ");
     const name = button("track", text, { title, onclick: () => this.stage.collapse(track) });
     name.dataset.track = track;
     return name;

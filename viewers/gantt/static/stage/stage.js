@@ -233,10 +233,11 @@ export class Stage {
     return this.#single && this.covered ? this.covered : this.covered + (this.allStrips[0]?.h ?? 0) + 3 * EDGE;
   }
 
-  /** Return the GPUs in the frame of those below a strip. */
-  below({ tracks }) {
-    const own = new Set(tracks);
-    return this.blocks.flatMap(({ track }) => (own.has(track) ? [track] : []));
+  /** Return the GPUs in the frame of those below a strip, without one whose name it covers, unless there is no other. */
+  below({ tracks, y, h }) {
+    const own = new Set(tracks), all = this.blocks.filter(({ track }) => own.has(track));
+    const named = all.filter(({ y: top, rows }) => top + rows[0].h > y + h);
+    return (named.length ? named : all).map(({ track }) => track);
   }
 
   /** Return the strip at a y position in the frame, or undefined. */
@@ -268,7 +269,6 @@ export class Stage {
     if (strip && strip.tracks.length > 1 && this.#single) {
       const group = this.scene.strips.find(({ tracks }) => tracks.includes(track));
       strip.lead = group.lead = track;
-      strip.label = `steps, ${this.scene.tracks[track].label.split(" · ")[0]}`;
     }
     this.marked = track;
     this.collapsed[track] = this.hidden[track] = 0;
