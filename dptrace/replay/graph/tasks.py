@@ -85,24 +85,33 @@ def host_pieces(model: Model, process: Process) -> HostPieces:
     )
 
 
-def cut_pieces(length_ns: Int64, ns: int) -> Int64:
-    """Return what to take from each piece: of the longest first, and of all where many short ones took the time."""
-    cut = cut_longest(length_ns, ns)
+def cut_pieces(length_ns: Int64, group: Int64, ns: Int64) -> Int64:
+    """Return what to take from each piece: of a group's longest first, and of all where many short ones took the time.
+
+    Args:
+        group: the group of each piece, an index into *ns*.
+        ns: what to take from each group.
+    """
+    cut = cut_longest(length_ns, group, ns)
     left = length_ns - cut
-    share = min(1.0, (ns - int(cut.sum())) / max(1, int(left.sum())))
-    taken: Int64 = cut + np.floor(left * share).astype(np.int64)
-    return taken
+    taken, kept = (np.bincount(group, each, len(ns)).astype(np.int64) for each in (cut, left))
+    share = np.minimum(1.0, (ns - taken) / np.maximum(kept, 1))
+    both: Int64 = cut + np.floor(left * share[group]).astype(np.int64)
+    return both
 
 
-def cut_longest(length_ns: Int64, ns: int) -> Int64:
-    """Return what to take from each piece so that *ns* go in all, the longest first.
+def cut_longest(length_ns: Int64, group: Int64, ns: Int64) -> Int64:
+    """Return what to take from each piece so that *ns* go of each group in all, the longest first.
 
     Pieces of 5, 1 and 3 ms, 6 ms to go → 5, 0 and 1 ms, except for the 20 µs that remain of each.
     """
-    order = np.argsort(-length_ns, kind="stable")
+    order = np.lexsort((-length_ns, group))
     room = np.maximum(length_ns[order] - KEPT_NS, 0)
+    # What the longer ones of its group have room for.
+    longer = np.cumsum(room) - room
+    longer -= longer[np.searchsorted(group[order], group[order])]
     cut = np.empty_like(length_ns)
-    cut[order] = np.clip(ns - (np.cumsum(room) - room), 0, room)
+    cut[order] = np.clip(ns[group[order]] - longer, 0, room)
     return cut
 
 

@@ -12,7 +12,8 @@ Program points are the launches of collectives. Findings on stragglers, their ga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 import msgspec
@@ -73,13 +74,17 @@ class WithoutExcesses(Change, frozen=True, eq=False):
     keeps_tasks: ClassVar[bool] = True
 
     def apply(self, model: Model) -> Model:
-        durations, lags = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy()
-        for one in self.excesses:
-            task = one.index >= 0
-            durations[one.index[task]] -= one.cut_ns[task]
-            lags[-1 - one.index[~task]] -= one.cut_ns[~task]
-            lags[one.twin[one.twin >= 0]] -= one.cut_ns[one.twin >= 0]
-        return with_times(model, durations, lags)
+        return _without(model, self.excesses)
+
+
+def _without(model: Model, cuts: Iterable[Excess | _Cuts]) -> Model:
+    durations, lags = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy()
+    for one in cuts:
+        task = one.index >= 0
+        durations[one.index[task]] -= one.cut_ns[task]
+        lags[-1 - one.index[~task]] -= one.cut_ns[~task]
+        lags[one.twin[one.twin >= 0]] -= one.cut_ns[one.twin >= 0]
+    return with_times(model, durations, lags)
 
 
 class NoStraggler(Change, frozen=True):
@@ -90,7 +95,7 @@ class NoStraggler(Change, frozen=True):
     what = "no straggler"
 
     def apply(self, model: Model) -> Model:
-        return WithoutExcesses(self.describe(), excesses(model)).apply(model)
+        return _without(model, _cuts(model))
 
 
 class _Peers(msgspec.Struct, frozen=True):
@@ -109,52 +114,73 @@ def excesses(model: Model) -> tuple[Excess, ...]:
     Raises:
         DptraceError: the run has one process, so that there is nothing to compare.
     """
+    return tuple(excess for cuts in _cuts(model) for excess in _parts(cuts))
+
+
+class _Cuts(msgspec.Struct, frozen=True, eq=False):
+    """What is taken from the pieces of ranks in one segment; one entry per piece in each array."""
+
+    rank: Int64
+    """Index of its process, ascending."""
+    instance: Int64
+    index: Int64
+    twin: Int64
+    label: Int64
+    labels: tuple[_Label, ...]
+    cut_ns: Int64
+
+
+def _cuts(model: Model) -> Iterator[_Cuts]:
+    """Yield what ranks spend beyond the others, segment by segment."""
     if len(model.processes) < 2:
         raise DptraceError(
             f"{model.run.path}: --no-straggler compares ranks, and the run has one. Add the other ranks' traces."
         )
-    return tuple(
-        excess
-        for peers in _peers(model)
-        for pieces_of in (_host_pieces, _kernels)
-        for excess in _excesses_of(model, peers, pieces_of)
-    )
+    for peers in _peers(model):
+        for pieces_of in (_host_pieces, _kernels):
+            yield from _cuts_of(model, peers, pieces_of)
 
 
-def _excesses_of(model: Model, peers: _Peers, pieces_of: Callable[[Model, int, Int64], _Pieces]) -> Iterator[Excess]:
-    pieces = [pieces_of(model, rank, times) for rank, times in zip(peers.processes, peers.times_ns, strict=True)]
+def _cuts_of(model: Model, peers: _Peers, pieces_of: _PiecesOf) -> Iterator[_Cuts]:
+    labels: dict[_Label, int] = {_MANY: 0}
+    pieces = [
+        pieces_of(model, rank, times, labels) for rank, times in zip(peers.processes, peers.times_ns, strict=True)
+    ]
     points = peers.times_ns.shape[1]
     total = np.stack([np.bincount(own.segment, own.length_ns, points + 1) for own in pieces]).astype(np.int64)
     extra = total - _half_of_the_others(total)
-    steady = _steady_excesses(pieces, total, len(model.run.timelines[0].windows))
+    steady = _steady_excesses(pieces, labels, total, len(model.run.timelines[0].windows))
+    processes = np.array(peers.processes)
     for segment in sorted({*np.flatnonzero((extra > _MIN_NS).any(axis=0)).tolist(), *steady}):
-        here = [own.within(segment) for own in pieces]
-        spent = [own.by_label() for own in here]
-        known = steady.get(segment, {})
-        for rank in sorted({*np.flatnonzero(extra[:, segment] > _MIN_NS).tolist(), *known}):
-            instance = int(peers.instance[rank, segment]) if segment < points else -1
-            cut = _cut(here[rank], max(0, int(extra[rank, segment])), spent, rank, known.get(rank, {}))
-            yield from _parts(here[rank], cut, peers.processes[rank], instance)
+        own, rank = _joined(pieces, segment)
+        chosen, cut = _cut(own, rank, extra[:, segment], steady.get(segment, {}))
+        instance = peers.instance[:, segment] if segment < points else np.full(len(pieces), -1)
+        of = rank[chosen]
+        yield _Cuts(
+            processes[of], instance[of], own.index[chosen], own.twin[chosen], own.label[chosen], tuple(labels), cut
+        )
 
 
-def _steady_excesses(pieces: Sequence[_Pieces], total: Int64, steps: int) -> dict[int, dict[int, dict[_Label, int]]]:
-    """Return what ranks take longer for one thing in step after step, by segment, rank and label, in ns.
+def _steady_excesses(
+    pieces: Sequence[_Pieces], labels: Iterable[_Label], total: Int64, steps: int
+) -> dict[int, dict[tuple[int, int], int]]:
+    """Return what ranks take longer for one thing in step after step, by segment, and by rank and label, in ns.
 
     Two ranks that are late for different things between the same two collectives hide each other: their own times are
     alike. What all of them do, and one does longer by a notable share in most steps, is an excess all the same.
     """
-    found: dict[int, dict[int, dict[_Label, int]]] = {}
-    labels = dict.fromkeys(label for own in pieces for label in own.labels if label not in _VAGUE)
-    for label in labels:
-        table = np.stack([own.of(label, total.shape[1]) for own in pieces])
-        if table.sum() < _NAMED * total.sum() / len(pieces) / 2:
+    found: dict[int, dict[tuple[int, int], int]] = {}
+    segments, least = total.shape[1], _NAMED * total.sum() / len(pieces) / 2
+    for number, label in enumerate(labels):
+        table = np.zeros(total.shape, np.int64) if label in _VAGUE else _spent(pieces, number, segments)
+        if table.sum() < least or label in _VAGUE:
             continue
         usual = _half_of_the_others(table)
         more = table - usual
         notable = (more > np.maximum(_MIN_STEADY_NS, _NAMED * total)) & (usual > np.maximum(_MIN_NS, _SHARED * more))
         notable &= notable.sum(axis=1, keepdims=True) >= max(_MIN_STEPS, steps / 2)
         for rank, segment in np.argwhere(notable).tolist():
-            found.setdefault(segment, {}).setdefault(rank, {})[label] = int(more[rank, segment])
+            found.setdefault(segment, {})[rank, number] = int(more[rank, segment])
     return found
 
 
@@ -228,7 +254,7 @@ _VAGUE: tuple[_Label, ...] = (_MANY, ("nothing_recorded", "", ""))
 
 
 class _Pieces(msgspec.Struct, frozen=True):
-    """Pieces of a rank's own work; one entry per piece in each array."""
+    """Pieces of a rank's own work, sorted by segment; one entry per piece in each array."""
 
     length_ns: Int64
     segment: Int64
@@ -237,73 +263,89 @@ class _Pieces(msgspec.Struct, frozen=True):
     """Of its task, or -1 - that of its edge."""
     twin: Int64
     label: Int64
-    """Index into ``labels``."""
-    labels: tuple[_Label, ...]
+    """Number of what it is spent on, the same on all ranks."""
 
-    def of(self, label: _Label, segments: int) -> Int64:
-        """Return what the rank spends on one thing in each segment, in ns."""
-        chosen = self.label == (self.labels.index(label) if label in self.labels else -1)
-        return np.bincount(self.segment[chosen], self.length_ns[chosen], segments).astype(np.int64)
-
-    def within(self, segment: int) -> _Pieces:
-        own = np.flatnonzero(self.segment == segment)
-        length, index, twin, label = (column[own] for column in (self.length_ns, self.index, self.twin, self.label))
-        return _Pieces(length, self.segment[own], index, twin, label, self.labels)
-
-    def by_label(self) -> dict[_Label, int]:
-        total = np.bincount(self.label, self.length_ns, len(self.labels)).astype(np.int64)
-        return {self.labels[number]: int(total[number]) for number in np.flatnonzero(total).tolist()}
+    @classmethod
+    def sorted(cls, length_ns: Int64, segment: Int64, index: Int64, twin: Int64, label: Int64) -> _Pieces:
+        """Sort pieces by segment."""
+        order = np.argsort(segment, kind="stable")
+        return cls(*(column[order] for column in (length_ns, segment, index, twin, label)))
 
 
-def _cut(
-    own: _Pieces, extra: int, spent: Sequence[Mapping[_Label, int]], rank: int, steady: Mapping[_Label, int]
-) -> Int64:
-    """Return what to take from each piece: from what this rank does longer than the others, the longest first.
+_PiecesOf = Callable[[Model, int, Int64, dict[_Label, int]], _Pieces]
+"""Returns the pieces of a process between its program points, and numbers the labels that are new."""
+
+
+def _joined(pieces: Sequence[_Pieces], segment: int) -> tuple[_Pieces, Int64]:
+    """Return the pieces of all ranks in one segment, and the rank of each."""
+    bounds = [np.searchsorted(own.segment, (segment, segment + 1)).tolist() for own in pieces]
+    columns = (
+        np.concatenate([getattr(own, name)[low:high] for own, (low, high) in zip(pieces, bounds, strict=True)])
+        for name in _Pieces.__struct_fields__
+    )
+    return _Pieces(*columns), np.repeat(np.arange(len(pieces)), [high - low for low, high in bounds])
+
+
+def _spent(pieces: Sequence[_Pieces], label: int, segments: int) -> Int64:
+    """Return what each rank spends on one thing in each segment, in ns: ranks × segments."""
+    rows = []
+    for own in pieces:
+        chosen = own.label == label
+        rows.append(np.bincount(own.segment[chosen], own.length_ns[chosen], segments))
+    return np.stack(rows).astype(np.int64)
+
+
+def _cut(own: _Pieces, rank: Int64, extra: Int64, steady: Mapping[tuple[int, int], int]) -> tuple[Int64, Int64]:
+    """Return the pieces of a segment that are cut, and by how much: of what a rank does longer, the longest first.
 
     Args:
-        extra: what it takes longer in all.
-        spent: what each rank spends on what.
-        steady: what it takes longer for one thing in most steps, which others may hide.
+        own: the pieces of all ranks, which *rank* tells apart.
+        extra: what each rank takes longer in all.
+        steady: what ranks take longer for one thing in most steps, which others may hide.
     """
-    others = [one for number, one in enumerate(spent) if number != rank]
-    more = {}
-    for label, ns in spent[rank].items():
-        usual = sorted(one.get(label, 0) for one in others)[(len(others) - 1) // 2]
-        if ns > usual:
-            more[label] = ns - usual
-    left = extra - sum(steady.values())
-    rest = {label: ns for label, ns in more.items() if label not in steady}
-    scale = min(1.0, max(0, left) / max(1, sum(rest.values())))
-    cut = np.zeros(len(own.index), np.int64)
-    for label, ns in (*steady.items(), *((label, round(ns * scale)) for label, ns in rest.items())):
-        places = np.flatnonzero(own.label == own.labels.index(label))
-        cut[places] = cut_pieces(own.length_ns[places], ns)
-    return cut
+    labels, label = np.unique(own.label, return_inverse=True)
+    of = rank * len(labels) + label
+    spent = np.bincount(of, own.length_ns, len(extra) * len(labels)).astype(np.int64).reshape(len(extra), -1)
+    rest = np.maximum(spent - _half_of_the_others(spent), 0)
+    known = np.zeros_like(rest)
+    for (late, number), ns in steady.items():
+        place = np.searchsorted(labels, number)
+        known[late, place], rest[late, place] = ns, 0
+    left = np.maximum(np.maximum(extra, 0) - known.sum(axis=1), 0)
+    share = np.minimum(1.0, left / np.maximum(rest.sum(axis=1), 1))
+    ns = known + np.rint(rest * share[:, None]).astype(np.int64)
+    ns[(extra <= _MIN_NS) & ~known.any(axis=1)] = 0
+    chosen = np.flatnonzero(ns.reshape(-1)[of])
+    cut = cut_pieces(own.length_ns[chosen], of[chosen], ns.reshape(-1))
+    return chosen[cut > 0], cut[cut > 0]
 
 
-def _parts(own: _Pieces, cut: Int64, rank: int, instance: int) -> list[Excess]:
-    """Divide a cut by label; many small ones are a slower host, or slower compute."""
-    by_label = np.bincount(own.label, cut, len(own.labels))
-    small = by_label < _NAMED * by_label.sum()
-    parts: dict[_Label, list[int]] = {}
-    for place in np.flatnonzero(cut).tolist():
-        name = own.labels[own.label[place]]
-        if small[own.label[place]]:
-            name = ("compute", "", "") if name[0] == "compute" else _MANY
-        parts.setdefault(name, []).append(place)
-    return [
-        Excess(rank, instance, *name, own.index[places], own.twin[places], cut[places])
-        for name, places in parts.items()
-    ]
+def _parts(cuts: _Cuts) -> Iterator[Excess]:
+    """Divide the cuts of a segment by rank and label; many small ones are a slower host, or slower compute."""
+    for low, high in pairwise([*np.flatnonzero(np.diff(cuts.rank, prepend=-1)).tolist(), len(cuts.rank)]):
+        number, cut = cuts.label[low:high], cuts.cut_ns[low:high]
+        labels, first, of = np.unique(number, return_index=True, return_inverse=True)
+        by_label = np.bincount(of, cut)
+        small = by_label < _NAMED * by_label.sum()
+        parts: dict[_Label, list[int]] = {}
+        for place in np.argsort(first).tolist():
+            name = cuts.labels[labels[place]]
+            if small[place]:
+                name = ("compute", "", "") if name[0] == "compute" else _MANY
+            parts.setdefault(name, []).append(place)
+        for name, numbers in parts.items():
+            own = low + np.flatnonzero(np.isin(of, numbers))
+            yield Excess(
+                int(cuts.rank[low]), int(cuts.instance[low]), *name, cuts.index[own], cuts.twin[own], cuts.cut_ns[own]
+            )
 
 
-def _host_pieces(model: Model, rank: int, points: Int64) -> _Pieces:
+def _host_pieces(model: Model, rank: int, points: Int64, labels: dict[_Label, int]) -> _Pieces:
     """Return the calls, pauses and hand-overs of a process, by what its host did in the middle of each."""
     process, graph = model.processes[rank], model.graph
     pieces = host_pieces(model, process)
     number = process.timelines[0][0]
     host, clocks = model.run.timelines[number].host, model.run.cross_rank.clocks
-    labels: dict[_Label, int] = {_MANY: 0}
     known = [labels.setdefault(_named(one, model.run.on_cpu), len(labels)) for one in host.labels]
     middle = (pieces.start_ns + pieces.end_ns) // 2
     # From the shared clock back to the rank's own.
@@ -319,7 +361,7 @@ def _host_pieces(model: Model, rank: int, points: Int64) -> _Pieces:
             own = _MANY if graph.names[n].startswith(C10D_PREFIX) else ("compute", graph.names[n], "")
             label[operator[names == n]] = labels.setdefault(own, len(labels))
     segment = np.searchsorted(points, pieces.at_ns)
-    return _Pieces(pieces.length_ns, segment, pieces.index, pieces.twin, label, tuple(labels))
+    return _Pieces.sorted(pieces.length_ns, segment, pieces.index, pieces.twin, label)
 
 
 def _named(label: HostLabel, on_cpu: bool) -> _Label:
@@ -333,7 +375,7 @@ def _named(label: HostLabel, on_cpu: bool) -> _Label:
     return cause, label.what, label.where
 
 
-def _kernels(model: Model, rank: int, points: Int64) -> _Pieces:
+def _kernels(model: Model, rank: int, points: Int64, labels: dict[_Label, int]) -> _Pieces:
     """Return the kernels and copies of a process, by their launch."""
     graph, process = model.graph, model.processes[rank]
     task = process.interval_tasks[graph.of(TaskKind.COMPUTE, TaskKind.MEMORY)[process.interval_tasks]]
@@ -342,6 +384,10 @@ def _kernels(model: Model, rank: int, points: Int64) -> _Pieces:
     names, label = np.unique(graph.name[task], return_inverse=True)
     copies = {graph.name[one] for one in task[graph.of(TaskKind.MEMORY)[task]]}
     causes = ["memory_copies" if name in copies else "compute" for name in names.tolist()]
-    labels = tuple((cause, graph.names[name], "") for cause, name in zip(causes, names.tolist(), strict=True))
+    known = [
+        labels.setdefault((cause, graph.names[name], ""), len(labels))
+        for cause, name in zip(causes, names.tolist(), strict=True)
+    ]
     segment = np.searchsorted(points, process.host.start_ns[by])
-    return _Pieces(graph.duration_ns[task], segment, task, np.full(len(task), -1), label, labels)
+    label = np.array(known, np.int64)[label]
+    return _Pieces.sorted(graph.duration_ns[task], segment, task, np.full(len(task), -1), label)

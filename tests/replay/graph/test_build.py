@@ -196,7 +196,7 @@ def test_the_lateness_of_an_absent_rank_is_an_edge(late: int, peers: int) -> Non
 def test_what_is_cut_comes_from_the_longest(lengths: list[int], ns: int) -> None:
     """All that is asked for is cut, as far as 20 µs of each piece remain; no shorter piece loses before a longer."""
     length = np.array(lengths, np.int64)
-    cut = cut_longest(length, ns)
+    cut = cut_longest(length, np.zeros(len(length), np.int64), np.array([ns]))
     room = np.maximum(length - KEPT_NS, 0)
 
     assert min(ns, int(room.sum())) == int(cut.sum())

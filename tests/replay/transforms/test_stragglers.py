@@ -38,6 +38,7 @@ def test_a_slow_device_is_brought_to_half_of_the_others(tmp_path: Path, forward:
     assert gained_ns == pytest.approx(run.whatif(no_straggler=True).run_gain_ns, rel=0.01)
 
 
+@pytest.mark.heavy
 def test_a_slow_rank_among_many_costs_what_it_costs_among_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Joins of many ranks are replayed together, those of few one by one: every figure of the answer is the same."""
     monkeypatch.setattr(simulation, "_MIN_WIDTH", 0)
@@ -51,6 +52,7 @@ def test_a_slow_rank_among_many_costs_what_it_costs_among_few(tmp_path: Path, mo
 
 
 @needs_real_traces
+@pytest.mark.heavy
 def test_the_same_pieces_are_cut_without_inferred_waits() -> None:
     """What findings cut from a run, they cut from the run without the waits that only times suggest, too."""
     replay = dptrace.open(real("dlrm_v100_4ranks")).replay
