@@ -12,6 +12,7 @@ import mmap
 import os
 import stat
 import struct
+import sys
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -64,8 +65,11 @@ def dumps(value: object) -> list[bytes | memoryview]:
     return [_START.pack(_MAGIC, _sum(parts), len(head)), *parts]
 
 
-def loads(data: bytes | memoryview | mmap.mmap, type: type[Value]) -> Value:
+def loads(data: bytes | memoryview | mmap.mmap, type: type[Value], copied: bool = False) -> Value:
     """Return the value that was written; its arrays are read-only views of *data*.
+
+    Args:
+        copied: they are views of a copy of the arrays, and *data* is not kept.
 
     Raises:
         CorruptArrayFile: the bytes were changed, or are those of another type.
@@ -77,6 +81,8 @@ def loads(data: bytes | memoryview | mmap.mmap, type: type[Value]) -> Value:
             raise CorruptArrayFile("the bytes were changed")
         head = view[_START.size : _START.size + length]
         arrays = view[-(-(_START.size + length) // _ALIGN) * _ALIGN :]
+        if copied:
+            arrays = memoryview(bytes(arrays))
 
         def in_place(kind: Any, header: tuple[str, int, list[int]]) -> NDArray[Any]:
             name, offset, shape = header
@@ -94,8 +100,12 @@ def loads(data: bytes | memoryview | mmap.mmap, type: type[Value]) -> Value:
         raise CorruptArrayFile(str(error)) from None
 
 
-def load(path: Path, type: type[Value]) -> Value:
+def load(path: Path, type: type[Value], mapped: bool = True) -> Value:
     """Map a file of such bytes; after the checksum, only what is accessed is read.
+
+    Args:
+        mapped: otherwise, copy the arrays to memory. That is done, too, where files use up the descriptors that a
+            process may have.
 
     Raises:
         CorruptArrayFile: as :func:`loads`.
@@ -105,9 +115,25 @@ def load(path: Path, type: type[Value]) -> Value:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{path} is not a file")
         try:
-            return loads(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), type)
+            if not mapped or file.fileno() > _most_descriptors() // 2:
+                return loads(file.read(), type, copied=True)
+            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            value = loads(pages, type)
         except ValueError as error:  # an empty file can't be mapped
             raise CorruptArrayFile(str(error)) from None
+    if hasattr(mmap, "MADV_DONTNEED"):
+        pages.madvise(mmap.MADV_DONTNEED)  # the checksum has read all
+    return value
+
+
+def _most_descriptors() -> int:
+    """Return how many files this process may have open, of which each mapping is one."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return sys.maxsize
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if most == resource.RLIM_INFINITY else most
 
 
 def _without_waiting(path: str, flags: int) -> int:

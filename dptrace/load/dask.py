@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.errors import DptraceError, MissingExtraError
 from dptrace.load.options import ReadOptions
-from dptrace.load.rank_file import RankFile, load_rank_file
+from dptrace.load.rank_file import load_rank_file
+from dptrace.load.stored_file import RankFile
 from dptrace.readers.source import Source
 
 if TYPE_CHECKING:

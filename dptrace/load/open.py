@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,9 +23,10 @@ from dptrace.core.units import plural, sanitize
 from dptrace.errors import DptraceError
 from dptrace.load import rank_file
 from dptrace.load.options import ReadOptions
-from dptrace.load.rank_file import FileRereader, RankFile, cached_rank_file, load_rank_file
+from dptrace.load.rank_file import FileRereader, cached_rank_file, load_rank_file
+from dptrace.load.stored_file import RankFile, SharedValues, StoredFile
 from dptrace.readers.communication import communication_names
-from dptrace.readers.discovery import assign_ranks, find, raise_unless_left_out, without_errors
+from dptrace.readers.discovery import Sources, assign_ranks, find, raise_unless_left_out, without_errors
 from dptrace.readers.source import Source, redact
 from dptrace.readers.storage import file_identity
 from dptrace.run.run import Run
@@ -50,9 +51,22 @@ def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator
         from dptrace.load.dask import read_on_cluster
 
         return read_on_cluster(sources, read_options)
+    # To read an entry of the cache takes less time than to send it from another process.
+    cached = {index for index, source in enumerate(sources) if cached_rank_file(source, read_options) is not None}
+    rest = [index for index in range(len(sources)) if index not in cached]
+    uncached = _read_uncached([sources[index] for index in rest], read_options)
+    return chain(
+        ((index, load_rank_file(sources[index], read_options)) for index in sorted(cached)),
+        ((rest[place], result) for place, result in uncached),
+    )
+
+
+def _read_uncached(
+    sources: Sequence[Source], read_options: ReadOptions
+) -> Iterable[tuple[int, RankFile | DptraceError]]:
     # Only this process can read a pipe.
     jobs = 1 if any(source.single_pass for source in sources) else read_options.jobs or _process_count(sources)
-    if jobs == 1 or len(sources) == 1:
+    if jobs == 1 or len(sources) <= 1:
         return enumerate(map(partial(load_rank_file, read_options=read_options, jobs=jobs), sources))
     return _read_in_processes(sources, read_options, jobs)
 
@@ -73,7 +87,7 @@ def _read_in_processes(
 def _map_result(entry: Path, source: Source, read_options: ReadOptions) -> RankFile | DptraceError:
     """Map the arrays that another process wrote."""
     try:
-        return rank_file.read(entry, RankFile).with_path(source.address)
+        return rank_file.read(entry, StoredFile).whole().with_path(source.address)
     except (OSError, CorruptArrayFile):  # the disk was full, or the cache was cleared meanwhile
         return load_rank_file(source, replace(read_options, cache=False))
 
@@ -101,7 +115,7 @@ def _read(source: Source, read_options: ReadOptions, folder: str, parent_pid: in
     entry = cached_rank_file(source, read_options)
     if entry is None:
         entry = Path(folder, uuid4().hex)
-        rank_file.write(file, entry)
+        rank_file.write(StoredFile.of(file), entry)
     return entry
 
 
@@ -122,14 +136,7 @@ def open_run(
     communication_names((), read_options.comm_patterns)
     read_rules(read_options.phase_labels)
     sources = find(paths)
-    count, results = len(sources.files), dict[int, RankFile | DptraceError]()
-    progress(0, count, sources.files[0].name)
-    for index, result in read_files(sources.files, read_options):
-        if isinstance(result, DptraceError):
-            raise_unless_left_out(sources, index, result, read_options.strict)
-        results[index] = result
-        progress(len(results), count, sources.files[index].name)
-    files, left_out = without_errors(sources, results)
+    files, left_out = without_errors(sources, _read_all(sources, read_options, progress))
     ranks, guesses = assign_ranks([(file.path, file.rank) for file in files])
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
     devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)
@@ -158,6 +165,20 @@ def open_run(
         sources,
         None if read_options.figures_only else FileRereader(sources.files, read_options, operators),
     )
+
+
+def _read_all(sources: Sources, read_options: ReadOptions, progress: Progress) -> dict[int, RankFile | DptraceError]:
+    """Read all files; what is equal in several is kept once."""
+    results, share = dict[int, RankFile | DptraceError](), SharedValues()
+    progress(0, len(sources.files), sources.files[0].name)
+    for index, result in read_files(sources.files, read_options):
+        if isinstance(result, DptraceError):
+            raise_unless_left_out(sources, index, result, read_options.strict)
+            results[index] = result
+        else:
+            results[index] = share(result)
+        progress(len(results), len(sources.files), sources.files[index].name)
+    return results
 
 
 def _no_gpu_work(timelines: Sequence[Timeline]) -> list[str]:

@@ -14,21 +14,21 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
+from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.core.array_file import CorruptArrayFile, dumps, load
 from dptrace.core.files import cache_folder, open_part, stale_parts
-from dptrace.core.notes import Note
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
 from dptrace.load.options import ReadOptions
+from dptrace.load.stored_file import RankFile, StoredFile
 from dptrace.readers.discovery import refuse_damage
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.source import Source
 from dptrace.readers.storage import file_identity
 from dptrace.readers.trace import Trace
 from dptrace.timeline.build import build_timelines
-from dptrace.timeline.host_calls import OPERATOR_CALLS, OperatorCalls, Result, SecondPass, operator_calls
+from dptrace.timeline.host_calls import OPERATOR_CALLS, Result, SecondPass, operator_calls
 
 # Cache parsed traces, and the indices of charts: one file per trace or run in the user's cache folder.
 #
@@ -43,6 +43,8 @@ _FIGURE_ROOMS = ("core", "readers", "timeline", "model", "analysis", "load")
 """The packages whose code determines the contents of an entry."""
 _CHART_ROOMS = (*_FIGURE_ROOMS, "run", "viewers")
 """The same for the index of a chart."""
+_FIGURES = ("figures",)
+"""What the key of an entry ends with that holds the figures of a file only."""
 
 # The folder may hold other files, so that only files with dptrace's own names are counted and removed.
 _ENTRY = re.compile(r"[0-9a-f]{32}\.(rank|tiles)")
@@ -98,12 +100,16 @@ def _own_files(folder: Path) -> Iterator[Path]:
         yield from stale_parts(place)
 
 
-def fetch(source: Source, key: Sequence[object], type: type[Value]) -> Value | None:
-    """Return the value stored for this file and these options; None without one."""
+def fetch(source: Source, key: Sequence[object], type: type[Value], mapped: bool = True) -> Value | None:
+    """Return the value stored for this file and these options; None without one.
+
+    Args:
+        mapped: map its arrays, instead of copying them to memory.
+    """
     if (entry := _entry(source, key)) is None:
         return None
     try:
-        value = read(entry, type)
+        value = read(entry, type, mapped)
         os.utime(entry)  # marks it as recently used
         return value
     except CorruptArrayFile:
@@ -126,20 +132,20 @@ def store(source: Source, key: Sequence[object], value: object, identity: object
     try:
         entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write(value, entry)
-        _evict(entry)
+        _evict_after(entry)
     except OSError:
         return None
     return entry
 
 
-def read(entry: Path, type: type[Value]) -> Value:
+def read(entry: Path, type: type[Value], mapped: bool = True) -> Value:
     """Read what :func:`write` wrote.
 
     Raises:
         CorruptArrayFile: the file was changed, or is a copy of another entry.
         OSError: it cannot be read.
     """
-    name, value = load(entry, tuple[str, type])  # type: ignore[valid-type]
+    name, value = load(entry, tuple[str, type], mapped)  # type: ignore[valid-type]
     if name != entry.name:
         raise CorruptArrayFile(f"it is {name}")
     return value
@@ -201,6 +207,20 @@ def _code(rooms: tuple[str, ...] = _FIGURE_ROOMS) -> str:
     return digest.hexdigest()
 
 
+_stored_bytes = 0
+"""What this process has stored since it last looked for entries to remove."""
+
+
+def _evict_after(entry: Path) -> None:
+    """Remove entries beyond the limit, now and then: those of a thousand ranks take longer to list than to write."""
+    global _stored_bytes
+    first = not _stored_bytes
+    _stored_bytes += entry.stat().st_size
+    if first or _stored_bytes > _LIMIT // 64:
+        _evict(entry)
+        _stored_bytes = 1
+
+
 def _evict(newest: Path) -> None:
     """Remove the least recently used entries beyond the limit."""
     entries = []
@@ -218,48 +238,24 @@ def _evict(newest: Path) -> None:
         room += size
 
 
-class RankFile(msgspec.Struct, frozen=True):
-    """One file with its timelines and figures, small enough to be sent between processes."""
-
-    path: str
-    rank: int | None
-    """From the file itself; None where the file does not contain it."""
-    world_size: int
-    devices: tuple[DeviceFigures, ...]
-    damage: tuple[Note, ...] = ()
-    """What was truncated, repaired or dropped while reading, a sentence each."""
-    operators: OperatorCalls | None = None
-    """Its operators, where they were read in the same pass and are not in the cache."""
-
-    def with_path(self, address: str) -> RankFile:
-        """Return a copy with the path that the user gave in this call."""
-        path = sanitize(address)
-        devices = tuple(replace(d, timeline=replace(d.timeline, path=path)) for d in self.devices)
-        return replace(self, path=path, devices=devices)
-
-    def only_communication(self) -> RankFile:
-        """Drop all intervals that are not communication."""
-        return replace(self, devices=tuple(device.only_communication() for device in self.devices))
-
-
 @collection_paused()
 def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> RankFile | DptraceError:
     """Return a file's figures, from the cache or else from the file; or what is wrong with it, and what to do.
 
     An error is a result, since it does not stop the reading of other files, and a cluster does not try again.
     """
-    patterns, cached = read_options.patterns, read_options.cache
-    key, identity = (source.name, patterns), file_identity(source) if cached else None
-    file = fetch(source, key, RankFile) if cached else None
+    identity = file_identity(source) if read_options.cache else None
     try:
+        file = _cached(source, read_options) if read_options.cache else None
         if file is not None:
             file = file.with_path(source.address)
         else:
+            patterns = read_options.patterns
             trace = read_trace(source, jobs, patterns.comm, operators=read_options.operators)
             devices = tuple(map(figures_of, build_timelines(trace, trace.rank or 0, *patterns)))
             file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage)
-            if cached:
-                store(source, key, file, identity)
+            if read_options.cache:
+                _store_file(source, read_options, file, identity)
             if trace.operators is not None:
                 file = _with_operators(file, trace, source, read_options, identity)
         if read_options.strict:
@@ -269,9 +265,26 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
     return file.only_communication() if read_options.figures_only else file
 
 
+def _key(source: Source, read_options: ReadOptions, figures_only: bool) -> tuple[object, ...]:
+    """Return the key of a file's entry: the whole file, or its figures, which are a fraction of it."""
+    return (source.name, read_options.patterns, *(_FIGURES if figures_only else ()))
+
+
+def _cached(source: Source, read_options: ReadOptions) -> RankFile | None:
+    """Return what the cache holds of a file; figures are copied, since a mapping would keep the whole entry."""
+    figures_only = read_options.figures_only
+    stored = fetch(source, _key(source, read_options, figures_only), StoredFile, mapped=not figures_only)
+    return None if stored is None else stored.whole()
+
+
+def _store_file(source: Source, read_options: ReadOptions, file: RankFile, identity: object) -> None:
+    for figures_only, kept in ((False, file), (True, file.only_communication())):
+        store(source, _key(source, read_options, figures_only), StoredFile.of(kept), identity)
+
+
 def cached_rank_file(source: Source, read_options: ReadOptions) -> Path | None:
     """Return the entry of the cache that holds a file's figures; None where none does."""
-    entry = _entry(source, (source.name, read_options.patterns)) if read_options.cache else None
+    entry = _entry(source, _key(source, read_options, read_options.figures_only)) if read_options.cache else None
     return entry if entry is not None and entry.exists() else None
 
 

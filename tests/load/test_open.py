@@ -15,7 +15,7 @@ from dptrace.load import open as load_open
 from dptrace.load import rank_file
 from dptrace.load.open import is_small, open_run
 from dptrace.load.options import ReadOptions
-from dptrace.load.rank_file import RankFile
+from dptrace.load.stored_file import RankFile
 from dptrace.readers.kineto import reader
 from dptrace.readers.source import Source
 from dptrace.timeline.host_calls import OPERATOR_CALLS
