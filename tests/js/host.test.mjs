@@ -137,7 +137,7 @@ test("a gap is joined across causes, and ends with the interval that begins ther
     assert.deepEqual(await gapAt(lod, SCENE, 0, time), { track: 0, from: 10, to: 40, causes: [{ category: 5, ns: 15 }, { category: 6, ns: 15 }] });
   const last = await gapAt(lod, SCENE, 0, 55);
   assert.deepEqual([last.from, last.to], [50, 60]);
-  assert.equal(endOf(lod, SCENE, last), 2);
+  assert.equal(await endOf(lod, SCENE, last), 2);
   assert.equal(await gapAt(lod, SCENE, 0, 45), null);
   assert.equal(await gapAt(lod, SCENE, 1, 15), null);
 });

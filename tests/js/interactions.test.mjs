@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { streamsOf } from "../../viewers/gantt/static/stage/extra_rows.js";
-import { readHash, stepNamed, writeHash } from "../../viewers/gantt/static/interaction/hash.js";
+import { readView, writeView } from "../../viewers/gantt/static/interaction/view.js";
+import { ranksOf, ranksText, stepNamed } from "../../viewers/gantt/static/data/rows.js";
 import { CollectiveMembers } from "../../viewers/gantt/static/data/collectives.js";
 import { inRange } from "../../viewers/gantt/static/data/range.js";
 import { memberRows } from "../../viewers/gantt/static/interaction/select.js";
@@ -11,17 +12,27 @@ import { covered, lodOf, random, packed as packedColumn } from "./lod_builders.m
 
 const packed = (...values) => packedColumn("Uint16", Uint16Array.of(...values));
 
-test("a hash is parsed as it was written", () => {
-  const asked = { t: { from: -5, to: 1_000_000 }, step: "ProfilerStep#4", rank: 3, find: "a&b=#é c", theme: "dark" };
-  assert.deepEqual(readHash(writeHash(asked)), asked);
-  assert.equal(writeHash({ t: null, step: undefined, find: "" }), "");
-  assert.deepEqual(readHash("#t=1.5,2.5"), { t: { from: 1.5, to: 2.5 } });
+test("a view is read as it was written", () => {
+  const asked = { t: "-5,1000000", step: "ProfilerStep#4", rank: "3", find: "a&b=#é, c%2C", theme: "dark", open: "0-3,7.1", host: "fold:0-3;off:5", panel: "compute,3.1,17,123456.5", top: "4,-12" };
+  assert.deepEqual(readView(writeView(asked)), asked);
+  assert.equal(writeView({ t: null, step: undefined, find: "", idle: false, panel: 0 }), "");
+  assert.deepEqual(readView("#t=1.5,2.5&find="), { t: "1.5,2.5" });
 });
 
-test("invalid settings in a hash are ignored", () => {
-  const hostile = ["", "#", "#t=2,1", "#t=1,1", "#t=NaN,Infinity", "#t=1e9,2e99", "#t=1,2,3", "#t=", "#rank=-1", "#rank=1e3", "#rank=__proto__", "#theme=<script>", `#find=${"x".repeat(300)}`, `#t=1,2&${"y".repeat(5000)}`, "#%", "#t=%E0%A4%A", null, 7];
-  for (const hash of hostile) assert.deepEqual(readHash(hash), {}, String(hash));
-  assert.deepEqual(readHash("#__proto__=1&constructor=2&toString=3"), {});
+test("invalid settings of a view are neither read nor written", () => {
+  const hostile = ["", "#", "#t=NaN,Infinity", "#t=1e9,2e99", "#t=1,2,3", "#t=", "#rank=-1", "#rank=1e3", "#rank=__proto__", "#theme=<script>", `#find=${"x".repeat(300)}`, `#t=1,2&${"y".repeat(50_000)}`, "#%", "#t=%E0%A4%A", "#panel=constructor,1", "#panel=compute,<b>,1", "#host=fold:<b>", "#top=1", "#open=all", null, 7];
+  for (const text of hostile) assert.deepEqual(readView(text), {}, String(text));
+  assert.deepEqual(readView("#__proto__=1&constructor=2&toString=3"), {});
+  assert.equal(writeView({ theme: "<b>", idle: "yes", find: "x".repeat(300), unknown: "1" }), "");
+});
+
+test("GPUs are listed by their ranks", () => {
+  const scene = { tracks: ["0", "1", "1", "2", "3", "12"].map((rank, i) => ({ label: `A · rank ${rank} · GPU ${i}` })) };
+  assert.equal(ranksText(scene, [0, 1, 2, 3, 4, 5]), "0-1,1.1,2-3,12");
+  assert.deepEqual(ranksOf(scene, "0-1,1.1,2-3,12"), [0, 1, 2, 3, 4, 5]);
+  assert.equal(ranksText(scene, []), "none");
+  for (const nothing of ["none", "", "7", "0.1", "3-2", "1-", "-", ",,"]) assert.deepEqual(ranksOf(scene, nothing), [], nothing);
+  assert.deepEqual(ranksOf(scene, "2-999999999"), [3, 4, 5]);
 });
 
 test("a step is found by its name or by the number at its end", () => {

@@ -196,7 +196,7 @@ async function start() {
   const palette = { colors: scene.categories.map(({ color }) => color), order: scene.order, patterns: patternsOf(scene), ...scene.special };
   const labels = new Labels(lod, scene, stage, columns), summary = new Summary($("#summary"), lod, scene, hidden), timeSaved = new TimeSaved(scene, stage);
   const theme = new Theme(scene), names = new RowNames($("#names"), stage, scene);
-  categoryButtons($("#chips"), $("#causes"), scene, hidden, () => {
+  const hide = categoryButtons($("#chips"), $("#causes"), scene, hidden, () => {
     redraw?.();
     summary.dim();
   });
@@ -281,7 +281,7 @@ async function start() {
   const saved = new SavedView({ plot: main, picture, stage, scene, theme, labels, hidden, whole, measure: () => interactions.measure });
   const save = () => saved.save().catch((error) => showProblem(`The picture could not be saved: ${error.message}.`, error));
   $("#save").addEventListener("click", save);
-  interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, order, save, redraw });
+  interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, hidden, hide, order, save, redraw });
   interactions.card.changed = () => {
     hover.rest();
     // Beside the chart, the panel takes no height.
@@ -289,7 +289,7 @@ async function start() {
     refit();
     $("#card").scrollIntoView({ block: "nearest" });
   };
-  const findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: refit });
+  const findings = (interactions.findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: refit }));
   // The names of the rows of hosts and memory must not stand beside the first picture, which lacks these rows.
   resized(false);
   stage.changed();
@@ -310,7 +310,7 @@ async function start() {
   const exact = () => picture.exact() && minimap.exact() && (!scene.served || lod.settled);
   globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, order, saved, timing, exact };
   const ready = () => requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
-  if (!scene.served) return ready();
+  if (!scene.served) return interactions.views.begin().then(ready);
   overview.changed = () => minimap.draw(true);
   lod.failed = (error) => showProblem(`The server does not answer: ${error.message}. Is dptrace still running? Move the chart to ask again.`, error);
   lod.changed = oncePerFrame(() => {
@@ -328,6 +328,7 @@ async function start() {
   lod.changed();
   // Only now, so that no answer to the chart's own requests arrives unheard.
   await interactions.host.begin();
+  await interactions.views.begin();
 }
 
 function showProblem(text, error) {

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -12,12 +15,19 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
+from dptrace.load.open import open_run
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Windows
 from dptrace.viewers.base import theme
+from dptrace.viewers.gantt.chart import chart
+from dptrace.viewers.gantt.host import HostAnswers
+from dptrace.viewers.gantt.page import document as gantt
+from dptrace.viewers.gantt.page.server import PageServer
+from dptrace.viewers.gantt.tiles.service import TileService
 from tests.support.browser import PATIENCE_S, browser_test, emulate, open_page, rest, until
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.gantt_page import at, row_box, settle, shown_figures, spot, tip, visible_range, written
+from tests.support.paths import ROOT
 from tests.support.synthetic import training_run
 
 if TYPE_CHECKING:
@@ -190,10 +200,157 @@ def test_links_lead_to_a_view_and_back(browser: Browser, file: Path) -> None:
         page.evaluate("location.hash = ''")
         page.keyboard.press("f")
         settle(page)
-        for hostile in ("t=2,1", "t=a,b", "t=1e99,2e99", "step=nope", "rank=99", f"find={quote(PAYLOAD)}", "%", "t=,"):
+        times = ("t=2,1", "t=a,b", "t=1e99,2e99", "step=nope", "rank=99", f"find={quote(PAYLOAD)}", "%", "t=,")
+        panels = (
+            "compute,9,0,0",
+            "collectives,0,99,-1",
+            "gap,0,-5",
+            "host,0,9,9,9,9",
+            "path,0",
+            "measure,2,1",
+            "toString,1",
+        )
+        others = (
+            "open=9-",
+            "off=<img>",
+            "streams=99",
+            "host=fold:9;open:",
+            "finding=99",
+            "top=0,-999999",
+            "memory=0",
+            "path=1",
+        )
+        for hostile in (*times, *(f"panel={panel}" for panel in panels), *others):
             page.evaluate("(hash) => (location.hash = hash)", hostile)
             settle(page)
             assert whole == visible_range(page), hostile
+        assert [] == errors
+
+
+def seen(page: Page) -> dict[str, Any]:
+    """Return what a view keeps, as it is on the screen."""
+    pressed = "all => all.map((one) => [one.textContent, one.getAttribute('aria-pressed') ?? one.ariaExpanded])"
+    return {
+        "range": tuple(map(round, visible_range(page))),
+        "card": card(page) if page.locator("#card").is_visible() else "",
+        "names": page.locator("#names").inner_text(),
+        "pressed": page.eval_on_selector_all(".chip, .tools button, #findings button, #names .track", pressed),
+        "marked": page.evaluate("dptrace.stage.marked"),
+        "found": page.locator("#found").inner_text(),
+    }
+
+
+def same(page: Page, expected: dict[str, Any]) -> None:
+    """Wait until the page shows what another one has shown; rows of a served page follow."""
+    end = time.monotonic() + PATIENCE_S
+    while expected != (found := seen(page)):
+        assert time.monotonic() < end, (expected, found)
+        settle(page)
+
+
+@contextmanager
+def opened(run: Run, folder: Path, serve: bool) -> Iterator[str]:
+    """Yield the address of a run's page, in a file or served."""
+    if not serve:
+        yield written(run, folder / "run.html").as_uri()
+        return
+    drawn = gantt.served(run, host=True)
+    server = PageServer(
+        drawn.page, drawn.files, TileService(drawn.store), answers={"host": HostAnswers(run, chart(run))}
+    )
+    try:
+        yield server.url
+    finally:
+        server.close()
+
+
+@browser_test
+@pytest.mark.parametrize("serve", [False, True])
+def test_a_view_opens_as_it_was_sent(browser: Browser, tmp_path: Path, serve: bool) -> None:
+    """Zoom, finding, hidden category, rows on demand, folded GPU; then each kind of panel, by its address."""
+    run = open_run([str(ROOT / "traces" / "ddp_cpu_2ranks")])
+    views: dict[str, dict[str, Any]] = {}
+    with opened(run, tmp_path, serve) as address:
+        with open_page(browser, address) as (page, _):
+
+            def keep() -> None:
+                rest(page, within_ms=1_000)
+                views[page.evaluate("location.hash")] = seen(page)
+
+            page.locator("#findings button:enabled").first.click()
+            until(page, "dptrace.interactions.card.setting !== ''", True)
+            page.locator(".chip", has_text="Backward").click()
+            page.locator("#names .track").last.click()
+            page.locator("#idle").click()
+            page.mouse.move(*at(page, "phases", sum(visible_range(page)) / 2))
+            for key in "rcw":
+                page.keyboard.press(key)
+                settle(page)
+            keep()
+            for panel in ("compute,0,1", "collectives,1,2", "gap,0,1", "host", "range,1000000,2000000"):
+                page.evaluate(_OPEN, panel)
+                until(page, "dptrace.interactions.card.setting.split(',')[0]", panel.split(",", maxsplit=1)[0])
+                keep()
+        assert 6 == len(views)
+        sent, *others = views
+        with open_page(browser, address + sent) as (page, _):
+            same(page, views[sent])
+            for view in others:
+                page.evaluate("(view) => (location.hash = view)", view)
+                same(page, views[view])
+            page.evaluate("(view) => (location.hash = view)", sent)
+            same(page, views[sent])
+
+
+_OPEN = """async (panel) => {
+    const { interactions, lod, scene, rows } = dptrace, { host, measure, range, selection } = interactions;
+    const [kind, first, second] = panel.split(",").map((one, i) => (i ? Number(one) : one));
+    if (kind === "range") {
+        measure.show({ from: first, to: second });
+        return range.show({ tab: "kernels", row: "0:total" });
+    }
+    if (kind === "host") {
+        const { data, calls, lanes } = rows.find((one) => one.host && one.track === 0).host;
+        return host.panel.choose(0, data, calls.lod.offsets[lanes[0]] + 1);
+    }
+    const lane = scene.lanes.findIndex(({ role, track }) => role === kind.replace("gap", "idle") && track === first);
+    const [index] = await lod.hold([{ lane, position: second }]);
+    await (kind === "gap" ? host.panel.chooseGap(0, lod.start[index]) : selection.choose(index, first));
+}"""
+
+
+@browser_test
+def test_back_and_undo_walk_through_views(browser: Browser, file: Path) -> None:
+    """An entry for each view that has settled: a zoom by many notches and keys is one, a hidden category is none."""
+    with open_page(browser, file) as (page, errors):
+        rest(page, within_ms=1_000)
+        views, length = [seen(page)], page.evaluate("history.length")
+        page.mouse.move(*at(page, "compute", 50_000))
+        for _ in range(5):
+            page.mouse.wheel(0, -100)
+        rest(page, within_ms=1_000)
+        page.locator(".chip", has_text="Forward").first.click()
+        rest(page, within_ms=1_000)
+        views.append(seen(page))
+        page.mouse.click(*spot(page, "compute")[:2])
+        page.locator("#card").wait_for(state="visible")
+        page.locator("h1").hover()
+        rest(page, within_ms=1_000)
+        views.append(seen(page))
+        assert length + 2 == page.evaluate("history.length")
+        back, forward = "history.back()", "history.forward()"
+        for walk, view in ((back, 1), (back, 0), (forward, 1), (forward, 2)):
+            page.evaluate(walk)
+            same(page, views[view])
+        for keys, view in (("z", 1), ("z", 0), ("z", 0), ("Shift+Z", 1), ("Shift+Z", 2), ("Shift+Z", 2)):
+            page.keyboard.press(f"Control+{keys}")
+            rest(page, within_ms=1_000)
+            same(page, views[view])
+        # At once, before the view has settled.
+        page.keyboard.press("d")
+        page.keyboard.press("Control+z")
+        same(page, views[2])
+        assert length + 3 == page.evaluate("history.length")
         assert [] == errors
 
 

@@ -183,7 +183,7 @@ def test_a_selected_row_shows_its_intervals(browser: Browser, address: str) -> N
                 show(page, middle - 200_000, middle + 200_000)
                 page.evaluate("(row) => dptrace.interactions.range.show({ tab: 'kernels', row })", row)
                 colors += colorful(page, [middle])
-                assert {"tab": "kernels", "row": row} == page.evaluate("dptrace.interactions.range.state")
+                assert row == page.evaluate("dptrace.interactions.range.row")
         assert [True, True, True, False, False, True] == colors
         page.locator("#card .link[aria-pressed=true]").click()
         assert [True] == colorful(page, [middle])

@@ -7,8 +7,7 @@ import { button, element, line, table } from "../../../base/static/dom.js";
 import { FONT_FAMILY } from "../../../base/static/theme.js";
 import { frame } from "../drawing/canvas.js";
 import { between, joined, PathData } from "./critical_path.js";
-import { stepNamed } from "../interaction/hash.js";
-import { rowOf, trackName } from "../data/rows.js";
+import { rowOf, stepNamed, trackName } from "../data/rows.js";
 import { duration, integer, moment, percentOf, shortName, truncateMiddle, visible } from "../data/text.js";
 
 /** Height of a row of pieces; width from which a piece is outlined, and labelled; gap below which outlines join; in pixels. */
@@ -109,6 +108,7 @@ export class CriticalPathView {
 
   /** Show the details of a piece. */
   choose(i) {
+    if (!this.data || !(i in this.data.start)) return;
     const { data, scene } = this, track = data.trackOf(i), operator = data.names[data.operator[i]], name = data.names[data.name[i]];
     this.chosen = i;
     const facts = [
@@ -123,7 +123,7 @@ export class CriticalPathView {
     ];
     const buttons = element("p", "pieces");
     buttons.append(this.#stepButton("‹ before", i - 1), this.#stepButton("after ›", i + 1));
-    this.card.show("path", this.#title(i), [...(name ? [element("p", "full", visible(name))] : []), table(null, facts, "facts-table"), buttons], { close: () => this.#clear() });
+    this.card.show("path", this.#title(i), [...(name ? [element("p", "full", visible(name))] : []), table(null, facts, "facts-table"), buttons], { close: () => this.#clear(), setting: `path,${i}` });
     this.redraw();
   }
 

@@ -177,6 +177,11 @@ export class Lod {
     return places.map(({ lane, position }) => this.indexOf(lane, position));
   }
 
+  /** Return the interval of a lane at a time, or -1; that of a served page is fetched first. */
+  async find(lane, time) {
+    return this.at(lane, time);
+  }
+
   /** Whether a lane has intervals of a category. */
   has(lane, category) {
     const group = lane * this.categories + category;

@@ -39,6 +39,42 @@ export function recordedPlace({ lanes }, { lane, position }) {
   return lanes.slice(0, lane).reduce((sum, { role, count }) => sum + (RECORDED.includes(role) ? count : 0), position);
 }
 
+/** Return each GPU's rank, with its place among the GPUs of that rank if it is not the first: "3", "3.1". */
+export const rankNames = kept(({ tracks }) => {
+  const seen = new Map();
+  return tracks.map(({ label }) => {
+    const rank = /rank (\d+)/.exec(label)?.[1], before = seen.get(rank) ?? 0;
+    seen.set(rank, before + 1);
+    return before ? `${rank}.${before}` : rank;
+  });
+});
+
+/** Write GPUs by their ranks, "0-3,7,9.1", or "none". */
+export function ranksText(scene, tracks) {
+  const runs = [];
+  for (const name of tracks.map((track) => rankNames(scene)[track]))
+    if (/^\d+$/.test(name) && Number(runs.at(-1)?.[1]) === name - 1) runs.at(-1)[1] = name;
+    else runs.push([name, name]);
+  return runs.map(([first, last]) => (first === last ? first : `${first}-${last}`)).join() || "none";
+}
+
+/** Return the GPUs that ranksText() wrote; those that the scene lacks are left out. */
+export function ranksOf(scene, text) {
+  const parts = text.split(",").map((part) => ({ name: part, range: /^(\d+)-(\d+)$/.exec(part) }));
+  const named = (rank) => parts.some(({ name, range }) => (range ? /^\d+$/.test(rank) && Number(rank) >= range[1] && Number(rank) <= range[2] : name === rank));
+  return [...scene.tracks.keys()].filter((track) => named(rankNames(scene)[track]));
+}
+
+/** Find a step by its name or by the number at its end: { strip, step }, or null. */
+export function stepNamed(strips, text) {
+  for (let strip = 0; strip < strips.length; strip++) {
+    const { names } = strips[strip];
+    const exact = names.indexOf(text), step = exact >= 0 ? exact : names.findIndex((name) => /\d+$/.exec(name)?.[0] === text);
+    if (step >= 0) return { strip, step };
+  }
+  return null;
+}
+
 export function rowsOf(scene) {
   return scene.layout.rows.map((row) => rowOf(scene, row));
 }

@@ -2,7 +2,7 @@
 
 import { element, line, named, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
-import { laneOf, RECORDED, trackName } from "../data/rows.js";
+import { laneOf, rankNames, RECORDED, trackName } from "../data/rows.js";
 import { bytes, collectiveName, duration, moment, percentOf, shortName, visible } from "../data/text.js";
 import { CALLS, detailsAt, Flame, HostRows, KIND, LABELS, PYTHON } from "./host_rows.js";
 import { HostSource } from "./host_source.js";
@@ -14,7 +14,7 @@ const MAX_PIECES = 400;
 
 /** Return the idle time of a track around a time, joined across causes: { track, from, to, causes: [{ category, ns }] }, or null. */
 export async function gapAt(lod, scene, track, time) {
-  const lane = laneOf(scene, track, "idle"), index = lane < 0 ? -1 : lod.at(lane, time);
+  const lane = laneOf(scene, track, "idle"), index = lane < 0 ? -1 : await lod.find(lane, time);
   if (index < 0) return null;
   const piece = (i) => ({ from: lod.start[i], to: lod.start[i] + lod.duration[i], category: lod.category[i] });
   const pieces = [piece(index)], { position: own } = lod.placeOf(index), { count } = scene.lanes[lane];
@@ -31,9 +31,9 @@ export async function gapAt(lod, scene, track, time) {
 }
 
 /** Return the index of the interval that begins where a gap ends, or -1. */
-export function endOf(lod, scene, { track, to }) {
+export async function endOf(lod, scene, { track, to }) {
   for (const role of RECORDED) {
-    const lane = laneOf(scene, track, role), next = lane < 0 ? -1 : lod.near(lane, to, 0);
+    const lane = laneOf(scene, track, role), next = lane < 0 ? -1 : await lod.find(lane, to);
     if (next >= 0 && lod.start[next] === to) return next;
   }
   return -1;
@@ -221,9 +221,18 @@ export class HostPanel {
     ];
   }
 
+  /** Select the call of a view that starts at a time, if this run has it. */
+  async restore(track, thread, flame, depth, start) {
+    if (!this.source.hasCalls(track)) return;
+    const data = await this.rows.reveal(track), calls = await this.source.callsAt(track, start);
+    const lane = calls ? calls.levels.findIndex((level) => level.thread === thread && level.flame === flame && level.depth === depth) : -1;
+    const index = lane < 0 ? -1 : calls.lod.near(lane, start, 0);
+    if (index >= 0 && calls.lod.start[index] === start) await this.choose(track, { ...data, calls }, index);
+  }
+
   /** Select a call of a GPU's host: show its facts, and arrows to what it launched. */
   async choose(track, data, index) {
-    const { calls, launches } = data, { lod } = calls, { thread, flame } = calls.levelOf(index), { from, to } = this.plot.range;
+    const { calls, launches } = data, { lod } = calls, { thread, flame, depth } = calls.levelOf(index), { from, to } = this.plot.range;
     const end = lod.start[index] + Math.max(lod.duration[index], 1);
     const all = flame === CALLS && launches ? launches.launchedIn(thread, lod.start[index], end, MAX_ARROWS + 1) : [];
     const places = all.filter(({ lane }) => !this.#isItself(lane));
@@ -234,7 +243,10 @@ export class HostPanel {
     const facts = callFacts(data, index, { range: to - from, kinds: this.kinds });
     const what = launched.length > MAX_ARROWS ? `more than ${MAX_ARROWS} intervals` : launched.map((kernel) => this.#nameOf(kernel)).join("\n") || "nothing";
     if (flame === CALLS) facts.push(["launched", launches ? what : "not on this page"]);
-    this.card.show("host", visible(calls.nameOf(index)), [table(null, [["GPU", trackName(this.scene.tracks[track])], ...facts], "facts-table")], { close: () => this.clear() });
+    this.card.show("host", visible(calls.nameOf(index)), [table(null, [["GPU", trackName(this.scene.tracks[track])], ...facts], "facts-table")], {
+      close: () => this.clear(),
+      setting: ["host", rankNames(this.scene)[track], thread, flame, depth, lod.start[index]].join(),
+    });
     this.redraw();
   }
 
@@ -249,11 +261,11 @@ export class HostPanel {
     if (!gap) return;
     this.chosen = { track, gap, arrows: [] };
     const data = this.rows.source.has(track) ? await this.rows.reveal(track) : null;
-    const next = endOf(this.lod, this.scene, gap), launch = next < 0 ? null : data?.launches?.of(this.lod.placeOf(next));
+    const next = await endOf(this.lod, this.scene, gap), launch = next < 0 ? null : data?.launches?.of(this.lod.placeOf(next));
     const around = data && (await this.source.callsAt(track, launch?.start ?? null));
     if (this.chosen?.gap !== gap) return;
     Object.assign(this.chosen, { data, arrows: isKnown(launch) && !this.#isItself(this.lod.laneAt(next)) ? [{ kernel: next, ...launch }] : [] });
-    this.card.show("host", `Idle ${duration(gap.to - gap.from)} · ${this.scene.tracks[track].label}`, this.#gapNodes(gap, data, next, launch, around), { close: () => this.clear() });
+    this.card.show("host", `Idle ${duration(gap.to - gap.from)} · ${this.scene.tracks[track].label}`, this.#gapNodes(gap, data, next, launch, around), { close: () => this.clear(), setting: ["gap", rankNames(this.scene)[track], gap.from].join() });
     this.redraw();
   }
 
@@ -373,6 +385,11 @@ export class HostView {
   /** Show or hide the rows of all GPUs. */
   async toggle() {
     await this.rows.showAll();
+    this.#press();
+  }
+
+  async restore(states) {
+    await this.rows.restore(states);
     this.#press();
   }
 

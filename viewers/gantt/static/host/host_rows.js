@@ -3,7 +3,7 @@
 import { FONT_FAMILY } from "../../../base/static/theme.js";
 import { sums, texts, unpackAll } from "../data/columns.js";
 import { above, Lod } from "../data/lod.js";
-import { rowOf } from "../data/rows.js";
+import { ranksOf, ranksText, rowOf } from "../data/rows.js";
 import { visible } from "../data/text.js";
 import { fitted, widthsIn } from "../drawing/canvas.js";
 import { Raster } from "../drawing/raster.js";
@@ -106,8 +106,8 @@ export class HostCalls {
 const LEVEL = 13;
 /** Numbers of GPUs up to which the rows are shown at first: folded, and as one line per thread. */
 const TWO = 2, FEW = 4;
-/** States of a GPU's rows. */
-const OFF = 0, FOLD = 1, OPEN = 2, LINE = 3;
+/** States of a GPU's rows, and what a view calls them. */
+const OFF = 0, FOLD = 1, OPEN = 2, LINE = 3, STATES = ["off", "fold", "open", "line"];
 /** Levels shown at most, by state and flame. */
 const LEVELS = { [LINE]: { [CALLS]: 1, [LABELS]: 0 }, [FOLD]: { [CALLS]: 3, [LABELS]: 2 }, [OPEN]: { [CALLS]: 24, [LABELS]: 24 } };
 
@@ -116,13 +116,27 @@ export class HostRows {
 
   /** `redraw` draws the chart again; `failed(error)` is called when data could not be fetched. */
   constructor({ stage, scene, source, redraw, failed }) {
-    Object.assign(this, { stage, scene, source, redraw, failed });
+    const { length } = scene.tracks;
+    Object.assign(this, { stage, scene, source, redraw, failed, first: scene.layout.collapsed || length > FEW ? OFF : length <= TWO ? FOLD : LINE });
+    this.tracks = [...scene.tracks.keys()].filter((track) => source.hasCalls(track));
   }
 
   /** Show the rows that a page shows at first. */
   async begin() {
-    const { length } = this.scene.tracks;
-    if (!this.scene.layout.collapsed && length <= FEW) await this.showAll(length <= TWO ? FOLD : LINE);
+    if (this.first !== OFF) await this.showAll(this.first);
+  }
+
+  /** The states that differ from those at first, "fold:0-3;off:5". */
+  get states() {
+    const others = STATES.map((_, state) => this.tracks.filter((track) => state !== this.first && this.state(track) === state));
+    return others.flatMap((tracks, state) => (tracks.length ? [`${STATES[state]}:${ranksText(this.scene, tracks)}`] : [])).join(";");
+  }
+
+  /** Show the rows in the states of a view. */
+  async restore(states = "") {
+    const parts = states.split(";").map((part) => part.split(":")), wanted = new Map();
+    for (const [word, ranks = ""] of parts) for (const track of ranksOf(this.scene, ranks)) wanted.set(track, STATES.indexOf(word));
+    for (const track of this.tracks) if (this.state(track) !== (wanted.get(track) ?? this.first)) await this.show(track, wanted.get(track) ?? this.first);
   }
 
   state(track) {
@@ -135,7 +149,7 @@ export class HostRows {
 
   /** Show the rows of all GPUs that have none, or hide all. */
   async showAll(state = this.shown ? OFF : FOLD) {
-    const tracks = [...this.scene.tracks.keys()].filter((track) => this.source.hasCalls(track) && (this.state(track) === OFF) !== (state === OFF));
+    const tracks = this.tracks.filter((track) => (this.state(track) === OFF) !== (state === OFF));
     for (const track of tracks) await this.show(track, state);
   }
 

@@ -9,6 +9,8 @@ export class Card {
   constructor(root, changed = () => {}) {
     Object.assign(this, { root, changed });
     this.key = null;
+    /** What the view keeps of the panel, see view.js; "" for nothing. */
+    this.setting = "";
     this.title = element("h2");
     this.body = element("div", "body");
     const head = element("div", "top"), inside = element("div", "inside");
@@ -18,9 +20,9 @@ export class Card {
   }
 
   /** Show nodes under a title; `close` is called when others replace them, or nothing does. */
-  show(key, title, nodes, { close = () => {} } = {}) {
+  show(key, title, nodes, { close = () => {}, setting = "" } = {}) {
     if (this.key !== null && this.key !== key) this.#close();
-    Object.assign(this, { key });
+    Object.assign(this, { key, setting });
     this.#close = close;
     this.title.textContent = this.title.title = title;
     this.body.replaceChildren(...nodes);
@@ -34,7 +36,7 @@ export class Card {
   hide(key = this.key) {
     if (this.key === null || key !== this.key) return;
     const close = this.#close;
-    this.key = null;
+    Object.assign(this, { key: null, setting: "" });
     this.#close = () => {};
     this.root.hidden = true;
     close();

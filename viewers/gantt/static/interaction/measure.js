@@ -42,6 +42,14 @@ export class Measure {
     Object.assign(this.label.style, { background: chrome.mark, color: chrome.paper });
   }
 
+  /** Measure a range. */
+  show(span) {
+    if (!(span.to > span.from)) return;
+    this.span = span;
+    this.place();
+    this.onSpan(span);
+  }
+
   clear() {
     if (!this.span) return;
     this.span = null;
@@ -82,9 +90,7 @@ export class Measure {
     if (!this.moved && Math.abs(event.clientX - this.#drag.x) < MIN_DRAG) return;
     this.moved = true;
     const time = this.#snapped(this.hover.nearestTime(event));
-    this.span = { from: Math.min(time, this.#drag.time), to: Math.max(time, this.#drag.time) };
-    this.place();
-    this.onSpan(this.span);
+    this.show({ from: Math.min(time, this.#drag.time), to: Math.max(time, this.#drag.time) });
   }
 
   #up(event) {

@@ -3,7 +3,7 @@
 import { button, element, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
 import { collectiveName, bytes, duration, moment, percentOf, rate, shortName, visible } from "../data/text.js";
-import { stepAt, streamWord, trackName } from "../data/rows.js";
+import { laneOf, rankNames, stepAt, streamWord, trackName } from "../data/rows.js";
 
 /** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
 const UNKNOWN = "–";
@@ -49,8 +49,19 @@ export class Selection {
     this.chosen.launch = launch;
     if (role === "collectives") this.chosen.memberDetails = this.members.of(index);
     const [title, nodes] = role === "collectives" ? this.#collective() : this.#kernel();
-    this.card.show("selection", title, nodes, { close: () => this.clear() });
+    const setting = [role, rankNames(this.scene)[track], this.lod.placeOf(index).position, this.lod.start[index]].join();
+    this.card.show("selection", title, nodes, { close: () => this.clear(), setting });
     this.redraw();
+  }
+
+  /** Select the interval of a view: the one at a position, or in a page that counts others, the one that starts then. */
+  async restore(role, track, position, start) {
+    const lane = laneOf(this.scene, track, role), { lod } = this;
+    if (lane < 0) return;
+    const inside = Number.isInteger(position) && position < this.scene.lanes[lane].count;
+    let [index] = inside ? await lod.hold([{ lane, position }]) : [-1];
+    if (lod.start[index] !== start) index = await lod.find(lane, start);
+    if (lod.start[index] === start) await this.choose(index, track);
   }
 
   clear() {

@@ -48,7 +48,7 @@ export class MemoryRows {
   #curves = new Map();
 
   constructor({ stage, scene }) {
-    Object.assign(this, { stage, scene });
+    Object.assign(this, { stage, scene, tall: new Set() });
   }
 
   /** Show the rows of the GPUs that have any. */
@@ -56,20 +56,21 @@ export class MemoryRows {
     const tracks = Object.entries(this.scene.memory?.tracks ?? {});
     for (const [track, packed] of tracks) {
       this.#curves.set(Number(track), await MemoryCurve.of(packed));
-      this.#lay(Number(track), false);
+      this.#lay(Number(track));
     }
   }
 
-  #lay(track, open) {
-    const curve = this.#curves.get(track), title = "Show this GPU's memory taller, or flat again", { stage } = this;
-    const { rows } = stage.blockOf.get(track), place = rows.findIndex(({ memory }) => memory);
+  /** Show a GPU's row taller, or flat again. */
+  toggle(track) {
+    if (!this.#curves.has(track)) return;
+    if (!this.tall.delete(track)) this.tall.add(track);
+    this.#lay(track);
+  }
+
+  #lay(track) {
+    const curve = this.#curves.get(track), open = this.tall.has(track), title = "Show this GPU's memory taller, or flat again", { stage } = this;
     const row = { ...rowOf(this.scene, { track, role: "memory_use", label: `memory ${bytes(curve.peak[1])}`, h: open ? TALL : LOW }), extra: true };
-    stage.extend(track, "memory_use", [{ ...row, memory: this, curve, open, title, toggle: () => this.#lay(track, !open) }]);
-    if (place < 0) return;
-    // A row that changes its height keeps its place, though new rows come last.
-    const block = stage.blockOf.get(track);
-    block.rows.splice(place, 0, block.rows.pop());
-    stage.extend(track, "");
+    stage.extend(track, "memory_use", [{ ...row, memory: this, curve, open, title, toggle: () => this.toggle(track) }]);
   }
 
   /** Return the tooltip of a row at { time, pixel, width } as lines. */

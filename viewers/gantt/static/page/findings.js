@@ -18,6 +18,20 @@ export class Findings {
     else this.show(number);
   }
 
+  /** The number of the finding that is open, or -1. */
+  get open() {
+    return this.buttons.findIndex((button) => button.getAttribute("aria-expanded") === "true");
+  }
+
+  /** Open the finding of a view, or none; with `go`, show where it is. */
+  async restore(number, go) {
+    const { place } = this.scene.findings?.[number] ?? {}, wanted = place ? number : -1;
+    if (wanted === this.open && !go) return;
+    this.#expand(wanted);
+    this.stage.marked = -1;
+    if (wanted >= 0) await (go ? this.show(wanted) : this.stage.center(place.track));
+  }
+
   #expand(number) {
     this.buttons.forEach((button, other) => {
       button.setAttribute("aria-expanded", String(other === number));

@@ -6,7 +6,6 @@ import { CriticalPathView } from "../critical_path/critical_path_view.js";
 import { Cursor } from "../interaction/cursor.js";
 import { ExtraRows } from "../stage/extra_rows.js";
 import { SearchBar } from "../interaction/search_bar.js";
-import { Link, stepNamed } from "../interaction/hash.js";
 import { CollectiveMembers } from "../data/collectives.js";
 import { MemoryRows } from "../memory/memory_rows.js";
 import { Measure } from "../interaction/measure.js";
@@ -15,13 +14,14 @@ import { SearchIndex } from "../data/search.js";
 import { ServedSearch } from "../served/served_search.js";
 import { Selection } from "../interaction/select.js";
 import { RangePanel } from "./range_panel.js";
+import { ViewHistory } from "../interaction/view.js";
 
 const $ = (selector) => document.querySelector(selector);
 
 export class Interactions {
   /** Takes the parts of the page; `redraw` redraws the chart and the minimap. */
-  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, order, save, redraw }) {
-    Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbnailRows, redraw, order, save, whole: plot.range });
+  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, hidden, hide, order, save, redraw }) {
+    Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbnailRows, redraw, hidden, hide, order, save, whole: plot.range });
     this.card = new Card($("#card"));
     this.members = new CollectiveMembers(lod, scene, columns);
     this.extraRows = new ExtraRows(stage, lod, scene, columns);
@@ -38,11 +38,10 @@ export class Interactions {
     };
     this.range = new RangePanel({ plot, stage, lod, scene, columns, card: this.card, search: searchIndex, button: $("#tables"), closed: () => this.measure.clear(), redraw });
     this.measure = new Measure(plot, hover, { onSpan: (span) => this.range.measured(span), onModeChange: (yes) => press("#measure", yes) });
-    this.link = new Link({ show: (state) => this.#show(state), pageState: () => this.#pageState() });
     this.#buttons();
     theme.follow((looks) => this.#dress(looks));
     addEventListener("keydown", (event) => this.#key(event));
-    this.link.read();
+    this.views = new ViewHistory(this);
   }
 
   #dress(looks) {
@@ -58,10 +57,10 @@ export class Interactions {
     const on = (selector, act) => $(selector).addEventListener("click", act);
     on("#measure", () => (this.measure.mode = !this.measure.mode));
     on("#idle", () => this.showIdle());
-    on("#streams", () => this.#streams());
+    on("#streams", () => this.showStreams());
     on("#theme", () => {
       this.theme.toggle();
-      this.link.moved();
+      this.views.moved();
     });
     on("#help", () => $("#keys").showModal());
     on("#keys button", () => $("#keys").close());
@@ -91,7 +90,7 @@ export class Interactions {
   /** Called after the plot was painted: moves what lies over it. */
   painted() {
     this.measure.place();
-    this.link.moved();
+    this.views?.moved();
   }
 
   /** Called when the view has moved, throttled. */
@@ -122,11 +121,11 @@ export class Interactions {
   }
 
   /** Show or hide the streams of the GPU under the pointer, else of the selected one, else of the first in the frame. */
-  #streams() {
-    const track = this.#pointedTrack();
+  async showStreams(track = this.#pointedTrack()) {
     if (track === undefined) return;
-    this.extraRows.showStreams(track);
+    const done = this.extraRows.showStreams(track);
     press("#streams", this.extraRows.open.size > 0);
+    await done;
   }
 
   #key(event) {
@@ -137,7 +136,7 @@ export class Interactions {
       t: () => this.range.toggle(),
       m: () => (this.measure.mode = !this.measure.mode),
       i: () => this.showIdle(),
-      r: () => this.#streams(),
+      r: () => this.showStreams(),
       c: () => this.host.fold(this.#pointedTrack()),
       k: () => (event.shiftKey ? this.path.open() : this.path.dim()),
       p: () => this.order.pin(this.#pointedTrack()),
@@ -157,33 +156,6 @@ export class Interactions {
     else if (this.selection.chosen) this.selection.clear();
     else if (this.searchBar.hits) this.searchBar.close();
     else this.card.hide();
-  }
-
-  /** Apply the view settings of an address; settings that do not exist in this run are ignored. */
-  #show({ t, step, rank, find, theme, ...rows }) {
-    if (theme) this.theme.mode = theme;
-    this.order.show(rows);
-    const target = step && stepNamed(this.scene.strips, step);
-    if (target) this.navigation.step(target.step, target.strip);
-    if (t) this.navigation[target ? "within" : "show"](t.from, t.to);
-    const track = this.scene.tracks.findIndex(({ label }) => new RegExp(`\\brank ${Number(rank)}\\b`).test(label));
-    if (rank !== undefined && track >= 0) this.stage.reveal(track);
-    this.rank = track >= 0 ? rank : undefined;
-    if (find) this.searchBar.search(find);
-  }
-
-  /** The view settings to write to the address. */
-  #pageState() {
-    const { from, to } = this.plot.range, whole = from === this.whole.from && to === this.whole.to;
-    const { label } = this.selection.chosen ? this.scene.tracks[this.selection.chosen.track] : {};
-    return {
-      t: whole ? null : { from, to },
-      step: this.navigation.stepShown(),
-      rank: label ? /rank (\d+)/.exec(label)?.[1] : this.rank,
-      find: this.searchBar.hits?.text,
-      theme: this.theme.mode === "auto" ? null : this.theme.mode,
-      ...this.order.state,
-    };
   }
 }
 

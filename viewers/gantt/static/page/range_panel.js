@@ -41,11 +41,6 @@ export class RangePanel {
     return this.card.key === "range";
   }
 
-  /** What is open, for the page's address: { tab, row }, or null; `show` takes it. */
-  get state() {
-    return this.open ? { tab: this.tab, row: this.row } : null;
-  }
-
   toggle() {
     if (this.open) this.card.hide();
     else this.show();
@@ -54,7 +49,7 @@ export class RangePanel {
   /** Show a tab, with one of its rows selected. */
   show({ tab = this.tab, row = null } = {}) {
     Object.assign(this, { tab: tab in TABS ? tab : "split", row, byMeasure: this.open && this.byMeasure });
-    this.card.show("range", "", [this.root], { close: () => this.#close() });
+    this.card.show("range", "", [this.root], { close: () => this.#close(), setting: `range,${Object.keys(TABS).indexOf(this.tab)}` });
     this.update();
   }
 

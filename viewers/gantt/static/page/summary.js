@@ -9,9 +9,10 @@ import { duration, moment, percent, percentOf } from "../data/text.js";
 
 /**
  * Fill `root` with the buttons of all categories but the idle causes, and `causes` with those; `hidden` by category,
- * `redraw` is called after a change.
+ * `redraw` is called after a change. Returns a function that hides the categories with some labels, and shows the others.
  */
 export function categoryButtons(root, causes, scene, hidden, redraw) {
+  const chips = new Map();
   for (const category of scene.order) {
     if (!scene.used.includes(category)) continue;
     const { label, pattern = "" } = scene.categories[category], cause = scene.special.causes?.indexOf(category) ?? -1;
@@ -24,10 +25,14 @@ export function categoryButtons(root, causes, scene, hidden, redraw) {
       press();
       redraw();
     };
+    chips.set(category, chip);
     press();
     // The idle causes have a row of their own; their buttons are shown and hidden with it.
     (cause >= 0 ? causes : root).append(chip);
   }
+  return (labels) => {
+    for (const [category, chip] of chips) if (Boolean(hidden[category]) !== labels.includes(scene.categories[category].label)) chip.click();
+  };
 }
 
 /** Share of the steps from which a figure of communication is drawn in the color of alarm. */

@@ -284,6 +284,11 @@ export class ServedLod {
     this.exposedPerStep ??= await this.connection.json("exposed", {});
   }
 
+  /** Return the interval of a lane at a time, fetched and held, or -1. */
+  async find(lane, time) {
+    return (await this.#fetchPlace(lane, time, 0)).index;
+  }
+
   /** Return the indices of intervals { lane, position }, fetched and held. */
   async hold(places) {
     const wanted = places.filter(({ lane, position }) => this.known.pinned(lane, position) === undefined);

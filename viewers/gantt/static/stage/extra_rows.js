@@ -49,10 +49,10 @@ export class ExtraRows {
   }
 
   /** Show or hide a GPU's streams. */
-  showStreams(track, yes = !this.open.has(track)) {
+  async showStreams(track, yes = !this.open.has(track)) {
     this.open[yes ? "add" : "delete"](track);
-    if (yes && this.scene.served) this.#fetchStreams(track);
-    else this.stage.extend(track, "stream", yes ? this.#streams(track) : []);
+    if (yes && this.scene.served) return this.#fetchStreams(track);
+    this.stage.extend(track, "stream", yes ? this.#streams(track) : []);
     if (yes) this.stage.reveal(track);
   }
 

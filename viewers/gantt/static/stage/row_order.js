@@ -1,15 +1,9 @@
 /** Which GPUs are shown, and in which order: two lists in the toolbar, and the GPUs that are pinned to the top. */
 
+import { rankNames } from "../data/rows.js";
+
 /** Number of GPUs from which those that an order is not about are collapsed. */
 const MANY = 8;
-
-/** Return a GPU's rank, with its place among the GPUs of that rank if it is not the first: "3", "3.1". */
-function rankName({ tracks }, track) {
-  const rank = (at) => /rank (\d+)/.exec(tracks[at].label)?.[1];
-  let before = 0;
-  for (let at = 0; at < track; at++) if (rank(at) === rank(track)) before++;
-  return rank(track) + (before ? `.${before}` : "");
-}
 
 export class RowOrder {
   #order = 0;
@@ -52,23 +46,23 @@ export class RowOrder {
     this.changed();
   }
 
-  /** The settings for the page's address. */
+  /** The settings of the view. */
   get state() {
     const { stage, scene } = this;
     return {
       order: this.#order ? scene.orders[this.#order].label : null,
       few: scene.few && this.which.selectedIndex === 1 ? "1" : null,
-      pin: stage.pins.map((track) => rankName(scene, track)).join() || null,
+      pin: stage.pins.map((track) => rankNames(scene)[track]).join(),
     };
   }
 
-  /** Apply settings of an address; those that do not exist in this run are ignored. */
-  show({ order, few, pin }) {
-    const number = (this.scene.orders ?? []).findIndex(({ label }) => label === order);
-    if (number > 0) this.choose(number);
-    if (few && this.scene.few) this.showFew(true);
-    if (!pin) return;
-    const named = new Map(this.scene.tracks.map((_, track) => [rankName(this.scene, track), track]));
-    for (const name of pin.split(",")) if (named.has(name)) this.pin(named.get(name), true);
+  /** Apply the settings of a view; those that do not exist in this run are ignored. */
+  show({ order, few, pin = "" }) {
+    const { stage, scene, state } = this, number = (scene.orders ?? []).findIndex(({ label }) => label === order), names = rankNames(scene);
+    if (order ? number >= 0 && order !== state.order : state.order) this.choose(Math.max(0, number));
+    if (scene.few && Boolean(few) !== Boolean(state.few)) this.showFew(Boolean(few));
+    if (pin === state.pin) return;
+    for (const track of [...stage.pins]) this.pin(track, false);
+    for (const name of pin.split(",")) if (names.includes(name)) this.pin(names.indexOf(name), true);
   }
 }

@@ -12,6 +12,9 @@ const HEADING = 20, BELOW_HEADING = 3, BAND = 7, MOST_PINNED = 0.7;
 /** Maximum growth factor of the rows, and the pixels per GPU that stay free for rows on demand. */
 const MAX_GROWTH = 3, SPARE = 20;
 
+/** The roles of rows below a GPU's own rows, in the order in which they stand there. */
+const BELOW = ["path", "memory_use", "host", "idle", "stream"];
+
 export class Stage {
   /** `changed` is called when rows have moved; `moves` counts how often. */
   constructor(scene, changed = () => {}) {
@@ -221,7 +224,7 @@ export class Stage {
   extend(track, role, rows = []) {
     const block = this.blockOf.get(track), replaced = (row) => row.track === track && row.role === role;
     const added = rows.map((row) => Object.assign(row, { full: row.h, base: row.h, top: 0, y: 0 }));
-    block.rows = [...block.rows.filter((row) => !replaced(row)), ...added];
+    block.rows = [...block.rows.filter((row) => !replaced(row)), ...added].sort((a, b) => BELOW.indexOf(a.role) - BELOW.indexOf(b.role));
     const others = this.rows.filter((row) => !replaced(row));
     // In place, since other objects hold the same list.
     this.rows.splice(0, this.rows.length, ...others, ...added);
