@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from dptrace.viewers.base.svg import svg as message_svg
 from dptrace.viewers.base.table import step_label
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, chart
 from dptrace.viewers.gantt.finding_places import MOST, counted
-from dptrace.viewers.gantt.page.data import ORDER, SHORT_ROW_LABELS, categories
+from dptrace.viewers.gantt.page.data import LABEL_RULES, ORDER, SHORT_ROW_LABELS, categories, collective_entries
 from dptrace.viewers.gantt.page.data import layout as page_layout
 from dptrace.viewers.terminal.summary import sentence
 
@@ -149,128 +149,118 @@ def _side_by_side(gantt_chart: Chart) -> list[int]:
     return kept
 
 
-# The labels of a static Gantt chart, each on the block that it describes.
+# The labels of a static Gantt chart, by the rules of the page (drawing/labels.js): each on the block that it describes.
 
 
-COLORS, NAMES = ([str(entry[key]) for entry in categories()] for key in ("color", "label"))
-"""Color and name of each category."""
+COLORS, NAMES, _SHORT = ([str(entry[key]) for entry in categories()] for key in ("color", "label", "short"))
+"""Color, name and short name of each category."""
 
-_TRIES = 12
-"""Places at which a label is tried."""
-_MIXED = 0.03
-"""Share of another colour allowed under a label."""
-_NARROWEST = 30
-"""Width in pixels of a labelled block at least."""
+_SIZE = 11
+"""Size of labels in pixels."""
+_OTHERS = 0.5
+"""Width in pixels of other colors that a label may cover."""
 _LABELS = {Role.PHASES: Role.PHASE_LABELS, Role.EXPOSURE: Role.COLLECTIVES}
-
-_Block: TypeAlias = tuple[int, int, tuple[str, ...], int]
-"""Start and end of a block, the texts for it, longest first, and the category that it must have, or -1."""
+_COMMUNICATION = (int(Part.EXPOSED_COMM), WAITING, OVERLAPPED)
 
 
-def draw_labels(canvas: Canvas, layout: SvgLayout, row: Row) -> None:
-    """Label the phases and collectives that are wide enough."""
-    lane = layout.lane(row.track, _LABELS[row.role]) if row.role in _LABELS else None
-    if lane is None or row.height < 12:
-        return
-    reach = 0.0
-    for index in np.flatnonzero(lane.duration_ns >= _NARROWEST * layout.gantt_chart.end_ns / layout.width).tolist():
-        category = int(lane.category[index])
-        blocks = _phase(layout, row, lane, index) if row.role is Role.PHASES else _collective(layout, row, lane, index)
-        for start, end, texts, wanted in blocks:
-            left, right = max(layout.x(start), reach), layout.x(end)
-            fitting = next((text for text in texts if text_width(text, 11) + 10 <= right - left), "")
-            if not fitting:
-                continue
-            width = text_width(fitting, 11) + 8
-            if row.role is Role.PHASES:
-                place = _filled_place(layout, row, category, left, right, width)
+@dataclass(slots=True)
+class _RowLabels:
+    """Labels one row; *taken* are the places of those that it has."""
+
+    canvas: Canvas
+    layout: SvgLayout
+    row: Row
+    lod: Lod
+    taken: list[tuple[float, float]]
+
+    def draw(self, entries: Sequence[dict[str, Any]]) -> None:
+        """Label the longest intervals first; *entries* name the collectives."""
+        lane = self.layout.lane(self.row.track, _LABELS[self.row.role]) if self.row.role in _LABELS else None
+        if lane is None or self.row.height < LABEL_RULES["row"]:
+            return
+        end_ns = self.layout.gantt_chart.end_ns
+        least = LABEL_RULES["phase" if self.row.role is Role.PHASES else "width"] * end_ns / self.layout.width
+        for index in longest(lane, 0, end_ns, least).tolist():
+            if self.row.role is Role.PHASES:
+                self._phase(lane, index)
             else:
-                place = _on_one_color(layout, row, left, right, width)
-            if place is None:
-                continue
-            x, color = place
-            if wanted >= 0 and color != COLORS[wanted]:
-                continue
-            # A box in the block's colour covers short gaps and the lines of a pattern under the text.
-            if row.role is Role.PHASES or color in theme.PATTERNS:
-                canvas.rect(x + 1, row.y + 1, width, row.height - 2, color, round_=3, plain=True)
-            canvas.text(x + 5, row.y + row.height / 2, fitting, theme.ink_on(color), 11)
-            reach = x + width + 2
+                self._call(lane, index, entries[int(lane.name[index])])
 
+    def _phase(self, lane: Lane, index: int) -> None:
+        """Name a phase: ``Backward 18.8 ms``, ``Waiting for rank 2 · 963 ms``, ``F3``."""
+        category, start, named = int(lane.category[index]), int(lane.start_ns[index]), int(lane.name[index])
+        end, short = start + int(lane.duration_ns[index]), _SHORT[category]
+        name = self.layout.gantt_chart.names[named - 1] if named else short
+        ns = self._busy(category, start, end)
+        # Where idle time interrupts a phase, a time next to its name would be read as that of the block under it.
+        timed = ns >= (1 - LABEL_RULES["mixed"]) * (end - start)
+        texts = [f"{name} {duration(ns)}", name] if timed else [name]
+        if named and category == WAITING:
+            texts = [f"{name} · {duration(ns)}", f"{short} {duration(ns)}", short] if timed else [name, short]
+        self._place(texts, start, end, (category,), LABEL_RULES["apart"])
 
-def _phase(layout: SvgLayout, row: Row, lane: Lane, index: int) -> Iterator[_Block]:
-    """Yield the block of a phase: ``Backward 18.8 ms``, ``Waiting for rank 2 · 963 ms``, ``F3``."""
-    category, start, length = int(lane.category[index]), int(lane.start_ns[index]), int(lane.duration_ns[index])
-    named = int(lane.name[index])
-    name = layout.gantt_chart.names[named - 1] if named else NAMES[category]
-    phases = layout.lane(row.track, Role.PHASES)
-    assert phases is not None
-    ns = _covered(phases, category, start, start + length)
-    # Where idle time interrupts a phase, a time next to its name would be read as that of the block under the label.
-    between = " · " if named else " "
-    timed = (f"{name}{between}{milliseconds(ns)} ms",) if ns >= (1 - _MIXED) * length else ()
-    yield start, start + length, (*timed, name, name.split()[0]), category
-
-
-def _collective(layout: SvgLayout, row: Row, lane: Lane, index: int) -> Iterator[_Block]:
-    """Yield the wait of a collective, ``waiting for rank 2 · 1.00 s``, and the rest, ``AR bucket 0 26.2 MB``."""
-    start, length, wait = int(lane.start_ns[index]), int(lane.duration_ns[index]), int(lane.wait_ns[index]) - 1
-    texts = _collective_texts(layout, lane, index)
-    if wait > 0:
-        exposure = layout.lane(row.track, row.role)
-        assert exposure is not None
+    def _call(self, lane: Lane, index: int, entry: dict[str, Any]) -> None:
+        """Name a collective, ``AR bucket 0 · 26.2 MB``, and its wait, each on its own part, or both on the wait."""
+        start, wait = int(lane.start_ns[index]), max(int(lane.wait_ns[index]) - 1, 0)
+        end, texts = start + int(lane.duration_ns[index]), _collective_texts(entry)
+        named = self._place(texts, start + wait, end, _COMMUNICATION)
+        if not wait:
+            return
         whom = waiting_label(int(lane.waits_for[index]) - 1)
-        whom = whom[0].lower() + whom[1:]
-        whole = _covered(exposure, WAITING, start, start + wait) >= (1 - _MIXED) * wait
-        time = duration(wait)
-        waits = (f"{whom} · {time}", f"waiting · {time}", time) if whole else (whom, "waiting")
-        yield start, start + wait, (*(f"{texts[-1]} · {text}" for text in waits[:1]), *waits), WAITING
-    yield start + max(wait, 0), start + length, texts, -1
+        whom, time = whom[0].lower() + whom[1:], duration(wait)
+        whole = self._busy(WAITING, start, start + wait) >= (1 - LABEL_RULES["mixed"]) * wait
+        waits = [f"{whom} · {time}", f"waiting · {time}", time] if whole else [whom, "waiting"]
+        both = [] if named else [*(f"{texts[-1]} · {text}" for text in waits), texts[-1]]
+        self._place([*both, *waits], start, start + wait, (WAITING,))
+
+    def _busy(self, category: int, start: float, end: float) -> float:
+        """Return the time of a category between two times, in ns."""
+        return float(np.diff(self.lod.busy(category, np.array([start, end])))[0])
+
+    def _place(
+        self, texts: Sequence[str], start: int, end: int, allowed: Sequence[int], apart: float = float("inf")
+    ) -> bool:
+        """Write the first text that has a place on one of the allowed colors; whether one has.
+
+        Args:
+            apart: distance in pixels between places that are tried, if not only the ends.
+        """
+        padding, to_ns = LABEL_RULES["padding"], self.layout.gantt_chart.end_ns / self.layout.width
+        left, right = self.layout.x(start) + padding, self.layout.x(end) - padding
+        for text in texts:
+            width = text_width(text, _SIZE)
+            spare = right - width - left
+            if spare < 0:
+                continue
+            tries = 1 + int(spare // max(min(apart, spare), spare / LABEL_RULES["tries"], 1))
+            xs = np.linspace(left, left + spare, tries)
+            low, high = ((at - self.layout.left) * to_ns for at in (xs - padding + 1, xs + width + padding - 1))
+            filled = np.array([self.lod.busy(k, high) - self.lod.busy(k, low) for k in range(len(COLORS))]) / to_ns
+            fills = filled >= (1 - LABEL_RULES["mixed"]) * (width + 2 * padding - 2)
+            fills &= filled.sum(axis=0) - filled <= _OTHERS
+            place, chosen = np.nonzero(fills[list(allowed)].T)
+            for where, which in zip(xs[place].tolist(), chosen.tolist(), strict=True):
+                if self._write(text, where, width, COLORS[allowed[which]]):
+                    return True
+        return False
+
+    def _write(self, text: str, x: float, width: float, color: str) -> bool:
+        """Write a text on its color; whether it is free from other texts."""
+        row = self.row
+        if any(x - 4 < right and x + width + 4 > left for left, right in self.taken):
+            return False
+        self.taken.append((x - 4, x + width + 4))
+        # A box in the block's color covers short gaps and the lines of a pattern under the text.
+        if row.role is Role.PHASES or color in theme.PATTERNS:
+            self.canvas.rect(x - 4, row.y + 1, width + 8, row.height - 2, color, round_=3, plain=True)
+        self.canvas.text(x, row.y + row.height / 2, text, theme.ink_on(color), _SIZE)
+        return True
 
 
-def _collective_texts(layout: SvgLayout, lane: Lane, index: int) -> tuple[str, ...]:
-    name, known, title = layout.gantt_chart.collectives[int(lane.name[index])]
-    kind = title or (known.kind if known.kind not in ("", "other") else shorten(name, 150, 11))
-    return (f"{kind} {byte_size(known.bytes)}", kind) if known.bytes else (kind,)
-
-
-def _filled_place(
-    layout: SvgLayout, row: Row, category: int, left: float, right: float, width: float
-) -> tuple[float, str] | None:
-    """Find the first place of a phase where its colour fills the width of a text; return x and colour."""
-    lane = layout.lane(row.track, Role.PHASES)
-    assert lane is not None
-    to_ns = layout.gantt_chart.end_ns / layout.width
-    for x in np.linspace(left, right - width, _TRIES).tolist():
-        low, high = round((x - layout.left) * to_ns), round((x + width - layout.left) * to_ns)
-        if _covered(lane, category, low, high) >= (1 - _MIXED) * (high - low):
-            return float(x), COLORS[category]
-    return None
-
-
-def _on_one_color(layout: SvgLayout, row: Row, left: float, right: float, width: float) -> tuple[float, str] | None:
-    """Find an end of a collective where one colour is under the whole text; return x and colour."""
-    lane = layout.lane(row.track, row.role)
-    assert lane is not None
-    to_ns = layout.gantt_chart.end_ns / layout.width
-    for x in (left, right - width):
-        low, high = round((x - layout.left) * to_ns), round((x + width - layout.left) * to_ns)
-        shares = {
-            category: _covered(lane, category, low, high) / max(high - low, 1)
-            for category in (int(Part.EXPOSED_COMM), WAITING, OVERLAPPED)
-        }
-        category = max(shares, key=lambda category: shares[category])
-        if shares[category] > 1 - _MIXED and sum(shares.values()) - shares[category] < _MIXED:
-            return x, COLORS[category]
-    return None
-
-
-def _covered(lane: Lane, category: int, start: int, end: int) -> int:
-    """Return the ns of a window that a category's intervals take, summed without regard to overlaps."""
-    mask = lane.category == category
-    starts, ends = lane.start_ns[mask], (lane.start_ns + lane.duration_ns)[mask]
-    inside: Int64 = np.maximum(np.minimum(ends, end) - np.maximum(starts, start), 0)
-    return int(inside.sum())
+def _collective_texts(entry: dict[str, Any]) -> tuple[str, ...]:
+    kind = entry["kind"] if entry["kind"] != "other" else ""
+    name = entry.get("title") or kind or shorten(entry.get("short", entry["name"]), 150, _SIZE)
+    return (f"{name} · {byte_size(entry['bytes'])}", name) if entry["bytes"] else (name,)
 
 
 # Exact level of detail for pictures drawn without a browser; static/data/lod.js is the same in JavaScript.
@@ -300,15 +290,24 @@ class Lod:
         edges = start_ns + np.arange(width + 1) * ((end_ns - start_ns) / width)
         return np.array([np.diff(covered(cover, edges)) for cover in self._covers]) * (width / (end_ns - start_ns))
 
-    def long(self, start_ns: float, end_ns: float, shortest_ns: float) -> Int64:
-        """Return the intervals of at least *shortest_ns* that touch a window, largest power of two first.
+    def busy(self, category: int, times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the time of a category before each of some times."""
+        return covered(self._covers[category], times)
 
-        Drawn in this order, no interval hides a much shorter one.
-        """
-        starts, durations = self.lane.start_ns, self.lane.duration_ns
-        index = np.flatnonzero((durations >= shortest_ns) & (starts < end_ns) & (starts + durations > start_ns))
-        power = np.floor(np.log2(np.maximum(durations[index], 1)))
-        return index[np.argsort(-power, kind="stable")]
+    def long(self, start_ns: float, end_ns: float, shortest_ns: float) -> Int64:
+        """Return the intervals of at least *shortest_ns* that touch a window, as :func:`longest` does."""
+        return longest(self.lane, start_ns, end_ns, shortest_ns)
+
+
+def longest(lane: Intervals | Lane, start_ns: float, end_ns: float, shortest_ns: float) -> Int64:
+    """Return the intervals of at least *shortest_ns* that touch a window, largest power of two first.
+
+    Drawn in this order, no interval hides a much shorter one.
+    """
+    starts, durations = lane.start_ns, lane.duration_ns
+    index = np.flatnonzero((durations >= shortest_ns) & (starts < end_ns) & (starts + durations > start_ns))
+    power = np.floor(np.log2(np.maximum(durations[index], 1)))
+    return index[np.argsort(-power, kind="stable")]
 
 
 # The Gantt chart as static SVG, for slides and reports, drawn without a browser.
@@ -361,9 +360,10 @@ def draw_chart(canvas: Canvas, layout: SvgLayout, legend: tuple[float, float]) -
     _frame(canvas, layout)
     lods = _lods(layout)
     _short(canvas, layout, lods)
+    entries = collective_entries(layout.gantt_chart)
     for row, lod in zip(layout.rows, lods, strict=True):
         _whole(canvas, layout, row, lod)
-        draw_labels(canvas, layout, row)
+        _RowLabels(canvas, layout, row, lod, []).draw(entries)
 
 
 def legend_height(layout: SvgLayout, left: float) -> float:

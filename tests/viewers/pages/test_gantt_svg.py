@@ -221,9 +221,9 @@ def test_a_wait_shows_whom_it_is_for_and_how_long_it_takes() -> None:
     """In the row of phases and in that of communication; the transfer after it bears the collective's name."""
     shown = label_texts(late_run(20, 70))
 
-    assert "Waiting for rank 1 · 50.00 ms" in shown
+    assert "Waiting for rank 1 · 50.0 ms" in shown
     assert any("waiting for rank 1 · 50.0 ms" in text for text in shown)
-    assert 2 == sum(text.startswith("all_reduce 4.1 kB") for text in shown)
+    assert 2 == sum(text.startswith("all_reduce · 4.1 kB") for text in shown)
 
 
 @pytest.mark.parametrize(("label", "expected"), [("FSDP::all_gather (layers.3)", "AG layers.3"), ("", "all_gather")])
@@ -232,7 +232,7 @@ def test_a_collective_is_called_by_its_layer_where_that_is_known(label: str, exp
     comm = Collective("all_gather", 2_000_000, "float", "0", 1, label=label)
     build = TimelineBuilder(0, bounds=(0, 1_000_000)).collective(100_000, 900_000, comm)
 
-    assert f"{expected} 2.0 MB" in label_texts(Run("one", (build.build(),)))
+    assert f"{expected} · 2.0 MB" in label_texts(Run("one", (build.build(),)))
 
 
 # The layout of a static Gantt chart.

@@ -37,6 +37,11 @@ _COLLAPSED = 16
 _ARROW, _ROW_LABEL, _LETTER = 18, 112, 7.5
 """Widths in pixels: arrow that collapses a GPU, widest row label with margins, bold letter of a GPU's name."""
 
+LABEL_RULES = {"width": 34, "phase": 24, "row": 12, "padding": 5, "mixed": 0.05, "apart": 8, "tries": 24}
+"""When an interval has a label, on the page and in a picture. In pixels: its minimum width, and that of a phase, whose
+label may be a micro-batch number; the minimum height of its row; the space around the text; the distance between two
+places that are tried, of which there are so many. And the share of other colors allowed under a label."""
+
 MANY_TRACKS = 16
 """Above this number of GPUs, each is collapsed to its phases at first, below a heatmap of all steps."""
 
@@ -110,6 +115,7 @@ def layout(chart: Chart, compact: bool = False) -> dict[str, Any]:
         "collapsed": len(chart.tracks) > MANY_TRACKS,
         "gaps": _GAPS,
         "low": _COLLAPSED,
+        "labels": LABEL_RULES,
     }
 
 

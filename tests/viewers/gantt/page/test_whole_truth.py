@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,13 @@ from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.split import PART_LABELS, Part, partition
 from dptrace.core.intervals import IntervalSet, covered, subtract, union
 from dptrace.core.units import byte_size, duration
+from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
+from dptrace.viewers.base.svg import text_width
+from dptrace.viewers.base.theme import IDLE
 from dptrace.viewers.gantt.chart import WAITING, Chart, Role, chart
 from dptrace.viewers.gantt.page import document as gantt
+from dptrace.viewers.pages.gantt_svg import figure_svg, svg_layout
 from tests.support.browser import browser_test, open_page
 from tests.support.gantt_page import SHARE_FIGURES, at, settle, show, shown_figures, tip
 from tests.support.real_traces import needs_real_traces, real
@@ -289,3 +294,25 @@ def test_a_served_page_draws_what_the_analysis_found(browser: Browser, name: str
         checked.figures()
         checked.columns(truth.drawn, 1.25 * scale)
         assert [] == [error for error in errors if "willReadFrequently" not in error]
+
+
+@needs_real_traces
+@pytest.mark.parametrize("name", [QUICK[0], *(pytest.param(name, marks=pytest.mark.heavy) for name in SLOW)])
+def test_the_labels_of_a_figure_follow_the_same_rules(name: str) -> None:
+    """Each is true of the block that it lies in from its first letter to its last, in a column and across a page."""
+    run = middle_step_of(dptrace.open(real(name)))
+    truth, labels = Truth(run), 0
+    for width in (420, 1600):
+        drawn, where = figure_svg(run, True, True, width), svg_layout(truth.drawn, 0, width)
+        first = re.search(rf'y="([\d.]+)" width="[\d.]+" height="[\d.]+" fill="{IDLE}"', drawn.split("<polyline")[-1])
+        assert first
+        top = float(first[1]) - where.rows[0].y
+        per_px = truth.drawn.end_ns / where.width
+        for x, y, text in re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*font-size="11"[^>]*>([^<]*)<', drawn):
+            row = next(row for row in where.rows if row.y <= float(y) - top < row.y + row.height)
+            begin = (float(x) - where.left) * per_px
+            role = "phases" if row.role is Role.PHASES else "exposure"
+            end = begin + text_width(text, 11) * per_px
+            assert text.startswith("nccl") or truth.of(text, row.track, role, begin, end, None), text
+            labels += 1
+    assert labels or len(run.timelines) < 2

@@ -119,22 +119,8 @@ class StepNames {
   }
 }
 
-/** Minimum width of a labelled interval in pixels; of a labelled phase, whose label may be a micro-batch number. */
-const MIN_WIDTH = 34, MIN_WIDTH_PHASE = 24;
-const PADDING = 5;
-/** Minimum height of a labelled row in pixels. */
-const MIN_ROW = 12;
 /** Labels per frame, since drawing text is slow. */
 const MAX_LABELS = 1000;
-/** Share of other colors allowed under the label of a collective, and of a phase. */
-const MIXED = 0.03, MIXED_PHASE = 0.05;
-/** Distance in pixels between two positions at which a label is tried, and the number of positions per text. */
-const TRY_DISTANCE = 8, MAX_TRIES = 24;
-
-/** Return the x positions between which the label of an interval has room. */
-function room(begin, end, { from, px, width }) {
-  return [Math.max(0, (begin - from) / px) + PADDING, Math.min(width, (end - from) / px) - PADDING];
-}
 
 export class Labels {
   /** Returns the width of a text in the font of a drawing. */
@@ -145,7 +131,7 @@ export class Labels {
 
   constructor(lod, scene, stage, columns) {
     // `looks` are the theme's colors, see theme.js.
-    Object.assign(this, { lod, scene, stage, columns, looks: looks(scene, "light") });
+    Object.assign(this, { lod, scene, stage, columns, looks: looks(scene, "light"), rules: scene.layout.labels });
     this.steps = new StepNames(scene, stage, (text) => this.#width(text));
   }
 
@@ -156,7 +142,7 @@ export class Labels {
     this.#width = widthsIn(context.font);
     context.textBaseline = "middle";
     this.steps.drawEdges(view, this.looks.chrome);
-    for (const row of this.stage.visible) if (row.h >= MIN_ROW) this.#row(row, view);
+    for (const row of this.stage.visible) if (row.h >= this.rules.row) this.#row(row, view);
     // Drawn last, since rows scroll below a strip at the top of the frame.
     this.steps.drawNames(view, this.looks.chrome);
   }
@@ -165,14 +151,14 @@ export class Labels {
     const lod = row.lod ?? this.lod, { from, to, px, hidden } = view;
     if (row.labels < 0) return;
     view.taken = [];
-    const least = row.role === "phases" ? MIN_WIDTH_PHASE : MIN_WIDTH;
+    const least = row.role === "phases" ? this.rules.phase : this.rules.width;
     lod.eachLong(row.labels, from, to, least * px, (index) => {
       const category = lod.category[index];
       if (view.left <= 0 || hidden[category]) return;
       if (row.role === "exposure") return this.#collective(row, index, view);
-      const [left, right] = room(lod.start[index], lod.start[index] + lod.duration[index], view);
+      const start = lod.start[index], end = start + lod.duration[index], [left, right] = this.#room(start, end, view);
       const texts = this.#texts(row, row.source ? row.source[index] : index);
-      if (row.role === "phases") return this.#onPhaseColor(texts, left, right, row, category, view);
+      if (row.role === "phases") return this.#place(texts, start, end, [category], row, view, this.rules.apart);
       const text = this.#fit(texts, right - left, row.role);
       if (text) this.#text(text, left, row, category, view);
     });
@@ -184,17 +170,23 @@ export class Labels {
     const place = index - columns.exposedFrom[row.track], wait = Math.max(0, columns.wait[place] - 1), texts = this.#texts(row, index);
     const named = this.#onPart(texts, row, start + wait, start + lod.duration[index], view);
     if (!wait || waiting === undefined) return;
-    const whole = lod.busy(row.lane, waiting, start, start + wait) >= (1 - MIXED) * wait;
+    const whole = lod.busy(row.lane, waiting, start, start + wait) >= (1 - this.rules.mixed) * wait;
     const waits = waitTexts(columns.waitsFor[place] - 1, whole ? wait : null), both = named ? [] : waits.map((text) => `${texts.at(-1)} · ${text}`);
     this.#onPart(named ? waits : [...both, ...texts.slice(-1), ...waits], row, start, start + wait, view, waiting);
   }
 
+  /** Return the x positions between which the label of an interval has room. */
+  #room(begin, end, { from, px, width }) {
+    return [Math.max(0, (begin - from) / px) + this.rules.padding, Math.min(width, (end - from) / px) - this.rules.padding];
+  }
+
   /** Label the part of a collective between two times, with `only` on that category; whether there was room. */
   #onPart(texts, row, begin, end, view, only) {
-    const [left, right] = room(begin, end, view), text = texts.find((one) => this.#width(one) <= right - left);
-    if (text === undefined) return false;
+    const { exposed, waiting, overlapped } = this.scene.special, allowed = only === undefined ? [exposed, waiting, overlapped] : [only];
+    if (this.#place(texts, begin, end, allowed.filter((k) => k !== undefined), row, view)) return true;
     // Where no color fills the place of the text, it stands in a neutral box, which is read as none of them.
-    return this.#onOneColor(text, left, right, row, view, only) || (only === undefined && this.#text(text, left, row, this.scene.special.exposed, view, true));
+    const [left, right] = this.#room(begin, end, view), text = only === undefined && texts.find((one) => this.#width(one) <= right - left);
+    return text && this.#text(text, left, row, exposed, view, true);
   }
 
   /**
@@ -208,26 +200,18 @@ export class Labels {
     return true;
   }
 
-  /** Label a part of a collective at its left or right end, if one color fills the place of the text; whether one does. */
-  #onOneColor(text, left, right, row, view, only) {
-    const { exposed, waiting, overlapped } = this.scene.special, width = this.#width(text);
-    const categories = [exposed, waiting, overlapped].filter((k) => k !== undefined);
-    for (const x of [left, right - width]) {
-      const under = [x - PADDING + 1, x + width + PADDING - 1], shares = categories.map((k) => this.#share(row, k, under, view));
-      const category = categories.find((k, i) => shares[i] >= 1 - MIXED && shares.every((share, other) => other === i || share <= MIXED));
-      if (category === undefined || (only ?? category) !== category) continue;
-      if (this.#text(text, x, row, category, view)) return true;
-    }
-    return false;
-  }
-
-  /** Label a phase where its color fills the place of the text: over idle time or other work, the label would be taken for theirs. */
-  #onPhaseColor(texts, left, right, row, category, view) {
+  /**
+   * Write the first text that has a place on one of the allowed colors, alone: over idle time or another color, it would be
+   * taken for theirs. Places are `apart`, or the ends; whether there is one.
+   */
+  #place(texts, begin, end, allowed, row, view, apart = Infinity) {
+    const { padding, mixed, tries } = this.rules, [left, right] = this.#room(begin, end, view);
     for (const text of texts) {
-      const spare = right - this.#width(text) - left, distance = Math.max(TRY_DISTANCE, spare / MAX_TRIES);
+      const width = this.#width(text), spare = right - width - left, distance = Math.max(Math.min(apart, spare), spare / tries, 1);
       for (let x = left; x <= left + spare; x += distance) {
-        const under = [x - PADDING + 1, x + this.#width(text) + PADDING - 1];
-        if (this.#share(row, category, under, view) >= 1 - MIXED_PHASE) return this.#text(text, x, row, category, view);
+        const under = [x - padding + 1, x + width + padding - 1], shares = allowed.map((k) => this.#share(row, k, under, view));
+        const fills = shares.findIndex((share, i) => share >= 1 - mixed && shares.every((other, j) => j === i || other <= mixed));
+        if (fills >= 0 && this.#text(text, x, row, allowed[fills], view)) return true;
       }
     }
     return false;
@@ -247,7 +231,7 @@ export class Labels {
       // An action of a pipeline schedule has its own label, such as F3.
       const name = label ? visible(scene.names[label - 1]) : short, waits = lod.category[index] === scene.special.waiting;
       // Where idle time interrupts a phase, a time next to its name would be read as that of the block under the label.
-      const busy = lod.busy(row.lane, lod.category[index], lod.start[index], end), whole = busy >= (1 - MIXED_PHASE) * lod.duration[index];
+      const busy = lod.busy(row.lane, lod.category[index], lod.start[index], end), whole = busy >= (1 - this.rules.mixed) * lod.duration[index];
       if (label && waits) return whole ? [`${name} · ${duration(busy)}`, `${short} ${duration(busy)}`, short] : [name, short];
       return whole ? [`${name} ${duration(busy)}`, name] : [name];
     }
@@ -275,7 +259,7 @@ export class Labels {
 
   #text(text, x, row, category, view, neutral = false) {
     const { context } = view, { ink, color } = this.looks.categories[category], { paper, quiet, text: plain } = this.looks.chrome;
-    if (!this.#claim(x - PADDING + 1, x + this.#width(text), row, view)) return false;
+    if (!this.#claim(x - this.rules.padding + 1, x + this.#width(text), row, view)) return false;
     const y = row.y + row.h / 2;
     view.left--;
     if (neutral || row.role === "phases" || this.scene.categories[category].pattern) {
