@@ -304,7 +304,8 @@ def _work(rank: int, plant: Plant, folder: Path, store: str) -> None:
             name: statistics.median(statistics.mean(one[name][turn] for one in everyone) for turn in range(ROUNDS))
             for name in taken
         }
-        truth = {"step_ms": mean["with"], "saved_ms": mean["with"] - mean["without"]}
+        off = max(abs(took - mean[name]) for one in everyone for name in taken for took in one[name])
+        truth = {"step_ms": mean["with"], "saved_ms": mean["with"] - mean["without"], "off_ms": off}
         (folder / "truth.json").write_text(json.dumps(truth), encoding="utf-8")
     dist.barrier()
     # Ending Python would at times abort in the destructors of gloo's threads.
@@ -328,6 +329,7 @@ def answer(folder: Path) -> dict[str, Any]:
     return {
         "step": truth["step_ms"],
         "truth": truth["saved_ms"],
+        "off": truth["off_ms"],
         "saved": run.whatif(no_straggler=True).step_gain_ns / 1e6,
         "found": sum(gains) / 1e6,
         "ranks": first.evidence["ranks"] if first else [],
