@@ -90,11 +90,11 @@ dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(2000):
+    if step == 9:
+        open(f"in{dist.get_rank()}", "w").close()
+        time.sleep(0 if dist.get_rank() else 100)
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
-    time.sleep(0.02)
-    if step == 8:
-        open(f"in{dist.get_rank()}", "w").close()
 """
 
 

@@ -17,10 +17,12 @@ from typing import NoReturn
 from dptrace.errors import RecordingError
 from dptrace.record import messages
 from dptrace.record.distributed import exit_now
+from dptrace.record.failures import is_consequence
 from dptrace.record.messages import TERMINATED, exit_code
 from dptrace.record.processes import (
     AGENT_PID_ENV,
     LAUNCHER_PID_ENV,
+    hang_up,
     ignore_termination,
     is_running,
     tie_to_parent,
@@ -48,8 +50,10 @@ def run_program(program: str, is_module: bool) -> NoReturn:
         code = _run(program, is_module, steps, spawn.install(program))
     except (SystemExit, KeyboardInterrupt) as stop:
         # A signal, whose handler raises wherever Python is, while the end of the program was dealt with: that end
-        # counts. Python must not end with a profiler that is on, because torch crashes then.
-        error = stop.__context__ if isinstance(stop.__context__, Exception) else stop
+        # counts, unless a peer's end was its cause. Python must not end with a profiler that is on: torch crashes then.
+        before = stop.__context__
+        counts = isinstance(before, Exception) and not is_consequence(messages.error_text(before))
+        error = before if before is not None and counts else stop
         if error is not stop:
             traceback.print_exception(error)
         _fail(steps, error, exit_code(stop))
@@ -95,6 +99,8 @@ def _fail(steps: Steps, error: BaseException | None, code: int) -> NoReturn:
     """End this rank even if closing its recording fails: a rank that stays would block its peers."""
     ignore_termination()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if code in (TERMINATED, -signal.SIGINT):
+        hang_up()
     try:
         steps.close(error)
     finally:
