@@ -263,6 +263,11 @@ class Lane:
         )
         return rows.chosen(position < self.count)
 
+    def names_of_blocks(self, low: int, high: int) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+        """Return names and durations of all intervals from one block to another."""
+        records, kept = self._blocks[low:high], slice(0, self.count - low * BLOCK)
+        return records["name"].ravel()[kept], records["duration"].ravel()[kept]
+
     def rows_at(self, positions: NDArray[np.integer]) -> Rows:
         """Return the intervals at some positions."""
         block, place = positions // BLOCK, positions % BLOCK

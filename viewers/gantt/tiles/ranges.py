@@ -16,7 +16,7 @@ from dptrace.viewers.gantt.tiles.store import StoredLane, TileStore
 
 MAX_KERNELS = 200
 """Kernels that are listed by name; ``data/range.js`` lists as many."""
-_AT_ONCE = 8192
+_AT_ONCE = 4096
 """Blocks of intervals that are read at once."""
 
 
@@ -44,9 +44,9 @@ def kernels(store: TileStore, asked: Window) -> dict[str, Any]:
     count, time = np.zeros(len(store.names), np.int64), np.zeros(len(store.names))
     for stored in store.lanes:
         if stored.role in (Role.COMPUTE.value, Role.MEMORY.value):
-            for rows, start, end in _touching(store, stored, asked):
-                count += np.bincount(rows.name, minlength=len(count))
-                time += np.bincount(rows.name, end - start, minlength=len(time))
+            for name, ns in _named(store, stored, asked):
+                count += np.bincount(name, minlength=len(count))
+                time += np.bincount(name, ns, minlength=len(time))
     used = np.flatnonzero(count)
     listed = used[np.argsort(-time[used], kind="stable")][:MAX_KERNELS].tolist()
     return {
@@ -90,21 +90,41 @@ def collectives(store: TileStore, asked: Window) -> dict[str, Any]:
     }
 
 
-def _touching(
-    store: TileStore, stored: StoredLane, asked: Window
-) -> Iterator[tuple[Rows, NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield the intervals of a lane in a range and its track's steps, and where they begin and end inside."""
+_Cut = tuple[Rows, NDArray[np.float64], NDArray[np.float64]]
+"""Intervals, and where they begin and end inside a range."""
+
+
+def _touching(store: TileStore, stored: StoredLane, asked: Window) -> Iterator[_Cut]:
+    """Yield the intervals of a lane in a range and its track's steps."""
+    for low, high, begin, end in _blocks(store, stored, asked):
+        yield _cut(stored.lane.rows_of_blocks(np.arange(low, high)), begin, end)
+
+
+def _named(store: TileStore, stored: StoredLane, asked: Window) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Yield the names of these intervals and their ns; of blocks that lie in the range, nothing else is read."""
+    lane = stored.lane
+    for low, high, begin, end in _blocks(store, stored, asked):
+        if lane.first[low] >= begin and lane.end[low:high].max() <= end:
+            yield lane.names_of_blocks(low, high)
+        else:
+            rows, start, stop = _cut(lane.rows_of_blocks(np.arange(low, high)), begin, end)
+            yield rows.name, stop - start
+
+
+def _blocks(store: TileStore, stored: StoredLane, asked: Window) -> Iterator[tuple[int, int, float, float]]:
+    """Yield the blocks of a lane that a range needs, some thousand at a time, and its ends within the track's steps."""
     bounds, lane = store.about.bounds[stored.track], stored.lane
     begin, end = max(asked.start, bounds[0]), min(asked.end, bounds[-1])
-    if not begin < end:
-        return
     low = int(np.searchsorted(lane.reach, int(np.floor(begin)), "left"))
     high = int(np.searchsorted(lane.first, int(np.ceil(end)), "left"))
-    for first in range(low, high, _AT_ONCE):
-        rows = lane.rows_of_blocks(np.arange(first, min(first + _AT_ONCE, high)))
-        stop = rows.start_ns + rows.duration_ns
-        inside = (rows.start_ns < end) & ((stop > begin) | (rows.start_ns >= begin))
-        yield rows.chosen(inside), np.maximum(rows.start_ns[inside], begin), np.minimum(stop[inside], end)
+    for first in range(low, high if begin < end else low, _AT_ONCE):
+        yield first, min(first + _AT_ONCE, high), begin, end
+
+
+def _cut(rows: Rows, begin: float, end: float) -> _Cut:
+    stop = rows.start_ns + rows.duration_ns
+    inside = (rows.start_ns < end) & ((stop > begin) | (rows.start_ns >= begin))
+    return rows.chosen(inside), np.maximum(rows.start_ns[inside], begin), np.minimum(stop[inside], end)
 
 
 def _covered(start: NDArray[np.float64], end: NDArray[np.float64]) -> float:

@@ -116,6 +116,26 @@ def test_sums_are_those_of_the_split() -> None:
     assert steps == ask("exposed")
 
 
+@pytest.mark.parametrize(("low", "high"), [(-0.1, 1.1), (0.3, 0.9), (0.41, 0.4102)])
+def test_kernels_of_a_range_are_counted_by_name(low: float, high: float) -> None:
+    """Number and time inside the range and the steps, as the chart's columns have them."""
+    begin, end = round(low * END), round(high * END)
+    expected = {name: [0, 0] for name in range(len(CHART.names))}
+    for lane in CHART.lanes:
+        if lane.role in (Role.COMPUTE, Role.MEMORY):
+            bounds = CHART.tracks[lane.track].bounds_ns
+            start, stop = lane.start_ns, lane.start_ns + lane.duration_ns
+            first, last = max(begin, bounds[0]), min(end, bounds[-1])
+            for i in np.flatnonzero((start < last) & (stop > first)):
+                expected[int(lane.name[i])][0] += 1
+                expected[int(lane.name[i])][1] += int(min(stop[i], last) - max(start[i], first))
+    found = ask("kernels", start=begin, end=end)
+
+    assert {name: sums for name, sums in expected.items() if sums[0]} == {row[0]: row[1:] for row in found["rows"]}
+    assert [sum(sums) for sums in zip(*expected.values(), strict=True)] == found["total"]
+    assert 0 == found["others"]
+
+
 def test_busy_is_what_a_category_covers_in_a_range() -> None:
     """To the ns."""
     lane = CHART.lanes[number_of(Role.EXPOSURE)]
