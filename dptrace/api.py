@@ -57,6 +57,7 @@ def open(
     jobs: int | None = None,
     dask: str | None = None,
     figures_only: bool = False,
+    align: bool = True,
 ) -> Run:
     """Read a run: a run folder, a trace file, several files, a folder or a glob of traces, or URLs of them.
 
@@ -72,6 +73,7 @@ def open(
         dask: address of a Dask scheduler whose workers read the files and return figures, or ``"local"``.
         figures_only: drop all intervals but communication once the figures are computed. This keeps runs of thousands
             of ranks small; pictures and :meth:`Run.kernels` need the intervals.
+        align: correct clocks that are off before ranks are compared, drawn or exported.
 
     Raises:
         DptraceError: the message names the file, what is wrong with it, and what to do.
@@ -83,7 +85,9 @@ def open(
         raise UsageError("dptrace.open takes each path as its own argument: dptrace.open(*paths).")
     patterns = (comm_patterns,) if isinstance(comm_patterns, str) else tuple(comm_patterns)
     rules = (phase_labels,) if isinstance(phase_labels, str) else tuple(phase_labels)
-    read_options = ReadOptions(patterns, rules, strict, cache, jobs, dask, figures_only or dask is not None)
+    read_options = ReadOptions(
+        patterns, rules, strict, cache, jobs, dask, figures_only or dask is not None, align=align
+    )
     return Run(**vars(open_run([path_text(path) for path in paths], read_options)))
 
 
@@ -235,7 +239,6 @@ def export_trace(run: RunData, path: str | PathLike[str], *, align: bool = True,
     """
     from dptrace.core.files import check_output, refuse_overwriting
     from dptrace.export.formats import format_of, write_trace
-    from dptrace.export.tracks import align_run
 
     target = Path(path)
     suffix = format_of(target)
@@ -245,7 +248,7 @@ def export_trace(run: RunData, path: str | PathLike[str], *, align: bool = True,
     if run.figures_only:
         raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out to export.")
     with atomic_write(target) as temporary:
-        write_trace(run, temporary, suffix, aligned_run=align_run(run, align))
+        write_trace(run if align else run.on_own_clocks(), temporary, suffix)
     return target
 
 
@@ -535,4 +538,5 @@ class Run(RunData):
         """
         from dptrace.run.memory import figures_with_memory
 
-        return figures_with_memory(self, align) if memory else super().to_dict(align)
+        run = self if align else self.on_own_clocks()
+        return figures_with_memory(run) if memory else RunData.to_dict(run)

@@ -11,6 +11,7 @@ import click
 from dptrace.commands.shared.answer import Answer, Destination, answer_options, refuse
 from dptrace.commands.shared.options import (
     Selection,
+    align_option,
     gains_option,
     opening_options,
     run_options,
@@ -28,6 +29,7 @@ from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from dptrace.run.run import Run
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 @gains_option
 @answer_options(csv="Print a CSV row for each rank and step (times in ns).")
 @click.option("--hta-compat", "as_hta", is_flag=True, help="HTA's temporal breakdown and overlap, as HTA defines them.")
-@click.option("--no-align", "align", flag_value=False, default=True, help="Compare ranks without correcting clocks.")
+@align_option
 @click.option(
     "--dask",
     metavar="ADDRESS",
@@ -58,7 +60,6 @@ def command(
     gains: bool | None,
     to: Destination,
     as_hta: bool,
-    align: bool,
     dask: str | None,
     read_options: ReadOptions,
     verbosity: str,
@@ -80,6 +81,7 @@ def command(
       dptrace analyze s3://bucket/run --dask tcp://scheduler:8786
     """
     # Gains are those of findings, on clocks that are corrected.
+    align = read_options.align
     has_findings = not (to.form == "csv" or as_hta or collectives or memory) and align
     refuse(_contradictions(to.form, collectives, memory, as_hta, align, bool(gains) and not has_findings))
     if as_hta:
@@ -101,9 +103,11 @@ def command(
     read_options = replace(read_options, figures_only=figures_only, dask=dask)
     run = with_workload(open_with_progress(paths, read_options, verbosity, selection), **workload)
     run = with_gains(run, verbosity) if gains else run
-    to.write(_memory_answer(run, all_rows, align) if memory else _answer(run, all_rows, collectives, align))
+    to.write(_memory_answer(run, all_rows) if memory else _answer(run, all_rows, collectives))
     if not to.as_text:
-        print_notes(run.notes)
+        from dptrace.run.shared_clock import times_note
+
+        print_notes((*run.notes, *times_note(run)) if collectives else run.notes)
     elif gains_asked is None and has_findings and not gains:
         print_hint(GAINS_HINT, verbosity)
     if to.on_terminal:
@@ -116,7 +120,7 @@ _NO_FINDINGS = (
     "--gains is about findings, which --csv, --collectives, --memory and --hta-compat leave out; --no-align compares "
     "clocks that a replay would correct."
 )
-_NOTHING_TO_ALIGN = "--no-align only changes figures across ranks; leave it out here."
+_NOTHING_TO_ALIGN = "--no-align only changes times and figures across ranks; leave it out here."
 
 
 def _contradictions(
@@ -126,7 +130,7 @@ def _contradictions(
     yield form == "json" and collectives, "--json already contains the collectives; leave --collectives out."
     yield memory and (collectives or as_hta), _MEMORY_ALONE
     yield no_findings, _NO_FINDINGS
-    across_ranks = not (form == "csv" or collectives or as_hta or (memory and form != "json"))
+    across_ranks = collectives or not (form == "csv" or as_hta or (memory and form != "json"))
     yield not align and not across_ranks, _NOTHING_TO_ALIGN
 
 
@@ -146,19 +150,24 @@ def _write_hta_compat(paths: tuple[str, ...], to: Destination, all_rows: bool, s
     print_notes(compat.notes)
 
 
-def _answer(run: Run, all_rows: bool, collectives: bool, align: bool) -> Answer:
+def _answer(run: Run, all_rows: bool, collectives: bool) -> Answer:
     def tables(console: Console) -> None:
         from dptrace.viewers.terminal.summary import print_collectives, print_run
 
         if collectives:
             print_collectives(run, console, all_rows)
         else:
-            print_run(run, console, all_rows, align)
+            print_run(run, console, all_rows)
 
-    return Answer(tables, lambda: run.to_dict(align), run.collectives if collectives else run.steps)
+    def calls() -> pd.DataFrame:
+        from dptrace.run.shared_clock import collectives_on_one_clock
+
+        return collectives_on_one_clock(run)
+
+    return Answer(tables, run.to_dict, calls if collectives else run.steps)
 
 
-def _memory_answer(run: Run, all_rows: bool, align: bool) -> Answer:
+def _memory_answer(run: Run, all_rows: bool) -> Answer:
     from dptrace.core.table import frame
     from dptrace.run.columns import MEMORY_PEAKS
     from dptrace.run.memory import device_reports, figures_with_memory, peak_rows
@@ -166,6 +175,6 @@ def _memory_answer(run: Run, all_rows: bool, align: bool) -> Answer:
 
     return Answer(
         lambda console: print_memory(run, console, all_rows),
-        lambda: figures_with_memory(run, align),
+        lambda: figures_with_memory(run),
         lambda: frame(peak_rows(device_reports(run)), MEMORY_PEAKS),
     )

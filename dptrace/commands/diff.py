@@ -13,6 +13,7 @@ import click
 from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file
 from dptrace.commands.shared.options import (
     Selection,
+    align_option,
     reading_options,
     verbosity_options,
     with_workload,
@@ -70,6 +71,7 @@ _CSV = click.option(
     help="Let --fail-if also fail on changes that may be noise.",
 )
 @workload_options
+@align_option
 @reading_options
 @verbosity_options
 def command(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dptrace.commands.shared.options import Selection, Toggle, force_option, opening_options, run_options
+from dptrace.commands.shared.options import Selection, align_option, force_option, opening_options, run_options
 from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, progress
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.core.files import atomic_write, check_output
@@ -29,7 +29,7 @@ _FORMAT = "perfetto, chrome-gz or chrome, whatever the file's name."
 )
 @force_option
 @click.option("--format", "named", type=click.Choice(list(_FORMATS)), metavar="NAME", help=_FORMAT)
-@click.option("--align/--no-align", cls=Toggle, default=True, help="Put all ranks on one clock. [--align]")
+@align_option
 @opening_options
 def command(
     paths: tuple[str, ...],
@@ -37,7 +37,6 @@ def command(
     output: Path,
     force: bool,
     named: str | None,
-    align: bool,
     read_options: ReadOptions,
     verbosity: str,
 ) -> None:
@@ -63,7 +62,7 @@ def command(
     suffix = _FORMATS[named] if named else format_of(output)
     check_output(output, force)
     run = open_with_progress(paths, read_options, verbosity, selection)
-    aligned_run = align_run(run, align)
+    aligned_run = align_run(run)
     with atomic_write(output) as temporary, progress("Writing", verbosity) as show:
         slices = write_trace(run, temporary, suffix, lambda done: show(done / len(run.timelines), ""), aligned_run)
     print_notes(dict.fromkeys((*run.notes, *aligned_run.notes)))

@@ -7,7 +7,14 @@ from pathlib import Path
 import click
 
 from dptrace.commands.shared.answer import check_file
-from dptrace.commands.shared.options import Selection, force_option, gains_option, opening_options, run_options
+from dptrace.commands.shared.options import (
+    Selection,
+    align_option,
+    force_option,
+    gains_option,
+    opening_options,
+    run_options,
+)
 from dptrace.commands.shared.output import OutputFile, file_stem, print_hint, quoted_paths, write_page
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.load.options import ReadOptions
@@ -18,6 +25,7 @@ from dptrace.load.options import ReadOptions
 @click.option("-o", "--output", type=OutputFile(), help="Write to this file. [RUN-report.html in this folder]")
 @gains_option
 @force_option
+@align_option
 @opening_options
 def command(
     paths: tuple[str, ...],

@@ -15,7 +15,14 @@ import click
 
 from dptrace.commands.shared.answer import check_file, form_of, refuse
 from dptrace.commands.shared.numbers import Whole
-from dptrace.commands.shared.options import Selection, force_option, gains_option, opening_options, run_options
+from dptrace.commands.shared.options import (
+    Selection,
+    align_option,
+    force_option,
+    gains_option,
+    opening_options,
+    run_options,
+)
 from dptrace.commands.shared.output import (
     OutputFile,
     console,
@@ -76,7 +83,7 @@ class _Options:
     no_browser: bool
     text: bool
     against: str | None
-    align: str | None
+    align_steps: str | None
     gains: bool | None
     critical_path: bool
     serve: bool
@@ -108,7 +115,7 @@ class _Options:
     @property
     def by_step(self) -> bool:
         """Whether two runs are aligned at each pair of steps."""
-        return self.align != "start"
+        return self.align_steps != "start"
 
     def check(self) -> None:
         """Refuse options that do not go together, and files that would be overwritten, before any work."""
@@ -123,7 +130,7 @@ class _Options:
         """Yield whether options contradict each other, and what to do instead."""
         pair, figure = self.against is not None, self.figure is not None
         other_than_page = self.text or self.pictured or not self.is_gantt or pair
-        yield self.align is not None and not pair, "--align needs a second run; name it with --against RUN."
+        yield self.align_steps is not None and not pair, "--align needs a second run; name it with --against RUN."
         yield self.critical_path and (other_than_page or self.served or figure), _PATH_ALONE
         yield (
             self.gains and (other_than_page or figure),
@@ -212,7 +219,7 @@ Examples:
 @click.option("--no-browser", is_flag=True, help="Write the page without opening it.")
 @click.option("--text", is_flag=True, help="Draw in the terminal instead; useful over SSH.")
 @click.option("--against", metavar="RUN", help="Draw this run below RUN on the same axis, with the time that it saves.")
-@click.option("--align", type=click.Choice(("step", "start")), help=_ALIGN)
+@click.option("--align", "align_steps", type=click.Choice(("step", "start")), help=_ALIGN)
 @gains_option
 @click.option("--critical-path", is_flag=True, help=_PATH)
 @click.option("--serve", is_flag=True, help=_SERVE)
@@ -225,6 +232,7 @@ Examples:
 @click.option("--figure", type=OutputFile(), help=_FIGURE)
 @click.option("--figure-width", type=Whole(), metavar="PIXELS", help=_WIDTH)
 @click.option("--annotate", is_flag=True, help=_ANNOTATE)
+@align_option
 @opening_options
 def command(
     paths: tuple[str, ...], selection: Selection, read_options: ReadOptions, verbosity: str, **shown: Any
@@ -310,7 +318,7 @@ def _index_entry(run: Run, read_options: ReadOptions, selection: Selection) -> P
     if not read_options.cache or run.sources is None:
         return None
     ranks = None if selection.ranks is None else sorted(selection.ranks)
-    key = (read_options.patterns, read_options.strict, ranks, selection.steps)
+    key = (read_options.patterns, read_options.strict, read_options.align, ranks, selection.steps)
     return index_entry([*run.sources.files, *filter(None, [run.sources.run_file])], key)
 
 

@@ -42,7 +42,7 @@ class RunSteps:
     step_index: Int64
     """Index of each step in each device's own steps: devices by steps."""
     start_ns: Int64
-    """Start of each step on each device, on that device's own clock: devices by steps."""
+    """Start of each step on each device, on the clock that the devices share: devices by steps."""
     end_ns: Int64
     signatures: tuple[Signature, ...]
     """What each step does."""
@@ -51,7 +51,7 @@ class RunSteps:
 
     @property
     def origin_ns(self) -> Int64:
-        """Start of the run's step on each device's clock: devices by steps."""
+        """Start of the run's step on each device: devices by steps."""
         first = self.start_ns if self.clocks_apart else self.start_ns.min(axis=0, keepdims=True)
         return np.broadcast_to(first, self.start_ns.shape)
 
@@ -194,7 +194,9 @@ def run_steps(
     if not kept.any():
         raise DptraceError(f"{run.path}: its ranks have no step in common, so it cannot be drawn next to another run.")
     index = sample.step_index[:, kept]
-    bounds = [device.timeline.windows.bounds for device in sample.devices]
+    shifts = {(t.rank, t.device): shift for t, shift in zip(part.timelines, part.shifts, strict=True)}
+    timelines = [device.timeline for device in sample.devices]
+    bounds = [shifts[timeline.rank, timeline.device](timeline.windows.bounds) for timeline in timelines]
     start = np.stack([device_bounds[steps] for device_bounds, steps in zip(bounds, index, strict=True)])
     end = np.stack([device_bounds[steps + 1] for device_bounds, steps in zip(bounds, index, strict=True)])
     apart = bool((np.ptp(start, axis=0) > _MAX_START_SPREAD * (end - start).max(axis=0)).any())

@@ -48,7 +48,7 @@ def write_trace(
 
     Args:
         progress: called repeatedly with the number of timelines written so far, a fraction included.
-        aligned_run: clock shifts and matched collectives of the ranks; by default, each rank is written as recorded.
+        aligned_run: clock shifts and matched collectives of the ranks, where they are there already.
 
     Returns:
         The number of slices written.
@@ -56,9 +56,9 @@ def write_trace(
     Raises:
         OSError: *path* cannot be written; the caller removes the partial file.
     """
-    from dptrace.export.tracks import without_alignment
+    from dptrace.export.tracks import align_run
 
-    aligned_run = aligned_run or without_alignment(run)
+    aligned_run = aligned_run or align_run(run)
     with path.open("wb") as file:
         if suffix == ".pftrace":
             from dptrace.export.perfetto import write_perfetto

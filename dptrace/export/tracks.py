@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,12 @@ from dptrace.analysis.cross_rank.transfers import CallWaits, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import FIGURES, PART_LABELS, Part, Segments, Split, exposure, partition
 from dptrace.core.intervals import Int64, IntervalSet, union, unique
-from dptrace.core.units import duration, encodable, listed, signed_duration
+from dptrace.core.units import encodable, listed
 from dptrace.run.run import Run
+from dptrace.run.shared_clock import Shift
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
 if TYPE_CHECKING:
-    from dptrace.analysis.cross_rank.clocks import Clocks
     from dptrace.analysis.cross_rank.transfers import Timing
     from dptrace.analysis.matching.match import Matches
 
@@ -78,25 +78,6 @@ _MAX_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
-    """The correction that moves one GPU's times onto the common clock."""
-
-    rank: int
-    by_ns: int = 0
-    """Offset added in the middle of its recording."""
-    uncertainty_ns: int = 0
-    move: Callable[[Int64], Int64] | None = None
-    """Maps times to the common clock; None where the correction is smaller than its uncertainty."""
-
-    def __call__(self, times: Int64) -> Int64:
-        """Move times, keeping their order."""
-        return times if self.move is None else self.move(times)
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} by {signed_duration(self.by_ns)} ± {duration(self.uncertainty_ns)}"
-
-
-@dataclass(frozen=True, slots=True)
 class Members:
     """A timeline's matched communication intervals: the collective of each, and its wait and transfer."""
 
@@ -123,8 +104,8 @@ class AlignedRun:
 
     shifts: tuple[Shift, ...]
     members: tuple[Members, ...]
-    aligned: bool = False
-    """Whether the clocks were compared."""
+    align: bool = True
+    """Whether clocks that are off are corrected."""
     notes: tuple[str, ...] = ()
     """What could not be matched, a sentence each."""
     unconnected_ranks: tuple[int, ...] = ()
@@ -133,7 +114,7 @@ class AlignedRun:
     @property
     def clock_summary(self) -> str:
         """Which clocks are corrected and by how much, in one line."""
-        if not self.aligned:
+        if not self.align:
             return "clocks as recorded: no offset between ranks was corrected"
         moved = list(dict.fromkeys(str(shift) for shift in self.shifts if shift.move is not None))
         summary = "clocks as recorded: no offset exceeds its uncertainty"
@@ -144,57 +125,22 @@ class AlignedRun:
         return summary
 
 
-def without_alignment(run: Run) -> AlignedRun:
-    """Return an aligned run that leaves every rank as recorded, with no matched collectives."""
-    return AlignedRun(
-        tuple(Shift(timeline.rank) for timeline in run.timelines), tuple(_NO_MEMBERS for _ in run.timelines)
-    )
-
-
 _NONE = np.empty(0, np.int64)
 _NO_MEMBERS = Members(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE.astype(np.float64))
 
 
-def align_run(run: Run, align: bool = True) -> AlignedRun:
-    """Put the ranks of *run* on one clock and list each rank's collectives, from the run's cross-rank analysis.
-
-    Args:
-        align: correct the clocks; otherwise all times stay as recorded.
-    """
+def align_run(run: Run) -> AlignedRun:
+    """Put the ranks of *run* on one clock and list each rank's collectives, from the run's cross-rank analysis."""
     if len(run.timelines) < 2:
-        return without_alignment(run)
+        return AlignedRun(run.shifts, tuple(_NO_MEMBERS for _ in run.timelines))
     across = run.cross_rank
     members = members_of(run, across.matches, across.timing)
-    if not align:
-        return replace(without_alignment(run), members=members, notes=across.matches.notes)
+    if not run.align:
+        return AlignedRun(run.shifts, members, False, across.matches.notes)
     first = across.clocks.reference[0]
     references = across.clocks.reference.tolist()
     unknown = [t.rank for t, other in zip(run.timelines, references, strict=True) if other != first]
-    return AlignedRun(shifts_of(run, across.clocks), members, True, across.matches.notes, tuple(dict.fromkeys(unknown)))
-
-
-def shifts_of(run: Run, clocks: Clocks) -> tuple[Shift, ...]:
-    """Return the clock correction of each timeline: none where it is not larger than its uncertainty.
-
-    A drift that changes the offset by less than the uncertainty is ignored too: then the clock is only shifted, and
-    every duration stays as recorded.
-    """
-    return tuple(_shift(timeline, clocks, number) for number, timeline in enumerate(run.timelines))
-
-
-def _shift(timeline: Timeline, clocks: Clocks, number: int) -> Shift:
-    times = np.concatenate((timeline.start_ns, timeline.end_ns, timeline.windows.bounds))
-    if not len(times):
-        return Shift(timeline.rank)
-    low, high = int(times.min()), int(times.max())
-    moments = np.array([low, (low + high) // 2, high], np.int64)
-    first, middle, last = (clocks.align(number, moments) - moments).tolist()
-    uncertainty = int(clocks.uncertainty_ns[number])
-    if max(map(abs, (first, middle, last))) <= uncertainty:
-        return Shift(timeline.rank, middle, uncertainty)
-    if abs(last - first) <= uncertainty:
-        return Shift(timeline.rank, middle, uncertainty, lambda times: times + middle)
-    return Shift(timeline.rank, middle, uncertainty, lambda times: clocks.align(number, times))
+    return AlignedRun(run.shifts, members, True, across.matches.notes, tuple(dict.fromkeys(unknown)))
 
 
 def members_of(run: Run, matches: Matches, timing: Timing) -> tuple[Members, ...]:

@@ -164,6 +164,7 @@ def open_run(
         read_options.figures_only,
         sources,
         None if read_options.figures_only else FileRereader(sources.files, read_options, operators),
+        align=read_options.align,
     )
 
 

@@ -31,6 +31,8 @@ class ReadOptions:
     """Drop all intervals but communication once the figures are computed."""
     operators: bool = False
     """Also read operators with their inputs, in the same pass over each file, for what is asked of them next."""
+    align: bool = True
+    """Correct clocks that are off before ranks are compared, drawn or exported; it changes nothing that is read."""
 
     def __post_init__(self) -> None:
         if self.jobs is not None:

@@ -212,9 +212,9 @@ def call_rows(reports: tuple[DeviceReport, ...]) -> Iterator[dict[str, Any]]:
             }
 
 
-def figures_with_memory(run: Run, align: bool = True) -> dict[str, Any]:
+def figures_with_memory(run: Run) -> dict[str, Any]:
     """Return what :meth:`Run.to_dict` does, with the memory of each rank and device."""
-    figures = run.to_dict(align)
+    figures = run.to_dict()
     figures["notes"] += memory_notes(run)
     return figures | {"memory": [_device_dict(report) for report in device_reports(run)]}
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dptrace.analysis.findings.finding import Finding
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.select import KeptDevice
+    from dptrace.run.shared_clock import Shift
     from dptrace.run.utilization import Utilization, Workload
     from dptrace.timeline.host_calls import Rereader, Result, SecondPass
 
@@ -62,6 +63,8 @@ class Run:
     """Computes what a step would gain without each finding of a run; None where findings do not say it."""
     selected_from: tuple[Run, tuple[KeptDevice, ...]] | None = field(default=None, compare=False)
     """The run that these ranks and steps are a part of; None for a whole run."""
+    align: bool = True
+    """Whether clocks that are off are corrected before ranks are compared, drawn or exported together."""
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -93,28 +96,41 @@ class Run:
         vars(plain)["cross_rank"] = across
         return msgspec.structs.replace(across, findings=self.gains(plain, across.findings))
 
-    def analyze_cross_rank(self, align: bool = True) -> CrossRankAnalysis:
-        """Compute :attr:`cross_rank`; without *align*, clocks that are off are not corrected."""
+    def analyze_cross_rank(self) -> CrossRankAnalysis:
+        """Compute :attr:`cross_rank`."""
         from dptrace.run.cross_rank import analyze_cross_rank
 
         if self.selected_from is not None:
             from dptrace.run.select import restrict_analysis
 
             whole, kept = self.selected_from
-            return restrict_analysis(
-                whole.cross_rank if align else whole.analyze_cross_rank(align), kept, self.metadata
-            )
-        return analyze_cross_rank(self.devices, self.world_size, self.metadata, align)
+            return restrict_analysis(whole.cross_rank, kept, self.metadata)
+        return analyze_cross_rank(self.devices, self.world_size, self.metadata, self.align)
+
+    @cached_property
+    def shifts(self) -> tuple[Shift, ...]:
+        """What moves each GPU's times onto the clock that pictures and exports share."""
+        from dptrace.run.shared_clock import Shift, shifts_of
+
+        if len(self.timelines) < 2 or not self.align:
+            return tuple(Shift(timeline.rank) for timeline in self.timelines)
+        return shifts_of(self, self.cross_rank.clocks)
+
+    def on_own_clocks(self) -> Self:
+        """Return the run with every rank on its own clock, as recorded."""
+        if not self.align:
+            return self
+        part = self.selected_from and (self.selected_from[0].on_own_clocks(), self.selected_from[1])
+        return replace(self, align=False, gains=None, selected_from=part)
 
     @cached_property
     def pipelines(self) -> tuple[Pipeline, ...]:
         """The pipelines that the ranks form, with the bubbles of their schedules; empty in most runs."""
-        return self._pipelines(self.cross_rank) if any(len(t.actions) for t in self.timelines) else ()
-
-    def _pipelines(self, across: CrossRankAnalysis) -> tuple[Pipeline, ...]:
+        if not any(len(t.actions) for t in self.timelines):
+            return ()
         from dptrace.analysis.cross_rank.pipeline_bubble import pipelines
 
-        return pipelines(self.devices, across.clocks)
+        return pipelines(self.devices, self.cross_rank.clocks)
 
     def _each_device(self) -> list[columns.OneDevice]:
         return [columns.OneDevice(*pair) for pair in zip(self.devices, self.cross_rank.exposed_waits, strict=True)]
@@ -248,15 +264,11 @@ class Run:
 
         return utilization_of(self.devices, self.metadata, self.world_size, self.workload)
 
-    def to_dict(self, align: bool = True) -> dict[str, Any]:
-        """Return the figures as plain data, as ``dptrace analyze --json`` prints them.
-
-        Args:
-            align: correct clocks that are off before ranks are compared.
-        """
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain data, as ``dptrace analyze --json`` prints them."""
         from dptrace.run.cross_rank import mean_step
 
-        across = self.cross_rank if align else self.analyze_cross_rank(align=False)
+        across = self.cross_rank
         staged = any(len(timeline.actions) for timeline in self.timelines)
         return {
             "schema": SCHEMA,
@@ -265,7 +277,7 @@ class Run:
             "mean_step": None if (step := mean_step(across)) is None else step.to_dict(),
             "ranks": tables.rank_dicts(self.devices, across.exposed_waits, across.matches.groups, self.metadata),
             "notes": [*self.notes, *across.notes],
-            **({"pipelines": tables.pipeline_dicts(self._pipelines(across), self.timelines)} if staged else {}),
+            **({"pipelines": tables.pipeline_dicts(self.pipelines, self.timelines)} if staged else {}),
             **({"utilization": self.efficiency.to_dict()} if self.efficiency.known else {}),
             **across.to_dict(),
         }

@@ -20,7 +20,6 @@ REFUSED: dict[str, list[tuple[str, int, str]]] = {
         ("RUN --json -o no/x.json", 2, "create it first"),
         ("RUN --comm-pattern (", 2, "--comm-pattern"),
         ("RUN --csv --no-align", 2, "--no-align"),
-        ("RUN --collectives --no-align", 2, "--no-align"),
         ("RUN --memory --no-align", 2, "--no-align"),
         ("RUN --memory --collectives", 2, "--memory"),
         ("RUN --memory --hta-compat", 2, "--memory"),

@@ -23,15 +23,13 @@ from dptrace.export.tracks import (
     AlignedRun,
     Counter,
     Members,
-    Shift,
     align_run,
     assign_lanes,
     counters,
     members_of,
-    shifts_of,
-    without_alignment,
 )
 from dptrace.run.run import Run
+from dptrace.run.shared_clock import Shift, shifts_of
 from dptrace.timeline.model import UNKNOWN, Collective, Kind, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.exported import read_back, read_counters
@@ -42,6 +40,13 @@ def suffix(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def as_recorded(run: Run) -> AlignedRun:
+    """Leave the ranks' times as recorded, and match nothing."""
+    none = np.empty(0, np.int64)
+    members = Members(none, none, none, none, none, none.astype(np.float64))
+    return AlignedRun(tuple(Shift(one.rank) for one in run.timelines), (members,) * len(run.timelines), False)
+
+
 def linked(run: Run, *shifts: Shift) -> AlignedRun:
     """Match the k-th communication of all ranks with each other, and move the clocks."""
     members = []
@@ -50,7 +55,7 @@ def linked(run: Run, *shifts: Shift) -> AlignedRun:
         number = np.arange(1, len(interval) + 1)
         told = number * 10 + timeline.rank
         members.append(Members(interval, number, number + 2, told, told + 5, (number * 12.25).astype(np.float64)))
-    return AlignedRun(shifts or without_alignment(run).shifts, tuple(members), bool(shifts))
+    return AlignedRun(shifts or as_recorded(run).shifts, tuple(members), bool(shifts))
 
 
 def test_members_of_a_collective_are_linked(tmp_path: Path, suffix: str) -> None:
@@ -90,7 +95,7 @@ def test_clocks_are_moved(tmp_path: Path, suffix: str) -> None:
     run = Run("made", two_rank_timelines())
     moved = linked(run, Shift(0), Shift(1, -400, 9, lambda times: times - 400))
     paths = [tmp_path / f"{name}{suffix}" for name in ("raw", "moved")]
-    for path, joined in zip(paths, (without_alignment(run), moved), strict=True):
+    for path, joined in zip(paths, (as_recorded(run), moved), strict=True):
         write_trace(run, path, suffix, aligned_run=joined)
 
     for before, after in zip(*map(read_back, paths), strict=True):
@@ -133,7 +138,7 @@ def test_drift_keeps_slices_apart(tmp_path: Path, suffix: str) -> None:
     run = Run("made", (build.build(),))
     shift = Shift(0, 0, 0, lambda times: times + np.rint(3e-3 * times).astype(np.int64))
     write_trace(
-        run, tmp_path / f"x{suffix}", suffix, aligned_run=dataclasses.replace(without_alignment(run), shifts=(shift,))
+        run, tmp_path / f"x{suffix}", suffix, aligned_run=dataclasses.replace(as_recorded(run), shifts=(shift,))
     )
 
     for track in read_back(tmp_path / f"x{suffix}"):
@@ -244,7 +249,7 @@ def test_without_a_counterpart_wait_and_transfer_are_unknown(missing: str) -> No
             for one in (first, second)
         ]
         run = Run("made", tuple(both), world_size=3)
-    one, other = align_run(run, align=True).members
+    one, other = align_run(run).members
 
     for members in (one, other):
         assert {-1} >= {*members.wait_ns.tolist(), *members.transfer_ns.tolist(), *members.busbw_gbps.tolist()}
@@ -260,7 +265,7 @@ def test_joining_moves_a_clock_that_is_off() -> None:
             build.all_reduce(begin + rank * 5_000_000, 10**6 * k + 500_000 + rank * 5_000_000)
     run = Run("made", tuple(build.build() for build in steady))
 
-    aligned, raw = align_run(run, align=True), align_run(run, align=False)
+    aligned, raw = align_run(run), align_run(run.on_own_clocks())
 
     assert [0, -5_000_000] == [int(shift(np.zeros(1, np.int64))[0]) for shift in aligned.shifts]
     assert aligned.clock_summary.startswith("clocks aligned: rank 1 by −5.00 ms ± 1.00 µs")

@@ -66,7 +66,7 @@ def test_clocks_are_left_alone_when_asked() -> None:
 
 def test_raw_times_make_nobody_late() -> None:
     """With --no-align stragglers are found by the waits of the others, and a note says that times are raw."""
-    raw = run_of_two(10**9).analyze_cross_rank(align=False)
+    raw = run_of_two(10**9).on_own_clocks().cross_rank
 
     assert all(row["late_ns"] < 10**6 for row in raw.straggler_rows())
     assert any("--no-align" in note for note in raw.notes)

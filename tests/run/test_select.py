@@ -130,7 +130,7 @@ def test_steps_and_ranks_together(run: Run) -> None:
 
 def test_without_alignment_a_selection_is_analyzed_as_the_whole(run: Run, tmp_path: Path) -> None:
     """The waits need no common clock."""
-    raw = run.select(ranks={0, 3}).analyze_cross_rank(align=False)
+    raw = run.select(ranks={0, 3}).on_own_clocks().cross_rank
 
     assert not raw.clocks.corrected.any()
     assert [w.total() for w in raw.exposed_waits] == [run.cross_rank.exposed_waits[i].total() for i in (0, 3)]

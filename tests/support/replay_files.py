@@ -63,12 +63,18 @@ def _launch(
     file.event("kernel", name, start, end, tid=stream, device=0, stream=stream, correlation=number, **args)
 
 
-def write_job(folder: Path, steps: int = 4) -> Path:
-    """Write the two ranks of the job: rank 1 has the longer forward, so rank 0 waits for it."""
+def write_job(folder: Path, steps: int = 4, ahead_ns: int = 0) -> Path:
+    """Write the two ranks of the job: rank 1 has the longer forward, so rank 0 waits for it.
+
+    Args:
+        ahead_ns: how far the clock of rank 1 is ahead.
+    """
     folder.mkdir(exist_ok=True)
     arrival = 20 + 400 + 1 + 200 + 2
-    job_rank(0, 300, arrival, steps).write(folder / "rank0.json")
-    job_rank(1, 400, arrival, steps).write(folder / "rank1.json")
+    for rank, forward, clock in ((0, 300, 0), (1, 400, ahead_ns)):
+        file = job_rank(rank, forward, arrival, steps)
+        file.tail["baseTimeNanoseconds"] += clock
+        file.write(folder / f"rank{rank}.json")
     return folder
 
 

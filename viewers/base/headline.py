@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dptrace.core.units import share
 from dptrace.run.run import Run
+from dptrace.run.shared_clock import clocks_fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,12 @@ def headline(run: Run) -> Headline:
     facts = [fact for fact in facts if fact != title]
     facts += [_ranks(run), _devices(run), _steps(run), _overhead(run)]
     return Headline(title, run.path, tuple(fact for fact in facts if fact), run.notes)
+
+
+def drawn_headline(run: Run) -> Headline:
+    """Return the headline above a picture of several ranks on one time axis, which says on whose clock they are."""
+    head = headline(run)
+    return replace(head, facts=(*head.facts, *filter(None, [clocks_fact(run)])))
 
 
 _NOTABLE_OVERHEAD = 0.1

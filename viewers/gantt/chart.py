@@ -39,6 +39,7 @@ from dptrace.analysis.per_gpu.split import (
 )
 from dptrace.core.intervals import Int64, IntervalSet, covered
 from dptrace.run.run import Run
+from dptrace.run.shared_clock import Shift
 from dptrace.timeline.model import Action, Collective, Kind, Phase, Timeline
 
 # What the labels of the phases row stand on: spans of one part, a pipeline's actions, waits for one rank.
@@ -293,11 +294,39 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True)
+class Axis:
+    """Where the times of one GPU's trace lie on a chart, which is on the clock that all GPUs share."""
+
+    shift: Shift
+    origin_ns: int
+    """Start of the chart on the shared clock."""
+    length_ns: int
+
+    def since(self, times: Int64) -> Int64:
+        """Return times of the trace since the chart's origin."""
+        return self.shift(times) - self.origin_ns
+
+    def recorded(self, *times: int) -> list[int]:
+        """Return times since the chart's origin as the trace has them."""
+        own: list[int] = self.shift.back(np.array(times, np.int64) + self.origin_ns).tolist()
+        return own
+
+    def inside(self, start: Int64, end: Int64) -> NDArray[np.bool_]:
+        """Return which intervals of the trace lie at least partly inside the chart."""
+        first, last = self.recorded(0, self.length_ns)
+        return (start < last) & (end > first)
+
+    def drawn(self, timeline: Timeline, kind: Kind) -> NDArray[np.intp]:
+        """Return the indices of a timeline's intervals of a kind that the chart shows."""
+        return np.flatnonzero(self.inside(timeline.start_ns, timeline.end_ns) & (timeline.kind == kind))
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
     """Everything that the Gantt chart of a run shows."""
 
     origin_ns: int
-    """Start of the run's first step, in the time of the traces."""
+    """Start of the run's first step, on the clock that its GPUs share."""
     end_ns: int
     """End of its last step, since the origin."""
     tracks: tuple[Track, ...]
@@ -306,6 +335,8 @@ class Chart:
     names: tuple[str, ...]
     collectives: tuple[_NamedCollective, ...]
     """Kernel name, metadata and short name (``AR bucket 0``) of the collectives, without duplicates."""
+    axes: tuple[Axis, ...] = ()
+    """Where the times of each track's trace lie."""
 
     def __len__(self) -> int:
         return sum(len(lane) for lane in self.lanes)
@@ -331,23 +362,14 @@ def cause_category(cause: str) -> int:
     return OVERLAPPED + 1 + CAUSES.index(cause)
 
 
-def drawn_intervals(timeline: Timeline, origin: int, end: int, kind: Kind) -> NDArray[np.intp]:
-    """Return the indices of a timeline's intervals of a kind that lie at least partly inside the chart.
-
-    Args:
-        origin, end: of the chart, in the time of the trace.
-    """
-    inside = (timeline.start_ns < end) & (timeline.end_ns > origin)
-    return np.flatnonzero(inside & (timeline.kind == kind))
-
-
 def chart(run: Run) -> Chart:
-    """Build the chart of a run; a run without timelines has a chart without tracks."""
+    """Build the chart of a run, on one clock; a run without timelines has a chart without tracks."""
     timelines = run.timelines
     if not timelines:
         return Chart(0, 0, (), (), (), (), ())
-    origin = min(int(timeline.windows.bounds[0]) for timeline in timelines)
-    end = max(int(timeline.windows.bounds[-1]) for timeline in timelines)
+    spans = [shift(one.windows.bounds[[0, -1]]) for shift, one in zip(run.shifts, timelines, strict=True)]
+    origin, end = int(min(span[0] for span in spans)), int(max(span[1] for span in spans))
+    axes = tuple(Axis(shift, origin, end - origin) for shift in run.shifts)
     names: _Table[str] = _Table()
     collectives: _Table[_NamedCollective] = _Table()
     tracks, lanes = [], []
@@ -361,12 +383,13 @@ def chart(run: Run) -> Chart:
                 timeline.device,
                 timeline.device_name,
                 windows.names,
-                windows.bounds - origin,
+                axes[index].since(windows.bounds),
                 mesh.get(timeline.rank, {}),
             )
         )
-        lanes += _lanes(timeline, waits[index], calls[index], index, origin, end, names, collectives)
-    return Chart(origin, end - origin, tuple(tracks), _strips(tracks), tuple(lanes), tuple(names), tuple(collectives))
+        lanes += _lanes(timeline, waits[index], calls[index], index, axes[index], names, collectives)
+    texts = tuple(names), tuple(collectives)
+    return Chart(origin, end - origin, tuple(tracks), _strips(tracks), tuple(lanes), *texts, axes)
 
 
 def _lanes(
@@ -374,8 +397,7 @@ def _lanes(
     wait: ExposedWait,
     calls: tuple[str, ...],
     track: int,
-    origin: int,
-    end: int,
+    axis: Axis,
     names: _Table[str],
     collectives: _Table[_NamedCollective],
 ) -> list[Lane]:
@@ -384,34 +406,34 @@ def _lanes(
     part_intervals = part_intervals_of(timeline)
     parts, exposed = with_waiting_parts(partition(timeline, part_intervals), wait, WAITING), exposure(timeline)
     pieces = with_waiting_pieces(_as_categories(exposed), timeline, wait.calls, WAITING)
-    kinds = {kind: drawn_intervals(timeline, origin, end, kind) for kind in Kind}
+    kinds = {kind: axis.drawn(timeline, kind) for kind in Kind}
 
     def recorded(role: Role, kind: Kind, category: NDArray[np.uint8]) -> Lane:
         index = kinds[kind]
-        starts, ends = timeline.start_ns[index], timeline.end_ns[index]
+        starts, ends = axis.since(timeline.start_ns[index]), axis.since(timeline.end_ns[index])
         name = name_of[timeline.name[index]] if len(name_of) else np.zeros(0, np.int64)
-        return Lane(track, role, starts - origin, ends - starts, category[index], name, timeline.lane[index], _none())
+        return Lane(track, role, starts, ends - starts, category[index], name, timeline.lane[index], _none())
 
     memory = np.full(len(timeline), Part.EXPOSED_MEMORY, np.uint8)
     entry = _entries(timeline, calls, kinds[Kind.COMMUNICATION], collectives)
-    phases = _phases(track, _busy(parts), timeline, wait.calls, origin, end)
+    phases = _phases(track, _busy(parts), timeline, wait.calls, axis)
     labels = phase_labels(timeline, _busy(parts), names)
-    stretches = _drawn(track, Role.PHASE_LABELS, labels.spans, origin, end, labels.name)
+    stretches = _drawn(track, Role.PHASE_LABELS, labels.spans, axis, labels.name)
     return [
         phases,
         _named_waits(stretches, phases, names),
         recorded(Role.COMPUTE, Kind.COMPUTE, _PART_OF[timeline.phase]),
-        _drawn(track, Role.EXPOSURE, pieces, origin, end, entry),
-        _collectives(timeline, wait.calls, track, kinds[Kind.COMMUNICATION], exposed, origin, entry),
+        _drawn(track, Role.EXPOSURE, pieces, axis, entry),
+        _collectives(timeline, wait.calls, track, kinds[Kind.COMMUNICATION], exposed, axis, entry),
         recorded(Role.MEMORY, Kind.MEMORY, memory),
-        _drawn(track, Role.IDLE, _idle(timeline, part_intervals), origin, end),
+        _drawn(track, Role.IDLE, _idle(timeline, part_intervals), axis),
     ]
 
 
-def _phases(track: int, busy: Segments, timeline: Timeline, calls: CallWaits, origin: int, end: int) -> Lane:
+def _phases(track: int, busy: Segments, timeline: Timeline, calls: CallWaits, axis: Axis) -> Lane:
     """Build the lane of parts, each waiting with the rank that it is for."""
-    lane = _drawn(track, Role.PHASES, busy, origin, end)
-    ranks = ranks_waited_for(lane.start_ns + origin, timeline, calls)
+    lane = _drawn(track, Role.PHASES, busy, axis)
+    ranks = ranks_waited_for(busy.start_ns[axis.inside(busy.start_ns, busy.end_ns)], timeline, calls)
     return replace(lane, name=np.where(lane.category == WAITING, ranks + 1, 0))
 
 
@@ -425,13 +447,13 @@ def _named_waits(labels: Lane, phases: Lane, names: _Table[str]) -> Lane:
     return replace(labels, name=name)
 
 
-def _drawn(track: int, role: Role, pieces: Segments, origin: int, end: int, entry: Int64 | None = None) -> Lane:
+def _drawn(track: int, role: Role, pieces: Segments, axis: Axis, entry: Int64 | None = None) -> Lane:
     """Build a lane of pieces of intervals; *entry* holds the name of each interval, as an index."""
-    inside = (pieces.start_ns < end) & (pieces.end_ns > origin)
-    starts, ends = pieces.start_ns[inside], pieces.end_ns[inside]
+    inside = axis.inside(pieces.start_ns, pieces.end_ns)
+    starts, ends = axis.since(pieces.start_ns[inside]), axis.since(pieces.end_ns[inside])
     zeros = np.zeros(len(starts), np.int64)
     name = zeros if entry is None else entry[pieces.source[inside]]
-    return Lane(track, role, starts - origin, ends - starts, pieces.part[inside], name, zeros, zeros[:0])
+    return Lane(track, role, starts, ends - starts, pieces.part[inside], name, zeros, zeros[:0])
 
 
 def _idle(timeline: Timeline, part_intervals: list[IntervalSet]) -> Segments:
@@ -478,20 +500,20 @@ def _collectives(
     track: int,
     index: NDArray[np.intp],
     exposed: Segments,
-    origin: int,
+    axis: Axis,
     entry: Int64,
 ) -> Lane:
     """Build the lane of whole collectives, each with its exposed time and its wait."""
     call = np.cumsum(timeline.collective >= 0) - 1
     per_interval = np.zeros(len(timeline), np.int64)
     np.add.at(per_interval, exposed.source, np.where(exposed.part == 1, exposed.end_ns - exposed.start_ns, 0))
-    starts, ends = timeline.start_ns[index], timeline.end_ns[index]
+    starts, ends = axis.since(timeline.start_ns[index]), axis.since(timeline.end_ns[index])
     hidden = per_interval[index] * 2 < ends - starts
     category = np.where(hidden, OVERLAPPED, Part.EXPOSED_COMM).astype(np.uint8)
     return Lane(
         track,
         Role.COLLECTIVES,
-        starts - origin,
+        starts,
         ends - starts,
         category,
         entry[index],

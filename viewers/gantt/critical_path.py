@@ -14,7 +14,7 @@ from dptrace.replay.paths import FREE, LINK_KINDS
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
 from dptrace.viewers.base.table import PATH_KINDS, step_words
-from dptrace.viewers.gantt.chart import WAITING, Chart, cause_category, drawn_intervals
+from dptrace.viewers.gantt.chart import WAITING, Axis, Chart, cause_category
 from dptrace.viewers.gantt.packing import pack
 
 _ROLES = {Kind.COMPUTE: 1, Kind.COMMUNICATION: 2, Kind.MEMORY: 3}
@@ -91,18 +91,19 @@ def _places(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Int64]:
     """Return track plus 1, role, position in its lane plus 1, start and length of each piece."""
     recorded = path.recorded
     columns = {name: np.zeros(len(path.links), np.int64) for name in ("track", "role", "position")}
+    start, end = recorded.start_ns - chart.origin_ns, recorded.end_ns - chart.origin_ns
     for track, (number, timeline) in enumerate(_numbered(run, path)):
         own = np.flatnonzero(recorded.timeline == number)
-        columns["track"][own] = track + 1
-        lanes = _positions(timeline, chart)
+        columns["track"][own], axis = track + 1, chart.axes[track]
+        start[own], end[own] = axis.since(recorded.start_ns[own]), axis.since(recorded.end_ns[own])
+        lanes = _positions(timeline, axis)
         at = _kept(path.timelines[number], timeline)[recorded.interval[own]]
         known = (recorded.interval[own] >= 0) & (at >= 0)
         own, at = own[known], at[known]
         columns["position"][own] = lanes[at] + 1
         columns["role"][own] = np.array([_ROLES[kind] for kind in Kind])[timeline.kind[at]]
     columns["role"][columns["position"] == 0] = 0
-    start = recorded.start_ns - chart.origin_ns
-    return {**columns, "start": start, "duration": recorded.end_ns - recorded.start_ns}
+    return {**columns, "start": start, "duration": end - start}
 
 
 def _numbered(run: Run, path: CriticalPath) -> list[tuple[int, Timeline]]:
@@ -111,15 +112,11 @@ def _numbered(run: Run, path: CriticalPath) -> list[tuple[int, Timeline]]:
     return [(numbers[timeline.rank, timeline.device], timeline) for timeline in run.timelines]
 
 
-def _drawn(timeline: Timeline, chart: Chart, kind: Kind) -> Int64:
-    return drawn_intervals(timeline, chart.origin_ns, chart.origin_ns + chart.end_ns, kind)
-
-
-def _positions(timeline: Timeline, chart: Chart) -> Int64:
+def _positions(timeline: Timeline, axis: Axis) -> Int64:
     """Return each interval's position in the lane of its kind, or -1."""
     positions = np.full(len(timeline), -1, np.int64)
     for kind in Kind:
-        drawn = _drawn(timeline, chart, kind)
+        drawn = axis.drawn(timeline, kind)
         positions[drawn] = np.arange(len(drawn))
     return positions
 
@@ -145,11 +142,11 @@ def _kept(whole: Timeline, part: Timeline) -> Int64:
 def _slack(run: Run, chart: Chart, path: CriticalPath) -> Int64:
     """Return the packed slack of the chart's kernels, collectives and copies, track by track."""
     columns = [np.zeros(0, np.int64)]
-    for number, timeline in _numbered(run, path):
+    for axis, (number, timeline) in zip(chart.axes, _numbered(run, path), strict=True):
         of_step, slack = path.slack_ns(number)
         packed = np.zeros(len(timeline), np.int64)
         at = _kept(path.timelines[number], timeline)[of_step]
         value = np.where(slack < FREE >> 1, slack + 2, UNLIMITED)
         packed[at[at >= 0]] = value[at >= 0]
-        columns += [packed[_drawn(timeline, chart, kind)] for kind in (Kind.COMPUTE, Kind.COMMUNICATION, Kind.MEMORY)]
+        columns += [packed[axis.drawn(timeline, kind)] for kind in (Kind.COMPUTE, Kind.COMMUNICATION, Kind.MEMORY)]
     return np.concatenate(columns)

@@ -16,7 +16,7 @@ from dptrace.core.units import duration, share
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind
 from dptrace.viewers.base.table import gain_sentence
-from dptrace.viewers.gantt.chart import WAITING, Chart, Lane, Role, cause_category, drawn_intervals
+from dptrace.viewers.gantt.chart import WAITING, Chart, Lane, Role, cause_category
 
 MOST = 3
 """Number of findings above the chart."""
@@ -159,7 +159,7 @@ def _position(run: Run, chart: Chart, track: int, index: int) -> int | None:
     """Return the position in a track's lane of collectives of the call that is *index* among its device's calls."""
     timeline = run.timelines[track]
     calls = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
-    drawn = drawn_intervals(timeline, chart.origin_ns, chart.origin_ns + chart.end_ns, Kind.COMMUNICATION)
+    drawn = chart.axes[track].drawn(timeline, Kind.COMMUNICATION)
     place = int(np.searchsorted(drawn, calls[index]))
     return place if place < len(drawn) and drawn[place] == calls[index] else None
 

@@ -19,7 +19,7 @@ from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.host_calls import HOST_CALLS, CallKind, Flame, HostCalls
 from dptrace.timeline.model import HostActivity, Kind, Timeline
-from dptrace.viewers.gantt.chart import Chart, drawn_intervals
+from dptrace.viewers.gantt.chart import Axis, Chart
 from dptrace.viewers.gantt.packing import differences, pack
 
 # The host calls of some threads in a window of time: the longest ones, as many as fit, and how many are left out.
@@ -105,7 +105,7 @@ MOST_THREADS = 6
 
 
 def track_data(
-    timeline: Timeline, calls: HostCalls | None, chart: Chart, most: int, launches: bool = True
+    timeline: Timeline, calls: HostCalls | None, axis: Axis, most: int, launches: bool = True
 ) -> dict[str, Any]:
     """Return the host rows of one GPU as data of the page.
 
@@ -114,34 +114,32 @@ def track_data(
         most: number of calls at most.
         launches: include what launched each interval.
     """
-    data: dict[str, Any] = {"activity": _activity(timeline.host, chart.origin_ns, chart.end_ns), "threads": []}
+    data: dict[str, Any] = {"activity": _activity(timeline.host, axis), "threads": []}
     if calls is None or not len(calls):
         return data
-    device = _drawn(timeline, calls, chart)
+    device = _drawn(timeline, calls, axis)
     threads = threads_of(calls, device)
     if launches:
         detail, used = _numbered(calls.device_detail[device[device >= 0]])
-        data["launches"] = _launch_columns(calls, device, chart.origin_ns, threads, detail)
+        data["launches"] = _launch_columns(calls, device, axis, threads, detail)
         data["details"] = _packed_texts([astuple(calls.details[i]) for i in used])
     data["threads"] = [calls.threads[thread] for thread in threads]
-    return data | window_data(timeline, calls, chart, most, (0, chart.end_ns))
+    return data | window_data(timeline, calls, axis, most, (0, axis.length_ns))
 
 
-def window_data(
-    timeline: Timeline, calls: HostCalls, chart: Chart, most: int, window: tuple[int, int]
-) -> dict[str, Any]:
+def window_data(timeline: Timeline, calls: HostCalls, axis: Axis, most: int, window: tuple[int, int]) -> dict[str, Any]:
     """Return the calls of a GPU's host rows in a window of time, the longest *most* at most.
 
     Args:
         window: since the chart's origin.
     """
-    origin, (start, end) = chart.origin_ns, window
-    threads = threads_of(calls, _drawn(timeline, calls, chart))
-    found = calls_window(calls, threads, start + origin, end + origin, most)
+    threads = threads_of(calls, _drawn(timeline, calls, axis))
+    begin, end = axis.recorded(*window)
+    found = calls_window(calls, threads, begin, end, most)
     name, names = _numbered(calls.name[found.index])
     detail, details = _numbered(calls.detail[found.index])
     place = {thread: i for i, thread in enumerate(threads)}
-    firsts = calls.start_ns[found.index[_begins(found)]] - origin
+    firsts = axis.since(calls.start_ns[found.index[_begins(found)]])
     return {
         "calls": {
             # Each level has the time of its first call; the others follow as differences.
@@ -152,7 +150,7 @@ def window_data(
             "columns": _call_columns(calls, found, name, detail),
             "names": _packed_texts([calls.names[i] for i in names]),
             "details": _packed_texts([astuple(calls.details[i]) for i in details]),
-            "window": [start, end],
+            "window": [*window],
             "total": len(found.index) + found.left_out,
             "leftOut": found.left_out,
             "shortest": found.shortest_ns,
@@ -160,10 +158,9 @@ def window_data(
     }
 
 
-def _drawn(timeline: Timeline, calls: HostCalls, chart: Chart) -> Int64:
+def _drawn(timeline: Timeline, calls: HostCalls, axis: Axis) -> Int64:
     """Return the places of a GPU's drawn intervals in the columns ``device_…``, or -1."""
-    end = chart.origin_ns + chart.end_ns
-    drawn = np.concatenate([drawn_intervals(timeline, chart.origin_ns, end, kind) for kind in KINDS])
+    drawn = np.concatenate([axis.drawn(timeline, kind) for kind in KINDS])
     places: Int64 = calls.device_index(timeline)[drawn]
     return places
 
@@ -197,7 +194,7 @@ def _call_columns(calls: HostCalls, found: CallsWindow, name: Int64, detail: Int
     return {key: pack(column) for key, column in columns.items()}
 
 
-def _launch_columns(calls: HostCalls, device: Int64, origin: int, threads: list[int], detail: Int64) -> dict[str, Any]:
+def _launch_columns(calls: HostCalls, device: Int64, axis: Axis, threads: list[int], detail: Int64) -> dict[str, Any]:
     """Return for each interval of a GPU what launched it: start, length, thread, id; and the interval's details.
 
     Length, thread, id and details are plus 1, and 0 where they are unknown. Starts and ids are differences.
@@ -207,7 +204,7 @@ def _launch_columns(calls: HostCalls, device: Int64, origin: int, threads: list[
     known = call >= 0
     # Where it is unknown, that of the interval before, so that the difference is small.
     last = np.maximum.accumulate(np.where(known, np.arange(len(call)), -1))
-    start = np.where(last < 0, 0, calls.start_ns[call[last]] - origin)
+    start = np.where(last < 0, 0, axis.since(calls.start_ns[call[last]]))
     shown = np.isin(calls.thread[call], threads) & known
     order = np.argsort(threads)
     place = order[np.minimum(np.searchsorted(np.sort(threads), calls.thread[call]), len(threads) - 1)]
@@ -236,16 +233,16 @@ def _packed_texts(texts: list[Any]) -> str:
     return base64.b64encode(gzip.compress(msgspec.json.encode(texts), 6, mtime=0)).decode("ascii")
 
 
-def _activity(host: HostActivity, origin: int, length: int) -> dict[str, Any]:
+def _activity(host: HostActivity, axis: Axis) -> dict[str, Any]:
     """Return the pieces of what the host did, from the idle analysis: ascending starts, an end, and a label each."""
     none = np.empty(0, np.int64)
-    start, end, label = host.cut(origin, origin + length) if len(host.start_ns) else (none, none, none)
+    start, end, label = host.cut(*axis.recorded(0, axis.length_ns)) if len(host.start_ns) else (none, none, none)
     number, used = _numbered(label)
     return {
         "labels": [[host.labels[i].cause, host.labels[i].what, host.labels[i].where] for i in used],
-        "delta": pack(np.diff(start - origin, prepend=0)),
+        "delta": pack(np.diff(axis.since(start), prepend=0)),
         "label": pack(number),
-        "end": int(end[-1]) - origin if len(end) else 0,
+        "end": int(axis.since(end[-1])) if len(end) else 0,
     }
 
 
@@ -292,7 +289,7 @@ def host_data(run: Run, chart: Chart) -> dict[str, Any]:
     for track in sorted(tracks):
         timeline = run.timelines[track]
         calls = run.read_again(timeline, HOST_CALLS)
-        found[str(track)] = track_data(timeline, calls, chart, most, launches=not large)
+        found[str(track)] = track_data(timeline, calls, chart.axes[track], most, launches=not large)
     return {"kinds": kind_looks(), "tracks": found}
 
 
@@ -341,9 +338,9 @@ class HostAnswers:
             return None
         if not 0 <= track < len(self.run.timelines) or len(window) not in (0, 2):
             return None
-        timeline = self.run.timelines[track]
+        timeline, axis = self.run.timelines[track], self.chart.axes[track]
         with self._lock:
             calls = self.run.read_again(timeline, HOST_CALLS)
         if not window or calls is None:
-            return msgspec.json.encode(track_data(timeline, calls, self.chart, MOST_SERVED))
-        return msgspec.json.encode(window_data(timeline, calls, self.chart, MOST_SERVED, (window[0], window[1])))
+            return msgspec.json.encode(track_data(timeline, calls, axis, MOST_SERVED))
+        return msgspec.json.encode(window_data(timeline, calls, axis, MOST_SERVED, (window[0], window[1])))

@@ -20,7 +20,7 @@ from dptrace.core.units import byte_size, duration, milliseconds, share
 from dptrace.run.notable_ranks import middle_step_of, notable_ranks
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.headline import headline
+from dptrace.viewers.base.headline import drawn_headline, headline
 from dptrace.viewers.base.marks import message, time_axis
 from dptrace.viewers.base.svg import Canvas, shorten, text_width
 from dptrace.viewers.base.svg import svg as message_svg
@@ -336,8 +336,7 @@ def gantt_svg(run: Run, heading: bool = True) -> str:
     Args:
         heading: draw the run's name, facts and summary sentence; a page has its own.
     """
-    gantt_chart = chart(run)
-    head = headline(run)
+    gantt_chart, head = chart(run), drawn_headline(run)
     if not gantt_chart.tracks or gantt_chart.end_ns <= 0:
         return message_svg(message(head.title or "Gantt chart", "There is no step in this run."), heading)
     layout = svg_layout(gantt_chart, 106 if heading else 50)
@@ -557,7 +556,7 @@ def figure_svg(
     legend = legend_height(svg_layout(gantt_chart, 0, width), _LEFT)
     layout = svg_layout(gantt_chart, legend + 30, width)
     notes = _annotations(part, layout) if annotate else []
-    canvas = Canvas(width, layout.bottom + _height(notes) + 6, headline(run).title)
+    canvas = Canvas(width, layout.bottom + _height(notes) + 6, drawn_headline(run).line)
     draw_chart(canvas, layout, (_LEFT, 12))
     _draw_annotations(canvas, layout, notes)
     return canvas.finish()

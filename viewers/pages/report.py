@@ -11,7 +11,7 @@ from dptrace.analysis.findings.finding import by_gain
 from dptrace.core.units import milliseconds, sanitize
 from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
-from dptrace.viewers.base.headline import headline
+from dptrace.viewers.base.headline import drawn_headline
 from dptrace.viewers.base.marks import split_by_height
 from dptrace.viewers.base.page import Markup, Section, environment, section_page, section_styles, sections
 from dptrace.viewers.base.svg import svg
@@ -70,7 +70,7 @@ def document(run: Run) -> str:
     below = sections(parts) + _facts(run) + _definitions()
     # On paper these are on the first page, so that the chart and its legend start on the second.
     above += Markup('<div class="cover">{}</div>\n').format(_facts(run, "cover-") + _definitions("cover-"))
-    head = headline(run)
+    head = drawn_headline(run)
     head = replace(head, notes=(*head.notes, *(run.cross_rank.notes if gantt_chart.tracks else ())))
     if gantt_chart.tracks and len(gantt_chart) <= MAX_REPORT_INTERVALS:
         styles, page_data = section_styles(), _chart(run, gantt_chart)

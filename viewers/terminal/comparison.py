@@ -16,6 +16,7 @@ from dptrace.comparison.compare import FIGURE_NAMES, Comparison, shared_notes
 from dptrace.comparison.sides import DeviceId, RunSample
 from dptrace.core.units import MINUS, byte_size, milliseconds, plural, sanitize, signed_milliseconds
 from dptrace.run.columns import SHOWN_FIGURES
+from dptrace.run.shared_clock import clocks_fact
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import column_table, number_table, plain
 from dptrace.viewers.terminal.split import folded
@@ -56,7 +57,8 @@ def side_lines(comparison: Comparison) -> list[tuple[str, str]]:
 
 def _side_line(sample: RunSample) -> str:
     head = headline(sample.run)
-    return " · ".join((head.title, *head.facts[:-1], plural(len(sample.steps), "step")))
+    clocks = filter(None, [clocks_fact(sample.run)])
+    return " · ".join((head.title, *head.facts[:-1], plural(len(sample.steps), "step"), *clocks))
 
 
 def sort_name(row: CollectiveChange) -> str:

@@ -38,8 +38,9 @@ from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect
 from dptrace.core.units import byte_size, duration, plural, sanitize
 from dptrace.run.notable_ranks import NotableRank, notable_ranks
 from dptrace.run.run import Run
+from dptrace.run.shared_clock import Shift
 from dptrace.timeline.model import Timeline
-from dptrace.viewers.base.headline import headline
+from dptrace.viewers.base.headline import drawn_headline
 from dptrace.viewers.base.table import step_label
 from dptrace.viewers.base.theme import DARK, PART_COLORS, PART_ORDER, PATTERNS
 from dptrace.viewers.base.theme import OVERLAPPED as THEME_OVERLAPPED
@@ -421,7 +422,9 @@ class Block:
     labels: Sequence[str]
     rows: Sequence[Row]
     origins: Sequence[int]
-    """What each row's own time is where the axis begins."""
+    """The time of each row where the axis begins, on the clock that they share."""
+    shifts: Sequence[Shift]
+    """What moves each row's own times onto that clock."""
     communicates: bool
 
 
@@ -438,8 +441,8 @@ def print_picture(blocks: Sequence[Block], span: int, pen: Pen, console: Console
 
 def _lines(block: Block, margin: int, scale: Scale, pen: Pen) -> Iterator[Text]:
     yield Text(block.heading.ljust(margin)) + _steps(block, scale, pen)
-    for label, row, origin in zip(block.labels, block.rows, block.origins, strict=True):
-        edges = scale.edges(origin)
+    for label, row, origin, shift in zip(block.labels, block.rows, block.origins, block.shifts, strict=True):
+        edges = shift.back(scale.edges(origin))
         yield Text(label.ljust(margin)) + pen.bar(row.phases(edges))
         if block.communicates:
             yield Text("  comm".ljust(margin)) + pen.bar(row.exposure(edges))
@@ -518,16 +521,20 @@ def print_gantt(run: Run, console: Console) -> None:
         console.print("No steps to draw.")
     else:
         labels = _labels([device.timeline for device in chosen])
-        origins, span, shared = _origins(chosen)
+        by_device = {id(device): shift for device, shift in zip(run.devices, run.shifts, strict=True)}
+        shifts = [by_device[id(device)] for device in chosen]
+        bounds = [shift(device.timeline.windows.bounds) for shift, device in zip(shifts, chosen, strict=True)]
+        origins, span, shared = _origins(bounds)
         first, waits = chosen[0].timeline.windows, _waits(run)
         block = Block(
             "steps",
             first.names,
-            [int(bound) - origins[0] for bound in first.bounds[:-1]],
-            int(first.bounds[-1]) - origins[0],
+            [int(bound) - origins[0] for bound in bounds[0][:-1]],
+            int(bounds[0][-1]) - origins[0],
             labels,
             [row_of(device.timeline, waits[id(device)]) for device in chosen],
             origins,
+            shifts,
             any(len(device.timeline.collectives) for device in chosen),
         )
         scale = print_picture([block], span, pen, console)
@@ -624,6 +631,7 @@ def _paired_block(aligned: AlignedSteps, which: int, chosen: Sequence[DeviceFigu
         [f"{'AB'[which]} {label}" for label in _labels(timelines)],
         [shown[0], *(replace(row, time_saved=()) for row in shown[1:])],
         [0] * len(shown),
+        [Shift(timeline.rank) for timeline in timelines],
         any(len(timeline.collectives) for timeline in timelines),
     )
 
@@ -645,7 +653,7 @@ def _chosen(run: Run, most: int) -> tuple[list[DeviceFigures], tuple[NotableRank
 
 
 def _print_title(run: Run, pen: Pen, console: Console, before: str = "") -> None:
-    console.print(Text(pen.text(before + headline(run).line), style="bold"), highlight=False)
+    console.print(Text(pen.text(before + drawn_headline(run).line), style="bold"), highlight=False)
 
 
 def _print_below(
@@ -688,15 +696,14 @@ def _labels(timelines: Sequence[Timeline]) -> list[str]:
     return [f"rank {t.rank}" + (f" GPU {t.device}" if t.rank in several else "") for t in timelines]
 
 
-def _origins(chosen: Sequence[DeviceFigures]) -> tuple[list[int], int, bool]:
+def _origins(bounds: Sequence[Int64]) -> tuple[list[int], int, bool]:
     """Return each rank's origin, the length of the axis, and whether the ranks share it.
 
     They do, unless each would get only a small part of it.
     """
-    starts = [int(device.timeline.windows.bounds[0]) for device in chosen]
-    ends = [int(device.timeline.windows.bounds[-1]) for device in chosen]
+    starts, ends = [int(steps[0]) for steps in bounds], [int(steps[-1]) for steps in bounds]
     first, span = min(starts), max(ends) - min(starts)
     longest = max(end - start for start, end in zip(starts, ends, strict=True))
     if span > 3 * longest:
         return starts, max(longest, 1), False
-    return [first] * len(chosen), max(span, 1), True
+    return [first] * len(bounds), max(span, 1), True

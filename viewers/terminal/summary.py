@@ -15,6 +15,7 @@ from dptrace.core.units import byte_size, duration, milliseconds, number, saniti
 from dptrace.model.training.layout import held_activations
 from dptrace.run.cross_rank import CrossRankAnalysis, MeanStep, mean_step
 from dptrace.run.run import Run
+from dptrace.run.shared_clock import collectives_on_one_clock, times_note
 from dptrace.run.utilization import Utilization
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import column_table, plain, rank_label, step_label, step_words
@@ -261,14 +262,13 @@ def notes(run: Run, further: tuple[str, ...] = ()) -> RenderableType:
     return Group(*(Text("! ", style="yellow").append_text(plain(note)) for note in (*run.notes, *further)))
 
 
-def print_run(run: Run, console: Console, all_rows: bool = False, align: bool = True) -> None:
+def print_run(run: Run, console: Console, all_rows: bool = False) -> None:
     """Print the headline of *run*, its findings, its tables and the notes on its data.
 
     Args:
         all_rows: print each table in full, and a table by step for each rank.
-        align: whether clocks that are off are corrected before ranks are compared.
     """
-    analysis = run.cross_rank if align else run.analyze_cross_rank(align=False)
+    analysis = run.cross_rank
     lines = (_mean_split(run), utilization_sentence(run.efficiency), profiler_sentence(run.metadata))
     parts: list[RenderableType] = [plain(headline(run).line), sentence(run), *(Text(line) for line in lines if line)]
     parts += ["", findings_list(analysis.findings), ""]
@@ -302,7 +302,7 @@ def _tables(run: Run, analysis: CrossRankAnalysis, all_rows: bool) -> Iterator[R
 
 def print_collectives(run: Run, console: Console, all_rows: bool = False) -> None:
     """Print a row for each collective on each GPU; only the first ones unless *all_rows*."""
-    rows = run.collectives()
+    rows = collectives_on_one_clock(run)
     if not len(rows):
         console.print("No communication in this run.")
     else:
@@ -310,12 +310,13 @@ def print_collectives(run: Run, console: Console, all_rows: bool = False) -> Non
         _print_collective_rows(run, shown.to_dict("records"), console)
         if len(shown) < len(rows):
             console.print(f"{len(rows) - len(shown):,} more; --all shows them, --csv writes them.")
-    if run.notes:
-        console.print(notes(run))
+    if run.notes or times_note(run):
+        console.print(notes(run, times_note(run)))
 
 
 def _print_collective_rows(run: Run, rows: list[dict[Any, Any]], console: Console) -> None:
-    origin = min(int(timeline.windows.bounds[0]) for timeline in run.timelines)
+    firsts = zip(run.shifts, run.timelines, strict=True)
+    origin = min(int(shift(timeline.windows.bounds[:1])[0]) for shift, timeline in firsts)
     labels = {(timeline.rank, timeline.device): rank_label(run, timeline) for timeline in run.timelines}
     columns: dict[str, Callable[[Any], str | Text]] = {
         "rank": lambda row: labels[row["rank"], row["device"]],

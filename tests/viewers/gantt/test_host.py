@@ -21,7 +21,7 @@ from dptrace.timeline.host_calls import HOST_CALLS, CallKind, HostCalls, nesting
 from dptrace.timeline.model import UNKNOWN
 from dptrace.viewers.base.theme import CHROME
 from dptrace.viewers.gantt import host as module
-from dptrace.viewers.gantt.chart import chart, drawn_intervals
+from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.host import (
     KINDS,
     MOST_THREADS,
@@ -167,7 +167,7 @@ def test_a_server_answers_with_a_gpu_or_a_window(run: Run) -> None:
     drawn = chart(run)
     answers = HostAnswers(run, drawn)
     calls = run.read_again(run.timelines[1], HOST_CALLS)
-    expected = track_data(run.timelines[1], calls, drawn, module.MOST_SERVED)
+    expected = track_data(run.timelines[1], calls, drawn.axes[1], module.MOST_SERVED)
     whole, part = answers("1"), answers(f"1/0/{drawn.end_ns // 10}")
 
     assert whole is not None
@@ -274,7 +274,7 @@ def test_every_call_is_in_the_data(path: str) -> None:
     """With its thread, depth, times, kind, name and shapes, if all calls fit."""
     run = open_run([path])
     drawn, calls = chart(run), track_data_calls_of(run)
-    data = track_data(run.timelines[0], calls, drawn, ALL)
+    data = track_data(run.timelines[0], calls, drawn.axes[0], ALL)
     start, end = drawn.origin_ns, drawn.origin_ns + drawn.end_ns
     expected = [
         (
@@ -295,10 +295,9 @@ def test_launches_are_those_of_the_timeline(path: str) -> None:
     """Start and length of the launching call, id and grid of each interval, in the order of the lanes."""
     run = open_run([path])
     drawn, calls, timeline = chart(run), track_data_calls_of(run), run.timelines[0]
-    data = track_data(timeline, calls, drawn, ALL)
+    data = track_data(timeline, calls, drawn.axes[0], ALL)
     launches = {key: unpack(column) for key, column in data["launches"].items()}
-    end = drawn.origin_ns + drawn.end_ns
-    index = np.concatenate([drawn_intervals(timeline, drawn.origin_ns, end, kind) for kind in KINDS])
+    index = np.concatenate([drawn.axes[0].drawn(timeline, kind) for kind in KINDS])
     known = timeline.launch_ns[index] != UNKNOWN
     starts = sums(launches["start"]) + drawn.origin_ns
     assert timeline.launch_ns[index][known].tolist() == starts[known].tolist()
@@ -318,7 +317,7 @@ def test_what_the_host_did_is_that_of_the_analysis(path: str) -> None:
     """The pieces of each idle gap add up to HostActivity.spent()."""
     run = open_run([path])
     drawn, host = chart(run), run.timelines[0].host
-    data = track_data(run.timelines[0], None, drawn, ALL)["activity"]
+    data = track_data(run.timelines[0], None, drawn.axes[0], ALL)["activity"]
     starts, labels = np.cumsum(unpack(data["delta"])), unpack(data["label"])
     ends = np.append(starts[1:], data["end"])
     found: dict[tuple[Any, ...], int] = {}
@@ -334,7 +333,7 @@ def test_short_calls_are_left_out_and_counted() -> None:
     """Of the longest calls, as many as fit; the number and the length of the others are reported."""
     run = open_run([str(ROOT / "traces" / "ddp_cpu_2ranks")])
     drawn, calls = chart(run), track_data_calls_of(run)
-    whole, part = (track_data(run.timelines[0], calls, drawn, most) for most in (ALL, 200))
+    whole, part = (track_data(run.timelines[0], calls, drawn.axes[0], most) for most in (ALL, 200))
 
     assert set(shown(part)) < set(shown(whole))
     assert len(shown(whole)) - part["calls"]["leftOut"] == len(shown(part)) <= 200

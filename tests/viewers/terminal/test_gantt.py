@@ -232,7 +232,7 @@ def test_any_number_of_steps_fits(width: int, steps: int) -> None:
 @pytest.mark.parametrize(("origin", "begins"), [(1000, 30), (10**18, 0)])
 def test_ranks_share_one_axis_unless_clocks_are_far_apart(origin: int, begins: int) -> None:
     """A rank that began late is drawn late; one whose clock lies years apart from its own start, and that is told."""
-    lines = drawn(run_of(training(0, 2), training(1, 2, origin=origin)), 98)
+    lines = drawn(run_of(training(0, 2), training(1, 2, origin=origin)).on_own_clocks(), 98)
 
     assert (0, begins) == (lines[2][8:].index("F"), lines[4][8:].index("F"))
     assert (begins == 0) == any("its own first step" in line for line in lines)

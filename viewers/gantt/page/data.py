@@ -19,7 +19,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Collective, Kind, Timeline
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import sample_levels
-from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, cause_category, drawn_intervals
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Axis, Chart, Lane, Role, cause_category
 from dptrace.viewers.gantt.packing import differences, pack, pack_times
 
 _HEIGHTS = {
@@ -245,8 +245,7 @@ def details(run: Run, chart: Chart) -> dict[str, Any]:
 
 
 def _shown(run: Run, chart: Chart, kind: Kind) -> list[Any]:
-    origin, end = chart.origin_ns, chart.origin_ns + chart.end_ns
-    return [drawn_intervals(timeline, origin, end, kind) for timeline in run.timelines]
+    return [axis.drawn(timeline, kind) for axis, timeline in zip(chart.axes, run.timelines, strict=True)]
 
 
 def _launch_delays(run: Run, chart: Chart) -> Int64:
@@ -335,7 +334,7 @@ def memory_lanes(run: Run, chart: Chart) -> dict[str, dict[str, Any]]:
         use = run.read_again(timeline, MEMORY)
         device = _device_of(timeline, use)
         if use is not None and device is not None:
-            found[str(track)] = _lane(use, device, chart)
+            found[str(track)] = _lane(use, device, chart.axes[track])
     return found
 
 
@@ -343,8 +342,8 @@ def _device_of(timeline: Timeline, use: MemoryUse | None) -> DeviceMemory | None
     return next((device for device in (use.devices if use else ()) if device.device == timeline.device), None)
 
 
-def _lane(use: MemoryUse, device: DeviceMemory, chart: Chart) -> dict[str, Any]:
-    start, end = chart.origin_ns, chart.origin_ns + chart.end_ns
+def _lane(use: MemoryUse, device: DeviceMemory, axis: Axis) -> dict[str, Any]:
+    start, end = axis.recorded(0, axis.length_ns)
     times, total = device.events.time_ns, total_bytes(device)
     first, last = (int(edge) for edge in np.searchsorted(times, (start, end), side="right"))
     exact = last - first <= MOST_POINTS
@@ -359,13 +358,13 @@ def _lane(use: MemoryUse, device: DeviceMemory, chart: Chart) -> dict[str, Any]:
     peak = first + int(total[first : last + 1].argmax())
     calls = np.sort(np.append(use.calls.start_ns, use.failed.time_ns)) if not device.on_cpu else np.empty(0, np.int64)
     return {
-        "delta": pack(np.diff(time - start, prepend=0)),
+        "delta": pack(np.diff(axis.since(time), prepend=0)),
         "bytes": pack(differences(total[level])),
         "reserved": pack(differences(reserved[level])),
         "least": min(int(total[level].min()), 0),
         "most": max(int(total[level].max()), int(reserved[level].max()), 1),
-        "peak": [max(int(times[max(peak - 1, 0)]) - start, 0), int(total[peak])],
-        "calls": (calls[(calls >= start) & (calls < end)] - start).tolist(),
+        "peak": [max(int(axis.since(times[max(peak - 1, 0)])), 0), int(total[peak])],
+        "calls": axis.since(calls[(calls >= start) & (calls < end)]).tolist(),
         "exact": exact,
         "fromStart": device.on_cpu,
     }

@@ -27,7 +27,7 @@ from dptrace.core.units import duration
 from dptrace.errors import DptraceError
 from dptrace.replay.critical_path import CriticalPath
 from dptrace.run.run import Run
-from dptrace.viewers.base.headline import Headline, headline
+from dptrace.viewers.base.headline import Headline, drawn_headline
 from dptrace.viewers.base.page import Markup, bundle, page, static
 from dptrace.viewers.base.svg import FONT
 from dptrace.viewers.gantt.chart import Chart, chart, why_unknown
@@ -202,7 +202,7 @@ def bokeh_script() -> str:
 
 def _headline(run: Run, gantt_chart: Chart) -> Headline:
     """Return the run's headline, with a note where ranks are far apart, which leaves the chart mostly empty."""
-    head = headline(run)
+    head = drawn_headline(run)
     longest = max(int(track.bounds_ns[-1] - track.bounds_ns[0]) for track in gantt_chart.tracks)
     if gantt_chart.end_ns < _MAX_SPAN * longest:
         return head

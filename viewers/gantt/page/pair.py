@@ -21,7 +21,7 @@ from dptrace.core.intervals import Int64
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
-from dptrace.viewers.base.headline import Headline, headline
+from dptrace.viewers.base.headline import Headline, drawn_headline, headline
 from dptrace.viewers.base.page import Markup, static
 from dptrace.viewers.base.table import step_label
 from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence, titles
@@ -69,6 +69,7 @@ def paired_chart(aligned: AlignedSteps) -> Chart:
         lanes=(*a.lanes, *moved),
         names=(*a.names, *b.names),
         collectives=(*a.collectives, *b.collectives),
+        axes=(),
     )
 
 
@@ -212,7 +213,7 @@ def picture(aligned: AlignedSteps, notes: tuple[str, ...], above: Markup, below:
 def _above(aligned: AlignedSteps, verdict: Sequence[str]) -> Markup:
     lines = [
         Markup('<p class="runs"><b>{}</b> {}</p>').format(letter, sanitize(" · ".join((head.title, *head.facts))))
-        for letter, head in (("A", headline(aligned.a.run)), ("B", headline(aligned.b.run)))
+        for letter, head in (("A", drawn_headline(aligned.a.run)), ("B", drawn_headline(aligned.b.run)))
     ]
     answer = Markup("\n").join(
         Markup('<p class="answer{}">{}</p>').format(" quiet" * quiet, text)
