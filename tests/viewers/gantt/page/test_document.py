@@ -22,7 +22,18 @@ from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.page.document import step_document
 from tests.support.browser import browser_test, open_page
 from tests.support.builders import TimelineBuilder
-from tests.support.gantt_page import SHARE_FIGURES, at, expected_figures, settle, show, shown_figures, spot, tip
+from tests.support.gantt_page import (
+    SHARE_FIGURES,
+    at,
+    expected_figures,
+    settle,
+    show,
+    shown_figures,
+    spot,
+    tip,
+    written,
+)
+from tests.support.rank_cases import rank, reduce, shifted
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import write_job
 from tests.support.synthetic import training_run
@@ -103,6 +114,33 @@ def test_figures_of_a_window_are_the_split_s_of_that_step(browser: Browser, tmp_
         assert (step["wall_ns"], step["overlapped_comm_ns"]) == (shown["step"], shown["overlapped"])
         assert "In this window" in page.locator("#summary").inner_text()
         assert [] == errors
+
+
+@browser_test
+def test_ranks_leave_a_collective_at_the_same_pixel(browser: Browser, tmp_path: Path) -> None:
+    """Rows of ranks whose clocks are ahead by up to half a step, and drift, end each collective within a pixel."""
+    clocks = ((0, 0), (31_000_000, 0), (-22_000_000, 0), (9_000_000, 40))
+    calls = [
+        [reduce(step, 100_000_000 * (step + 1), length=(2 + who) * 10**7) for step in range(12)] for who in range(4)
+    ]
+    names = tuple(f"ProfilerStep#{step}" for step in range(12))
+    devices = [shifted(rank(who, own, names), *clocks[who]) for who, own in enumerate(calls)]
+    run = Run("runs/clocks", tuple(one.timeline for one in devices), world_size=4)
+
+    with open_page(browser, written(run, tmp_path / "page.html")) as (page, _):
+        rows = page.evaluate(
+            """() => dptrace.rows.filter(({ role }) => role === "exposure").map(({ y, h }) => {
+                const { canvas } = dptrace.main, context = canvas.getContext("2d");
+                return [...context.getImageData(0, Math.round(y + h / 2), canvas.width, 1).data];
+            })"""
+        )
+
+    red, green, *_ = np.moveaxis(np.array(rows).reshape(4, -1, 4), 2, 0)
+    transfers = [np.flatnonzero((r > 60) & (r > 1.5 * g)) for r, g in zip(red, green, strict=True)]
+    # The letters of a label are narrower than the time between two collectives.
+    edges = [np.append(columns[:-1][np.diff(columns) > 12], columns[-1]) for columns in transfers]
+    assert [12] * 4 == [len(row) for row in edges]
+    assert np.ptp(np.stack(edges), axis=0).max() <= 1
 
 
 @browser_test
