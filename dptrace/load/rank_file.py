@@ -317,12 +317,15 @@ class FileRereader(msgspec.Struct, frozen=True):
     def __call__(self, path: str, reading: SecondPass[Result]) -> Result | None:
         """Return what the file at *path* holds; None where it can't be read a second time."""
         held, key = self.held, (path, reading.name)
-        if key not in held:
-            source = next((one for one in self.files if sanitize(one.address) == path), None)
-            held[key] = None if source is None or source.single_pass else self._read(source, reading)
-            while len(held) > 1 and sum(len(result or ()) for result in held.values()) > _MOST_HELD:
+        if key in held:
+            known: Result | None = held[key]
+            return known
+        source = next((one for one in self.files if sanitize(one.address) == path), None)
+        result = None if source is None or source.single_pass else self._read(source, reading)
+        if reading.held:
+            held[key] = result
+            while len(held) > 1 and sum(len(one or ()) for one in held.values()) > _MOST_HELD:
                 del held[next(iter(held))]
-        result: Result | None = held[key]
         return result
 
     @collection_paused()

@@ -366,7 +366,7 @@ def step_ends(model: Model) -> StepEnds:
     for process in model.processes:
         marks = process.mark_tasks
         tasks.append(marks)
-        steps.append(_numbers(process.events.step_names, order)[: len(marks)])
+        steps.append(_numbers(process.step_names, order)[: len(marks)])
     return StepEnds(np.concatenate(tasks), np.concatenate(steps))
 
 

@@ -147,7 +147,7 @@ def timeline_at(model: Model, number: int, times: Times) -> Timeline:
 
     What the timeline says about the host is left out, since a simulation does not have it.
     """
-    timeline, process, tasks = _find(model, number)
+    timeline, _, tasks = _find(model, number)
     start, end = timeline.start_ns.copy(), timeline.end_ns.copy()
     placed = np.flatnonzero(tasks >= 0)
     task = tasks[placed]
@@ -165,7 +165,7 @@ def timeline_at(model: Model, number: int, times: Times) -> Timeline:
         timeline,
         start_ns=start,
         end_ns=end,
-        launch_ns=_launches(timeline, process, tasks, times, start),
+        launch_ns=_launches(model, number, times, start),
         windows=windows,
         host=NO_ACTIVITY,
         data_loading=EMPTY,
@@ -193,7 +193,7 @@ def _shift(model: Model, number: int) -> int:
 def _marks(model: Model, number: int, times: Times) -> Int64:
     """Return the start of each of the timeline's steps on the host, and the end of the last; empty without marks."""
     timeline, process, _ = _find(model, number)
-    known = {name: i for i, name in enumerate(process.events.step_names)}
+    known = {name: i for i, name in enumerate(process.step_names)}
     places = [known[name] for name in timeline.windows.names if name in known]
     if len(places) != len(timeline.windows):
         return EMPTY[0]
@@ -202,8 +202,9 @@ def _marks(model: Model, number: int, times: Times) -> Int64:
     return marks
 
 
-def _launches(timeline: Timeline, process: Process, tasks: Int64, times: Times, start: Int64) -> Int64:
+def _launches(model: Model, number: int, times: Times, start: Int64) -> Int64:
     """Return when each interval was launched, on the timeline's clock; *start* is when it starts."""
+    timeline, process, tasks = _find(model, number)
     launch = timeline.launch_ns.copy()
     interval = tasks - int(process.interval_tasks[0]) if len(process.interval_tasks) else np.full(len(tasks), -1)
     # Tasks beyond the process's own were inserted by a change: no recorded call launches them.
@@ -216,7 +217,7 @@ def _launches(timeline: Timeline, process: Process, tasks: Int64, times: Times, 
     launch[known] += times.start_ns[call] - process.host.start_ns[by[known]]
     launch[inserted] = start[inserted]
     operator = (tasks >= 0) & (interval < 0) & ~inserted
-    launch[operator] += times.start_ns[tasks[operator]] - process.start_ns[tasks[operator] - process.first_task]
+    launch[operator] += times.start_ns[tasks[operator]] - model.graph.start_ns[tasks[operator]]
     return launch
 
 

@@ -50,6 +50,8 @@ class SecondPass(msgspec.Struct, Generic[Result], frozen=True):
     """
     most_cached: int = 4_000_000
     """Events of a result that is cached, so that a few files do not fill the cache."""
+    held: bool = True
+    """Whether the result is kept in memory for the next request."""
 
 
 def reading(of: Callable[[Trace], Result], **options: bool) -> Callable[[Source, Patterns], Result]:

@@ -29,7 +29,7 @@ from dptrace.replay.graph.model import (
     Tasks,
     order_tasks,
 )
-from dptrace.replay.graph.process import Process, build_process
+from dptrace.replay.graph.process import Process, ProcessTasks, build_process
 from dptrace.replay.graph.waits import US
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
@@ -65,7 +65,7 @@ def add_inferred(edges: Edges, graph: Graph, processes: Sequence[Process]) -> No
     """
     late = residuals(graph)
     for process in processes:
-        if process.events.on_cpu:
+        if process.on_cpu:
             continue
         device = process.device
         unexplained = late[process.interval_tasks]
@@ -76,7 +76,8 @@ def add_inferred(edges: Edges, graph: Graph, processes: Sequence[Process]) -> No
         tasks = process.interval_tasks
         edges.add(tasks[source[found]], tasks[interval[found]], lag, EdgeKind.TIMED)
         interval = interval[~found]
-        source = _ran_throughout(process, interval, unexplained[interval])
+        kernel = graph.kind[tasks] == TaskKind.COMPUTE
+        source = _ran_throughout(process, kernel, interval, unexplained[interval])
         found = source >= 0
         lag = (device.start_ns[interval] - device.end_ns[source])[found]
         edges.add(tasks[source[found]], tasks[interval[found]], lag, EdgeKind.BUSY)
@@ -99,10 +100,9 @@ def _ended_just_before(process: Process, interval: Int64) -> Int64:
     return found
 
 
-def _ran_throughout(process: Process, interval: Int64, late: Int64) -> Int64:
+def _ran_throughout(process: Process, kernel: NDArray[np.bool_], interval: Int64, late: Int64) -> Int64:
     """Return for each interval the longest kernel of another stream that ran while it could have started; or -1."""
     device = process.device
-    kernel = ~device.communication & ~process.events.memory
     found, longest = np.full(len(interval), -1, np.int64), np.zeros(len(interval), np.int64)
     if not len(interval):
         return found
@@ -349,19 +349,23 @@ def build_model(run: Run) -> Model:
     if run.figures_only:
         raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out.")
     clocks = run.cross_rank.clocks
-    processes: list[Process] = []
+    processes, built = list[Process](), list[ProcessTasks]()
     first = 0
     for timelines in _by_file(run.timelines):
         events = _events(run, timelines[0][1])
-        processes.append(build_process(events, timelines, partial(clocks.align, timelines[0][0]), first))
-        first += len(processes[-1])
+        process, tasks_of = build_process(events, timelines, partial(clocks.align, timelines[0][0]), first)
+        processes.append(process)
+        built.append(tasks_of)
+        first += len(process)
     places = {number: (index, tasks) for index, process in enumerate(processes) for number, tasks in process.timelines}
     place = tuple(places[number] for number in range(len(run.timelines)))
     edges = Edges()
     transfers = _add_transfers(edges, run, place, first)
-    tasks = _tasks(processes, transfers)
-    known = Edge.joined([*(process.edge for process in processes), edges.table()])
+    tasks = _tasks(processes, built, transfers)
+    known = Edge.joined([*(one.edge for one in built), edges.table()])
+    del built
     edge = _over(known, transfers, len(tasks.start_ns))
+    del known
     graph = Graph(**asdict(tasks), **_ordered(edge, tasks.start_ns))
     inferred = Edges()
     add_inferred(inferred, graph, processes)
@@ -406,20 +410,20 @@ def _add_transfers(edges: Edges, run: Run, place: Sequence[tuple[int, Int64]], f
     return add_rendezvous(edges, matches, Members(tasks, start, end), first_task, partial=partial, on_cpu=run.on_cpu)
 
 
-def _tasks(processes: Sequence[Process], transfers: Transfers) -> Tasks:
+def _tasks(processes: Sequence[Process], built: Sequence[ProcessTasks], transfers: Transfers) -> Tasks:
     """Put the tasks of the processes and the transfers one after the other."""
     numbers: dict[str, int] = {}
     name, operator = [], []
-    for process in processes:
+    for process, tasks in zip(processes, built, strict=True):
         own = np.array([numbers.setdefault(one, len(numbers)) for one in process.names] + [-1], np.int32)
-        name.append(own[process.name])
-        operator.append(own[process.operator])
+        name.append(own[tasks.name])
+        operator.append(own[tasks.operator])
     kinds = np.array([numbers.setdefault(one, len(numbers)) for one in transfers.kind.tolist()], np.int32)
     count = len(transfers)
     lengths = [len(process) for process in processes]
-    start = np.concatenate([*(process.start_ns for process in processes), transfers.arrived_ns])
-    duration = np.concatenate([*(process.duration_ns for process in processes), transfers.duration_ns])
-    kind = np.concatenate([*(p.kind for p in processes), np.full(count, TaskKind.TRANSFER)]).astype(np.uint8)
+    start = np.concatenate([*(tasks.start_ns for tasks in built), transfers.arrived_ns])
+    duration = np.concatenate([*(tasks.duration_ns for tasks in built), transfers.duration_ns])
+    kind = np.concatenate([*(tasks.kind for tasks in built), np.full(count, TaskKind.TRANSFER)]).astype(np.uint8)
     end = start + duration
     end[len(end) - count :] = transfers.end_ns
     duration[transfers.arrival] = 0

@@ -211,7 +211,7 @@ def _read(source: Source, patterns: Patterns) -> RankEvents:
     return replace(events, syncs=read_sync_events(source)) if waits else events
 
 
-RANK_EVENTS = SecondPass("replayed events", RankEvents, _read)
+RANK_EVENTS = SecondPass("replayed events", RankEvents, _read, held=False)
 """Reads the events of a rank's file."""
 
 

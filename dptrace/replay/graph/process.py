@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -153,43 +154,71 @@ Align = Callable[[Int64], Int64]
 """Converts times of a process to the clock that all ranks share."""
 
 
-class Process(msgspec.Struct, frozen=True):
-    """The tasks of one process, numbered from its first; its edges have the numbers of the whole graph."""
+class ProcessTasks(msgspec.Struct, frozen=True):
+    """What a process adds to the graph: its tasks, and its edges, which have the numbers of the whole graph."""
 
-    events: RankEvents
-    """On the shared clock."""
+    start_ns: Int64
+    duration_ns: Int64
+    kind: NDArray[np.uint8]
+    name: NDArray[np.int32]
+    """Index into the names of the process, as is the operator, or -1."""
+    operator: NDArray[np.int32]
+    edge: Edge
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+class Process(msgspec.Struct, frozen=True):
+    """Where the tasks of one process are in the graph: host events, returns of blocking calls, device intervals.
+
+    What is in the graph is not here again: a run of thousands of ranks has room for it once.
+    """
+
+    on_cpu: bool
+    """Whether operators compute, and gloo communicates."""
     host: HostEvents
+    """On the shared clock, as are the device intervals."""
     device: DeviceOrder
     blocking: BlockingCalls
     waits: StreamWaits
     hidden_waits: int
     names: tuple[str, ...]
+    step_names: tuple[str, ...]
     first_task: int
-    start_ns: Int64
-    duration_ns: Int64
-    kind: NDArray[np.uint8]
-    name: NDArray[np.int32]
-    operator: NDArray[np.int32]
-    edge: Edge
-    host_tasks: HostTasks
-    interval_tasks: Int64
-    """Task of each device interval."""
     timelines: tuple[tuple[int, Int64], ...]
     """Number of each timeline in the run, and the task of each of its intervals, or -1."""
 
     def __len__(self) -> int:
-        return len(self.start_ns)
+        return len(self.host) + len(self.blocking) + len(self.device)
+
+    @property
+    def host_tasks(self) -> HostTasks:
+        """The tasks of each host event."""
+        return _host_tasks(self.host, self.blocking, self.first_task)
+
+    @property
+    def interval_tasks(self) -> Int64:
+        """Task of each device interval."""
+        return self.first_task + len(self.host) + len(self.blocking) + np.arange(len(self.device))
 
     @property
     def mark_tasks(self) -> Int64:
         """Task of the start of each step, and of the end of the last; empty without marks."""
-        tasks: Int64 = self.host_tasks.begin[self.host.marks]
+        tasks: Int64 = self.first_task + self.host.marks
         return tasks
+
+
+def _host_tasks(host: HostEvents, blocking: BlockingCalls, first_task: int) -> HostTasks:
+    begin = first_task + np.arange(len(host))
+    finish = begin.copy()
+    finish[blocking.event] = first_task + len(host) + np.arange(len(blocking))
+    return HostTasks(begin, finish)
 
 
 def build_process(
     events: RankEvents, timelines: Sequence[tuple[int, Timeline]], align: Align, first_task: int
-) -> Process:
+) -> tuple[Process, ProcessTasks]:
     """Build the tasks and edges of one process.
 
     Args:
@@ -214,11 +243,12 @@ def build_process(
             f"{timelines[0][1].path}: has work of the device but no call of the host, which a replay needs. Record CPU "
             "activities, too."
         )
-    names = (*events.names, *events.step_names, *(("end of the last step",) if len(host.marks) else ()))
+    end_mark = ("end of the last step",) if len(host.marks) else ()
+    # Ranks have most names in common.
+    names = tuple(map(sys.intern, (*events.names, *events.step_names, *end_mark)))
     device = device_order(events, host, communication)
     blocking = blocking_calls(events, host, device, names)
-    tasks = HostTasks(first_task + np.arange(len(host)), first_task + np.arange(len(host)))
-    tasks.finish[blocking.event] = first_task + len(host) + np.arange(len(blocking))
+    tasks = _host_tasks(host, blocking, first_task)
     interval_tasks = first_task + len(host) + len(blocking) + np.arange(len(device))
     edges = Edges()
     hidden = add_host_order(edges, host, device, tasks, interval_tasks, names)
@@ -229,10 +259,13 @@ def build_process(
         (number, _tasks_of(timeline, places, interval_tasks, tasks.begin[host.of_operator]))
         for (number, timeline), places in zip(timelines, intervals, strict=True)
     )
+    built = ProcessTasks(*_columns(events, host, device, blocking), edges.table())
+    # Only the edges needed these.
+    host = replace(host, of_call=EMPTY[0], of_operator=EMPTY[0], operator=EMPTY[0].astype(np.int32))
+    device = replace(device, previous=EMPTY[0], latency_ns=EMPTY[0])
     return Process(
-        events, host, device, blocking, waits, hidden, names, first_task, *_columns(events, host, device, blocking),
-        edges.table(), tasks, interval_tasks, placed,
-    )  # fmt: skip
+        events.on_cpu, host, device, blocking, waits, hidden, names, events.step_names, first_task, placed
+    ), built
 
 
 def _intervals(events: RankEvents, timeline: Timeline) -> Int64:

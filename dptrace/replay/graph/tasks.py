@@ -64,7 +64,7 @@ def host_pieces(model: Model, process: Process) -> HostPieces:
     """Return the pieces of a process's host time; on a CPU, operators that compute are among its calls."""
     graph = model.graph
     low, high = process.first_task, process.first_task + len(process)
-    kinds = (TaskKind.CALL, TaskKind.COMPUTE) if process.events.on_cpu else (TaskKind.CALL,)
+    kinds = (TaskKind.CALL, TaskKind.COMPUTE) if process.on_cpu else (TaskKind.CALL,)
     task = low + np.flatnonzero(graph.of(*kinds)[low:high])
     first, last = graph.first[low], graph.first[high]
     edge = first + np.flatnonzero(graph.edge.of(EdgeKind.HOST, EdgeKind.THREAD)[first:last])
@@ -140,7 +140,7 @@ def modules_of_tasks(model: Model) -> TaskModules:
     numbers: dict[str, int] = {}
     module = np.full(len(model.graph), -1, np.int64)
     for process in model.processes:
-        if not has_modules(process.events.names):
+        if not has_modules(process.names):
             continue
         recorded = operator_calls_of(model.run, model.run.timelines[process.timelines[0][0]])
         paths, path = module_paths(recorded, CallTree(recorded.calls))

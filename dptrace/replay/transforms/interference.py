@@ -140,7 +140,7 @@ def _kinds(model: Model) -> tuple[Int64, Int64]:
         work = model.run.read_again(model.run.timelines[number], WORK)
         if work is None:
             continue
-        own, kind = _operators(model, process, number, work) if process.events.on_cpu else _kernels(process, work)
+        own, kind = _operators(model, process, number, work) if process.on_cpu else _kernels(process, work)
         compute = model.graph.of(TaskKind.COMPUTE)[own]
         tasks.append(own[compute])
         distinct, which = np.unique(kind[compute], return_inverse=True)

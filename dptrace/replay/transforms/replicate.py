@@ -167,7 +167,7 @@ class _Plan:
         copied = copy_ns(self._of, step.bytes) if schedule.in_buckets else np.zeros_like(step.bytes)
         for own, process in zip(step.ready, self._of.processes, strict=True):
             np.add.at(self._durations, own, copied)
-            if not process.events.on_cpu:
+            if not process.on_cpu:
                 self._request(process, own[np.array(ends) - 1])
         self._join(step, first, sizes, int(copied.sum()), divided=schedule.schedule == "overlap-optimizer")
 
@@ -187,7 +187,7 @@ class _Plan:
             task = first_after(self._of, process, int(step.ready[index, -1]))
             if task < 0:
                 continue
-            resume = back_ns + (RESUME_NS if process.events.on_cpu else 0)
+            resume = back_ns + (RESUME_NS if process.on_cpu else 0)
             if not divided:
                 self._joins.append((first + len(sizes) - 1, task, resume))
                 continue

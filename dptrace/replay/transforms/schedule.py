@@ -174,7 +174,7 @@ def _ready_by_step(model: Model, process: Process, number: int) -> list[tuple[In
 def _last_before(process: Process, at: Int64) -> Int64:
     """Return the task that is last launched before each time: its end is when the gradient is there; or -1."""
     host, device = process.host, process.device
-    if process.events.on_cpu:
+    if process.on_cpu:
         computing = np.flatnonzero(host.kind == TaskKind.COMPUTE)
         order = computing[np.argsort(host.end_ns[computing], kind="stable")]
         place = np.searchsorted(host.end_ns[order], at, side="right") - 1
@@ -385,7 +385,7 @@ class _Rebuilt:
                 continue
             own = done if len(done) == 1 else done[_own_of(self._of, done, index)]
             if share is None:
-                resume = self._back_ns + (RESUME_NS if process.events.on_cpu else 0)
+                resume = self._back_ns + (RESUME_NS if process.on_cpu else 0)
                 self._edges.add(own, np.full(len(own), task), resume, EdgeKind.JOIN)
                 continue
             optimizer = optimizer_ns(self._of, index) / max(1, len(process.host.marks) - 1)
@@ -398,7 +398,7 @@ class _Rebuilt:
     def _first_after(self, process: Process, ended: int, ready: int) -> int:
         """Return the first work of a process that the all-reduces of a step were over for, or -1."""
         graph = self._of.graph
-        if process.events.on_cpu:
+        if process.on_cpu:
             low = process.first_task
             own = low + np.flatnonzero(process.host.kind == TaskKind.COMPUTE)
         else:
@@ -437,7 +437,7 @@ def first_after(model: Model, process: Process, ready: int) -> int:
     On a GPU it is what is launched next on any stream, on a CPU the operator that starts next.
     """
     graph = model.graph
-    if process.events.on_cpu:
+    if process.on_cpu:
         own = process.first_task + np.flatnonzero(process.host.kind == TaskKind.COMPUTE)
         later = own[graph.start_ns[own] > graph.start_ns[ready]]
         return int(later[np.argmin(graph.start_ns[later])]) if len(later) else -1

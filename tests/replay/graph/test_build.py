@@ -16,7 +16,7 @@ from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.readers.source import Source
 from dptrace.replay.graph.build import Members, Model, Transfers, add_rendezvous, build_model, residuals
 from dptrace.replay.graph.events import NOT_RECORDED, read_sync_events
-from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind, order_tasks
+from dptrace.replay.graph.model import NO_PROCESS, Edge, EdgeKind, Edges, TaskKind, order_tasks
 from dptrace.replay.graph.process import Process
 from dptrace.replay.graph.tasks import KEPT_NS, WORK, cut_longest, host_pieces, modules_of_tasks
 from dptrace.replay.simulation import simulate
@@ -321,21 +321,23 @@ def process(run: dptrace.Run, request: pytest.FixtureRequest) -> Process:
     return found
 
 
-def test_a_process_has_no_edge_to_another(process: Process) -> None:
-    """Both ends of every edge are tasks of the process itself."""
-    own = range(process.first_task, process.first_task + len(process.start_ns))
+def test_processes_meet_only_in_transfers(run: dptrace.Run) -> None:
+    """Both ends of every other edge are tasks of the same process."""
+    graph = run.replay.model.graph
+    ends = np.stack((graph.process[graph.edge.src], graph.process[graph.edge.dst]))
 
-    assert {*process.edge.src.tolist(), *process.edge.dst.tolist()} <= {*own}
+    assert (len(set(ends[0])), True) == (3, (ends[0] == ends[1])[(ends != NO_PROCESS).all(axis=0)].all())
 
 
-def test_every_interval_of_a_device_is_a_task(process: Process) -> None:
-    """Each interval of the timeline has a task of its own, whose time is that of the interval."""
-    ((_, tasks),) = process.timelines
-    places = tasks - process.first_task
+def test_every_interval_of_a_device_is_a_task(run: dptrace.Run, process: Process) -> None:
+    """Each interval of the timeline has a task of its own, whose time is that of the interval or of its transfer."""
+    ((number, tasks),) = process.timelines
+    model, timeline = run.replay.model, run.timelines[number]
 
     assert (tasks >= 0).all()
     assert len(tasks) == len(np.unique(tasks))
-    assert (process.duration_ns[places] > 0).all()
+    ended = model.graph.end_ns[model.over[tasks]] - model.graph.start_ns[tasks]
+    assert (timeline.end_ns - timeline.start_ns).tolist() == ended.tolist()
 
 
 # Waits that the trace records: synchronization events of CUPTI.
