@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_SEEN = 2e-5
+"""Share of a step from which a time that is off shows: a tenth of a pixel where the step fills a wide screen."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shift:
     """The correction that moves one GPU's times onto the shared clock."""
@@ -44,8 +48,8 @@ class Shift:
 def shifts_of(run: Run, clocks: Clocks) -> tuple[Shift, ...]:
     """Return the clock correction of each timeline: none where it is not larger than its uncertainty.
 
-    A drift that changes the offset by less than the uncertainty is ignored too: then the clock is only shifted, and
-    every duration stays as recorded.
+    A drift that changes the offset by less than the uncertainty, or by what no picture of a step shows, is ignored too:
+    then the clock is only shifted, and every duration stays as recorded.
     """
     return tuple(_shift(timeline, clocks, number) for number, timeline in enumerate(run.timelines))
 
@@ -61,7 +65,8 @@ def _shift(timeline: Timeline, clocks: Clocks, number: int) -> Shift:
     uncertainty = int(clocks.uncertainty_ns[number])
     if max(map(abs, (first, middle, last))) <= uncertainty:
         return Shift(timeline.rank, middle, uncertainty)
-    if abs(last - first) <= uncertainty:
+    step = np.median(np.diff(timeline.windows.bounds)) if len(timeline.windows) else 0
+    if abs(last - first) <= max(uncertainty, _SEEN * step):
         return Shift(timeline.rank, middle, uncertainty, lambda times: times + middle)
     return Shift(timeline.rank, middle, uncertainty, lambda times: clocks.align(number, times))
 

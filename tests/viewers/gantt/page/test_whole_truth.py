@@ -91,7 +91,7 @@ class Truth:
         return (self._phase if role == "phases" else self._call)(text, track, begin, end)
 
     def _phase(self, text: str, track: int, begin: float, end: float) -> bool:
-        origin, timeline = self.drawn.origin_ns, self.run.timelines[track]
+        timeline, (origin,) = self.run.timelines[track], self.drawn.axes[track].recorded(0)
         labels = next(one for one in self.drawn.lanes if one.track == track and one.role is Role.PHASE_LABELS)
         ends = labels.start_ns + labels.duration_ns
         spans = np.flatnonzero((labels.start_ns <= begin) & (end <= ends)).tolist()
@@ -126,7 +126,7 @@ class Truth:
     def _call(self, text: str, track: int, begin: float, end: float) -> bool:
         timeline, calls = self.run.timelines[track], self.waits[track].calls
         comm = np.flatnonzero(timeline.collective >= 0)
-        first, last = begin + self.drawn.origin_ns, end + self.drawn.origin_ns
+        first, last = self.drawn.axes[track].recorded(round(begin), round(end))
         for call in np.flatnonzero((timeline.start_ns[comm] <= first) & (last < timeline.end_ns[comm])).tolist():
             known = timeline.collectives[timeline.collective[comm[call]]]
             name = self.names[track][call] or known.kind
@@ -163,6 +163,11 @@ class Checked:
         listed = by_gain(self.run.cross_rank.findings)
         assert [duration(finding.figure[0]) for finding in listed][: len(costs)] == costs
         self.values += 2 + len(costs)
+
+    def since(self, rank: int, device: int, *times: int) -> list[int]:
+        """Return times of a GPU's trace on the page."""
+        found: list[int] = self.drawn.axes[self.tracks[rank, device]].since(np.array(times)).tolist()
+        return found
 
     def hover(self, rank: int, device: int, role: str, start: float, end: float) -> str:
         """Return the tooltip in the middle of an interval, which then takes a twentieth of the view."""
@@ -203,7 +208,7 @@ class Checked:
             middle = (row.start_ns + row.end_ns) // 2
             under = of[(of["start_ns"] <= middle) & (of["end_ns"] > middle)]
             lasts = int((under["end_ns"] - under["start_ns"]).min())
-            times = [time - self.drawn.origin_ns for time in (row.start_ns, row.end_ns)]
+            times = self.since(row["rank"], row.device, row.start_ns, row.end_ns)
             text = self.hover(row["rank"], row.device, "compute", *times)
             shortest = under[under["end_ns"] - under["start_ns"] == lasts]
             assert f"{duration(lasts)} · starts" in text
@@ -212,7 +217,8 @@ class Checked:
     def _tells(self, row: Any, text: str) -> bool:
         track = self.drawn.tracks[self.tracks[row.rank, row.device]]
         # Not always the step that launched it: a step is as long as its device is busy with it.
-        window = np.searchsorted(track.bounds_ns, row.start_ns - self.drawn.origin_ns, "right") - 1
+        (start,) = self.since(row.rank, row.device, row.start_ns)
+        window = np.searchsorted(track.bounds_ns, start, "right") - 1
         words = (row.phase.capitalize(), track.steps[int(window)], f" {row.lane}")
         names = [" ".join(line.split()) for line in text.splitlines()[:2]]
         return " ".join(row.name.split()) in names and all(word in text for word in words)
@@ -224,7 +230,7 @@ class Checked:
         waits = {(row.rank, row.start_ns): row.wait_ns for row in matched.dropna(subset="wait_ns").itertuples()}
         for i in self.draw.choice(len(frame), min(HOVERS, len(frame)), replace=False):
             row, of = frame.iloc[i], frame[frame["rank"] == frame.iloc[i]["rank"]]
-            start, end = row.start_ns - self.drawn.origin_ns, row.end_ns - self.drawn.origin_ns
+            start, end = self.since(row["rank"], row.device, row.start_ns, row.end_ns)
             middle = (row.start_ns + row.end_ns) // 2
             under = of[(of["start_ns"] <= middle) & (of["end_ns"] > middle)]
             if len(under) != 1 or start < 0 or end > self.drawn.end_ns:
