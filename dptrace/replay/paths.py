@@ -15,7 +15,14 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, Graph, TaskKind
 from dptrace.replay.graph.tasks import modules_of_tasks
 from dptrace.replay.simulation import Times, schedule_of
-from dptrace.timeline.model import BEFORE_FIRST, HostActivity, HostCause, HostLabel
+from dptrace.timeline.model import (
+    BEFORE_FIRST,
+    MANY_OPERATORS,
+    HostActivity,
+    HostCause,
+    HostLabel,
+    main_activity,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,12 +119,6 @@ def slack_of(graph: Graph, times: Times, until_ns: int, last: Int64) -> Int64:
 _LONG_NS = 500_000
 """From here on, all that the host did in a pause counts, of shorter ones their middle; and a call has its own name."""
 _OWN = (TaskKind.CALL, TaskKind.RETURN)
-_WORDS = {
-    HostCause.DATA_LOADING: "data loading",
-    HostCause.ALLOCATOR: "allocator",
-    HostCause.SYNCHRONIZING: "synchronizing",
-    HostCause.PASSIVE: "waiting for a collective",
-}
 
 
 class HostNames(msgspec.Struct, frozen=True):
@@ -202,25 +203,11 @@ def name_of(spent: Mapping[HostLabel, int], following: str, many: str = "") -> s
     >>> name_of({HostLabel(HostCause.OPERATOR, f"aten::{i}", "# forward"): 2 for i in range(9)}, "aten::cat")
     'many operators in # forward'
     """
-    whole = sum(spent.values())
-    kinds: dict[int, int] = {}
-    for label, ns in spent.items():
-        kinds[label.cause] = kinds.get(label.cause, 0) + ns
-    cause = HostCause(max(kinds, key=lambda kind: kinds[kind], default=HostCause.NOTHING_RECORDED))
-    own = {label: ns for label, ns in spent.items() if label.cause == cause}
-    if cause == HostCause.NOTHING_RECORDED:
-        return f"nothing recorded, before {following}"
-    most = max(own, key=lambda label: own[label])
-    if cause == HostCause.PYTHON:
-        return f"Python in {most.what or most.where}, before {following}"
-    if cause == HostCause.OPERATOR and (not most.what or 2 * own[most] < whole):
-        ranges: dict[str, int] = {}
-        for label, ns in own.items():
-            ranges[label.where] = ranges.get(label.where, 0) + ns
-        where = max(ranges, key=lambda one: ranges[one])
-        return many or (f"many operators in {where}" if where else f"many operators, before {following}")
-    what = most.what or _WORDS.get(cause, "")
-    return f"{what} in {most.where}" if most.where and most.where != most.what else what
+    cause, text, _ = main_activity(spent)
+    if many and text.startswith(MANY_OPERATORS):
+        return many
+    before = text == MANY_OPERATORS or cause in (HostCause.PYTHON, HostCause.NOTHING_RECORDED)
+    return f"{text}, before {following}" if before else text
 
 
 LINK_KINDS = ("compute", "memory", "transfer", "host", "launch", "stream", "wait", "absent_ranks", "unexplained")

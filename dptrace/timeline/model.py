@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -86,6 +86,45 @@ class HostActivity(msgspec.Struct, frozen=True):
 def spent_by(hosts: Iterable[HostActivity], since: Iterable[int], until: Iterable[int]) -> list[dict[HostLabel, int]]:
     """Return what :meth:`HostActivity.spent` of each host does, between times of its own."""
     return [host.spent(begin, end) for host, begin, end in zip(hosts, since, until, strict=True)]
+
+
+MANY_OPERATORS = "many operators"
+_ACTIVITY_WORDS = {
+    HostCause.NOTHING_RECORDED: "nothing recorded",
+    HostCause.DATA_LOADING: "data loading",
+    HostCause.ALLOCATOR: "allocator",
+    HostCause.SYNCHRONIZING: "synchronizing",
+    HostCause.PASSIVE: "waiting for a collective",
+}
+
+
+def main_activity(spent: Mapping[HostLabel, int]) -> tuple[HostCause, str, int]:
+    """Return the cause that took most of a time, what the host did of it, in words, and for how many ns.
+
+    Args:
+        spent: ns of each thing it did.
+
+    >>> main_activity({HostLabel(HostCause.PYTHON, "# forward"): 9, HostLabel(HostCause.OPERATOR, "aten::mm"): 5})[1:]
+    ('Python in # forward', 9)
+    """
+    kinds: dict[int, int] = {}
+    for label, ns in spent.items():
+        kinds[label.cause] = kinds.get(label.cause, 0) + ns
+    cause = HostCause(max(kinds, key=lambda kind: kinds[kind], default=HostCause.NOTHING_RECORDED))
+    if cause == HostCause.NOTHING_RECORDED:
+        return cause, _ACTIVITY_WORDS[cause], kinds.get(cause, 0)
+    own = {label: ns for label, ns in spent.items() if label.cause == cause}
+    most = max(own, key=lambda label: own[label])
+    if cause == HostCause.PYTHON:
+        return cause, f"Python in {most.what or most.where}", own[most]
+    if cause == HostCause.OPERATOR and (not most.what or 2 * own[most] < sum(spent.values())):
+        ranges: dict[str, int] = {}
+        for label, ns in own.items():
+            ranges[label.where] = ranges.get(label.where, 0) + ns
+        where = max(ranges, key=lambda one: ranges[one])
+        return cause, f"{MANY_OPERATORS} in {where}" if where else MANY_OPERATORS, ranges[where]
+    what = most.what or _ACTIVITY_WORDS.get(cause, "")
+    return cause, f"{what} in {most.where}" if most.where and most.where != most.what else what, own[most]
 
 
 NO_ACTIVITY = HostActivity(EMPTY[0], 0, np.empty(0, np.int32), ())

@@ -52,6 +52,18 @@ test("the innermost call of a thread's flame is found at any time", () => {
     }
 });
 
+test("where no outermost call runs, a folded row shows the innermost annotation", () => {
+  const label = (name, depth, start, end) => ({ ...op(name, depth, start, end), flame: LABELS, kind: KIND.annotation });
+  const events = [...EVENTS, label("# sparse", 2, 480, 540), label("# idle", 2, 545, 550), label("## backward ##", 1, 580, 1000), label("## step ##", 2, 920, 990)];
+  const calls = callsOf(events), { lod, source } = calls.labelsBetween(0, calls.lanesOf(0, CALLS)[0]);
+  for (let time = 0; time < 1000; time++) {
+    const running = events.filter(({ thread, start, end }) => thread === 0 && start <= time && time < end), busy = running.some(({ flame }) => flame === CALLS);
+    const labels = running.filter(({ flame, name }) => flame === LABELS && !name.startsWith("ProfilerStep")).sort((a, b) => b.depth - a.depth);
+    const found = lod.at(0, time);
+    assert.equal(found < 0 ? null : calls.nameOf(source[found]), busy ? null : (labels[0]?.name ?? null), String(time));
+  }
+});
+
 test("the calls around one are those that enclose it on its thread and in its flame", () => {
   const calls = callsOf(EVENTS), launch = calls.launchAt(0, 300);
   assert.deepEqual(calls.around(launch).map((index) => calls.nameOf(index)), ["aten::addmm", "aten::linear"]);

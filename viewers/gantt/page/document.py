@@ -32,6 +32,7 @@ from dptrace.viewers.base.page import Markup, bundle, page, static
 from dptrace.viewers.base.svg import FONT
 from dptrace.viewers.gantt.chart import Chart, chart, why_unknown
 from dptrace.viewers.gantt.finding_places import finding_places
+from dptrace.viewers.gantt.gaps import named_gaps
 from dptrace.viewers.gantt.host import host_data, host_notes, kind_looks
 from dptrace.viewers.gantt.page.data import (
     collective_entries,
@@ -154,6 +155,7 @@ def run_data(run: Run, gantt_chart: Chart) -> dict[str, Any]:
     """Return what a page says of a whole run: its findings, and why waits are unknown, orders of its GPUs."""
     ranks: dict[str, Any] = {"orders": row_orders(run, gantt_chart), "few": few_ranks(run, gantt_chart)}
     ranks["why"] = rank_reasons(run, gantt_chart) if len(gantt_chart.tracks) > 1 else {}
+    ranks["gaps"] = named_gaps(run, gantt_chart)
     return {"findings": finding_places(run, gantt_chart), "unknownWaits": why_unknown(run), **ranks}
 
 

@@ -14,11 +14,12 @@ import dptrace
 from dptrace.analysis.cross_rank.ddp_buckets import call_names
 from dptrace.analysis.findings.finding import by_gain
 from dptrace.analysis.kernels.names import short_names
-from dptrace.analysis.per_gpu.split import PART_LABELS, Part, partition
-from dptrace.core.intervals import IntervalSet, covered, subtract, union
+from dptrace.analysis.per_gpu.split import FIGURE_WORDS, PART_LABELS, Part, idle, partition
+from dptrace.core.intervals import Int64, IntervalSet, covered, subtract, union
 from dptrace.core.units import byte_size, duration
 from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
+from dptrace.timeline.model import main_activity
 from dptrace.viewers.base.svg import text_width
 from dptrace.viewers.base.theme import IDLE
 from dptrace.viewers.gantt.chart import WAITING, Chart, Role, chart
@@ -96,23 +97,36 @@ class Truth:
         ends = labels.start_ns + labels.duration_ns
         spans = np.flatnonzero((labels.start_ns <= begin) & (end <= ends)).tolist()
         pieces, wait = partition(timeline), self.waits[track]
-        said: set[str] = set()
+        time_of: dict[str, IntervalSet] = {"Waiting": wait.intervals}
+        for part in Part:
+            mine: IntervalSet = union(pieces.start_ns[pieces.part == part], pieces.end_ns[pieces.part == part])
+            mine = subtract(mine, wait.intervals) if part == Part.EXPOSED_COMM else mine
+            time_of["Memory" if part == Part.EXPOSED_MEMORY else PART_LABELS[part].split()[0]] = mine
+        # A label names what fills its place, but for the slits that a text may cross.
+        under = np.round([begin, end]).astype(np.int64) + origin
+        filled = {name for name, mine in time_of.items() if np.diff(covered(mine, under)) >= 0.94 * np.diff(under)}
+        said = self._gap(track, *time_of["Idle"], int(under[0])) if "Idle" in filled else set()
         for span in spans:
             bounds = np.array([labels.start_ns[span], ends[span]]) + origin
-            under = np.round([begin, end]).astype(np.int64) + origin
-            time_of: dict[str, IntervalSet] = {"Waiting": wait.intervals}
-            for part in Part:
-                mine: IntervalSet = union(pieces.start_ns[pieces.part == part], pieces.end_ns[pieces.part == part])
-                mine = subtract(mine, wait.intervals) if part == Part.EXPOSED_COMM else mine
-                time_of["Memory" if part == Part.EXPOSED_MEMORY else PART_LABELS[part].split()[0]] = mine
-            # A label names what fills its place, but for the slits that a text may cross.
-            filled = {name for name, mine in time_of.items() if np.diff(covered(mine, under)) >= 0.94 * np.diff(under)}
-            times = {name: int(np.diff(covered(time_of[name], bounds))[0]) for name in filled}
+            times = {name: int(np.diff(covered(time_of[name], bounds))[0]) for name in filled - {"Idle"}}
             said |= set(times) | {f"{name} {duration(ns)}" for name, ns in times.items()}
             inside = (timeline.start_ns[timeline.collective >= 0] < bounds[1]) & (wait.calls.exposed_ns > 0)
             for rank in set(wait.calls.waits_for[inside].tolist()) if "Waiting" in filled else ():
                 said |= {f"Waiting for rank {rank}", f"Waiting for rank {rank} · {duration(times['Waiting'])}"}
-        return text in said
+        return any(_is_cut(text, one) for one in said)
+
+    def _gap(self, track: int, starts: Int64, ends: Int64, time: int) -> set[str]:
+        """What the host did most in the idle gap at a time; where it was in time, the device's reason."""
+        place = int(np.searchsorted(starts, time, "right")) - 1
+        _, what, ns = main_activity(self.run.timelines[track].host.spent(int(starts[place]), int(ends[place])))
+        texts = {what, what.split(" in ")[0]}
+        for cause in ("launch_latency_ns", "waiting_ns", "bubble_ns"):
+            within = int(
+                np.diff(covered(idle(self.run.timelines[track]).sets[cause], np.array([starts[place], ends[place]])))[0]
+            )
+            if 2 * within > ends[place] - starts[place]:
+                texts, ns = {FIGURE_WORDS[cause], f"{FIGURE_WORDS[cause]} for another stream or a copy"}, within
+        return texts | {f"{one} · {duration(ns)}" for one in texts}
 
     def _kernel(self, text: str, track: int, begin: float, end: float) -> bool:
         """A kernel around both ends, none of the others that begins under the text, and a part of its name."""
@@ -139,6 +153,12 @@ class Truth:
             if text in said:
                 return True
         return False
+
+
+def _is_cut(text: str, whole: str) -> bool:
+    """Return whether a text is another one, or its beginning and its end."""
+    head, mark, tail = text.partition("…")
+    return whole == text or bool(mark and whole.startswith(head) and whole.endswith(tail))
 
 
 class Checked:

@@ -152,6 +152,7 @@ export class Labels {
     if (row.labels < 0) return;
     view.taken = [];
     const least = row.role === "phases" ? this.rules.phase : this.rules.width;
+    if (row.role === "phases") this.#gaps(row, view);
     lod.eachLong(row.labels, from, to, least * px, (index) => {
       const category = lod.category[index];
       if (view.left <= 0 || hidden[category]) return;
@@ -162,6 +163,17 @@ export class Labels {
       const text = this.#fit(texts, right - left, row.role);
       if (text) this.#text(text, left, row, category, view);
     });
+  }
+
+  /** Name what filled the idle gaps of a GPU. */
+  #gaps(row, view) {
+    const { gaps, special: { idle } } = this.scene, { from, to, px, hidden } = view;
+    for (const [begin, end, name, ns] of hidden[idle] ? [] : (gaps?.tracks[row.track] ?? [])) {
+      if (end < from || begin > to || end - begin < this.rules.width * px) continue;
+      const [left, right] = this.#room(begin, end, view), what = visible(gaps.texts[name]), [short] = what.split(" in ");
+      const text = this.#fit([`${what} · ${duration(ns)}`, what, `${short} · ${duration(ns)}`, short], right - left);
+      if (text) this.#text(text, left, row, idle, view);
+    }
   }
 
   /** Label the wait of a collective and what comes after it, each on its own part, or both on the wait. */

@@ -78,6 +78,35 @@ export class HostCalls {
     return -1;
   }
 
+  /**
+   * Return the innermost annotations of a thread where none of a lane's calls runs, as a lane of their own: { lod, source
+   * (of each piece, its annotation) }.
+   */
+  labelsBetween(thread, lane) {
+    const { lod: { start, duration, offsets }, kind } = this, found = [], open = [], end = (index) => start[index] + duration[index];
+    const all = this.lanesOf(thread, LABELS).filter((one) => !this.marksSteps(one)).flatMap((one) => Array.from({ length: offsets[one + 1] - offsets[one] }, (_, i) => offsets[one] + i));
+    let time = 0, call = offsets[lane];
+    /** Add what the innermost annotation has until a time. */
+    const until = (to) => {
+      for (; open.length && time < to; call++) {
+        while (call < offsets[lane + 1] && end(call) <= time) call++;
+        const next = call < offsets[lane + 1] ? Math.min(to, start[call]) : to;
+        if (next > time) found.push({ source: open.at(-1), start: time, duration: next - time });
+        if (next === to) break;
+        time = end(call);
+      }
+      time = Math.max(time, to);
+    };
+    for (const index of all.sort((a, b) => start[a] - start[b] || duration[b] - duration[a] || a - b)) {
+      for (; open.length && end(open.at(-1)) <= start[index]; open.pop()) until(end(open.at(-1)));
+      until(start[index]);
+      open.push(index);
+    }
+    for (; open.length; open.pop()) until(end(open.at(-1)));
+    const source = Int32Array.from(found, (piece) => piece.source), take = (key) => Float64Array.from(found, (piece) => piece[key]);
+    return { source, lod: new Lod({ start: take("start"), duration: take("duration"), category: Uint8Array.from(source, (index) => kind[index]), offsets: Int32Array.of(0, found.length), categories: KINDS }) };
+  }
+
   /** Return the calls around one, the innermost first. */
   around(index) {
     const { thread, flame, depth } = this.levelOf(index), found = [];
@@ -187,6 +216,7 @@ export class HostRows {
     const label = flame === CALLS ? `host · ${name}` : "annotations", h = LEVEL * lanes.length;
     // Calls that block show on the last level, however deep they are.
     const host = { track, thread, flame, data, lanes, deeper: all.slice(most), calls: data.calls };
+    if (flame === CALLS && state !== OPEN) host.between = data.calls.labelsBetween(thread, lanes[0]);
     return [{ ...rowOf(this.scene, { track, role: "host", label, h }), host, extra: true, toggle: () => this.show(track), open: state === OPEN }];
   }
 
@@ -203,22 +233,28 @@ export class HostRows {
     }
   }
 
-  /** Return the call of a row at { y, time } in the frame, else the nearest one of its level within `slack` ns, or -1. */
-  static callAt({ y, h, host: { lanes, deeper, calls } }, point, slack) {
+  /**
+   * Return the call of a row at { y, time } in the frame, else the nearest one of its level within `slack` ns, else the
+   * annotation that the row shows there, or -1.
+   */
+  static callAt({ y, h, host: { lanes, deeper, calls, between } }, point, slack) {
     const level = Math.max(0, Math.min(lanes.length - 1, Math.floor(((point.y - y) / h) * lanes.length)));
     if (level === lanes.length - 1)
       for (const lane of deeper.toReversed()) {
         const found = calls.lod.near(lane, point.time, slack);
         if (found >= 0 && BLOCKING.includes(calls.kind[found])) return found;
       }
-    return calls.lod.near(lanes[level], point.time, slack);
+    const found = calls.lod.near(lanes[level], point.time, slack), label = found < 0 && level === 0 && between ? between.lod.at(0, point.time) : -1;
+    return label < 0 ? found : between.source[label];
   }
 
   /** Return the place { y, h } of a level of calls in the frame, or that of the nearest one shown, or null. */
   boxOf(track, { thread, flame, depth }) {
-    const row = this.stage.visible.find(({ host }) => host?.track === track && host.thread === thread && host.flame === flame);
+    const own = this.stage.visible.filter(({ host }) => host?.track === track && host.thread === thread);
+    // Annotations without a row show in the first level of the calls.
+    const exact = own.find(({ host }) => host.flame === flame), row = exact ?? own[0];
     if (!row) return null;
-    const level = row.h / row.host.lanes.length, place = Math.min(depth, row.host.lanes.length - 1);
+    const level = row.h / row.host.lanes.length, place = exact ? Math.min(depth, row.host.lanes.length - 1) : 0;
     return { y: row.y + place * level, h: level };
   }
 }
@@ -256,7 +292,7 @@ export class Flame {
 
   /** Draw the rows of hosts among `rows`; the context is in CSS pixels. */
   draw(context, { from, to, width }, rows) {
-    const hosts = rows.filter(({ host }) => host), levels = hosts.flatMap(levelsOf);
+    const hosts = rows.filter(({ host }) => host), levels = [...hosts.flatMap(betweenOf), ...hosts.flatMap(levelsOf)];
     if (!levels.length) return;
     const top = Math.floor(Math.min(...levels.map(({ y }) => y))), bottom = Math.ceil(Math.max(...levels.map(({ y, h }) => y + h)));
     const deeper = hosts.flatMap(deeperOf), view = { from, to, width, top, height: bottom - top, px: (to - from) / width };
@@ -284,17 +320,18 @@ export class Flame {
   }
 
   /** Label the calls of a level, at most `most`; returns how many. */
-  #labels(context, { y, h, lane, lod, calls, deeper, blockingOnly }, { from, to, width, px }, most) {
+  #labels(context, { y, h, lane, lod, calls, deeper, blockingOnly, source }, { from, to, width, px }, most) {
     let drawn = 0;
     if (h < MIN_LEVEL) return drawn;
     context.font = `${Math.min(12, Math.floor(h - 2.5))}px ${FONT_FAMILY}`;
     const widthOf = widthsIn(context.font);
-    lod.eachLong(lane, from, to, MIN_WIDTH * px, (index) => {
+    lod.eachLong(lane, from, to, MIN_WIDTH * px, (place) => {
+      const index = source ? source[place] : place;
       if (drawn >= most || (blockingOnly && !BLOCKING.includes(calls.kind[index]))) return;
-      const begin = Math.max(0, (lod.start[index] - from) / px) + PADDING;
-      const room = Math.min(width, (lod.start[index] + lod.duration[index] - from) / px) - PADDING - begin;
+      const begin = Math.max(0, (lod.start[place] - from) / px) + PADDING;
+      const room = Math.min(width, (lod.start[place] + lod.duration[place] - from) / px) - PADDING - begin;
       const text = fitted(shortCall(calls.nameOf(index)), room, widthOf, beginning);
-      if (!text || covered(lod, deeper, from + begin * px, from + (begin + widthOf(text)) * px)) return;
+      if (!text || covered(calls.lod, deeper, from + begin * px, from + (begin + widthOf(text)) * px)) return;
       context.fillStyle = this.inks[calls.kind[index]];
       context.fillText(text, begin, y + h / 2);
       drawn++;
@@ -310,6 +347,12 @@ const beginning = (name, letters) => (letters < 4 ? "" : `${name.slice(0, letter
 /** Whether blocking calls of other levels are drawn over a range. */
 function covered(lod, lanes, from, to) {
   return lanes.some((lane) => BLOCKING.some((kind) => lod.busy(lane, kind, from, to) > 0));
+}
+
+/** Return the annotations between a row's outermost calls as a row of the raster, if it shows them. */
+function betweenOf(row) {
+  const { between, lanes, deeper } = row.host;
+  return between ? [{ ...levelOf(row, lanes[0], 0), ...between, lane: 0, separated: 0, deeper: lanes.length > 1 ? [] : deeper }] : [];
 }
 
 /** Return a row's levels as rows of the raster. */

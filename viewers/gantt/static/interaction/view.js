@@ -151,8 +151,6 @@ export class ViewHistory {
   #at = history.state?.at ?? 0;
   #last = this.#at;
   #written = null;
-  /** What each entry keeps besides its view. */
-  #kept = {};
   /** Whether the browser's history has the entries, too: a frame in a notebook may not change it. */
   #mirrored = true;
   #timer = 0;
@@ -181,8 +179,8 @@ export class ViewHistory {
     return writeView(Object.fromEntries(Object.entries(SETTINGS).map(([key, { read }]) => [key, read?.(this.page)])));
   }
 
-  /** Show the view of a text; as a new entry, if it `enters`. */
-  async show(text, enters = false) {
+  /** Show the view of a text. */
+  async show(text) {
     const turn = ++this.#turn, view = readView(text);
     this.#showing = true;
     for (const [key, { late, show }] of Object.entries(SETTINGS)) {
@@ -191,34 +189,13 @@ export class ViewHistory {
       const done = show?.(this.page, view[key], view);
       if (late) await done;
     }
-    if (turn === this.#turn) this.#settle(enters);
+    if (turn === this.#turn) this.#settle();
   }
 
   /** The page shows what its address says, as far as it can. */
-  #settle(enters = false) {
+  #settle() {
     this.#showing = false;
-    this.write(enters);
-    this.keep({});
-  }
-
-  /** Go to the view of a text, as a new entry. */
-  go(text) {
-    this.write();
-    return this.show(text, true);
-  }
-
-  /** Keep something with the current entry, and with those that follow: it outlasts a reload. */
-  keep(kept) {
-    Object.assign(this.#kept, kept);
-    if (!this.#showing) this.#put("replaceState");
-  }
-
-  #put(how) {
-    try {
-      history[how]({ at: this.#at, ...this.#kept }, "", this.#written || location.pathname + location.search);
-    } catch {
-      this.#mirrored = false;
-    }
+    this.write(false);
   }
 
   /** Called when the page has changed: writes the address once it rests. */
@@ -235,7 +212,11 @@ export class ViewHistory {
     const enters = walks && this.#written !== null && WALKING.some((key) => before[key] !== now[key]);
     if (enters) this.#last = ++this.#at;
     this.#entries[this.#at] = this.#written = text;
-    this.#put(enters ? "pushState" : "replaceState");
+    try {
+      history[enters ? "pushState" : "replaceState"]({ at: this.#at }, "", text || location.pathname + location.search);
+    } catch {
+      this.#mirrored = false;
+    }
   }
 
   /** Walk to the view before, with -1, or to the one after. */
