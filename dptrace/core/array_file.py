@@ -121,9 +121,26 @@ def load(path: Path, type: type[Value], mapped: bool = True) -> Value:
             value = loads(pages, type)
         except ValueError as error:  # an empty file can't be mapped
             raise CorruptArrayFile(str(error)) from None
-    if hasattr(mmap, "MADV_DONTNEED"):
-        pages.madvise(mmap.MADV_DONTNEED)  # the checksum has read all
+    _drop(pages)  # the checksum has read all
     return value
+
+
+def let_go(array: NDArray[Any]) -> None:
+    """Give back the memory of the mapped file that an array is in, whose arrays remain valid; else do nothing.
+
+    What is accessed again is read again, from the file or from what the system keeps of it. A loop over the mapped
+    files of many ranks calls this after each: its memory is that of one rank.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview) and isinstance(base.obj, mmap.mmap):
+        _drop(base.obj)
+
+
+def _drop(pages: mmap.mmap) -> None:
+    if hasattr(mmap, "MADV_DONTNEED"):
+        pages.madvise(mmap.MADV_DONTNEED)
 
 
 def _most_descriptors() -> int:

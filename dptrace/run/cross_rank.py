@@ -31,6 +31,7 @@ from dptrace.analysis.findings.detect import Finding, findings
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.analysis.per_gpu.device import DeviceFigures, step_grid
 from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64, median, unique
 from dptrace.core.table import rows_of
 from dptrace.core.units import plural
@@ -167,7 +168,10 @@ def analyze_cross_rank(
             *(ddp_buckets.notes if ddp_buckets else ()),
         ),
     )
-    return replace(analysis, findings=findings(analysis, metadata))
+    analysis = replace(analysis, findings=findings(analysis, metadata))
+    for device in devices:
+        let_go(device.timeline.start_ns)
+    return analysis
 
 
 _NOTABLE = 0.01

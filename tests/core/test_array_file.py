@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dptrace.core.array_file import ArrayWriter, CorruptArrayFile, dumps, load, loads, open_arrays
+from dptrace.core.array_file import ArrayWriter, CorruptArrayFile, dumps, let_go, load, loads, open_arrays
 from dptrace.core.intervals import Int64
 
 
@@ -55,6 +56,31 @@ def test_what_is_packed_comes_back(times: list[int]) -> None:
 
     assert same(value, back)
     assert not back.inner[0].times.flags.writeable
+
+
+def _mapped_kb() -> int:
+    """Return how much of mapped files this process has in memory."""
+    status = Path("/proc/self/status")
+    found = re.search(r"RssFile:\s+(\d+)", status.read_text() if status.exists() else "")
+    return int(found[1]) if found else pytest.skip("the system does not say what is in memory")
+
+
+def test_what_is_let_go_takes_no_memory_and_is_still_there(tmp_path: Path) -> None:
+    """Neither the checksum of a mapped file nor arrays that were read keep it in memory; a copy has no file."""
+    (tmp_path / "big").write_bytes(b"".join(dumps({"a": np.arange(4_000_000)})))
+    before = _mapped_kb()
+
+    mapped = load(tmp_path / "big", dict[str, Int64])["a"]
+
+    opened, total = _mapped_kb(), mapped.sum()
+    read = _mapped_kb()
+    let_go(mapped[::2])
+    assert before + 8_000 > opened
+    assert before + 24_000 < read
+    assert before + 8_000 > _mapped_kb()
+    copied = load(tmp_path / "big", dict[str, Int64], mapped=False)["a"]
+    let_go(copied)
+    assert total == mapped.sum() == copied.sum()
 
 
 def test_a_file_is_mapped(tmp_path: Path) -> None:

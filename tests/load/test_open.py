@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,7 @@ from dptrace.load.options import ReadOptions
 from dptrace.load.stored_file import RankFile
 from dptrace.readers.kineto import reader
 from dptrace.readers.source import Source
+from dptrace.run.run import Run
 from dptrace.timeline.host_calls import OPERATOR_CALLS
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.layered_files import layered_file
@@ -179,6 +183,44 @@ def test_a_second_look_reads_nothing(sources: list[Source], monkeypatch: pytest.
     os.utime(sources[0].address, ns=(1, 1))
     with pytest.raises(pytest.fail.Exception):
         totals(sources[:1], ReadOptions())
+
+
+@pytest.mark.heavy
+def test_a_second_look_at_many_ranks_takes_the_memory_of_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the cache, a further rank takes less than three times its entry, however many ranks its groups list."""
+    monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / "cache"))
+    world, listed = 2048, str(list(range(2048)))
+    for rank in range(8):
+        file = KinetoFile(rank=rank, world_size=world)
+        for step in range(20):
+            about: dict[str, Any] = {
+                "Collective name": "allreduce",
+                "In msg nelems": 1000,
+                "dtype": "Float",
+                "Process Group Name": "0",
+            }
+            about |= {"Group size": world, "Process Group Ranks": listed}
+            at = 100 * step
+            training_step(file, step, at).kernel("ncclDevKernel_AllReduce_Sum_f32", at + 91, at + 95, at + 50, **about)
+        file.write(tmp_path / f"{rank}.json.gz")
+    paths = sorted(map(str, tmp_path.glob("*.json.gz")))
+    first = dptrace.open(*paths, figures_only=True)
+
+    def peak(count: int) -> tuple[Run, int]:
+        gc.collect()
+        tracemalloc.start()
+        run = dptrace.open(*paths[:count], figures_only=True)
+        held = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return run, held
+
+    entry = min(path.stat().st_size for path in (tmp_path / "cache").glob("*.rank"))
+    _, few = peak(2)
+    again, all_of_them = peak(8)
+    assert all_of_them - few < 6 * 3 * entry
+    assert first.timelines[3].collectives == again.timelines[3].collectives
+    assert world in {len(collective.ranks) for collective in again.timelines[3].collectives}
+    assert first.to_dict() == again.to_dict()
 
 
 def test_damage_is_refused_from_the_cache_too(tmp_path: Path) -> None:

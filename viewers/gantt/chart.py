@@ -37,6 +37,7 @@ from dptrace.analysis.per_gpu.split import (
     partition,
     waiting_label,
 )
+from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64, IntervalSet, covered
 from dptrace.run.run import Run
 from dptrace.run.shared_clock import Shift
@@ -388,6 +389,7 @@ def chart(run: Run) -> Chart:
             )
         )
         lanes += _lanes(timeline, waits[index], calls[index], index, axes[index], names, collectives)
+        let_go(timeline.start_ns)
     texts = tuple(names), tuple(collectives)
     return Chart(origin, end - origin, tuple(tracks), _strips(tracks), tuple(lanes), *texts, axes)
 

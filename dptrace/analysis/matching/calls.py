@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64, unique
 from dptrace.model.collectives import COLLECTIVES, CollectiveKind
 from dptrace.readers.trace import UNKNOWN_GROUP
@@ -91,22 +92,55 @@ class _Ids(dict[tuple[Any, ...], int]):
         return self.setdefault(key, len(self))
 
 
-_PROPERTIES = attrgetter(
-    "kind", "bytes", "dtype", "group", "group_size", "ranks", "description", "peer", "synchronizes"
-)
+_BEFORE_RANKS = attrgetter("kind", "bytes", "dtype", "group", "group_size")
+_AFTER_RANKS = attrgetter("description", "peer", "synchronizes")
+
+
+class _Members:
+    """The ranks of a group, in keys: to hash a list of thousands for each call would take their number squared."""
+
+    __slots__ = ("ranks",)
+
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        self.ranks = ranks
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+
+_NO_MEMBERS = _Members(())
+
+
+class _Numbers:
+    """The numbers of signatures, families and groups, and the one object that stands for equal lists of ranks."""
+
+    def __init__(self) -> None:
+        self.signatures, self.families, self.groups = _Ids(), _Ids(), _Ids()
+        self._members: dict[tuple[int, ...], _Members] = {(): _NO_MEMBERS}
+
+    def properties(self, collectives: Sequence[Collective]) -> list[tuple[Any, ...]]:
+        """Return the properties of calls, with members for ranks; each list of ranks is hashed once."""
+        lists = {id(collective.ranks): collective.ranks for collective in collectives}
+        members = {number: self._members.setdefault(ranks, _Members(ranks)) for number, ranks in lists.items()}
+        found = []
+        for collective in collectives:
+            before, after = _BEFORE_RANKS(collective), _AFTER_RANKS(collective)
+            found.append((*before, members[id(collective.ranks)], *after))
+        return found
 
 
 def calls_of(devices: Sequence[DeviceFigures]) -> Calls:
     """Build the table of all devices' calls."""
-    numbers = _Ids(), _Ids(), _Ids()
+    numbers = _Numbers()
     step_names, device_has_step = _labels(devices)
     tables, collectives = [_EMPTY], list[Collective]()
     for place, device in enumerate(devices):
         columns, own = _columns(device, place, {step_name: i for i, step_name in enumerate(step_names)}, numbers)
         tables.append(columns)
         collectives += own
+        let_go(device.timeline.start_ns)
     table = {name: np.concatenate([columns[name] for columns in tables]) for name in _EMPTY}
-    groups = tuple(Group(*key) for key in numbers[2])
+    groups = tuple(Group(name, members.ranks, *rest) for name, members, *rest in numbers.groups)
     unmatchable = _unmatchable(groups, table["group"], table["device"], table.pop("blind"))
     return Calls(
         **table,
@@ -130,7 +164,7 @@ _EMPTY["endpoints"] = np.empty((0, 2), np.int32)
 
 
 def _columns(
-    device: DeviceFigures, place: int, number: dict[str, int], numbers: tuple[_Ids, _Ids, _Ids]
+    device: DeviceFigures, place: int, number: dict[str, int], numbers: _Numbers
 ) -> tuple[dict[str, NDArray[Any]], list[Collective]]:
     """Build one device's rows; return them and the collective of each."""
     timeline = device.timeline
@@ -183,15 +217,13 @@ def _labels(devices: Sequence[DeviceFigures]) -> tuple[tuple[str, ...], NDArray[
     return step_names, has_step
 
 
-def _keys(
-    collectives: list[Collective], rank: int, lanes: list[int], numbers: tuple[_Ids, _Ids, _Ids]
-) -> dict[str, NDArray[Any]]:
+def _keys(collectives: list[Collective], rank: int, lanes: list[int], numbers: _Numbers) -> dict[str, NDArray[Any]]:
     """Number the keys of each call: signature, family and group, with its flags and endpoints.
 
     A call without a recorded launch does not name its group. On a stream that only one group uses, it belongs to that
     group, since each of NCCL's streams serves one group.
     """
-    properties = list(map(_PROPERTIES, collectives))
+    properties = numbers.properties(collectives)
     lane_group = _lane_groups(properties, lanes)
     known: dict[tuple[Any, ...], tuple[int, ...]] = {}
     rows = []
@@ -205,18 +237,15 @@ def _keys(
     return {**{name: table[:, i] for i, name in enumerate(names)}, "endpoints": table[:, 6:]}
 
 
-_NO_GROUP = ("", 0, (), "")
+_NO_GROUP = ("", 0, _NO_MEMBERS, "")
 
 
-def _numbered(
-    call: tuple[Any, ...], lane_group: tuple[Any, ...], rank: int, numbers: tuple[_Ids, _Ids, _Ids]
-) -> tuple[int, ...]:
+def _numbered(call: tuple[Any, ...], lane_group: tuple[Any, ...], rank: int, numbers: _Numbers) -> tuple[int, ...]:
     kind, size, dtype, *group, peer, synchronizes = call
-    signatures, families, groups = numbers
     described = bool(size or dtype or group[0] or group[2])
     name, members, ranks, description = group if described else lane_group
     point_to_point = kind in ("send", "recv")
-    endpoints = _endpoints(kind, peer, rank, ranks) if point_to_point else (-1, -1)
+    endpoints = _endpoints(kind, peer, rank, ranks.ranks) if point_to_point else (-1, -1)
     # For several sends and receives in one kernel, nothing else is known.
     described = described and (kind != "send_recv" and (not point_to_point or endpoints[0] >= 0))
     properties = COLLECTIVES.get(kind, CollectiveKind(kind))
@@ -228,9 +257,9 @@ def _numbered(
     key = (name, ranks, members or len(ranks), description)
     blind = point_to_point and endpoints[0] < 0
     return (
-        signatures[signature],
-        families[family],
-        groups[key],
+        numbers.signatures[signature],
+        numbers.families[family],
+        numbers.groups[key],
         described,
         properties.synchronizing if synchronizes is None else synchronizes,
         blind,
