@@ -213,14 +213,25 @@ def sections(parts: Sequence[Section]) -> Markup:
     return Markup(environment().get_template("base/sections.html").render(sections=parts))
 
 
+_PHONE = 364
+"""Width in pixels of a chart on a phone; its texts have the size of the page's."""
+_BOTH = Markup('<div class="wide">{}</div><div class="narrow">{}</div>')
+
+
 def pictures(drawings: Drawing | Sequence[Drawing], width: float = WIDTH) -> Markup:
-    """Return charts as SVG, one below the other; those that only hold a message are left out.
+    """Return charts as SVG, one below the other, for wide and for narrow windows, of which a page shows one.
+
+    Those that only hold a message are left out.
 
     Args:
-        width: of each, in pixels; in a page they shrink to the window.
+        width: of each in a wide window, in pixels; in a page they shrink to the window.
     """
     drawn = [drawings] if isinstance(drawings, Drawing) else drawings
-    return Markup("").join(Markup(svg(one, heading=False, width=width)) for one in drawn if not one.message)
+    return Markup("").join(
+        _BOTH.format(Markup(svg(one, heading=False, width=width)), Markup(svg(one, heading=False, width=_PHONE)))
+        for one in drawn
+        if not one.message
+    )
 
 
 def section_styles() -> str:

@@ -231,6 +231,9 @@ def _covered(start: float, length: float, apart: float, thick: float) -> Iterato
 WIDTH = 1200
 """Width of the whole picture in pixels."""
 _TOP, _BOTTOM, _LEAST_LEFT, _MOST_LEFT = 16.0, 24.0, 60.0, 320.0
+_SLIM, _MOST_RIGHT, _LEAST_TICK, _LINE_HEIGHT = 600.0, 0.34, 48.0, 10.0
+"""Width up to which a legend has the whole width; share of the width beside the axes at most; least room of a text; how
+far apart lines of text are at least."""
 _ABOVE, _TALL = 16.0, 700.0
 """Space for ticks above a picture that is so tall that those below it are out of sight."""
 _QUIET, _GRID, _AXIS = "#5B6472", "#E3E7EC", "#9CA3AF"
@@ -245,9 +248,10 @@ def svg(drawing: Drawing, heading: bool = True, run: str = "", width: float = WI
         width: of the whole picture, in pixels.
     """
     top = _TOP + (22 if run else 0) + (24 if heading else 0) + (20 if heading and drawing.subtitle else 0)
-    left = _left(drawing)
-    inner = width - left - drawing.right
-    legend = _legend_rows(drawing, width - left)
+    left = _left(drawing, width)
+    inner = width - left - min(drawing.right, _MOST_RIGHT * width)
+    beside = left if width > _SLIM else 4
+    legend = _legend_rows(drawing, width - beside)
     top += 22 * len(legend) + (_ABOVE if _tall(drawing) else 0)
     bottom = _BOTTOM + (18 if drawing.x.title else 0) if drawing.x.ticks or drawing.x.title else 8
     canvas = Canvas(width, top + drawing.height + bottom, drawing.title)
@@ -262,7 +266,7 @@ def svg(drawing: Drawing, heading: bool = True, run: str = "", width: float = WI
         canvas.text(16, y, shorten(drawing.subtitle, width - 32), _QUIET)
         y += 20
     for row in legend:
-        _legend(canvas, row, left, y)
+        _legend(canvas, row, beside, y)
         y += 22
     if drawing.message:
         canvas.text(16, top + 20, drawing.message, _QUIET, size=14)
@@ -281,18 +285,19 @@ def _tall(drawing: Drawing) -> bool:
     return drawing.height > _TALL and bool(drawing.x.ticks)
 
 
-def _left(drawing: Drawing) -> float:
+def _left(drawing: Drawing, width: float) -> float:
     if drawing.message:
         return 16
     widest = max((text_width(label) for _, label in drawing.y.ticks), default=0)
-    return min(max(widest + 22 + (20 if drawing.y.title else 0), _LEAST_LEFT), _MOST_LEFT)
+    most = min(_MOST_LEFT, _MOST_RIGHT * width)
+    return min(max(widest + 22 + (20 if drawing.y.title else 0), _LEAST_LEFT), most)
 
 
 def _legend_rows(drawing: Drawing, room: float) -> list[list[Entry]]:
     rows: list[list[Entry]] = []
     used = room
     for given in drawing.legend:
-        entry = Entry(given.color, shorten(given.name, _MOST_LEFT * 1.5), given.shape)
+        entry = Entry(given.color, shorten(given.name, min(_MOST_LEFT * 1.5, room - 36)), given.shape)
         width = text_width(entry.name) + 36
         if used + width > room:
             rows.append([])
@@ -316,13 +321,17 @@ def _legend(canvas: Canvas, entries: list[Entry], x: float, y: float) -> None:
 
 def _axes(canvas: Canvas, drawing: Drawing, left: float, top: float, inner: float) -> None:
     x, y, low = drawing.x, drawing.y, top + drawing.height
-    room = x.room(inner)
-    for value, label in x.ticks:
-        at = left + x.place(value) * inner
+    room, free_from = max(x.room(inner), _LEAST_TICK), 0.0
+    for value, label in sorted(x.ticks, key=lambda tick: x.place(tick[0])):
+        at, text = left + x.place(value) * inner, shorten(label, room)
         if x.grid:
             canvas.line(at, top, at, low, _GRID)
+        # Where ticks are close, those that have no room for a name have none.
+        if at - text_width(text) / 2 < free_from:
+            continue
+        free_from = at + text_width(text) / 2 + 4
         for y_of_text in (low + 12, *([top - 10] if _tall(drawing) else [])):
-            canvas.text(at, y_of_text, shorten(label, room), "#374151", anchor="middle")
+            canvas.text(at, y_of_text, text, "#374151", anchor="middle")
     for value, label in y.ticks:
         at = top + y.place(value) * drawing.height
         if y.grid:
@@ -361,6 +370,33 @@ def _marks(canvas: Canvas, drawing: Drawing, left: float, top: float, inner: flo
             canvas.dot(across(mark.x), down(mark.y), mark.color, mark.shape, mark.hollow, mark.tip, mark.size)
         elif isinstance(mark, Line):
             canvas.polyline([(across(x), down(y)) for x, y in mark.points], mark.color, mark.width, mark.dash)
-        elif isinstance(mark, Label):
-            shift, anchor = {"right": (6, "start"), "left": (-6, "end"), "center": (0, "middle")}[mark.side]
-            canvas.text(across(mark.x) + shift, down(mark.y), mark.text, mark.color, 12, anchor, mark.bold)
+    _labels(canvas, left, [(across(mark.x), down(mark.y), mark) for mark in drawing.marks if isinstance(mark, Label)])
+
+
+_SIDES = {"right": (6, "start", 0.0), "left": (-6, "end", 1.0), "center": (0, "middle", 0.5)}
+"""Of a label: its distance from the point, its anchor, and the share of its width left of that."""
+
+
+def _labels(canvas: Canvas, edge: float, labels: list[tuple[float, float, Label]]) -> None:
+    """Write labels next to their points: cut before the next on the line, left out over another or left of the edge."""
+    written: list[tuple[float, float, float]] = []
+    starts = [(x, y) for x, y, mark in labels if mark.side == "right"]
+    for place, y, mark in labels:
+        shift, anchor, before = _SIDES[mark.side]
+        at = place if before else max(place, edge - shift)
+        ends = (x for x, other in starts if x > at and abs(other - y) < _LINE_HEIGHT) if not before else ()
+        text = _cut(mark.text, min(ends, default=canvas.width) - at - shift)
+        width = text_width(text) * (1.06 if mark.bold else 0.96)
+        left = at + shift - before * width
+        if left >= edge - _LINE_HEIGHT and not any(
+            abs(y - line) < _LINE_HEIGHT and left < b and left + width > a for a, b, line in written
+        ):
+            written.append((left, left + width, y))
+            canvas.text(at + shift, y, text, mark.color, 12, anchor, mark.bold)
+
+
+def _cut(text: str, room: float) -> str:
+    """Leave out the last parts of a text that has no room, "8.85 ms · 69 % · 241 ×"; cut the first if need be."""
+    while text_width(text) > room and (separator := next((one for one in (" · ", ": ", " (") if one in text), "")):
+        text = text.rpartition(separator)[0]
+    return shorten(text, max(room, _LEAST_TICK))

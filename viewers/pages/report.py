@@ -13,8 +13,7 @@ from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import drawn_headline
 from dptrace.viewers.base.marks import split_by_height
-from dptrace.viewers.base.page import Markup, Section, environment, section_page, section_styles, sections
-from dptrace.viewers.base.svg import svg
+from dptrace.viewers.base.page import Markup, Section, environment, pictures, section_page, section_styles, sections
 from dptrace.viewers.base.table import MAX_ROWS, gain_sentence
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.host import host_data, host_notes
@@ -103,7 +102,7 @@ def _section(run: Run, view: View) -> Section:
     shown = cells.truncated(MAX_ROWS) if cells.rows else None
     if drawing.message:
         return Section(view.name, view.title, cells=shown, about=drawing.message)
-    pieces = (Markup(svg(part, heading=False)) for part in split_by_height(drawing, PAPER))
+    pieces = (pictures(part) for part in split_by_height(drawing, PAPER))
     picture = Markup("").join(Markup('<div class="piece">{}</div>').format(piece) for piece in pieces)
     return Section(view.name, drawing.title, picture, shown, drawing.subtitle)
 

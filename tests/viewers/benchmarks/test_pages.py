@@ -56,7 +56,7 @@ def test_the_page_says_what_the_charts_show() -> None:
     assert '<p class="answer">On this machine, DDP pays off from 8.4 M parameters up' in text
     assert "these figures have no losses" in text
     assert "ranks share cores" in text
-    assert 5 == text.count("<svg")
+    assert 5 == text.count('<div class="wide"><svg')
     assert 28 == len(re.findall(r"<tr>(?=<td)", text))
 
 
@@ -97,7 +97,7 @@ def test_the_pages_open_without_an_error(browser: Browser, tmp_path: Path) -> No
     for text, charts in made:
         path.write_text(text, encoding="utf-8")
         with open_page(browser, path, ready=False) as (shown, errors):
-            assert charts == shown.locator(".picture svg").count()
+            assert charts == shown.locator(".wide svg").count()
             assert shown.locator("table").first.is_visible()
         assert [] == errors
 

@@ -213,7 +213,7 @@ def test_recorded_steps_lie_on_the_roofline(browser: Browser, tmp_path: Path, re
     path = tmp_path / "roofline.html"
     path.write_text(document(recorded), encoding="utf-8")
     with open_page(browser, path, ready=False) as (page, errors):
-        assert 1 == page.locator(".picture svg").count()
+        assert 1 == page.locator(".wide svg").count()
         assert 11 == page.locator("table").last.locator("tbody tr").count()
         assert "<b>run</b>" in page.locator("body").inner_text()
     assert [] == errors
