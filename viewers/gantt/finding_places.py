@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptrace.analysis.findings.finding import Finding, by_gain
 from dptrace.analysis.findings.stragglers import grouped, reached
@@ -22,6 +23,8 @@ MOST = 3
 """Number of findings above the chart."""
 _INTERRUPTION = 0.01
 """Share of a step up to which work within idle time does not end it."""
+_MUCH = 0.5
+"""Share of a rank's lateness from which an idle gap of its shows why it was late."""
 _CONTEXT = 0.5
 """Time shown on either side of an interval, as a share of its length."""
 
@@ -34,9 +37,11 @@ class Place:
     start_ns: int
     end_ns: int
     collective: tuple[int, int] | None = None
-    """Track and position in its lane of collectives of the call that the others wait in, or that is exposed."""
+    """Track and position in its lane of collectives of the call that was late, or that is exposed."""
     gap_ns: int | None = None
-    """Time within the longest idle interval, for a finding on idle time."""
+    """Time within the longest idle interval, for a finding on idle time, or a rank that was idle while it was late."""
+    late: tuple[tuple[int, int], ...] = ()
+    """Positions in the track's lane of collectives of its calls that were late in the step, and by how many ns."""
 
 
 def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
@@ -64,7 +69,8 @@ def _as_data(place: Place | None) -> dict[str, Any] | None:
     margin = int(_CONTEXT * (place.end_ns - place.start_ns))
     times = {"from": place.start_ns - margin, "to": place.end_ns + margin}
     gap = {} if place.gap_ns is None else {"gap": place.gap_ns}
-    return {"track": place.track, "collective": place.collective, **gap, **times}
+    late = {"late": place.late} if place.late else {}
+    return {"track": place.track, "collective": place.collective, **gap, **late, **times}
 
 
 def place_of(finding: Finding, run: Run, chart: Chart) -> Place | None:
@@ -77,9 +83,12 @@ def place_of(finding: Finding, run: Run, chart: Chart) -> Place | None:
         if "instance" in evidence:
             # A delay that reaches no collective that others wait in is shown by its step.
             reached = evidence["instance"]
-            return step if reached is None else _collective(run, chart, track, reached) or step
+            shown = None if reached is None else _collective(run, chart, track, reached)
+            return _delayed(run, chart, shown, reached) if shown and finding.kind == "straggler" else shown or step
         if (cause := _cause(finding)) in CAUSES:
-            return _longest_gap(step, _lane(chart, track, Role.IDLE), cause_category(cause)) or step
+            lane = _lane(chart, track, Role.IDLE)
+            begins = (lane.start_ns >= step.start_ns) & (lane.start_ns < step.end_ns)
+            return _longest_gap(step, lane, begins & (lane.category == cause_category(cause))) or step
         if "exposed_ns" in evidence:
             return _most_exposed(chart, step, evidence.get("collective")) or step
         return step
@@ -107,12 +116,11 @@ def _cause(finding: Finding) -> str:
     return f"{finding.kind}_ns"
 
 
-def _longest_gap(step: Place, lane: Lane, category: int) -> Place | None:
-    """Return the longest idle time of a cause that begins in a step; short work within it does not end it.
+def _longest_gap(step: Place, lane: Lane, chosen: NDArray[np.bool_]) -> Place | None:
+    """Return the longest of the chosen idle intervals; short work within it, compared with the step, does not end it.
 
     Gaps of 3, 40 and 50 ms with 0.1 ms between the last two, in a step of 500 ms, make one of 90 ms.
     """
-    chosen = (lane.start_ns >= step.start_ns) & (lane.start_ns < step.end_ns) & (lane.category == category)
     start, length = lane.start_ns[chosen], lane.duration_ns[chosen]
     if not len(start):
         return None
@@ -123,6 +131,33 @@ def _longest_gap(step: Place, lane: Lane, category: int) -> Place | None:
     begin, end = int(first[longest]), int(last[longest])
     gap = int(start[begin + int(np.argmax(length[begin : end + 1]))])
     return Place(step.track, int(start[begin]), int((start + length)[end]), gap_ns=gap)
+
+
+def _delayed(run: Run, chart: Chart, reached: Place, instance: int) -> Place:
+    """Return where a rank was late for a collective: in the longest gap of its delay, if it was idle for much of it."""
+    matches, late, track = run.cross_rank.matches, run.cross_rank.stragglers, reached.track
+    ids = (run.timelines[track].rank, run.timelines[track].device)
+    device = matches.device_ids.index(ids)
+    steps = [matches.step[one] for one in late.instance.tolist()]
+    mine = np.flatnonzero((late.device == device) & np.array([one == matches.step[instance] for one in steps], bool))
+    calls = {int(late.instance[row]): int(late.late_ns[row]) for row in mine.tolist()}
+    members = [(one, np.flatnonzero((matches.instance == one) & (matches.device == device))) for one in sorted(calls)]
+    places = {one: _position(run, chart, track, int(matches.index[found[0]])) for one, found in members if len(found)}
+    shown = {one: place for one, place in places.items() if place is not None}
+    own = (track, shown[instance]) if instance in shown else reached.collective
+    arrivals = tuple((place, calls[one]) for one, place in shown.items())
+    reached = replace(reached, collective=own, late=arrivals)
+    delay = next((one for one in late.delays if one.device == device and instance in one.collectives[:1]), None)
+    if delay is None:
+        return reached
+    begin, end = chart.axes[track].since(np.array([delay.start_ns, delay.end_ns], np.int64)).tolist()
+    lane = _lane(chart, track, Role.IDLE)
+    inside = (lane.start_ns < end) & (lane.start_ns + lane.duration_ns > begin)
+    gap = _longest_gap(Place(track, begin, end), lane, inside)
+    if gap is None or gap.end_ns - gap.start_ns < _MUCH * delay.late_ns:
+        return reached
+    whole = min(reached.start_ns, gap.start_ns), max(reached.end_ns, gap.end_ns)
+    return replace(reached, start_ns=whole[0], end_ns=whole[1], gap_ns=gap.gap_ns)
 
 
 def _most_exposed(chart: Chart, step: Place, kind: object) -> Place | None:

@@ -31,20 +31,27 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return dptrace.open(folder)
 
 
-def test_a_straggler_is_where_the_others_wait_for_it(late: Run) -> None:
-    """The collective of the first rank to arrive, which waits for as long as the finding says."""
+def test_a_straggler_is_in_its_own_gap(late: Run) -> None:
+    """The idle time of the late rank, not the wait of another, and its call at the end, with those late in the step."""
     drawn = chart(late)
 
     first = finding_places(late, drawn)[0]
+    place = first["place"]
 
     assert "wait for rank 1" in first["text"] or "waits for rank 1" in first["text"]
-    assert 1 == drawn.tracks[first["place"]["track"]].rank
-    track, position = first["place"]["collective"]
-    lane = next(lane for lane in drawn.lanes if (lane.track, lane.role) == (track, Role.COLLECTIVES))
-    assert drawn.tracks[track].rank != 1
-    assert 25_000_000 < lane.wait_ns[position] - 1 < 35_000_000
-    assert first["place"]["from"] < lane.start_ns[position]
-    assert first["place"]["to"] > lane.start_ns[position] + lane.duration_ns[position]
+    assert 1 == drawn.tracks[place["track"]].rank
+    idle, calls = (
+        next(lane for lane in drawn.lanes if (lane.track, lane.role) == (place["track"], role))
+        for role in (Role.IDLE, Role.COLLECTIVES)
+    )
+    gap = int(np.flatnonzero(idle.start_ns == place["gap"])[0])
+    assert 25_000_000 < idle.duration_ns[gap] < 35_000_000
+    track, position = place["collective"]
+    assert track == place["track"]
+    assert place["from"] < place["gap"] < calls.start_ns[position] < place["to"]
+    assert 25_000_000 < dict(place["late"])[position] < 35_000_000
+    step = np.searchsorted(drawn.tracks[track].bounds_ns, calls.start_ns[[one for one, _ in place["late"]]], "right")
+    assert 1 == len(set(step.tolist()))
 
 
 def test_idle_time_is_one_gap_across_short_work(tmp_path: Path) -> None:
@@ -105,19 +112,20 @@ def test_every_finding_of_a_real_run_has_a_place_in_its_step(name: str) -> None:
 
 
 @browser_test
-def test_a_click_shows_the_evidence(browser: Browser, late: Run, tmp_path: Path) -> None:
-    """The view zooms to it, the collective is joined across ranks, the rank framed; another click closes it."""
+def test_a_click_goes_to_the_culprit(browser: Browser, late: Run, tmp_path: Path) -> None:
+    """Its gap and its host's rows, with the cause and its late arrivals, each of which leads to its call on all ranks;
+    another click closes it."""
     path = tmp_path / "late.html"
     path.write_text(gantt.document(late), encoding="utf-8")
     place = finding_places(late, chart(late))[0]["place"]
     with open_page(browser, path) as (page, errors):
         whole = visible_range(page)
-        button = page.locator("#findings button").first
+        button, card = page.locator("#findings button").first, page.locator("#card")
         assert "wait" in button.inner_text()
 
         button.focus()
         page.keyboard.press("Enter")
-        until(page, "Boolean(dptrace.interactions.selection.chosen?.memberDetails)", True)
+        page.locator("#card th", has_text="late arrivals").wait_for()
         settle(page)
 
         start, end = visible_range(page)
@@ -125,10 +133,20 @@ def test_a_click_shows_the_evidence(browser: Browser, late: Run, tmp_path: Path)
         assert start <= place["from"] + quarter < place["to"] - quarter <= end
         assert end - start == pytest.approx(4 * quarter, abs=2)
         assert place["track"] == page.evaluate("dptrace.stage.marked")
-        assert 4 == page.evaluate("dptrace.interactions.selection.chosen.memberDetails.members.length")
+        gap = page.evaluate("dptrace.interactions.host.panel.chosen.gap")
+        assert place["track"] == gap["track"]
+        assert gap["from"] <= place["gap"] < gap["to"]
+        assert "Python" in card.inner_text()
+        rows = page.evaluate("dptrace.stage.visible.filter(({ host }) => host).map(({ track, h }) => [track, h])")
+        assert max(height for track, height in rows if track == place["track"]) > max(
+            [height for track, height in rows if track != place["track"]], default=0
+        )
+        assert len(place["late"]) == card.locator("button.link").count()
         assert "true" == button.get_attribute("aria-expanded")
         assert page.locator("#findings p").first.is_visible()
 
+        card.locator("button.link").first.click()
+        until(page, "dptrace.interactions.selection.chosen?.memberDetails?.members.length", 4)
         button.click()
         settle(page)
 

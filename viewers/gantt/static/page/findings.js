@@ -1,6 +1,8 @@
 /** The findings above the chart: a click shows where each one is, and what to do about it. */
 
-import { laneOf } from "../data/rows.js";
+import { button, table } from "../../../base/static/dom.js";
+import { laneOf, stepAt } from "../data/rows.js";
+import { collectiveName, duration, moment, visible } from "../data/text.js";
 
 export class Findings {
   /** Takes the parts of the page; `resized` is called when the list has become taller or shorter. */
@@ -48,17 +50,38 @@ export class Findings {
     this.stage.changed();
   }
 
-  /** Zoom to a finding's evidence, frame its GPU, and select its collective on all ranks, or its longest gap. */
+  /**
+   * Zoom to a finding's evidence, frame its GPU, and select its longest gap, or its collective on all ranks; of a rank
+   * that held others up, list its late arrivals.
+   */
   async show(number) {
     const { place, idle } = this.scene.findings[number], { navigation, stage, interactions } = this;
     if (idle) interactions.showIdle(true);
     navigation.show(place.from, place.to);
     stage.center(place.track);
     interactions.selection.clear();
-    if (place.gap !== undefined) return interactions.host.panel.chooseGap(place.track, place.gap);
-    if (!place.collective) return;
-    const [track, position] = place.collective;
+    if (place.gap !== undefined) await interactions.host.panel.chooseGap(place.track, place.gap);
+    else if (place.collective) await this.#choose(...place.collective);
+    if (!place.late) return;
+    await this.#listLate(place);
+    // The rows of its host, which have opened, have moved it.
+    if (this.open === number) stage.center(place.track);
+  }
+
+  async #choose(track, position) {
     const [index] = await this.lod.hold([{ lane: laneOf(this.scene, track, "collectives"), position }]);
-    await interactions.selection.choose(index, track);
+    await this.interactions.selection.choose(index, track);
+  }
+
+  /** Add a rank's late arrivals in a step to the panel, below the cause. */
+  async #listLate({ track, late }) {
+    const { scene, lod, interactions: { selection: { columns }, card } } = this, lane = laneOf(scene, track, "collectives"), { steps } = scene.tracks[track];
+    const held = await lod.hold(late.map(([position]) => ({ lane, position }))), [first] = held;
+    const rows = held.map((index, i) => {
+      const name = visible(collectiveName(scene.collectives[columns.name[index]])), [position, ns] = late[i];
+      return [button("link", name, { onclick: () => this.#choose(track, position) }), moment(lod.start[index], 1e6), `+${duration(ns)}`];
+    });
+    const [above] = [...card.body.children].slice(0, 2).toReversed(), step = stepAt(scene.tracks[track], lod.start[first]);
+    above?.after(table([`late arrivals${step < 0 ? "" : ` in ${visible(steps[step])}`}`, "at", "after the others"], rows));
   }
 }
