@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from dptrace.analysis.kernels.attribution import Attribution, attribute
 from dptrace.analysis.kernels.grouping import NEEDS_CALLS, Groups, group, shape_columns
 from dptrace.analysis.kernels.names import kernel_names
+from dptrace.core.array_file import let_go
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import Int64, union
 from dptrace.model.gpu_peaks import GpuPeak, gpu_peak, utilization
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
-# Sums, quantiles and shares of groups of device time, over the pieces of all ranks at once.
+# Sums, quantiles and shares of groups of device time, over the pieces of all ranks.
 
 
 KIND_TOTALS = tuple(f"{kind.name.lower()}_ns" for kind in Kind)
@@ -27,13 +28,11 @@ _PHASE_TOTALS = tuple(f"{phase.name.lower()}_ns" for phase in Phase)
 
 
 class Pieces(msgspec.Struct, frozen=True):
-    """Pieces of device time, each of one group, call and rank; one entry per piece in each column."""
+    """Pieces of a device's time, each of one group and call; one entry per piece in each column."""
 
     group: Int64
     instance: Int64
     """Number of the call, unique among all ranks."""
-    rank: Int64
-    """Index of the device."""
     ns: Int64
     start_ns: Int64
     end_ns: Int64
@@ -50,50 +49,77 @@ class Pieces(msgspec.Struct, frozen=True):
     """Whether it is a part of an interval, so that times add up and do not overlap."""
 
 
-def join(parts: list[Pieces]) -> Pieces:
-    """Put the pieces of several ranks together."""
-    columns: dict[str, Any] = {
-        column: np.concatenate([getattr(part, column) for part in parts]) if parts else np.empty(0, np.int64)
-        for column in Pieces.__struct_fields__
-    }
-    return Pieces(**columns)
+_NONE = np.empty(0, np.int64)
 
 
-def statistics(pieces: Pieces, groups: int, ranks: int) -> tuple[dict[str, NDArray[Any]], Int64]:
-    """Compute the figures of *groups* groups over *ranks* devices.
+class Statistics:
+    """The figures of groups, added up rank by rank: of each piece, only what quantiles need is kept."""
 
-    Returns:
-        the columns of the table with an entry per group in each, by the names in run/columns.py, and ``total_ns`` by
-        device: [group, device].
-    """
-    by_kind, by_phase, by_rank = (np.zeros((groups, size), np.int64) for size in (len(Kind), len(Phase), ranks))
+    def __init__(self) -> None:
+        nothing: list[Any] = [_NONE] * len(Pieces.__struct_fields__)
+        self._totals = _totals_of(Pieces(*nothing), 0, (_NONE, _NONE, _NONE))
+        self._by_rank: list[Int64] = []
+        self._busy: list[tuple[NDArray[Any], Int64]] = [(_NONE, _NONE)]
+        self._delay: list[tuple[NDArray[Any], Int64]] = [(_NONE, _NONE)]
+
+    def add(self, pieces: Pieces, groups: int) -> None:
+        """Add the pieces of a device, in the first *groups* groups."""
+        calls = owner, busy, _ = _calls(pieces)
+        totals = _totals_of(pieces, groups, calls)
+        self._by_rank.append(totals["total_ns"].copy())
+        for name, values in totals.items():
+            values[: len(self._totals[name])] += self._totals[name]
+        self._totals = totals
+        known = pieces.delay_ns >= 0
+        self._busy.append((owner.astype(np.int32), busy))
+        self._delay.append((pieces.group[known].astype(np.int32), pieces.delay_ns[known]))
+
+    def columns(self) -> tuple[dict[str, NDArray[Any]], Int64]:
+        """Return the figures of all that was added.
+
+        Returns:
+            the columns of the table with an entry per group in each, by the names in run/columns.py, and ``total_ns``
+            by device: [group, device].
+        """
+        totals, groups = self._totals, len(self._totals["count"])
+        (owner, busy), (waiting, delay) = (
+            (np.concatenate([group for group, _ in parts]), np.concatenate([values for _, values in parts]))
+            for parts in (self._busy, self._delay)
+        )
+        middle, late = _quantiles(owner, busy, groups, (0.5, 0.95))
+        by_rank = np.zeros((groups, len(self._by_rank)), np.int64)
+        for place, own in enumerate(self._by_rank):
+            by_rank[: len(own), place] = own
+        columns = {
+            **{name: values for name, values in totals.items() if name != "step_ns"},
+            "mean_ns": totals["kernel_ns"] / np.maximum(totals["count"], 1),
+            "p50_ns": middle,
+            "p95_ns": late,
+            "step_ns": totals["step_ns"],
+            "launch_delay_ns": _quantiles(waiting, delay, groups, (0.5,))[0],
+        }
+        return columns, by_rank
+
+
+def _totals_of(pieces: Pieces, groups: int, calls: tuple[Int64, Int64, NDArray[Any]]) -> dict[str, Int64]:
+    """Return what is added up for each group, given the group, busy time and recomputation of each call."""
+    owner, busy, again = calls
+    by_kind, by_phase = (np.zeros((groups, size), np.int64) for size in (len(Kind), len(Phase)))
     np.add.at(by_kind, (pieces.group, pieces.kind), pieces.ns)
     compute = pieces.kind == Kind.COMPUTE
     np.add.at(by_phase, (pieces.group[compute], pieces.phase[compute]), pieces.ns[compute])
-    np.add.at(by_rank, (pieces.group, pieces.rank), pieces.ns)
-    owner, busy, again = _calls(pieces)
-    count = np.bincount(owner, minlength=groups)
-    kernel = _sums(owner, busy, groups)
-    known = pieces.delay_ns >= 0
-    middle, late = _quantiles(owner, busy, groups, (0.5, 0.95))
-    (delay,) = _quantiles(pieces.group[known], pieces.delay_ns[known], groups, (0.5,))
-    columns = {
-        "count": count,
+    return {
+        "count": np.bincount(owner, minlength=groups),
         "kernels": np.bincount(pieces.group, minlength=groups),
         "recompute_count": np.bincount(owner[again], minlength=groups),
         "total_ns": _sums(pieces.group, pieces.ns, groups),
-        "kernel_ns": kernel,
-        **dict(zip(KIND_TOTALS, by_kind.T, strict=True)),
+        "kernel_ns": _sums(owner, busy, groups),
+        **dict(zip(KIND_TOTALS, by_kind.T.copy(), strict=True)),
         "exposed_comm_ns": _sums(pieces.group, pieces.exposed_ns, groups),
         "recompute_ns": _sums(pieces.group, pieces.ns * pieces.recompute, groups),
-        **dict(zip(_PHASE_TOTALS, by_phase.T, strict=True)),
-        "mean_ns": kernel / np.maximum(count, 1),
-        "p50_ns": middle,
-        "p95_ns": late,
+        **dict(zip(_PHASE_TOTALS, by_phase.T.copy(), strict=True)),
         "step_ns": _sums(pieces.group, pieces.ns * pieces.in_step, groups),
-        "launch_delay_ns": delay,
     }
-    return columns, by_rank
 
 
 def _sums(group: Int64, values: Int64, groups: int) -> Int64:
@@ -129,7 +155,7 @@ def _calls(pieces: Pieces) -> tuple[Int64, Int64, NDArray[np.bool_]]:
     return group[edges], np.add.reduceat(own, edges), again
 
 
-def _quantiles(group: Int64, values: Int64, groups: int, wanted: tuple[float, ...]) -> list[NDArray[np.float64]]:
+def _quantiles(group: NDArray[Any], values: Int64, groups: int, wanted: tuple[float, ...]) -> list[NDArray[np.float64]]:
     """Return quantiles of each group's values, interpolated linearly; NaN for a group without values."""
     order = np.lexsort((values, group))
     ordered, edges = values[order], np.searchsorted(group[order], np.arange(groups + 1))
@@ -331,7 +357,7 @@ def summarize(
     """
     numbers: dict[tuple[Any, ...], int] = {}
     outer = _Outermost()
-    parts, origin = [], 0
+    found, origin = Statistics(), 0
     for place, timeline in enumerate(timelines):
         recorded = read(timeline) if by in NEEDS_CALLS else _NO_CALLS
         attribution = _attribution(timeline, recorded)
@@ -342,10 +368,11 @@ def summarize(
         keys = [(*key, timeline.rank) if per_rank else key for key in groups.keys]
         code = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
         own = Groups(groups.keys, code[groups.code] if len(code) else groups.code, groups.instance + origin)
-        parts.append(_pieces(timeline, place, attribution, own, None if exposed is None else exposed[place]))
+        found.add(_pieces(timeline, attribution, own, None if exposed is None else exposed[place]), len(numbers))
         outer.add(recorded, attribution, own.code)
         origin += len(recorded) + len(timeline) + 1
-    figures, by_rank = statistics(join(parts), len(numbers), len(timelines))
+        let_go(timeline.start_ns)
+    figures, by_rank = found.columns()
     rows = _rows(by, list(numbers), figures, by_rank, timelines, per_rank)
     for row, name in zip(rows, outer.names(len(numbers)), strict=True):
         if by in ("operator", "operator-shape"):
@@ -368,14 +395,13 @@ def _attribution(timeline: Timeline, recorded: OperatorCalls) -> Attribution:
     )
 
 
-def _pieces(timeline: Timeline, place: int, attribution: Attribution, groups: Groups, exposed: Int64 | None) -> Pieces:
+def _pieces(timeline: Timeline, attribution: Attribution, groups: Groups, exposed: Int64 | None) -> Pieces:
     interval = attribution.interval
     start, launch = timeline.start_ns[interval], timeline.launch_ns[interval]
     known = (launch != UNKNOWN) & (not timeline.on_cpu)
     return Pieces(
         group=groups.code,
         instance=groups.instance,
-        rank=np.full(len(interval), place),
         ns=attribution.ns,
         start_ns=start,
         end_ns=timeline.end_ns[interval],

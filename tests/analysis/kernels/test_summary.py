@@ -19,9 +19,9 @@ from dptrace.analysis.kernels.summary import (
     KernelSummary,
     Pieces,
     Roof,
+    Statistics,
     counted_flops,
     roof_of,
-    statistics,
     summarize,
     with_roofline,
 )
@@ -147,19 +147,21 @@ def test_statistics_equal_a_count_by_hand(rows: list[tuple[int, int, int, int, i
         (np.array(column, np.int64) for column in zip(*rows, strict=True)) if rows else (np.empty(0, np.int64),) * 5
     )
     none, end, delay = np.zeros(len(group), np.uint8), start + length, length - 1
-    figures, _ = statistics(
-        Pieces(group, call, rank, length, start, end, none, none, none == 0, delay, length, none > 0, none > 0),
-        4,
-        2,
-    )
+    found = Statistics()
+    columns = group, call, length, start, end, none, none, none == 0, delay, length, none > 0, none > 0
+    # Groups that the first rank does not have are new with the second one.
+    for number, groups in enumerate((group[rank == 0].max(initial=-1) + 1, 4)):
+        found.add(Pieces(*(column[rank == number] for column in columns)), groups)
+    figures, by_rank = found.columns()
     for number in range(4):
         own = [row for row in rows if row[0] == number]
-        instants: dict[int, set[int]] = {}
-        for _, of_call, _, begin, ns in own:
-            instants.setdefault(of_call, set()).update(range(begin, begin + ns))
+        instants: dict[tuple[int, int], set[int]] = {}
+        for _, of_call, of_rank, begin, ns in own:
+            instants.setdefault((of_call, of_rank), set()).update(range(begin, begin + ns))
         busy = [len(covered) for covered in instants.values()]
 
         assert sum(row[4] for row in own) == figures["total_ns"][number]
+        assert [sum(row[4] for row in own if row[2] == of_rank) for of_rank in (0, 1)] == by_rank[number].tolist()
         assert (len(busy), sum(busy), len(own)) == (
             figures["count"][number],
             figures["kernel_ns"][number],
