@@ -1,4 +1,4 @@
-"""Every kind of page on a phone, and the Gantt page on the largest screens."""
+"""Every kind of page on a phone."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ _FITS = """() => {
         cut: texts.filter(({ left, right }) => right > innerWidth + 1 || left < 0).map(({ text }) => text),
         sideways: Math.max(0, scrollWidth - clientWidth),
         landmarks: document.querySelectorAll("main").length,
+        above: (document.querySelector("#heat:not([hidden]), #figure")?.getBoundingClientRect().top ?? 0) / innerHeight,
         skips: Boolean(document.querySelector(skip?.getAttribute("href"))),
     };
 }"""
@@ -87,7 +88,8 @@ DRAWN = ("gantt", "many ranks", "critical path", "report", "pair", "diff", "expl
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_fits_a_phone(browser: Browser, tmp_path: Path, run: Run, name: str) -> None:
     """It does not scroll sideways, has one main landmark and a link to it for a keyboard, and complains of nothing; no
-    text of a picture is cut or printed over another, and a report's overview is filled."""
+    text of a picture is cut or printed over another; a chart begins in the upper half of the screen, with the names of
+    its rows beside it, and a report's overview is filled."""
     path = tmp_path / "page.html"
     path.write_text(PAGES[name](run), encoding="utf-8")
     with open_page(browser, path, PHONE, ready=name in DRAWN and name != "explain") as (page, errors):
@@ -97,6 +99,9 @@ def test_a_page_fits_a_phone(browser: Browser, tmp_path: Path, run: Run, name: s
         assert (0, 1, True) == (found["sideways"], found["landmarks"], found["skips"])
         assert "skip" == page.evaluate("document.activeElement.className")
         assert ([], []) == (found["overprinted"], found["cut"])
+        assert name in ("report", "pair", "diff") or found["above"] < 0.5
+        if name == "gantt":
+            assert {"compute", "communication"} <= {*page.locator("#names .row:visible").all_text_contents()}
         if name == "report":
             filled = "dptrace.minimap.raster && dptrace.mini.canvas.getContext('2d').getImageData(0, 0, 200, 20).data"
             assert len(set(page.evaluate(f"[...{filled}]"))) > 20

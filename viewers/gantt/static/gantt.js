@@ -29,10 +29,10 @@ import { duration, integer, learnShortNames, tickLabels } from "./data/text.js";
 const UPDATE_MS = 60;
 /** How long the GPU of a clicked heatmap cell stays framed, in ms. */
 const MARKED_MS = 1800;
-/** In pixels: window width below which a window is narrow, the left margin then, and the minimum width of a tick label. */
-const NARROW = 700, NARROW_LEFT = 92, TICK = 78;
-/** Window size from which the page uses a larger font; gantt.css has the same query. */
-const LARGE = { query: "(min-width: 2400px) and (min-height: 1300px)", letters: 15 };
+/** In pixels: window width below which a window is narrow, the margins then, and the minimum width of a tick label. */
+const NARROW = 700, NARROW_LEFT = 104, NARROW_RIGHT = 20, TICK = 78;
+/** Window sizes from which the page uses a larger font, and its size in pixels; gantt.css has the same queries. */
+const LARGE = [["(min-width: 3200px) and (min-height: 1700px)", 20], ["(min-width: 2400px) and (min-height: 1300px)", 15]];
 /** Width below which the panel is below the chart; gantt.css has the same query. */
 const BELOW = "(max-width: 999px)";
 /** In pixels: minimum height of the rows, margin below them, and the overflow up to which no scrollbar is shown. */
@@ -99,11 +99,11 @@ function fitLayout(main, mini, stage, names, scrolling, labels) {
   const free = () => Math.max(FIT.least, innerHeight - main.within(document.documentElement).top - FIT.below - $("#causes").offsetHeight - panel());
   /** Adapt margin, font and, unless `grow` is false, row height to the window's size. */
   const resized = (grow = true) => {
-    const large = matchMedia(LARGE.query).matches, letters = large ? LARGE.letters : 12;
-    const margin = innerWidth < NARROW ? Math.min(left, NARROW_LEFT) : Math.round((left * letters) / 12);
+    const narrow = innerWidth < NARROW, letters = LARGE.find(([query]) => matchMedia(query).matches)?.[1] ?? 12;
+    const margin = narrow ? Math.min(left, NARROW_LEFT) : Math.round((left * letters) / 12);
     labels.pixels = letters;
     document.body.style.setProperty("--left", `${margin}px`);
-    for (const plot of [main, mini]) plot.arrange(margin, Math.max(2, Math.min(9, Math.floor((innerWidth - margin) / TICK))), letters);
+    for (const plot of [main, mini]) plot.arrange(margin, Math.max(2, Math.min(9, Math.floor((innerWidth - margin) / TICK))), letters, narrow ? NARROW_RIGHT : undefined);
     if (grow && !whole) stage.grow(free());
   };
   const fit = () => {

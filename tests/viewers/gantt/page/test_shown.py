@@ -150,28 +150,32 @@ def test_a_cell_leads_to_its_gpu_in_the_middle(browser: Browser, many: Path) -> 
 @browser_test
 @pytest.mark.parametrize("name", ["two", "many"])
 def test_nothing_runs_off_a_narrow_page(browser: Browser, name: str, request: pytest.FixtureRequest) -> None:
-    """At a width of 390 pixels, most of which the chart takes."""
+    """At a width of 390 pixels, most of which the chart takes; only the line of tools scrolls."""
     with open_page(browser, request.getfixturevalue(name), (390, 800)) as (page, errors):
         settle(page)
         assert 390 == page.evaluate("Math.max(innerWidth, document.documentElement.scrollWidth)")
         assert page.evaluate("dptrace.main.frame().width") > 220
         off = "all => all.filter((one) => one.getBoundingClientRect().right > innerWidth).map((one) => one.className)"
-        assert [] == page.eval_on_selector_all("header *, #summary *, #chips *, #notes, #heat canvas", off)
+        assert [] == page.eval_on_selector_all("header :not(.tools *), #summary *, #chips *, #notes, #heat canvas", off)
         assert [] == errors
 
 
 @browser_test
 def test_rows_grow_with_the_window(browser: Browser, two: Path) -> None:
-    """A large window also has a larger font."""
-    heights = []
+    """A large window also has a larger font: labels, names, legend and facts."""
+    heights, letters = [], []
+    texts = "all => all.map((one) => parseFloat(getComputedStyle(one).fontSize))"
     with open_page(browser, two, (1280, 600)) as (page, _):
         for width, height in ((1280, 600), (3840, 2160)):
             page.set_viewport_size({"width": width, "height": height})
             until(page, "[innerWidth, innerHeight]", [width, height])
             settle(page)
             heights.append(row_box(page, "compute")["height"])
+            sizes = page.eval_on_selector_all(".facts, .chip:first-of-type, .indicator > *, #names .track", texts)
+            letters.append([page.evaluate("dptrace.labels.pixels"), *sizes])
             assert page.evaluate("dptrace.stage.height") <= page.evaluate("Math.max(dptrace.stage.frame, innerHeight)")
     assert 1.5 * heights[0] <= heights[1] <= 3 * heights[0]
+    assert all(1.4 * before < after for before, after in zip(*letters, strict=True))
 
 
 @browser_test

@@ -3,7 +3,7 @@
  * axis labels without eval. Adapt this file when a new Bokeh release changes one of these.
  */
 
-import { CanvasOver } from "./picture.js";
+import { CanvasOver, RIGHT } from "./picture.js";
 
 function need(value, what) {
   if (value === undefined || value === null) throw new Error(`Bokeh ${globalThis.Bokeh?.version} has no ${what}`);
@@ -66,10 +66,10 @@ class Plot extends CanvasOver {
     if (model.frame_height !== height) model.setv({ frame_height: height });
   }
 
-  /** Set the margin left of the frame, the approximate number of ticks, and their font size in pixels. */
-  arrange(left, ticks, fontSize) {
+  /** Set the margins left and right of the frame, the approximate number of ticks, and their font size in pixels. */
+  arrange(left, ticks, fontSize, right = RIGHT) {
     const { model } = this.view;
-    if (model.min_border_left !== left) model.setv({ min_border_left: left });
+    if (model.min_border_left !== left || model.min_border_right !== right) model.setv({ min_border_left: left, min_border_right: right });
     for (const axis of model.above) {
       if (!axis.ticker) continue;
       axis.ticker.setv({ desired_num_ticks: ticks });

@@ -74,10 +74,12 @@ export class Picture {
 // It has what Picture and the layout use of a plot of bokeh_adapter.js.
 
 /** In pixels, as Bokeh lays out the figures of page.py: outer margins, and what lies above the chart besides its letters. */
-const EDGE = 5, RIGHT = 44, AXIS = 28;
+export const RIGHT = 44;
+const EDGE = 5, AXIS = 28;
 
 export class StillPlot extends CanvasOver {
   #left = 0;
+  #right = RIGHT;
   #letters = 0;
 
   /** `below` is the height of the plot above this one, with whose axis this one begins; null for none. */
@@ -96,7 +98,7 @@ export class StillPlot extends CanvasOver {
   onPaint() {}
 
   frame() {
-    return { left: this.#left, top: this.#top, width: Math.max(1, this.figure.clientWidth - this.#left - RIGHT), height: this.height };
+    return { left: this.#left, top: this.#top, width: Math.max(1, this.figure.clientWidth - this.#left - this.#right), height: this.height };
   }
 
   within(element) {
@@ -109,7 +111,8 @@ export class StillPlot extends CanvasOver {
     this.figure.style.minHeight = `${this.#top + height + EDGE}px`;
   }
 
-  arrange(left, ticks, letters) {
+  arrange(left, ticks, letters, right = RIGHT) {
+    this.#right = right;
     this.#left = left;
     this.#letters = letters;
   }

@@ -70,7 +70,7 @@ export class RowNames {
       // Beside the labels of the next rows; a collapsed GPU has them in its tooltip.
       const about = [this.scene.tracks[block.track].place, this.why[block.track]?.split(", ")[0]].filter(Boolean);
       if (!collapsed) block.rows.slice(1, 1 + about.length).forEach((row, i) => own.push(label(about[i], row, "place")));
-      if (!collapsed) for (const row of block.rows) own.push(row.toggle ? this.#foldable(row) : label(row.label, row));
+      if (!collapsed) for (const row of block.rows) own.push(row.toggle ? this.#foldable(row) : label(row.label, row, `row ${row.role}`));
       // Pinned GPUs cover the names of those that scroll below them.
       for (const node of own) node.style.clipPath = block.y < block.clip ? `inset(${Math.max(0, block.clip - parseFloat(node.style.top))}px 0 0 0)` : "";
       nodes.push(...own);
