@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { miniRows } from "../../viewers/gantt/static/data/rows.js";
-import { sheetsOf } from "../../viewers/gantt/static/saving/printed.js";
 import { Stage } from "../../viewers/gantt/static/stage/stage.js";
 import { roundTicks } from "../../viewers/gantt/static/saving/sheet_frame.js";
 
@@ -111,14 +110,6 @@ test("the minimap has a row per GPU, or evenly chosen GPUs if there is no room",
   assertNoOverlap(chosen);
   assert.equal(chosen[0].track, 0);
   assert.ok(chosen.at(-1).track > 1900);
-});
-
-test("sheets hold every GPU once and respect their maximum height", () => {
-  const stage = new Stage(sceneOf(64, 10, true));
-  const sheets = sheetsOf(stage, 100, 400);
-  assert.deepEqual(sheets.flatMap(({ tracks }) => tracks), Array.from({ length: 64 }, (_, i) => i));
-  assert.ok(sheets[0].height <= 102 && sheets.every(({ height }) => height <= 402));
-  assert.equal(sheetsOf(new Stage(sceneOf(3)), 1000, 1000).length, 1);
 });
 
 test("a centered GPU is in the middle, expanded, with its own steps in the strip", () => {

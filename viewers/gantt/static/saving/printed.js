@@ -1,24 +1,17 @@
-/** Printing: draws all rows on as many sheets as needed, in the light theme. */
+/** Printing: draws each GPU as a picture that no page cuts, below an axis that each page repeats, in the light theme. */
 
 import { element } from "../../../base/static/dom.js";
 import { drawSheet } from "./sheet_frame.js";
 import { duration } from "../data/text.js";
 
-/**
- * A sheet in pixels: width, margin right of the frame, height of the axis, height of a page; the factor by which paper
- * shrinks the page; and the extra height on paper of legends that wrap and of the figures of a run.
- */
-const SHEET = { width: 1240, right: 34, axis: 24, height: 820, shrunk: 1.18, wrapped: 90, figures: 72 };
-/** Number of sheets up to which they are drawn at double resolution, and the maximum number of sheets. */
-const SHARP_SHEETS = 16, MAX_SHEETS = 40;
-/** Number of GPUs up to which a served page fetches them at double resolution. */
-const SHARP_GPUS = 64;
-/** Space above and below the rows of a sheet, in pixels. */
-const EDGE = 2;
+/** In pixels: width of a picture, margin right of the frame, height of the axis. */
+const SHEET = { width: 1240, right: 34, axis: 24 };
+/** Number of GPUs up to which they are drawn at double resolution, and the maximum number of GPUs. */
+const SHARP_GPUS = 64, MAX_GPUS = 1024;
 
 export class PrintView {
   constructor(root, { picture, stage, scene, plot, theme, whole }) {
-    Object.assign(this, { root, picture, stage, scene, plot, theme, whole, scale: 0 });
+    Object.assign(this, { root, picture, stage, scene, plot, theme, whole });
     addEventListener("beforeprint", () => this.lay());
     addEventListener("afterprint", () => this.clear());
     if (scene.served) addEventListener("keydown", (event) => this.#key(event));
@@ -28,36 +21,32 @@ export class PrintView {
   async #key(event) {
     if (!(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey || event.key.toLowerCase() !== "p") return;
     event.preventDefault();
-    this.scale = this.stage.order.length > SHARP_GPUS ? 1 : 2;
-    const end = await this.whole.fetched(Math.round(this.#width * this.scale)).catch(() => () => {});
+    const end = await this.whole.fetched(Math.round(this.#width * this.#scale)).catch(() => () => {});
     print();
-    this.scale = 0;
     end();
   }
 
-  /** The width of a sheet's frame in pixels. */
+  /** The width of a picture's frame in pixels. */
   get #width() {
     return SHEET.width - this.scene.layout.left - SHEET.right;
   }
 
-  /** Draw all rows as sheets, which replace the chart while the page is printed. */
+  get #scale() {
+    return this.stage.order.length > SHARP_GPUS ? 1 : 2;
+  }
+
+  /** Draw all rows; they replace the chart while the page is printed. */
   lay() {
-    const { stage, root, scene } = this, { changed, scroll, frame, growth, pins } = stage;
+    const { stage, root } = this, { changed, scroll, frame, growth, pins } = stage;
     this.#openNotes(true);
-    stage.changed = () => {};
-    stage.pins = [];
+    Object.assign(stage, { changed: () => {}, pins: [] });
     stage.scale(1);
-    // Estimate the height of what lies above the rows on their first page. In a report that is the second page, which
-    // begins with the summary; the first one is the cover.
-    const top = document.querySelector(".cover") ? document.querySelector("#summary").getBoundingClientRect().top : -scrollY;
-    const above = (document.querySelector("#gantt").getBoundingClientRect().top - top) * SHEET.shrunk + SHEET.wrapped + SHEET.figures * (scene.groups?.length ?? 1);
-    const sheets = sheetsOf(stage, SHEET.height - above - SHEET.axis, SHEET.height - SHEET.axis), drawn = sheets.slice(0, MAX_SHEETS);
-    root.replaceChildren(...drawn.map((sheet) => this.#sheet(sheet, this.scale || (drawn.length > SHARP_SHEETS ? 1 : 2))));
+    const drawn = stage.order.slice(0, MAX_GPUS);
+    root.replaceChildren(element("p", "quiet", this.#caption(drawn)), ...stage.allStrips.map((strip) => this.#table(strip, new Set(drawn))));
     stage.pins = pins;
     stage.scale(growth);
     stage.setFrame(scroll, frame);
     stage.changed = changed;
-    root.prepend(element("p", "quiet", this.#caption(drawn, sheets)));
     document.documentElement.classList.add("printing");
   }
 
@@ -76,46 +65,48 @@ export class PrintView {
     this.root.replaceChildren();
   }
 
-  /** Describe what the sheets show. */
-  #caption(drawn, sheets) {
-    const { from, to } = this.plot.range, { tracks } = this.scene, first = drawn[0]?.tracks[0], last = drawn.at(-1)?.tracks.at(-1);
-    const part = drawn.length < sheets.length ? `${tracks[first].label} to ${tracks[last].label} of ${tracks.length} GPUs; use --ranks to draw the others. ` : "";
+  /** Describe what is drawn. */
+  #caption(drawn) {
+    const { from, to } = this.plot.range, { order } = this.stage, [first, last] = [drawn[0], drawn.at(-1)].map((track) => this.scene.tracks[track]?.label);
+    const part = drawn.length < order.length ? `${first} to ${last} of ${order.length} GPUs; use --ranks to draw the others. ` : "";
     const rough = this.whole.there ? "" : " Rows that were not on the screen are drawn from what was fetched of them, which may be little or nothing: print with Ctrl+P in the page, which fetches them first, not with the browser's menu.";
     return `${part}${duration(to - from)} shown.${rough}`;
   }
 
-  #sheet({ scroll, height, tracks }, scale) {
-    const canvas = element("canvas"), { left } = this.scene.layout;
-    this.stage.setFrame(scroll, height);
-    canvas.width = SHEET.width * scale;
-    canvas.height = (height + SHEET.axis + 2) * scale;
-    const context = canvas.getContext("2d");
-    context.setTransform(scale, 0, 0, scale, 0, SHEET.axis * scale);
-    drawSheet(context, this, { ...this.plot.range, left, width: this.#width, height }, this.theme.looks, new Set(tracks));
-    const sheet = element("div", "sheet");
-    sheet.append(canvas);
-    sheet.dataset.tracks = tracks.join();
-    return sheet;
+  /** Return a table of the GPUs below a strip, whose head has the axis and the steps. */
+  #table({ top, tracks }, drawn) {
+    const { stage } = this, { above } = stage, table = element("table"), head = element("thead"), body = element("tbody");
+    const line = (parent, ...given) => {
+      const row = element("tr"), cell = element("td");
+      cell.append(this.#picture(...given));
+      row.append(cell);
+      parent.append(row);
+      return row;
+    };
+    const headed = new Map(stage.allHeadings.map((heading) => [heading.tracks.find((track) => !stage.hidden[track]), heading.top]));
+    line(head, top, top - SHEET.axis, top + above, []);
+    // Browsers repeat an image on each page, but no canvas.
+    const [canvas] = head.getElementsByTagName("canvas");
+    canvas.replaceWith(Object.assign(element("img"), { src: canvas.toDataURL(), alt: "time axis" }));
+    for (const track of tracks.filter((one) => drawn.has(one))) {
+      const { top: first, h } = stage.blockOf.get(track), half = stage.gaps[stage.collapsed[track] ? "collapsed" : "tracks"] / 2;
+      const row = line(body, first - above, headed.get(track) ?? first - half, first + h + half, [track]);
+      row.className = "sheet";
+      row.dataset.tracks = track;
+    }
+    table.append(head, body);
+    return table;
   }
-}
 
-/**
- * Split all rows into sheets of at most `room` pixels, the first of at most `first`: [{ scroll, height, tracks }]. Only a
- * GPU that is higher than a sheet is split; each sheet begins with a strip. No GPU may be pinned.
- */
-export function sheetsOf(stage, first, room) {
-  const sheets = [], headed = new Map(stage.allHeadings.map((heading) => [heading.tracks.find((track) => !stage.hidden[track]), heading]));
-  let sheet = null;
-  for (const strip of stage.allStrips)
-    strip.tracks.filter((track) => !stage.hidden[track]).forEach((track, i) => {
-      const block = stage.blockOf.get(track), rows = block.rows.filter(({ h }) => h), begin = headed.get(track)?.top ?? block.top;
-      const pieces = block.h > room ? rows.map(({ top, h }) => ({ top, bottom: top + h })) : [{ top: begin, bottom: block.top + block.h }];
-      pieces.forEach(({ top, bottom }, j) => {
-        const scroll = i || j ? top - stage.above : strip.top - EDGE, limit = sheets.length > 1 ? room : Math.max(first, bottom - scroll);
-        if (!sheet || bottom - sheet.scroll > limit) sheets.push((sheet = { scroll, height: 0, tracks: [] }));
-        sheet.height = bottom - sheet.scroll + EDGE;
-        if (sheet.tracks.at(-1) !== track) sheet.tracks.push(track);
-      });
-    });
-  return sheets;
+  /** Draw what lies between two heights of all rows, at a scroll position. */
+  #picture(scroll, top, bottom, tracks) {
+    const canvas = element("canvas"), { left } = this.scene.layout, { stage } = this, scale = this.#scale, height = bottom - scroll;
+    stage.setFrame(scroll, height);
+    canvas.width = SHEET.width * scale;
+    canvas.height = Math.round((bottom - top) * scale);
+    const context = canvas.getContext("2d");
+    context.setTransform(scale, 0, 0, scale, 0, (stage.scroll - top) * scale);
+    drawSheet(context, this, { ...this.plot.range, left, width: this.#width, height: height + 2 }, this.theme.looks, new Set(tracks));
+    return canvas;
+  }
 }
