@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { touched } from "../../viewers/gantt/static/interaction/search_bar.js";
 import { SearchIndex } from "../../viewers/gantt/static/data/search.js";
 import { lodOf, random } from "./lod_builders.mjs";
 
@@ -66,7 +65,7 @@ test("the columns that hits touch equal brute force", () => {
     const { searchIndex, entries } = searchSetup(seed), [lane] = searchIndex.find("gem").lanes, own = [...lane.items].map((i) => entries[i]);
     for (const [from, px, width] of [[-20, 7, 100], [100, 1.5, 80], [0, 40, 30], [5000, 3, 10]]) {
       const seen = new Uint8Array(width);
-      for (const [left, right] of touched(lane, { from, px, width })) seen.fill(1, left, right);
+      for (const [left, right] of lane.touched({ from, px, width })) seen.fill(1, left, right);
       for (let column = 0; column < width; column++) {
         const begin = from + column * px, end = begin + px;
         const touches = own.some((e) => e.start + e.duration > begin && e.start < end);

@@ -49,6 +49,29 @@ class LaneHits {
     return to > from ? until(to) - until(from) : 0;
   }
 
+  /** Return the ranges [left, right) of pixel columns that hits touch, at most one per column for any number of hits. */
+  touched({ from, px, width }) {
+    const { starts, reach } = this, runs = [];
+    let column = 0;
+    while (column < width) {
+      const begin = from + column * px, place = above(starts, 0, starts.length, begin);
+      const running = place > 0 && reach[place - 1] > begin;
+      if (!running) {
+        if (place >= starts.length) break;
+        const next = Math.floor((starts[place] - from) / px);
+        if (next >= width) break;
+        column = Math.max(column, next);
+      }
+      const until = running ? reach[place - 1] : Math.max(reach[place], starts[place]);
+      const right = Math.min(width, Math.max(column + 1, Math.ceil((until - from) / px)));
+      const last = runs.at(-1);
+      if (last && last[1] >= column) last[1] = right;
+      else runs.push([column, right]);
+      column = right;
+    }
+    return runs;
+  }
+
   /** Number of hits that touch [from, to]. */
   count(from, to) {
     return above(this.starts, 0, this.starts.length, to) - above(this.ends, 0, this.ends.length, from);

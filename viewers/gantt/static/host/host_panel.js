@@ -3,7 +3,7 @@
 import { element, line, named, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
 import { laneOf, rankNames, RECORDED, trackName } from "../data/rows.js";
-import { bytes, collectiveName, duration, moment, percentOf, shortName, visible } from "../data/text.js";
+import { bytes, duration, moment, percentOf, visible } from "../data/text.js";
 import { CALLS, detailsAt, Flame, HostRows, KIND, LABELS, PYTHON } from "./host_rows.js";
 import { HostSource } from "./host_source.js";
 
@@ -241,18 +241,13 @@ export class HostPanel {
     if (this.chosen !== chosen) return;
     chosen.arrows = launched.slice(0, MAX_ARROWS).map((kernel, i) => ({ kernel, ...launches.of(places[i]) }));
     const facts = callFacts(data, index, { range: to - from, kinds: this.kinds });
-    const what = launched.length > MAX_ARROWS ? `more than ${MAX_ARROWS} intervals` : launched.map((kernel) => this.#nameOf(kernel)).join("\n") || "nothing";
+    const what = launched.length > MAX_ARROWS ? `more than ${MAX_ARROWS} intervals` : launched.map((kernel) => visible(this.hover.titleOf({}, kernel))).join("\n") || "nothing";
     if (flame === CALLS) facts.push(["launched", launches ? what : "not on this page"]);
     this.card.show("host", visible(calls.nameOf(index)), [table(null, [["GPU", trackName(this.scene.tracks[track])], ...facts], "facts-table")], {
       close: () => this.clear(),
       setting: ["host", rankNames(this.scene)[track], thread, flame, depth, lod.start[index]].join(),
     });
     this.redraw();
-  }
-
-  #nameOf(index) {
-    const role = this.scene.lanes[this.lod.laneAt(index)].role, name = this.columns.name[index];
-    return visible(role === "collectives" ? collectiveName(this.scene.collectives[name]) : shortName(this.scene.names[name]));
   }
 
   /** Select the idle gap of a GPU at a time: its causes, what the host did meanwhile, and what ended it. */
@@ -285,7 +280,7 @@ export class HostPanel {
   #ended({ from, to }, data, next, launch) {
     const before = isKnown(launch) && launch.start < to ? `, ${duration(to - launch.start)} before its end` : "";
     const when = !isKnown(launch) ? [] : [["launched", launch.start < from ? `${duration(from - launch.start)} before the gap` : `${duration(launch.start - from)} into the gap${before}`]];
-    return [["ended by", this.#nameOf(next)], ...when, ...launchFacts(data, launch, to).filter(([key]) => ["operator", "called in"].includes(key))];
+    return [["ended by", visible(this.hover.titleOf({}, next))], ...when, ...launchFacts(data, launch, to).filter(([key]) => ["operator", "called in"].includes(key))];
   }
 
   /** Whether the intervals of a lane are operators on a CPU, which nothing launched but they themselves. */

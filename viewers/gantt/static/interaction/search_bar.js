@@ -1,7 +1,7 @@
 /** The search field: counts the hits, moves from hit to hit, and lists their time per GPU in the visible range. */
 
 import { element, table } from "../../../base/static/dom.js";
-import { above } from "../data/lod.js";
+import { frame } from "../drawing/canvas.js";
 import { duration, integer, visible } from "../data/text.js";
 
 // Draws the hits of a search: everything else turns grey, each hit is underlined, and the current one is framed.
@@ -10,39 +10,13 @@ import { duration, integer, visible } from "../data/text.js";
 const LINE_HEIGHT = 3, MIN_LINE = 2;
 const SEARCHED_ROLES = new Set(["compute", "exposure", "memory"]);
 
-/**
- * Return the ranges [left, right) of pixel columns that hits touch, at most one per column for any number of hits.
- * `starts` is ascending, `reach` the latest end of the hits up to each.
- */
-export function touched({ starts, reach }, { from, px, width }) {
-  const runs = [];
-  let column = 0;
-  while (column < width) {
-    const begin = from + column * px, place = above(starts, 0, starts.length, begin);
-    const running = place > 0 && reach[place - 1] > begin;
-    if (!running) {
-      if (place >= starts.length) break;
-      const next = Math.floor((starts[place] - from) / px);
-      if (next >= width) break;
-      column = Math.max(column, next);
-    }
-    const until = running ? reach[place - 1] : Math.max(reach[place], starts[place]);
-    const right = Math.min(width, Math.max(column + 1, Math.ceil((until - from) / px)));
-    const last = runs.at(-1);
-    if (last && last[1] >= column) last[1] = right;
-    else runs.push([column, right]);
-    column = right;
-  }
-  return runs;
-}
-
 /** Draw the hits over rows { y, h, role, found }; the context is in CSS pixels. */
 export function drawHits(context, { from, to, width }, rows, hits, current, { paper, mark }) {
   const view = { from, px: (to - from) / width, width: Math.ceil(width) };
   for (const row of rows) {
     const lane = hits.byLane.get(row.found);
     if (!SEARCHED_ROLES.has(row.role) && !lane) continue;
-    const runs = lane ? (lane.touched?.(view) ?? touched(lane, view)) : [];
+    const runs = lane?.touched(view) ?? [];
     // Grey of the same lightness: a faded bar or text could not be seen.
     context.globalCompositeOperation = "saturation";
     context.fillStyle = paper;
@@ -54,16 +28,10 @@ export function drawHits(context, { from, to, width }, rows, hits, current, { pa
     context.globalCompositeOperation = "source-over";
     context.fillStyle = mark;
     for (const [begin, end] of runs) context.fillRect(begin, row.y + row.h - LINE_HEIGHT, Math.max(end - begin, MIN_LINE), LINE_HEIGHT);
-    if (current && lane && current.lane === lane.lane) frame(context, current, row, view, mark);
+    if (!current || current.lane !== lane?.lane) continue;
+    const x = Math.max(-4, (current.start - view.from) / view.px), right = Math.min(width + 4, (current.start + current.duration - view.from) / view.px);
+    if (right >= 0 && x <= width) frame(context, { x: x - 1.5, y: row.y + 0.5, width: Math.max(right - x, 1) + 3, height: row.h - 1 }, mark, paper, 3);
   }
-}
-
-function frame(context, { start, duration }, row, { from, px, width }, mark) {
-  const left = Math.max(-4, (start - from) / px), right = Math.min(width + 4, (start + duration - from) / px);
-  if (right < 0 || left > width) return;
-  context.strokeStyle = mark;
-  context.lineWidth = 3;
-  context.strokeRect(left - 1.5, row.y + 0.5, Math.max(right - left, 1) + 3, row.h - 1);
 }
 
 /** Mark the hits on the minimap's rows. */
@@ -72,7 +40,7 @@ function drawMiniHits(context, { from, to, width }, rows, hits, { mark }) {
   context.fillStyle = mark;
   for (const { track, y, h } of rows)
     for (const lane of hits.lanes)
-      if (lane.track === track) for (const [begin, end] of lane.touched?.(view) ?? touched(lane, view)) context.fillRect(begin, y + h / 2, Math.max(end - begin, MIN_LINE), h / 2);
+      if (lane.track === track) for (const [begin, end] of lane.touched(view)) context.fillRect(begin, y + h / 2, Math.max(end - begin, MIN_LINE), h / 2);
 }
 
 /** Time after the last key press before the search starts, in ms: a search of ten million kernels is slow. */

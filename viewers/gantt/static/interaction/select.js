@@ -101,7 +101,7 @@ export class Selection {
     if (!memberDetails) return [visible(title), [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percentOf(exposed, time)})`]], "facts-table")]];
     const rows = memberRows(memberDetails, scene, lod).map(({ track: member, last, cells: [label, ...rest] }) => Object.assign([button("link", label, { onclick: () => this.stage.reveal(member, "exposure") }), ...rest], { className: last ? "last" : "" }));
     const head = ["rank", "arrival", "wait", "transfer", "exposed", "overlapped"];
-    return [visible(title), [name, table(null, this.#shared(known, memberDetails), "facts-table"), ...(memberDetails.transfer === null ? [] : [this.#bars(memberDetails)]), table(head, rows), table(null, this.#facts(index, track), "facts-table")]];
+    return [visible(title), [name, table(null, this.#shared(known, memberDetails), "facts-table"), table(head, rows), table(null, this.#facts(index, track), "facts-table")]];
   }
 
   #shared(known, { transfer, busbw, algbw, seq, group, members }) {
@@ -114,26 +114,6 @@ export class Selection {
       ...(known.dtype ? [["type", known.dtype]] : []),
       ...(known.title && known.kind ? [["kind", known.kind]] : []),
     ].map(([key, text]) => [key, visible(text)]);
-  }
-
-  /** Return a bar per rank: its lateness, its wait, and the transfer. */
-  #bars({ members, transfer }) {
-    const box = element("div", "members");
-    const whole = Math.max(...members.map(({ late, wait }) => (late ?? 0) + (wait ?? 0) + transfer), 1);
-    for (const { track, late, wait } of members) {
-      const bar = element("div", "member");
-      for (const [className, ns] of [["late", late ?? 0], ["wait", wait ?? 0], ["transfer", transfer]]) {
-        const part = element("i", className);
-        part.style.width = `${(100 * ns) / whole}%`;
-        bar.append(part);
-      }
-      bar.title = `${this.scene.tracks[track].label}: wait ${orUnknown(wait)}, transfer ${duration(transfer)}`;
-      box.append(bar);
-    }
-    const key = element("p", "key");
-    for (const [className, text] of [["wait", "wait for other ranks"], ["transfer", "transfer"]]) key.append(element("i", className), text);
-    box.append(key);
-    return box;
   }
 
   /** Draw a frame around the selection and connect a collective's ranks; the context is in CSS pixels. */
