@@ -121,7 +121,8 @@ def test_keys_and_chips_leave_the_chart_in_its_place(browser: Browser, two: Path
 
 @browser_test
 def test_a_cell_leads_to_its_gpu_in_the_middle(browser: Browser, many: Path) -> None:
-    """The GPU is framed for a moment, with its own steps in the strip; the color scale and the steps are labelled."""
+    """The GPU is framed for a moment, with its own steps in the strip; the color scale and the steps are labelled, and
+    a collapsed GPU says why it is notable."""
     # The test ends that moment itself, so that it is not over too early on a slow machine.
     held = "const real = setTimeout; window.later = [];"
     held += "setTimeout = (act, ms, ...rest) => (ms > 1e3 && ms < 5e3 ? later.push(act) : real(act, ms, ...rest));"
@@ -130,6 +131,8 @@ def test_a_cell_leads_to_its_gpu_in_the_middle(browser: Browser, many: Path) -> 
         assert page.locator("#heat .scale span").all_inner_texts()[0].endswith("s")
         assert "ProfilerStep#" in page.locator("#heat .sides").inner_text()
         assert "1" == page.locator("#heat .chip").nth(1).evaluate("one => getComputedStyle(one).opacity")
+        page.evaluate("dptrace.stage.reveal(20)")
+        assert "typical" in page.locator("#names .row").all_inner_texts()
         width = page.evaluate("document.querySelector('#heat canvas').clientWidth")
         page.locator("#heat canvas").click(position={"x": 20.5 / 40 * width, "y": 4})
         settle(page)

@@ -67,8 +67,9 @@ export class RowNames {
       name.setAttribute("aria-expanded", String(!collapsed));
       shown.set(block.track, put(name, block.y, block.rows[0].h));
       const own = [name, this.#pin(block)];
-      // Beside the labels of the next rows; a collapsed GPU has them in its tooltip.
-      const about = [this.scene.tracks[block.track].place, this.why[block.track]?.split(", ")[0]].filter(Boolean);
+      // Beside the labels of the next rows; of a collapsed GPU, in place of its row's label, and all in its tooltip.
+      const [why] = (this.why[block.track] ?? "").split(", "), about = [this.scene.tracks[block.track].place, why].filter(Boolean);
+      if (collapsed && why) own.push(label(why, block.rows[0]));
       if (!collapsed) block.rows.slice(1, 1 + about.length).forEach((row, i) => own.push(label(about[i], row, "place")));
       if (!collapsed) for (const row of block.rows) own.push(row.toggle ? this.#foldable(row) : label(row.label, row, `row ${row.role}`));
       // Pinned GPUs cover the names of those that scroll below them.
