@@ -161,15 +161,22 @@ def _translate_errors(source: Source) -> Iterator[None]:
         raise TraceError(f"{source.address}: {_why(error)}") from None
 
 
+_BY_NAME = {
+    "IsADirectoryError": "is a folder, not a trace file.",
+    "NoSuchBucket": "no such bucket; check its name.",
+    "TooManyRedirects": "its address leads from one to another without end; check it, and that you are signed in.",
+}
+
+
 def _why(error: BaseException) -> str:
     # Over HTTP fsspec reports every failure as a missing file, with the real one as its cause.
     while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
+    if type(error).__name__ in _BY_NAME:
+        return _BY_NAME[type(error).__name__]
     status = getattr(error, "status", None) or getattr(error, "code", None)
     if isinstance(error, FileNotFoundError) or status in (404, "404"):
         return "no such file, or no permission to see it."
-    if isinstance(error, IsADirectoryError):
-        return "is a folder, not a trace file."
     kind, text = type(error).__name__, _redact_urls(str(error))
     if "range requests" in text:
         return f"can't be read: {_WHOLE_ONLY}"
@@ -218,7 +225,9 @@ class _RemoteStream(io.RawIOBase):
             data = self._file.read(len(view))
         except Exception as error:
             # Not an OSError, which would count as the end of the file.
-            why = f"transfer ended after {self._received:,} bytes: {_why(error)}"
+            why = _why(error)
+            if _WHOLE_ONLY not in why and self._received:
+                why = f"transfer ended after {self._received:,} bytes: {why}"
             raise TraceError(f"{self._source.address}: {why}") from None
         view[: len(data)] = data
         self._received += len(data)

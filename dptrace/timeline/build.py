@@ -49,6 +49,10 @@ _DDP_LABELS = (
 )
 CPU = -1
 """Device index of a run without a GPU."""
+MAX_LACKING = 0.1
+"""Share of operators without records of the GPU from which a file that is cut gives no figures."""
+_STRETCHES, _MIN_OPERATORS = 50, 1000
+"""With fewer operators, a stretch may well hold none that launches a kernel."""
 
 
 def build_timelines(
@@ -64,6 +68,13 @@ def build_timelines(
         TraceError: the file has GPU calls without GPU events, or neither GPU events nor operators.
     """
     on_device = (trace.category == Category.KERNEL) | (trace.category == Category.MEMORY)
+    lacking = _share_without_gpu(trace) if trace.cut and (trace.gpus or on_device.any()) else 0.0
+    if lacking > MAX_LACKING:
+        raise TraceError(
+            f"{trace.path}: it ends in the middle, and torch.profiler writes a GPU's records last: those of "
+            f"{100 * lacking:.0f} % of the operators are missing, and idle time would be wrong. Copy the file again, "
+            "or record again."
+        )
     steps = cpu_steps(trace)
     notes = list[Note]()
     if not len(steps):
@@ -79,6 +90,20 @@ def build_timelines(
             "records arrived). Record again; `dptrace doctor` checks the machine. " + " ".join(map(str, trace.damage))
         )
     return (with_actions(trace, _on_cpu(trace, rank, steps, phase_labels, notes)),)
+
+
+def _share_without_gpu(trace: Trace) -> float:
+    """Return the share of operators in stretches of a recording without any call to the GPU's runtime.
+
+    A whole recording has such calls wherever it has operators; in one that is cut, they end before the operators do.
+    """
+    starts = trace.start_ns[trace.category == Category.CPU_OP]
+    if len(starts) < _MIN_OPERATORS:
+        return 0.0
+    edges = np.linspace(starts.min(), starts.max() + 1, _STRETCHES + 1)
+    operators = np.histogram(starts, edges)[0]
+    calls = np.histogram(trace.start_ns[trace.category == Category.LAUNCH], edges)[0]
+    return float(operators[calls == 0].sum() / len(starts))
 
 
 def _on_gpus(

@@ -52,6 +52,10 @@ class _Handler(SimpleHTTPRequestHandler):
         known = re.match(r"/(\d{3})\.json", self.path)
         if known:
             self.send_error(int(known[1]))
+        elif self.path.startswith("/loop"):
+            self.send_response(302)
+            self.send_header("Location", self.path)
+            self.end_headers()
         elif self.path.startswith("/cut"):
             data = trace(0)
             self.send_response(200)
@@ -184,9 +188,10 @@ def test_a_missing_server_and_an_unknown_scheme_are_named(url: str, message: str
     ("end", "message"),
     [
         ("/404.json", "no such file"),
+        ("/loop.json", "from one to another without end"),
         ("/403.json", "403.*credentials"),
         ("/500.json", "status 500.*try again"),
-        ("/cut.json.gz", "ended after .*try again"),
+        ("/cut.json.gz", "ended the transfer; try again"),
     ],
 )
 def test_server_errors_are_reported(server: str, end: str, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,23 @@ def test_a_file_without_work_is_an_error(file: KinetoFile, message: str, tmp_pat
     """GPU calls without kernels, for which figures of the CPU would be shown, and labels alone."""
     with pytest.raises(TraceError, match=message):
         build(file, tmp_path)
+
+
+@pytest.mark.parametrize(("kept", "fails"), [(0, True), (50, True), (97, False)])
+def test_a_file_that_is_cut_before_the_gpus_records_is_an_error(kept: int, fails: bool, tmp_path: Path) -> None:
+    """torch.profiler writes operators first: without their kernels the GPU would look idle, or like a CPU."""
+    file = KinetoFile()
+    for at in range(0, 20_000, 10):
+        file.op("aten::mm", at, at + 9)
+    for at in range(0, 200 * kept, 10):
+        file.kernel("gemm", at + 2, at + 8, at + 1)
+    file.head["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100"}]
+    (tmp_path / "rank0.json").write_text(file.text().partition("\n]")[0])
+
+    trace = read_trace(tmp_path / "rank0.json")
+
+    with pytest.raises(TraceError, match="records last") if fails else nullcontext():
+        assert 1 == len(build_timelines(trace, 0))
 
 
 def test_missing_steps_and_operators_are_reported(tmp_path: Path) -> None:
