@@ -97,6 +97,12 @@ test("each kind's time in a window equals brute force, with overlaps counted onc
   }
 });
 
+test("names beyond the most that are listed are counted in the total", () => {
+  const entries = Array.from({ length: 250 }, (_, i) => ({ lane: 0, start: i, duration: 250 - i, category: 0 })), lod = lodOf(entries, 6, 1);
+  const { rows, others, total } = inRange(lod, { ...SCENE, tracks: [{ bounds: [0, 500] }, { bounds: [0, 500] }] }, { name: entries.map((_, i) => i) }, "kernels", 0, 500);
+  assert.deepEqual([rows.length, rows[0], rows[199], others, total], [200, [0, 1, 250], [199, 1, 51], 50, [250, (250 * 251) / 2]]);
+});
+
 test("streams hold every recorded interval once, in order of time", () => {
   const entries = [
     { lane: 0, start: 0, duration: 9, category: 0 },

@@ -165,8 +165,8 @@ def colorful(page: Page, times: list[float]) -> list[bool]:
 
 
 @browser_test
-def test_a_selected_row_shows_its_intervals(browser: Browser, address: str) -> None:
-    """The kernel's keep their color and all others are grey, until it is clicked again; tab and row can be set."""
+def test_a_row_and_a_range_are_selected(browser: Browser, address: str) -> None:
+    """A kernel's intervals keep their color and all others are grey, until it is clicked again; a range is measured."""
     timeline, origin = RUN.timelines[0], chart(RUN).origin_ns
     middles = (timeline.start_ns + timeline.end_ns) // 2
     running = (timeline.start_ns <= middles[:, None]) & (middles[:, None] < timeline.end_ns)
@@ -187,17 +187,10 @@ def test_a_selected_row_shows_its_intervals(browser: Browser, address: str) -> N
         assert [True, True, True, False, False, True] == colors
         page.locator("#card .link[aria-pressed=true]").click()
         assert [True] == colorful(page, [middle])
-        assert [] == errors
 
-
-@browser_test
-def test_a_measured_range_takes_the_place_of_the_view(browser: Browser, address: str) -> None:
-    """In the open panel, and Escape gives it back to what is on the screen."""
-    with open_page(browser, address) as (page, errors):
-        settle(page)
-        page.keyboard.press("t")
+        # A measured range takes the place of the view, and Escape gives it back.
         title = page.locator("#card h2")
-        settle(page)
+        show(page, 0, 20_000_000)
         whole = title.inner_text()
         page.keyboard.down("Shift")
         page.mouse.move(*at(page, "compute", 5_000_000))
