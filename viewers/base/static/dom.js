@@ -57,6 +57,14 @@ export function typing({ target }) {
   return /^(INPUT|SELECT|TEXTAREA)$/.test(target?.tagName ?? "") || Boolean(target?.isContentEditable);
 }
 
+/** Offer a file to save; its name begins with the page's title. */
+export function saveFile(blob, ending) {
+  const title = (document.querySelector("h1")?.textContent ?? "").replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^[-.]+|-+$/g, "").slice(0, 60) || "gantt";
+  const link = Object.assign(element("a"), { href: URL.createObjectURL(blob), download: title + ending });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
 /** Copy a text; resolves to whether that worked. */
 export async function copyText(text) {
   try {

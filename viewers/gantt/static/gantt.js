@@ -1,5 +1,6 @@
 /** Entry point of the Gantt page: reads its JSON islands, connects Bokeh's frame to the raster, and sets `data-ready`. */
 
+import { LoadedPage } from "./page/bookmarks.js";
 import { Interactions } from "./page/interactions.js";
 import { embed, startBokeh } from "./drawing/bokeh_adapter.js";
 import { categoryButtons, Summary } from "./page/summary.js";
@@ -183,7 +184,7 @@ function drawStill({ scene, stage, lod, names, labels, summary, hidden, palette,
 }
 
 async function start() {
-  const scene = island("scene"), timing = { begun: performance.now() };
+  const scene = island("scene"), timing = { begun: performance.now() }, loaded = new LoadedPage(scene);
   learnShortNames(scene.names, scene.shorts);
   keepServerAlive(scene);
   const stage = new Stage(scene), served = scene.served ? new ServedLod(scene) : null;
@@ -205,7 +206,7 @@ async function start() {
   const still = location.hash ? [] : drawStill({ scene, stage, lod, names, labels, summary, hidden, palette, looks: theme.looks });
   if (!served || lod.some) timing.first = performance.now();
   await shown();
-  await startBokeh();
+  loaded.complete(await startBokeh());
   const { main, mini } = await embed(island("plot"), tickLabels);
   describeCanvases(scene, main, mini);
   const hover = new Hover(main, lod, scene, stage, columns);
@@ -281,7 +282,7 @@ async function start() {
   const saved = new SavedView({ plot: main, picture, stage, scene, theme, labels, hidden, whole, measure: () => interactions.measure });
   const save = () => saved.save().catch((error) => showProblem(`The picture could not be saved: ${error.message}.`, error));
   $("#save").addEventListener("click", save);
-  interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, hidden, hide, order, save, redraw });
+  interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, hidden, hide, order, loaded, save, redraw });
   interactions.card.changed = () => {
     hover.rest();
     // Beside the chart, the panel takes no height.

@@ -108,12 +108,13 @@ class Plot extends CanvasOver {
   }
 }
 
-/** Run Bokeh's script, which the page holds as text: it takes long, and the first picture is drawn without it. */
+/** Run Bokeh's script, which the page holds as text: it takes long, and the first picture is drawn without it. Return that text. */
 export async function startBokeh() {
   if (document.readyState === "loading") await new Promise((done) => addEventListener("DOMContentLoaded", done, { once: true }));
   const text = document.getElementById("bokeh"), script = document.createElement("script");
   script.textContent = text.textContent;
   text.replaceWith(script);
+  return text;
 }
 
 /** Embed a Bokeh document; resolves to { main, mini } once both figures are laid out. */

@@ -151,6 +151,8 @@ export class ViewHistory {
   #at = history.state?.at ?? 0;
   #last = this.#at;
   #written = null;
+  /** What each entry keeps besides its view. */
+  #kept = {};
   /** Whether the browser's history has the entries, too: a frame in a notebook may not change it. */
   #mirrored = true;
   #timer = 0;
@@ -179,8 +181,8 @@ export class ViewHistory {
     return writeView(Object.fromEntries(Object.entries(SETTINGS).map(([key, { read }]) => [key, read?.(this.page)])));
   }
 
-  /** Show the view of a text. */
-  async show(text) {
+  /** Show the view of a text; as a new entry, if it `enters`. */
+  async show(text, enters = false) {
     const turn = ++this.#turn, view = readView(text);
     this.#showing = true;
     for (const [key, { late, show }] of Object.entries(SETTINGS)) {
@@ -189,13 +191,34 @@ export class ViewHistory {
       const done = show?.(this.page, view[key], view);
       if (late) await done;
     }
-    if (turn === this.#turn) this.#settle();
+    if (turn === this.#turn) this.#settle(enters);
   }
 
   /** The page shows what its address says, as far as it can. */
-  #settle() {
+  #settle(enters = false) {
     this.#showing = false;
-    this.write(false);
+    this.write(enters);
+    this.keep({});
+  }
+
+  /** Go to the view of a text, as a new entry. */
+  go(text) {
+    this.write();
+    return this.show(text, true);
+  }
+
+  /** Keep something with the current entry, and with those that follow: it outlasts a reload. */
+  keep(kept) {
+    Object.assign(this.#kept, kept);
+    if (!this.#showing) this.#put("replaceState");
+  }
+
+  #put(how) {
+    try {
+      history[how]({ at: this.#at, ...this.#kept }, "", this.#written || location.pathname + location.search);
+    } catch {
+      this.#mirrored = false;
+    }
   }
 
   /** Called when the page has changed: writes the address once it rests. */
@@ -212,11 +235,7 @@ export class ViewHistory {
     const enters = walks && this.#written !== null && WALKING.some((key) => before[key] !== now[key]);
     if (enters) this.#last = ++this.#at;
     this.#entries[this.#at] = this.#written = text;
-    try {
-      history[enters ? "pushState" : "replaceState"]({ at: this.#at }, "", text || location.pathname + location.search);
-    } catch {
-      this.#mirrored = false;
-    }
+    this.#put(enters ? "pushState" : "replaceState");
   }
 
   /** Walk to the view before, with -1, or to the one after. */

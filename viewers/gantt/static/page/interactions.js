@@ -1,7 +1,8 @@
 /** User actions other than navigation: search, measure, select, link, rows on demand, light and dark theme. */
 
+import { Bookmarks } from "./bookmarks.js";
 import { Card } from "../interaction/card.js";
-import { typing } from "../../../base/static/dom.js";
+import { copyText, typing } from "../../../base/static/dom.js";
 import { CriticalPathView } from "../critical_path/critical_path_view.js";
 import { Cursor } from "../interaction/cursor.js";
 import { ExtraRows } from "../stage/extra_rows.js";
@@ -16,11 +17,14 @@ import { Selection } from "../interaction/select.js";
 import { RangePanel } from "./range_panel.js";
 import { ViewHistory } from "../interaction/view.js";
 
+/** How long the button says that the link is copied, in ms. */
+const COPIED_MS = 1600;
+
 const $ = (selector) => document.querySelector(selector);
 
 export class Interactions {
   /** Takes the parts of the page; `redraw` redraws the chart and the minimap. */
-  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, hidden, hide, order, save, redraw }) {
+  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, hidden, hide, order, loaded, save, redraw }) {
     Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbnailRows, redraw, hidden, hide, order, save, whole: plot.range });
     this.card = new Card($("#card"));
     this.members = new CollectiveMembers(lod, scene, columns);
@@ -42,6 +46,7 @@ export class Interactions {
     theme.follow((looks) => this.#dress(looks));
     addEventListener("keydown", (event) => this.#key(event));
     this.views = new ViewHistory(this);
+    this.bookmarks = new Bookmarks({ root: $("#bookmarks"), opener: $("#marks"), views: this.views, loaded });
   }
 
   #dress(looks) {
@@ -62,6 +67,8 @@ export class Interactions {
       this.theme.toggle();
       this.views.moved();
     });
+    $("#link").hidden = Boolean(this.scene.embedded);
+    on("#link", () => this.copyLink());
     on("#help", () => $("#keys").showModal());
     on("#keys button", () => $("#keys").close());
   }
@@ -141,12 +148,24 @@ export class Interactions {
       k: () => (event.shiftKey ? this.path.open() : this.path.dim()),
       p: () => this.order.pin(this.#pointedTrack()),
       e: () => this.save(),
+      l: () => this.scene.embedded || this.copyLink(),
+      b: () => this.bookmarks.toggle(),
       escape: () => this.#escape(),
     };
     const action = actions[event.key.toLowerCase()];
     if (!action) return;
     event.preventDefault();
     action();
+  }
+
+  /** Copy the address of what the page shows, and say so; where the browser does not copy, it shows the address. */
+  async copyLink() {
+    this.views.write();
+    const { href } = location, opener = $("#link");
+    if (!(await copyText(href))) return void prompt("The link to what the page shows:", href);
+    opener.textContent = "Copied";
+    clearTimeout(this.copied);
+    this.copied = setTimeout(() => (opener.textContent = "Copy link"), COPIED_MS);
   }
 
   /** Close a measurement, else the selection, else the search, else the card. */

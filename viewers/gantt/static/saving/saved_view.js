@@ -1,5 +1,6 @@
 /** Saves what the page shows as PNG: all shown rows in full height, with axis, names and legend, nothing else. */
 
+import { saveFile } from "../../../base/static/dom.js";
 import { FONT_FAMILY, patternsOf } from "../../../base/static/theme.js";
 import { isDark } from "../drawing/raster.js";
 import { drawSheet } from "./sheet_frame.js";
@@ -27,14 +28,8 @@ export class SavedView {
     } finally {
       done();
     }
-    const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: `${this.#name()}.png` });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-  }
-
-  #name() {
-    const title = document.querySelector("h1")?.textContent ?? "", { from, to } = this.plot.range;
-    return `${title.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^[-.]+|-+$/g, "").slice(0, 60) || "gantt"}-${duration(to - from).replace(/[ ,]/g, "").replace("µ", "u")}`;
+    const { from, to } = this.plot.range;
+    saveFile(blob, `-${duration(to - from).replace(/[ ,]/g, "").replace("µ", "u")}.png`);
   }
 
   /** The size of the frame on the page, whose height is that of all shown rows. */
