@@ -125,7 +125,7 @@ class Edge(msgspec.Struct, frozen=True):
 
     def of(self, *kinds: EdgeKind) -> NDArray[np.bool_]:
         """Return a mask of the edges of these kinds."""
-        return _is_one_of(self.kind, kinds)
+        return is_one_of(self.kind, kinds)
 
     def filter(self, chosen: NDArray[Any]) -> Edge:
         """Select or reorder edges."""
@@ -174,10 +174,11 @@ class Graph(Tasks, frozen=True):
 
     def of(self, *kinds: TaskKind) -> NDArray[np.bool_]:
         """Return a mask of the tasks of these kinds."""
-        return _is_one_of(self.kind, kinds)
+        return is_one_of(self.kind, kinds)
 
 
-def _is_one_of(column: NDArray[np.uint8], kinds: Iterable[int]) -> NDArray[np.bool_]:
+def is_one_of(column: NDArray[np.uint8], kinds: Iterable[int]) -> NDArray[np.bool_]:
+    """Return a mask of the entries of these kinds."""
     mask = np.zeros(256, np.bool_)
     mask[list(kinds)] = True
     chosen: NDArray[np.bool_] = mask[column]

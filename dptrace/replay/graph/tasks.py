@@ -20,7 +20,7 @@ from dptrace.analysis.kernels.attribution import (
 from dptrace.core.intervals import Int64
 from dptrace.readers.trace import Category, Trace
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.model import EdgeKind, TaskKind
+from dptrace.replay.graph.model import EdgeKind, TaskKind, is_one_of
 from dptrace.replay.graph.process import Process
 from dptrace.run.kernels import operator_calls_of
 from dptrace.timeline.collectives import last_enclosing, launches
@@ -65,15 +65,16 @@ def host_pieces(model: Model, process: Process) -> HostPieces:
     graph = model.graph
     low, high = process.first_task, process.first_task + len(process)
     kinds = (TaskKind.CALL, TaskKind.COMPUTE) if process.on_cpu else (TaskKind.CALL,)
-    task = low + np.flatnonzero(graph.of(*kinds)[low:high])
+    task = low + np.flatnonzero(is_one_of(graph.kind[low:high], kinds))
     first, last = graph.first[low], graph.first[high]
-    edge = first + np.flatnonzero(graph.edge.of(EdgeKind.HOST, EdgeKind.THREAD)[first:last])
+    edge_kind = graph.edge.kind[first:last]
+    edge = first + np.flatnonzero(is_one_of(edge_kind, (EdgeKind.HOST, EdgeKind.THREAD)))
     # An event within another starts with it, whatever its lag.
     edge = edge[graph.edge.from_end[edge]]
-    waits = first + np.flatnonzero(graph.edge.of(EdgeKind.HIDDEN)[first:last])
-    twin = np.full(len(graph), -1, np.int64)
-    twin[graph.edge.dst[waits]] = waits
-    twin = twin[graph.edge.dst[edge]]
+    waits = first + np.flatnonzero(edge_kind == EdgeKind.HIDDEN)
+    twin = np.full(len(process), -1, np.int64)
+    twin[graph.edge.dst[waits] - low] = waits
+    twin = twin[graph.edge.dst[edge] - low]
     before, after = graph.end_ns[graph.edge.src[edge]], graph.start_ns[graph.edge.dst[edge]]
     before = np.where(twin >= 0, graph.end_ns[graph.edge.src[twin]], before)
     return HostPieces(

@@ -24,7 +24,7 @@ from dptrace.core.intervals import Int64, unique
 from dptrace.errors import DptraceError
 from dptrace.readers.communication import C10D_PREFIX
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.model import TaskKind
+from dptrace.replay.graph.model import TaskKind, is_one_of
 from dptrace.replay.graph.tasks import cut_pieces, host_pieces
 from dptrace.replay.simulation import with_times
 from dptrace.replay.transforms.change import Change
@@ -354,7 +354,7 @@ def _host_pieces(model: Model, rank: int, points: Int64, labels: dict[_Label, in
     if known:
         label = np.where(place >= 0, np.array(known)[host.label[np.maximum(place, 0)]], 0)
     if model.run.on_cpu:
-        operator = np.flatnonzero((pieces.index >= 0) & graph.of(TaskKind.COMPUTE)[np.maximum(pieces.index, 0)])
+        operator = np.flatnonzero((pieces.index >= 0) & (graph.kind[np.maximum(pieces.index, 0)] == TaskKind.COMPUTE))
         names = graph.name[pieces.index[operator]]
         for n in unique(names).tolist():
             # What requests a collective computes nothing.
@@ -378,11 +378,12 @@ def _named(label: HostLabel, on_cpu: bool) -> _Label:
 def _kernels(model: Model, rank: int, points: Int64, labels: dict[_Label, int]) -> _Pieces:
     """Return the kernels and copies of a process, by their launch."""
     graph, process = model.graph, model.processes[rank]
-    task = process.interval_tasks[graph.of(TaskKind.COMPUTE, TaskKind.MEMORY)[process.interval_tasks]]
+    task = process.interval_tasks
+    task = task[is_one_of(graph.kind[task], (TaskKind.COMPUTE, TaskKind.MEMORY))]
     by = process.device.launched_by[task - process.interval_tasks[:1].sum()]
     task, by = task[by >= 0], by[by >= 0]
     names, label = np.unique(graph.name[task], return_inverse=True)
-    copies = {graph.name[one] for one in task[graph.of(TaskKind.MEMORY)[task]]}
+    copies = {graph.name[one] for one in task[graph.kind[task] == TaskKind.MEMORY]}
     causes = ["memory_copies" if name in copies else "compute" for name in names.tolist()]
     known = [
         labels.setdefault((cause, graph.names[name], ""), len(labels))
