@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dptrace.core.subprocess_pool import available_cores, command_output
+from dptrace.core.subprocess_pool import available_cores, available_memory, command_output
 from dptrace.errors import RecordingError
 from dptrace.model.link_report import ADDITION, ALGORITHM_PREFIX
 from dptrace.record import messages
@@ -124,7 +124,7 @@ def largest_message(world: World, min_bytes: int, max_bytes: int) -> int:
     """
     accelerator = accelerator_of(world.device)
     sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if accelerator is None else 1
-    free = _free_on_machine() if accelerator is None else accelerator.module.mem_get_info(world.device)[0]
+    free = available_memory() if accelerator is None else accelerator.module.mem_get_info(world.device)[0]
     fits = torch.tensor(int(free * _FREE_MEMORY_SHARE / _BUFFERS / sharing), dtype=torch.int64, device=world.device)
     dist.all_reduce(fits, op=dist.ReduceOp.MIN)
     if fits.item() < min_bytes:
@@ -133,22 +133,6 @@ def largest_message(world: World, min_bytes: int, max_bytes: int) -> int:
             f"most {int(fits.item()) * _BUFFERS * sharing:,} are available. Choose a smaller --min-bytes."
         )
     return min(max_bytes, int(fits.item()))
-
-
-def _free_on_machine() -> int:
-    """Return the bytes that can be allocated without swapping, within the limit of the container, if any."""
-    free = [1 << 62]
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit != "max":
-            free.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
-    except (OSError, ValueError):
-        pass  # not Linux, or no such cgroup controller
-    if free == [1 << 62] and hasattr(os, "sysconf"):
-        free.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
-    return max(min(free), 0)
 
 
 class Operations:

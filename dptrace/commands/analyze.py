@@ -101,7 +101,7 @@ def command(
     lists_kernels = all_rows and to.as_text and not collectives and not dask
     figures_only = selection.steps is None and not memory and not lists_kernels and not gains
     read_options = replace(read_options, figures_only=figures_only, dask=dask)
-    run = with_workload(open_with_progress(paths, read_options, verbosity, selection), **workload)
+    run = with_workload(open_with_progress(paths, read_options, verbosity, selection, gains), **workload)
     run = with_gains(run, verbosity) if gains else run
     to.write(_memory_answer(run, all_rows) if memory else _answer(run, all_rows, collectives))
     if not to.as_text:

@@ -55,7 +55,7 @@ def command(
         )
     from dptrace.api import critical_path
 
-    run = open_with_progress(paths, read_options, verbosity)
+    run = open_with_progress(paths, read_options, verbosity, replayed=True)
     with progress("Replaying", verbosity, measured=False):
         path = critical_path(run, None if step is None else f"ProfilerStep#{step}")
 

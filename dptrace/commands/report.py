@@ -47,8 +47,9 @@ def command(
     """
     path = output or Path(f"{file_stem(paths[0])}-report.html")
     check_file(path, force, ("html",))
-    run = open_with_progress(paths, read_options, verbosity, selection)
-    run = with_gains(run, verbosity) if gains_wanted(gains, paths) else run
+    replayed = gains_wanted(gains, paths)
+    run = open_with_progress(paths, read_options, verbosity, selection, replayed)
+    run = with_gains(run, verbosity) if replayed else run
     from dptrace.viewers.pages.report import document
 
     write_page(path, lambda: document(run), verbosity)

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -24,6 +25,22 @@ from dptrace.errors import DptraceError
 def available_cores() -> int:
     """Count the cores that this process may use, which a container may limit; on macOS, all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Return the bytes that can be allocated without swapping, within the limit of the container, if any."""
+    free = [1 << 62]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            free.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    except (OSError, ValueError):
+        pass  # not Linux, or no such cgroup controller
+    if free == [1 << 62] and hasattr(os, "sysconf"):
+        free.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+    return max(min(free), 0)
 
 
 def command_output(*command: str) -> str:

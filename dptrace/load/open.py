@@ -18,12 +18,12 @@ from dptrace.core.array_file import CorruptArrayFile
 from dptrace.core.intervals import unique
 from dptrace.core.notes import Note, merged
 from dptrace.core.patterns import matches
-from dptrace.core.subprocess_pool import available_cores, run_parallel
-from dptrace.core.units import plural, sanitize
+from dptrace.core.subprocess_pool import available_cores, available_memory, run_parallel
+from dptrace.core.units import byte_size, plural, sanitize
 from dptrace.errors import DptraceError
 from dptrace.load import rank_file
 from dptrace.load.options import ReadOptions
-from dptrace.load.rank_file import FileRereader, cached_rank_file, load_rank_file
+from dptrace.load.rank_file import FileRereader, cached_rank_file, is_cached, load_rank_file
 from dptrace.load.stored_file import RankFile, SharedValues, StoredFile
 from dptrace.readers.communication import communication_names
 from dptrace.readers.discovery import Sources, assign_ranks, find, raise_unless_left_out, without_errors
@@ -52,7 +52,7 @@ def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator
 
         return read_on_cluster(sources, read_options)
     # To read an entry of the cache takes less time than to send it from another process.
-    cached = {index for index, source in enumerate(sources) if cached_rank_file(source, read_options) is not None}
+    cached = {index for index, source in enumerate(sources) if is_cached(source, read_options)}
     rest = [index for index in range(len(sources)) if index not in cached]
     uncached = _read_uncached([sources[index] for index in rest], read_options)
     return chain(
@@ -250,6 +250,8 @@ def _missing(ranks: Sequence[int], world_size: int) -> list[str]:
 _MAX_BYTES = 40_000_000
 _COMPRESSED = 10
 """How many bytes of JSON a compressed byte holds, about."""
+_REPLAYED = 1
+"""Bytes of memory that a replay takes for each of these, rounded up: 5.6 MB for a rank with 6 of them."""
 _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip", ".tgz")
 
 
@@ -258,11 +260,32 @@ def is_small(files: Iterable[Source]) -> bool:
 
     Files that are not on this machine, and pipes, are not small.
     """
+    files = tuple(files)
+    if any(source.single_pass or source.remote for source in files):
+        return False
+    size = json_bytes(files)
+    return size is not None and size <= _MAX_BYTES
+
+
+def json_bytes(files: Iterable[Source]) -> int | None:
+    """Return about how many bytes of JSON the files on this machine hold; None where one can't be seen."""
     total = 0
-    for path in dict.fromkeys(source.container for source in files if not source.single_pass):
+    for path in dict.fromkeys(source.container for source in files if not source.single_pass and not source.remote):
         try:
             size = Path(path).stat().st_size
         except OSError:
-            return False
+            return None
         total += size * (_COMPRESSED if path.lower().endswith(_COMPRESSIONS) else 1)
-    return all(not source.single_pass and not source.remote for source in files) and total <= _MAX_BYTES
+    return total
+
+
+def memory_warning(files: Iterable[Source]) -> str:
+    """Return what a replay of the files needs that this machine may not have, and what to do; empty where it has it."""
+    needed, free = _REPLAYED * (json_bytes(files) or 0), available_memory()
+    if needed <= free:
+        return ""
+    return (
+        f"A replay of this run takes about {byte_size(needed)} of memory, and {byte_size(free)} are free. If it is "
+        "ended for that, use a machine with more, or replay the traces of some nodes: name them with a glob in quotes, "
+        "'RUN/*rank[0-7].*'. The other ranks then count as not recorded."
+    )

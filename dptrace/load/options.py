@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from dptrace.core.numbers import Number
 from dptrace.core.patterns import Patterns
 from dptrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from dptrace.timeline.host_calls import SecondPass
 
 _JOBS = Number(1, whole=True)
 
@@ -29,6 +33,8 @@ class ReadOptions:
     """Address of a Dask scheduler whose workers read the files, or ``local`` for a cluster on this machine."""
     figures_only: bool = False
     """Drop all intervals but communication once the figures are computed."""
+    also: tuple[SecondPass[Any], ...] = ()
+    """What is read of each file again next: it is put into the cache at once, by the process that reads the file."""
     operators: bool = False
     """Also read operators with their inputs, in the same pass over each file, for what is asked of them next."""
     align: bool = True

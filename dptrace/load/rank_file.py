@@ -249,6 +249,7 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
         file = _cached(source, read_options) if read_options.cache else None
         if file is not None:
             file = file.with_path(source.address)
+            _store_also(source, read_options, None, identity)
         else:
             patterns = read_options.patterns
             trace = read_trace(source, jobs, patterns.comm, operators=read_options.operators)
@@ -256,6 +257,7 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
             file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage)
             if read_options.cache:
                 _store_file(source, read_options, file, identity)
+                _store_also(source, read_options, trace, identity)
             if trace.operators is not None:
                 file = _with_operators(file, trace, source, read_options, identity)
         if read_options.strict:
@@ -282,6 +284,21 @@ def _store_file(source: Source, read_options: ReadOptions, file: RankFile, ident
         store(source, _key(source, read_options, figures_only), StoredFile.of(kept), identity)
 
 
+def _store_also(source: Source, read_options: ReadOptions, trace: Trace | None, identity: object) -> None:
+    """Store what is read next of a file, unless the cache has it; *trace* is what its figures were computed from."""
+    for reading in read_options.also if read_options.cache else ():
+        key = (source.name, reading.name, read_options.patterns)
+        entry = _entry(source, key)
+        if source.single_pass or (entry is not None and entry.exists()):
+            continue
+        if trace is not None and reading.of is not None:
+            result = reading.of(trace, source)
+        else:
+            result = reading.read(source, read_options.patterns)
+        if len(result) <= reading.most_cached:
+            store(source, key, result, identity)
+
+
 def cached_rank_file(source: Source, read_options: ReadOptions) -> Path | None:
     """Return the entry of the cache that holds a file's figures; None where none does."""
     entry = _entry(source, _key(source, read_options, read_options.figures_only)) if read_options.cache else None
@@ -298,6 +315,13 @@ def _with_operators(
         if store(source, key, operators, identity) is not None:
             return file
     return replace(file, operators=operators)
+
+
+def is_cached(source: Source, read_options: ReadOptions) -> bool:
+    """Return whether the cache holds all that is wanted of a file."""
+    keys = [(source.name, reading.name, read_options.patterns) for reading in read_options.also]
+    entries = (cached_rank_file(source, read_options), *(_entry(source, key) for key in keys))
+    return all(entry is not None and entry.exists() for entry in entries)
 
 
 # Read the files of a run again, for what its figures do not need: a rank at a time, on request.

@@ -50,6 +50,8 @@ class SecondPass(msgspec.Struct, Generic[Result], frozen=True):
     """
     most_cached: int = 4_000_000
     """Events of a result that is cached, so that a few files do not fill the cache."""
+    of: Callable[[Trace, Source], Result] | None = None
+    """Takes the result from what a file's figures are computed from, so that it need not be parsed twice."""
     held: bool = True
     """Whether the result is kept in memory for the next request."""
 

@@ -20,6 +20,7 @@ from tests.support.recordings import environment
 torch = pytest.importorskip("torch")
 
 from dptrace.bench import measure_links  # noqa: E402 - needs torch
+from dptrace.core.subprocess_pool import available_memory  # noqa: E402
 from dptrace.errors import RecordingError  # noqa: E402 - needs torch
 from dptrace.model.collectives import ALL_REDUCES, all_reduce_volume  # noqa: E402
 from dptrace.record.distributed import World, process_group  # noqa: E402
@@ -220,7 +221,7 @@ def test_sizes_end_where_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setattr(measure_links, "_free_on_machine", lambda: 12_000_000)
+    monkeypatch.setattr(measure_links, "available_memory", lambda: 12_000_000)
     with process_group():
         world = World(0, 1, torch.device("cpu"))
         assert 1_000_000 == measure_links.largest_message(world, 1024, 1 << 30)
@@ -228,7 +229,7 @@ def test_sizes_end_where_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RecordingError, match=r"too little memory: messages of 2,000,000 bytes need 12,000,000"):
             measure_links.largest_message(world, 2_000_000, 1 << 30)
     monkeypatch.undo()
-    assert 0 < measure_links._free_on_machine() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < available_memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 # The connections of a machine.

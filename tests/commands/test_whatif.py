@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
 from dptrace.commands.whatif import parsed, swept
 from dptrace.errors import UsageError
+from dptrace.load.open import open_run
+from dptrace.load.options import ReadOptions
+from dptrace.replay.graph.events import RANK_EVENTS
 from tests.support.replay_files import write_job
 
 
@@ -78,3 +82,25 @@ def test_what_can_not_be_swept_is_refused(typed: dict[str, Any]) -> None:
     """No numbers, half a rank, and two sweeps at once."""
     with pytest.raises(UsageError):
         swept(typed)
+
+
+def test_a_machine_that_is_too_small_is_named_before_the_replay(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much memory it takes, how much is free, and what to do; nothing where it suffices."""
+    assert "memory" not in whatif(job).stderr
+    monkeypatch.setattr("dptrace.load.open.available_memory", lambda: 1000)
+
+    assert "are free" in whatif(job).stderr
+
+
+def test_what_is_replayed_is_read_with_the_figures(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file is parsed once, also by a later replay of figures that are in the cache; no answer changes."""
+    monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path))
+    uncached = whatif(job, "--json", "--no-cache").stdout
+    assert [uncached] * 2 == [whatif(job, "--json").stdout for _ in range(2)]
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a file was parsed a second time")
+
+    run = open_run([str(job)], ReadOptions(also=(RANK_EVENTS,)))
+    unread = msgspec.structs.replace(RANK_EVENTS, read=refuse)
+    assert all(run.read_again(timeline, unread) for timeline in run.timelines)

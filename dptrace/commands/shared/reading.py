@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dptrace.commands.shared.options import Selection, field_of, group
-from dptrace.commands.shared.output import NORMAL, VERBOSE, progress
+from dptrace.commands.shared.output import NORMAL, VERBOSE, print_notes, progress
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -26,14 +26,24 @@ GAINS_HINT = "For what a step would gain without each finding, add --gains: it r
 
 
 def open_with_progress(
-    paths: Sequence[str], read_options: ReadOptions, verbosity: str = NORMAL, selection: Selection | None = None
+    paths: Sequence[str],
+    read_options: ReadOptions,
+    verbosity: str = NORMAL,
+    selection: Selection | None = None,
+    replayed: bool = False,
 ) -> Run:
-    """Read a run and keep what is selected; a terminal shows the progress after a second."""
+    """Read a run and keep what is selected; a terminal shows the progress after a second.
+
+    Args:
+        replayed: whether the run is replayed next: files are parsed once, and it is said if memory may not suffice.
+    """
     # Before NumPy is imported: its linear algebra, which reading does not need, starts a thread per core, and these
     # spin for a tenth of a second. A library may not decide that for its caller; a command may.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dptrace.load.open import open_run
 
+    if replayed:
+        read_options = _to_replay(paths, read_options)
     with progress("Reading", verbosity) as show:
 
         def file_done(done: int, total: int, name: str) -> None:
@@ -43,6 +53,17 @@ def open_with_progress(
 
         run = open_run(paths, read_options, file_done)
     return run.select(selection.ranks, selection.steps) if selection is not None else run
+
+
+def _to_replay(paths: Sequence[str], read_options: ReadOptions) -> ReadOptions:
+    """Return the options for a run that is replayed, after a word on a machine that is too small."""
+    from dptrace.load.open import memory_warning
+    from dptrace.readers.discovery import find
+    from dptrace.replay.graph.events import RANK_EVENTS
+
+    if not any(is_url(path) for path in paths) and (warning := memory_warning(find(paths).files)):
+        print_notes((warning,))
+    return replace(read_options, also=(RANK_EVENTS,))
 
 
 def gains_wanted(gains: bool | None, paths: Sequence[str]) -> bool:

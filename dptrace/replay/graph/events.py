@@ -206,12 +206,16 @@ def _read(source: Source, patterns: Patterns) -> RankEvents:
     # Few commands read a file again.
     from dptrace.readers.kineto.reader import read_trace
 
-    events = rank_events(read_trace(source, comm_patterns=patterns.comm))
+    return _with_syncs(read_trace(source, comm_patterns=patterns.comm), source)
+
+
+def _with_syncs(trace: Trace, source: Source) -> RankEvents:
+    events = rank_events(trace)
     waits = any(WAIT_CALL.match(name) for name in events.names)
     return replace(events, syncs=read_sync_events(source)) if waits else events
 
 
-RANK_EVENTS = SecondPass("replayed events", RankEvents, _read, held=False)
+RANK_EVENTS = SecondPass("replayed events", RankEvents, _read, of=_with_syncs, held=False)
 """Reads the events of a rank's file."""
 
 
