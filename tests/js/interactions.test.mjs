@@ -153,7 +153,7 @@ test("what a missing rank leaves unknown is not drawn as zero", async () => {
   await members.ready(0);
   const known = members.of(0);
   assert.deepEqual([known.transfer, known.last, known.members[0].wait, known.members[0].late], [null, -1, null, null]);
-  assert.deepEqual(memberRows(known, SCENE, lod).map(({ cells }) => cells), [["rank 0 · GPU 0", "–", "–", "–", "12 ns", "18 ns"]]);
+  assert.deepEqual(memberRows(known, SCENE, lod).map(({ cells }) => cells), [["rank 0 · GPU 0", "unknown", "unknown", "unknown", "12 ns", "18 ns"]]);
 });
 
 test("without details, members and launch delays are unknown", async () => {

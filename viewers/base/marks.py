@@ -192,16 +192,18 @@ def time_axis(high_ns: float, title: str = "", wanted: int = 8) -> Axis:
 
 
 def log_axis(values: Sequence[float], label: Callable[[float], str], title: str = "", upwards: bool = False) -> Axis:
-    """Return an axis from the power of ten below the values to the one above, with ticks at 1, and 2 and 5 if few.
+    """Return an axis from below the values to above them, with ticks at powers of ten, and between them if few.
 
     Args:
         label: a function from a value to its text.
         upwards: put larger values at the top, for a y axis.
     """
     low, high = math.floor(math.log10(min(values)) - 1e-9), math.ceil(math.log10(max(values)) + 1e-9)
-    high = max(high, low + 1)
-    factors = (1, 2, 5) if high - low <= 3 else (1,)
-    places = [factor * 10.0**power for power in range(low, high + 1) for factor in factors]
-    ticks = tuple((place, label(place)) for place in places if place <= 10.0**high)
-    ends = (10.0**high, 10.0**low) if upwards else (10.0**low, 10.0**high)
-    return Axis(*ends, ticks, title, log=True)
+    few = max(values) <= 10 * min(values)
+    factors = (1, 1.5, 2, 3, 5, 7) if few else (1, 2, 5) if high - low <= 3 else (1,)
+    places = [factor * 10.0**power for power in range(low - 1, high + 1) for factor in factors]
+    # From one tick to another, so that no part of the picture is empty; a little apart from the first and last value.
+    first = max(place for place in places if place <= min(values) / 1.04)
+    last = min(place for place in [*places, 10.0 ** (high + 1)] if place >= max(values) * 1.04)
+    ticks = tuple((place, label(place)) for place in places if first <= place <= last)
+    return Axis(*((last, first) if upwards else (first, last)), ticks, title, log=True)

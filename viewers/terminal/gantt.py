@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.transfers import ExposedWait
+from dptrace.analysis.findings.finding import by_gain
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import (
     CAUSES,
@@ -35,7 +36,7 @@ from dptrace.comparison.compare import compare
 from dptrace.comparison.sides import drawn_differences, incomparable
 from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
-from dptrace.core.units import byte_size, duration, plural, sanitize
+from dptrace.core.units import byte_size, duration, milliseconds, plural, sanitize
 from dptrace.run.notable_ranks import NotableRank, notable_ranks
 from dptrace.run.run import Run
 from dptrace.run.shared_clock import Shift
@@ -543,6 +544,10 @@ def print_gantt(run: Run, console: Console) -> None:
         rows = _shares(run, labels, chosen)
         _print_below(_legend(block.rows), remarks, [*split_figures(rows, pen, console.width), *numbers], pen, console)
     _print_notes(run.notes, pen, console)
+    for finding in by_gain(run.cross_rank.findings if chosen else ())[:1]:
+        cost, share = finding.figure
+        text = f"First of the findings, {milliseconds(cost)} ms or {100 * share:.1f} % of a step: {finding.text}"
+        console.print(Text(pen.text(text), style="bold"), highlight=False)
 
 
 def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:

@@ -22,14 +22,14 @@ def test_a_time_axis_starts_at_a_true_zero(high: float) -> None:
 
 
 def test_a_log_axis_spans_its_values() -> None:
-    """From the power of ten below to the one above, also of one value; upwards for a y axis."""
+    """From the tick below to the one above, also of one value, with none of it empty; upwards for a y axis."""
     axis = log_axis([30, 4_000], "{:g}".format)
     up = log_axis([5], "{:g}".format, upwards=True)
 
-    assert (10, 10_000) == (axis.low, axis.high)
-    assert (10, 1) == (up.low, up.high)
-    assert 0.5 == pytest.approx(axis.place(10**2.5))
-    assert 0 == up.place(10)
+    assert (20, 5_000) == (axis.low, axis.high)
+    assert (7, 3) == (up.low, up.high)
+    assert 0.5 == pytest.approx(axis.place((20 * 5_000) ** 0.5))
+    assert 0 == up.place(7)
     assert "2000" in [label for _, label in axis.ticks]
 
 

@@ -98,14 +98,15 @@ def expected_facts(run: Run, index: int) -> dict[str, str]:
     while operator >= 0 and calls.names[calls.name[operator]].startswith(("cuda", "cu", "hip")):
         operator = int(calls.parent[operator])
     delay = int(timeline.start_ns[index] - calls.end_ns[call])
-    sign = "−" if delay < 0 else ""
+    shown = duration(abs(delay))
+    late, early = "{} from the end of the launch to the start", "none: it started {} before the launch returned"
     inputs = calls.details[calls.detail[operator]] if operator >= 0 else None
     return found | {
         "operator": calls.names[calls.name[operator]] if operator >= 0 else "not recorded",
         "shapes": (inputs.shapes if inputs else "") or "not recorded",
         "dtype": (inputs.dtypes if inputs else "") or "not recorded",
         "launched by": calls.names[calls.name[call]],
-        "queue delay": f"{sign}{duration(abs(delay))} from the end of the launch to the start",
+        "queue delay": (early if delay < 0 else late).format(shown),
         "correlation": str(calls.device_correlation[device]),
     }
 

@@ -39,6 +39,7 @@ function show(now) {
   if (key !== worded) words(now);
   worded = key;
   find("position").value = now.part > 0 ? now.done + 1 : now.done;
+  find("position").setAttribute("aria-valuetext", `step ${find("position").value} of ${now.steps}`);
   find("play").textContent = now.playing ? "Pause" : "Play";
   find("previous").disabled = now.position <= 0;
   find("next").disabled = now.position >= now.steps;

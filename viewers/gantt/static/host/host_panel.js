@@ -49,9 +49,9 @@ const MAX_PATH = 12, MAX_STACK = 20;
 const lines = (text) => text.split("\n").map(visible).join("\n");
 const or = (text, otherwise = NOT_RECORDED) => text || otherwise;
 
-/** Return a duration with its sign: a kernel can start before its launch returns. */
-export function signed(ns) {
-  return ns < 0 ? `−${duration(-ns)}` : duration(ns);
+/** Say how long a launch waited to start; a kernel can start before its launch returns. */
+function queueDelay(ns) {
+  return ns < 0 ? `none: it started ${duration(-ns)} before the launch returned` : `${duration(ns)} from the end of the launch to the start`;
 }
 
 /** Return the names of a call and of those around it, the outermost first. */
@@ -94,7 +94,7 @@ export function launchFacts({ calls, launches, launchDetails }, launch, start, m
     ["dtype", or(found.dtypes, absent)],
     ["called in", or(call < 0 ? "" : labelAt(calls, launch.thread, launch.start), absent)],
     ["launched by", or(call < 0 ? "" : calls.nameOf(call), absent)],
-    ["queue delay", launch.end === null ? NOT_RECORDED : `${signed(start - launch.end)} from the end of the launch to the start`],
+    ["queue delay", launch.end === null ? NOT_RECORDED : queueDelay(start - launch.end)],
     ["correlation", launch.correlation === null || launch.correlation < 0 ? NOT_RECORDED : String(launch.correlation)],
     ...(memory ? [["size", own.bytes < 0 ? NOT_RECORDED : bytes(own.bytes)]] : [["grid", or(own.grid)], ["block", or(own.block)]]),
   ];

@@ -2,11 +2,11 @@
 
 import { button, element, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
-import { collectiveName, bytes, duration, moment, percentOf, rate, shortName, visible } from "../data/text.js";
+import { collectiveName, bytes, duration, integer, moment, percentOf, rate, shortName, visible } from "../data/text.js";
 import { laneOf, rankNames, stepAt, streamWord, trackName } from "../data/rows.js";
 
 /** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
-const UNKNOWN = "–";
+const UNKNOWN = "unknown";
 const orUnknown = (time) => (time === null ? UNKNOWN : duration(time));
 
 /** Return a table row { track, last, cells } for each rank of a collective. */
@@ -77,6 +77,7 @@ export class Selection {
     return [
       ["GPU", trackName(owner) + (owner.device ? ` · ${owner.device}` : "")],
       ["step", step < 0 ? "outside the steps, not counted" : owner.steps[step]],
+      ...(step < 0 ? [] : [["in the step", `${integer(Math.round(lod.start[index] - owner.bounds[step]))} ns after its start`]]),
       ["start", moment(lod.start[index], Math.min(to - from, 1e6))],
       ["duration", duration(lod.duration[index])],
       ...(delay === null ? [] : [["launched", `${duration(delay)} before its start`]]),
