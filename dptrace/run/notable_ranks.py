@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 import msgspec
 import numpy as np
@@ -48,6 +51,57 @@ def notable_ranks(run: Run) -> tuple[NotableRank, ...]:
         why[typical] = ["typical"]
     order = [*why, *(index for index in with_steps if index not in why)]
     return tuple(NotableRank(index, ", ".join(why.get(index, []))) for index in order)
+
+
+MANY = 16
+"""GPUs above which tables and pages begin with the notable ones."""
+_MOST_FIRST = 12
+"""Most notable GPUs that come first."""
+
+
+def ranks_first(run: Run) -> tuple[NotableRank, ...]:
+    """Return all devices as a table lists them: by rank; of many, begin with notable ones, the first and the last."""
+    rest = range(len(run.devices))
+    if len(rest) <= MANY:
+        return tuple(NotableRank(index, "") for index in rest)
+    why = {one.index: one.why for one in notable_ranks(run) if one.why}
+    first = dict(list(why.items())[:_MOST_FIRST])
+    typical = {index: reason for index, reason in why.items() if reason == "typical"}
+    first |= typical | {index: first.get(index, word) for index, word in ((rest[0], "first"), (rest[-1], "last"))}
+    order = [*first, *(index for index in rest if index not in first)]
+    return tuple(NotableRank(index, first.get(index, "")) for index in order)
+
+
+def why_first(run: Run, first: Sequence[NotableRank]) -> str:
+    """Return why the first rows of a table of many ranks are there; empty where it is in the order of ranks."""
+    reasons = [f"{run.timelines[one.index].rank} {one.why}" for one in first if one.why]
+    return f"Ranks first: {'; '.join(reasons)}." if reasons else ""
+
+
+_NODE_IN_NAME = re.compile(r"^(?:(.+?)_\d+\.|.*?((?:node|host)[-_]?\d+))", re.IGNORECASE)
+"""The host in a file's name, as torch's ``tensorboard_trace_handler`` writes it (``HOST_PID.…``), or as people do."""
+
+
+def nodes_of(run: Run) -> tuple[str, ...]:
+    """Return the node of each timeline by ``run.json``, else by its trace's host, else by its file's name; or empty."""
+    entries = run.metadata.get("ranks")
+    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    nodes = {entry.get("rank"): f"node {entry['node']}" for entry in known if isinstance(entry.get("node"), int)}
+    hosts = {entry.get("rank"): str(entry["host"]) for entry in known if entry.get("host")}
+    for found in (
+        [nodes.get(timeline.rank, "") for timeline in run.timelines],
+        [hosts.get(timeline.rank, "") for timeline in run.timelines],
+        [timeline.host_name for timeline in run.timelines],
+        [_node_in(PurePath(timeline.path).name) for timeline in run.timelines],
+    ):
+        if len(set(found)) > 1 and any(found):
+            return tuple(found)
+    return ("",) * len(run.timelines)
+
+
+def _node_in(name: str) -> str:
+    match = _NODE_IN_NAME.match(name)
+    return (match[1] or match[2]) if match else ""
 
 
 def _late(run: Run) -> list[int]:

@@ -31,6 +31,12 @@ test("a bin shows its largest value, whichever side is longer", () => {
   }
 });
 
+test("a bin shows what is farthest from the middle, also the least", () => {
+  const values = Array.from({ length: 2048 }, (_, i) => (i === 1025 ? 1 : 5 + (i % 2)));
+  const binned = bins({ tracks: 2048, steps: 1, middle: 5, at: (track) => values[track] }, 480, 50);
+  assert.deepEqual([...binned.values].flatMap((value, i) => (value === 1 ? [i] : [])), [Math.floor((1025 * 480) / 2048)]);
+});
+
 test("a bin without a step stays empty", () => {
   const binned = bins(heatOf(LOD, SCENE, "time"), 100, 100);
   assert.equal(binned.values.filter((value) => Number.isNaN(value)).length, 1);

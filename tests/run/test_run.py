@@ -13,10 +13,10 @@ import dptrace.run.run
 from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
 from dptrace.errors import DptraceError
-from dptrace.run.notable_ranks import middle_step_of, notable_ranks
+from dptrace.run.notable_ranks import middle_step_of, nodes_of, notable_ranks, ranks_first
 from dptrace.run.run import Run
 from tests.support.builders import TimelineBuilder
-from tests.support.jobs import job, run_of
+from tests.support.jobs import job, late_run, run_of
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.synthetic import training_run
 
@@ -113,6 +113,37 @@ def test_the_one_that_stands_out_comes_first() -> None:
     rest = [one.index for one in found if not one.why]
     assert sorted(rest) == rest
     assert ["typical"] == [one.why for one in found if "typical" in one.why]
+
+
+@pytest.mark.parametrize(("ranks", "first"), [(16, {}), (64, {32: "held others up", 0: "most exposed", 63: "last"})])
+def test_of_many_ranks_the_notable_ones_come_first(ranks: int, first: dict[int, str]) -> None:
+    """With the first and the last one; the others, and all of up to sixteen, are in the order of ranks."""
+    found = ranks_first(late_run(*(70 if rank == 32 else 30 for rank in range(ranks))))
+
+    assert list(first) == [one.index for one in found[: len(first)]]
+    assert all(why in one.why for why, one in zip(first.values(), found, strict=False))
+    assert [rank for rank in range(ranks) if rank not in first] == [one.index for one in found[len(first) :]]
+
+
+@pytest.mark.parametrize(
+    ("paths", "hosts", "metadata", "nodes"),
+    [
+        (("gpu-a_11.1700.pt.trace.json", "gpu-b_12.1701.pt.trace.json.gz"), ("", ""), {}, ("gpu-a", "gpu-b")),
+        (("run/x-node01-rank0.json", "run/x-node02-rank1.json"), ("", ""), {}, ("node01", "node02")),
+        (("rank0.json", "rank1.json"), ("", ""), {}, ("", "")),
+        (("rank0.json", "rank1.json"), ("alps", "etna"), {}, ("alps", "etna")),
+        (("a_1.json", "b_2.json"), ("x", "y"), {"ranks": [{"rank": 0, "host": "h"}, {"rank": 1}]}, ("h", "")),
+        (("a_1.json", "b_2.json"), ("x", "y"), {"ranks": [{"rank": 1, "node": 7}]}, ("", "node 7")),
+    ],
+)
+def test_nodes_are_those_of_the_recording(
+    paths: tuple[str, ...], hosts: tuple[str, ...], metadata: dict[str, object], nodes: tuple[str, ...]
+) -> None:
+    """As run.json says, else the traces' hosts, else the names of the files; nothing is guessed from other names."""
+    one = job(ranks=1).timelines[0]
+    timelines = [replace(one, rank=k, path=paths[k], host_name=hosts[k]) for k in (0, 1)]
+
+    assert nodes == nodes_of(Run("x", tuple(timelines), metadata))
 
 
 def test_ranks_that_are_alike_keep_their_order() -> None:

@@ -15,6 +15,7 @@ from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Split, by_kind, over
 from dptrace.core.units import byte_size, milliseconds, share
 from dptrace.run.columns import HEADINGS, shown_figures
 from dptrace.run.cross_rank import CrossRankAnalysis
+from dptrace.run.notable_ranks import NotableRank, ranks_first, why_first
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.table import (
@@ -94,12 +95,20 @@ def _ranks_table(run: Run, all_rows: bool) -> Table:
     means: list[Figures] = [{**figures.mean(), **waits.mean()} for figures, waits in both]
     names = shown_figures(means)
     table = _table("mean step by rank, ms", "rank", names)
-    shown = len(run.splits) if all_rows else min(len(run.splits), MAX_RANKS)
-    for timeline, figures in list(zip(run.timelines, means, strict=True))[:shown]:
-        table.add_row(rank_label(run, timeline), *_row(figures, names))
-    if shown < len(run.splits):
+    order = _shown(run, all_rows)
+    for one in order:
+        table.add_row(rank_label(run, run.timelines[one.index]), *_row(means[one.index], names))
+    if len(order) < len(run.splits):
         table.add_row("…", *["…"] * (len(names) + 1))
+        table.caption, table.caption_justify = why_first(run, order), "left"
     return table
+
+
+def _shown(run: Run, all_rows: bool) -> tuple[NotableRank, ...]:
+    """Return the devices of a table in the order of its rows: all by rank, or of many some, notable ones first."""
+    if all_rows:
+        return tuple(NotableRank(index, "") for index in range(len(run.devices)))
+    return ranks_first(run)[:MAX_RANKS]
 
 
 def step_tables(run: Run, all_rows: bool = False) -> Iterator[RenderableType]:
@@ -134,7 +143,8 @@ def idle_table(run: Run, all_rows: bool = False) -> Table | None:
     shown_causes = [cause for cause in CAUSES if any(device.idle_causes[cause].any() for device in devices)]
     headings = [*(HEADINGS[cause].folded for cause in shown_causes), "idle"]
     table = number_table("mean step by cause of idle time, ms", ["rank"], headings)
-    shown = devices if all_rows else devices[:MAX_RANKS]
+    found = [run.devices[one.index] for one in _shown(run, all_rows)]
+    shown = [device for device in found if len(device.timeline.windows)]
     for device in shown:
         means = device.mean_idle()
         cells = (means[cause] for cause in shown_causes)

@@ -25,6 +25,7 @@ from dptrace.analysis.per_gpu.split import (
 from dptrace.core.intervals import Int64
 from dptrace.core.units import milliseconds, sanitize
 from dptrace.run.columns import HEADINGS, shown_figures
+from dptrace.run.notable_ranks import ranks_first
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import (
@@ -109,10 +110,23 @@ def summary(run: Run, note: str = "") -> Drawing:
 
 def summary_table(run: Run) -> TextTable:
     """Return the figures of each rank's mean step, in ms."""
-    means = _means(run)
-    names = shown_figures(list(means.values()))
-    rows = tuple((rank, *step_cells(figures, names)) for rank, figures in means.items())
+    found = list(_means(run).items())
+    names = shown_figures([figures for _, figures in found])
+    rows = tuple(
+        (_with_reason(found[place][0], why), *step_cells(found[place][1], names)) for place, why in _in_order(run)
+    )
     return TextTable(("rank", *columns(names)), rows, 1, "In ms, means over the steps." if rows else NO_STEP)
+
+
+def _in_order(run: Run) -> Iterator[tuple[int, str]]:
+    """Yield the place of each device with steps in the order of a table, which of many begins with notable ones."""
+    place = {id(device): number for number, device in enumerate(with_steps(run))}
+    firsts = ((place.get(id(run.devices[one.index])), one.why) for one in ranks_first(run))
+    yield from ((number, why) for number, why in firsts if number is not None)
+
+
+def _with_reason(rank: str, why: str) -> str:
+    return f"{rank} ({why})" if why else rank
 
 
 def _means(run: Run) -> dict[str, StepFigures]:
@@ -160,11 +174,12 @@ def breakdown(run: Run) -> Drawing:
 
 def breakdown_table(run: Run) -> TextTable:
     """Return the figures of each rank and step, in ms."""
-    devices = with_steps(run)
+    devices, waits = with_steps(run), step_waits(run)
+    labels = rank_labels(run, devices)
     found = [
-        (rank, name, figures)
-        for rank, device, wait in zip(rank_labels(run, devices), devices, step_waits(run), strict=True)
-        for name, figures in _steps(device, wait)
+        (_with_reason(labels[place], why), name, figures)
+        for place, why in _in_order(run)
+        for name, figures in _steps(devices[place], waits[place])
     ]
     names = shown_figures([figures for *_, figures in found])
     rows = tuple((rank, name, *step_cells(figures, names)) for rank, name, figures in found)
@@ -210,6 +225,8 @@ _LEAST_SPAN = 0.1
 _LEAST_SHARE = 0.2
 """Least share of the step that the darkest color stands for."""
 _MOST_NAMES = 12
+_MOST_ROWS = 128
+"""Rows of a map; of more ranks, several share one."""
 
 
 def heatmap(run: Run) -> Drawing:
@@ -222,15 +239,18 @@ def heatmap(run: Run) -> Drawing:
     names = [name for name in _NAMES if name != "exposed_wait_ns" or waits.known.any()]
     if not rank_step_grid.total("wall_ns"):
         return message(HEATMAP_TITLE, "The steps of this run have no length.")
-    height = 24.0 if len(labels) <= 32 else 12.0 if len(labels) <= 128 else 6.0
+    rows = np.array_split(np.arange(len(labels)), min(len(labels), _MOST_ROWS))
+    labels = [labels[own[0]] + (f" to {labels[own[-1]].split()[-1]}" if len(own) > 1 else "") for own in rows]
+    height = 24.0 if len(devices) <= 32 else 12.0 if len(devices) <= _MOST_ROWS else 6.0
     every = 1 if height >= 12 else 4
     ticks = [(_HEAD + (row + 0.5) * height, label) for row, label in enumerate(labels) if row % every == 0]
     bottom = _HEAD + height * len(labels)
     marks: list[Box | Label] = []
     for index, name in enumerate(names):
-        marks += _map(rank_step_grid, waits, labels, name, index * (1 + _GAP), height)
+        marks += _map(rank_step_grid, waits, (labels, rows), name, index * (1 + _GAP), height)
     y = Axis(0, bottom, tuple(ticks), grid=False)
     text = "Each map has its own scale; darker is more. Shares are of the step's wall time."
+    text += " Of the ranks of a row, the one farthest from the median is shown." if len(rows) < len(devices) else ""
     return Drawing(HEATMAP_TITLE, text, _heatmap_steps(rank_step_grid, len(names)), y, bottom, tuple(marks), right=16)
 
 
@@ -281,24 +301,32 @@ def _values(rank_step_grid: StepGrid, waits: _Waits, name: str) -> NDArray[np.fl
 
 
 def _map(
-    rank_step_grid: StepGrid, waits: _Waits, labels: list[str], name: str, left: float, height: float
+    rank_step_grid: StepGrid,
+    waits: _Waits,
+    rows: tuple[list[str], list[NDArray[np.intp]]],
+    name: str,
+    left: float,
+    height: float,
 ) -> list[Box | Label]:
-    values = _values(rank_step_grid, waits, name)
+    values, ranks = _values(rank_step_grid, waits, name), rank_step_grid.device_ids
+    away = np.nan_to_num(np.abs(values - np.nanmedian(values)), nan=-1)
     low, high = _span(name, values)
     ends = _words(name, float(np.nanmin(values))), _words(name, float(np.nanmax(values)))
     heading = f"{_NAMES[name]}: {ends[0]}" + (f" to {ends[1]}" if ends[0] != ends[1] else "")
     marks: list[Box | Label] = [Label(left - 0.005, 12, heading, "#111827", bold=True)]
     width = 1 / len(rank_step_grid.steps)
-    for row, label in enumerate(labels):
-        top = _HEAD + row * height
+    for number, (label, own) in enumerate(zip(*rows, strict=True)):
+        top = _HEAD + number * height
         for step, step_name in enumerate(rank_step_grid.steps):
+            row = int(own[np.argmax(away[own, step])])
             at, value = left + step * width, values[row, step]
             missing = bool(np.isnan(value))
             look = _MISSING if missing else _color(name, (value - low) / (high - low))
             word = "–" if missing else _words(name, float(value))
             known = f"{_NAMES[name]} {'unknown' if missing else word}"
             what = known if rank_step_grid.present[row, step] else "not there"
-            tip = f"{label}, step {step_label(step_name)}: {what}"
+            who = label if len(own) == 1 else f"rank {ranks[row][0]}"
+            tip = f"{who}, step {step_label(step_name)}: {what}"
             if name == "exposed_wait_ns" and value > 0 and (rank := waits.waits_for[row, step]) >= 0:
                 tip += f", for rank {rank}"
             edge = width * 0.02

@@ -25,7 +25,7 @@ from dptrace.viewers.views.steps import (
 )
 from tests.support.color_vision import contrast
 from tests.support.jobs import MS, late_run
-from tests.support.view_cases import CASES
+from tests.support.view_cases import CASES, many_ranks
 
 
 def tips_of(drawing: Drawing) -> list[str]:
@@ -46,6 +46,18 @@ def test_missing_steps_are_empty() -> None:
     assert 3 * 3 == len(missing)
     assert {("–", "–")} == {box.texts for box in missing}
     assert 3 == sum(row.count("–") for row in heatmap_table(CASES["uneven"]()).rows)
+
+
+@pytest.mark.parametrize("ranks", [512, 2048])
+def test_one_slow_rank_of_many_is_seen(ranks: int) -> None:
+    """Ranks share a row, which shows the one that stands out, in a map that is not taller than a screen."""
+    drawing = heatmap(many_ranks(ranks))
+    exposed = [mark for mark in drawing.marks if isinstance(mark, Box) and "Exposed" in mark.tip]
+    colors = [box.color for box in exposed]
+
+    assert drawing.height < 900
+    odd = [box for box in exposed if colors.count(box.color) < len(colors) / 2]
+    assert {f"rank {ranks // 2}"} == {box.tip.split(",")[0] for box in odd}
 
 
 def test_more_is_brighter_on_a_dark_page() -> None:

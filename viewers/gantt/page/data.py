@@ -14,7 +14,7 @@ from dptrace.analysis.memory.usage import MEMORY, DeviceMemory, MemoryUse, total
 from dptrace.analysis.per_gpu.split import CAUSE_LABELS, CAUSES, EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS, Part
 from dptrace.core.intervals import Int64, unique
 from dptrace.run.cross_rank import CrossRankAnalysis
-from dptrace.run.notable_ranks import notable_ranks
+from dptrace.run.notable_ranks import MANY, nodes_of, notable_ranks, ranks_first
 from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Collective, Kind, Timeline
 from dptrace.viewers.base import theme
@@ -41,9 +41,6 @@ LABEL_RULES = {"width": 34, "phase": 24, "row": 12, "padding": 5, "mixed": 0.05,
 """When an interval has a label, on the page and in a picture. In pixels: its minimum width, and that of a phase, whose
 label may be a micro-batch number; the minimum height of its row; the space around the text; the distance between two
 places that are tried, of which there are so many. And the share of other colors allowed under a label."""
-
-MANY_TRACKS = 16
-"""Above this number of GPUs, each is collapsed to its phases at first, below a heatmap of all steps."""
 
 ROW_LABELS = {
     Role.PHASES: "phases",
@@ -112,7 +109,7 @@ def layout(chart: Chart, compact: bool = False) -> dict[str, Any]:
         "strips": strips,
         "height": height,
         "left": left,
-        "collapsed": len(chart.tracks) > MANY_TRACKS,
+        "collapsed": len(chart.tracks) > MANY,
         "gaps": _GAPS,
         "low": _COLLAPSED,
         "labels": LABEL_RULES,
@@ -393,6 +390,7 @@ def row_orders(run: Run, gantt_chart: Chart) -> list[dict[str, Any]]:
     if len(gantt_chart.tracks) < _FEWEST:
         return []
     by_rank = list(range(len(gantt_chart.tracks)))
+    nodes = nodes_of(run)
     notable = [one for one in notable_ranks(run) if one.index < len(by_rank)]
     causes = sum(one.why not in ("", "typical") for one in notable)
     orders: list[dict[str, Any]] = [{"label": "by rank", "tracks": by_rank}]
@@ -400,8 +398,13 @@ def row_orders(run: Run, gantt_chart: Chart) -> list[dict[str, Any]]:
         tracks = [one.index for one in notable]
         tracks += [track for track in by_rank if track not in set(tracks)]
         orders.append({"label": "notable ranks first", "tracks": tracks, "open": min(causes, _OPEN)})
+    if len(by_rank) > MANY:
+        orders[:] = [_many_first(run, nodes), {"label": "by rank", "tracks": by_rank}]
     orders += _by_figures(run, by_rank)
-    for name, value_of in _places(run, gantt_chart):
+    if len(set(nodes)) > 1:
+        tracks = sorted(by_rank, key=lambda track: (nodes.index(nodes[track]), track))
+        orders.append({"label": "by node", "tracks": tracks, "groups": [name or "no node known" for name in nodes]})
+    for name, value_of in _places(gantt_chart):
         tracks = sorted(by_rank, key=lambda track: (value_of(track), track))
         groups = [f"{name} {value_of(track)}" if value_of(track) >= 0 else f"no {name} known" for track in by_rank]
         orders.append({"label": f"by {name}", "tracks": tracks, "groups": groups})
@@ -445,16 +448,22 @@ def _by_figures(run: Run, by_rank: list[int]) -> Iterable[dict[str, Any]]:
             yield {"label": label, "tracks": sorted(by_rank, key=lambda track: -means[track])}
 
 
-def _places(run: Run, gantt_chart: Chart) -> Iterable[tuple[str, Callable[[int], int]]]:
-    """Yield the dimensions of the job in which ranks differ: the node, and those of its mesh."""
-    entries = run.metadata.get("ranks")
-    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    nodes = {entry.get("rank"): entry.get("node") for entry in known if isinstance(entry.get("node"), int)}
+def _many_first(run: Run, nodes: Sequence[str]) -> dict[str, Any]:
+    """Return the order in which a page of many GPUs opens: notable ones, some of them expanded, then node by node."""
+    found = ranks_first(run)
+    notable = [one for one in found if one.why]
+    others = sorted((one.index for one in found if not one.why), key=lambda track: (nodes.index(nodes[track]), track))
+    groups = [name or "other ranks" for name in nodes]
+    for one in notable:
+        groups[one.index] = "notable ranks"
+    tracks = [*(one.index for one in notable), *others]
+    return {"label": "notable ranks first", "tracks": tracks, "open": min(len(notable), _OPEN), "groups": groups}
+
+
+def _places(gantt_chart: Chart) -> Iterable[tuple[str, Callable[[int], int]]]:
+    """Yield the dimensions of the job's mesh in which ranks differ."""
     tracks = gantt_chart.tracks
-    places = [("node", [nodes.get(track.rank) for track in tracks])]
-    dimensions = dict.fromkeys(name for track in tracks for name in track.coordinates)
-    places += [(name, [track.coordinates.get(name) for track in tracks]) for name in dimensions]
-    for name, values in places:
-        numbers = [-1 if value is None else value for value in values]
+    for name in dict.fromkeys(name for track in tracks for name in track.coordinates):
+        numbers = [track.coordinates.get(name, -1) for track in tracks]
         if len(set(numbers)) > 1:
             yield name, numbers.__getitem__

@@ -26,6 +26,7 @@ from bokeh.resources import Resources
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
 from dptrace.replay.critical_path import CriticalPath
+from dptrace.run.notable_ranks import MANY, ranks_first
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, drawn_headline
 from dptrace.viewers.base.page import Markup, bundle, page, static
@@ -52,6 +53,11 @@ MAX_INTERVALS = 3_000_000
 """Intervals of a page in one file at most: about 30 MB, which a browser opens in about a second. Of a run with more,
 the short ones are merged, to a third as many: a file that can be sent around."""
 
+_IN_FILE = 2 * MANY
+"""GPUs in a file of a run that is too large for one: as many as make a page open with the notable ones."""
+_LANES = 3
+"""Intervals of a chart for each of the run's, about."""
+
 _NOTHING = Markup("")
 _RIGHT = 44
 """Right margin in pixels, for half of the last tick's label."""
@@ -59,6 +65,8 @@ _MAX_SPAN = 3
 """Multiple of the longest rank's time that the chart may span before a note says that the clocks differ."""
 _SHORTEST_VIEW = 200
 """In ns; below the resolution of any trace."""
+_MERGED_VIEW = 1_000
+"""Least number of merged cells in a view, so that none is wider than a pixel or two."""
 _OTHERWISE = "To view all of it, omit -o or add --serve."
 _NO_PATH = "Larger pages, and served ones, do not draw critical paths."
 _MAX_HEIGHT = 640
@@ -80,6 +88,7 @@ def document(
     Raises:
         DptraceError: the run has no step, or more collectives than a page can hold.
     """
+    everyone, run = run, run if path is not None or gantt_chart is not None else _fitting(run)
     whole = _checked(run, gantt_chart)
     if path is not None and len(whole) > MAX_INTERVALS:
         raise DptraceError(_too_many(run, whole, MAX_INTERVALS, _NO_PATH))
@@ -89,7 +98,7 @@ def document(
     page_data = scene(drawn.chart, details(run, whole)) | run_data(run, whole) | {"merged": drawn.resolution_ns}
     page_data |= with_memory(run, whole)
     head, host = _headline(run, whole), host_data(run, whole)
-    notes = (*_merged_notes(run, drawn), *head.notes, *host_notes(run, host))
+    notes = (*_part_notes(everyone, run), *_merged_notes(run, drawn), *head.notes, *host_notes(run, host))
     if path is not None:
         page_data["path"], path_notes = _of_path(run, whole, path)
         notes = (*notes, *path_notes)
@@ -106,6 +115,25 @@ def _of_path(run: Run, gantt_chart: Chart, path: CriticalPath) -> tuple[dict[str
     return path_data(run, gantt_chart, path), path_notes(run, path)
 
 
+def _fitting(run: Run) -> Run:
+    """Return the part of a run that a file holds: of many ranks with too many intervals, the notable and typical ones.
+
+    Merging would fit all of them, to pieces as long as a tenth of a step, whose gaps look like idle time.
+    """
+    if len(run.timelines) <= _IN_FILE or sum(map(len, run.timelines)) <= MAX_INTERVALS // _LANES:
+        return run
+    return run.select(ranks=[run.timelines[one.index].rank for one in ranks_first(run)[:_IN_FILE]])
+
+
+def _part_notes(run: Run, part: Run) -> list[str]:
+    """Say which ranks a page holds, where it does not hold all."""
+    if part is run:
+        return []
+    ranks = ", ".join(map(str, part.ranks))
+    note = f"This file holds {len(part.ranks)} of {len(run.ranks):,} ranks, the notable and typical ones: {ranks}."
+    return [f"{note} All of them: dptrace view {run.path} --serve; others: --ranks."]
+
+
 def _merged_notes(run: Run, drawn: MergedChart) -> list[str]:
     """Describe what a page with merged short intervals leaves out."""
     if not drawn.left_out:
@@ -113,8 +141,9 @@ def _merged_notes(run: Run, drawn: MergedChart) -> list[str]:
     longest = duration(drawn.resolution_ns)
     note = (
         f"{drawn.left_out:,} kernels, operators and copies of up to {longest} are left out of this file, which holds "
-        f"their sums for every {longest} instead. Figures of steps are exact, and so are the shares of pixel columns "
-        f"to {longest}. To see each of them: dptrace view {run.path} --serve"
+        f"their sums for every {longest} instead, and zooms in to {duration(_MERGED_VIEW * drawn.resolution_ns)}. "
+        f"Figures of steps are exact, and so are the shares of pixel columns to {longest}. To see each of them: "
+        f"dptrace view {run.path} --serve"
     )
     return [note]
 
@@ -147,7 +176,8 @@ def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None
         page_data["host"] = {"kinds": kind_looks(), "served": True}
     files = {"details": json.dumps(details(run, gantt_chart), separators=(",", ":")).encode()}
     store = kept_store(entry, gantt_chart, collective_entries(gantt_chart))
-    page_data["first"] = first_view(store, page_data["layout"], *_whole(page_data))
+    opening = next(iter(page_data["orders"]), None) if page_data["layout"]["collapsed"] else None
+    page_data["first"] = first_view(store, page_data["layout"], *_whole(page_data), opening)
     return ServedPage(gantt_page(_headline(run, gantt_chart), page_data), files, store)
 
 
@@ -242,7 +272,9 @@ def _minimap_height(page_data: dict[str, Any]) -> int:
 def _figures(page_data: dict[str, Any]) -> Model:
     """Build the Bokeh figures for a scene: the chart's frame with its axes, and the minimap above it."""
     low, high = _whole(page_data)
-    shared = Range1d(start=low, end=high, bounds=(low, high), min_interval=_SHORTEST_VIEW)
+    # Closer, the gaps between the sums of merged intervals would look like idle time.
+    shortest = min(max(_SHORTEST_VIEW, _MERGED_VIEW * page_data.get("merged", 0)), high - low)
+    shared = Range1d(start=low, end=high, bounds=(low, high), min_interval=shortest)
     main = _main(page_data, shared)
     return column(_minimap(page_data, shared, low, high), main, sizing_mode="stretch_width", spacing=2)
 

@@ -280,27 +280,32 @@ _MOST_LANES = 64
 """Lanes at most; more rows are seldom on a screen."""
 
 
-def first_view(store: TileStore, layout: dict[str, Any], start: int, end: int) -> dict[str, Any]:
+def first_view(
+    store: TileStore, layout: dict[str, Any], start: int, end: int, opening: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the tiles of the first rows for a view of the whole run, and the sums of that range.
 
     Args:
         layout: as ``page.data.layout`` returns it.
         start, end: the range that the page shows first, in ns since the chart's origin.
+        opening: the order of its GPUs, and how many are expanded.
     """
     level = max(0, math.floor(math.log2((end - start) / _COLUMNS)))
     last = int(min(end, max(bounds[-1] for bounds in store.about.bounds))) // (TILE << level)
-    runs = [(lane, 0, last) for lane in _first_lanes(store, layout)]
+    runs = [(lane, 0, last) for lane in _first_lanes(store, layout, opening or {})]
     with ThreadPoolExecutor(1) as pool:
         data = tiles(store, TilesRequest(level, runs), pool)
     packed = {"level": level, "runs": runs, "data": base64.b64encode(data).decode("ascii")}
     return {"tiles": packed, "sums": sums(store, Window(start, end))}
 
 
-def _first_lanes(store: TileStore, layout: dict[str, Any]) -> list[int]:
+def _first_lanes(store: TileStore, layout: dict[str, Any], opening: dict[str, Any]) -> list[int]:
     """Return the lanes that fill the first rows; a collapsed GPU shows its phases only."""
     roles = {(lane.track, lane.role): number for number, lane in reversed(list(enumerate(store.lanes)))}
-    rows = [(row["track"], row["role"]) for row in layout["rows"]]
-    shown = [row for row in rows if not layout["collapsed"] or row[1] == Role.PHASES.value]
+    tracks = opening.get("tracks", ())
+    place, expanded = {track: number for number, track in enumerate(tracks)}, tracks[: opening.get("open", 0)]
+    rows = sorted(((row["track"], row["role"]) for row in layout["rows"]), key=lambda row: place.get(row[0], 0))
+    shown = [row for row in rows if not layout["collapsed"] or row[1] == Role.PHASES.value or row[0] in expanded]
     return [roles[row] for row in shown if row in roles][:_MOST_LANES]
 
 

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dptrace.core.intervals import covered, union
+from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, Track, chart
 from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.tiles.merged import merge_intervals
 from tests.support.browser import browser_test, open_page
 from tests.support.gantt_page import at, expected_figures, row_box, settle, shown_figures, tip
+from tests.support.jobs import late_run
 from tests.support.synthetic import training_run
 from tests.viewers.gantt.page.test_truth import check, only_raster
 
@@ -79,6 +82,29 @@ def test_a_chart_that_fits_stays_as_it_is() -> None:
 
     assert merge_intervals(drawn, 1).chart is drawn
     assert (0, 0) == (merge_intervals(drawn, 1).resolution_ns, merge_intervals(drawn, 1).left_out)
+
+
+@browser_test
+def test_a_file_of_too_many_ranks_holds_the_notable_ones(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so, merges nothing, and opens with the slow rank expanded on top, its node's name on the others."""
+    run = late_run(*(70 if rank == 32 else 30 for rank in range(64)))
+    timelines = tuple(replace(one, path=f"node-{one.rank // 8}_{one.rank}.json") for one in run.timelines)
+    monkeypatch.setattr(gantt, "MAX_INTERVALS", 350)
+    path = tmp_path / "page.html"
+    path.write_text(gantt.document(Run("runs/many", timelines, world_size=64)), encoding="utf-8")
+
+    with open_page(browser, path) as (page, errors):
+        tracks = page.evaluate("dptrace.stage.order.map((track) => dptrace.scene.tracks[track].label.split(' · ')[0])")
+        assert "32 of 64 ranks" in str(page.locator("#notes").text_content())
+        assert 0 == page.evaluate("dptrace.scene.merged")
+        assert "rank 32" == tracks[0]
+        assert 32 == len(tracks)
+        assert page.evaluate("dptrace.stage.boxOf(dptrace.stage.order[0], 'compute')")
+        headings = page.evaluate("dptrace.stage.allHeadings.map(({ label }) => label)")
+        assert ["notable ranks", "node-0"] == headings[:2]
+        assert [] == errors
 
 
 @browser_test

@@ -13,10 +13,10 @@ const MEASURES = {
 /** The color scale spans at least this share of the smallest value, so that small differences stay small. */
 const MIN_SPAN = 0.1;
 /**
- * In pixels: maximum height of the map and of a cell, cell size from which cells have a gap, height of the labels below,
+ * In pixels: maximum height of the map, least width and maximum height of a cell, cell size from which cells have a gap, height of the labels below,
  * minimum distance of these, and height of a label at the left.
  */
-const MAX_HEIGHT = 150, CELL = 16, GAP_FROM = 5, AXIS_HEIGHT = 16, LABEL_DISTANCE = 76, SIDE_HEIGHT = 12;
+const MAX_HEIGHT = 150, LEAST_CELL = 3, CELL = 16, GAP_FROM = 5, AXIS_HEIGHT = 16, LABEL_DISTANCE = 76, SIDE_HEIGHT = 12;
 
 function exposedTime(lod, scene, lane, from, to) {
   const { exposed, waiting } = scene.special;
@@ -39,19 +39,23 @@ export function heatOf(lod, scene, measure) {
       most = Math.max(most, value);
     }
   });
-  return { tracks: scene.tracks.length, steps, least, most, at: (track, step) => values[track * steps + step] };
+  const known = values.filter((value) => !Number.isNaN(value)).sort(), middle = known[known.length >> 1];
+  return { tracks: scene.tracks.length, steps, least, most, middle, at: (track, step) => values[track * steps + step] };
 }
 
-/** Bin the cells to at most `width` × `height`, the longer dimension across; a bin shows its largest value. */
+/**
+ * Bin the cells to at most `width` × `height`, the longer dimension across. A bin shows its value farthest from the middle
+ * of all: the rank that others wait for has the least exposed communication.
+ */
 export function bins(heat, width, height) {
   const transposed = heat.steps > heat.tracks;
   const [along, other] = transposed ? [heat.steps, heat.tracks] : [heat.tracks, heat.steps];
-  const across = Math.min(along, width), down = Math.min(other, height);
+  const across = Math.min(along, width), down = Math.min(other, height), apart = (value) => (heat.middle === undefined ? value : Math.abs(value - heat.middle));
   const values = new Float64Array(across * down).fill(NaN);
   for (let i = 0; i < along; i++)
     for (let j = 0; j < other; j++) {
       const value = transposed ? heat.at(j, i) : heat.at(i, j), bin = Math.floor((j * down) / other) * across + Math.floor((i * across) / along);
-      if (!(value <= values[bin])) values[bin] = Number.isNaN(value) ? values[bin] : value;
+      if (!(apart(value) <= apart(values[bin]))) values[bin] = Number.isNaN(value) ? values[bin] : value;
     }
   return { transposed, along, other, across, down, values };
 }
@@ -103,7 +107,7 @@ export class Heatmap {
 
   draw() {
     const scale = Math.min(2, devicePixelRatio || 1), width = this.canvas.clientWidth;
-    const { heat } = this, binned = bins(heat, width, MAX_HEIGHT), measure = MEASURES[this.#measure];
+    const { heat } = this, binned = bins(heat, Math.floor(width / LEAST_CELL), MAX_HEIGHT), measure = MEASURES[this.#measure];
     this.box = { ...binned, width, cellWidth: width / binned.across, cellHeight: Math.min(CELL, MAX_HEIGHT / binned.down) };
     const height = Math.ceil(this.box.cellHeight * binned.down);
     this.canvas.style.height = `${height + AXIS_HEIGHT}px`;
@@ -181,14 +185,15 @@ export class Heatmap {
     return x >= 0 && y >= 0 && x < across && y < down ? this.#worst(x, y) : null;
   }
 
-  /** Return the cell of the largest value in a bin: { x, y, track, step }. */
+  /** Return the cell that a bin shows: { x, y, track, step }. */
   #worst(x, y) {
     const { along, other, across, down, transposed } = this.box;
     let found = null, most = -Infinity;
+    const { middle } = this.heat;
     for (let i = Math.ceil((x * along) / across); Math.floor((i * across) / along) === x && i < along; i++)
       for (let j = Math.ceil((y * other) / down); Math.floor((j * down) / other) === y && j < other; j++) {
-        const [track, step] = transposed ? [j, i] : [i, j], value = this.heat.at(track, step);
-        if (value > most) [found, most] = [{ x, y, track, step }, value];
+        const [track, step] = transposed ? [j, i] : [i, j], away = Math.abs(this.heat.at(track, step) - middle);
+        if (away > most) [found, most] = [{ x, y, track, step }, away];
       }
     return found;
   }

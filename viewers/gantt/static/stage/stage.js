@@ -23,9 +23,11 @@ export class Stage {
     this.rows = rowsOf(scene).map((row) => Object.assign(row, { full: row.h, base: row.h, top: 0 }));
     this.collapsed = new Uint8Array(scene.tracks.length).fill(collapsed ? 1 : 0);
     this.hidden = new Uint8Array(scene.tracks.length);
+    const { tracks: first = [], groups, open } = collapsed ? (scene.orders?.[0] ?? {}) : {}, place = new Map(first.map((track, i) => [track, i]));
+    for (const track of first.slice(0, open ?? 0)) this.collapsed[track] = 0;
     /** The GPUs that stay at the top, and the names of the groups by GPU, none if they are not grouped. */
-    Object.assign(this, { pins: [], groupOf: new Map(), allHeadings: [] });
-    this.allStrips = strips.map((strip) => Object.assign(strip, { top: 0, end: 0, tracks: [...strip.tracks] }));
+    Object.assign(this, { pins: [], groupOf: new Map(groups?.map((group, track) => [track, group])), allHeadings: [] });
+    this.allStrips = strips.map((strip) => Object.assign(strip, { top: 0, end: 0, tracks: [...strip.tracks].sort((a, b) => place.get(a) - place.get(b) || 0) }));
     this.allBlocks = strips.flatMap(({ tracks }) => tracks).map((track, i) => ({ track, top: 0, rows: [], shaded: i % 2 === 0 }));
     this.blockOf = new Map(this.allBlocks.map((block) => [block.track, block]));
     for (const row of this.rows) this.blockOf.get(row.track).rows.push(row);
