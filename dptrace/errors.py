@@ -2,6 +2,7 @@
 
 DptraceError            bad input: the command line prints the message and exits with 1
 ├── TraceError          a file that is not a readable trace of one rank
+│   └── AccessError     a URL that needs other credentials
 ├── RecordingError      a recording that failed
 ├── MissingExtraError   an optional package that is not installed
 └── UsageError          invalid arguments: the command line exits with 2
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 __all__ = [
     "EXTRAS",
+    "AccessError",
     "DptraceError",
     "MissingExtraError",
     "RecordingError",
@@ -46,6 +48,10 @@ class DptraceError(Exception):
 
 class TraceError(DptraceError):
     """A file cannot be read as a trace of one rank."""
+
+
+class AccessError(TraceError):
+    """A URL needs credentials that this process does not have."""
 
 
 class RecordingError(DptraceError):

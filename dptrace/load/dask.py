@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dptrace.core.subprocess_pool import available_cores
-from dptrace.errors import DptraceError, MissingExtraError
+from dptrace.errors import AccessError, DptraceError, MissingExtraError
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import load_rank_file
 from dptrace.load.stored_file import RankFile
 from dptrace.readers.source import Source
+from dptrace.version import __version__
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 LOCAL = "local"
 """Instead of a scheduler's address: a temporary cluster on this machine's cores."""
 
-_TIMEOUT = 30
+_ANSWER, _TIMEOUT = 5, 30
 """Seconds for a scheduler to answer, and for a cluster to have its first worker."""
 
 
@@ -52,7 +54,8 @@ def _with_user_path(result: RankFile | DptraceError, absolute: str, given: str) 
     """Replace the absolute path of the file with the one that the user gave."""
     if isinstance(result, RankFile):
         return result.with_path(given)
-    result.args = (str(result).replace(absolute, given),)
+    lacks = " The Dask workers read it, and need them, too." if isinstance(result, AccessError) else ""
+    result.args = (str(result).replace(absolute, given) + lacks,)
     return result
 
 
@@ -67,20 +70,34 @@ def _client(address: str) -> Iterator[Client]:
             yield client
         return
     try:
-        client = Client(address, timeout=_TIMEOUT)
+        client = Client(address, timeout=_ANSWER)
     except (OSError, ValueError, TimeoutError) as error:
         raise DptraceError(
             f"{address}: no Dask scheduler answers ({error}). The scheduler prints its address when it starts, such as "
             "tcp://host:8786. To start a cluster on this machine, use --dask local."
         ) from None
     with client:
+        if not client.scheduler_info()["workers"]:
+            print(f"{address}: the Dask scheduler has no workers; waiting {_TIMEOUT} s for one …", file=sys.stderr)
         try:
             client.wait_for_workers(1, timeout=_TIMEOUT)
         except TimeoutError:
             raise DptraceError(
                 f"{address}: the Dask scheduler has no workers. Start one: dask worker {address}"
             ) from None
+        _check_workers(client)
         yield client
+
+
+def _check_workers(client: Client) -> None:
+    """Raise an error that names a worker without this dptrace; eval is what a worker without it has, too."""
+    version = "__import__('dptrace').__version__"
+    for worker, found in client.run(eval, version, on_error="return").items():
+        if found != __version__:
+            why = f"has dptrace {found}" if isinstance(found, str) else f"cannot import dptrace ({found})"
+            raise DptraceError(
+                f"The Dask worker {worker} {why}. Install version {__version__} there, with the same extras as here."
+            )
 
 
 def _local(cluster: Callable[..., Any]) -> Any:
@@ -107,8 +124,6 @@ def _result(future: Future, source: Source) -> RankFile | DptraceError:
             "not affected. Give the workers more memory."
         )
     except ImportError as error:
-        raise DptraceError(
-            f"The Dask workers cannot import dptrace: {error}. Install it there as it is installed here."
-        ) from None
+        raise DptraceError(f"A Dask worker cannot import what dptrace needs: {error}. Install it there.") from None
     assert isinstance(result, RankFile | DptraceError)
     return result

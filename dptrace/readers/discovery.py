@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dptrace.core.files import STANDARD_INPUT, note_inputs
 from dptrace.core.notes import Note
-from dptrace.core.units import listed, sanitize
+from dptrace.core.units import listed, plural, sanitize
 from dptrace.errors import DptraceError, TraceError, UsageError
 from dptrace.readers.formats import FORMATS, NSIGHT_SUFFIXES, TRACE_SUFFIXES
 from dptrace.readers.source import STDIN, Source, from_file_url, is_url, last_part, redact
@@ -453,7 +453,7 @@ def without_errors(sources: Sources, found: Mapping[int, Value | DptraceError]) 
         DptraceError: no file can be read.
     """
     ordered = [found[index] for index in range(len(sources.files))]
-    errors = [f"Left out: {result}" for result in ordered if isinstance(result, DptraceError)]
+    errors = [f"Left out: {error}" for error in _by_reason(sources, ordered)]
     if len(errors) > _MAX_ERRORS + 1:
         errors[_MAX_ERRORS:] = [f"Left out: {len(errors) - _MAX_ERRORS:,} more files that can't be read."]
     notes = [*sources.notes, *errors]
@@ -461,6 +461,21 @@ def without_errors(sources: Sources, found: Mapping[int, Value | DptraceError]) 
     if not values:
         raise DptraceError("No file is a readable trace:\n" + "\n".join(notes))
     return values, notes
+
+
+def _by_reason(sources: Sources, results: Sequence[object]) -> list[str]:
+    """Describe the files that can't be read, those with the same reason together: workers may all lack credentials."""
+    files: dict[str, list[str]] = {}
+    for source, result in zip(sources.files, results, strict=True):
+        if isinstance(result, DptraceError):
+            address = f"{source.address}: "
+            named = address if str(result).startswith(address) else ""
+            files.setdefault(str(result).removeprefix(named), []).append(named)
+    more = {reason: plural(len(named) - 1, "more file") for reason, named in files.items()}
+    return [
+        named[0] + reason if len(named) == 1 else f"{named[0].removesuffix(': ')} and {more[reason]}: {reason}"
+        for reason, named in files.items()
+    ]
 
 
 def refuse_damage(path: str, damage: Sequence[Note]) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
-from dptrace.errors import DptraceError, MissingExtraError, TraceError
+from dptrace.errors import AccessError, DptraceError, MissingExtraError, TraceError
 from dptrace.readers.source import Source, is_url, redact
 
 if TYPE_CHECKING:
@@ -158,9 +158,11 @@ def _translate_errors(source: Source) -> Iterator[None]:
     except DptraceError:
         raise
     except Exception as error:
-        raise TraceError(f"{source.address}: {_why(error)}") from None
+        why = _why(error)
+        raise (AccessError if _ACCESS in why else TraceError)(f"{source.address}: {why}") from None
 
 
+_ACCESS = "access denied"
 _BY_NAME = {
     "IsADirectoryError": "is a folder, not a trace file.",
     "NoSuchBucket": "no such bucket; check its name.",
@@ -184,7 +186,7 @@ def _why(error: BaseException) -> str:
         return "the server or the network ended the transfer; try again."
     if isinstance(error, PermissionError) or status in (401, 403) or re.search("Credential|Forbidden|Denied", kind):
         status_text = f"status {status}" if status else text or kind
-        return f"access denied ({status_text}); are its credentials set?"
+        return f"{_ACCESS} ({status_text}); are its credentials set?"
     if isinstance(error, TimeoutError) or "Timeout" in kind:
         return "the server does not answer; check the network, or try again later."
     if re.search("Connect|Gaierror|DNS|Disconnected|Network", kind, re.IGNORECASE):
