@@ -70,12 +70,12 @@ const SETTINGS = {
   pin: { form: /^\d{1,6}(\.\d{1,3})?(,\d{1,6}(\.\d{1,3})?){0,63}$/, read: ({ order }) => order.state.pin },
   open: {
     form: RANKS,
-    read({ scene, stage: { collapsed } }) {
+    read({ scene, stage: { collapsed, opened } }) {
       const open = [...scene.tracks.keys()].filter((track) => !collapsed[track]);
-      return open.length !== (scene.layout.collapsed ? 0 : collapsed.length) && ranksText(scene, open);
+      return String(open) !== String(opened) && ranksText(scene, open);
     },
     show({ scene, stage }, value) {
-      const open = value ? ranksOf(scene, value) : scene.layout.collapsed ? [] : [...scene.tracks.keys()], wanted = new Set(open);
+      const open = value ? ranksOf(scene, value) : stage.opened, wanted = new Set(open);
       if (stage.collapsed.some((folded, track) => Boolean(folded) === wanted.has(track))) stage.collapseBut(open);
     },
   },

@@ -25,6 +25,8 @@ export class Stage {
     this.hidden = new Uint8Array(scene.tracks.length);
     const { tracks: first = [], groups, open } = collapsed ? (scene.orders?.[0] ?? {}) : {}, place = new Map(first.map((track, i) => [track, i]));
     for (const track of first.slice(0, open ?? 0)) this.collapsed[track] = 0;
+    /** The GPUs that the page opens with expanded. */
+    this.opened = [...scene.tracks.keys()].filter((track) => !this.collapsed[track]);
     /** The GPUs that stay at the top, and the names of the groups by GPU, none if they are not grouped. */
     Object.assign(this, { pins: [], groupOf: new Map(groups?.map((group, track) => [track, group])), allHeadings: [] });
     this.allStrips = strips.map((strip) => Object.assign(strip, { top: 0, end: 0, tracks: [...strip.tracks].sort((a, b) => place.get(a) - place.get(b) || 0) }));
