@@ -175,6 +175,8 @@ def _sum(parts: Iterable[bytes | memoryview]) -> int:
 _MAPPED_MAGIC = b"dptrace\x02"
 _END = struct.Struct("<QIxxxx8s")
 _MAPPED_ALIGN = 4096
+_MAX_ROOM = 64 << 20
+"""Most bytes that are reserved at once for arrays to come."""
 
 
 class _Head(msgspec.Struct):
@@ -198,6 +200,7 @@ class ArrayWriter:
         self._path, self._arrays = path, list[tuple[Any, list[int], int]]()
         self._temporary, self._file = open_part(path.parent)
         self._size = 0
+        self._room: NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def allocate(self, kind: Any, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return an array in the file, to be filled.
@@ -207,23 +210,32 @@ class ArrayWriter:
         """
         dtype = np.dtype(kind)
         size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        if size > len(self._room):
+            self._reserve(size)
         self._arrays.append((numpy_format.dtype_to_descr(dtype), list(shape), self._size))
         if not size:
             return np.empty(shape, dtype)
+        array: NDArray[Any] = self._room[:size].view(dtype).reshape(shape)
+        taken = -(-size // _MAPPED_ALIGN) * _MAPPED_ALIGN
+        self._room, self._size = self._room[taken:], self._size + taken
+        return array
+
+    def _reserve(self, size: int) -> None:
+        """Map room for *size* bytes and more: a mapping for each array would use up the descriptors of a process."""
+        size = max(-(-size // _MAPPED_ALIGN) * _MAPPED_ALIGN, min(self._size, _MAX_ROOM))
         if hasattr(os, "posix_fallocate"):
             # Without room reserved, writing to the mapped file would end the process.
             os.posix_fallocate(self._file.fileno(), self._size, size)
         else:
             self._file.truncate(self._size + size)
-        array = np.memmap(self._file, dtype, "r+", self._size, shape)
-        self._size += -(-size // _MAPPED_ALIGN) * _MAPPED_ALIGN
-        return array
+        self._room = np.memmap(self._file, np.uint8, "r+", self._size, (size,))
 
     def finish(self, about: bytes) -> None:
         """Write the head, and move the file to its place."""
         head = msgspec.json.encode(_Head(self._arrays, base64.b64encode(about).decode("ascii")))
         self._file.seek(self._size)
         self._file.write(head + _END.pack(len(head), zlib.crc32(head), _MAPPED_MAGIC))
+        self._file.truncate()
         self._file.flush()
         self._temporary.replace(self._path)
 

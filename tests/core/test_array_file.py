@@ -154,6 +154,21 @@ def written(path: Path) -> Path:
     return path
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not list descriptors")
+def test_arrays_of_thousands_of_lanes_use_few_descriptors(tmp_path: Path) -> None:
+    """A process may have 1,024: a chart of more than 25 ranks could not be written."""
+    before = len(os.listdir("/proc/self/fd"))
+    with ArrayWriter(tmp_path / "file") as writer:
+        arrays = [writer.allocate(np.int64, (600,)) for _ in range(1500)]
+        opened = len(os.listdir("/proc/self/fd"))
+        for number, array in enumerate(arrays):
+            array[:] = number
+        writer.finish(b"")
+
+    assert opened < before + 50
+    assert [[number] * 600 for number in range(1500)] == [a.tolist() for a in open_arrays(tmp_path / "file").arrays]
+
+
 def test_arrays_are_read_as_they_were_written(tmp_path: Path) -> None:
     """In their order, of any type and shape, empty ones included, and not to be changed."""
     found = open_arrays(written(tmp_path / "file"))
