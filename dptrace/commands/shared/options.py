@@ -82,7 +82,7 @@ verbosity_options = group(quiet_option, click.option("-v", "--verbose", "verbosi
 """-q and -v, as the argument *verbosity*."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-_NO_ALIGN = "Leave each rank on its own clock, as recorded, instead of correcting clocks that are off."
+_NO_ALIGN = "Leave each rank on its own clock, as recorded, and correct none."
 align_option = click.option("--no-align", "align", flag_value=False, default=True, help=_NO_ALIGN, **_READ)
 """Whether clocks that are off are corrected, wherever ranks are compared, drawn or exported; part of *read_options*."""
 gains_option = click.option(
