@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dptrace.errors import DptraceError, MissingExtraError, RecordingError, TraceError, UsageError
+from dptrace.errors import AccessError, DptraceError, MissingExtraError, RecordingError, TraceError, UsageError
 from dptrace.version import __version__
 
 TYPE_CHECKING = False  # importing typing takes longer than the rest
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison
 
 __all__ = [
+    "AccessError",
     "Comparison",
     "DptraceError",
     "MissingExtraError",

@@ -89,12 +89,7 @@ def command(
             raise UsageError(_HTA_ALONE)
         _write_hta_compat(paths, to, all_rows, read_options.strict)
         return
-    given = {"--gains reads the files again": gains, "--memory reads the files again": memory}
-    given["--steps needs every interval"] = selection.steps is not None
-    refuse(
-        (dask and is_given, f"{why}, and --dask returns figures only: leave one out.")
-        for why, is_given in given.items()
-    )
+    refuse(_not_from_a_cluster(dask, gains, memory, selection))
     gains_asked = gains
     gains = has_findings and dask is None and gains_wanted(gains_asked, paths)
     # The figures suffice, but for some steps', which are computed from the intervals, for memory and for kernels.
@@ -121,6 +116,15 @@ _NO_FINDINGS = (
     "clocks that a replay would correct."
 )
 _NOTHING_TO_ALIGN = "--no-align only changes times and figures across ranks; leave it out here."
+
+
+def _not_from_a_cluster(
+    dask: str | None, gains: bool | None, memory: bool, selection: Selection
+) -> Iterator[tuple[bool, str]]:
+    given = {"--gains reads the files again": gains, "--memory reads the files again": memory}
+    given["--steps needs every interval"] = selection.steps is not None
+    for why, is_given in given.items():
+        yield bool(dask and is_given), f"{why}, and --dask returns figures only: leave one out."
 
 
 def _contradictions(

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.cross_rank.clocks import Shift
 from dptrace.analysis.cross_rank.transfers import CallWaits, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import FIGURES, PART_LABELS, Part, Segments, Split, exposure, partition
 from dptrace.core.intervals import Int64, IntervalSet, union, unique
 from dptrace.core.units import encodable, listed
 from dptrace.run.run import Run
-from dptrace.run.shared_clock import Shift
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
 if TYPE_CHECKING:

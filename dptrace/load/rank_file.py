@@ -47,7 +47,7 @@ _FIGURES = ("figures",)
 """What the key of an entry ends with that holds the figures of a file only."""
 
 # The folder may hold other files, so that only files with dptrace's own names are counted and removed.
-_ENTRY = re.compile(r"[0-9a-f]{32}\.(rank|tiles)")
+_ENTRY = re.compile(r"[0-9a-f]{32}\.(rank|figures|tiles)")
 _PAGE = re.compile(r".+-[0-9a-f]{8}\.html")
 
 
@@ -76,7 +76,7 @@ def cache_summary(remove: bool = False) -> CacheSummary:
             the folder stay, and so do files that cannot be removed.
     """
     folder = cache_folder()
-    counts = {".rank": 0, ".tiles": 0, ".part": 0, ".html": 0}
+    counts = {".rank": 0, ".figures": 0, ".tiles": 0, ".part": 0, ".html": 0}
     sizes = dict(counts)
     for path in _own_files(folder):
         with suppress(OSError):
@@ -85,7 +85,7 @@ def cache_summary(remove: bool = False) -> CacheSummary:
                 path.unlink()
             counts[path.suffix] += 1
             sizes[path.suffix] += size
-    traces = sizes[".rank"] + sizes[".tiles"] + sizes[".part"]
+    traces = sizes[".rank"] + sizes[".figures"] + sizes[".tiles"] + sizes[".part"]
     return CacheSummary(folder, counts[".rank"], traces, counts[".html"], sizes[".html"])
 
 
@@ -167,7 +167,8 @@ def _entry(source: Source, key: Sequence[object]) -> Path | None:
     identity = file_identity(source)
     if identity is None:
         return None
-    return cache_folder() / f"{_digest((_code(), identity, tuple(key)))}.rank"
+    kind = "figures" if tuple(key[-1:]) == _FIGURES else "rank"
+    return cache_folder() / f"{_digest((_code(), identity, tuple(key)))}.{kind}"
 
 
 def index_entry(sources: Sequence[Source], key: Sequence[object]) -> Path | None:

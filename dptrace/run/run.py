@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self
 
+    from dptrace.analysis.cross_rank.clocks import Shift
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
     from dptrace.analysis.findings.finding import Finding
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.select import KeptDevice
-    from dptrace.run.shared_clock import Shift
     from dptrace.run.utilization import Utilization, Workload
     from dptrace.timeline.host_calls import Rereader, Result, SecondPass
 
@@ -110,11 +110,11 @@ class Run:
     @cached_property
     def shifts(self) -> tuple[Shift, ...]:
         """What moves each GPU's times onto the clock that pictures and exports share."""
-        from dptrace.run.shared_clock import Shift, shifts_of
+        from dptrace.analysis.cross_rank.clocks import Shift, shifts_of
 
         if len(self.timelines) < 2 or not self.align:
             return tuple(Shift(timeline.rank) for timeline in self.timelines)
-        return shifts_of(self, self.cross_rank.clocks)
+        return shifts_of(self.timelines, self.cross_rank.clocks)
 
     def on_own_clocks(self) -> Self:
         """Return the run with every rank on its own clock, as recorded."""

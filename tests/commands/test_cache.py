@@ -37,7 +37,9 @@ def test_what_is_there_is_printed_and_cleared(folder: Path) -> None:
     assert "0 pages (0 B)" in result.stdout
     assert ["--clear" in result.stderr, run("-q").stderr] == [True, ""]
     assert (str(folder), 1, 0, False) == (data["folder"], data["traces"], data["pages"], data["cleared"])
-    assert data["trace_bytes"] == sum(path.stat().st_size for path in folder.glob("*.rank"))
+    assert data["trace_bytes"] == sum(
+        path.stat().st_size for kind in ("rank", "figures") for path in folder.glob(f"*.{kind}")
+    )
     assert "1 parsed trace" in run("--clear").stdout
     assert ["mine.txt"] == [path.name for path in folder.iterdir() if path.is_file()]
     assert "0 parsed traces" in run().stdout

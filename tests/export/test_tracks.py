@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dptrace.analysis.cross_rank.clocks import estimate
+from dptrace.analysis.cross_rank.clocks import Shift, estimate, shifts_of
 from dptrace.analysis.cross_rank.transfers import timing
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.split import exposure
@@ -29,7 +29,6 @@ from dptrace.export.tracks import (
     members_of,
 )
 from dptrace.run.run import Run
-from dptrace.run.shared_clock import Shift, shifts_of
 from dptrace.timeline.model import UNKNOWN, Collective, Kind, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.exported import read_back, read_counters
@@ -200,7 +199,7 @@ def ranks(count: int) -> Run:
 
 def test_a_clock_is_moved_by_more_than_its_uncertainty_only() -> None:
     """A correction smaller than its uncertainty is not applied."""
-    shifts = shifts_of(ranks(3), FakeClocks((0, -412_000, 9_000), (0, 9_000, 9_000)))  # type: ignore[arg-type]
+    shifts = shifts_of(ranks(3).timelines, FakeClocks((0, -412_000, 9_000), (0, 9_000, 9_000)))  # type: ignore[arg-type]
 
     assert [0, -412_000, 0] == [int(shift(np.array([0], np.int64))[0]) for shift in shifts]
     assert "rank 1 by −412 µs ± 9.00 µs" == str(shifts[1])
@@ -212,9 +211,9 @@ def test_a_small_drift_leaves_lengths_as_they_are() -> None:
     clocks = FakeClocks((50_000, 50_000, 0), (9_000, 9_000, 9_000), (8e-6, 50e-6, 50e-6))
     times = np.array([0, SECOND // 2, SECOND], np.int64)
     nothing = Run("made", (TimelineBuilder(0, bounds=()).build(),))
-    assert shifts_of(nothing, FakeClocks((5,), (1,)))[0].move is None  # type: ignore[arg-type]
+    assert shifts_of(nothing.timelines, FakeClocks((5,), (1,)))[0].move is None  # type: ignore[arg-type]
 
-    steady, drifting, around = (shift(times) - times for shift in shifts_of(ranks(3), clocks))  # type: ignore[arg-type]
+    steady, drifting, around = (shift(times) - times for shift in shifts_of(ranks(3).timelines, clocks))  # type: ignore[arg-type]
 
     assert [50_000] * 3 == steady.tolist()
     assert [25_000, 50_000, 75_000] == drifting.tolist()

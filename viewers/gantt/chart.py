@@ -24,6 +24,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.cross_rank.clocks import Shift
 from dptrace.analysis.cross_rank.ddp_buckets import call_names
 from dptrace.analysis.cross_rank.transfers import CallWaits, ExposedWait, sum_of_waits
 from dptrace.analysis.matching.calls import coordinates
@@ -40,7 +41,6 @@ from dptrace.analysis.per_gpu.split import (
 from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64, IntervalSet, covered
 from dptrace.run.run import Run
-from dptrace.run.shared_clock import Shift
 from dptrace.timeline.model import Action, Collective, Kind, Phase, Timeline
 
 # What the labels of the phases row stand on: spans of one part, a pipeline's actions, waits for one rank.

@@ -16,6 +16,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dptrace.analysis.cross_rank.clocks import Shift
 from dptrace.analysis.cross_rank.transfers import ExposedWait
 from dptrace.analysis.findings.finding import by_gain
 from dptrace.analysis.per_gpu.device import DeviceFigures
@@ -39,7 +40,6 @@ from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect
 from dptrace.core.units import byte_size, duration, milliseconds, plural, sanitize
 from dptrace.run.notable_ranks import NotableRank, notable_ranks
 from dptrace.run.run import Run
-from dptrace.run.shared_clock import Shift
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.headline import drawn_headline
 from dptrace.viewers.base.table import step_label

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from tests.support.jobs import MS, late_run
 from tests.support.synthetic import training_run
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 
 @pytest.fixture(scope="module")
@@ -61,21 +62,7 @@ def test_wheel_keys_and_clicks_move_through_time(browser: Browser, file: Path, r
         settle(page)
         assert whole == visible_range(page)
         page.mouse.move(box["x"] + box["width"] / 10, box["y"] + box["height"] / 2)
-        for keys in ("wwwsss", "wwwaaddsss", "wdddddaaaaas"):
-            for key in keys:
-                page.keyboard.press(key, delay=60)
-            settle(page)
-            assert whole == visible_range(page), keys
-        page.evaluate("([from, to]) => dptrace.main.show(from, to)", near)
-        settle(page)
-
-        for key, moved in (("w", "in"), ("s", "out"), ("a", "left"), ("d", "right")):
-            before = visible_range(page)
-            page.keyboard.press(key)
-            settle(page)
-            after = visible_range(page)
-            wider, shifted = (after[1] - after[0]) - (before[1] - before[0]), after[0] - before[0]
-            assert {"in": wider < 0, "out": wider > 0, "left": shifted < 0, "right": shifted > 0}[moved], key
+        _assert_keys_move_and_take_back(page, near)
 
         page.keyboard.press("f")
         settle(page)
@@ -108,6 +95,25 @@ def test_wheel_keys_and_clicks_move_through_time(browser: Browser, file: Path, r
         settle(page)
         assert page.evaluate("dptrace.main.aligned()")
         assert [] == errors
+
+
+def _assert_keys_move_and_take_back(page: Page, near: Sequence[float]) -> None:
+    """Zoom in and out, and move left and right: from the whole run, and within a range."""
+    whole = visible_range(page)
+    for keys in ("wwwsss", "wwwaaddsss", "wdddddaaaaas"):
+        for key in keys:
+            page.keyboard.press(key, delay=60)
+        settle(page)
+        assert whole == visible_range(page), keys
+    page.evaluate("([from, to]) => dptrace.main.show(from, to)", near)
+    settle(page)
+    for key, moved in (("w", "in"), ("s", "out"), ("a", "left"), ("d", "right")):
+        before = visible_range(page)
+        page.keyboard.press(key)
+        settle(page)
+        after = visible_range(page)
+        wider, shifted = (after[1] - after[0]) - (before[1] - before[0]), after[0] - before[0]
+        assert {"in": wider < 0, "out": wider > 0, "left": shifted < 0, "right": shifted > 0}[moved], key
 
 
 _STRIP = "dptrace.main.canvas.getBoundingClientRect().top + dptrace.stage.strips[0].y + 1"
