@@ -261,6 +261,7 @@ def _shared_note(shared: Sequence[int]) -> tuple[str, ...]:
     return ()
 
 
+_MAX_CLOCK_NOTES = 8
 _MAX_LISTED = 8
 _DRIFT = 1e-3
 """Drift that no computer clock reaches: real clocks drift by less than 1e-4."""
@@ -323,12 +324,18 @@ def _notes(
         notes.append(
             f"The clocks of the ranks agree within {duration(worst)}, as far as the traces show; no time is corrected."
         )
-    for i in off:
+    if len(off) > _MAX_CLOCK_NOTES:
+        ends = [one(off, key=lambda i: offsets[i].ahead_ns) for one in (min, max)]
+        named = [f"rank {ranks[i]}'s is {_off(offsets[i])} rank {ranks[reference[i]]}'s" for i in ends]
+        notes.append(
+            f"{len(off):,} ranks' clocks are off those that they are compared with, and corrected; "
+            f"{', '.join(named)}. Each one's offset: --json, or Run.clock_offsets()."
+        )
+    for i in off if len(off) <= _MAX_CLOCK_NOTES else ():
         source = "messages between them" if i in by_messages else f"{plural(offsets[i].count, 'collective')}"
-        word = "ahead of" if offsets[i].ahead_ns > 0 else "behind"
         drifts = f", drifting by {offsets[i].drift * 1e6:,.1f} ppm" if offsets[i].drift else ""
         notes.append(
-            f"Rank {ranks[i]}'s clock is {duration(abs(offsets[i].ahead_ns))} {word} rank {ranks[reference[i]]}'s "
+            f"Rank {ranks[i]}'s clock is {_off(offsets[i])} rank {ranks[reference[i]]}'s "
             f"(± {duration(offsets[i].uncertainty_ns)}, from {source}{drifts})."
         )
     if misfits:
@@ -343,6 +350,10 @@ def _notes(
             "unknown."
         )
     return tuple(notes)
+
+
+def _off(offset: Offset) -> str:
+    return f"{duration(abs(offset.ahead_ns))} {'ahead of' if offset.ahead_ns > 0 else 'behind'}"
 
 
 def _listed(ranks: Sequence[int], devices: Sequence[int]) -> str:

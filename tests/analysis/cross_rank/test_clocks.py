@@ -65,6 +65,15 @@ def test_a_wrong_clock_is_named_and_put_right() -> None:
     assert "Rank 1's clock is 5.00 ms ahead of rank 0's (± " in clocks.notes[0]
 
 
+def test_many_wrong_clocks_are_one_note() -> None:
+    """With the two that are farthest off; the table of clocks has all."""
+    _, clocks = compared(plain(0), *(shifted(plain(rank), (rank - 6) * 5 * MS) for rank in range(1, 12)))
+
+    assert 1 == len(clocks.notes)
+    assert "10 ranks' clocks" in clocks.notes[0]
+    assert "rank 1's is 25.0 ms behind rank 0's, rank 11's is 25.0 ms ahead" in clocks.notes[0]
+
+
 def test_figures_below_the_uncertainty_are_not_reported() -> None:
     """The result is None."""
     _, clocks = compared(plain(0), plain(1))
