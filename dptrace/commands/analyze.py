@@ -12,6 +12,7 @@ from dptrace.commands.shared.answer import Answer, Destination, answer_options, 
 from dptrace.commands.shared.options import (
     Selection,
     align_option,
+    dask_option,
     gains_option,
     opening_options,
     run_options,
@@ -44,11 +45,7 @@ if TYPE_CHECKING:
 @answer_options(csv="Print a CSV row for each rank and step (times in ns).")
 @click.option("--hta-compat", "as_hta", is_flag=True, help="HTA's temporal breakdown and overlap, as HTA defines them.")
 @align_option
-@click.option(
-    "--dask",
-    metavar="ADDRESS",
-    help="Read on a Dask cluster (tcp://scheduler:8786), or 'local', for figures only.",
-)
+@dask_option
 @workload_options
 @opening_options
 def command(

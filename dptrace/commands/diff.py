@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file
+from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file, refuse
 from dptrace.commands.shared.options import (
     Selection,
     align_option,
+    dask_option,
     reading_options,
     verbosity_options,
     with_workload,
@@ -72,6 +73,7 @@ _CSV = click.option(
 )
 @workload_options
 @align_option
+@dask_option
 @reading_options
 @verbosity_options
 def command(
@@ -84,6 +86,7 @@ def command(
     include_outliers: bool,
     limits: tuple[str, ...],
     fail_within_noise: bool,
+    dask: str | None,
     read_options: ReadOptions,
     verbosity: str,
     **workload: float | None,
@@ -113,6 +116,7 @@ def command(
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
     selections = sides.selections()
+    read_options = _on_cluster(dask, read_options, selections, to, html)
     drawn_steps = _drawn_steps(html_steps, html, to)
     from dptrace.comparison.compare import compare, parse
     from dptrace.viewers.terminal.comparison import texts_below
@@ -171,6 +175,20 @@ def _answer(
         return document(comparison, drawn_steps)
 
     return Answer(tables, data, getattr(comparison, table), page)
+
+
+def _on_cluster(
+    dask: str | None, read_options: ReadOptions, selections: Sequence[Selection], to: Destination, html: Path | None
+) -> ReadOptions:
+    """Return how to read on a cluster, after refusing what needs intervals."""
+    if dask is None:
+        return read_options
+    given = {"steps need every interval": any(selection.steps is not None for selection in selections)}
+    given["a page draws every interval"] = html is not None or to.form == "html"
+    given["--csv kernels lists them"] = to.table == "kernels"
+    advice = "and --dask returns figures only: leave one out."
+    refuse((is_given, f"{why}, {advice}") for why, is_given in given.items())
+    return replace(read_options, dask=dask, figures_only=True)
 
 
 def _drawn_steps(steps: str | None, html: Path | None, to: Destination) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -88,6 +89,11 @@ def test_figures_come_back_from_the_cluster(address: str, folder: Path, monkeypa
 
     assert (0, here.stdout) == (there.exit_code, there.stdout)
     assert "r2.json: is empty" in there.stderr
+    words = ["diff", "--json", folder.name, folder.name]
+    here, there = (CliRunner().invoke(cli, [*words, *more]) for more in ([], ["--dask", address]))
+    assert json.loads(here.stdout)["figures"] == json.loads(there.stdout)["figures"]
+    refused = CliRunner().invoke(cli, [*words[:1], *words[2:], "--csv", "kernels", "--dask", address])
+    assert (2, True) == (refused.exit_code, "figures only" in refused.stderr)
 
 
 def test_workers_that_cannot_read_are_named(

@@ -85,6 +85,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 _NO_ALIGN = "Leave each rank on its own clock, as recorded, and correct none."
 align_option = click.option("--no-align", "align", flag_value=False, default=True, help=_NO_ALIGN, **_READ)
 """Whether clocks that are off are corrected, wherever ranks are compared, drawn or exported; part of *read_options*."""
+dask_option = click.option(
+    "--dask",
+    metavar="ADDRESS",
+    help="Read on a Dask cluster (tcp://scheduler:8786), or 'local', for figures only.",
+)
+"""Where the files are read, as the argument *dask*: what needs intervals can't come from there."""
 gains_option = click.option(
     "--gains/--no-gains",
     cls=Toggle,
