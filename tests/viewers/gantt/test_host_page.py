@@ -338,7 +338,7 @@ def test_names_of_calls_stay_text(browser: Browser, tmp_path: Path) -> None:
     with open_page(browser, written(run, tmp_path / "hostile.html"), before=before) as (page, errors):
         for position in range(3):
             choose(page, "compute", position)
-        page.evaluate("dptrace.interactions.host.fold(0)")
+        page.evaluate("dptrace.interactions.host.rows.show(0)")
         until(page, "dptrace.interactions.host.rows.state(0)", 2)
         page.mouse.move(*host_at(page, "host · main", 14_500))
         page.mouse.click(*host_at(page, "host · main", 14_500))
@@ -357,7 +357,7 @@ def test_a_served_page_asks_for_the_calls_that_it_shows(browser: Browser, monkey
     served = gantt.served(run, drawn, host=True)
     answers = {"host": HostAnswers(run, drawn)}
     server = PageServer(served.page, served.files, TileService(served.store), answers=answers)
-    known = "(async () => { const { calls } = await dptrace.interactions.host.source.of(0); return calls.leftOut; })()"
+    known = "dptrace.interactions.host.rows.source.of(0).then(({ calls }) => calls.leftOut)"
     try:
         with open_page(browser, server.url) as (page, errors):
             assert page.evaluate(known) > 500

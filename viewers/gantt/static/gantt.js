@@ -298,7 +298,7 @@ async function start() {
   for (const plot of still) plot.remove();
   await interactions.path.begin();
   await interactions.memory.begin();
-  if (!scene.served) await interactions.host.begin();
+  if (!scene.served) await interactions.host.rows.begin();
   followHeights(refit);
   const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme, whole });
   // Bokeh drew the first axis labels before formatTicks was set.
@@ -328,7 +328,7 @@ async function start() {
   // The first answers may have arrived before Bokeh had started.
   lod.changed();
   // Only now, so that no answer to the chart's own requests arrives unheard.
-  await interactions.host.begin();
+  await interactions.host.rows.begin();
   await interactions.views.begin();
 }
 

@@ -7,7 +7,7 @@ import { button, element, line, table } from "../../../base/static/dom.js";
 import { FONT_FAMILY } from "../../../base/static/theme.js";
 import { frame } from "../drawing/canvas.js";
 import { between, joined, PathData } from "./critical_path.js";
-import { rowOf, stepNamed, trackName } from "../data/rows.js";
+import { rowOf, rowRole, stepNamed, trackName } from "../data/rows.js";
 import { duration, integer, moment, percentOf, shortName, truncateMiddle, visible } from "../data/text.js";
 
 /** Height of a row of pieces; width from which a piece is outlined, and labelled; gap below which outlines join; in pixels. */
@@ -16,8 +16,6 @@ const ROW = 18, OUTLINED = 3, LABELLED = 56, JOINED = 1.5;
 const VEIL = 0.72;
 /** Distance in pixels within which the pointer finds a piece. */
 const NEAR = 2;
-/** The rows of intervals by the role of their lane. */
-const ROW_OF = { compute: "compute", collectives: "exposure", memory: "memory" };
 
 export class CriticalPathView {
   constructor({ scene, lod, stage, plot, hover, card, navigation, redraw, button }) {
@@ -32,7 +30,7 @@ export class CriticalPathView {
   async begin() {
     if (!this.scene.path) return;
     this.data = await PathData.of(this.scene);
-    this.rows = Array.from({ length: this.data.count }, (_, i) => ROW_OF[this.data.roleOf(i)] ?? "path");
+    this.rows = Array.from({ length: this.data.count }, (_, i) => rowRole(this.data.roleOf(i)) || "path");
     this.categories = Uint8Array.from(this.rows, (_, i) => this.#categoryOf(i));
     // Of a few GPUs, all have the row, so that their rows stay comparable.
     this.data.byTrack.forEach((pieces, track) => (pieces.length || !this.scene.layout.collapsed) && this.#lay(track));

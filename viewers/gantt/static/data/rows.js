@@ -33,6 +33,11 @@ export function laneOf(scene, track, role) {
   return lanesOf(scene).get(`${track} ${role}`) ?? -1;
 }
 
+/** Return the role of the row that shows the intervals of a lane. */
+export function rowRole(role) {
+  return role === "collectives" ? "exposure" : role;
+}
+
 /** Return the place of an interval { lane, position } in columns of recorded intervals, or -1 for another one. */
 export function recordedPlace({ lanes }, { lane, position }) {
   if (!RECORDED.includes(lanes[lane].role)) return -1;

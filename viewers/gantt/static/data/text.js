@@ -119,11 +119,15 @@ export function collectiveName(known) {
   return known.title || collectiveWord(known) || (known.short ?? known.name);
 }
 
+/** Return a collective's name with its size, if that is known: "AR bucket 0 · 26.2 MB". */
+export function collectiveTitle(known) {
+  const name = visible(collectiveName(known));
+  return known.bytes ? `${name} · ${bytes(known.bytes)}` : name;
+}
+
 /** Return the candidate labels of a collective, best first; empty where the trace tells nothing but its kernel. */
 export function collectiveTexts(known) {
-  if (!known.title && !collectiveWord(known)) return [];
-  const name = visible(collectiveName(known));
-  return known.bytes ? [`${name} · ${bytes(known.bytes)}`, name] : [name];
+  return known.title || collectiveWord(known) ? [...new Set([collectiveTitle(known), visible(collectiveName(known))])] : [];
 }
 
 /** Return the rank that a wait is for, in words; `rank` is -1 where no rank stands out. */

@@ -2,7 +2,7 @@
 
 import { element, line, named, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
-import { laneOf, rankNames, RECORDED, trackName } from "../data/rows.js";
+import { laneOf, rankNames, RECORDED, rowRole, trackName } from "../data/rows.js";
 import { bytes, duration, moment, percentOf, visible } from "../data/text.js";
 import { CALLS, detailsAt, Flame, HostRows, KIND, LABELS, PYTHON } from "./host_rows.js";
 import { HostSource } from "./host_source.js";
@@ -182,11 +182,10 @@ const SLACK = 2;
 const isKnown = (launch) => Boolean(launch) && launch.start !== null;
 /** Facts of what launched an interval that also hold for an operator on a CPU. */
 const OF_OPERATOR = ["shapes", "dtype", "called in", "stack"];
-const ROWS = { collectives: "exposure" };
 
 export class HostPanel {
-  constructor({ plot, hover, stage, lod, scene, columns, card, rows, source, redraw }) {
-    Object.assign(this, { plot, hover, stage, lod, scene, columns, card, rows, source, redraw, chosen: null, launch: null });
+  constructor({ plot, hover, stage, lod, scene, card, rows, source, redraw }) {
+    Object.assign(this, { plot, hover, stage, lod, scene, card, rows, source, redraw, chosen: null, launch: null });
     this.kinds = scene.host?.kinds ?? [];
     plot.events.addEventListener("click", () => this.#click());
   }
@@ -338,7 +337,7 @@ export class HostPanel {
 
   /** Return the arrow to an interval, as a list; empty if a row of it is not on the screen. */
   #arrow(track, calls, { kernel, start, thread }, x) {
-    const role = this.scene.lanes[this.lod.laneAt(kernel)].role, box = this.stage.seenBox(track, ROWS[role] ?? role) ?? this.stage.seenBox(track, "phases");
+    const role = this.scene.lanes[this.lod.laneAt(kernel)].role, box = this.stage.seenBox(track, rowRole(role)) ?? this.stage.seenBox(track, "phases");
     const call = start === null || thread === null || !calls ? -1 : calls.launchAt(thread, start);
     const host = start === null || thread === null ? null : this.rows.boxOf(track, { thread, flame: CALLS, depth: call < 0 ? Infinity : calls.levelOf(call).depth });
     if (!box?.h || !host) return [];
@@ -360,54 +359,16 @@ function longest(calls, from, to) {
 
 /** The host's part of the page: its rows, their drawing, their panel and their button. */
 export class HostView {
-  constructor({ plot, hover, stage, lod, scene, columns, card, redraw, button }) {
-    Object.assign(this, { plot, button });
-    this.source = new HostSource(scene);
-    this.rows = new HostRows({ stage, scene, source: this.source, failed: (error) => this.#failed(error) });
-    this.panel = new HostPanel({ plot, hover, stage, lod, scene, columns, card, rows: this.rows, source: this.source, redraw });
+  constructor({ plot, hover, stage, lod, scene, card, redraw, button }) {
+    const source = new HostSource(scene), failed = (error) => {
+      button.title = error.message;
+      console.error(error);
+    };
+    this.rows = new HostRows({ stage, scene, source, changed: () => button.setAttribute("aria-pressed", String(this.rows.shown)), failed });
+    this.panel = new HostPanel({ plot, hover, stage, lod, scene, card, rows: this.rows, source, redraw });
     this.flame = new Flame(scene.host?.kinds ?? []);
     hover.hostTip = (row, point) => this.panel.tip(row, point);
-    const any = scene.tracks.some((_, track) => this.source.hasCalls(track));
-    button.hidden = !any;
-    button.addEventListener("click", () => this.toggle());
-  }
-
-  async begin() {
-    await this.rows.begin();
-    this.#press();
-  }
-
-  /** Show or hide the rows of all GPUs. */
-  async toggle() {
-    await this.rows.showAll();
-    this.#press();
-  }
-
-  async restore(states) {
-    await this.rows.restore(states);
-    this.#press();
-  }
-
-  /** Unfold the rows of a GPU, or fold them. */
-  async fold(track) {
-    if (track === undefined) return;
-    await this.rows.show(track);
-    this.#press();
-  }
-
-  /** Called when the view has moved. */
-  moved() {
-    const { from, to } = this.plot.range;
-    this.rows.moved(from, to);
-    this.#press();
-  }
-
-  #press() {
-    this.button.setAttribute("aria-pressed", String(this.rows.shown));
-  }
-
-  #failed(error) {
-    this.button.title = error.message;
-    console.error(error);
+    button.hidden = !this.rows.tracks.length;
+    button.addEventListener("click", () => this.rows.showAll());
   }
 }

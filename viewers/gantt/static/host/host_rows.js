@@ -143,10 +143,10 @@ const LEVELS = { [LINE]: { [CALLS]: 1, [LABELS]: 0 }, [FOLD]: { [CALLS]: 3, [LAB
 export class HostRows {
   #state = new Map();
 
-  /** `redraw` draws the chart again; `failed(error)` is called when data could not be fetched. */
-  constructor({ stage, scene, source, redraw, failed }) {
+  /** `changed` is called when rows are shown or hidden, `failed(error)` when data could not be fetched. */
+  constructor({ stage, scene, source, changed, failed }) {
     const { length } = scene.tracks;
-    Object.assign(this, { stage, scene, source, redraw, failed, first: scene.layout.collapsed || length > FEW ? OFF : length <= TWO ? FOLD : LINE });
+    Object.assign(this, { stage, scene, source, changed, failed, first: scene.layout.collapsed || length > FEW ? OFF : length <= TWO ? FOLD : LINE });
     this.tracks = [...scene.tracks.keys()].filter((track) => source.hasCalls(track));
   }
 
@@ -186,16 +186,21 @@ export class HostRows {
   async show(track, state = this.state(track) === OPEN ? FOLD : OPEN) {
     if (!this.source.has(track)) return null;
     if (!this.source.hasCalls(track)) return this.source.of(track);
-    this.#state.set(track, state);
+    this.#set(track, state);
     try {
       const data = await this.source.of(track);
       if (this.state(track) === state) this.#lay(track, data, state);
       return data;
     } catch (error) {
-      this.#state.delete(track);
+      this.#set(track, OFF);
       this.failed(error);
       return null;
     }
+  }
+
+  #set(track, state) {
+    this.#state.set(track, state);
+    this.changed();
   }
 
   /** Show at least the folded rows of a GPU. */
@@ -221,7 +226,7 @@ export class HostRows {
   }
 
   /** Ask a server for what a narrower view shows; redraws when it has answered. */
-  async moved(from, to) {
+  async moved({ from, to }) {
     if (!this.scene.host?.served) return;
     for (const [track, state] of this.#state) {
       if (state === OFF || !this.stage.visible.some((row) => row.host?.track === track)) continue;

@@ -2,6 +2,7 @@
 
 import { element, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
+import { rowRole } from "../data/rows.js";
 import { duration, integer, visible } from "../data/text.js";
 
 // Draws the hits of a search: everything else turns grey, each hit is underlined, and the current one is framed.
@@ -104,7 +105,7 @@ export class SearchBar {
     const { hits } = this, hit = await hits.next(start, direction);
     if (!hit || hits !== this.hits) return;
     this.current = { ...hit, duration: this.lod.duration[hit.index] };
-    this.stage.reveal(hit.track, hit.role === "collectives" ? "exposure" : hit.role);
+    this.stage.reveal(hit.track, rowRole(hit.role));
     this.#bring(this.current);
     this.report(true);
     this.redraw();

@@ -2,8 +2,8 @@
 
 import { button, element, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
-import { collectiveName, bytes, duration, integer, moment, percentOf, rate, shortName, visible } from "../data/text.js";
-import { laneOf, rankNames, stepAt, streamWord, trackName } from "../data/rows.js";
+import { collectiveTitle, duration, integer, moment, percentOf, rate, shortName, visible } from "../data/text.js";
+import { laneOf, rankNames, rowRole, stepAt, streamWord, trackName } from "../data/rows.js";
 
 /** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
 const UNKNOWN = "unknown";
@@ -96,13 +96,13 @@ export class Selection {
 
   #collective() {
     const { scene, columns, lod } = this, { index, track, memberDetails } = this.chosen, known = scene.collectives[columns.name[index]];
-    const title = [collectiveName(known), known.bytes ? bytes(known.bytes) : ""].filter(Boolean).join(" · ");
+    const title = collectiveTitle(known);
     const exposed = columns.exposed[index - columns.exposedFrom[track]], time = lod.duration[index];
     const name = element("p", "full", visible([known.name, known.label].filter(Boolean).join(" · ")));
-    if (!memberDetails) return [visible(title), [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percentOf(exposed, time)})`]], "facts-table")]];
+    if (!memberDetails) return [title, [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percentOf(exposed, time)})`]], "facts-table")]];
     const rows = memberRows(memberDetails, scene, lod).map(({ track: member, last, cells: [label, ...rest] }) => Object.assign([button("link", label, { onclick: () => this.stage.reveal(member, "exposure") }), ...rest], { className: last ? "last" : "" }));
     const head = ["rank", "arrival", "wait", "transfer", "exposed", "overlapped"];
-    return [visible(title), [name, table(null, this.#shared(known, memberDetails), "facts-table"), table(head, rows), table(null, this.#facts(index, track), "facts-table")]];
+    return [title, [name, table(null, this.#shared(known, memberDetails), "facts-table"), table(head, rows), table(null, this.#facts(index, track), "facts-table")]];
   }
 
   #shared(known, { transfer, busbw, algbw, seq, group, members }) {
@@ -120,7 +120,7 @@ export class Selection {
   /** Draw a frame around the selection and connect a collective's ranks; the context is in CSS pixels. */
   draw(context, { from, to, width }, { chrome }) {
     if (!this.chosen) return;
-    const { lod, stage, chosen } = this, px = (to - from) / width, row = chosen.role === "collectives" ? "exposure" : chosen.role;
+    const { lod, stage, chosen } = this, px = (to - from) / width, row = rowRole(chosen.role);
     const members = chosen.memberDetails?.members ?? [chosen];
     const boxes = members.flatMap(({ track, index }) => {
       const box = stage.seenBox(track, row) ?? stage.seenBox(track, "phases");

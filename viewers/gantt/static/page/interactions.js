@@ -29,7 +29,7 @@ export class Interactions {
     this.card = new Card($("#card"));
     this.members = new CollectiveMembers(lod, scene, columns);
     this.extraRows = new ExtraRows(stage, lod, scene, columns);
-    this.host = new HostView({ plot, hover, stage, lod, scene, columns, card: this.card, redraw, button: $("#host") });
+    this.host = new HostView({ plot, hover, stage, lod, scene, card: this.card, redraw, button: $("#host") });
     this.memory = new MemoryRows({ stage, scene });
     this.path = new CriticalPathView({ scene, lod, stage, plot, hover, card: this.card, navigation, redraw, button: $("#path") });
     this.selection = new Selection({ plot, hover, stage, lod, scene, columns, members: this.members, card: this.card, host: this.host.panel, path: this.path, redraw });
@@ -103,7 +103,7 @@ export class Interactions {
   /** Called when the view has moved, throttled. */
   moved() {
     this.searchBar.report();
-    this.host.moved();
+    this.host.rows.moved(this.plot.range);
     if (!this.measure.span) this.range.moved();
   }
 
@@ -144,7 +144,7 @@ export class Interactions {
       m: () => (this.measure.mode = !this.measure.mode),
       i: () => this.showIdle(),
       r: () => this.showStreams(),
-      c: () => this.host.fold(this.#pointedTrack()),
+      c: () => this.stage.blocks.length && this.host.rows.show(this.#pointedTrack()),
       k: () => (event.shiftKey ? this.path.open() : this.path.dim()),
       p: () => this.order.pin(this.#pointedTrack()),
       e: () => this.save(),

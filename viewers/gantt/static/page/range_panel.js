@@ -3,7 +3,7 @@
 import { button, copyText, element, named, table } from "../../../base/static/dom.js";
 import { inRange, splitSum } from "../data/range.js";
 import { busyCategories, laneOf } from "../data/rows.js";
-import { bytes, collectiveName, collectiveWord, duration, integer, moment, percent, shortName, visible } from "../data/text.js";
+import { collectiveTitle, collectiveWord, duration, integer, moment, percent, shortName, visible } from "../data/text.js";
 import { drawHits } from "../interaction/search_bar.js";
 
 const TABS = { split: "Split", kernels: "Kernels", collectives: "Collectives", idle: "Idle causes" };
@@ -153,7 +153,7 @@ export class RangePanel {
   }
 
   #split(splits, range) {
-    const { scene } = this, { exposed, waiting, idle, memory, causes } = scene.special, busy = busyCategories(scene);
+    const { scene } = this, { idle, causes } = scene.special, busy = busyCategories(scene);
     const all = [...scene.tracks.keys()], groups = scene.groups ?? [{ label: "time", tracks: all }];
     const sums = groups.map(({ tracks }) => this.#sumOf(splits, tracks, range)), one = sums.length === 1;
     const mark = (category) => ({ roles: [category === idle ? "idle" : "phases"], field: "category", keys: category === idle ? causes : [category] });
@@ -185,7 +185,7 @@ export class RangePanel {
     const { scene } = this, entries = new Map(), time = (exposed, waiting, overlapped) => [exposed, scene.unknownWaits && !waiting ? null : waiting, overlapped];
     const mark = (keys) => ({ roles: ["collectives"], field: "name", keys });
     for (const [id, ...figures] of rows) {
-      const known = scene.collectives[id], label = visible([collectiveName(known), known.bytes ? bytes(known.bytes) : ""].filter(Boolean).join(" · "));
+      const label = collectiveTitle(scene.collectives[id]);
       const { ids, sums } = entries.get(label) ?? { ids: [], sums: [0, 0, 0, 0] };
       entries.set(label, { ids: [...ids, id], sums: sums.map((value, i) => value + figures[i]) });
     }
