@@ -54,6 +54,19 @@ def covered(intervals: IntervalSet, times: NDArray[Any]) -> NDArray[Any]:
     return inside
 
 
+def cut_at(starts: Int64, ends: Int64, at: IntervalSet) -> tuple[Int64, Int64, Int64]:
+    """Cut intervals where those of a set begin and end; return the index, the start and the end of each piece."""
+    # The alternating starts and ends of a set are already ascending, and sorting them would take most of the time.
+    edges = np.column_stack(at).ravel()
+    low, high = np.searchsorted(edges, starts, side="right"), np.searchsorted(edges, ends, side="left")
+    pieces = np.maximum(high - low, 0) + 1
+    index, nth = repeated(pieces)
+    padded = np.append(edges, 0)
+    begin = np.where(nth == 0, starts[index], padded[np.minimum(low[index] + nth - 1, len(edges))])
+    stop = np.where(nth == pieces[index] - 1, ends[index], padded[np.minimum(low[index] + nth, len(edges))])
+    return index, begin, stop
+
+
 def _both(a: IntervalSet, b: IntervalSet, want: int) -> IntervalSet:
     """Sweep over the edges of two sets; keep where *a* is on and *b* is on (``want=2``) or off (``want=1``)."""
     edges = np.concatenate((a[0], a[1], b[0], b[1]))
@@ -108,6 +121,41 @@ def mask_of(indices: NDArray[np.integer] | Sequence[int], count: int) -> NDArray
     mask = np.zeros(count + 1, np.bool_)
     mask[indices] = True
     return mask[:count]
+
+
+def repeated(counts: Int64) -> tuple[Int64, Int64]:
+    """Repeat the indices of *counts* that often; also return which repetition each one is.
+
+    >>> [column.tolist() for column in repeated(np.array([2, 0, 3]))]
+    [[0, 0, 2, 2, 2], [0, 1, 0, 1, 2]]
+    """
+    index = np.repeat(np.arange(len(counts)), counts)
+    return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def sums(group: NDArray[np.integer], values: ArrayLike, groups: int) -> Int64:
+    """Return the sum of the values of each group; ``np.bincount`` would sum in doubles.
+
+    >>> sums(np.array([0, 2, 0]), [1, 2, 3], 3).tolist()
+    [4, 0, 2]
+    """
+    found = np.zeros(groups, np.int64)
+    np.add.at(found, group, values)
+    return found
+
+
+def first_pair(known: tuple[Int64, Int64], wanted: tuple[Int64, Int64]) -> Int64:
+    """Return the index of the first known pair of numbers that equals each wanted one, or -1."""
+    count = len(known[0])
+    if not count:
+        return np.full(len(wanted[0]), -1, np.int64)
+    # A pair becomes one number: those of both sides are numbered together, 7 and 9 of [5, 7, 9] → 1·3 + 2.
+    _, one = np.unique(np.append(known[0], wanted[0]), return_inverse=True)
+    others, other = np.unique(np.append(known[1], wanted[1]), return_inverse=True)
+    key = one * len(others) + other
+    keys, first = np.unique(key[:count], return_index=True)
+    place = np.minimum(np.searchsorted(keys, key[count:]), len(keys) - 1)
+    return np.where(keys[place] == key[count:], first[place], -1)
 
 
 def median(values: ArrayLike, axis: int = 0) -> Any:

@@ -385,7 +385,7 @@ def describe_hang(folder: Path, last_steps: Mapping[int, int | None], seconds: f
             found = json.loads((folder / f"rank{number}.collectives.json").read_text(encoding="utf-8"))
             for group, last in found.items():
                 counts.setdefault(group, {})[number] = tuple(last)
-    clauses = "; ".join(f"{_ranks(ranks)} at {place}" for place, ranks in places.items())
+    clauses = "; ".join(f"{named_ranks(ranks)} at {place}" for place, ranks in places.items())
     text = f"No progress for {duration(seconds * 1e9)}: {clauses}."
     for group, lasts in sorted(counts.items()):
         most, name = max(lasts.values())
@@ -394,12 +394,14 @@ def describe_hang(folder: Path, last_steps: Mapping[int, int | None], seconds: f
         if behind:
             least = min(lasts.values())[0]
             text += (
-                f" In group {group}, {_ranks(ahead)} began collective {most} ({name}), {_ranks(behind)} only {least}."
+                f" In group {group}, {named_ranks(ahead)} began collective {most} ({name}), "
+                f"{named_ranks(behind)} only {least}."
             )
     return sanitize(text)
 
 
-def _ranks(numbers: list[int]) -> str:
+def named_ranks(numbers: Sequence[int]) -> str:
+    """Return ``rank 3``, or ``ranks 3, 5``."""
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}"
 
 

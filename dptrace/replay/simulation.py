@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import FIGURES, Split, split
-from dptrace.core.intervals import EMPTY, Int64, median, unique
+from dptrace.core.intervals import EMPTY, Int64, median, repeated, unique
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import NEVER, EdgeKind, Graph, TaskKind
@@ -60,7 +60,8 @@ class Schedule:
             joins = np.concatenate(self._levels)
         size = counts[joins]
         # Edges of the joins, in the order of these.
-        self._edges = np.repeat(graph.first[joins] - np.cumsum(size) + size, size) + np.arange(size.sum())
+        which, nth = repeated(size)
+        self._edges = graph.first[joins[which]] + nth
         self._joins, self._sizes, self._sources = joins, size, root[edge.src[self._edges]]
 
     def run(self, duration_ns: Int64, lag_ns: Int64) -> Times:
@@ -119,8 +120,8 @@ def _levels(graph: Graph, joins: Int64, root: Int64) -> list[Int64]:
     levels, ready = list[Int64](), np.flatnonzero(waiting == 0)
     while len(ready):
         levels.append(joins[ready])
-        length = bounds[ready + 1] - bounds[ready]
-        following = of[np.repeat(bounds[ready] - np.cumsum(length) + length, length) + np.arange(length.sum())]
+        which, nth = repeated(bounds[ready + 1] - bounds[ready])
+        following = of[bounds[ready[which]] + nth]
         np.subtract.at(waiting, following, 1)
         ready = unique(following[waiting[following] == 0])
     return levels if count >= _MIN_WIDTH * len(levels) else []

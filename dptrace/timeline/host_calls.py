@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import EMPTY, Int64, unique
+from dptrace.core.intervals import EMPTY, Int64, first_pair, unique
 from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import GLOO_PREFIX
 from dptrace.readers.source import Source
@@ -149,17 +149,8 @@ class HostCalls(msgspec.Struct, frozen=True):
 
     def device_index(self, timeline: Timeline) -> Int64:
         """Return for each interval of a timeline its place in the columns ``device_…``, or -1."""
-        if not len(self.device_start_ns):
-            return np.full(len(timeline), -1, np.int64)
-        count = len(self.device_start_ns)
-        lanes, lane = np.unique(np.append(self.device_lane, timeline.lane), return_inverse=True)
-        _, time = np.unique(np.append(self.device_start_ns, timeline.start_ns), return_inverse=True)
-        key = time * len(lanes) + lane
         # The first of equal ones: on a CPU, the outermost operator.
-        known, first = np.unique(key[:count], return_index=True)
-        place = np.minimum(np.searchsorted(known, key[count:]), len(known) - 1)
-        found: Int64 = np.where(known[place] == key[count:], first[place], -1)
-        return found
+        return first_pair((self.device_start_ns, self.device_lane), (timeline.start_ns, timeline.lane))
 
 
 def host_calls(trace: Trace) -> HostCalls:

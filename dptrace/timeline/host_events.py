@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, union, union_all, unique
+from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, repeated, union, union_all, unique
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import last_above, outermost
@@ -164,8 +164,8 @@ def _on_gpu(pauses: Pauses, work: Work) -> Int64:
     low = np.searchsorted(work.end_ns[by_end], pauses.until_ns - after)
     count = np.searchsorted(work.end_ns[by_end], pauses.until_ns + _SKEW_NS, side="right") - low
     # Each pause with each interval that ends just before it does: low 3, count 2 → 3, 4.
-    pause = np.repeat(every, count)
-    near = by_end[np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + low[pause]]
+    pause, nth = repeated(count)
+    near = by_end[low[pause] + nth]
     since = pauses.since_ns[pause]
     inside = work.end_ns[near] - np.maximum(work.start_ns[near], since)
     known = work.launch_ns[near] <= since

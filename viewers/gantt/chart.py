@@ -39,7 +39,7 @@ from dptrace.analysis.per_gpu.split import (
     waiting_label,
 )
 from dptrace.core.array_file import let_go
-from dptrace.core.intervals import Int64, IntervalSet, covered
+from dptrace.core.intervals import Int64, IntervalSet, covered, cut_at, sums
 from dptrace.run.run import Run
 from dptrace.timeline.model import Action, Collective, Kind, Phase, Timeline
 
@@ -137,15 +137,7 @@ def why_unknown(run: Run) -> str:
 def with_waiting_parts(parts: Segments, wait: ExposedWait, category: int) -> Segments:
     """Set *category* for the waiting in a partition's exposed communication."""
     exposed = parts.part == Part.EXPOSED_COMM
-    start, end = parts.start_ns[exposed], parts.end_ns[exposed]
-    edges = np.column_stack(wait.intervals).ravel()
-    low, high = np.searchsorted(edges, start, side="right"), np.searchsorted(edges, end, side="left")
-    times = np.maximum(high - low, 0) + 1
-    index = np.repeat(np.arange(len(start)), times)
-    nth = np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times)
-    padded = np.append(edges, 0)
-    begin = np.where(nth == 0, start[index], padded[np.minimum(low[index] + nth - 1, len(edges))])
-    stop = np.where(nth == times[index] - 1, end[index], padded[np.minimum(low[index] + nth, len(edges))])
+    index, begin, stop = cut_at(parts.start_ns[exposed], parts.end_ns[exposed], wait.intervals)
     waits = covered(wait.intervals, stop) > covered(wait.intervals, begin)
     part = np.where(waits, category, Part.EXPOSED_COMM)
     return _merged(parts, exposed, begin, stop, part, parts.source[exposed][index])
@@ -507,8 +499,8 @@ def _collectives(
 ) -> Lane:
     """Build the lane of whole collectives, each with its exposed time and its wait."""
     call = np.cumsum(timeline.collective >= 0) - 1
-    per_interval = np.zeros(len(timeline), np.int64)
-    np.add.at(per_interval, exposed.source, np.where(exposed.part == 1, exposed.end_ns - exposed.start_ns, 0))
+    shown = np.where(exposed.part == 1, exposed.end_ns - exposed.start_ns, 0)
+    per_interval = sums(exposed.source, shown, len(timeline))
     starts, ends = axis.since(timeline.start_ns[index]), axis.since(timeline.end_ns[index])
     hidden = per_interval[index] * 2 < ends - starts
     category = np.where(hidden, OVERLAPPED, Part.EXPOSED_COMM).astype(np.uint8)

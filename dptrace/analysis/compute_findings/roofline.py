@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.compute_findings.context import ComputeContext, StepKernels, Work
 from dptrace.analysis.findings.finding import Finding
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, sums
 from dptrace.core.units import duration, plural, share
 from dptrace.model.flops import Cost
 from dptrace.model.gpu_peaks import GpuPeak, gpu_peak
@@ -297,8 +297,7 @@ def _products_on(peak: GpuPeak, kernels: StepKernels) -> list[_Product]:
     whole = [_whole(work) for work in kernels.work]
     numbers = {work: number for number, work in enumerate(dict.fromkeys(whole))}
     product = kernels.of_work([numbers[work] for work in whole], np.int64)
-    ns = np.zeros(len(numbers), np.int64)
-    np.add.at(ns, product, kernels.ns)
+    ns = sums(product, kernels.ns, len(numbers))
     of_call = np.unique(product * (int(kernels.call.max(initial=0)) + 1) + kernels.call, return_index=True)[1]
     calls = np.bincount(product[of_call], minlength=len(numbers))
     names: dict[int, list[str]] = {}
@@ -416,8 +415,7 @@ def _costliest(kernels: StepKernels, chain: Int64, first: Int64, size: Int64, sa
         reached = size > place
         key[reached] = key[reached] * _PRIME + number[first[reached] + place]
     _, one, pattern = np.unique(key, return_index=True, return_inverse=True)
-    total = np.zeros(len(one), np.int64)
-    np.add.at(total, pattern.reshape(-1), saved)
+    total = sums(pattern.reshape(-1), saved, len(one))
     most = int(total.argmax())
     begin = int(first[one[most]])
     return _name(kernels, chain[begin : begin + int(size[one[most]])]), int(total[most])

@@ -15,7 +15,7 @@ from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.cross_rank.transfers import aligned_starts
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import Int64, covered, median
+from dptrace.core.intervals import Int64, covered, median, repeated
 from dptrace.timeline.model import UNKNOWN, HostCause, HostLabel, Kind, spent_by
 
 # A delay: time that one rank lost in one segment of the program, with its cause and what it cost the others.
@@ -334,11 +334,10 @@ def _with_returns(
     level = np.flatnonzero((count == count[:, :1]).all(axis=1) & (count[:, 0] > 0))
     if not len(level):
         return points, row
-    times = count[level, 0]
-    nth = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-    index = np.repeat(passed[level], times, axis=0) + nth[:, None]
+    which, nth = repeated(count[level, 0])
+    index = passed[level[which]] + nth[:, None]
     calls = np.stack([r[index[:, i]] for i, r in enumerate(returned)], axis=1)
-    after = np.repeat(level, times) + 1  # np.insert places each before this point, in order
+    after = level[which] + 1  # np.insert places each before this point, in order
     return np.insert(points, after, calls, axis=0), np.insert(row, after, -1)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, subtract, union, unique
+from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, subtract, sums, union, unique
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, r_squared, weighted_line
 from dptrace.model.collectives import bus_factor
 from dptrace.timeline.model import Phase
@@ -217,8 +217,7 @@ class ExposedWait(WaitFigures, frozen=True):
     def waits_for_most(self) -> int | None:
         """Return the rank that more than half of the exposed wait of all steps was for; None if there is none."""
         ranks, code = np.unique(self.waits_for, return_inverse=True)
-        waits = np.zeros(len(ranks), np.int64)
-        np.add.at(waits, code, np.where(self.waits_for >= 0, self.wait_ns, 0))
+        waits = sums(code, np.where(self.waits_for >= 0, self.wait_ns, 0), len(ranks))
         stands_out = ranks[2 * waits > self.wait_ns.sum()]
         return int(stands_out[0]) if len(stands_out) else None
 

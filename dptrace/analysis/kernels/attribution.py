@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, sums
 from dptrace.model.operator_costs import owns_kernels, owns_without_parts
 from dptrace.timeline.host_calls import CallKind, Flame, HostCalls, OperatorCalls
 from dptrace.timeline.model import UNKNOWN, Kind, Timeline
@@ -83,9 +83,7 @@ class CallTree:
             end[level] = np.minimum(end[level], end[self.parent[level]])
         own = np.maximum(end - start, 0)
         nested = np.flatnonzero(self.parent >= 0)
-        inside = np.zeros(len(own), np.int64)
-        np.add.at(inside, self.parent[nested], own[nested])
-        rest: Int64 = own - inside
+        rest: Int64 = own - sums(self.parent[nested], own[nested], len(own))
         return rest
 
 

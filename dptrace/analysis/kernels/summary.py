@@ -15,7 +15,7 @@ from dptrace.analysis.kernels.grouping import NEEDS_CALLS, Groups, group, shape_
 from dptrace.analysis.kernels.names import kernel_names
 from dptrace.core.array_file import let_go
 from dptrace.core.gpu import GpuProperties
-from dptrace.core.intervals import Int64, union
+from dptrace.core.intervals import Int64, sums, union
 from dptrace.model.gpu_peaks import GpuPeak, gpu_peak, utilization
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
@@ -112,20 +112,14 @@ def _totals_of(pieces: Pieces, groups: int, calls: tuple[Int64, Int64, NDArray[A
         "count": np.bincount(owner, minlength=groups),
         "kernels": np.bincount(pieces.group, minlength=groups),
         "recompute_count": np.bincount(owner[again], minlength=groups),
-        "total_ns": _sums(pieces.group, pieces.ns, groups),
-        "kernel_ns": _sums(owner, busy, groups),
+        "total_ns": sums(pieces.group, pieces.ns, groups),
+        "kernel_ns": sums(owner, busy, groups),
         **dict(zip(KIND_TOTALS, by_kind.T.copy(), strict=True)),
-        "exposed_comm_ns": _sums(pieces.group, pieces.exposed_ns, groups),
-        "recompute_ns": _sums(pieces.group, pieces.ns * pieces.recompute, groups),
+        "exposed_comm_ns": sums(pieces.group, pieces.exposed_ns, groups),
+        "recompute_ns": sums(pieces.group, pieces.ns * pieces.recompute, groups),
         **dict(zip(_PHASE_TOTALS, by_phase.T.copy(), strict=True)),
-        "step_ns": _sums(pieces.group, pieces.ns * pieces.in_step, groups),
+        "step_ns": sums(pieces.group, pieces.ns * pieces.in_step, groups),
     }
-
-
-def _sums(group: Int64, values: Int64, groups: int) -> Int64:
-    found = np.zeros(groups, np.int64)
-    np.add.at(found, group, values)
-    return found
 
 
 def _calls(pieces: Pieces) -> tuple[Int64, Int64, NDArray[np.bool_]]:
@@ -505,8 +499,7 @@ class _Outermost:
         names = recorded.calls.name[pieces.outermost[known]].astype(np.int64)
         size = len(recorded.calls.names)
         pairs, which = np.unique(code[known] * size + names, return_inverse=True)
-        ns = np.zeros(len(pairs), np.int64)
-        np.add.at(ns, which.reshape(-1), pieces.ns[known])
+        ns = sums(which.reshape(-1), pieces.ns[known], len(pairs))
         for pair, time in zip(pairs.tolist(), ns.tolist(), strict=True):
             key = (pair // size, recorded.calls.names[pair % size])
             self._ns[key] = self._ns.get(key, 0) + time

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.matching.calls import NO_STEP, Calls
-from dptrace.core.intervals import Int64, median, unique
+from dptrace.core.intervals import Int64, median, repeated, unique
 
 # Align two sequences of times of the same events, where each sequence may lack some events.
 
@@ -325,8 +325,8 @@ def _neighbors(rows: Int64, table: _Table, missing: NDArray[np.bool_]) -> list[t
     instance, device, start_ns, end_ns = table
     low = np.searchsorted(instance, instance[rows], side="left")
     size = np.searchsorted(instance, instance[rows], side="right") - low
-    own = np.repeat(rows, size)
-    other = np.arange(len(own)) - np.repeat(np.cumsum(size) - size, size) + np.repeat(low, size)
+    own, nth = repeated(size)
+    own, other = rows[own], low[own] + nth
     chosen = missing[device[other]]
     own, other = own[chosen], other[chosen]
     order = np.argsort(device[other], kind="stable")

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import fields, replace
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import EMPTY, Int64, mask_of
+from dptrace.core.intervals import EMPTY, Int64, mask_of, sums
 from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import METADATA_PREFIXES
 from dptrace.readers.source import Source
@@ -215,16 +215,10 @@ def bytes_by_kind(device: DeviceMemory) -> Int64:
     for kind in MemoryKind:
         own = device.kind == kind
         for chosen, event, sign in ((own & born, blocks.born, 1), (own & freed, blocks.freed, -1)):
-            levels[kind] += sign * _sums(event[chosen] + 1, blocks.bytes[chosen], count)
+            levels[kind] += sign * sums(event[chosen] + 1, blocks.bytes[chosen], count)
     np.cumsum(levels, axis=1, out=levels)
     levels[MemoryKind.PREEXISTING] += total_bytes(device) - levels.sum(axis=0)
     return levels
-
-
-def _sums(place: Int64, size: Int64, count: int) -> Int64:
-    sums = np.zeros(count, np.int64)
-    np.add.at(sums, place, size)  # bincount would sum in doubles
-    return sums
 
 
 def levels_within(device: DeviceMemory, steps: NDArray[np.bool_] | None) -> Int64:
@@ -308,9 +302,9 @@ def groups(device: DeviceMemory, key: NDArray[np.integer], levels: Int64, peak: 
         Group(*map(int, row))
         for row in zip(
             keys,
-            _sums(group[alive], blocks.bytes[alive], count),
+            sums(group[alive], blocks.bytes[alive], count),
             np.bincount(group[alive], minlength=count),
-            _sums(group[allocated], blocks.bytes[allocated], count),
+            sums(group[allocated], blocks.bytes[allocated], count),
             np.bincount(group[allocated], minlength=count),
             strict=True,
         )

@@ -21,7 +21,7 @@ from dptrace.analysis.per_gpu.split import (
     part_intervals_of,
     split,
 )
-from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, union
+from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, sums, union
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 from dptrace.timeline.steps import select_steps
 
@@ -206,8 +206,7 @@ class DeviceFigures(msgspec.Struct, frozen=True):
         comm = self.timeline.collective >= 0
         exposed, step = self.exposed_ns[comm], self.timeline.step[comm]
         inside = step >= 0
-        exposed_per_step = np.zeros(len(self.timeline.windows), np.int64)
-        np.add.at(exposed_per_step, step[inside], exposed[inside])
+        exposed_per_step = sums(step[inside], exposed[inside], len(self.timeline.windows))
         whole = self.split.figures["exposed_comm_ns"]
         share = np.append(np.minimum(whole / np.maximum(exposed_per_step, 1), 1.0), 1.0)
         shared: Int64 = np.floor(exposed * share[np.where(inside, step, -1)]).astype(np.int64)

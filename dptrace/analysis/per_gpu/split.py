@@ -22,7 +22,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
+from dptrace.core.intervals import (
+    EMPTY,
+    Int64,
+    IntervalSet,
+    covered,
+    cut_at,
+    intersect,
+    repeated,
+    subtract,
+    sums,
+    union,
+    union_all,
+)
 from dptrace.timeline.model import UNKNOWN, HostCause, Kind, Phase, Timeline
 
 _WORDS = {
@@ -181,9 +193,7 @@ def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]
     for number, kind in enumerate(kinds):
         of_kind = code == number
         inside = of_kind & (step >= 0)
-        count, moved = np.zeros(steps, np.int64), np.zeros(steps, np.int64)
-        np.add.at(count, step[inside], 1)
-        np.add.at(moved, step[inside], sizes[inside])
+        count, moved = sums(step[inside], 1, steps), sums(step[inside], sizes[inside], steps)
         moved[step[inside & unknown]] = 0
         busy = union(start[of_kind], end[of_kind])
         hidden = np.diff(covered(intersect(busy, compute), bounds))
@@ -226,9 +236,8 @@ def _cut(starts: Int64, ends: Int64, parts: NDArray[np.int64], bounds: Int64) ->
     """Cut segments at the bounds of steps, and assign each to its step."""
     first = np.searchsorted(bounds, starts, side="right") - 1
     last = np.searchsorted(bounds, ends, side="left") - 1
-    times = last - first + 1
-    index = np.repeat(np.arange(len(starts)), times)
-    step = np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times) + first[index]
+    index, nth = repeated(last - first + 1)
+    step = first[index] + nth
     return _segments(
         np.maximum(starts[index], bounds[step]), np.minimum(ends[index], bounds[step + 1]), parts[index], step
     )
@@ -237,17 +246,8 @@ def _cut(starts: Int64, ends: Int64, parts: NDArray[np.int64], bounds: Int64) ->
 def exposure(timeline: Timeline) -> Segments:
     """Cut every communication interval into exposed and overlapped segments."""
     mask = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
-    start, end = timeline.start_ns[mask], timeline.end_ns[mask]
     compute = compute_of(timeline)
-    # The alternating starts and ends of a set are already ascending, and sorting them would take most of the time.
-    edges = np.column_stack(compute).ravel()
-    low, high = np.searchsorted(edges, start, side="right"), np.searchsorted(edges, end, side="left")
-    times = np.maximum(high - low, 0) + 1
-    index = np.repeat(np.arange(len(mask)), times)
-    nth = np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times)
-    padded = np.concatenate((edges, [0]))
-    begin = np.where(nth == 0, start[index], padded[np.minimum(low[index] + nth - 1, len(edges))])
-    stop = np.where(nth == times[index] - 1, end[index], padded[np.minimum(low[index] + nth, len(edges))])
+    index, begin, stop = cut_at(timeline.start_ns[mask], timeline.end_ns[mask], compute)
     hidden = covered(compute, stop) - covered(compute, begin)
     return _segments(begin, stop, (hidden == 0), mask[index])
 

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, repeated
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
@@ -90,8 +90,8 @@ def _ended_just_before(process: Process, interval: Int64) -> Int64:
     ends = device.end_ns[by_end]
     low = np.searchsorted(ends, device.start_ns[interval] - _BEFORE_NS)
     count = np.searchsorted(ends, device.start_ns[interval], side="right") - low
-    which = np.repeat(np.arange(len(interval)), count)
-    other = by_end[np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + low[which]]
+    which, nth = repeated(count)
+    other = by_end[low[which] + nth]
     own = interval[which]
     fits = (device.lane[other] != device.lane[own]) & (device.start_ns[other] < device.start_ns[own])
     fits &= (device.launched_by[own] < 0) | (device.launched_by[other] <= device.launched_by[own])

@@ -17,7 +17,7 @@ from dptrace.analysis.kernels.attribution import (
     module_paths,
     modules_of_calls,
 )
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, first_pair
 from dptrace.readers.trace import Category, Trace
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, TaskKind, is_one_of
@@ -163,24 +163,10 @@ def _set_host(module: Int64, model: Model, process: Process, recorded: OperatorC
     calls, host = recorded.calls, process.host
     align = model.run.cross_rank.clocks.align
     number = process.timelines[0][0]
-    call = _same((align(number, calls.start_ns), align(number, calls.end_ns)), (host.start_ns, host.end_ns))
+    call = first_pair((align(number, calls.start_ns), align(number, calls.end_ns)), (host.start_ns, host.end_ns))
     found = of_call[modules_of_calls(recorded, call)]
     module[process.host_tasks.begin] = found
     module[process.host_tasks.finish] = found
-
-
-def _same(known: tuple[Int64, Int64], wanted: tuple[Int64, Int64]) -> Int64:
-    """Return the index of a known interval with the start and end of each wanted one, or -1."""
-    count = len(known[0])
-    if not count:
-        return np.full(len(wanted[0]), -1, np.int64)
-    # Start and end become one number: those of both sides are numbered together, 7 and 9 of [5, 7, 9] → 1·3 + 2.
-    ends, end = np.unique(np.append(known[1], wanted[1]), return_inverse=True)
-    _, start = np.unique(np.append(known[0], wanted[0]), return_inverse=True)
-    key = start * len(ends) + end
-    keys, first = np.unique(key[:count], return_index=True)
-    place = np.minimum(np.searchsorted(keys, key[count:]), len(keys) - 1)
-    return np.where(keys[place] == key[count:], first[place], -1)
 
 
 def _of_intervals(pieces: Attribution, module: Int64, intervals: int, modules: int) -> Int64:

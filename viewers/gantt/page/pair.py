@@ -17,7 +17,7 @@ import numpy as np
 from dptrace.comparison.compare import compare
 from dptrace.comparison.sides import drawn_differences, incomparable
 from dptrace.comparison.step_alignment import AlignedSteps, RunSteps, align_steps, run_steps
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, repeated
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
@@ -103,9 +103,8 @@ def _moved(lane: Lane, begin: Int64, end: Int64, by: Int64) -> Lane:
     stop = np.searchsorted(begin, ends, side="left")
     if lane.role in _WHOLE:
         stop = np.minimum(stop, first + 1)
-    pieces = np.maximum(stop - first, 0)
-    source = np.repeat(np.arange(len(lane)), pieces)
-    step = np.arange(len(source)) - np.repeat(np.cumsum(pieces) - pieces, pieces) + first[source]
+    source, nth = repeated(np.maximum(stop - first, 0))
+    step = first[source] + nth
     starts, ends = starts[source], ends[source]
     if lane.role not in _WHOLE:
         starts, ends = np.maximum(starts, begin[step]), np.minimum(ends, end[step])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import Int64, IntervalSet, covered, union, unique
+from dptrace.core.intervals import Int64, IntervalSet, covered, repeated, union, unique
 from dptrace.core.units import duration
 from dptrace.viewers.gantt.chart import Chart, Lane, Role
 
@@ -137,9 +137,8 @@ def _sums(
     low = np.searchsorted(edges, start, "right") - 1
     high = np.maximum(np.searchsorted(edges, end, "left") - 1, low)
     # An interval over three cells becomes three: its number 7, 7, 7 with the cells 4, 5, 6.
-    cells = high - low + 1
-    number = np.repeat(np.arange(len(start)), cells)
-    cell = np.arange(len(number)) - np.repeat(np.cumsum(cells) - cells - low, cells)
+    number, nth = repeated(high - low + 1)
+    cell = low[number] + nth
     ns = np.minimum(end[number], edges[cell + 1]) - np.maximum(start[number], edges[cell])
     groups = unique(group[short])
     key = (cell * 256 + lane.category[short][number]) * len(groups) + np.searchsorted(groups, group[short])[number]
