@@ -281,7 +281,6 @@ async function start() {
   names.pin = (track) => order.pin(track);
   const saved = new SavedView({ plot: main, picture, stage, scene, theme, labels, hidden, whole, measure: () => interactions.measure });
   const save = () => saved.save().catch((error) => showProblem(`The picture could not be saved: ${error.message}.`, error));
-  $("#save").addEventListener("click", save);
   interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, hidden, hide, order, loaded, save, redraw });
   interactions.card.changed = () => {
     hover.rest();

@@ -22,7 +22,6 @@ export class CriticalPathView {
     Object.assign(this, { scene, lod, stage, plot, hover, card, navigation, redraw, button, data: null, dimmed: false, chosen: -1 });
     button.hidden = !scene.path;
     if (!scene.path) return;
-    button.addEventListener("click", () => this.dim());
     plot.events.addEventListener("click", () => this.#click());
   }
 
@@ -98,7 +97,7 @@ export class CriticalPathView {
   }
 
   #click() {
-    const { row, pointer } = this.hover, point = pointer && this.hover.time(pointer);
+    const { row, point } = this.hover;
     if (!row?.path || !point) return;
     const i = this.data.at(row.track, point.time, NEAR * point.pixel);
     if (i >= 0) this.choose(i);

@@ -192,7 +192,7 @@ export class HostPanel {
 
   /** Select what is under the pointer, if it is a call of the host or idle time. */
   async #click() {
-    const { row, pointer } = this.hover, point = pointer && this.hover.time(pointer);
+    const { row, point } = this.hover;
     if (!row || !point || this.hover.quiet || this.hover.stage.stripAt(point.y)) return;
     if (row.host) {
       const index = this.callAt(row, point);

@@ -25,7 +25,7 @@ export class Cursor {
   /** Start from what was clicked; the ring appears with the first key. */
   #follow() {
     this.shown = false;
-    const { row, index, pointer } = this.hover, point = pointer && this.hover.time(pointer);
+    const { row, index, point } = this.hover;
     if (!row || !point || !ROLES.has(row.role)) return;
     const found = row.host ? this.host.callAt(row, point) : row.source ? row.source.indexOf(index) : index;
     if (found < 0) return;

@@ -21,7 +21,6 @@ const CAUSES = {
   "Idle: pipeline bubble": "the pipeline schedule had no work for this stage",
 };
 
-
 export class Hover {
   /** The pointer's position, and the view for which the tooltip was last computed. */
   #pointer = null;
@@ -46,9 +45,9 @@ export class Hover {
     document.addEventListener("toggle", () => this.follow(true), { capture: true });
   }
 
-  /** The last mouse event over the plot, or null. */
-  get pointer() {
-    return this.#pointer;
+  /** The position and time under the pointer over the plot, or null. */
+  get point() {
+    return this.#pointer && this.time(this.#pointer);
   }
 
   /** Return the lines of a tooltip over a host's row; the page sets it. */

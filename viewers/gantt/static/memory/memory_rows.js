@@ -43,7 +43,6 @@ export class MemoryCurve {
 /** Height of a row in pixels, folded and unfolded; half the size of the peak's mark; height of a call's tick. */
 const LOW = 28, TALL = 96, MARK = 4, TICK = 5;
 
-
 export class MemoryRows {
   #curves = new Map();
 

@@ -47,7 +47,6 @@ export class Bookmarks {
   constructor({ root, opener, views, loaded }) {
     Object.assign(this, { root, opener, views, note: root.querySelector("input"), items: root.querySelector("ol") });
     this.list = history.state?.bookmarks ? valid(history.state.bookmarks) : loaded.bookmarks;
-    opener.onclick = () => this.toggle();
     root.onkeydown = (event) => this.#key(event);
     root.querySelector(".add").onclick = () => this.#add();
     root.querySelector(".close").onclick = () => this.toggle(false);

@@ -19,6 +19,8 @@ import { ViewHistory } from "../interaction/view.js";
 
 /** How long the button says that the link is copied, in ms. */
 const COPIED_MS = 1600;
+/** Buttons of the toolbar, and the key that does the same. */
+const KEY_OF = { tables: "t", measure: "m", idle: "i", streams: "r", path: "k", save: "e", link: "l", marks: "b", help: "?" };
 
 const $ = (selector) => document.querySelector(selector);
 
@@ -42,7 +44,13 @@ export class Interactions {
     };
     this.range = new RangePanel({ plot, stage, lod, scene, columns, card: this.card, search: searchIndex, button: $("#tables"), closed: () => this.measure.clear(), redraw });
     this.measure = new Measure(plot, hover, { onSpan: (span) => this.range.measured(span), onModeChange: (yes) => press("#measure", yes) });
-    this.#buttons();
+    for (const [id, key] of Object.entries(KEY_OF)) $(`#${id}`).addEventListener("click", () => this.#acts[key]());
+    $("#link").hidden = Boolean(scene.embedded);
+    $("#keys button").addEventListener("click", () => $("#keys").close());
+    $("#theme").addEventListener("click", () => {
+      theme.toggle();
+      this.views.moved();
+    });
     theme.follow((looks) => this.#dress(looks));
     addEventListener("keydown", (event) => this.#key(event));
     this.views = new ViewHistory(this);
@@ -56,21 +64,6 @@ export class Interactions {
     this.measure.dress(looks);
     press("#theme", looks.name === "dark");
     this.redraw();
-  }
-
-  #buttons() {
-    const on = (selector, act) => $(selector).addEventListener("click", act);
-    on("#measure", () => (this.measure.mode = !this.measure.mode));
-    on("#idle", () => this.showIdle());
-    on("#streams", () => this.showStreams());
-    on("#theme", () => {
-      this.theme.toggle();
-      this.views.moved();
-    });
-    $("#link").hidden = Boolean(this.scene.embedded);
-    on("#link", () => this.copyLink());
-    on("#help", () => $("#keys").showModal());
-    on("#keys button", () => $("#keys").close());
   }
 
   /** Draw rows that the raster does not. */
@@ -135,27 +128,29 @@ export class Interactions {
     await done;
   }
 
+  /** What each key does, with Shift or without. */
+  #acts = {
+    "/": () => this.searchBar.open(),
+    "?": () => $("#keys").showModal(),
+    t: () => this.range.toggle(),
+    m: () => (this.measure.mode = !this.measure.mode),
+    i: () => this.showIdle(),
+    r: () => this.showStreams(),
+    c: () => this.stage.blocks.length && this.host.rows.show(this.#pointedTrack()),
+    k: (shift) => (shift ? this.path.open() : this.path.dim()),
+    p: () => this.order.pin(this.#pointedTrack()),
+    e: () => this.save(),
+    l: () => this.scene.embedded || this.copyLink(),
+    b: () => this.bookmarks.toggle(),
+    escape: () => this.#escape(),
+  };
+
   #key(event) {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing(event) || $("#keys").open) return;
-    const actions = {
-      "/": () => this.searchBar.open(),
-      "?": () => $("#keys").showModal(),
-      t: () => this.range.toggle(),
-      m: () => (this.measure.mode = !this.measure.mode),
-      i: () => this.showIdle(),
-      r: () => this.showStreams(),
-      c: () => this.stage.blocks.length && this.host.rows.show(this.#pointedTrack()),
-      k: () => (event.shiftKey ? this.path.open() : this.path.dim()),
-      p: () => this.order.pin(this.#pointedTrack()),
-      e: () => this.save(),
-      l: () => this.scene.embedded || this.copyLink(),
-      b: () => this.bookmarks.toggle(),
-      escape: () => this.#escape(),
-    };
-    const action = actions[event.key.toLowerCase()];
-    if (!action) return;
+    const act = this.#acts[event.key.toLowerCase()];
+    if (!act) return;
     event.preventDefault();
-    action();
+    act(event.shiftKey);
   }
 
   /** Copy the address of what the page shows, and say so; where the browser does not copy, it shows the address. */

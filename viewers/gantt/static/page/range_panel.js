@@ -28,7 +28,6 @@ export class RangePanel {
   /** `search` picks intervals by number; `closed` is called when the panel is gone. */
   constructor({ plot, stage, lod, scene, columns, card, search, button: opener, closed, redraw }) {
     Object.assign(this, { plot, stage, lod, scene, columns, card, search, closed, redraw, span: null, tab: "split", row: null, mark: null, hits: null });
-    opener.onclick = () => this.toggle();
     const bar = element("div", "tabs"), copy = button("chip", "Copy", { title: "Copy the tables, to paste them into a spreadsheet or a ticket" });
     copy.onclick = async () => (copy.textContent = (await copyText(this.text)) ? "Copied" : "Not copied");
     this.tabs = Object.entries(TABS).map(([tab, label]) => button("chip", label, { value: tab, onclick: () => this.show({ tab }) }));
