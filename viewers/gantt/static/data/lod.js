@@ -299,6 +299,7 @@ export class Lod {
     let running = 0;
     for (let bucket = 0; bucket < BUCKETS; bucket++) {
       const first = offsets[lane * BUCKETS + bucket];
+      if (first === offsets[lane * BUCKETS + bucket + 1]) continue;
       const last = this.#beginsAfter(items, first, offsets[lane * BUCKETS + bucket + 1], time);
       for (let j = last - 1; j >= first && start[items[j]] > time - 2 ** (bucket + 1); j--)
         if (start[items[j]] + duration[items[j]] >= time) running++;

@@ -133,21 +133,20 @@ export class Raster {
 
   #stack(row, position, box, view) {
     const { width, density, hidden, scale } = view, { top, bottom } = box, lod = row.lod ?? this.lod, { categories } = lod;
-    const order = this.palette.order.filter((k) => lod.has(row.lane, k));
+    const order = this.palette.order.filter((k) => lod.has(row.lane, k)), places = order.map((k) => (position * categories + k) * width);
     // A minimum height distorts the shares, so only rows with few intervals have one.
     const height = bottom - top, floor = row.floor > 1 ? Math.round(row.floor * scale) : 0;
     // In these rows half a nanosecond is drawn; less is a rounding error.
     const least = row.floor > 1 ? 0.5 / view.px : MIN_SHARE;
     for (let x = 0; x < width; x++) {
       let sum = 0;
-      for (const k of order) sum += density[(position * categories + k) * width + x];
+      for (let i = 0; i < places.length; i++) sum += density[places[i] + x];
       if (sum <= least) continue;
       // Concurrent kernels can sum to more than the column; the bar then shows their shares of the sum.
       const fit = height / Math.max(1, sum);
       let share = 0;
-      for (const k of order) {
-        const part = density[(position * categories + k) * width + x];
-        const low = bottom - Math.round(share * fit);
+      for (let i = 0; i < places.length; i++) {
+        const k = order[i], part = density[places[i] + x], low = bottom - Math.round(share * fit);
         share += part;
         if (part <= least || (hidden[k] && !row.idle)) continue;
         const high = Math.max(top, Math.min(low - floor, bottom - Math.round(share * fit)));

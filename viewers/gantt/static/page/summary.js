@@ -1,9 +1,11 @@
 /** The bar and the figures above the chart: exact sums over the visible time inside the steps. */
 
 import { button, element } from "../../../base/static/dom.js";
+import { FONT_FAMILY } from "../../../base/static/theme.js";
 import { splitSum, trackSplit } from "../data/range.js";
 import { busyCategories, stepEnd } from "../data/rows.js";
 import { duration, moment, percent, percentOf } from "../data/text.js";
+import { widthsIn } from "../drawing/canvas.js";
 
 // The legend: a button per category that hides or shows it.
 
@@ -37,6 +39,8 @@ export function categoryButtons(root, causes, scene, hidden, redraw) {
 
 /** Share of the steps from which a figure of communication is drawn in the color of alarm. */
 const ALARMING = 0.03;
+/** What a segment keeps free beside its text, in pixels. */
+const MARGIN = 14;
 
 function median(values) {
   const sorted = [...values].sort((a, b) => a - b), half = sorted.length >> 1;
@@ -73,13 +77,13 @@ export class Summary {
 
   /** Show one line for all tracks, or one for each run of a comparison. */
   update(from, to) {
-    const { groups = [{ label: null, tracks: null }] } = this.scene;
+    const { groups = [{ label: null, tracks: null }], special: { waiting } } = this.scene;
+    const sums = groups.map(({ tracks }) => figures(this.lod, this.scene, from, to, tracks));
     // The figures of a served page follow; those shown stay until then.
-    if (!figures(this.lod, this.scene, from, to)) return;
-    const { waiting } = this.scene.special;
+    if (sums.includes(null)) return;
     // Both runs of a comparison have the same columns.
-    this.waits = groups.some(({ tracks }) => figures(this.lod, this.scene, from, to, tracks).parts[waiting]);
-    this.root.replaceChildren(...groups.flatMap((group, i) => this.#line(group, this.scene.strips[i]?.names.length, from, to)));
+    this.waits = sums.some(({ parts }) => parts[waiting]);
+    this.root.replaceChildren(...groups.flatMap(({ label }, i) => this.#line(label, sums[i], this.scene.strips[i]?.names.length, from, to)));
     this.#fit();
     this.dim();
   }
@@ -89,8 +93,7 @@ export class Summary {
     for (const segment of this.root.querySelectorAll(".segment")) segment.classList.toggle("off", Boolean(this.hidden[segment.dataset.category]));
   }
 
-  #line({ label, tracks }, steps, from, to) {
-    const sum = figures(this.lod, this.scene, from, to, tracks);
+  #line(label, sum, steps, from, to) {
     const whole = from <= 0 && to >= this.scene.end;
     const begin = Math.max(from, 0), width = Math.min(to, this.scene.end) - begin;
     const head = element("div", "window");
@@ -100,15 +103,11 @@ export class Summary {
     return [head, this.#bar(sum), this.#indicators(sum)];
   }
 
-  /** Set each segment's text to the longest one that fits. */
+  /** Set each segment's text to the longest one that fits; all are measured first, since each change costs a layout. */
   #fit() {
-    for (const segment of this.root.querySelectorAll(".segment")) {
-      for (const text of JSON.parse(segment.dataset.texts)) {
-        const span = element("span", "", text);
-        segment.replaceChildren(span);
-        if (span.offsetWidth + 8 <= segment.clientWidth) break;
-      }
-    }
+    const segments = [...this.root.querySelectorAll(".segment")], rooms = segments.map(({ clientWidth }) => clientWidth - MARGIN);
+    const widthOf = segments.length ? widthsIn(`${getComputedStyle(segments[0]).fontSize} ${FONT_FAMILY}`) : null;
+    segments.forEach((segment, i) => segment.append(element("span", "", JSON.parse(segment.dataset.texts).find((text) => !text || widthOf(text) <= rooms[i]))));
   }
 
   #bar(sum) {
