@@ -98,6 +98,7 @@ for step in range(2000):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "name"), [("SIGINT", "run"), ("SIGTERM", "run.failed"), ("SIGKILL", "run.failed")])
 def test_ranks_of_a_launcher_that_ends_write_their_steps(number: str, name: str, tmp_path: Path) -> None:
     """torchrun passes signals on, or dies; rank 0 waits for what the others write, and no hidden folder stays."""

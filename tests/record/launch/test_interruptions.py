@@ -86,7 +86,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("ranks", ["trainer", "spawned"])
+@pytest.mark.parametrize("ranks", ["trainer", pytest.param("spawned", marks=pytest.mark.slow)])
 def test_other_ranks_than_a_scripts_write_when_they_are_terminated_too(ranks: str, tmp_path: Path) -> None:
     """Those of a trainer of dptrace, and those that a script spawns: SIGTERM to one of them loses no step."""
     (tmp_path / "train.py").write_text(SPAWNING)
@@ -146,6 +146,7 @@ def _interrupted(folder: Path, script: str, number: int, *words: str) -> tuple[i
     return recorder.returncode, printed, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpus", "seconds", "expected"), [("1", "9", 0), ("2", "0", 130)])
 def test_a_script_saves_at_ctrl_c_as_long_as_it_takes(gpus: str, seconds: str, expected: int, tmp_path: Path) -> None:
     """It reaches the script as KeyboardInterrupt, with torchrun or without; one process has its own exit code."""
@@ -156,6 +157,7 @@ def test_a_script_saves_at_ctrl_c_as_long_as_it_takes(gpus: str, seconds: str, e
     assert ["ready", "t", "train.py"] == sorted(path.name for path in tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [SAVING, SPAWNING])
 def test_one_process_whose_recorder_is_killed_keeps_the_run(script: str, tmp_path: Path) -> None:
     """No torchrun could: the process that trains does, or that has started the ranks."""
