@@ -60,16 +60,18 @@ def test_the_page_shows_both_runs_and_how_they_differ(browser: Browser, file: Pa
         assert found.summary() == page.locator(".answer").text_content()
         rows = {
             row.locator("th").text_content(): row.locator("td").all_text_contents()
-            for row in page.locator("#tables section").first.locator("tbody tr").all()
+            for row in page.locator("#comparison section").first.locator("tbody tr").all()
         }
         change = found.change("backward_ns")
         assert [milliseconds(change.a), milliseconds(change.b), "moved"] == [
             *rows["backward"][:2],
             rows["backward"][-1],
         ]
-        assert 4 == page.locator("#tables h2").count()
+        assert 4 == page.locator("#comparison h2").count()
+        ids = page.eval_on_selector_all("[id]", "all => all.map(({ id }) => id)")
+        assert len(set(ids)) == len(ids)
 
-        forward = "getComputedStyle(document.querySelector('#tables .swatch')).backgroundColor"
+        forward = "getComputedStyle(document.querySelector('#comparison .swatch')).backgroundColor"
         for mode, color in (
             ("light", theme.PART_COLORS[Part.FORWARD]),
             ("dark", theme.DARK[theme.PART_COLORS[Part.FORWARD]][0]),
