@@ -25,7 +25,7 @@ from dptrace.viewers.base.headline import Headline, drawn_headline, headline
 from dptrace.viewers.base.page import Markup, static
 from dptrace.viewers.base.table import step_label
 from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence, titles
-from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart
+from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart, why_unknown
 from dptrace.viewers.gantt.page.data import layout, scene
 from dptrace.viewers.gantt.page.document import MAX_INTERVALS, gantt_page
 
@@ -146,7 +146,11 @@ def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
         strip |= {"title": _title(one), "bounds": [*place.tolist(), int(ends[-1])], "ends": ends.tolist()}
         page_data["layout"]["strips"][which]["label"] = f"step{'s' if len(one.names) > 1 else ''} of {'AB'[which]}"
     page_data["groups"] = [
-        {"label": f"{letter} · {_group_name(one)}", "tracks": list(strip.tracks)}
+        {
+            "label": f"{letter} · {_group_name(one)}",
+            "tracks": list(strip.tracks),
+            "unknownWaits": why_unknown(one.run),
+        }
         for letter, one, strip in zip("AB", aligned.runs, gantt_chart.strips, strict=True)
     ]
     if aligned.by_step:

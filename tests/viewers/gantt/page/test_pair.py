@@ -24,7 +24,7 @@ from dptrace.viewers.gantt.page.pair import paired_chart, paired_scene
 from tests.support.browser import browser_test, open_page
 from tests.support.builders import TimelineBuilder
 from tests.support.gantt_page import SHARE_FIGURES, settle, show, visible_range
-from tests.support.jobs import job, run_of
+from tests.support.jobs import job, late_run, run_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -236,6 +236,23 @@ def test_hostile_names_of_runs_are_text(browser: Browser, tmp_path: Path) -> Non
 
         assert [] == errors
         assert 0 == page.locator("img").count()
+
+
+@browser_test
+def test_waits_that_only_one_run_knows_are_not_zero_in_the_other(browser: Browser, tmp_path: Path) -> None:
+    """The line of a run of which a rank is missing says that its waits are unknown, and so do its tables."""
+    path = tmp_path / "unknown.html"
+    path.write_text(pair_page.document(late_run(30, 70), late_run(30, size=2)), encoding="utf-8")
+    with open_page(browser, path) as (page, errors):
+        settle(page)
+        labels = page.locator("#summary .indicator span").all_text_contents()
+        assert ["waiting for other ranks", "waiting unknown"] == [label for label in labels if "waiting" in label]
+        page.locator(".tools #tables").click()
+        settle(page)
+        rows = [row.locator("th, td").all_text_contents() for row in page.locator("#card tr").all()]
+        assert ["?"] == [row[-1] for row in rows if row and "Waiting for other ranks" in row[0]]
+        assert ["?"] == [row[3] for row in rows if row and row[0].startswith("B · rank")]
+        assert [] == errors
 
 
 @pytest.mark.heavy

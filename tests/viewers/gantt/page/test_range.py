@@ -74,16 +74,17 @@ def close(ns: float) -> object:
 
 
 def check_split(page: Page, run: Run) -> None:
-    """Per rank: compute, exposed, overlapped and idle time, each part of the partition, and their total."""
+    """Per rank: compute, exposed, waiting, overlapped and idle time, each part of the partition, and their total."""
     parts, ranks = tables(page, "Split")
     totals = [split.total() for split in run.splits]
-    for timeline, total in zip(run.timelines, totals, strict=True):
+    for timeline, total, wait in zip(run.timelines, totals, run.cross_rank.exposed_waits, strict=True):
         mine = ranks[timeline.label]
         compute = sum(total[name] for name in ("forward_ns", "backward_ns", "optimizer_ns", "other_ns"))
         assert close(compute) == mine["compute"]
         for column, name in (("exposed", "exposed_comm_ns"), ("overlapped", "overlapped_comm_ns")):
             assert close(total[name]) == mine[column]
         assert close(total["idle_ns"]) == mine["idle"]
+        assert close(float(wait.wait_ns.sum())) == mine.get("waiting", 0.0)
         assert close(total["wall_ns"]) == mine["total"]
     waits = sum(float(wait.wait_ns.sum()) for wait in run.cross_rank.exposed_waits)
     for part, label in PART_LABELS.items():

@@ -148,11 +148,14 @@ export class RangePanel {
   }
 
   #sumOf(splits, tracks, { from, to }) {
-    return splitSum(this.scene, tracks, tracks.map((track) => splits[track]), from, to);
+    const { scene } = this, { waiting } = scene.special, of = (which) => which.map((track) => splits[track]), sum = splitSum(scene, tracks, of(tracks), from, to);
+    const run = scene.groups?.find((group) => group.tracks.includes(tracks[0]));
+    if (run?.unknownWaits && !of(run.tracks).some(({ parts }) => parts[waiting])) sum.parts[waiting] = null;
+    return sum;
   }
 
   #split(splits, range) {
-    const { scene } = this, { idle, causes } = scene.special, busy = busyCategories(scene);
+    const { scene } = this, { idle, causes, waiting } = scene.special, busy = busyCategories(scene), waits = busy.includes(waiting);
     const all = [...scene.tracks.keys()], groups = scene.groups ?? [{ label: "time", tracks: all }];
     const sums = groups.map(({ tracks }) => this.#sumOf(splits, tracks, range)), one = sums.length === 1;
     const mark = (category) => ({ roles: [category === idle ? "idle" : "phases"], field: "category", keys: category === idle ? causes : [category] });
@@ -163,13 +166,13 @@ export class RangePanel {
     const copies = [...busy.map((category) => scene.categories[category].label), "total"].map((label) => [label, "ns", true]);
     return [
       { columns: [["part", "text"], ...groups.map(({ label }) => [label, "ns"]), ...(one ? [["share", "share"]] : [])], rows: [...rows, part("total", ({ wall }) => wall, { className: "total" })] },
-      { columns: [["rank", "text"], ...["compute", "exposed", "overlapped", "idle"].map((label) => [label, "ns"]), ...copies], rows: one && all.length > 1 ? [...ranks, { ...this.#rank("all", sums[0]), className: "total" }] : ranks },
+      { columns: [["rank", "text"], ...["compute", "exposed", ...(waits ? ["waiting"] : []), "overlapped", "idle"].map((label) => [label, "ns"]), ...copies], rows: one && all.length > 1 ? [...ranks, { ...this.#rank("all", sums[0]), className: "total" }] : ranks },
     ];
   }
 
   #rank(label, { wall, parts, overlapped }, mark) {
     const { exposed, waiting, idle, memory } = this.scene.special, busy = busyCategories(this.scene), hidden = parts[exposed] + (parts[waiting] ?? 0);
-    return { values: [label, wall - parts[idle] - hidden - parts[memory], hidden, overlapped, parts[idle], ...busy.map((category) => parts[category]), wall], mark };
+    return { values: [label, wall - parts[idle] - hidden - parts[memory], hidden, ...(busy.includes(waiting) ? [parts[waiting]] : []), overlapped, parts[idle], ...busy.map((category) => parts[category]), wall], mark };
   }
 
   #kernels({ rows, others, total }) {

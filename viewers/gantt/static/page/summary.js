@@ -83,7 +83,7 @@ export class Summary {
     if (sums.includes(null)) return;
     // Both runs of a comparison have the same columns.
     this.waits = sums.some(({ parts }) => parts[waiting]);
-    this.root.replaceChildren(...groups.flatMap(({ label }, i) => this.#line(label, sums[i], this.scene.strips[i]?.names.length, from, to)));
+    this.root.replaceChildren(...groups.flatMap((group, i) => this.#line(group, sums[i], this.scene.strips[i]?.names.length, from, to)));
     this.#fit();
     this.dim();
   }
@@ -93,14 +93,14 @@ export class Summary {
     for (const segment of this.root.querySelectorAll(".segment")) segment.classList.toggle("off", Boolean(this.hidden[segment.dataset.category]));
   }
 
-  #line(label, sum, steps, from, to) {
+  #line({ label, unknownWaits = this.scene.unknownWaits }, sum, steps, from, to) {
     const whole = from <= 0 && to >= this.scene.end;
     const begin = Math.max(from, 0), width = Math.min(to, this.scene.end) - begin;
     const head = element("div", "window");
     const span = whole ? duration(width) : `${duration(width)} from ${moment(begin, width)}`;
     const name = label ?? (whole ? "All steps" : "In this window");
     head.append(element("b", "", name), element("span", "", label && whole ? (steps > 1 ? `${steps} steps` : "the whole step") : span));
-    return [head, this.#bar(sum), this.#indicators(sum)];
+    return [head, this.#bar(sum), this.#indicators(sum, unknownWaits)];
   }
 
   /** Set each segment's text to the longest one that fits; all are measured first, since each change costs a layout. */
@@ -128,7 +128,7 @@ export class Summary {
     return bar;
   }
 
-  #indicators(sum) {
+  #indicators(sum, unknownWaits) {
     const { exposed, waiting, idle } = this.scene.special;
     const waited = sum.parts[waiting] ?? 0, whole = sum.parts[exposed] + waited, communication = sum.overlapped + whole;
     const steps = sum.steps.length;
@@ -140,9 +140,9 @@ export class Summary {
       box.append(indicator);
     };
     add("step", steps ? duration(median(sum.steps)) : "–", steps > 1 ? "median step" : "step", median(sum.steps));
-    const { unknownWaits } = this.scene, transfer = whole - waited, alarming = (ns) => ns > ALARMING * sum.wall;
-    add("exposed", percentOf(transfer, sum.wall), this.waits ? "exposed transfer" : "exposed communication", transfer, alarming(transfer));
-    if (this.waits) add("waiting", percentOf(waited, sum.wall), "waiting for other ranks", waited, alarming(waited));
+    const transfer = whole - waited, known = this.waits && (waited || !unknownWaits), alarming = (ns) => ns > ALARMING * sum.wall;
+    add("exposed", percentOf(transfer, sum.wall), known ? "exposed transfer" : "exposed communication", transfer, alarming(transfer));
+    if (known) add("waiting", percentOf(waited, sum.wall), "waiting for other ranks", waited, alarming(waited));
     else if (unknownWaits && whole) add("waiting", "?", "waiting unknown", null);
     if (unknownWaits && whole) box.lastChild.title = `Waiting is not known for all collectives: ${unknownWaits}.`;
     add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
