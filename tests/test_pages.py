@@ -94,6 +94,7 @@ def test_every_command_runs(page: str, block: str, clone: Callable[[str], Path])
     run(["bash", "-e", "-v", "-c", block], clone(page))
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_make_demo_runs(clone: Callable[[str], Path]) -> None:
     """What `make demo` does after it has installed everything: a run, its split, its Gantt page."""

@@ -235,9 +235,15 @@ def test_a_script_with_nothing_to_record_is_reported(tmp_path: Path, script: str
 @pytest.mark.parametrize(
     ("last", "options", "code", "says"),
     [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", [], 137, "ended by SIGKILL"),
+        pytest.param(
+            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+            [],
+            137,
+            "ended by SIGKILL",
+            marks=pytest.mark.slow,
+        ),
         ("print('last words'); raise SystemExit(7)", [], 7, "exit code 7"),
-        ("import time; time.sleep(600)", ["--timeout", "5"], 1, "time.sleep(600)"),
+        pytest.param("import time; time.sleep(600)", ["--timeout", "5"], 1, "time.sleep(600)", marks=pytest.mark.slow),
     ],
 )
 def test_one_process_that_fails_is_reported_as_a_rank(

@@ -57,8 +57,8 @@ def _info(run: Path) -> dict[str, Any]:
     ("names", "first"),
     [
         (("SLURM_PROCID", "SLURM_NTASKS"), ()),
-        (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ()),
-        (("RANK", "WORLD_SIZE"), ("--local_rank={}",)),
+        pytest.param(("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), (), marks=pytest.mark.slow),
+        pytest.param(("RANK", "WORLD_SIZE"), ("--local_rank={}",), marks=pytest.mark.slow),
     ],
 )
 def test_each_rank_records_itself_whatever_starts_it(

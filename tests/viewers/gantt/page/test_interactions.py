@@ -265,7 +265,7 @@ def opened(run: Run, folder: Path, serve: bool) -> Iterator[str]:
 
 
 @browser_test
-@pytest.mark.parametrize("serve", [False, True])
+@pytest.mark.parametrize("serve", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_view_opens_as_it_was_sent(browser: Browser, tmp_path: Path, serve: bool) -> None:
     """Zoom, finding, hidden category, rows on demand, folded GPU; then each kind of panel, by its address."""
     run = open_run([str(ROOT / "traces" / "ddp_cpu_2ranks")])

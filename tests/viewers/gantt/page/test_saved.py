@@ -81,7 +81,7 @@ def test_a_png_is_what_the_page_shows(browser: Browser, tmp_path: Path) -> None:
 
 
 @browser_test
-@pytest.mark.parametrize("api", [True, False])
+@pytest.mark.parametrize("api", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_link_to_the_view_is_copied(browser: Browser, tmp_path: Path, api: bool) -> None:
     """By key and by button, which says so; also where the browser has no clipboard API."""
     path = tmp_path / "late.html"
