@@ -23,6 +23,7 @@ from dptrace.commands.shared.output import print_hint, print_notes, progress, qu
 from dptrace.commands.shared.reading import (
     GAINS_HINT,
     gains_wanted,
+    on_cluster,
     open_with_progress,
     with_gains,
 )
@@ -86,13 +87,15 @@ def command(
             raise UsageError(_HTA_ALONE)
         _write_hta_compat(paths, to, all_rows, read_options.strict)
         return
-    refuse(_not_from_a_cluster(dask, gains, memory, selection))
+    given = {"--gains reads the files again": gains, "--memory reads the files again": memory}
+    given["--steps needs every interval"] = selection.steps is not None
+    read_options = on_cluster(dask, read_options, given)
     gains_asked = gains
     gains = has_findings and dask is None and gains_wanted(gains_asked, paths)
     # The figures suffice, but for some steps', which are computed from the intervals, for memory and for kernels.
     lists_kernels = all_rows and to.as_text and not collectives and not dask
     figures_only = selection.steps is None and not memory and not lists_kernels and not gains
-    read_options = replace(read_options, figures_only=figures_only, dask=dask)
+    read_options = replace(read_options, figures_only=figures_only)
     run = with_workload(open_with_progress(paths, read_options, verbosity, selection, gains), **workload)
     run = with_gains(run, verbosity) if gains else run
     to.write(_memory_answer(run, all_rows) if memory else _answer(run, all_rows, collectives))
@@ -113,15 +116,6 @@ _NO_FINDINGS = (
     "clocks that a replay would correct."
 )
 _NOTHING_TO_ALIGN = "--no-align only changes times and figures across ranks; leave it out here."
-
-
-def _not_from_a_cluster(
-    dask: str | None, gains: bool | None, memory: bool, selection: Selection
-) -> Iterator[tuple[bool, str]]:
-    given = {"--gains reads the files again": gains, "--memory reads the files again": memory}
-    given["--steps needs every interval"] = selection.steps is not None
-    for why, is_given in given.items():
-        yield bool(dask and is_given), f"{why}, and --dask returns figures only: leave one out."
 
 
 def _contradictions(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file, refuse
+from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file
 from dptrace.commands.shared.options import (
     Selection,
     align_option,
@@ -21,7 +21,7 @@ from dptrace.commands.shared.options import (
     workload_options,
 )
 from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, quoted_paths
-from dptrace.commands.shared.reading import Sides, SidesCommand, open_with_progress, side_options
+from dptrace.commands.shared.reading import Sides, SidesCommand, on_cluster, open_with_progress, side_options
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -116,7 +116,7 @@ def command(
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
     selections = sides.selections()
-    read_options = _on_cluster(dask, read_options, selections, to, html)
+    read_options = on_cluster(dask, read_options, _needs_intervals(selections, to, html))
     drawn_steps = _drawn_steps(html_steps, html, to)
     from dptrace.comparison.compare import compare, parse
     from dptrace.viewers.terminal.comparison import texts_below
@@ -177,18 +177,13 @@ def _answer(
     return Answer(tables, data, getattr(comparison, table), page)
 
 
-def _on_cluster(
-    dask: str | None, read_options: ReadOptions, selections: Sequence[Selection], to: Destination, html: Path | None
-) -> ReadOptions:
-    """Return how to read on a cluster, after refusing what needs intervals."""
-    if dask is None:
-        return read_options
-    given = {"steps need every interval": any(selection.steps is not None for selection in selections)}
-    given["a page draws every interval"] = html is not None or to.form == "html"
-    given["--csv kernels lists them"] = to.table == "kernels"
-    advice = "and --dask returns figures only: leave one out."
-    refuse((is_given, f"{why}, {advice}") for why, is_given in given.items())
-    return replace(read_options, dask=dask, figures_only=True)
+def _needs_intervals(selections: Sequence[Selection], to: Destination, html: Path | None) -> dict[str, bool]:
+    """Return what can't be computed from figures, and whether it is asked for."""
+    return {
+        "steps need every interval": any(selection.steps is not None for selection in selections),
+        "a page draws every interval": html is not None or to.form == "html",
+        "--csv kernels lists them": to.table == "kernels",
+    }
 
 
 def _drawn_steps(steps: str | None, html: Path | None, to: Destination) -> tuple[int, int] | None:

@@ -273,6 +273,11 @@ def _key(source: Source, read_options: ReadOptions, figures_only: bool) -> tuple
     return (source.name, read_options.patterns, *(_FIGURES if figures_only else ()))
 
 
+def _key_of(reading: SecondPass[Any], source: Source, patterns: object) -> tuple[object, ...]:
+    """Return the key of the entry that holds what a further reading of a file gives."""
+    return (source.name, reading.name, patterns)
+
+
 def _cached(source: Source, read_options: ReadOptions) -> RankFile | None:
     """Return what the cache holds of a file; figures are copied, since a mapping would keep the whole entry."""
     figures_only = read_options.figures_only
@@ -288,7 +293,7 @@ def _store_file(source: Source, read_options: ReadOptions, file: RankFile, ident
 def _store_also(source: Source, read_options: ReadOptions, trace: Trace | None, identity: object) -> None:
     """Store what is read next of a file, unless the cache has it; *trace* is what its figures were computed from."""
     for reading in read_options.also if read_options.cache else ():
-        key = (source.name, reading.name, read_options.patterns)
+        key = _key_of(reading, source, read_options.patterns)
         entry = _entry(source, key)
         if source.single_pass or (entry is not None and entry.exists()):
             continue
@@ -320,7 +325,7 @@ def _with_operators(
 
 def is_cached(source: Source, read_options: ReadOptions) -> bool:
     """Return whether the cache holds all that is wanted of a file."""
-    keys = [(source.name, reading.name, read_options.patterns) for reading in read_options.also]
+    keys = [_key_of(reading, source, read_options.patterns) for reading in read_options.also]
     entries = (cached_rank_file(source, read_options), *(_entry(source, key) for key in keys))
     return all(entry is not None and entry.exists() for entry in entries)
 
@@ -356,7 +361,7 @@ class FileRereader(msgspec.Struct, frozen=True):
     @collection_paused()
     def _read(self, source: Source, reading: SecondPass[Result]) -> Result | None:
         patterns, cached = self.read_options.patterns, self.read_options.cache
-        key = (source.name, reading.name, patterns)
+        key = _key_of(reading, source, patterns)
         result = fetch(source, key, reading.type) if cached else None
         if result is not None:
             return result

@@ -158,11 +158,10 @@ def _translate_errors(source: Source) -> Iterator[None]:
     except DptraceError:
         raise
     except Exception as error:
-        why = _why(error)
-        raise (AccessError if _ACCESS in why else TraceError)(f"{source.address}: {why}") from None
+        kind = AccessError if _is_denied(_cause(error)) else TraceError
+        raise kind(f"{source.address}: {_why(error)}") from None
 
 
-_ACCESS = "access denied"
 _BY_NAME = {
     "IsADirectoryError": "is a folder, not a trace file.",
     "NoSuchBucket": "no such bucket; check its name.",
@@ -170,13 +169,29 @@ _BY_NAME = {
 }
 
 
-def _why(error: BaseException) -> str:
+def _cause(error: BaseException) -> BaseException:
     # Over HTTP fsspec reports every failure as a missing file, with the real one as its cause.
     while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
+    return error
+
+
+def _status(error: BaseException) -> Any:
+    if type(error).__name__ in _BY_NAME:  # aiohttp warns where one asks an error without a status for its code
+        return None
+    return getattr(error, "status", None) or getattr(error, "code", None)
+
+
+def _is_denied(error: BaseException) -> bool:
+    named = re.search("Credential|Forbidden|Denied", type(error).__name__)
+    return isinstance(error, PermissionError) or _status(error) in (401, 403) or named is not None
+
+
+def _why(error: BaseException) -> str:
+    error = _cause(error)
     if type(error).__name__ in _BY_NAME:
         return _BY_NAME[type(error).__name__]
-    status = getattr(error, "status", None) or getattr(error, "code", None)
+    status = _status(error)
     if isinstance(error, FileNotFoundError) or status in (404, "404"):
         return "no such file, or no permission to see it."
     kind, text = type(error).__name__, _redact_urls(str(error))
@@ -184,9 +199,9 @@ def _why(error: BaseException) -> str:
         return f"can't be read: {_WHOLE_ONLY}"
     if "Payload" in kind or isinstance(error, ConnectionResetError):
         return "the server or the network ended the transfer; try again."
-    if isinstance(error, PermissionError) or status in (401, 403) or re.search("Credential|Forbidden|Denied", kind):
+    if _is_denied(error):
         status_text = f"status {status}" if status else text or kind
-        return f"{_ACCESS} ({status_text}); are its credentials set?"
+        return f"access denied ({status_text}); are its credentials set?"
     if isinstance(error, TimeoutError) or "Timeout" in kind:
         return "the server does not answer; check the network, or try again later."
     if re.search("Connect|Gaierror|DNS|Disconnected|Network", kind, re.IGNORECASE):

@@ -97,11 +97,11 @@ def hang_up() -> None:
     recorded. Gloo serves its connections by epoll. Those of the job's key-value store stay; systems without /proc
     have nothing closed.
     """
-    store = int(os.environ.get("MASTER_PORT") or 0)
+    store = os.environ.get("MASTER_PORT", "")
     with suppress(OSError):
         for number in {watched for name in os.listdir("/proc/self/fd") for watched in _watched(name)}:
             with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
-                if store not in (connection.getsockname()[1], connection.getpeername()[1]):
+                if store not in (str(connection.getsockname()[1]), str(connection.getpeername()[1])):
                     connection.shutdown(socket.SHUT_RDWR)
 
 

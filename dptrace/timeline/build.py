@@ -49,7 +49,7 @@ _DDP_LABELS = (
 )
 CPU = -1
 """Device index of a run without a GPU."""
-MAX_LACKING = 0.1
+_MAX_LACKING = 0.1
 """Share of operators without records of the GPU from which a file that is cut gives no figures."""
 _STRETCHES, _MIN_OPERATORS = 50, 1000
 """With fewer operators, a stretch may well hold none that launches a kernel."""
@@ -69,7 +69,7 @@ def build_timelines(
     """
     on_device = (trace.category == Category.KERNEL) | (trace.category == Category.MEMORY)
     lacking = _share_without_gpu(trace) if trace.cut and (trace.gpus or on_device.any()) else 0.0
-    if lacking > MAX_LACKING:
+    if lacking > _MAX_LACKING:
         raise TraceError(
             f"{trace.path}: it ends in the middle, and torch.profiler writes a GPU's records last: those of "
             f"{100 * lacking:.0f} % of the operators are missing, and idle time would be wrong. Copy the file again, "

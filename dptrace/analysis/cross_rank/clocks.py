@@ -261,7 +261,6 @@ def _shared_note(shared: Sequence[int]) -> tuple[str, ...]:
     return ()
 
 
-_MAX_CLOCK_NOTES = 8
 _MAX_LISTED = 8
 _DRIFT = 1e-3
 """Drift that no computer clock reaches: real clocks drift by less than 1e-4."""
@@ -324,14 +323,14 @@ def _notes(
         notes.append(
             f"The clocks of the ranks agree within {duration(worst)}, as far as the traces show; no time is corrected."
         )
-    if len(off) > _MAX_CLOCK_NOTES:
+    if len(off) > _MAX_LISTED:
         ends = [one(off, key=lambda i: offsets[i].ahead_ns) for one in (min, max)]
         named = [f"rank {ranks[i]}'s is {_off(offsets[i])} rank {ranks[reference[i]]}'s" for i in ends]
         notes.append(
             f"{len(off):,} ranks' clocks are off those that they are compared with, and corrected; "
             f"{', '.join(named)}. Each one's offset: --json, or Run.clock_offsets()."
         )
-    for i in off if len(off) <= _MAX_CLOCK_NOTES else ():
+    for i in off if len(off) <= _MAX_LISTED else ():
         source = "messages between them" if i in by_messages else f"{plural(offsets[i].count, 'collective')}"
         drifts = f", drifting by {offsets[i].drift * 1e6:,.1f} ppm" if offsets[i].drift else ""
         notes.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,23 @@ def open_with_progress(
 
         run = open_run(paths, read_options, file_done)
     return run.select(selection.ranks, selection.steps) if selection is not None else run
+
+
+def on_cluster(dask: str | None, read_options: ReadOptions, given: Mapping[str, object]) -> ReadOptions:
+    """Return how to read on a Dask cluster, or the options as they are without one.
+
+    Args:
+        given: why a cluster's figures do not suffice, and whether that is asked for.
+
+    Raises:
+        UsageError: something is.
+    """
+    if dask is None:
+        return read_options
+    for why, is_given in given.items():
+        if is_given:
+            raise UsageError(f"{why}, and --dask returns figures only: leave one out.")
+    return replace(read_options, dask=dask, figures_only=True)
 
 
 def _to_replay(paths: Sequence[str], read_options: ReadOptions) -> ReadOptions:

@@ -51,10 +51,10 @@ def run_program(program: str, is_module: bool) -> NoReturn:
     except (SystemExit, KeyboardInterrupt) as stop:
         # A signal, whose handler raises wherever Python is, while the end of the program was dealt with: that end
         # counts, unless a peer's end was its cause. Python must not end with a profiler that is on: torch crashes then.
+        error: BaseException = stop
         before = stop.__context__
-        counts = isinstance(before, Exception) and not is_consequence(messages.error_text(before))
-        error = before if before is not None and counts else stop
-        if error is not stop:
+        if isinstance(before, Exception) and not is_consequence(messages.error_text(before)):
+            error = before
             traceback.print_exception(error)
         _fail(steps, error, exit_code(stop))
     _leave(code)
