@@ -7,6 +7,7 @@ any intervals.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -131,6 +132,17 @@ def repeated(counts: Int64) -> tuple[Int64, Int64]:
     """
     index = np.repeat(np.arange(len(counts)), counts)
     return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def members(group: NDArray[np.integer], groups: int) -> list[Int64]:
+    """Return the places of the members of each group, ascending: by one sort, not a look at all for each group.
+
+    >>> [own.tolist() for own in members(np.array([2, 0, 2]), 3)]
+    [[1], [], [0, 2]]
+    """
+    order = np.argsort(group, kind="stable")
+    bounds = np.searchsorted(group[order], np.arange(groups + 1))
+    return [order[begin:end] for begin, end in pairwise(bounds.tolist())]
 
 
 def sums(group: NDArray[np.integer], values: ArrayLike, groups: int) -> Int64:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import step_grid
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, members
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, Graph, TaskKind
 from dptrace.replay.graph.tasks import modules_of_tasks
@@ -144,8 +144,9 @@ def host_names(model: Model, tasks: Int64 | None = None) -> HostNames:
         chosen[:] = False
         chosen[tasks] = True
     calls = graph.of(*_OWN)
-    for index, process in enumerate(model.processes):
-        own = np.flatnonzero(chosen & (graph.process == index))
+    wanted = np.flatnonzero(chosen)
+    of_process = members(graph.process[wanted], len(model.processes))
+    for process, own in zip(model.processes, (wanted[at] for at in of_process), strict=True):
         number = process.timelines[0][0]
         host = model.run.timelines[number].host
         since, until = (model.run.cross_rank.clocks.unalign(number, column[own]) for column in (before, graph.start_ns))

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import Int64, covered, union
+from dptrace.core.intervals import Int64, covered, members, union
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.graph.process import Process
@@ -173,14 +173,19 @@ def _under(model: Model, times: Times, tasks: int) -> Floats:
     """Return the share of each of the first *tasks* tasks that communication of its process covers."""
     graph = model.graph
     share = np.zeros(tasks)
-    comm = np.flatnonzero(graph.of(TaskKind.ARRIVAL, TaskKind.COMMUNICATION))
-    for index in range(len(model.processes)):
-        mine = comm[graph.process[comm] == index]
+    comm = _by_process(model, graph.of(TaskKind.ARRIVAL, TaskKind.COMMUNICATION))
+    compute = _by_process(model, graph.of(TaskKind.COMPUTE)[:tasks])
+    for mine, own in zip(comm, compute, strict=True):
         busy = union(times.start_ns[mine], times.end_ns[model.over[mine]])
-        own = np.flatnonzero((graph.process[:tasks] == index) & graph.of(TaskKind.COMPUTE)[:tasks])
         start, end = times.start_ns[own], times.end_ns[own]
         share[own] = (covered(busy, end) - covered(busy, start)) / np.maximum(end - start, 1)
     return share
+
+
+def _by_process(model: Model, chosen: NDArray[np.bool_]) -> list[Int64]:
+    """Return the chosen tasks of each process, in their order."""
+    tasks = np.flatnonzero(chosen)
+    return [tasks[own] for own in members(model.graph.process[tasks], len(model.processes))]
 
 
 def _ratios(kind: Int64, length: Floats, overlapped: NDArray[np.bool_], free: NDArray[np.bool_]) -> Floats:
@@ -188,9 +193,11 @@ def _ratios(kind: Int64, length: Floats, overlapped: NDArray[np.bool_], free: ND
     kinds = int(kind.max(initial=-1)) + 1
     both = np.minimum(*(np.bincount(kind[chosen], minlength=kinds) for chosen in (overlapped, free)))
     ratios = np.zeros(kinds)
+    of_kind = members(kind, kinds)
     for one in np.flatnonzero(both >= _MIN_TASKS).tolist():
-        low, middle, high = np.percentile(length[free & (kind == one)], (10, 50, 90))
-        ratio = float(np.median(length[overlapped & (kind == one)]) / middle)
+        own = of_kind[one]
+        low, middle, high = np.percentile(length[own[free[own]]], (10, 50, 90))
+        ratio = float(np.median(length[own[overlapped[own]]]) / middle)
         if high <= _MAX_SPREAD * low and _MIN_RATIO <= ratio <= _MAX_RATIO:
             ratios[one] = ratio
     return ratios
@@ -211,7 +218,9 @@ def with_interference(before: Model, replayed: Times, after: Model, interference
     carried = before.transfers.task
     length = replayed.end_ns[carried] - replayed.start_ns[carried]
     # What a message takes was learned from those that were recorded, under compute for this share of their time.
-    usual = 1 + slower * float(np.average(_under_compute(before, replayed), weights=length)) if length.any() else 1.0
+    usual = 1.0
+    if slower and length.any():
+        usual += slower * float(np.average(_under_compute(before, replayed), weights=length))
     given, slowed = after.graph.duration_ns, after
     schedule = schedule_of(after.graph)
     for _ in range(_PASSES):
@@ -231,8 +240,7 @@ def _under_compute(model: Model, times: Times) -> Floats:
     graph, task = model.graph, model.transfers.task
     start, end = times.start_ns[task], times.end_ns[task]
     share = np.zeros(len(task))
-    for index in range(len(model.processes)):
-        own = np.flatnonzero(graph.of(TaskKind.COMPUTE) & (graph.process == index) & (times.end_ns > times.start_ns))
+    for own in _by_process(model, graph.of(TaskKind.COMPUTE) & (times.end_ns > times.start_ns)):
         busy = union(times.start_ns[own], times.end_ns[own])
         share += (covered(busy, end) - covered(busy, start)) / np.maximum(end - start, 1)
     return share / max(1, len(model.processes))

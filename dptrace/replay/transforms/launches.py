@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import Int64, covered, union, unique
+from dptrace.core.intervals import Int64, covered, members, union, unique
 from dptrace.core.patterns import matches
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError, UsageError
@@ -244,10 +244,10 @@ def _waiting(model: Model, arrivals: Int64) -> NDArray[np.bool_]:
     """Return the edges whose pause of the host is a wait for the all-reduces of its rank."""
     graph, edge = model.graph, model.graph.edge
     pauses = edge.of(EdgeKind.HOST, EdgeKind.THREAD) & edge.from_end & (edge.lag_ns > _LONGEST_PAUSE_NS)
-    for index in range(len(model.processes)):
-        mine = arrivals[graph.process[arrivals] == index]
+    paused, count = np.flatnonzero(pauses), len(model.processes)
+    arriving, resuming = members(graph.process[arrivals], count), members(graph.process[edge.dst[paused]], count)
+    for mine, own in zip((arrivals[at] for at in arriving), (paused[at] for at in resuming), strict=True):
         reducing = union(graph.start_ns[mine], graph.end_ns[model.over[mine]])
-        own = np.flatnonzero(pauses & (graph.process[edge.dst] == index))
         since, until = graph.end_ns[edge.src[own]], graph.start_ns[edge.dst[own]]
         under = covered(reducing, until) - covered(reducing, since)
         pauses[own[under < _WAITING * (until - since)]] = False

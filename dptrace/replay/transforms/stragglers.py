@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from dptrace.analysis.cross_rank.stragglers import HOST_CAUSES
-from dptrace.core.intervals import Int64, unique
+from dptrace.core.intervals import Int64, members, unique
 from dptrace.errors import DptraceError
 from dptrace.readers.communication import C10D_PREFIX
 from dptrace.replay.graph.build import Model
@@ -222,8 +222,7 @@ def _launches(model: Model) -> Int64:
     transfers = model.transfers
     owner = model.graph.process[transfers.arrival]
     launched = np.full((len(model.run.cross_rank.matches), len(model.processes)), _NEVER)
-    for index, process in enumerate(model.processes):
-        own = np.flatnonzero(owner == index)
+    for index, (process, own) in enumerate(zip(model.processes, members(owner, len(model.processes)), strict=True)):
         by = process.device.launched_by[transfers.arrival[own] - process.interval_tasks[:1].sum()]
         own, by = own[by >= 0], by[by >= 0]
         launched[transfers.match[transfers.instance[own]], index] = process.host.start_ns[by]
