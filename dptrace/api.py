@@ -70,7 +70,7 @@ def open(
         strict: raise an error for data that is truncated, damaged or impossible, instead of adding a note to the run.
         cache: use and write the cache of parsed files.
         jobs: number of processes that read; None chooses.
-        dask: address of a Dask scheduler whose workers read the files and return figures, or ``"local"``.
+        dask: address of a Dask scheduler whose workers read the files, or ``"local"``.
         figures_only: drop all intervals but communication once the figures are computed. This keeps runs of thousands
             of ranks small; pictures and :meth:`Run.kernels` need the intervals.
         align: correct clocks that are off before ranks are compared, drawn or exported.
@@ -85,9 +85,7 @@ def open(
         raise UsageError("dptrace.open takes each path as its own argument: dptrace.open(*paths).")
     patterns = (comm_patterns,) if isinstance(comm_patterns, str) else tuple(comm_patterns)
     rules = (phase_labels,) if isinstance(phase_labels, str) else tuple(phase_labels)
-    read_options = ReadOptions(
-        patterns, rules, strict, cache, jobs, dask, figures_only or dask is not None, align=align
-    )
+    read_options = ReadOptions(patterns, rules, strict, cache, jobs, dask, figures_only, align=align)
     return Run(**vars(open_run([path_text(path) for path in paths], read_options)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,6 @@ from dptrace.commands.shared.answer import Answer, Destination, answer_options, 
 from dptrace.commands.shared.options import (
     Selection,
     align_option,
-    dask_option,
     gains_option,
     opening_options,
     run_options,
@@ -23,7 +22,6 @@ from dptrace.commands.shared.output import print_hint, print_notes, progress, qu
 from dptrace.commands.shared.reading import (
     GAINS_HINT,
     gains_wanted,
-    on_cluster,
     open_with_progress,
     with_gains,
 )
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dptrace.run.run import Run
+    from dptrace.timeline.host_calls import SecondPass
 
 
 @click.command()
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 @answer_options(csv="Print a CSV row for each rank and step (times in ns).")
 @click.option("--hta-compat", "as_hta", is_flag=True, help="HTA's temporal breakdown and overlap, as HTA defines them.")
 @align_option
-@dask_option
 @workload_options
 @opening_options
 def command(
@@ -58,7 +56,6 @@ def command(
     gains: bool | None,
     to: Destination,
     as_hta: bool,
-    dask: str | None,
     read_options: ReadOptions,
     verbosity: str,
     **workload: float | None,
@@ -83,20 +80,18 @@ def command(
     has_findings = not (to.form == "csv" or as_hta or collectives or memory) and align
     refuse(_contradictions(to.form, collectives, memory, as_hta, align, bool(gains) and not has_findings))
     if as_hta:
-        if selection or dask or any(workload.values()) or read_options != ReadOptions(strict=read_options.strict):
+        if selection or any(workload.values()) or read_options != ReadOptions(strict=read_options.strict):
             raise UsageError(_HTA_ALONE)
         _write_hta_compat(paths, to, all_rows, read_options.strict)
         return
-    given = {"--gains reads the files again": gains, "--memory reads the files again": memory}
-    given["--steps needs every interval"] = selection.steps is not None
-    read_options = on_cluster(dask, read_options, given)
     gains_asked = gains
-    gains = has_findings and dask is None and gains_wanted(gains_asked, paths)
+    gains = has_findings and gains_wanted(gains_asked, paths)
     # The figures suffice, but for some steps', which are computed from the intervals, for memory and for kernels.
-    lists_kernels = all_rows and to.as_text and not collectives and not dask
+    lists_kernels = all_rows and to.as_text and not collectives
     figures_only = selection.steps is None and not memory and not lists_kernels and not gains
     read_options = replace(read_options, figures_only=figures_only)
-    run = with_workload(open_with_progress(paths, read_options, verbosity, selection, gains), **workload)
+    reread = _memory_readings() if memory else ()
+    run = with_workload(open_with_progress(paths, read_options, verbosity, selection, gains, reread), **workload)
     run = with_gains(run, verbosity) if gains else run
     to.write(_memory_answer(run, all_rows) if memory else _answer(run, all_rows, collectives))
     if not to.as_text:
@@ -143,6 +138,12 @@ def _write_hta_compat(paths: tuple[str, ...], to: Destination, all_rows: bool, s
 
     to.write(Answer(tables, compat.to_dict, lambda: compat.frame))
     print_notes(compat.notes)
+
+
+def _memory_readings() -> tuple[SecondPass[Any], ...]:
+    from dptrace.analysis.memory.usage import MEMORY
+
+    return (MEMORY,)
 
 
 def _answer(run: Run, all_rows: bool, collectives: bool) -> Answer:

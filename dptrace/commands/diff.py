@@ -14,14 +14,13 @@ from dptrace.commands.shared.answer import Answer, Destination, answer_options, 
 from dptrace.commands.shared.options import (
     Selection,
     align_option,
-    dask_option,
     reading_options,
     verbosity_options,
     with_workload,
     workload_options,
 )
-from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, quoted_paths
-from dptrace.commands.shared.reading import Sides, SidesCommand, on_cluster, open_with_progress, side_options
+from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, progress, quoted_paths
+from dptrace.commands.shared.reading import Sides, SidesCommand, open_with_progress, side_options
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -73,7 +72,6 @@ _CSV = click.option(
 )
 @workload_options
 @align_option
-@dask_option
 @reading_options
 @verbosity_options
 def command(
@@ -86,7 +84,6 @@ def command(
     include_outliers: bool,
     limits: tuple[str, ...],
     fail_within_noise: bool,
-    dask: str | None,
     read_options: ReadOptions,
     verbosity: str,
     **workload: float | None,
@@ -116,14 +113,14 @@ def command(
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
     selections = sides.selections()
-    read_options = on_cluster(dask, read_options, _needs_intervals(selections, to, html))
     drawn_steps = _drawn_steps(html_steps, html, to)
     from dptrace.comparison.compare import compare, parse
     from dptrace.viewers.terminal.comparison import texts_below
 
     parsed = [parse(limit) for limit in limits]
     before, after = _opened(sides, selections, workload, read_options, verbosity)
-    comparison = compare(before, after, include_outliers)
+    with progress("Comparing", verbosity, measured=False):
+        comparison = compare(before, after, include_outliers)
     crossings = [limit.check(comparison, fail_within_noise) for limit in parsed]
     answer = _answer(comparison, crossings, all_rows, per_rank, to.table or _TABLES[0], drawn_steps)
     to.write(answer)
@@ -175,15 +172,6 @@ def _answer(
         return document(comparison, drawn_steps)
 
     return Answer(tables, data, getattr(comparison, table), page)
-
-
-def _needs_intervals(selections: Sequence[Selection], to: Destination, html: Path | None) -> dict[str, bool]:
-    """Return what can't be computed from figures, and whether it is asked for."""
-    return {
-        "steps need every interval": any(selection.steps is not None for selection in selections),
-        "a page draws every interval": html is not None or to.form == "html",
-        "--csv kernels lists them": to.table == "kernels",
-    }
 
 
 def _drawn_steps(steps: str | None, html: Path | None, to: Destination) -> tuple[int, int] | None:

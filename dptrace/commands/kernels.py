@@ -103,9 +103,10 @@ def command(
     )
     compiled(match or "", "--match")
     read_options = replace(read_options, operators=by not in ("kernel", "phase") or looks_for_findings)
-    run = with_workload(open_with_progress(paths, read_options, verbosity, selection), peak_tflops=peak_tflops)
-    if looks_for_findings and gains_wanted(gains, paths):
-        run = with_gains(run, verbosity)
+    gains = looks_for_findings and gains_wanted(gains, paths)
+    run = open_with_progress(paths, read_options, verbosity, selection, gains)
+    run = with_workload(run, peak_tflops=peak_tflops)
+    run = with_gains(run, verbosity) if gains else run
     if by == "host":
         to.write(_host_answer(run, per_rank, match, sort, top))
     else:

@@ -108,6 +108,12 @@ class _Options:
         return self.svg is not None or self.png is not None
 
     @property
+    def has_findings(self) -> bool:
+        """Whether findings are shown: above the Gantt page of one run."""
+        other = self.text or self.pictured or self.against is not None or self.figure is not None
+        return self.is_gantt and not other
+
+    @property
     def served(self) -> bool:
         """Whether a server is asked for, by any of its options."""
         return self.serve or self.host is not None or self.port is not None
@@ -247,7 +253,11 @@ def command(
     """
     options = _Options(**shown)
     options.check()
-    runs = [open_with_progress(paths, read_options, verbosity, selection)]
+    gains = options.has_findings and gains_wanted(options.gains, paths)
+    replayed = gains or options.critical_path
+    runs = [open_with_progress(paths, read_options, verbosity, selection, replayed)]
+    if gains:
+        runs = [with_gains(runs[0], verbosity)]
     if options.against is not None:
         runs.append(open_with_progress((options.against,), read_options, verbosity, selection))
     if options.figure is not None:
@@ -272,8 +282,6 @@ def _show_page(
     verbosity: str,
 ) -> None:
     """Write the page and open it, or serve what is too large for a file."""
-    if len(runs) == 1 and options.is_gantt and gains_wanted(options.gains, paths):
-        runs = [with_gains(runs[0], verbosity)]
     gantt_chart = None
     if len(runs) == 1 and options.output is None and options.is_gantt:
         from dptrace.viewers.gantt.chart import chart

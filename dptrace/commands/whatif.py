@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from dptrace.replay.whatif import Sweep, WhatIf
     from dptrace.run.run import Run
+    from dptrace.timeline.host_calls import SecondPass
     from dptrace.viewers.base.marks import Drawing
 
 
@@ -163,7 +164,8 @@ def command(
         raise UsageError(f"{to.output}: a chart compares several values, for example --bucket-cap-mb 1,4,25.")
     if several is not None and (to.form == "csv" or export is not None):
         raise UsageError("Several values are printed as text, --json, a page or a chart: leave --csv and --export out.")
-    run = open_with_progress(paths, read_options, verbosity, selection, replayed=True)
+    reread = _readings(changes) if read_options.dask is not None else ()
+    run = open_with_progress(paths, read_options, verbosity, selection, True, reread)
     if several is not None:
         to.write(_sweep_answer(_swept(run, changes, *several, verbosity)))
         print_notes(run.notes)
@@ -178,6 +180,18 @@ def command(
         _export(answer, export, verbosity, to.force)
     elif to.on_terminal:
         print_hint(f"Next: dptrace critical-path {quoted_paths(paths)}", verbosity)
+
+
+def _readings(changes: Mapping[str, Any]) -> tuple[SecondPass[Any], ...]:
+    """Return what the changes need of each file besides its events: equal work, and gradients."""
+    if not any(
+        changes.get(name) for name in ("schedule", "bucket_cap_mb", "accumulate", "perfect_overlap", "world_size")
+    ):
+        return ()
+    from dptrace.replay.graph.tasks import WORK
+    from dptrace.replay.transforms.schedule import ACCUMULATED
+
+    return WORK, ACCUMULATED
 
 
 def _check(to: Destination, export: Path | None) -> None:

@@ -1,16 +1,21 @@
-"""Read a run on a Dask cluster: the workers read the files and return figures."""
+"""Read a run on a Dask cluster: the workers read the files, and what is asked of each.
+
+Figures are small and sent. Intervals and further readings stay in the cache where the workers' cache folder is this
+machine's, as on a shared home folder; else they are sent, and put into the cache here.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from dptrace.core.files import cache_folder, open_part
 from dptrace.core.subprocess_pool import available_cores
-from dptrace.errors import AccessError, DptraceError, MissingExtraError
+from dptrace.errors import AccessError, DptraceError, MissingExtraError, UsageError
 from dptrace.load.options import ReadOptions
-from dptrace.load.rank_file import load_rank_file
+from dptrace.load.rank_file import SentFile, entries_of, keep_sent, read_to_send
 from dptrace.load.stored_file import RankFile
 from dptrace.readers.source import Source
 from dptrace.version import __version__
@@ -28,26 +33,48 @@ _ANSWER, _TIMEOUT = 5, 30
 def read_on_cluster(
     sources: Sequence[Source], read_options: ReadOptions
 ) -> Iterator[tuple[int, RankFile | DptraceError]]:
-    """Read the files on the workers of ``read_options.dask``; yield each file's index and figures as they arrive.
+    """Read the files on the workers of ``read_options.dask``; yield each file's index and result as they arrive.
 
     When a worker dies, another worker reads its files again.
 
     Raises:
         DptraceError: there is no scheduler or no worker, or the workers have no dptrace.
+        UsageError: intervals are to be read without a cache.
     """
     assert read_options.dask is not None
-    with _client(read_options.dask) as client:
+    if not (read_options.figures_only or read_options.cache):
+        raise UsageError("What Dask workers read comes back through the cache: leave --no-cache out.")
+    with _client(read_options.dask) as client, _mark(read_options) as mark:
         from distributed import as_completed
 
         # The workers' current folder is not this process's.
         remote = [source.absolute() for source in sources]
-        futures = client.map(load_rank_file, remote, read_options=read_options, pure=False)
+        entries = [[entry.name for entry in entries_of(source, read_options)] for source in sources]
+        options: dict[str, Any] = {"read_options": read_options, "mark": mark, "pure": False}
+        futures = client.map(read_to_send, remote, entries, **options)
         index = {future.key: number for number, future in enumerate(futures)}
         for future in as_completed(futures):
             number = index[future.key]
             result = _result(future, sources[number])
+            if result is None or isinstance(result, SentFile):
+                result = keep_sent(sources[number], read_options, result)
             yield number, _with_user_path(result, remote[number].address, sources[number].address)
             future.release()
+
+
+@contextmanager
+def _mark(read_options: ReadOptions) -> Iterator[str]:
+    """Create a file in the cache folder by which workers see whether theirs is the same; yield its name."""
+    with ExitStack() as stack:
+        name = "none"  # no file has this name: everything is sent
+        with suppress(OSError):
+            if not read_options.figures_only:
+                cache_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+                mark, file = open_part(cache_folder())
+                stack.callback(mark.unlink, missing_ok=True)
+                stack.enter_context(file)
+                name = mark.name
+        yield name
 
 
 def _with_user_path(result: RankFile | DptraceError, absolute: str, given: str) -> RankFile | DptraceError:
@@ -113,7 +140,7 @@ def _local(cluster: Callable[..., Any]) -> Any:
         ) from None
 
 
-def _result(future: Future, source: Source) -> RankFile | DptraceError:
+def _result(future: Future, source: Source) -> RankFile | DptraceError | SentFile | None:
     from distributed import KilledWorker
 
     try:
@@ -125,5 +152,5 @@ def _result(future: Future, source: Source) -> RankFile | DptraceError:
         )
     except ImportError as error:
         raise DptraceError(f"A Dask worker cannot import what dptrace needs: {error}. Install it there.") from None
-    assert isinstance(result, RankFile | DptraceError)
+    assert result is None or isinstance(result, RankFile | DptraceError | SentFile)
     return result

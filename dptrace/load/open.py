@@ -47,14 +47,12 @@ def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator
     Raises:
         DptraceError: reading failed for a reason outside the files, such as an unreachable Dask cluster.
     """
-    if read_options.dask is not None:
-        from dptrace.load.dask import read_on_cluster
-
-        return read_on_cluster(sources, read_options)
+    if read_options.dask is not None and read_options.operators:
+        read_options = replace(read_options, also=(*read_options.also, OPERATOR_CALLS))
     # To read an entry of the cache takes less time than to send it from another process.
     cached = {index for index, source in enumerate(sources) if is_cached(source, read_options)}
     rest = [index for index in range(len(sources)) if index not in cached]
-    uncached = _read_uncached([sources[index] for index in rest], read_options)
+    uncached = _read_uncached([sources[index] for index in rest], read_options) if rest else ()
     return chain(
         ((index, load_rank_file(sources[index], read_options)) for index in sorted(cached)),
         ((rest[place], result) for place, result in uncached),
@@ -64,6 +62,10 @@ def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator
 def _read_uncached(
     sources: Sequence[Source], read_options: ReadOptions
 ) -> Iterable[tuple[int, RankFile | DptraceError]]:
+    if read_options.dask is not None:
+        from dptrace.load.dask import read_on_cluster
+
+        return read_on_cluster(sources, read_options)
     # Only this process can read a pipe.
     jobs = 1 if any(source.single_pass for source in sources) else read_options.jobs or _process_count(sources)
     if jobs == 1 or len(sources) <= 1:
@@ -250,8 +252,8 @@ def _missing(ranks: Sequence[int], world_size: int) -> list[str]:
 _MAX_BYTES = 40_000_000
 _COMPRESSED = 10
 """How many bytes of JSON a compressed byte holds, about."""
-_REPLAYED = 1
-"""Bytes of memory that a replay takes for each of these, rounded up: 5.6 MB for a rank with 6 of them."""
+_REPLAYED = 0.65
+"""Bytes of memory that a replay takes for each of these: 5.6 MB for a rank of 9 MB of JSON."""
 _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip", ".tgz")
 
 
@@ -268,20 +270,20 @@ def is_small(files: Iterable[Source]) -> bool:
 
 
 def json_bytes(files: Iterable[Source]) -> int | None:
-    """Return about how many bytes of JSON the files on this machine hold; None where one can't be seen."""
+    """Return about how many bytes of JSON the files hold, here or at URLs; None where the size of one is not known."""
+    wholes = {source.container: source.outer() if source.member else source for source in files}
     total = 0
-    for path in dict.fromkeys(source.container for source in files if not source.single_pass and not source.remote):
-        try:
-            size = Path(path).stat().st_size
-        except OSError:
+    for path, whole in wholes.items():
+        identity = None if whole.single_pass else file_identity(whole)
+        if identity is None:
             return None
-        total += size * (_COMPRESSED if path.lower().endswith(_COMPRESSIONS) else 1)
+        total += int(identity[1]) * (_COMPRESSED if path.lower().endswith(_COMPRESSIONS) else 1)
     return total
 
 
 def memory_warning(files: Iterable[Source]) -> str:
     """Return what a replay of the files needs that this machine may not have, and what to do; empty where it has it."""
-    needed, free = _REPLAYED * (json_bytes(files) or 0), available_memory()
+    needed, free = round(_REPLAYED * (json_bytes(files) or 0)), available_memory()
     if needed <= free:
         return ""
     return (

@@ -45,8 +45,6 @@ class ReadOptions:
             _JOBS.check(self.jobs, "--jobs")
         if self.dask is not None and self.jobs is not None:
             raise UsageError("A Dask cluster has its own number of workers: choose one of --dask and --jobs.")
-        if self.dask is not None and not self.figures_only:
-            raise UsageError("A Dask cluster returns figures, not intervals: read with figures_only.")
 
     @property
     def patterns(self) -> Patterns:

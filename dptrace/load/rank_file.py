@@ -323,11 +323,65 @@ def _with_operators(
     return replace(file, operators=operators)
 
 
+def entries_of(source: Source, read_options: ReadOptions) -> tuple[Path, ...]:
+    """Return the entries of all that is wanted of a file, which may not exist; none where it can't be cached."""
+    keys = [_key(source, read_options, read_options.figures_only)]
+    keys += [_key_of(reading, source, read_options.patterns) for reading in read_options.also]
+    return tuple(entry for key in keys if read_options.cache and (entry := _entry(source, key)) is not None)
+
+
 def is_cached(source: Source, read_options: ReadOptions) -> bool:
     """Return whether the cache holds all that is wanted of a file."""
-    keys = [_key_of(reading, source, read_options.patterns) for reading in read_options.also]
-    entries = (cached_rank_file(source, read_options), *(_entry(source, key) for key in keys))
-    return all(entry is not None and entry.exists() for entry in entries)
+    entries = entries_of(source, read_options)
+    return bool(entries) and all(entry.exists() for entry in entries)
+
+
+# Files that another machine reads: it leaves them in the cache that both have, or sends what it read.
+
+
+class SentFile(msgspec.Struct, frozen=True):
+    """One file as another machine sends it: with its intervals, and what is read of it next."""
+
+    file: RankFile
+    also: tuple[Any, ...]
+    """The result of each reading of ``ReadOptions.also``; None where the file can't be read again."""
+
+
+def read_to_send(
+    source: Source, entries: Sequence[str], read_options: ReadOptions, mark: str
+) -> RankFile | DptraceError | SentFile | None:
+    """Read a file for another machine: its figures, its error, or all of it; None where its cache holds all of it.
+
+    Args:
+        entries: names of the entries in which the other machine looks for the file.
+        mark: name of a file that is in its cache folder now: where it is seen, the folder is one for both.
+    """
+    file = load_rank_file(source, read_options)
+    if isinstance(file, DptraceError) or read_options.figures_only:
+        return file
+    if entries and all((cache_folder() / name).exists() for name in (mark, *entries)):
+        return None
+    reread = FileRereader((source,), read_options)
+    known = {OPERATOR_CALLS.name: file.operators}
+    also = tuple(known.get(reading.name) or reread(file.path, reading) for reading in read_options.also)
+    return SentFile(replace(file, operators=None), also)
+
+
+def keep_sent(source: Source, read_options: ReadOptions, sent: SentFile | None) -> RankFile | DptraceError:
+    """Put what another machine sent into the cache, and map it; what can't be stored stays in memory."""
+    identity, operators = file_identity(source), None
+    if sent is not None:
+        _store_file(source, read_options, sent.file, identity)
+        for reading, result in zip(read_options.also, sent.also, strict=True):
+            key, stored = _key_of(reading, source, read_options.patterns), None
+            if result is not None and len(result) <= reading.most_cached:
+                stored = store(source, key, result, identity)
+            if stored is None and reading.name == OPERATOR_CALLS.name:
+                operators = result
+    file = _cached(source, read_options) or (None if sent is None else sent.file)
+    if file is None:  # the entry has gone, or this machine does not see it yet
+        return load_rank_file(source, read_options)
+    return replace(file.with_path(source.address), operators=operators)
 
 
 # Read the files of a run again, for what its figures do not need: a rank at a time, on request.

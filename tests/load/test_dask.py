@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 import dptrace
 from dptrace.commands.shared.main import cli
-from dptrace.errors import DptraceError
+from dptrace.errors import DptraceError, UsageError
 from dptrace.load.dask import read_on_cluster
 from dptrace.load.options import ReadOptions
 from dptrace.readers.discovery import Sources, without_errors
@@ -39,9 +39,15 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A scheduler with two workers."""
-    with cluster(tmp_path_factory.mktemp("dask"), [sys.executable], [sys.executable]) as address:
+def of_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the workers of the module's cluster live."""
+    return tmp_path_factory.mktemp("dask")
+
+
+@pytest.fixture(scope="module")
+def address(of_workers: Path) -> Iterator[str]:
+    """A scheduler with two workers; their cache is the folder "cache" in that of the fixture ``of_workers``."""
+    with cluster(of_workers, [sys.executable], [sys.executable]) as address:
         yield address
 
 
@@ -57,8 +63,9 @@ def cluster(folder: Path, *workers: Sequence[str]) -> Iterator[str]:
     packages = str(Path(distributed.__file__).parents[1])
     paths = [packages if "-S" in command else str(Path(__file__).parents[2]) for command in commands]
     quiet: Any = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    own = {"DPTRACE_CACHE": str(folder / "cache")}
     processes = [
-        subprocess.Popen([*command, "--dashboard-address", ":0"], env=os.environ | {"PYTHONPATH": path}, **quiet)
+        subprocess.Popen([*command, "--dashboard-address", ":0"], env=os.environ | own | {"PYTHONPATH": path}, **quiet)
         for command, path in zip(commands, paths, strict=True)
     ]
     # On a busy machine they take longer to start than a command waits for them.
@@ -80,20 +87,93 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_figures_come_back_from_the_cluster(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_come_back_from_the_cluster(
+    address: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`--dask` prints what the same command prints without; relative paths hold, though workers live elsewhere."""
     monkeypatch.chdir(folder.parent)
     (folder / "r2.json").write_text("")
-    here = CliRunner().invoke(cli, ["analyze", "--json", "--no-gains", folder.name])
-    there = CliRunner().invoke(cli, ["analyze", "--json", "--no-gains", folder.name, "--dask", address])
+    words = ["analyze", "--json", "--no-gains", folder.name]
+    here, there = both(words, address, monkeypatch, tmp_path)
 
     assert (0, here.stdout) == (there.exit_code, there.stdout)
     assert "r2.json: is empty" in there.stderr
-    words = ["diff", "--json", folder.name, folder.name]
-    here, there = (CliRunner().invoke(cli, [*words, *more]) for more in ([], ["--dask", address]))
-    assert json.loads(here.stdout)["figures"] == json.loads(there.stdout)["figures"]
-    refused = CliRunner().invoke(cli, [*words[:1], *words[2:], "--csv", "kernels", "--dask", address])
-    assert (2, True) == (refused.exit_code, "figures only" in refused.stderr)
+
+
+REAL = Path(__file__).parents[2] / "traces"
+VERBS = [
+    "analyze --json --gains",
+    "analyze --json --steps 11:12",
+    "analyze --memory --json",
+    "kernels --json --by operator",
+    "whatif --json --no-straggler",
+    "whatif --json --perfect-overlap",
+    "whatif --json --schedule ddp",
+    "critical-path --json",
+    "advise --json",
+    "predict --json",
+    "export -o OUT.json",
+    "view -o OUT.html",
+    "view --svg OUT.svg --view memory",
+    "report -o OUT.html",
+    f"diff --json {REAL / 'interleaved_cpu_2ranks'}",
+    f"diff -o OUT.html {REAL / 'interleaved_cpu_2ranks'}",
+]
+
+
+def both(words: list[str], address: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[Any, Any]:
+    """Run a command here, and with the cluster; each with an empty cache."""
+    answers = []
+    for name, more in ("here", []), ("there", ["--dask", address]):
+        monkeypatch.setenv("DPTRACE_CACHE", str(folder / name))
+        answers.append(CliRunner().invoke(cli, [*words, *more]))
+    return answers[0], answers[1]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_answers_as_without_a_cluster(
+    verb: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text, JSON and files are equal byte for byte, though this machine parses no trace for its figures."""
+    out = tmp_path / "out"
+    words = [*verb.replace("OUT", str(out)).split(), str(REAL / "naive_cpu_2ranks")]
+    words += ["--force"] * ("OUT" in verb)
+    written = []
+    for name, more in ("here", []), ("there", ["--dask", address]):
+        monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / name))
+        if more:
+            monkeypatch.setattr("dptrace.load.rank_file.read_trace", None)
+        answer = CliRunner().invoke(cli, [*words, *more])
+        files = [_numbered_anew(path.read_bytes()) for path in sorted(tmp_path.glob("out.*"))]
+        written.append((answer.exit_code, answer.stdout, files))
+
+    assert (0, True) == (written[0][0], any((written[0][1], written[0][2])))
+    assert written[0] == written[1]
+
+
+def _numbered_anew(page: bytes) -> bytes:
+    """Return a page with Bokeh's ids, which count on in one process, in the order of their first use."""
+    ids: dict[bytes, bytes] = {}
+    return re.sub(rb'"p\d{4,}"', lambda match: ids.setdefault(match[0], b'"p%d"' % len(ids)), page)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("verb", ["whatif --json --perfect-overlap", "kernels --json --by operator"])
+def test_intervals_stay_in_a_cache_that_workers_share(
+    verb: str, address: str, of_workers: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where both have one cache folder, nothing is sent or stored again, and the answer is that of this machine."""
+    words = [*verb.split(), str(REAL / "interleaved_cpu_2ranks")]
+    monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / "here"))
+    here = CliRunner().invoke(cli, words)
+    monkeypatch.setenv("DPTRACE_CACHE", str(of_workers / "cache"))
+    for stored_here in "store", "read_trace":
+        monkeypatch.setattr(f"dptrace.load.rank_file.{stored_here}", None)
+    there = CliRunner().invoke(cli, [*words, "--dask", address])
+
+    assert (0, here.stdout) == (there.exit_code, there.stdout), there.exception
+    assert not list((of_workers / "cache").glob("*.part"))
 
 
 def test_workers_that_cannot_read_are_named(
@@ -166,10 +246,14 @@ def test_no_scheduler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - begin < 20
 
 
-def test_pictures_cannot_come_from_a_cluster(address: str, folder: Path) -> None:
-    """The run has figures; asking for its intervals is an error with the reason."""
-    run = dptrace.open(folder, dask=address)
+def test_python_gets_intervals_or_figures(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that a cluster read answers as any; figures_only keeps it small, and says what it lacks."""
+    monkeypatch.setattr("dptrace.load.rank_file.read_trace", None)
 
+    assert 0 < len(dptrace.open(folder, dask=address).kernels())
+    run = dptrace.open(folder, dask=address, figures_only=True, cache=False)
     assert 4 == len(run.steps())
     with pytest.raises(DptraceError, match="figures_only"):
         run.kernels()
+    with pytest.raises(UsageError, match="--no-cache"):
+        dptrace.open(folder, dask=address, cache=False)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import dptrace
+from dptrace.commands.shared.main import cli
 from dptrace.core.files import cache_folder
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load import open as load_open
@@ -268,14 +270,26 @@ def test_only_small_files_of_this_machine_are_small(tmp_path: Path) -> None:
 # The options for reading a run.
 
 
-@pytest.mark.parametrize(
-    "choices", [{"jobs": 0}, {"jobs": -2}, {"dask": "local"}, {"dask": "local", "jobs": 2, "figures_only": True}]
-)
+@pytest.mark.parametrize("choices", [{"jobs": 0}, {"jobs": -2}, {"dask": "local", "jobs": 2}])
 def test_what_makes_no_sense_is_refused(choices: dict[str, object]) -> None:
-    """At least one process must read, and a cluster returns no intervals."""
+    """At least one process must read, and a cluster has its own number of them."""
     with pytest.raises(UsageError):
         ReadOptions(**choices)  # type: ignore[arg-type]
-    assert "local" == ReadOptions(dask="local", figures_only=True).dask
+    assert "local" == ReadOptions(dask="local").dask
+
+
+@pytest.mark.parametrize("verb", ["whatif", "critical-path", "view --gains -o page.html", "kernels --gains", "advise"])
+def test_what_a_replay_needs_is_said_before_it_starts(
+    verb: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every verb that replays says how much memory that takes where less is free, and none where it suffices."""
+    monkeypatch.chdir(tmp_path)
+    words, says = [*verb.split(), str(folder)], "A replay of this run takes"
+    assert says not in CliRunner().invoke(cli, words).stderr
+    monkeypatch.setattr("dptrace.load.open.available_memory", lambda: 1000)
+    found = CliRunner().invoke(cli, [*words, *["--force"] * ("-o" in words)])
+    assert 1 == found.stderr.count(says)
+    assert "are free" in found.stderr
 
 
 # Operators are read together with the figures where a command asks for both: each file is decoded once.

@@ -61,6 +61,7 @@ strict_option = click.option("--strict", is_flag=True, help=_STRICT)
 
 _PATTERN = "Also count kernels with a matching name as communication; repeatable."
 _PHASE_LABELS = "Count work under labels that match as a phase, 'REGEX=backward'; repeatable."
+_DASK = "Read on a Dask cluster: tcp://scheduler:8786, or 'local' for one here."
 _READ = field_of("read_options", ReadOptions())
 reading_options = group(
     click.option("--comm-pattern", "comm_patterns", multiple=True, metavar="REGEX", help=_PATTERN, **_READ),
@@ -70,6 +71,7 @@ reading_options = group(
         "--no-cache", "cache", flag_value=False, default=True, help="Neither use nor write the cache.", **_READ
     ),
     click.option("--jobs", type=Whole(1), metavar="N", help="Processes that read. [automatic]", **_READ),
+    click.option("--dask", metavar="ADDRESS", help=_DASK, **_READ),
 )
 """The options on how a run is read, as one argument *read_options*."""
 
@@ -85,12 +87,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 _NO_ALIGN = "Leave each rank on its own clock, as recorded, and correct none."
 align_option = click.option("--no-align", "align", flag_value=False, default=True, help=_NO_ALIGN, **_READ)
 """Whether clocks that are off are corrected, wherever ranks are compared, drawn or exported; part of *read_options*."""
-dask_option = click.option(
-    "--dask",
-    metavar="ADDRESS",
-    help="Read on a Dask cluster (tcp://scheduler:8786), or 'local', for figures only.",
-)
-"""Where the files are read, as the argument *dask*: what needs intervals can't come from there."""
 gains_option = click.option(
     "--gains/--no-gains",
     cls=Toggle,

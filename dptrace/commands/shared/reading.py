@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from dptrace.run.selection import ranks_of, steps_of
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run
+    from dptrace.timeline.host_calls import SecondPass
 
 
 GAINS_HINT = "For what a step would gain without each finding, add --gains: it replays the run."
@@ -31,11 +32,13 @@ def open_with_progress(
     verbosity: str = NORMAL,
     selection: Selection | None = None,
     replayed: bool = False,
+    reread: Sequence[SecondPass[Any]] = (),
 ) -> Run:
     """Read a run and keep what is selected; a terminal shows the progress after a second.
 
     Args:
         replayed: whether the run is replayed next: files are parsed once, and it is said if memory may not suffice.
+        reread: what is read of each file next, which workers of a cluster do at once.
     """
     # Before NumPy is imported: its linear algebra, which reading does not need, starts a thread per core, and these
     # spin for a tenth of a second. A library may not decide that for its caller; a command may.
@@ -44,6 +47,8 @@ def open_with_progress(
 
     if replayed:
         read_options = _to_replay(paths, read_options)
+    if read_options.dask is not None:
+        read_options = replace(read_options, also=(*read_options.also, *reread))
     with progress("Reading", verbosity) as show:
 
         def file_done(done: int, total: int, name: str) -> None:
@@ -55,30 +60,13 @@ def open_with_progress(
     return run.select(selection.ranks, selection.steps) if selection is not None else run
 
 
-def on_cluster(dask: str | None, read_options: ReadOptions, given: Mapping[str, object]) -> ReadOptions:
-    """Return how to read on a Dask cluster, or the options as they are without one.
-
-    Args:
-        given: why a cluster's figures do not suffice, and whether that is asked for.
-
-    Raises:
-        UsageError: something is.
-    """
-    if dask is None:
-        return read_options
-    for why, is_given in given.items():
-        if is_given:
-            raise UsageError(f"{why}, and --dask returns figures only: leave one out.")
-    return replace(read_options, dask=dask, figures_only=True)
-
-
 def _to_replay(paths: Sequence[str], read_options: ReadOptions) -> ReadOptions:
     """Return the options for a run that is replayed, after a word on a machine that is too small."""
     from dptrace.load.open import memory_warning
     from dptrace.readers.discovery import find
     from dptrace.replay.graph.events import RANK_EVENTS
 
-    if not any(is_url(path) for path in paths) and (warning := memory_warning(find(paths).files)):
+    if warning := memory_warning(find(paths).files):
         print_notes((warning,))
     return replace(read_options, also=(RANK_EVENTS,))
 
