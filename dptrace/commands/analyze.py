@@ -93,7 +93,7 @@ def command(
     reread = _memory_readings() if memory else ()
     run = with_workload(open_with_progress(paths, read_options, verbosity, selection, gains, reread), **workload)
     run = with_gains(run, verbosity) if gains else run
-    to.write(_memory_answer(run, all_rows) if memory else _answer(run, all_rows, collectives))
+    to.write(_memory_answer(run, all_rows) if memory else _answer(_compared(run, verbosity), all_rows, collectives))
     if not to.as_text:
         from dptrace.run.shared_clock import times_note
 
@@ -138,6 +138,13 @@ def _write_hta_compat(paths: tuple[str, ...], to: Destination, all_rows: bool, s
 
     to.write(Answer(tables, compat.to_dict, lambda: compat.frame))
     print_notes(compat.notes)
+
+
+def _compared(run: Run, verbosity: str) -> Run:
+    """Return the run after its analysis across ranks, which takes a while for thousands of them."""
+    with progress("Comparing ranks", verbosity, measured=False):
+        _ = run.cross_rank
+    return run
 
 
 def _memory_readings() -> tuple[SecondPass[Any], ...]:

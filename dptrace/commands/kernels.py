@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from dptrace.commands.shared.answer import Answer, Destination, answer_options, refuse
 from dptrace.commands.shared.numbers import Amount, Whole
 from dptrace.commands.shared.options import Selection, gains_option, opening_options, run_options, with_workload
-from dptrace.commands.shared.output import print_notes
+from dptrace.commands.shared.output import print_notes, progress
 from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
 from dptrace.core.numbers import AMOUNT
 from dptrace.core.patterns import compiled
@@ -90,7 +90,7 @@ def command(
       dptrace kernels runs/ddp --by module --match 'layers\\.3'
       dptrace kernels runs/ddp --by kernel --kind communication --per-rank --csv > nccl.csv
     """
-    from dptrace.run.kernels import kernel_summary, select_rows
+    from dptrace.run.kernels import kernel_summary
 
     looks_for_findings = findings and to.form != "csv" and by != "host"
     refuse(
@@ -104,15 +104,15 @@ def command(
     compiled(match or "", "--match")
     read_options = replace(read_options, operators=by not in ("kernel", "phase") or looks_for_findings)
     gains = looks_for_findings and gains_wanted(gains, paths)
-    run = open_with_progress(paths, read_options, verbosity, selection, gains)
-    run = with_workload(run, peak_tflops=peak_tflops)
+    run = with_workload(open_with_progress(paths, read_options, verbosity, selection, gains), peak_tflops=peak_tflops)
     run = with_gains(run, verbosity) if gains else run
-    if by == "host":
-        to.write(_host_answer(run, per_rank, match, sort, top))
-    else:
-        summary = kernel_summary(run, by, kind, per_rank)
-        rows = select_rows(summary.rows, match, sort or "total", top)
-        to.write(_kernel_answer(run, summary, rows, looks_for_findings, kind, full_names, top))
+    with progress("Summing up", verbosity, measured=False):
+        if by == "host":
+            answer = _host_answer(run, per_rank, match, sort, top)
+        else:
+            summary = kernel_summary(run, by, kind, per_rank)
+            answer = _kernel_answer(run, summary, match, sort, looks_for_findings, kind, full_names, top)
+    to.write(answer)
     print_notes(run.notes)
 
 
@@ -132,14 +132,16 @@ def _wrong_rows(by: str, kind: str, sort: str | None, peak_tflops: float | None)
 def _kernel_answer(
     run: Run,
     summary: KernelSummary,
-    rows: list[dict[str, Any]],
+    match: str | None,
+    sort: str | None,
     looks_for_findings: bool,
     kind: str,
     full_names: bool,
     top: int | None,
 ) -> Answer:
-    from dptrace.run.kernels import compute_findings_of, flat_frame
+    from dptrace.run.kernels import compute_findings_of, flat_frame, select_rows
 
+    rows = select_rows(summary.rows, match, sort or "total", top)
     found = compute_findings_of(run) if looks_for_findings else None
 
     def tables(console: Console) -> None:

@@ -164,8 +164,7 @@ def command(
         raise UsageError(f"{to.output}: a chart compares several values, for example --bucket-cap-mb 1,4,25.")
     if several is not None and (to.form == "csv" or export is not None):
         raise UsageError("Several values are printed as text, --json, a page or a chart: leave --csv and --export out.")
-    reread = _readings(changes) if read_options.dask is not None else ()
-    run = open_with_progress(paths, read_options, verbosity, selection, True, reread)
+    run = open_with_progress(paths, read_options, verbosity, selection, True, _readings(changes))
     if several is not None:
         to.write(_sweep_answer(_swept(run, changes, *several, verbosity)))
         print_notes(run.notes)

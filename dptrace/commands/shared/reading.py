@@ -38,7 +38,7 @@ def open_with_progress(
 
     Args:
         replayed: whether the run is replayed next: files are parsed once, and it is said if memory may not suffice.
-        reread: what is read of each file next, which workers of a cluster do at once.
+        reread: what is read of each file next: of a replay and on a cluster, by the processes that read the file.
     """
     # Before NumPy is imported: its linear algebra, which reading does not need, starts a thread per core, and these
     # spin for a tenth of a second. A library may not decide that for its caller; a command may.
@@ -47,7 +47,7 @@ def open_with_progress(
 
     if replayed:
         read_options = _to_replay(paths, read_options)
-    if read_options.dask is not None:
+    if replayed or read_options.dask is not None:
         read_options = replace(read_options, also=(*read_options.also, *reread))
     with progress("Reading", verbosity) as show:
 
