@@ -149,7 +149,8 @@ class _Zip:
             whole.close()
             raise
         weakref.finalize(self._archive, whole.close)  # a member's stream keeps the archive alive
-        self.names = [info.filename for info in self._archive.infolist() if not info.is_dir()]
+        # zipfile's is_dir() fails on the empty name that a damaged directory may hold.
+        self.names = [name for name in self._archive.namelist() if name and not name.endswith("/")]
 
     @contextmanager
     def opened(self, file: Source) -> Iterator[IO[bytes]]:

@@ -74,7 +74,7 @@ def test_what_an_archive_can_not_give_is_named(trace: Path, tmp_path: Path) -> N
 
 
 def test_damage_in_an_archive_is_that_of_its_file(trace: Path) -> None:
-    """A file with a wrong checksum loses its last bytes; an archive without its end is not readable."""
+    """A file with a wrong checksum loses its last bytes, one without a name is left out; an archive needs its end."""
     archive = zipped(trace, zipfile.ZIP_STORED)
     data = bytearray(archive.read_bytes())
     place = data.index(b"op1900")
@@ -86,6 +86,9 @@ def test_damage_in_an_archive_is_that_of_its_file(trace: Path) -> None:
     assert damaged.cut
     assert 1000 < len(damaged) < 1900
     assert "CRC" in str(damaged.damage[0])
+    data[data.rindex(b"run/rank3.json")] = 0  # zipfile ends a name at a zero byte
+    archive.write_bytes(data)
+    assert members(Source.of(archive)) == []
     archive.write_bytes(data[: len(data) // 2])
     with pytest.raises(TraceError, match=r"all\.zip: is not a readable archive"):
         members(Source.of(archive))
