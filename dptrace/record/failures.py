@@ -210,18 +210,23 @@ def _first_failure(exits: Sequence[dict[str, Any]], messages: Sequence[dict[str,
         # A signal leaves no message and precedes the errors of peers. torchrun stops the peers by SIGTERM. SIGABRT
         # comes from NCCL's watchdog in the peers of a dead rank, or from a failed assertion in the rank itself.
         is_cause = number > 0 and number != signal.SIGTERM
-        if is_cause and not (
-            number == signal.SIGABRT and messages and not _FOLLOW_UP_ERROR.search(messages[0]["message"])
-        ):
+        if is_cause and not (number == signal.SIGABRT and messages and not is_consequence(messages[0]["message"])):
             name = signal.Signals(number).name
             hint = " (out of memory?)" if name == "SIGKILL" else ""
             return Failure(entry["rank"], f"ended by {name}{hint}", 128 + number)
-    if messages:
+    told = {message["rank"] for message in messages}
+    silent = [
+        entry
+        for entry in exits
+        if entry["rank"] not in told and entry["exit_code"] not in (0, -signal.SIGTERM, TERMINATED)
+    ]
+    # A rank that left without a message, by os._exit() for example, ended the peers whose only message is SIGTERM.
+    if messages and not (silent and all(message["exit_code"] == TERMINATED for message in messages)):
         first = messages[0]
         message = first["message"] if first["advice"] else explain(first["message"])
         return Failure(first["rank"], message, first["exit_code"], first["advice"])
     if exits:
-        rank, code = exits[0]["rank"], exits[0]["exit_code"]
+        rank, code = (silent or exits)[0]["rank"], (silent or exits)[0]["exit_code"]
         return Failure(
             rank, "ended by SIGTERM" if code in (-signal.SIGTERM, TERMINATED) else f"exit code {code}", abs(code)
         )

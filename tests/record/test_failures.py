@@ -88,7 +88,7 @@ def _exits(folder: Path, *codes: tuple[int, int]) -> None:
     (folder / "agent0.json").write_text(json.dumps(exits))
 
 
-CLOSED = "RuntimeError: Connection closed by peer"
+CLOSED, STOPPED = "RuntimeError: Connection closed by peer", "ended by SIGTERM"
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,17 @@ CLOSED = "RuntimeError: Connection closed by peer"
         ([(1, 1), (0, -6)], [(1, 1000, "ValueError: bad batch")], Failure(1, "ValueError: bad batch")),
         ([(1, 1), (0, -6)], [(1, 1000, CLOSED)], Failure(0, "ended by SIGABRT", 134)),
         ([(1, 3)], [], Failure(1, "exit code 3", 3)),
+        ([(0, 143), (1, 3)], [], Failure(1, "exit code 3", 3)),
+        # one that leaves without a word, or aborts, while torchrun ends its peer
+        ([(0, 143), (1, 3)], [(0, 1000, STOPPED, False, 143)], Failure(1, "exit code 3", 3)),
+        ([(0, 143), (1, -6)], [(0, 1000, STOPPED, False, 143)], Failure(1, "ended by SIGABRT", 134)),
+        ([(0, 143)], [(0, 1000, STOPPED, False, 143)], Failure(0, STOPPED, 143)),
         ([(1, 143), (0, -15)], [], Failure(1, "ended by SIGTERM", 143)),
         ([], [], None),
     ],
 )
 def test_the_cause_comes_before_its_consequence(
-    exits: list[tuple[int, int]], messages: list[tuple[int, int, str]], expected: Failure | None, tmp_path: Path
+    exits: list[tuple[int, int]], messages: list[tuple[Any, ...]], expected: Failure | None, tmp_path: Path
 ) -> None:
     """Among exit codes, signals and messages of all ranks, the first one that no peer explains."""
     _exits(tmp_path, *exits)
