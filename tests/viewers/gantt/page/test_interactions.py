@@ -17,7 +17,7 @@ from PIL import Image
 
 from dptrace.load.open import open_run
 from dptrace.run.run import Run
-from dptrace.timeline.model import Kind, Windows
+from dptrace.timeline.model import Collective, Kind, Windows
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.host import HostAnswers
@@ -151,6 +151,33 @@ def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> 
         assert page.locator("#card").is_hidden()
         # The chart gets the panel's room back.
         until(page, "dptrace.main.canvas.toDataURL()", before)
+        assert [] == errors
+
+
+@browser_test
+def test_a_wait_in_the_phases_opens_the_call_that_waits(browser: Browser, tmp_path: Path) -> None:
+    """Of two calls at once, the one that waits, not the shorter one; beside the wait, the one that is there."""
+    gather = Collective("all_gather", 4096, "float", "other", 2)
+    ranks = [
+        TimelineBuilder(rank, bounds=(0, 100_000))
+        .compute(0, 10_000)
+        .collective(20_000, 40_000, gather, lane=21)
+        .all_reduce(start, 80_000)
+        .build()
+        for rank, start in enumerate((10_000, 50_000))
+    ]
+    with open_page(browser, written(Run("two", tuple(ranks)), tmp_path / "waits.html")) as (page, errors):
+        settle(page)
+        for time, kind in ((30_000, "all_reduce"), (70_000, "all_reduce"), (15_000, "all_reduce")):
+            page.mouse.click(*at(page, "phases", time))
+            page.locator("#card").wait_for(state="visible")
+            assert kind in page.locator("#card h2").inner_text()
+            page.locator("h1").hover()
+            page.keyboard.press("Escape")
+            settle(page)
+        page.mouse.click(*at(page, "phases", 30_000, track=1))
+        page.locator("#card").wait_for(state="visible")
+        assert "all_gather" in page.locator("#card h2").inner_text()
         assert [] == errors
 
 

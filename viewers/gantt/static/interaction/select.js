@@ -3,7 +3,7 @@
 import { button, element, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
 import { collectiveTitle, duration, integer, moment, percentOf, rate, shortName, visible } from "../data/text.js";
-import { laneOf, rankNames, rowRole, stepAt, streamWord, trackName } from "../data/rows.js";
+import { isExposed, laneOf, rankNames, rowRole, stepAt, streamWord, trackName } from "../data/rows.js";
 
 /** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
 const UNKNOWN = "unknown";
@@ -32,9 +32,21 @@ export class Selection {
   }
 
   async #click() {
-    const { index, row } = this.hover;
-    if (index < 0 || !row || ["phases", "idle"].includes(row.role)) return;
-    await this.choose(index, row.track);
+    const { index, row, point } = this.hover;
+    if (index < 0 || !row || row.role === "idle") return;
+    const chosen = row.role === "phases" ? await this.#behind(index, row.track, point.time) : index;
+    if (chosen >= 0) await this.choose(chosen, row.track);
+  }
+
+  /** Return the call behind exposed communication in a row of phases, or -1; behind waiting, of several one that waits. */
+  async #behind(phase, track, time) {
+    const { lod, scene, columns } = this, lane = laneOf(scene, track, "collectives"), category = lod.category[phase];
+    if (lane < 0 || !isExposed(scene, category)) return -1;
+    const at = Math.max(lod.start[phase], Math.min(time, lod.start[phase] + lod.duration[phase] - 1));
+    const waits = (call) => at < lod.start[call] + columns.wait[call - columns.exposedFrom[track]] - 1;
+    let found = await lod.find(lane, at);
+    if (category === scene.special.waiting && !waits(found)) lod.eachLong(lane, at, at + 1, 0, (call) => waits(call) && (found = call));
+    return found;
   }
 
   /** Select an interval by its index. */
