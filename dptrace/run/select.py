@@ -188,7 +188,7 @@ class _Kept:
         return replace(
             whole,
             **{column: getattr(whole, column)[rows] for column in ("transfer_ns", "algbw", "busbw")},
-            **{column: getattr(whole, column)[members] for column in ("wait_ns", "late_ns", "late_known")},
+            **{column: getattr(whole, column)[members] for column in ("wait_ns", "late_ns", "late_known", "unsure_ns")},
             last=self._device[whole.last[rows]],
         )
 

@@ -128,7 +128,8 @@ test("a collective's members are collected over the ranks", async () => {
     launch: packed(6, 0, 1, 3),
     instance: packed(1, 0, 1),
     wait: packed(11, 0, 1),
-    late: packed(1, 0, 11),
+    late: packed(1, 0, 0),
+    within: packed(0, 0, 13),
     groups: [{ name: "0", description: "mesh_dp", size: 4 }],
     instances: { transfer: packed(21), algbw: packed(5), busbw: packed(8), last: packed(2), bytes: packed(4096), seq: packed(18), group: packed(0), name: packed(0), names: ["bucket 0"] },
   };
@@ -136,19 +137,19 @@ test("a collective's members are collected over the ranks", async () => {
   await members.ready(3);
   const known = members.of(3);
   assert.deepEqual([known.name, known.seq, known.last, known.transfer, known.bytes, known.busbw, known.group.description], ["bucket 0", 17, 1, 20, 4096, 8000, "mesh_dp"]);
-  assert.deepEqual(known.members, [{ track: 0, index: 1, wait: 10, late: 0, exposed: 12 }, { track: 1, index: 3, wait: 0, late: 10, exposed: 20 }]);
+  assert.deepEqual(known.members, [{ track: 0, index: 1, wait: 10, late: 0, within: null, exposed: 12 }, { track: 1, index: 3, wait: 0, late: null, within: 12, exposed: 20 }]);
   assert.equal(members.of(2), null);
   assert.deepEqual([0, 1, 2, 3].map((i) => members.launchDelay(i)), [5, null, 0, 2]);
   assert.deepEqual(memberRows(known, SCENE, lod).map(({ cells }) => cells), [
     ["rank 0 · GPU 0", "first", "10 ns", "20 ns", "12 ns", "18 ns"],
-    ["rank 1 · GPU 1 · last", "+10 ns", "0 ns", "20 ns", "20 ns", "0 ns"],
+    ["rank 1 · GPU 1 · last", "within ±12 ns", "0 ns", "20 ns", "20 ns", "0 ns"],
   ]);
 });
 
 test("what a missing rank leaves unknown is not drawn as zero", async () => {
   const lod = lodOf([{ lane: 2, start: 10, duration: 30, category: 0 }], 6, 1), zero = packed(0);
   const instances = { transfer: zero, algbw: zero, busbw: zero, last: zero, bytes: zero, seq: zero, group: zero, name: zero, names: [""] };
-  const details = { instance: packed(1), wait: zero, late: zero, groups: [{ name: "0", description: "", size: 2 }], instances };
+  const details = { instance: packed(1), wait: zero, late: zero, within: zero, groups: [{ name: "0", description: "", size: 2 }], instances };
   const members = new CollectiveMembers(lod, sceneOf(lod, details), { exposed: [12], exposedFrom: [0, 1] });
   await members.ready(0);
   const known = members.of(0);

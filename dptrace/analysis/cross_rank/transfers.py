@@ -35,6 +35,8 @@ class Timing(msgspec.Struct, frozen=True, dict=True):
     """Per member: its start after the first member's, on aligned clocks."""
     late_known: NDArray[np.bool_]
     """Per member: whether the instance is complete and the lateness exceeds the uncertainty of the clocks."""
+    unsure_ns: Int64
+    """Per member: that uncertainty; UNKNOWN_NS if the instance is not complete or its clocks cannot be compared."""
     last: NDArray[np.int32]
     """Per instance: the device that arrived last; -1 if unknown."""
     algbw: NDArray[np.float64]
@@ -59,7 +61,8 @@ def timing(matches: Matches, clocks: Clocks) -> Timing:
     by_start = np.lexsort((start, matches.instance))
     earliest = by_start[low][matches.instance]
     late = start - start[earliest]
-    unsure = clocks.between(matches.device, matches.device[earliest])
+    between = clocks.between(matches.device, matches.device[earliest])
+    unsure = np.where(matches.complete[matches.instance], between, UNKNOWN_NS)
     with np.errstate(divide="ignore", invalid="ignore"):
         # A group of one rank sends nothing.
         sent = (matches.bytes > 0) & (transfer > 0) & (matches.size > 1)
@@ -68,9 +71,8 @@ def timing(matches: Matches, clocks: Clocks) -> Timing:
         transfer_ns=transfer,
         wait_ns=np.where(waits, length - transfer[matches.instance], UNKNOWN_NS),
         late_ns=late,
-        late_known=matches.complete[matches.instance]
-        & (unsure != UNKNOWN_NS)
-        & ((late > unsure) | (matches.device == matches.device[earliest])),
+        late_known=(unsure != UNKNOWN_NS) & ((late > unsure) | (matches.device == matches.device[earliest])),
+        unsure_ns=unsure,
         last=_last(matches, clocks, np.where(matches.synchronizing[matches.instance], length, -start)),
         algbw=algbw,
         busbw=algbw * _factors(matches),

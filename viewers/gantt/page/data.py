@@ -258,21 +258,26 @@ def _launch_delays(run: Run, chart: Chart) -> Int64:
 
 
 def _members(cross_rank: CrossRankAnalysis, run: Run, chart: Chart) -> dict[str, Any]:
-    """Return each collective's instance plus 1 (0: unmatched), its wait and its lateness plus 1 (0: unknown)."""
+    """Return each collective's instance plus 1 (0: unmatched), its wait and its lateness plus 1 (0: unknown).
+
+    ``within`` is the clocks' uncertainty plus 1 of a lateness that does not exceed it.
+    """
     matches, timing = cross_rank.matches, cross_rank.timing
-    known = [np.zeros((3, 0), np.int64)]
+    known = [np.zeros((4, 0), np.int64)]
     for device, (timeline, shown) in enumerate(zip(run.timelines, _shown(run, chart, Kind.COMMUNICATION), strict=True)):
         comm = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
         mask = matches.device == device
-        columns = np.zeros((3, len(comm)), np.int64)
+        columns = np.zeros((4, len(comm)), np.int64)
         late = np.where(timing.late_known[mask], timing.late_ns[mask] + 1, 0)
-        columns[:, matches.index[mask]] = matches.instance[mask] + 1, timing.wait_ns[mask] + 1, late
+        within = np.where(timing.late_known[mask], 0, timing.unsure_ns[mask] + 1)
+        columns[:, matches.index[mask]] = matches.instance[mask] + 1, timing.wait_ns[mask] + 1, late, within
         known.append(columns[:, np.searchsorted(comm, shown)])
-    instance, wait, late = np.concatenate(known, axis=1)
+    instance, wait, late, within = np.concatenate(known, axis=1)
     return {
         "instance": pack(instance),
         "wait": pack(wait),
         "late": pack(late),
+        "within": pack(within),
         "instances": _instances(cross_rank),
         "groups": [{"name": g.name, "description": g.description, "size": g.size} for g in matches.groups],
     }

@@ -190,7 +190,7 @@ def test_members_are_those_of_the_matches() -> None:
     run = Run("two", two_rank_timelines())
     drawn = chart(run)
     columns = details(run, drawn)
-    instance, wait, late = (unpack(columns[key]) for key in ("instance", "wait", "late"))
+    instance, wait, late, within = (unpack(columns[key]) for key in ("instance", "wait", "late", "within"))
     lanes = [lane for lane in drawn.lanes if lane.role is Role.COLLECTIVES]
     starts = np.concatenate([lane.start_ns for lane in lanes]) + drawn.origin_ns
     tracks = np.repeat(np.arange(len(lanes)), [len(lane) for lane in lanes])
@@ -204,6 +204,8 @@ def test_members_are_those_of_the_matches() -> None:
         assert row["collective"] == number
         assert (row["wait_ns"] + 1, row["exposed_ns"]) == (wait[place], exposed[place])
         assert (None if np.isnan(row["late_ns"]) else row["late_ns"]) == (late[place] - 1 if late[place] else None)
+        # Of two ranks' clocks, this says what a lateness does not exceed.
+        assert (within[place] > 0) == np.isnan(row["late_ns"])
         one = {key: unpack(columns["instances"][key])[number] for key in ("transfer", "busbw", "bytes", "seq", "group")}
         assert (row["transfer_ns"] + 1, row["bytes"], row["seq"]) == (one["transfer"], one["bytes"], one["seq"] - 1)
         assert one["busbw"] == pytest.approx(0 if row["busbw_gbps"] is None else row["busbw_gbps"] * 1e6, abs=1)
@@ -216,7 +218,8 @@ def test_members_of_incomplete_collectives_have_no_times() -> None:
     columns = details(run, chart(run))
 
     assert unpack(columns["instance"]).any()
-    unknown = [columns["wait"], columns["late"], columns["instances"]["transfer"], columns["instances"]["last"]]
+    unknown = [columns[key] for key in ("wait", "late", "within")]
+    unknown += [columns["instances"][key] for key in ("transfer", "last")]
     assert {0} == {value for column in unknown for value in unpack(column).tolist()}
 
 

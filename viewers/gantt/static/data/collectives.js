@@ -20,11 +20,11 @@ export class CollectiveMembers {
 
   async #load() {
     const { details, served } = this.scene;
-    const { launch, instance, wait, late, instances, groups } = (served ? await (await fetch("details")).json() : details) ?? {};
+    const { launch, instance, wait, late, within, instances, groups } = (served ? await (await fetch("details")).json() : details) ?? {};
     if (launch) this.launch = await unpack(launch);
     if (!instance) return;
     const { names, ...packed } = instances;
-    this.memberColumns = { names, groups, ...(await unpackAll({ instance, wait, late })) };
+    this.memberColumns = { names, groups, ...(await unpackAll({ instance, wait, late, within })) };
     this.instances = await unpackAll(packed);
     this.#group();
   }
@@ -66,17 +66,17 @@ export class CollectiveMembers {
 
   /**
    * Return the collective at an index of a track, with all its ranks: { name, group, seq, bytes, transfer, algbw,
-   * busbw, last (its track, or -1), members: [{ track, index, wait, late, exposed }] }; null if it was not matched.
-   * Times in ns, null where unknown; rates in bytes per second, 0 where unknown.
+   * busbw, last (its track, or -1), members: [{ track, index, wait, late, within, exposed }] }; null if it was not matched.
+   * `within` is the uncertainty of the clocks that hides when a rank arrived. Times in ns, null where unknown; rates in bytes per second, 0 where unknown.
    */
   of(index) {
     const number = this.memberColumns?.instance[this.#place(index)];
     if (!number) return null;
     const field = (key) => this.instances[key][number - 1];
     const members = Array.from(this.#placesOf(index), (place) => {
-      const { wait, late } = this.memberColumns, { track: member, lane, position } = this.#at(place), at = this.lod.indexOf(lane, position);
+      const { wait, late, within } = this.memberColumns, { track: member, lane, position } = this.#at(place), at = this.lod.indexOf(lane, position);
       const exposed = this.columns.exposed[at - this.columns.exposedFrom[member]];
-      return { track: member, index: at, wait: known(wait[place]), late: known(late[place]), exposed };
+      return { track: member, index: at, wait: known(wait[place]), late: known(late[place]), within: known(within[place]), exposed };
     });
     return {
       ...{ bytes: field("bytes"), transfer: known(field("transfer")), algbw: 1000 * field("algbw"), busbw: 1000 * field("busbw") },

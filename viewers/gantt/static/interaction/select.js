@@ -11,12 +11,12 @@ const orUnknown = (time) => (time === null ? UNKNOWN : duration(time));
 
 /** Return a table row { track, last, cells } for each rank of a collective. */
 export function memberRows(memberDetails, scene, lod) {
-  return memberDetails.members.map(({ track, index, wait, late, exposed }) => ({
+  return memberDetails.members.map(({ track, index, wait, late, within, exposed }) => ({
     track,
     last: track === memberDetails.last,
     cells: [
       scene.tracks[track].label + (track === memberDetails.last ? " · last" : ""),
-      late === null ? UNKNOWN : late ? `+${duration(late)}` : "first",
+      late === null ? (within === null ? UNKNOWN : `within ±${duration(within)}`) : late ? `+${duration(late)}` : "first",
       orUnknown(wait),
       orUnknown(memberDetails.transfer),
       duration(exposed),
