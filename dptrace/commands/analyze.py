@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.commands.shared.answer import Answer, Destination, answer_options, refuse
+from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import (
     Selection,
     align_option,
@@ -42,7 +43,11 @@ if TYPE_CHECKING:
 @click.option("--collectives", is_flag=True, help="Print a row for each collective; as a table, or with --csv.")
 @click.option("--memory", is_flag=True, help="Print memory: peaks, what was alive at them; with --json, add it.")
 @gains_option
-@answer_options(csv="Print a CSV row for each rank and step (times in ns).")
+@answer_options(
+    csv="Print a CSV row for each rank and step (times in ns).",
+    markdown="Print the headline, findings, ranks and kernels as Markdown of at most 60 lines.",
+)
+@click.option("--limit", type=Whole(1), metavar="N", help="Findings, and rows of each table, of --markdown. [8]")
 @click.option("--hta-compat", "as_hta", is_flag=True, help="HTA's temporal breakdown and overlap, as HTA defines them.")
 @align_option
 @workload_options
@@ -55,6 +60,7 @@ def command(
     memory: bool,
     gains: bool | None,
     to: Destination,
+    limit: int | None,
     as_hta: bool,
     read_options: ReadOptions,
     verbosity: str,
@@ -72,13 +78,16 @@ def command(
       dptrace analyze rank0.json.gz rank1.json.gz --csv > split.csv
       dptrace analyze runs/llama --params 7B --tokens 4M
       dptrace analyze runs/ddp --json | jq '.ranks[0].total'
+      dptrace analyze runs/ddp --markdown --limit 3
       dptrace analyze runs/ddp --memory
       dptrace analyze s3://bucket/run --dask tcp://scheduler:8786
     """
     # Gains are those of findings, on clocks that are corrected.
     align = read_options.align
     has_findings = not (to.form == "csv" or as_hta or collectives or memory) and align
+    short = to.form == "md" and not (all_rows or collectives or memory or as_hta)
     refuse(_contradictions(to.form, collectives, memory, as_hta, align, bool(gains) and not has_findings))
+    refuse([(limit is not None and not short, _NOTHING_TO_LIMIT)])
     if as_hta:
         if selection or any(workload.values()) or read_options != ReadOptions(strict=read_options.strict):
             raise UsageError(_HTA_ALONE)
@@ -87,13 +96,14 @@ def command(
     gains_asked = gains
     gains = has_findings and gains_wanted(gains_asked, paths)
     # The figures suffice, but for some steps', which are computed from the intervals, for memory and for kernels.
-    lists_kernels = all_rows and to.as_text and not collectives
+    lists_kernels = (short or (all_rows and to.as_text)) and not collectives
     figures_only = selection.steps is None and not memory and not lists_kernels and not gains
     read_options = replace(read_options, figures_only=figures_only)
     reread = _memory_readings() if memory else ()
     run = with_workload(open_with_progress(paths, read_options, verbosity, selection, gains, reread), **workload)
     run = with_gains(run, verbosity) if gains else run
-    to.write(_memory_answer(run, all_rows) if memory else _answer(_compared(run, verbosity), all_rows, collectives))
+    answer = _memory_answer(run, all_rows) if memory else _answer(_compared(run, verbosity), all_rows, collectives)
+    to.write(_with_markdown(answer, run, limit) if short else answer)
     if not to.as_text:
         from dptrace.run.shared_clock import times_note
 
@@ -110,6 +120,7 @@ _NO_FINDINGS = (
     "--gains is about findings, which --csv, --collectives, --memory and --hta-compat leave out; --no-align compares "
     "clocks that a replay would correct."
 )
+_NOTHING_TO_LIMIT = "--limit is for --markdown, without --all, --collectives, --memory and --hta-compat."
 _NOTHING_TO_ALIGN = "--no-align only changes times and figures across ranks; leave it out here."
 
 
@@ -168,6 +179,12 @@ def _answer(run: Run, all_rows: bool, collectives: bool) -> Answer:
         return collectives_on_one_clock(run)
 
     return Answer(tables, run.to_dict, calls if collectives else run.steps)
+
+
+def _with_markdown(answer: Answer, run: Run, limit: int | None) -> Answer:
+    from dptrace.viewers.pages.markdown import LIMIT, document
+
+    return replace(answer, markdown=lambda: document(run, limit or LIMIT))
 
 
 def _memory_answer(run: Run, all_rows: bool) -> Answer:

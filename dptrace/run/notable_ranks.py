@@ -59,10 +59,10 @@ _MOST_FIRST = 12
 """Most notable GPUs that come first."""
 
 
-def ranks_first(run: Run) -> tuple[NotableRank, ...]:
+def ranks_first(run: Run, many: int = MANY) -> tuple[NotableRank, ...]:
     """Return all devices as a table lists them: by rank; of many, begin with notable ones, the first and the last."""
     rest = range(len(run.devices))
-    if len(rest) <= MANY:
+    if len(rest) <= many:
         return tuple(NotableRank(index, "") for index in rest)
     why = {one.index: one.why for one in notable_ranks(run) if one.why}
     first = dict(list(why.items())[:_MOST_FIRST])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -207,8 +208,8 @@ def markdown_page(title: str, above: Sequence[str], tables: Sequence[TextTable],
 
 def escape_markdown(text: str) -> str:
     """Escape what has a meaning in Markdown or HTML: names and notes may come from other people's scripts."""
-    escaped = sanitize(text).replace("\\", "\\\\").replace("|", "\\|")
-    return escaped.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")
+    escaped = re.sub(r"[\\|\[*`]", r"\\\g<0>", sanitize(text))
+    return re.sub("<(?! )", "&lt;", escaped).replace("\n", " ")
 
 
 # What the pieces of a critical path, and its step, are called.

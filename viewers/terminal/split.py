@@ -176,7 +176,7 @@ def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
     minor = [finding for finding in ordered if finding.is_minor]
     for finding in (finding for finding in ordered if not finding.is_minor):
         figure, of_step = finding.figure
-        lines = [plain(finding.text), plain(f"→ {finding.advice}{_where(finding)}")]
+        lines = [plain(finding.text), plain(f"→ {finding.advice}{where(finding)}")]
         if replayed and finding.gain is not None:
             lines.append(plain(f"= {gain_sentence(finding.gain)}"))
         counted = "cost " if replayed and (finding.gain is None or finding.gain.ns is None) else ""
@@ -190,7 +190,7 @@ def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
     return Group(*parts)
 
 
-def _where(finding: Finding) -> str:
+def where(finding: Finding) -> str:
     """Return the step and the rank to look at, as --json names them."""
     step, rank = finding.evidence.get("step"), finding.evidence.get("rank")
     if step is None or rank is None:

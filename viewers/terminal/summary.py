@@ -244,7 +244,7 @@ def _labeled(found: MeanStep) -> Iterator[tuple[str, float]]:
         yield waiting_label(found.waits_for) if name == "exposed_wait_ns" else EXPOSED_LABELS[name], ns
 
 
-def _mean_split(run: Run) -> str:
+def mean_split(run: Run) -> str:
     """Return the mean step by part."""
     found = mean_step(run.cross_rank)
     if found is None or not found.wall_ns:
@@ -269,7 +269,7 @@ def print_run(run: Run, console: Console, all_rows: bool = False) -> None:
         all_rows: print each table in full, and a table by step for each rank.
     """
     analysis = run.cross_rank
-    lines = (_mean_split(run), utilization_sentence(run.efficiency), profiler_sentence(run.metadata))
+    lines = (mean_split(run), utilization_sentence(run.efficiency), profiler_sentence(run.metadata))
     parts: list[RenderableType] = [plain(headline(run).line), sentence(run), *(Text(line) for line in lines if line)]
     parts += ["", findings_list(analysis.findings), ""]
     for table in _tables(run, analysis, all_rows):

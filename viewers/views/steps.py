@@ -25,7 +25,7 @@ from dptrace.analysis.per_gpu.split import (
 from dptrace.core.intervals import Int64
 from dptrace.core.units import milliseconds, sanitize
 from dptrace.run.columns import HEADINGS, shown_figures
-from dptrace.run.notable_ranks import ranks_first
+from dptrace.run.notable_ranks import MANY, ranks_first
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import (
@@ -108,20 +108,24 @@ def summary(run: Run, note: str = "") -> Drawing:
     return bar_chart(SUMMARY_TITLE, text, bars, TALL if len(bars) <= DENSE else FLAT)
 
 
-def summary_table(run: Run) -> TextTable:
-    """Return the figures of each rank's mean step, in ms."""
+def summary_table(run: Run, many: int = MANY) -> TextTable:
+    """Return the figures of each rank's mean step, in ms.
+
+    Args:
+        many: number of GPUs above which the table begins with the notable ones.
+    """
     found = list(_means(run).items())
     names = shown_figures([figures for _, figures in found])
     rows = tuple(
-        (_with_reason(found[place][0], why), *step_cells(found[place][1], names)) for place, why in _in_order(run)
+        (_with_reason(found[place][0], why), *step_cells(found[place][1], names)) for place, why in _in_order(run, many)
     )
     return TextTable(("rank", *columns(names)), rows, 1, "In ms, means over the steps." if rows else NO_STEP)
 
 
-def _in_order(run: Run) -> Iterator[tuple[int, str]]:
+def _in_order(run: Run, many: int = MANY) -> Iterator[tuple[int, str]]:
     """Yield the place of each device with steps in the order of a table, which of many begins with notable ones."""
     place = {id(device): number for number, device in enumerate(with_steps(run))}
-    firsts = ((place.get(id(run.devices[one.index])), one.why) for one in ranks_first(run))
+    firsts = ((place.get(id(run.devices[one.index])), one.why) for one in ranks_first(run, many))
     yield from ((number, why) for number, why in firsts if number is not None)
 
 

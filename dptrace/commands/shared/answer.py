@@ -57,6 +57,8 @@ class Answer:
     page: Callable[[], str] | None = None
     chart: Callable[[], Drawing] | None = None
     picture_width: int = _PICTURE_WIDTH
+    markdown: Callable[[], str] | None = None
+    """Short text for a ticket; without it, Markdown is the tables in a block of code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Destination:
     @property
     def on_terminal(self) -> bool:
         """Whether text is printed, below which hints stand."""
-        return self.output is None and self.as_text
+        return self.output is None and self.form == "text"
 
     def write(self, answer: Answer) -> None:
         """Print the answer, or write it to the file and say so.
@@ -97,12 +99,17 @@ class Destination:
             assert self.output is not None
             write_png(_svg(answer), self.output, answer.picture_width)
             print_written(self.output, self.verbosity)
+        elif self.form == "md" and answer.markdown is not None:
+            self._emit(answer.markdown())
         else:
             self.write_text(_text(answer, self.form))
 
     def write_text(self, text: str) -> None:
         """Write a text in this form, and say so where it is in a file."""
-        emit(_fenced(text) if self.form == "md" else text, self.output)
+        self._emit(_fenced(text) if self.form == "md" else text)
+
+    def _emit(self, text: str) -> None:
+        emit(text, self.output)
         if self.output is not None:
             print_written(self.output, self.verbosity)
 
@@ -131,19 +138,23 @@ def _fenced(text: str) -> str:
     return f"{fence}text\n{text.rstrip()}\n{fence}\n"
 
 
-def answer_options(*drawn: str, csv: str | Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
-    """Add --json, --csv, -o and --force as one argument *to*, a Destination that was checked before any work.
+def answer_options(
+    *drawn: str, csv: str | Callable[[Any], Any] | None = None, markdown: str = ""
+) -> Callable[[Any], Any]:
+    """Add --json, --csv, --markdown, -o and --force as one argument *to*, a Destination checked before any work.
 
     Args:
         drawn: the pages and pictures that the verb has: "html", "svg", "png".
         csv: the help of --csv, or the option if it names a table; None for a verb that has no CSV.
+        markdown: the help of --markdown; empty for a verb whose Markdown is only written to files.
     """
     forms = ("text", "md", "json", *(("csv",) if csv else ()), *drawn)
     flag = click.option("--csv", "as_csv", is_flag=True, help=csv) if isinstance(csv, str) else csv
+    short = click.option("--markdown", "as_markdown", is_flag=True, help=markdown) if markdown else None
     output = f"Write to this file, by its name: {_listed(forms)}."
     options = group(
         json_option,
-        *(filter(None, (flag,))),
+        *(filter(None, (flag, short))),
         click.option("-o", "--output", type=OutputFile(dash=True), help=output),
         force_option,
     )
@@ -157,9 +168,11 @@ def answer_options(*drawn: str, csv: str | Callable[[Any], Any] | None = None) -
             force: bool,
             verbosity: str,
             as_csv: bool | str | None = None,
+            as_markdown: bool = False,
             **rest: Any,
         ) -> Any:
-            form = _form(output, as_json, bool(as_csv), force, forms)
+            asked = {"json": as_json, "csv": as_csv, "markdown": as_markdown}
+            form = _form(output, [name for name, given in asked.items() if given], force, forms)
             table = as_csv if isinstance(as_csv, str) else None
             return function(*args, to=Destination(form, output, force, verbosity, table), verbosity=verbosity, **rest)
 
@@ -168,11 +181,12 @@ def answer_options(*drawn: str, csv: str | Callable[[Any], Any] | None = None) -
     return add
 
 
-def _form(output: Path | None, as_json: bool, as_csv: bool, force: bool, forms: Sequence[str]) -> str:
+def _form(output: Path | None, asked: Sequence[str], force: bool, forms: Sequence[str]) -> str:
     """Return the form that the options ask for, after checking that the file can be written and has a fitting name."""
-    if as_json and as_csv:
-        raise UsageError("Choose one of --json and --csv.")
-    kind = "json" if as_json else "csv" if as_csv else ""
+    if len(asked) > 1:
+        raise UsageError(f"Choose one of {' and '.join(f'--{name}' for name in asked)}.")
+    option = "".join(asked)
+    kind = "md" if option == "markdown" else option
     if output is None:
         return kind or forms[0]
     if not kind:
@@ -180,7 +194,8 @@ def _form(output: Path | None, as_json: bool, as_csv: bool, force: bool, forms: 
     check_output(output, force)
     other = {suffix for form, suffixes in _SUFFIXES.items() if form not in ("text", kind) for suffix in suffixes}
     if output.suffix.lower() in other:
-        raise UsageError(f"{output}: --{kind} writes {kind.upper()}; name the file .{kind}.")
+        written = "Markdown" if kind == "md" else kind.upper()
+        raise UsageError(f"{output}: --{option} writes {written}; name the file .{kind}.")
     return kind
 
 

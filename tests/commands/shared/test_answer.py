@@ -22,7 +22,7 @@ LOOKS: dict[str, Callable[[str], bool]] = {
     "html": lambda text: text.startswith("<!DOCTYPE html>"),
     "svg": lambda text: text.startswith("<svg "),
     "txt": lambda text: not re.match("[`{<]", text),
-    "md": lambda text: text.startswith("```text\n") and text.endswith("\n```\n"),
+    "md": lambda text: text.startswith(("# ", "```text\n")) and text.endswith("\n```\n") != text.startswith("# "),
 }
 """What a file of each form is."""
 VERBS = {

@@ -56,7 +56,9 @@ def test_a_narrow_terminal_goes_without_the_least_important_columns(width: int, 
     assert any(line.startswith("Too narrow for parameters, ") for line in lines) == (width < 132)
 
 
-@pytest.mark.parametrize(("name", "shown"), [("a|b", r"a\|b"), ("<img>", "&lt;img>"), ("[x](y)", r"\[x](y)")])
+@pytest.mark.parametrize(
+    ("name", "shown"), [("a|b", r"a\|b"), ("<img>", "&lt;img>"), ("[x](y)", r"\[x](y)"), ("*a` < b", r"\*a\` < b")]
+)
 def test_markdown_is_no_markup_of_strangers(name: str, shown: str) -> None:
     """Names come from users' scripts; a run that failed has its reason below the table."""
     rows = [bench(name, "script", 1, 1.0), Row("a", "ddp", 2, failed="out of memory")]

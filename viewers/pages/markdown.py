@@ -1,0 +1,68 @@
+"""A run as short Markdown, for a ticket or a prompt: headline, split of the ranks, findings, kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dptrace.analysis.findings.finding import Finding, by_gain
+from dptrace.core.units import milliseconds, plural, share
+from dptrace.run.run import Run
+from dptrace.viewers.base.headline import headline
+from dptrace.viewers.base.table import TextTable, escape_markdown, gain_sentence, markdown_lines
+from dptrace.viewers.terminal.split import where
+from dptrace.viewers.terminal.summary import mean_split, sentence, utilization_sentence
+from dptrace.viewers.views.compute import kernels_table
+from dptrace.viewers.views.steps import summary_table
+
+LIMIT = 8
+"""Findings, rows of a table and notes, each: so the text has at most 60 lines, whatever the run."""
+_LONGEST = 80
+"""Characters of a kernel's name that are shown."""
+
+
+def document(run: Run, limit: int = LIMIT) -> str:
+    """Write a run as Markdown.
+
+    Args:
+        run: the run; opened with ``figures_only`` it has no table of kernels.
+        limit: number of findings, of rows of each table, and of notes that are listed.
+    """
+    above = (sentence(run).plain, mean_split(run), utilization_sentence(run.efficiency))
+    lines = [f"# {escape_markdown(headline(run).line)}", "", escape_markdown(" ".join(filter(None, above))), ""]
+    lines += _findings(run.cross_rank.findings, limit)
+    lines += _section("Mean step of each rank", summary_table(run, limit), limit)
+    if not run.figures_only:
+        lines += _section("Operators" if run.on_cpu else "Kernels", _short_names(kernels_table(run)), limit)
+    notes = [*run.notes, *run.cross_rank.notes]
+    lines += [f"- {escape_markdown(note)}" for note in notes[:limit]] + _rest(len(notes), limit, "note")
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _findings(findings: Sequence[Finding], limit: int) -> Iterator[str]:
+    yield from ("## Findings", "")
+    if not findings:
+        yield "Nothing costs 1 % of a step or more."
+    for number, finding in enumerate(by_gain(findings)[:limit], 1):
+        ns, of_step = finding.figure
+        gain = "" if finding.gain is None else f" {gain_sentence(finding.gain)}"
+        text = escape_markdown(f"{finding.text} → {finding.advice}{where(finding)}{gain}")
+        yield f"{number}. **{milliseconds(ns)} ms ({share(of_step)})** {text}"
+    yield from (*_rest(len(findings), limit, "finding"), "")
+
+
+def _section(title: str, cells: TextTable, limit: int) -> Iterator[str]:
+    shown = cells.truncated(limit)
+    yield from (f"## {title}", "")
+    yield from markdown_lines(shown) if shown.rows else ()
+    yield from ("", escape_markdown(shown.note), "")
+
+
+def _rest(count: int, limit: int, what: str) -> list[str]:
+    return [f"- {plural(count - limit, f'more {what}')}"] if count > limit else []
+
+
+def _short_names(cells: TextTable) -> TextTable:
+    def short(name: str) -> str:
+        return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+
+    return TextTable(cells.columns, tuple((short(row[0]), *row[1:]) for row in cells.rows), 2, cells.note)
