@@ -304,11 +304,11 @@ def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) 
 def _main(page_data: dict[str, Any], shared: Range1d) -> figure:
     layout = page_data["layout"]
     height = min(layout["height"], _MAX_HEIGHT)
-    plot = _frame("main", height, layout["left"], shared, x_axis_location="above")
+    plot = _frame("main", height, layout["left"], shared, x_axis_location="above", y_axis_type=None)
     pan = PanTool(dimensions="width")
     plot.add_tools(pan)
     plot.toolbar.active_drag = pan
-    plot.xgrid.grid_line_color, plot.ygrid.grid_line_color = "#E3E7EC", None
+    plot.xgrid.grid_line_color = "#E3E7EC"
     axis = plot.xaxis[0]
     axis.ticker = AdaptiveTicker(base=10, mantissas=[1, 2, 5], desired_num_ticks=9)
     axis.formatter = BasicTickFormatter(name="time")
@@ -320,14 +320,12 @@ def _main(page_data: dict[str, Any], shared: Range1d) -> figure:
         major_tick_line_color="#9CA3AF",
         minor_tick_line_color=None,
     )
-    plot.yaxis[0].visible = False
     return plot
 
 
 def _minimap(page_data: dict[str, Any], shared: Range1d, low: int, high: int) -> figure:
-    mini = _frame("mini", _minimap_height(page_data), page_data["layout"]["left"], Range1d(start=low, end=high))
-    mini.xaxis.visible = mini.yaxis.visible = False
-    mini.grid.grid_line_color = None
+    whole, height = Range1d(start=low, end=high), _minimap_height(page_data)
+    mini = _frame("mini", height, page_data["layout"]["left"], whole, x_axis_type=None, y_axis_type=None)
     window = RangeTool(x_range=shared)
     window.overlay.update(
         inverted=True,

@@ -22,6 +22,12 @@ class Plot extends CanvasOver {
       layer.style.outline = "none";
       if (layer.tabIndex >= 0) layer.tabIndex = -1;
     }
+    // Bokeh writes and reads a style sheet of each part in each paint, and clears the layer over the plot: none has anything here.
+    for (const part of need(view.computed_renderer_views, "renderers")) {
+      part.update_position = () => {};
+      for (const visual of part.visuals) visual._get_css_value = () => "";
+    }
+    view.request_repaint = () => view.request_paint(...view.computed_renderer_views.slice(0, 1));
     this.canvas.className = "intervals";
     need(canvas.primary?.el, "primary layer").after(this.canvas);
   }
@@ -83,14 +89,9 @@ class Plot extends CanvasOver {
     model.setv({ outline_line_color: line });
     for (const part of [...model.above, ...model.below, ...model.left, ...model.right, ...model.center]) {
       if ("major_label_text_color" in part) part.setv({ major_label_text_color: quiet, axis_line_color: line, major_tick_line_color: strong });
-      else if ("grid_line_color" in part && part.dimension === 0 && this.#hasGrid) part.setv({ grid_line_color: grid });
+      else if ("grid_line_color" in part) part.setv({ grid_line_color: grid });
     }
     for (const { overlay } of model.toolbar.tools) if (overlay && "fill_alpha" in overlay) overlay.setv({ fill_color: paper, line_color: text });
-  }
-
-  /** Whether the plot has a visible axis, and so grid lines. */
-  get #hasGrid() {
-    return this.view.model.above.some((part) => part.visible && "major_label_text_color" in part);
   }
 
   /** Whether the canvas lies exactly over the frame. */
