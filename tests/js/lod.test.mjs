@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { covered, indices, lodOf, randomLod, random } from "./lod_builders.mjs";
-import { windowTotalsOf } from "../../viewers/gantt/static/data/lod.js";
 import { readFileSync } from "node:fs";
 
 const CATEGORIES = 3;
@@ -106,32 +105,6 @@ test("times of hours and durations beyond 32 bits stay exact", () => {
   assert.equal(lod.busy(0, 0, 0, 2 * hour), long + 1);
   assert.equal(lod.at(0, hour + long), 1);
   assert.equal(lod.at(0, hour + long - 1), 0);
-});
-
-function check(values) {
-  const sums = windowTotalsOf(values.length, (into) => {
-    values.forEach((value, i) => (into[i] = value));
-    return Math.max(0, ...values);
-  });
-  let truth = 0;
-  for (let i = 0; i <= values.length; i++) {
-    assert.equal(sums.before(i), truth);
-    truth += values[i] ?? 0;
-  }
-  return sums;
-}
-
-test("sums are exact at every position, in four bytes each", () => {
-  const draw = random(7);
-  const sums = check(Array.from({ length: 1000 }, () => Math.floor(draw() * 6e7)));
-  assert.ok(sums.since instanceof Uint32Array);
-  check([]);
-  check([5]);
-});
-
-test("values or sums beyond 32 bits take eight bytes and stay exact", () => {
-  assert.ok(check([1, 2 ** 40, 3]).since instanceof Float64Array);
-  assert.ok(check(Array(64).fill(2 ** 31)).since instanceof Float64Array);
 });
 
 const golden = JSON.parse(readFileSync(new URL("../golden/lod.json", import.meta.url)));

@@ -7,55 +7,8 @@
  * over whole intervals are exact, too.
  */
 
-// Running sums of many small numbers in four bytes each: a base at every 64th position, and the sum since the base.
-
-const BLOCK = 6;
-const LIMIT = 2 ** 32;
-
-class WindowTotals {
-  /** Takes over the array `values` of non-negative integers and overwrites it. */
-  constructor(values) {
-    this.count = values.length;
-    this.bases = new Float64Array((values.length >>> BLOCK) + 1);
-    this.since = values;
-    this.total = 0;
-    // null if a block's sum does not fit in 32 bits; see windowTotalsOf.
-    if (!this.#accumulate()) this.since = null;
-  }
-
-  /** Turn the values into sums in place; false if the sum of a block does not fit. */
-  #accumulate() {
-    const { bases, since } = this, bounded = since instanceof Uint32Array;
-    let total = 0, base = 0;
-    for (let i = 0; i < since.length; i++) {
-      if ((i & ((1 << BLOCK) - 1)) === 0) base = bases[i >>> BLOCK] = total;
-      const value = since[i];
-      if (bounded && total - base >= LIMIT) return false;
-      since[i] = total - base;
-      total += value;
-    }
-    this.total = total;
-    return true;
-  }
-
-  /** Return the sum of the values before position `i`. */
-  before(i) {
-    return i < this.count ? this.bases[i >>> BLOCK] + this.since[i] : this.total;
-  }
-}
-
-/** Return the sums of values that `fill(array)` writes, in four bytes each if possible, else in eight. */
-export function windowTotalsOf(count, fill) {
-  const narrow = new Uint32Array(count);
-  if (fill(narrow) < LIMIT) {
-    const totals = new WindowTotals(narrow);
-    if (totals.since) return totals;
-  }
-  const wide = new Float64Array(count);
-  fill(wide);
-  return new WindowTotals(wide);
-}
-
+/** Columns for each stretch from which stretches are drawn one by one, not column by column. */
+const SPARSE = 8;
 /** Number of powers of two of durations that float64 holds exactly. */
 const BUCKETS = 54;
 
@@ -70,20 +23,18 @@ export function above(values, low, high, limit) {
 }
 
 function bucketOf(duration) {
-  const high = duration / 4294967296;
-  return high >= 1 ? 63 - Math.clz32(high) : 31 - Math.clz32(duration | 1);
+  return duration < 4294967296 ? 31 - Math.clz32(duration | 1) : 63 - Math.clz32(duration / 4294967296);
 }
 
-/** Turn counts, stored one position late, into start offsets in place. */
+/** Turn counts, stored one position late, into running sums in place: those before each. */
 function toOffsets(counts) {
-  for (let i = 1; i < counts.length; i++) counts[i] += counts[i - 1];
+  for (let i = 0, sum = 0; i < counts.length; i++) counts[i] = sum += counts[i];
   return counts;
 }
 
 export class Lod {
   /**
-   * Entries `offsets[lane]` to `offsets[lane + 1]` of `start`, `duration` and `category` belong to a lane. The indices
-   * store nothing that these columns hold, to save memory at ten million kernels.
+   * Entries `offsets[lane]` to `offsets[lane + 1]` of `start`, `duration` and `category` belong to a lane.
    */
   constructor({ start, duration, category, offsets, categories }) {
     Object.assign(this, { start, duration, category, offsets, categories });
@@ -92,56 +43,31 @@ export class Lod {
     this.#indexDurations();
   }
 
-  /** Call `begin(group, index)` where a covered stretch of a category begins, and `grow(group, ns)` as it gets longer. */
-  #stretches(begin, grow) {
-    const { start, duration, category, categories, offsets } = this;
-    const reach = new Float64Array(categories);
-    for (let lane = 0; lane < this.lanes; lane++) {
-      reach.fill(-Infinity);
-      for (let i = offsets[lane]; i < offsets[lane + 1]; i++) {
-        const k = category[i], group = lane * categories + k, stop = start[i] + duration[i];
-        if (!(start[i] <= reach[k])) {
-          begin(group, i);
-          reach[k] = start[i];
-        }
-        if (stop > reach[k]) grow(group, stop - reach[k]);
-        reach[k] = Math.max(reach[k], stop);
-      }
-    }
-  }
-
-  /** Index per (lane, category) the first interval of each covered stretch, and the running sum of their lengths. */
+  /**
+   * Index per (lane, category) where covered stretches begin, and the running sums of their lengths: those of a group are
+   * entries `offsets[group]` to `ends[group]`, with room for as many as it has intervals.
+   */
   #indexCover() {
-    const offsets = new Int32Array(this.lanes * this.categories + 1);
-    this.#stretches((group) => offsets[group + 1]++, () => {});
-    toOffsets(offsets);
-    const count = offsets[offsets.length - 1], first = new Int32Array(count);
-    const sums = windowTotalsOf(count, (lengths) => {
-      const next = offsets.slice();
-      let longest = 0;
-      this.#stretches(
-        (group, index) => (first[next[group]++] = index),
-        (group, ns) => {
-          const length = lengths[next[group] - 1] + ns;
-          lengths[next[group] - 1] = length;
-          if (length > longest) longest = length;
-        },
-      );
-      return longest;
-    });
-    this.cover = { offsets, first, sums };
+    const { start, duration, category, categories, lanes, offsets: own } = this, groups = lanes * categories;
+    const offsets = new Int32Array(groups + 1), begins = new Float64Array(start.length), sums = new Float64Array(start.length + 1);
+    for (let lane = 0; lane < lanes; lane++) for (let i = own[lane]; i < own[lane + 1]; i++) offsets[lane * categories + category[i] + 1]++;
+    const ends = toOffsets(offsets).slice(0, groups), reach = new Float64Array(groups).fill(-Infinity);
+    for (let lane = 0; lane < lanes; lane++)
+      for (let i = own[lane]; i < own[lane + 1]; i++) {
+        const group = lane * categories + category[i], from = start[i], to = from + duration[i], covered = Math.max(from, reach[group]);
+        if (from > reach[group]) begins[ends[group]++] = from;
+        sums[ends[group]] += Math.max(0, to - covered);
+        reach[group] = Math.max(to, covered);
+      }
+    this.cover = { offsets, ends, begins, sums: toOffsets(sums) };
   }
 
   /** Index per (lane, power of two of the duration) the intervals in order of their starts. */
   #indexDurations() {
-    const { duration, offsets: lanes } = this;
-    const offsets = new Int32Array(this.lanes * BUCKETS + 1);
-    for (let lane = 0; lane < this.lanes; lane++)
-      for (let i = lanes[lane]; i < lanes[lane + 1]; i++) offsets[lane * BUCKETS + bucketOf(duration[i]) + 1]++;
-    toOffsets(offsets);
-    const next = offsets.slice(), items = new Int32Array(duration.length);
-    for (let lane = 0; lane < this.lanes; lane++)
-      for (let i = lanes[lane]; i < lanes[lane + 1]; i++) items[next[lane * BUCKETS + bucketOf(duration[i])]++] = i;
+    const { duration, lanes, offsets: own } = this, offsets = new Int32Array(lanes * BUCKETS + 1), bucket = duration.map(bucketOf);
+    for (let lane = 0; lane < lanes; lane++) for (let i = own[lane]; i < own[lane + 1]; i++) offsets[lane * BUCKETS + bucket[i] + 1]++;
+    const next = toOffsets(offsets).slice(), items = new Int32Array(duration.length);
+    for (let lane = 0; lane < lanes; lane++) for (let i = own[lane]; i < own[lane + 1]; i++) items[next[lane * BUCKETS + bucket[i]]++] = i;
     this.buckets = { offsets, items };
   }
 
@@ -185,23 +111,20 @@ export class Lod {
   /** Whether a lane has intervals of a category. */
   has(lane, category) {
     const group = lane * this.categories + category;
-    return this.cover.offsets[group + 1] > this.cover.offsets[group];
+    return this.cover.ends[group] > this.cover.offsets[group];
   }
 
-  /** Return the ns that a group covers before `time`; `index` is the number of its stretches that begin until then. */
-  #coverBefore(begin, index, time) {
-    if (index <= begin) return 0;
-    const { first, sums } = this.cover;
-    const before = sums.before(index - 1), length = sums.before(index) - before;
-    return before - sums.before(begin) + Math.min(length, time - this.start[first[index - 1]]);
+  /** Return the ns that a group covers before `time`; `index` is the first of its stretches that begins after it. */
+  #coverBefore(group, index, time) {
+    const { offsets, begins, sums } = this.cover, first = offsets[group];
+    return index === first ? 0 : sums[index - 1] - sums[first] + Math.min(sums[index] - sums[index - 1], time - begins[index - 1]);
   }
 
   /** Return the ns of [from, to] that a category covers on a lane, with overlaps counted once. */
   busy(lane, category, from, to) {
     if (!(to > from)) return 0;
-    const group = lane * this.categories + category;
-    const first = this.cover.offsets[group], last = this.cover.offsets[group + 1];
-    const until = (time) => this.#coverBefore(first, this.#beginsAfter(this.cover.first, first, last, time), time);
+    const group = lane * this.categories + category, { offsets, ends, begins } = this.cover;
+    const until = (time) => this.#coverBefore(group, above(begins, offsets[group], ends[group], time), time);
     return until(to) - until(from);
   }
 
@@ -223,23 +146,31 @@ export class Lod {
   }
 
   #densityOf(group, from, to, width, out, at) {
-    const { start } = this, { offsets, first: begins } = this.cover;
-    const first = offsets[group], pixel = (to - from) / width;
-    const last = this.#beginsAfter(begins, first, offsets[group + 1], to);
-    let index = this.#beginsAfter(begins, first, last, from);
-    if (index === last && this.#coverBefore(first, index, from) === this.#coverBefore(first, index, to)) return;
-    let previous = this.#coverBefore(first, index, from);
-    for (let column = 1; column <= width; column++) {
-      const time = from + column * pixel;
-      if (index < last && start[begins[index]] <= time) {
+    const { offsets, ends, begins, sums } = this.cover, pixel = (to - from) / width;
+    let index = above(begins, offsets[group], ends[group], from);
+    const last = above(begins, index, ends[group], to);
+    if (last - index < width / SPARSE) return this.#stretches(Math.max(offsets[group], index - 1), last, from, to, width, out, at);
+    let previous = this.#coverBefore(group, index, from);
+    for (let column = 0; column < width; column++) {
+      const time = from + (column + 1) * pixel;
+      if (index < last && begins[index] <= time) {
         // Galloping search: the next column's index is near for few intervals per column, far for many.
         let stride = 1;
-        while (index + stride < last && start[begins[index + stride]] <= time) stride <<= 1;
-        index = this.#beginsAfter(begins, index + (stride >>> 1), Math.min(last, index + stride), time);
+        while (index + stride < last && begins[index + stride] <= time) stride <<= 1;
+        index = above(begins, index + (stride >>> 1), Math.min(last, index + stride), time);
       }
-      const covered = this.#coverBefore(first, index, time);
-      out[at + column - 1] = (covered - previous) / pixel;
+      const covered = this.#coverBefore(group, index, time);
+      out[at + column] = (covered - previous) / pixel;
       previous = covered;
+    }
+  }
+
+  /** Add the shares of some stretches, one by one. */
+  #stretches(first, last, from, to, width, out, at) {
+    const { begins, sums } = this.cover, pixel = (to - from) / width;
+    for (let i = first; i < last; i++) {
+      const begin = Math.max(0, (begins[i] - from) / pixel), end = Math.min(width, (begins[i] + sums[i + 1] - sums[i] - from) / pixel);
+      for (let x = Math.floor(begin); x < end; x++) out[at + x] += Math.min(end, x + 1) - Math.max(begin, x);
     }
   }
 

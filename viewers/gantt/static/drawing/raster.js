@@ -158,7 +158,7 @@ export class Raster {
   #bar(category, x, top, bottom, { image, width, hatch, hidden }) {
     // Hidden categories are blank, since the idle background would suggest that nothing ran.
     const color = hidden[category] ? 0 : this.colors[category];
-    for (let y = top; y < bottom; y++) image[y * width + x] = color;
+    for (let at = top * width + x, end = bottom * width + x; at < end; at += width) image[at] = color;
     if (!color) return;
     const dark = PATTERNS[this.patterns[category]];
     if (dark) for (let y = top; y < bottom; y++) if (dark(x + hatch, y)) image[y * width + x] = this.dark[category];
