@@ -79,8 +79,8 @@ def simulated(pairs: int) -> None:
         f"{'recordings':>10} {'steps':>5} {'lag-1':>5} {'starts':>6} {'alarms':>7} {'2 sd':>6} {'3 sd':>6} {'5 sd':>6}"
     )
     for recordings, steps, phi, start in (
-        *((1, steps, phi, 0.0) for steps in (4, 6, 10, 20, 50) for phi in (0.0, 0.5)),
-        *((1, steps, 0.8, 0.0) for steps in (10, 20, 50)),
+        *((1, steps, phi, 0.0) for steps in (3, 4, 6, 10, 20, 50) for phi in (0.0, 0.5)),
+        *((1, steps, 0.8, 0.0) for steps in (3, 10, 20, 50)),
         *((1, 10, 0.5, start) for start in (0.3, 1.0)),
         *((recordings, 10, 0.5, start) for recordings in (2, 3, 4) for start in (0.0, 1.0)),
     ):

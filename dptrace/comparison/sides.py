@@ -16,8 +16,8 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
 from dptrace.comparison.significance import (
     EQUIVALENT,
-    MIN_EVIDENT,
     MIN_FOR_OUTLIERS,
+    MIN_STEPS,
     Float,
     Steps,
     has_enough_steps,
@@ -413,7 +413,7 @@ def _leaves_too_few(kinds: StepKinds, before: Sequence[RunSample], after: Sequen
     counts = [int((own >= 0).sum()) for own in kinds.of_steps]
     kept = min(sum(counts[: len(before)]), sum(counts[len(before) :]))
     whole = min(sum(len(sample.steps) for sample in side) for side in (before, after))
-    return kept < MIN_EVIDENT <= whole
+    return kept < MIN_STEPS <= whole
 
 
 def _one_kind(samples: Sequence[RunSample], unlike: str = "") -> StepKinds:

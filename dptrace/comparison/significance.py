@@ -5,10 +5,12 @@ The noise is that of :mod:`dptrace.comparison.significance`. Many figures are ju
 figures the other half. A figure is called unchanged only where its interval lies within a margin (two one-sided tests,
 Schuirmann 1987).
 
-A few steps do not show their noise, but some differences are evident: each step of one side takes longer than each of
-the other, by much more than steps of a side differ. If sides did not matter, 3 and 3 steps would fall apart in
-that way in at most 1 of 10 divisions (4 and 4 in 1 of 35), and only if steps had two lengths by themselves.
-docs/guides/compare.md has the rates of false alarms and of changes found; benchmarks/diff_noise.py measures them.
+The test holds from three steps a side: with few, Student's t has heavy tails, and phi counts with all its values.
+Where an odd step or steps of unlike kinds hide the noise, some differences are still evident: each step of one side
+takes longer than each of the other, by much more than steps of a side differ. If sides did not matter, 3 and 3 steps
+would fall apart in that way in at most 1 of 10 divisions (4 and 4 in 1 of 35), and only if steps had two lengths by
+themselves. docs/guides/compare.md has the rates of false alarms and of changes found; benchmarks/diff_noise.py measures
+them.
 """
 
 from __future__ import annotations
@@ -251,10 +253,8 @@ ALPHA = 0.05
 EQUIVALENT, EQUIVALENT_SHARE = 0.03, 0.1
 """A figure is called unchanged only if its 95 % interval excludes a change by more than 3 % of the step, and by more
 than a tenth of itself."""
-MIN_STEPS = 4
-"""Steps that each side needs to estimate noise."""
-MIN_EVIDENT = 3
-"""Steps that each side needs for what is evident."""
+MIN_STEPS = 3
+"""Steps that each side needs for any claim: of two, none can be told to be an odd one."""
 _MANY = 6
 _EVIDENT_MARGINS, _EVIDENT_MARGINS_OF_MANY = 14, 7
 """A difference is evident only if the sides' medians lie apart by this many margins (42 % of a step; 21 % where each
@@ -315,7 +315,7 @@ def standard_deviation(values: Float) -> float | None:
 def has_enough_steps(steps_a: int, steps_b: int) -> bool:
     """Return whether a claim is allowed at all.
 
-    >>> has_enough_steps(3, 3), has_enough_steps(4, 4), has_enough_steps(1, 100)
+    >>> has_enough_steps(2, 2), has_enough_steps(3, 3), has_enough_steps(1, 100)
     (False, True, False)
     """
     return min(steps_a, steps_b) >= MIN_STEPS
@@ -386,7 +386,7 @@ def judge(
 def _evident(values: Float, steps: Steps, contrast: Float, margin: float) -> NDArray[np.bool_]:
     """Return which figures differ so much that no test is needed."""
     a, b = (values[:, (steps.side == side) & (contrast != 0)] for side in (0, 1))
-    if not steps.comparable or min(a.shape[1], b.shape[1]) < MIN_EVIDENT:
+    if not steps.comparable or min(a.shape[1], b.shape[1]) < MIN_STEPS:
         return np.zeros(len(values), np.bool_)
     many = min(a.shape[1], b.shape[1]) >= _MANY
     margins = margin * (_EVIDENT_MARGINS_OF_MANY if many else _EVIDENT_MARGINS)

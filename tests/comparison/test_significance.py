@@ -165,14 +165,29 @@ def verdicts(a: Float, b: Float, kinds: int = 1, floor: float = 0.01) -> list[st
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("steps", [4, 10])
-@pytest.mark.parametrize("phi", [0.0, 0.5])
+@pytest.mark.parametrize("steps", [3, 4, 10])
+@pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
 def test_two_recordings_of_the_same_thing_are_rarely_called_different(steps: int, phi: float) -> None:
-    """In at most a twentieth of 100 comparisons is any figure named, also where steps depend on each other."""
+    """In at most a twentieth of 100 comparisons is any figure named, also where steps depend on each other.
+
+    With ten steps and a correlation of 0.8, where the rate is near 5 %, up to 12 of 100 are that by chance.
+    """
     draw = np.random.default_rng(steps)
     named = sum("beyond noise" in verdicts(family(draw, steps, phi), family(draw, steps, phi)) for _ in range(100))
 
-    assert named <= 5
+    assert named <= (12 if phi == 0.8 else 5)
+
+
+@pytest.mark.heavy
+def test_three_steps_show_a_change_of_many_times_their_spread() -> None:
+    """A move of twenty standard deviations is named nearly always, of the other figures few are; one of two hardly."""
+    draw = np.random.default_rng(3)
+    found = [verdicts(family(draw, 3), family(draw, 3, moved=20)) for _ in range(60)]
+    little = [verdicts(family(draw, 3), family(draw, 3, moved=2)) for _ in range(60)]
+
+    assert sum(one[0] == "beyond noise" for one in found) >= 57
+    assert sum("beyond noise" in one[1:] for one in found) <= 3
+    assert sum(one[0] == "beyond noise" for one in little) <= 6
 
 
 @pytest.mark.heavy
@@ -214,14 +229,14 @@ def test_unequal_numbers_of_a_kind_are_no_difference() -> None:
         pytest.param([1162, 1150, 1170], [184, 190, 181], "beyond noise", id="evident"),
         pytest.param([1162, 1150, 3000], [184, 190, 181], "beyond noise", id="with an odd step away from the others"),
         pytest.param([1162, 1150, 400], [184, 190, 181], "cannot tell", id="with an odd step towards the others"),
-        pytest.param([200, 201, 202], [140, 141, 142], "cannot tell", id="by less than half"),
+        pytest.param([200, 201, 202], [140, 141, 142], "cannot tell", id="by less than half, of unlike steps"),
         pytest.param([200, 250, 300], [80, 120, 150], "cannot tell", id="as far apart as the steps of a side"),
         pytest.param([200, 201, 190], [100, 101, 195], "cannot tell", id="overlapping"),
         pytest.param([200, 201], [100, 101, 102], "cannot tell", id="two steps"),
         pytest.param([5, 5, 5], [5, 5, 5], "same", id="none at all"),
     ],
 )
-def test_few_steps_show_what_is_evident(a: list[float], b: list[float], verdict: str) -> None:
+def test_what_is_evident_needs_no_test(a: list[float], b: list[float], verdict: str) -> None:
     """Each step of a side lies far from each of the other; there is no p-value. Nothing is where steps are unlike."""
     counts = [len(a), len(b)]
     place = np.concatenate([np.arange(count) for count in counts])
@@ -233,7 +248,7 @@ def test_few_steps_show_what_is_evident(a: list[float], b: list[float], verdict:
     assert (verdict, None, verdict) == (found.verdict, found.p, back.verdict)
     (unlike,) = judge(values, replace(steps, comparable=False), 0.1, margin)
     assert unlike.verdict == ("same" if verdict == "same" else "cannot tell")
-    assert not has_enough_steps(3, 30)
+    assert not has_enough_steps(2, 30)
 
 
 @pytest.mark.parametrize("count", [3, 4])
