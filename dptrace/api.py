@@ -409,14 +409,18 @@ class Run(RunData):
     hta = hta_analysis
 
     @listed_in_docstring(columns.KERNELS)
-    def kernel_summary(self, by: str = "kernel", kind: str = "all", per_rank: bool = False) -> pd.DataFrame:
+    def kernel_summary(
+        self, by: str = "kernel", kind: str = "all", per_rank: bool = False, provenance: str | Path | None = None
+    ) -> pd.DataFrame:
         """Return where the devices' time goes, by kernel or by what launched it: a row per group, most time first.
 
         Args:
-            by: ``kernel``, ``operator``, ``operator-shape``, ``module``, ``layer``, ``annotation`` or ``phase``.
-                All but ``kernel`` and ``phase`` read the files of the run again.
+            by: ``kernel``, ``operator``, ``operator-shape``, ``module``, ``layer``, ``source``, ``annotation`` or
+                ``phase``. All but ``kernel`` and ``phase`` read the files of the run again.
             kind: ``all``, ``compute``, ``communication`` or ``memory``.
             per_rank: give each rank rows of its own.
+            provenance: for ``source``, a folder that torch.compile wrote with ``TORCH_TRACE=FOLDER`` and
+                ``INDUCTOR_PROVENANCE=1``, or one of its files.
 
         With another *by*, the columns that name a row are others; docs/reference/json.md lists them.
 
@@ -428,7 +432,7 @@ class Run(RunData):
 
         from dptrace.run.kernels import kernel_summary
 
-        return pd.DataFrame(kernel_summary(self, by, kind, per_rank).rows)
+        return pd.DataFrame(kernel_summary(self, by, kind, per_rank, provenance).rows)
 
     @listed_in_docstring(columns.FINDINGS)
     def compute_findings(self) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -27,7 +28,7 @@ _SCHEMA = 1
 """Version of the JSON: the meaning of a name in it never changes."""
 _MAX_ROWS = 30
 """Rows that the terminal shows unless --top asks for more."""
-_BY = ("kernel", "operator", "operator-shape", "module", "layer", "annotation", "phase", "host")
+_BY = ("kernel", "operator", "operator-shape", "module", "layer", "source", "annotation", "phase", "host")
 _KINDS = ("compute", "communication", "memory", "all")
 _SORTS = ("total", "self", "count", "mean", "p95", "delay", "tflops")
 _SORTS_OF_HOST = ("self", "total", "count", "mean")
@@ -35,6 +36,7 @@ _ROWS = f"{_BY[0]} (default), {', '.join(_BY[1:-1])} or {_BY[-1]}."
 _KIND = f"Only {', '.join(_KINDS[:-1])}, or {_KINDS[-1]}. [all]"
 _PEAK = "Dense peak of one GPU in TFLOP/s, if it is not known."
 _BOTH_NAMES = "--json and --csv have both the short and the full names; leave --full-names out."
+_PROVENANCE = "For --by source: what torch.compile wrote with TORCH_TRACE=FOLDER INDUCTOR_PROVENANCE=1."
 _NOTHING_TO_FIND = "--csv and --by host have no findings; leave --no-findings out."
 _NO_FINDINGS = "--gains is about findings, which --csv, --by host and --no-findings leave out."
 _SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: self]"
@@ -50,6 +52,7 @@ _SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: s
 @click.option("--top", type=Whole(1), metavar="N", help="Only the first N rows. [terminal: 30; else all]")
 @click.option("--full-names", is_flag=True, help="Print kernel names whole, with template arguments and parameters.")
 @click.option("--no-findings", "findings", flag_value=False, default=True, help="Do not look for what slows compute.")
+@click.option("--provenance", metavar="FOLDER", type=click.Path(exists=True, path_type=Path), help=_PROVENANCE)
 @gains_option
 @click.option("--peak-tflops", type=Amount(AMOUNT), metavar="N", help=_PEAK)
 @answer_options(csv="Print a CSV row for each row of the table (times in ns).")
@@ -65,6 +68,7 @@ def command(
     top: int | None,
     full_names: bool,
     findings: bool,
+    provenance: Path | None,
     gains: bool | None,
     peak_tflops: float | None,
     to: Destination,
@@ -79,6 +83,9 @@ def command(
 
     Findings say what makes compute slower than it could be, what a step would gain without it, and what to do about it.
 
+    --by source adds up the kernels of torch.compile by the lines of the model that they compute, with their FX nodes
+    and modules, from the files that inductor writes with INDUCTOR_PROVENANCE=1 and TORCH_TRACE=FOLDER.
+
     --by host lists the other side: the time of the threads that launch, how far they run ahead of the device, and the
     calls in which they wait for it.
 
@@ -88,9 +95,10 @@ def command(
       dptrace kernels runs/ddp --by operator-shape --sort tflops
       dptrace kernels runs/ddp --by layer
       dptrace kernels runs/ddp --by module --match 'layers\\.3'
+      dptrace kernels runs/compiled --by source --provenance torch_trace
       dptrace kernels runs/ddp --by kernel --kind communication --per-rank --csv > nccl.csv
     """
-    from dptrace.run.kernels import kernel_summary
+    from dptrace.run.kernels import NEEDS_PROVENANCE, kernel_summary
 
     looks_for_findings = findings and to.form != "csv" and by != "host"
     refuse(
@@ -99,6 +107,7 @@ def command(
             *_wrong_rows(by, kind, sort, peak_tflops),
             (not findings and (to.form == "csv" or by == "host"), _NOTHING_TO_FIND),
             (gains and not looks_for_findings, _NO_FINDINGS),
+            ((by == "source") != (provenance is not None), f"{NEEDS_PROVENANCE}: --by source --provenance FOLDER."),
         )
     )
     compiled(match or "", "--match")
@@ -110,7 +119,7 @@ def command(
         if by == "host":
             answer = _host_answer(run, per_rank, match, sort, top)
         else:
-            summary = kernel_summary(run, by, kind, per_rank)
+            summary = kernel_summary(run, by, kind, per_rank, provenance)
             answer = _kernel_answer(run, summary, match, sort, looks_for_findings, kind, full_names, top)
     to.write(answer)
     print_notes(run.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -40,6 +41,9 @@ _NAMES = (
     "outermost_operator",
     "module",
     "layer",
+    "source",
+    "code",
+    "fx_nodes",
     "annotation",
     "phase",
 )
@@ -59,13 +63,24 @@ def kinds_of(name: str) -> tuple[Kind, ...]:
     return names[name]
 
 
-def kernel_summary(run: Run, by: str, kind: str = "all", per_rank: bool = False) -> KernelSummary:
+NEEDS_PROVENANCE = (
+    "Rows by source need the files that inductor writes while it compiles. Record with INDUCTOR_PROVENANCE=1 and "
+    "TORCH_TRACE=FOLDER in the environment, then name that folder"
+)
+
+
+def kernel_summary(
+    run: Run, by: str, kind: str = "all", per_rank: bool = False, provenance: str | Path | None = None
+) -> KernelSummary:
     """Summarize a run as :meth:`dptrace.Run.kernel_summary` does, with the totals that the rows add up to."""
     from dptrace.analysis.kernels.grouping import GROUPINGS
     from dptrace.analysis.kernels.summary import summarize
+    from dptrace.readers.provenance import read_provenance
 
     if by not in GROUPINGS:
         raise UsageError(f"Kernels can't be listed by {by!r}. Choose from {', '.join(GROUPINGS)}.")
+    if (by == "source") != (provenance is not None):
+        raise UsageError(f"{NEEDS_PROVENANCE}: provenance=FOLDER, with by='source'.")
     _check_intervals(run)
     summary = summarize(
         run.timelines,
@@ -75,6 +90,7 @@ def kernel_summary(run: Run, by: str, kind: str = "all", per_rank: bool = False)
         per_rank,
         run.has_selected_steps,
         [device.exposed_ns for device in run.devices],
+        None if provenance is None else read_provenance(provenance),
     )
     return _with_roofline(run, summary) if by == "operator-shape" else summary
 

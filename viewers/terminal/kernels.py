@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,16 @@ def _gigaflop(row: Row) -> str:
     return "–" if row["flops"] is None else f"{row['flops'] / 1e9:,.3f}"
 
 
+def _source(row: Row) -> str:
+    """Return the lines of a row without their folders, then the text of the first."""
+    lines: dict[str, list[str]] = {}
+    for line in str(row["source"]).split(", "):
+        file, _, number = line.rpartition(":")
+        lines.setdefault(re.split(r"[/\\]", file)[-1], []).append(number)
+    places = ", ".join(f"{file}:{','.join(numbers)}" if file else numbers[0] for file, numbers in lines.items())
+    return f"{places}  {row['code']}".rstrip()
+
+
 _NAMES: dict[str, dict[str, Cell]] = {
     "kernel": {"kernel": _text("kernel"), "kind": _text("kind")},
     "operator": {
@@ -61,6 +72,7 @@ _NAMES: dict[str, dict[str, Cell]] = {
     "operator-shape": {"operator": _text("operator"), "inputs": shapes_text, "type": _text("dtype")},
     "module": {"module": _text("module")},
     "layer": {"layer": _text("layer")},
+    "source": {"source": _source, "module": _text("module"), "FX nodes": _text("fx_nodes")},
     "annotation": {"annotation": _text("annotation")},
     "phase": {"phase": _text("phase")},
 }
@@ -75,6 +87,7 @@ _TIMES: dict[str, Cell] = {
 }
 _SHOWN = {
     "layer": ("calls", "total\nms", "% of\nstep"),
+    "source": ("calls", "total\nms", "% of\nstep"),
     "operator": ("calls", "total\nms", "% of\nstep", "% of\ncompute", "mean\nµs"),
     "operator-shape": ("calls", "total\nms", "% of\nstep", "mean\nµs"),
 }

@@ -22,6 +22,7 @@ from dptrace.analysis.kernels.attribution import (
 )
 from dptrace.model.flops import Cost, OperatorCall
 from dptrace.model.operator_costs import cost
+from dptrace.readers.provenance import Provenance, plain_name
 from dptrace.readers.trace import OperatorInputs
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Kind, Phase, Timeline
@@ -126,13 +127,16 @@ def _with_collectives(
     return found
 
 
-GROUPINGS = ("kernel", "operator", "operator-shape", "module", "layer", "annotation", "phase")
+GROUPINGS = ("kernel", "operator", "operator-shape", "module", "layer", "source", "annotation", "phase")
 """What rows can stand for."""
 NEEDS_CALLS = frozenset(GROUPINGS) - {"kernel", "phase"}
 """Those that need the operators and labels of a second reading."""
 NOT_LAUNCHED = "(not launched in the recording)"
 """The row of intervals without a launch in the file: they were launched before recording began."""
 NO_INPUTS = OperatorInputs()
+NOT_COMPILED, UNKNOWN_SOURCE = "(not compiled)", "(compiled; source unknown)"
+"""The rows of kernels outside compiled graphs, and of those in graphs that no file of inductor's describes."""
+_NO_CALL = np.zeros(0, np.bool_)
 _PHASES = tuple(phase.name.lower() for phase in Phase)
 _KINDS = tuple(kind.name.lower() for kind in Kind)
 
@@ -148,12 +152,18 @@ class Groups(msgspec.Struct, frozen=True):
     """Number of the call: the kernel, the operator's or the module's call; pieces of one call share it."""
 
 
-def group(by: str, timeline: Timeline, recorded: OperatorCalls, pieces: Attribution) -> Groups:
+def group(
+    by: str, timeline: Timeline, recorded: OperatorCalls, pieces: Attribution, provenance: Provenance | None = None
+) -> Groups:
     """Group the pieces of a device's time.
 
     Keys are, by grouping: kernel (name, kind); operator (name, forward operator, phase); operator-shape (name,
-    :class:`Shape`); module (path); layer (name); annotation (name); phase (name).
+    :class:`Shape`); module (path); layer (name); source (lines, code, FX nodes, modules), which needs *provenance*;
+    annotation (name); phase (name).
     """
+    if by == "source":
+        assert provenance is not None
+        return _by_source(timeline, recorded, pieces, provenance)
     return _GROUPS[by](timeline, recorded, pieces)
 
 
@@ -209,6 +219,62 @@ def _by_annotation(timeline: Timeline, recorded: OperatorCalls, pieces: Attribut
     texts = _Texts(recorded.calls.names, "(no annotation)")
     names = [(without_hashes(texts[number]),) for (number,) in keys]
     return Groups(names, code, _instance(pieces.annotation, pieces, recorded))
+
+
+_GRAPH = re.compile(r"^## Call CompiledFxGraph (\S+) ##$")
+
+
+def _by_source(timeline: Timeline, recorded: OperatorCalls, pieces: Attribution, provenance: Provenance) -> Groups:
+    """Group by the lines that inductor compiled into each kernel; what is not compiled has none.
+
+    A kernel that a graph calls several times is another one each time. So calls are counted, within each call of a
+    graph and for each name, by the start of the call that launched them::
+
+        graph call 7: addmm (0 of 2), triton_poi_fused_gelu_0 (0 of 1), addmm (1 of 2)
+    """
+    calls, is_graph = recorded.calls, [bool(_GRAPH.match(name)) for name in recorded.calls.names]
+    around = CallTree(calls).innermost(np.array(is_graph or [False], np.bool_)[calls.name] if len(calls) else _NO_CALL)
+    known = pieces.call >= 0
+    graph = np.where(known, around[pieces.call], -1) if len(calls) else np.full(len(pieces), -1, np.int64)
+    # Triton's kernels have their names on the device; on a CPU, and for libraries' kernels, it is the operator's.
+    triton = np.array([name.startswith("triton_") for name in timeline.names] or [False], np.bool_)
+    own = triton[timeline.name[pieces.interval]] if not timeline.on_cpu else np.zeros(len(pieces), np.bool_)
+    operator = np.where(pieces.owner >= 0, pieces.owner, pieces.call)
+    name = np.where(own, timeline.name[pieces.interval], len(timeline.names) + _names(calls.name, operator))
+    call = np.where(own, pieces.call, operator)
+    place, count = _places(graph, name, np.where(known, calls.start_ns[call], 0) if len(calls) else call, call)
+
+    keys, code = _distinct((np.where(known, _names(calls.name, graph), -2), np.where(graph < 0, 0, name), place, count))
+    names = [*timeline.names, *calls.names]
+    rows = []
+    for key, kernel, nth, several in keys:
+        found = None
+        if key >= 0:
+            match = _GRAPH.match(calls.names[key])
+            found = provenance.source(match[1] if match else "", plain_name(names[kernel]), nth, several)
+        if found is None:
+            nothing = NOT_LAUNCHED if key == -2 else NOT_COMPILED if key == -1 else UNKNOWN_SOURCE
+            rows.append((nothing, "", "", ""))
+        else:
+            lines = ", ".join(found.lines) or UNKNOWN_SOURCE
+            rows.append((lines, found.code, ", ".join(found.nodes), ", ".join(found.modules)))
+    return Groups(rows, code, _instance(call, pieces, recorded))
+
+
+def _places(graph: Index, name: Index, start: Index, call: Index) -> tuple[Index, Index]:
+    """Return which of the calls of its name in its graph's call each piece is of, and how many there are."""
+    place, count = np.zeros(len(graph), np.int64), np.zeros(len(graph), np.int64)
+    inside = np.flatnonzero(graph >= 0)
+    order = inside[np.lexsort((call[inside], start[inside], name[inside], graph[inside]))]
+    if not len(order):
+        return place, count
+    first = np.append(True, (graph[order[1:]] != graph[order[:-1]]) | (name[order[1:]] != name[order[:-1]]))
+    number = np.cumsum(first | np.append(True, call[order[1:]] != call[order[:-1]]))
+    group = np.cumsum(first) - 1
+    low = number[first]
+    place[order] = number - low[group]
+    count[order] = (np.append(low[1:], number[-1] + 1) - low)[group]
+    return place, count
 
 
 _GROUPS: dict[str, Callable[[Timeline, OperatorCalls, Attribution], Groups]] = {

@@ -17,6 +17,7 @@ from dptrace.core.array_file import let_go
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import Int64, sums, union
 from dptrace.model.gpu_peaks import GpuPeak, gpu_peak, utilization
+from dptrace.readers.provenance import Provenance
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
@@ -303,6 +304,7 @@ _KEY_COLUMNS = {
     "operator-shape": ("operator", "input_dims"),
     "module": ("module",),
     "layer": ("layer",),
+    "source": ("source", "code", "fx_nodes", "module"),
     "annotation": ("annotation",),
     "phase": ("phase",),
 }
@@ -338,6 +340,7 @@ def summarize(
     per_rank: bool = False,
     only_steps: bool = False,
     exposed: Sequence[Int64] | None = None,
+    provenance: Provenance | None = None,
 ) -> KernelSummary:
     """Summarize the time of devices.
 
@@ -348,6 +351,7 @@ def summarize(
         per_rank: give each rank rows of its own.
         only_steps: leave out intervals that no step launched.
         exposed: exposed time of each interval of each timeline in ns; without, it is not known and 0.
+        provenance: the lines of compiled kernels; needed by source.
     """
     numbers: dict[tuple[Any, ...], int] = {}
     outer = _Outermost()
@@ -358,7 +362,7 @@ def summarize(
         chosen = np.isin(timeline.kind[attribution.interval], np.array(list(kinds), np.uint8))
         chosen &= (timeline.step[attribution.interval] >= 0) | (not only_steps)
         attribution = attribution.filter(chosen)
-        groups = group(by, timeline, recorded, attribution)
+        groups = group(by, timeline, recorded, attribution, provenance)
         keys = [(*key, timeline.rank) if per_rank else key for key in groups.keys]
         code = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
         own = Groups(groups.keys, code[groups.code] if len(code) else groups.code, groups.instance + origin)
