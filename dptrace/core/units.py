@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 # Formatting of times, sizes, shares and counts for people; the only place that formats them.
 #
@@ -109,6 +110,20 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     ('1 step', '1,200 steps', '2 entries')
     """
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
+
+
+def ranks_text(ranks: Iterable[int], capital: bool = False) -> str:
+    """Return a list of ranks as text.
+
+    >>> ranks_text([2]), ranks_text([0, 1, 3], capital=True), ranks_text(range(1, 8))
+    ('rank 2', 'Ranks 0, 1, 3', 'ranks 1–7')
+    """
+    known = sorted(ranks)
+    # In a row of ranks each is as far from its place.
+    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(known), lambda item: item[1] - item[0])]
+    parts = [f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    shown = ", ".join(parts[:6]) + (f" and {sum(map(len, runs[6:]))} more" if len(runs) > 6 else "")
+    return f"{'Rank' if capital else 'rank'}{'' if len(known) == 1 else 's'} {shown}"
 
 
 def listed(texts: Sequence[str], most: int = 3, separator: str = ", ") -> str:

@@ -18,11 +18,10 @@ from typing import Literal
 import numpy as np
 
 from dptrace.core.termination import signals_held
-from dptrace.core.units import duration, plural, sanitize, share
+from dptrace.core.units import duration, plural, ranks_text, sanitize, share
 from dptrace.errors import DptraceError
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
-from dptrace.record.failures import named_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
@@ -162,7 +161,7 @@ def _ranks_and_steps(recorded: RecordedRun) -> Verdict:
     """Check that each rank left a trace, in which the recorded steps are marked."""
     if missing := sorted(set(range(recorded.ranks)) - set(recorded.run.ranks)):
         why = "See the log: a rank that dies or cannot write its file says why there"
-        return Verdict("steps", "wrong", f"{named_ranks(missing)} left no trace. {why}")
+        return Verdict("steps", "wrong", f"{ranks_text(missing)} left no trace. {why}")
     marked = {
         timeline.rank: sum(name.startswith("ProfilerStep#") for name in timeline.windows.names)
         for timeline in recorded.run.timelines
@@ -182,10 +181,10 @@ def _kernels(recorded: RecordedRun) -> Verdict:
         counts[timeline.rank] += int((timeline.kind == Kind.COMPUTE).sum())
     without = [rank for rank, count in counts.items() if not count]
     if without and recorded.on_gpus:
-        return _no_kernels(named_ranks(without), recorded.log, recorded.surroundings)
+        return _no_kernels(ranks_text(without), recorded.log, recorded.surroundings)
     if without:
         why = "torch's profiler does not work here: reinstall torch"
-        return Verdict("operators", "wrong", f"{named_ranks(without)} recorded no operator. {why}")
+        return Verdict("operators", "wrong", f"{ranks_text(without)} recorded no operator. {why}")
     what, where = ("kernels", "GPU") if recorded.on_gpus else ("operators", "rank's CPU")
     return Verdict(what, "ok", f"{min(counts.values()):,} or more on each {where}")
 
@@ -234,7 +233,7 @@ def _collectives(recorded: RecordedRun) -> Verdict:
     if without := [timeline.rank for timeline in timelines if not timeline.collectives]:
         why = "its NCCL kernels have names that dptrace does not know, or were not recorded: report it with the folder"
         why = why if recorded.on_gpus else "this torch does not record gloo's work: update torch"
-        return Verdict("collectives", "wrong", f"no collective on {named_ranks(without)}: {why}")
+        return Verdict("collectives", "wrong", f"no collective on {ranks_text(without)}: {why}")
     calls = [collective for timeline in timelines for collective in timeline.collectives]
     lacking = {"message sizes": sum(not call.bytes for call in calls)}
     if recorded.on_gpus:  # gloo's have no group in the trace

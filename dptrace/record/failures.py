@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, TextIO
 
-from dptrace.core.units import duration, plural, sanitize
+from dptrace.core.units import duration, plural, ranks_text, sanitize
 from dptrace.record.messages import TERMINATED, LauncherSettings, read_messages, write_json
 from dptrace.record.messages import rank as own_rank
 
@@ -283,6 +283,8 @@ _HEADER = re.compile(r"# process (\d+)\n")
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[.*\])? \(most recent call first\):")
 """The start of a thread's stack; Python 3.14 adds its name."""
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+_STANDARD = re.compile(r"[/\\]lib(?:64)?[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)")
+"""A file of Python's own library, on whatever machine."""
 _OWN = Path(__file__).resolve().parents[1]
 _BETWEEN = ("wrapper", "decorate_context", "_wrapped_call_impl", "_call_impl")  # the user's line and what it calls
 _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
@@ -343,14 +345,19 @@ def latest_collectives() -> dict[str, tuple[int, str]]:
         lasts: dict[str, tuple[int, str]] = {}
         with suppress(Exception):  # private functions of torch, in a process that is stuck
             for entry in json.loads(dump()).get("entries", ()):
-                named = entry.get("process_group") or [entry.get("pg_id")]
-                group, number = " ".join(map(str, dict.fromkeys(named))), entry.get("collective_seq_id")
+                (group, name), number = group_and_name(entry), entry.get("collective_seq_id")
                 # Sends and receives have numbers of their own, which differ between ranks.
                 if isinstance(number, int) and not entry.get("is_p2p") and number >= lasts.get(group, (0, ""))[0]:
-                    lasts[group] = number, str(entry.get("profiling_name", "")).rpartition(":")[2]
+                    lasts[group] = number, name
         if lasts:
             return lasts
     return {}
+
+
+def group_and_name(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what a collective's group and operator are called, from its entry in torch's flight recorder."""
+    named = entry.get("process_group") or [entry.get("pg_id")]
+    return " ".join(map(str, dict.fromkeys(named))), str(entry.get("profiling_name", "")).rpartition(":")[2]
 
 
 def ask_ranks(folder: Path, processes: Collection[int]) -> None:
@@ -390,24 +397,28 @@ def describe_hang(folder: Path, last_steps: Mapping[int, int | None], seconds: f
             found = json.loads((folder / f"rank{number}.collectives.json").read_text(encoding="utf-8"))
             for group, last in found.items():
                 counts.setdefault(group, {})[number] = tuple(last)
-    clauses = "; ".join(f"{named_ranks(ranks)} at {place}" for place, ranks in places.items())
+    clauses = "; ".join(f"{ranks_text(ranks)} at {place}" for place, ranks in places.items())
     text = f"No progress for {duration(seconds * 1e9)}: {clauses}."
     for group, lasts in sorted(counts.items()):
-        most, name = max(lasts.values())
-        ahead = [number for number, (count, _) in lasts.items() if count == most]
-        behind = [number for number, (count, _) in lasts.items() if count < most]
-        if behind:
-            least = min(lasts.values())[0]
-            text += (
-                f" In group {group}, {named_ranks(ahead)} began collective {most} ({name}), "
-                f"{named_ranks(behind)} only {least}."
-            )
+        if sentence := who_is_behind(group, lasts):
+            text += f" {sentence}"
     return sanitize(text)
 
 
-def named_ranks(numbers: Sequence[int]) -> str:
-    """Return ``rank 3``, or ``ranks 3, 5``."""
-    return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}"
+def who_is_behind(group: str, lasts: Mapping[int, tuple[int, str]]) -> str:
+    """Return which ranks of a group have begun fewer collectives than others; "" if all have begun the same number.
+
+    Args:
+        lasts: number and name of the last collective that each rank has begun.
+    """
+    most, name = max(lasts.values())
+    ahead = [number for number, (count, _) in lasts.items() if count == most]
+    behind = [number for number, (count, _) in lasts.items() if count < most]
+    if not behind:
+        return ""
+    least = min(lasts.values())[0]
+    did = f"{ranks_text(ahead)} began collective {most} ({name})"
+    return f"In group {group}, {did}, {ranks_text(behind)} only {least}."
 
 
 def _place(path: Path) -> str:
@@ -421,11 +432,21 @@ def _place(path: Path) -> str:
                 stack.append((found[1], int(found[2]), found[3]))
     if not stack:
         return "an unknown line (no stack: ended, or stuck in the system)"
+    return user_line(stack, linecache.getline)
+
+
+def user_line(stack: Sequence[tuple[str, int, str]], code: Callable[[str, int], str] = lambda file, number: "") -> str:
+    """Return the user's line in a stack, and what it calls.
+
+    Args:
+        stack: file, line and function of each frame, the most recent call first; at least one.
+        code: returns the text of a line; a stack from elsewhere names files that are not to be read here.
+    """
     index = min(range(len(stack)), key=lambda number: (_distance(stack[number][0]), number))
     file, number, function = stack[index]
     calls = [name for _, _, name in reversed(stack[:index]) if name not in _BETWEEN]
-    what = f"in {calls[0]}" if calls else f"{function}: {linecache.getline(file, number).strip()[:60]}"
-    return f"{Path(file).name}:{number} ({what})"
+    what = f"in {calls[0]}" if calls else f"{function}: {code(file, number).strip()[:60]}"
+    return f"{PureWindowsPath(file).name}:{number} ({what})"
 
 
 def _distance(file: str) -> int:
@@ -433,4 +454,5 @@ def _distance(file: str) -> int:
     if re.search(r"[/\\](?:site|dist)-packages[/\\]", file):
         return 2 if "-packages/torch/" in file.replace("\\", "/") else 1
     is_own = Path(file).is_relative_to(_OWN) and not Path(file).is_relative_to(_OWN / "trainers")
-    return 2 if is_own or file.startswith(("<", sysconfig.get_path("stdlib"))) else 0
+    is_standard = file.startswith(("<", sysconfig.get_path("stdlib"))) or _STANDARD.search(file)
+    return 2 if is_own or is_standard else 0

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, Gain, by_gain
 from dptrace.analysis.findings.stragglers import (
     Lost,
-    ranks_text,
     root_causes,
     steps_text,
     straggler_advice,
@@ -25,7 +24,7 @@ from dptrace.analysis.findings.stragglers import (
     waiting_text,
 )
 from dptrace.core.intervals import median
-from dptrace.core.units import duration, share
+from dptrace.core.units import duration, ranks_text, share
 from dptrace.errors import DptraceError
 from dptrace.replay.counterfactual import GainContext, counterfactual
 from dptrace.replay.graph.build import Model

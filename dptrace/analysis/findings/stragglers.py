@@ -21,7 +21,7 @@ from dptrace.analysis.findings.finding import (
 )
 from dptrace.analysis.findings.host import HOST_CAUSES
 from dptrace.core.intervals import Int64, covered
-from dptrace.core.units import duration, plural
+from dptrace.core.units import duration, plural, ranks_text
 from dptrace.timeline.model import HostCause
 
 IDLE_CAUSE = {
@@ -189,19 +189,6 @@ def _cost_by_step(context: FindingContext, group: DelayGroup) -> dict[str, int]:
         step = str(context.across.matches.step[delay.collectives[0]])
         cost[step] = cost.get(step, 0) + round(delay.cost_ns)
     return {step: ns for step, ns in sorted(cost.items()) if ns > 0}
-
-
-def ranks_text(ranks: Sequence[int], capital: bool = False) -> str:
-    """Return a list of ranks as text.
-
-    >>> ranks_text([2]), ranks_text([0, 1, 3], capital=True), ranks_text(range(1, 8))
-    ('rank 2', 'Ranks 0, 1, 3', 'ranks 1–7')
-    """
-    noun = ("Rank" if capital else "rank") + ("" if len(ranks) == 1 else "s")
-    runs = [list(part) for part in np.split(np.array(ranks), np.flatnonzero(np.diff(ranks) != 1) + 1)]
-    parts = [f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    shown = ", ".join(parts[:6]) + (f" and {sum(map(len, runs[6:]))} more" if len(runs) > 6 else "")
-    return f"{noun} {shown}"
 
 
 def straggler_advice(cause: str, metadata: Mapping[str, Any]) -> str:
