@@ -130,7 +130,7 @@ _REFUSED = (
 """Ends of the names of files that users take for traces: reading one says what to do."""
 _MAX_ERRORS = 5
 """Unreadable files whose errors are listed."""
-_MAX_LEVELS = 3
+MAX_LEVELS = 3
 """Levels of a folder that are searched: its own files, and those of folders and their folders in it."""
 _EXTENSIONS = ", ".join(extension for known in FORMATS for extension in known.extensions)
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_ .]?(\d+)", re.IGNORECASE)
@@ -323,7 +323,7 @@ def _in_folder(folder: Path) -> _ArgumentFiles:
     """Find the traces in a folder and below it."""
     run_file = folder / RUN_FILE
     notes: list[str] = []
-    patterns = [os.path.join(glob.escape(str(folder)), *"*" * level) for level in range(1, _MAX_LEVELS + 1)]
+    patterns = [os.path.join(glob.escape(str(folder)), *"*" * level) for level in range(1, MAX_LEVELS + 1)]
     paths = (Path(path) for pattern in patterns for path in sorted(glob.glob(pattern)))
     files = [Source(str(file)) for file in _plain([path for path in paths if _kind(path.name) is not None], notes)]
     if found := _traces_among(files, Source(str(run_file)) if run_file.exists() else None, notes):

@@ -34,6 +34,7 @@ COMMANDS = {
     "predict": "Predict the time of a step on any number of GPUs, and what is fastest.",
     "advise": "Choose a way to train, and what to change, with what each gains.",
     "explain": "Show a collective or a way to train in parallel, step by step, with its cost.",
+    "mcp": "Serve runs to an agent, over the Model Context Protocol.",
     "doctor": "Check torch, GPUs and NCCL, and what will work.",
     "cache": "Show or clear the cache of parsed traces.",
     "cp": "Copy a trainer here, to edit it.",

@@ -13,6 +13,8 @@ from dptrace.commands.shared.main import COMMANDS, LazyGroup, cli
 from tests.support.kineto_files import KinetoFile, training_step
 
 READING = ("analyze", "kernels", "view", "report", "diff", "whatif", "export", "advise", "predict")
+SERVING = ("mcp", "completion")
+"""Verbs whose output is for a program of their own kind."""
 SHARED = {
     "--ranks": READING,
     "--steps": READING,
@@ -22,12 +24,10 @@ SHARED = {
     "--jobs": (*READING, "critical-path"),
     "--verbose": (*READING, "critical-path"),
     "--strict": (*READING, "critical-path", "hta"),
-    "--json": tuple(
-        verb for verb in COMMANDS if verb not in ("record", "view", "report", "export", "cp", "completion")
-    ),
-    "--output": tuple(verb for verb in COMMANDS if verb not in ("cache", "cp", "completion")),
-    "--quiet": tuple(verb for verb in COMMANDS if verb != "completion"),
-    "--force": tuple(verb for verb in COMMANDS if verb not in ("cache", "completion")),
+    "--json": tuple(verb for verb in COMMANDS if verb not in ("record", "view", "report", "export", "cp", *SERVING)),
+    "--output": tuple(verb for verb in COMMANDS if verb not in ("cache", "cp", *SERVING)),
+    "--quiet": tuple(verb for verb in COMMANDS if verb not in SERVING),
+    "--force": tuple(verb for verb in COMMANDS if verb not in ("cache", *SERVING)),
     "--gains": ("analyze", "kernels", "view", "report"),
 }
 
