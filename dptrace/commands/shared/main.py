@@ -16,31 +16,33 @@ from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
 from dptrace.version import __version__
 
+_LOOK, _RECORD, _COMPARE = "Look at a run", "Record and measure", "Compare runs"
+_PLAN, _MAINTAIN = "Plan and predict", "Maintain"
 COMMANDS = {
-    "record": "Record a training run: one Kineto trace per rank.",
-    "analyze": "Split each step: forward, backward, exposed and overlapped communication, idle.",
-    "kernels": "List what the GPUs compute: kernels, operators, shapes, modules.",
-    "view": "Draw the per-GPU Gantt chart, in the browser or in the terminal.",
-    "report": "Write findings, charts and tables as one page, to attach to a ticket.",
-    "diff": "Compare two runs: what changed, by how much, and whether it is noise.",
-    "whatif": "Predict what a step would take if something were different, by replaying it.",
-    "critical-path": "Find the chain that sets the length of a step, across ranks.",
-    "hta": "Run an analysis of Holistic Trace Analysis.",
-    "export": "Merge all ranks into one trace for Perfetto or Chrome.",
-    "bench": "Benchmark ways to train: epoch time, speedup, communication.",
-    "sweep": "Train with several values of an option, and find the best one.",
-    "links": "Measure latency and bandwidth between the ranks, for each collective.",
-    "memory": "Compute what a training takes on each GPU, and whether it fits.",
-    "predict": "Predict the time of a step on any number of GPUs, and what is fastest.",
-    "advise": "Choose a way to train, and what to change, with what each gains.",
-    "explain": "Show a collective or a way to train in parallel, step by step, with its cost.",
-    "mcp": "Serve runs to an agent, over the Model Context Protocol.",
-    "doctor": "Check torch, GPUs and NCCL, and what will work.",
-    "cache": "Show or clear the cache of parsed traces.",
-    "cp": "Copy a trainer here, to edit it.",
-    "completion": "Print the shell's completion script.",
+    "analyze": (_LOOK, "Split each step: forward, backward, exposed and overlapped communication, idle."),
+    "view": (_LOOK, "Draw the per-GPU Gantt chart, in the browser or in the terminal."),
+    "report": (_LOOK, "Write findings, charts and tables as one page, to attach to a ticket."),
+    "kernels": (_LOOK, "List what the GPUs compute: kernels, operators, shapes, modules."),
+    "critical-path": (_LOOK, "Find the chain that sets the length of a step, across ranks."),
+    "hta": (_LOOK, "Run an analysis of Holistic Trace Analysis."),
+    "export": (_LOOK, "Merge all ranks into one trace for Perfetto or Chrome."),
+    "record": (_RECORD, "Record a training run: one Kineto trace per rank."),
+    "bench": (_RECORD, "Benchmark ways to train: epoch time, speedup, communication."),
+    "sweep": (_RECORD, "Train with several values of an option, and find the best one."),
+    "links": (_RECORD, "Measure latency and bandwidth between the ranks, for each collective."),
+    "cp": (_RECORD, "Copy a trainer here, to edit it."),
+    "diff": (_COMPARE, "Compare two runs: what changed, by how much, and whether it is noise."),
+    "whatif": (_PLAN, "Predict what a step would take if something were different, by replaying it."),
+    "advise": (_PLAN, "Choose a way to train, and what to change, with what each gains."),
+    "predict": (_PLAN, "Predict the time of a step on any number of GPUs, and what is fastest."),
+    "memory": (_PLAN, "Compute what a training takes on each GPU, and whether it fits."),
+    "explain": (_PLAN, "Show a collective or a way to train in parallel, step by step, with its cost."),
+    "doctor": (_MAINTAIN, "Check torch, GPUs and NCCL, and what will work."),
+    "cache": (_MAINTAIN, "Show or clear the cache of parsed traces."),
+    "completion": (_MAINTAIN, "Print the shell's completion script."),
+    "mcp": (_MAINTAIN, "Serve runs to an agent, over the Model Context Protocol."),
 }
-"""Verbs with their one-line help, listed here so that ``--help`` imports none of them."""
+"""Verbs, each with its heading in ``--help`` and a line of help; they stand here so that ``--help`` imports none."""
 
 ENVIRONMENT = {
     "DPTRACE_CACHE": "Cache folder [default: see dptrace cache].",
@@ -94,8 +96,9 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for heading in dict.fromkeys(heading for heading, _ in COMMANDS.values()):
+            with formatter.section(heading):
+                formatter.write_dl([(verb, line) for verb, (group, line) in COMMANDS.items() if group == heading])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, rows in (("Environment variables", ENVIRONMENT), ("Exit codes", EXIT_CODES)):

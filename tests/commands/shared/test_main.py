@@ -66,6 +66,21 @@ def test_help_lists_the_verbs_and_a_way_through_them() -> None:
     assert all(f"\n  {code} " in result.output for code in EXIT_CODES)
 
 
+def test_help_lists_each_verb_once_under_the_heading_of_its_group() -> None:
+    """Every verb has a line of its own, below its group's heading and above the next one."""
+    lines = CliRunner().invoke(cli, ["--help"]).output.splitlines()
+    headings: dict[str, list[str]] = {line[:-1]: [] for line in lines if re.fullmatch(r"\S.*:", line)}
+    for line in lines:
+        if line[:-1] in headings:
+            current = headings[line[:-1]]
+        elif match := re.match(r"  ([a-z][a-z-]*)  ", line):
+            current.append(match[1])
+
+    assert {verb: heading for verb, (heading, _) in COMMANDS.items()} == {
+        verb: heading for heading, verbs in headings.items() for verb in verbs
+    }
+
+
 @pytest.mark.parametrize(
     ("line", "code", "facts"),
     [
