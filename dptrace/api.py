@@ -52,6 +52,7 @@ def open(
     *paths: str | PathLike[str],
     comm_patterns: str | Sequence[str] = (),
     phase_labels: str | Sequence[str] = (),
+    step_range: str = "",
     strict: bool = False,
     cache: bool = True,
     jobs: int | None = None,
@@ -67,6 +68,8 @@ def open(
             regard to case.
         phase_labels: ``"REGEX=backward"``, or several: the phase of work that is launched under labels with a match,
             without regard to case; for labels of schedules that dptrace does not know.
+        step_range: name of the ranges that are steps, with or without a number at its end: NVTX's, or those of
+            ``record_function``; empty for the steps that ``torch.profiler`` marks.
         strict: raise an error for data that is truncated, damaged or impossible, instead of adding a note to the run.
         cache: use and write the cache of parsed files.
         jobs: number of processes that read; None chooses.
@@ -85,7 +88,7 @@ def open(
         raise UsageError("dptrace.open takes each path as its own argument: dptrace.open(*paths).")
     patterns = (comm_patterns,) if isinstance(comm_patterns, str) else tuple(comm_patterns)
     rules = (phase_labels,) if isinstance(phase_labels, str) else tuple(phase_labels)
-    read_options = ReadOptions(patterns, rules, strict, cache, jobs, dask, figures_only, align=align)
+    read_options = ReadOptions(patterns, rules, step_range, strict, cache, jobs, dask, figures_only, align=align)
     return Run(**vars(open_run([path_text(path) for path in paths], read_options)))
 
 

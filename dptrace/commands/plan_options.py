@@ -90,11 +90,13 @@ def plan_of(options: dict[str, Any], links: Path | None) -> Description:
 
 
 def _refuse_reading_options() -> None:
-    options = {"comm_patterns": "comm-pattern", "phase_labels": "phase-labels", "cache": "no-cache"}
+    options = {"comm_patterns": "comm-pattern", "cache": "no-cache"}
     if extra := sorted(
-        given_options() & {"comm_patterns", "phase_labels", "strict", "cache", "jobs", "ranks", "steps"}
+        given_options() & {"comm_patterns", "phase_labels", "step_range", "strict", "cache", "jobs", "ranks", "steps"}
     ):
-        raise UsageError(f"--{options.get(extra[0], extra[0])} is about a recording; name its folder, too.")
+        raise UsageError(
+            f"--{options.get(extra[0], extra[0].replace('_', '-'))} is about a recording; name its folder, too."
+        )
 
 
 def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:

@@ -41,6 +41,8 @@ class Patterns(NamedTuple):
     """Regular expressions of further communication kernels (``--comm-pattern``)."""
     phase_labels: Sequence[str] = ()
     """``REGEX=PHASE``: the phase of work under labels that match (``--phase-labels``)."""
+    step_range: str = ""
+    """Name of the ranges that are steps (``--step-range``); empty for the profiler's marks."""
 
 
 def compiled(pattern: str, option: str, flags: int = 0) -> re.Pattern[str]:

@@ -23,6 +23,8 @@ class ReadOptions:
     """Regular expressions for further communication kernels, searched in kernel names without regard to case."""
     phase_labels: tuple[str, ...] = ()
     """``REGEX=PHASE``: work under labels that match, searched without regard to case, belongs to this phase."""
+    step_range: str = ""
+    """Name of the ranges that are steps, with or without a number at its end; empty for the profiler's marks."""
     strict: bool = False
     """Raise an error for truncated, damaged or impossible data, instead of repairing it and adding a note."""
     cache: bool = True
@@ -49,4 +51,4 @@ class ReadOptions:
     @property
     def patterns(self) -> Patterns:
         """The patterns of names, which figures depend on."""
-        return Patterns(self.comm_patterns, self.phase_labels)
+        return Patterns(self.comm_patterns, self.phase_labels, self.step_range)

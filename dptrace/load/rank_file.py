@@ -23,12 +23,12 @@ from dptrace.errors import DptraceError
 from dptrace.load.options import ReadOptions
 from dptrace.load.stored_file import RankFile, StoredFile
 from dptrace.readers.discovery import refuse_damage
-from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.source import Source
 from dptrace.readers.storage import file_identity
 from dptrace.readers.trace import Trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.host_calls import OPERATOR_CALLS, Result, SecondPass, operator_calls
+from dptrace.timeline.step_marks import read_trace
 
 # Cache parsed traces, and the indices of charts: one file per trace or run in the user's cache folder.
 #
@@ -47,7 +47,7 @@ _FIGURES = ("figures",)
 """What the key of an entry ends with that holds the figures of a file only."""
 
 # The folder may hold other files, so that only files with dptrace's own names are counted and removed.
-_ENTRY = re.compile(r"[0-9a-f]{32}\.(rank|figures|tiles)")
+_ENTRY = re.compile(r"[0-9a-f]{32}\.(rank|figures|tiles|nsight)")
 _PAGE = re.compile(r".+-[0-9a-f]{8}\.html")
 
 
@@ -76,7 +76,7 @@ def cache_summary(remove: bool = False) -> CacheSummary:
             the folder stay, and so do files that cannot be removed.
     """
     folder = cache_folder()
-    counts = {".rank": 0, ".figures": 0, ".tiles": 0, ".part": 0, ".html": 0}
+    counts = {".rank": 0, ".figures": 0, ".tiles": 0, ".nsight": 0, ".part": 0, ".html": 0}
     sizes = dict(counts)
     for path in _own_files(folder):
         with suppress(OSError):
@@ -85,7 +85,7 @@ def cache_summary(remove: bool = False) -> CacheSummary:
                 path.unlink()
             counts[path.suffix] += 1
             sizes[path.suffix] += size
-    traces = sizes[".rank"] + sizes[".figures"] + sizes[".tiles"] + sizes[".part"]
+    traces = sum(sizes.values()) - sizes[".html"]
     return CacheSummary(folder, counts[".rank"], traces, counts[".html"], sizes[".html"])
 
 
@@ -253,8 +253,10 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
             _store_also(source, read_options, None, identity)
         else:
             patterns = read_options.patterns
-            trace = read_trace(source, jobs, patterns.comm, operators=read_options.operators)
-            devices = tuple(map(figures_of, build_timelines(trace, trace.rank or 0, *patterns)))
+            trace = read_trace(source, patterns, jobs, operators=read_options.operators)
+            devices = tuple(
+                map(figures_of, build_timelines(trace, trace.rank or 0, patterns.comm, patterns.phase_labels))
+            )
             file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage)
             if read_options.cache:
                 _store_file(source, read_options, file, identity)

@@ -18,7 +18,8 @@ from dptrace.core.files import STANDARD_INPUT, note_inputs
 from dptrace.core.notes import Note
 from dptrace.core.units import listed, plural, sanitize
 from dptrace.errors import DptraceError, TraceError, UsageError
-from dptrace.readers.formats import FORMATS, NSIGHT_SUFFIXES, TRACE_SUFFIXES
+from dptrace.readers.formats import DATABASE_SUFFIXES, FORMATS, REPORT_SUFFIXES, TRACE_SUFFIXES
+from dptrace.readers.nsight_export import exported, is_database, is_export, sources_of
 from dptrace.readers.source import STDIN, Source, from_file_url, is_url, last_part, redact
 from dptrace.readers.storage import ARCHIVE_DAMAGE, COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members, open_source
 
@@ -120,11 +121,10 @@ def _short(text: str) -> str:
 
 Value = TypeVar("Value")
 
-_KINDS = (*(known.suffixes for known in FORMATS), SEEKABLE_ARCHIVES)
+_KINDS = (*(known.suffixes for known in FORMATS), DATABASE_SUFFIXES, REPORT_SUFFIXES, SEEKABLE_ARCHIVES)
 """Ends of the names of files that hold traces, by kind, in lower case."""
 _REFUSED = (
     *COMPRESSED_TARS,
-    *NSIGHT_SUFFIXES,
     *(extension + end for known in FORMATS for extension in known.extensions for end in (".zst", ".bz2", ".xz")),
 )
 """Ends of the names of files that users take for traces: reading one says what to do."""
@@ -132,7 +132,7 @@ _MAX_ERRORS = 5
 """Unreadable files whose errors are listed."""
 MAX_LEVELS = 3
 """Levels of a folder that are searched: its own files, and those of folders and their folders in it."""
-_EXTENSIONS = ", ".join(extension for known in FORMATS for extension in known.extensions)
+_EXTENSIONS = ", ".join([*(extension for known in FORMATS for extension in known.extensions), *DATABASE_SUFFIXES])
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_ .]?(\d+)", re.IGNORECASE)
 
 
@@ -180,6 +180,7 @@ def find(paths: Sequence[str]) -> Sources:
         raise UsageError("Standard input (-) holds one trace; name no other files with it.")
     files: list[Source] = []
     named: set[Source] = set()
+    reports: list[str] = []
     notes: list[str] = []
     infos: list[dict[str, Any]] = []
     run_file: Source | None = None
@@ -188,8 +189,10 @@ def find(paths: Sequence[str]) -> Sources:
             found = _files_of_argument(text)
         except (OSError, ValueError, RuntimeError) as error:
             raise DptraceError(f"{redact(text)[:200]}: can't be accessed: {error}.") from None
-        files += found.files
-        named |= {*found.files} if found.named_individually else set()
+        ranks = [rank for file in found.files for rank in _ranks_in(file)]
+        files += ranks
+        named |= {*ranks} if found.named_individually else set()
+        reports += [file.address for file in found.files if file.name.lower().endswith(REPORT_SUFFIXES)]
         notes += found.notes
         if found.run_file is not None:
             run_file = run_file or found.run_file
@@ -197,8 +200,18 @@ def find(paths: Sequence[str]) -> Sources:
             infos.append(metadata)
             notes += remarks
     sources = Sources(tuple(dict.fromkeys(files)), frozenset(named), _joined(infos), tuple(notes), run_file)
-    note_inputs(sources.local_files())
+    note_inputs([*sources.local_files(), *reports])
     return sources
+
+
+def _ranks_in(file: Source) -> list[Source]:
+    """Return a source for each rank in a file; a report of Nsight Systems is exported first, where nsys is here."""
+    if file.name.lower().endswith(REPORT_SUFFIXES):
+        file = exported(file) or file
+    try:
+        return sources_of(file) if is_database(file) else [file]
+    except TraceError:  # reading it says why
+        return [file]
 
 
 def path_text(path: str | os.PathLike[str]) -> str:
@@ -325,10 +338,19 @@ def _in_folder(folder: Path) -> _ArgumentFiles:
     notes: list[str] = []
     patterns = [os.path.join(glob.escape(str(folder)), *"*" * level) for level in range(1, MAX_LEVELS + 1)]
     paths = (Path(path) for pattern in patterns for path in sorted(glob.glob(pattern)))
-    files = [Source(str(file)) for file in _plain([path for path in paths if _kind(path.name) is not None], notes)]
+    plain = _plain([path for path in paths if _kind(path.name) is not None], notes)
+    files = [Source(str(file)) for file in plain if _may_be_trace(file)]
     if found := _traces_among(files, Source(str(run_file)) if run_file.exists() else None, notes):
         return found
     raise _no_traces(str(folder), notes)
+
+
+def _may_be_trace(file: Path) -> bool:
+    """Return whether a file of a folder may be a trace: not a foreign database, nor a report beside its export."""
+    name = file.name.lower()
+    if name.endswith(REPORT_SUFFIXES):
+        return not any(file.with_suffix(suffix).exists() for suffix in DATABASE_SUFFIXES)
+    return not name.endswith(DATABASE_SUFFIXES) or is_export(file)
 
 
 def _in_archive(archive: Source) -> _ArgumentFiles:

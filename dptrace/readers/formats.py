@@ -6,6 +6,7 @@ To add a format, write a module with ``pieces(source, start, chunks)``, which tu
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dptrace.errors import TraceError
+from dptrace.readers.nsight_export import MAGIC, export_command
 from dptrace.readers.packets import begins_with_packets
 from dptrace.readers.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece, open_decompressed
@@ -43,8 +45,10 @@ FORMATS = (
 TRACE_SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
 """Ends of the names of trace files of any format."""
 
-NSIGHT_SUFFIXES = (".nsys-rep", ".qdrep", ".sqlite")
-"""Ends of the names of another profiler's files, which are refused with advice."""
+DATABASE_SUFFIXES = (".sqlite",)
+"""Ends of the names of exports of Nsight Systems, which ``dptrace.readers.nsight`` reads."""
+REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+"""Ends of the names of its reports, which ``nsys`` exports to such a file first."""
 
 
 def pieces(file: Source | Path) -> Iterator[EventPiece]:
@@ -58,10 +62,15 @@ def pieces(file: Source | Path) -> Iterator[EventPiece]:
     with open_decompressed(source) as stream:
         chunks = ChunkedStream(stream)
         start = chunks.read_chunk()
-        if start.startswith(b"SQLite format 3\0") or source.name.lower().endswith(NSIGHT_SUFFIXES):
+        if start.startswith(MAGIC):
             raise TraceError(
-                f"{source.address}: is a report of Nsight Systems, which dptrace does not read. Look at it with "
-                "nsys-ui or nsys stats, or record the job with torch.profiler: dptrace record python train.py"
+                f"{source.address}: is an export of Nsight Systems, which is read from a plain file on disk only: "
+                "download it, or unpack it. Holistic Trace Analysis can't read it."
+            )
+        if source.name.lower().endswith(REPORT_SUFFIXES):
+            raise TraceError(
+                f"{source.address}: is a report of Nsight Systems, which only its own nsys reads, and nsys is not on "
+                f"the path here. Export it where it is: {shlex.join(export_command(source.address))}"
             )
         known = next(known for known in reversed(FORMATS) if known.recognizes(start))
         read: Callable[[Source, bytes, ChunkedStream], Iterator[EventPiece]] = import_module(known.module).pieces

@@ -167,6 +167,8 @@ class Trace:
     """What the file records of each GPU, by the index of the device."""
     damage: tuple[Note, ...] = ()
     """What was truncated, repaired, dropped or impossible: a sentence each, starting with the file's name."""
+    notes: tuple[Note, ...] = ()
+    """What else limits the figures: what such a file does not hold, and what was inferred."""
     cut: bool = False
     """Whether the file ends before the recording ends."""
     host_name: str = ""

@@ -76,9 +76,12 @@ def build_timelines(
             "or record again."
         )
     steps = cpu_steps(trace)
-    notes = list[Note]()
+    notes = [*trace.notes]
     if not len(steps):
-        text = "no ProfilerStep marks, so the whole trace counts as one step (call profiler.step() after each step)."
+        text = (
+            "no ProfilerStep marks, so the whole trace counts as one step (call profiler.step() after each step, or "
+            "name the range of a step with --step-range)."
+        )
         notes.append(Note(text, file=Path(trace.path).name))
     if on_device.any():
         return _on_gpus(trace, rank, steps, np.flatnonzero(on_device), Patterns(patterns, phase_labels), notes)

@@ -62,9 +62,9 @@ def reading(of: Callable[[Trace], Result], **options: bool) -> Callable[[Source,
 
 
 def _read(of: Callable[[Trace], Result], options: dict[str, Any], source: Source, patterns: Patterns) -> Result:
-    from dptrace.readers.kineto.reader import read_trace  # few commands read files again
+    from dptrace.timeline.step_marks import read_trace  # few commands read files again
 
-    return of(read_trace(source, comm_patterns=patterns.comm, **options))
+    return of(read_trace(source, patterns, **options))
 
 
 class Rereader(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,6 @@ from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece
 from tests.support.kineto_files import KinetoFile
-from tests.support.real_traces import needs_real_traces, real
 
 
 def test_a_line_of_the_table_and_a_module_add_a_format(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -45,18 +45,20 @@ def test_no_two_formats_share_a_suffix() -> None:
     assert len(formats.TRACE_SUFFIXES) == len(set(formats.TRACE_SUFFIXES))
 
 
-@pytest.mark.parametrize("name", ["job.nsys-rep", "job.QDREP", "job.sqlite", "copied"])
-def test_a_report_of_nsight_is_named(name: str, tmp_path: Path) -> None:
-    """By its name or its first bytes; in a folder, too."""
-    (tmp_path / name).write_bytes(b"SQLite format 3\0" if name == "copied" else b"\x0a\x04\0\1")
+@pytest.mark.parametrize("name", ["job.nsys-rep", "job.QDREP"])
+def test_a_report_of_nsight_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nsys is not here, the error says how to export it; in a folder, too."""
+    monkeypatch.setenv("PATH", "")
+    (tmp_path / name).write_bytes(b"\x0a\x04\0\1")
 
-    for path in (tmp_path / name, *([] if name == "copied" else [tmp_path])):
-        with pytest.raises(TraceError, match=rf"{name}: .*Nsight"):
+    for path in (tmp_path / name, tmp_path):
+        with pytest.raises(TraceError, match=rf"{name}: .*Nsight.* nsys export"):
             dptrace.open(path)
 
 
-@needs_real_traces
-def test_a_real_export_of_nsight_is_named() -> None:
-    """A database of nsys export."""
-    with pytest.raises(TraceError, match="Nsight"):
-        read_trace(Path(real("nsys/h100_2gpu_1s.sqlite")))
+def test_a_packed_export_of_nsight_is_named(tmp_path: Path) -> None:
+    """SQLite can't read it: the error says to unpack it."""
+    (tmp_path / "job.sqlite.gz").write_bytes(gzip.compress(b"SQLite format 3\0"))
+
+    with pytest.raises(TraceError, match=r"job\.sqlite\.gz: .*unpack"):
+        dptrace.open(tmp_path / "job.sqlite.gz")

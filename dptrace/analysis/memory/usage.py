@@ -551,11 +551,12 @@ def _compact(
 def _read(source: Source, patterns: Patterns) -> MemoryUse:
     # Few commands read files again.
     from dptrace.readers.kineto.details import has_memory_events
-    from dptrace.readers.kineto.reader import read_trace
+    from dptrace.readers.nsight_export import is_database
+    from dptrace.timeline.step_marks import read_trace
 
-    if not has_memory_events(source):  # a tenth of the time of reading it
+    if is_database(source) or not has_memory_events(source):  # a tenth of the time of reading it
         return MemoryUse()
-    return memory_use(read_trace(source, comm_patterns=patterns.comm, memory=True), patterns.phase_labels)
+    return memory_use(read_trace(source, patterns, memory=True), patterns.phase_labels)
 
 
 MEMORY = SecondPass("memory", MemoryUse, _read)

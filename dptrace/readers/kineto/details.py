@@ -68,12 +68,13 @@ class DetailedColumns(Columns):
         """Return the details of the events in *order*, as indices and a table, and the file's ids of threads."""
         return {
             "detail": np.concatenate(self._detail)[order],
-            "details": tuple(_details(*key) for key in self._numbers),
+            "details": tuple(event_details(*key) for key in self._numbers),
             "threads": self.thread_names(),
         }
 
 
-def _details(dims: bytes, types: bytes, grid: bytes, block: bytes, stack: bytes, size: int | None) -> EventDetails:
+def event_details(dims: bytes, types: bytes, grid: bytes, block: bytes, stack: bytes, size: int | None) -> EventDetails:
+    """Return the details that an event's arguments hold, each as JSON, and the bytes of a copy."""
     shapes, dtypes = _list(dims), _list(types)
     # Kineto lists an empty entry for each input that is no tensor.
     tensors = [(shape, dtypes[i] if i < len(dtypes) else "") for i, shape in enumerate(shapes) if shape]

@@ -224,7 +224,7 @@ def _assemble(
         *_left_out(columns, source.name),
         *(replace(note, file=source.name) for note in impossible),
     ]
-    order = _ordered(rows.start, end)
+    order = in_order(rows.start, end)
     order = order[good[order]]
     if not len(order):
         raise _no_events(source, columns, [*([cut_off] if cut_off else []), *damage])
@@ -271,7 +271,7 @@ def _assemble(
     )
 
 
-def _ordered(start: Int64, end: Int64) -> Int64:
+def in_order(start: Int64, end: Int64) -> Int64:
     """Sort by start, longer events first, so that an enclosing event comes before those inside it."""
     order: Int64 = np.argsort(start, kind="stable")
     # Few events start together, and nearly sorted input sorts fast: a lexsort of all takes three times as long.

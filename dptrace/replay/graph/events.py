@@ -15,6 +15,7 @@ from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
 from dptrace.readers.kineto.columns import EventSink
 from dptrace.readers.kineto.event_schema import as_count
+from dptrace.readers.nsight_export import is_database
 from dptrace.readers.source import Source
 from dptrace.readers.trace import Category, Trace
 from dptrace.replay.graph.model import TaskKind
@@ -87,6 +88,8 @@ def read_sync_events(source: Source) -> SyncEvents:
     # Few commands read a file again.
     from dptrace.readers.kineto.reader import read_into
 
+    if is_database(source):
+        return SyncEvents()
     columns = _SyncColumns()
     read_into(source, columns)
     return SyncEvents(*np.array(columns.rows, np.int64).reshape(-1, len(_Args.__struct_fields__)).T.copy())
@@ -204,9 +207,9 @@ def _gloo(trace: Trace) -> tuple[Int64, Int64, Int64]:
 
 def _read(source: Source, patterns: Patterns) -> RankEvents:
     # Few commands read a file again.
-    from dptrace.readers.kineto.reader import read_trace
+    from dptrace.timeline.step_marks import read_trace
 
-    return _with_syncs(read_trace(source, comm_patterns=patterns.comm), source)
+    return _with_syncs(read_trace(source, patterns), source)
 
 
 def _with_syncs(trace: Trace, source: Source) -> RankEvents:
