@@ -147,6 +147,24 @@ test("a pinned GPU stays at the top while the others scroll below it", () => {
   assert.deepEqual([stage.order[0], stage.covered], [0, 0]);
 });
 
+test("below a pinned GPU a row is whole or not there, wherever one scrolls, and all can be reached", () => {
+  for (const collapsed of [false, true]) {
+    const stage = new Stage(sceneOf(60, 60, collapsed)), seen = new Set();
+    stage.pin(7);
+    for (let scroll = 0, last = -1; scroll <= stage.height - 400; scroll += 3) {
+      stage.scrollTo(scroll);
+      const [first, ...others] = stage.visible.filter(({ held }) => !held);
+      assert.ok(first.y >= stage.covered && first.y < stage.covered + 40 && first.top >= last, `${first.y} at ${scroll}`);
+      last = first.top;
+      for (const { track, role, y, h } of [first, ...others]) if (y + h <= 400) seen.add(`${track} ${role}`);
+    }
+    stage.scrollTo(1e9);
+    const { y, h } = stage.visible.at(-1);
+    assert.ok(y + h <= 400);
+    assert.equal(seen.size, 59 * (collapsed ? 1 : 2));
+  }
+});
+
 test("pinned GPUs that leave no room for others scroll with them", () => {
   const stage = new Stage(sceneOf(50));
   for (let track = 0; track < 30; track++) stage.pin(track);

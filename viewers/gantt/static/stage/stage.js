@@ -47,6 +47,8 @@ export class Stage {
     const pinned = new Set(this.pins);
     this.order = this.pins.filter((track) => !this.hidden[track]);
     for (const track of this.order) y = this.#stack(this.blockOf.get(track), y);
+    // Without it, the line below them would cover the top of the next GPU.
+    if (this.order.length) y += BAND;
     this.allHeadings = [];
     for (const strip of this.allStrips) {
       strip.top = this.#single ? EDGE : y;
@@ -101,18 +103,27 @@ export class Stage {
     const fitting = pinned.findIndex(({ top, h }) => top + h > this.frame * MOST_PINNED);
     const held = new Set(fitting < 0 ? pinned : pinned.slice(0, fitting)), lowest = [...held].at(-1);
     this.covered = lowest ? lowest.top + lowest.h + BAND : 0;
+    const offset = this.#offset(held);
     for (const block of this.allBlocks) {
       const still = held.has(block);
-      for (const box of [block, ...block.rows]) Object.assign(box, { y: box.top - (still ? 0 : this.scroll), held: still, clip: still ? 0 : this.covered });
+      for (const box of [block, ...block.rows]) Object.assign(box, { y: box.top - (still ? 0 : offset), held: still, clip: still ? 0 : this.covered });
     }
-    for (const heading of this.allHeadings) heading.y = heading.top - this.scroll;
+    for (const heading of this.allHeadings) heading.y = heading.top - offset;
     const sticky = this.covered || EDGE;
-    for (const strip of this.allStrips) strip.y = this.#single ? EDGE : Math.max(strip.top - this.scroll, Math.min(sticky, strip.end - this.scroll - strip.h));
+    for (const strip of this.allStrips) strip.y = this.#single ? EDGE : Math.max(strip.top - offset, Math.min(sticky, strip.end - offset - strip.h));
     const shown = ({ y, h, clip = 0 }) => h > 0 && y < this.frame && y + h > clip;
     this.blocks = this.order.map((track) => this.blockOf.get(track)).filter(shown);
     this.visible = this.blocks.flatMap(({ rows }) => rows.filter(shown));
     this.headings = this.allHeadings.filter(({ y, h }) => y < this.frame && y + h > this.covered);
     this.strips = this.allStrips.filter(shown);
+  }
+
+  /** Return how far rows are moved up; below pinned GPUs, so far that one begins there: half a row would be read as theirs. */
+  #offset(held) {
+    if (!this.covered || !this.scroll) return this.scroll;
+    const rows = this.allBlocks.flatMap((block) => (held.has(block) ? [] : block.rows)), least = this.scroll + this.above - BAND;
+    const first = [...this.allHeadings, ...rows].reduce((top, box) => (box.h && box.top >= least && box.top < top ? box.top : top), Infinity);
+    return first < Infinity ? first - this.above : this.scroll;
   }
 
   /**
