@@ -75,6 +75,9 @@ CASES = {
     "triton_poi_fused_add_mul_5": "triton_poi_fused_add_mul_5",
     "Memcpy HtoD (Pageable -> Device)": "Memcpy HtoD (Pageable -> Device)",
     "aten::addmm": "aten::addmm",
+    "gemm</script><b>x</b>": "gemm</script><b>x</b>",
+    "warm <up> kernel": "warm <up> kernel",
+    "void <unnamed>::f<float, ns::T<2>>(T1 *)": "f",
 }
 
 
