@@ -131,6 +131,15 @@ test("rows grow to fill the room, at most threefold, and shrink back", () => {
   assert.equal(stage.height, before);
 });
 
+test("on a large screen rows on demand are as much higher as its letters, and all rows can grow more", () => {
+  const stage = new Stage(sceneOf(2));
+  stage.zoom = 20 / 12;
+  stage.extend(0, "host", [{ track: 0, role: "host", label: "host", h: 26 }]);
+  assert.equal(stage.boxOf(0, "host").h, 43);
+  stage.grow(10_000);
+  assert.equal(stage.boxOf(0, "compute").h, 150);
+});
+
 test("a pinned GPU stays at the top while the others scroll below it", () => {
   const stage = new Stage(sceneOf(50));
   stage.pin(7);

@@ -103,6 +103,7 @@ function fitLayout(main, mini, stage, names, scrolling, labels) {
     const narrow = innerWidth < NARROW, letters = LARGE.find(([query]) => matchMedia(query).matches)?.[1] ?? 12;
     const margin = narrow ? Math.min(left, NARROW_LEFT) : Math.round((left * letters) / 12);
     labels.pixels = letters;
+    stage.zoom = letters / 12;
     document.body.style.setProperty("--left", `${margin}px`);
     for (const plot of [main, mini]) plot.arrange(margin, Math.max(2, Math.min(9, Math.floor((innerWidth - margin) / TICK))), letters, narrow ? NARROW_RIGHT : undefined);
     if (grow && !whole) stage.grow(free());

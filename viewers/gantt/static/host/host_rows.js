@@ -296,11 +296,11 @@ export class Flame {
   }
 
   /** Draw the rows of hosts among `rows`; the context is in CSS pixels. */
-  draw(context, { from, to, width }, rows) {
+  draw(context, { from, to, width }, rows, letters) {
     const hosts = rows.filter(({ host }) => host), levels = [...hosts.flatMap(betweenOf), ...hosts.flatMap(levelsOf)];
     if (!levels.length) return;
     const top = Math.floor(Math.min(...levels.map(({ y }) => y))), bottom = Math.ceil(Math.max(...levels.map(({ y, h }) => y + h)));
-    const deeper = hosts.flatMap(deeperOf), view = { from, to, width, top, height: bottom - top, px: (to - from) / width };
+    const deeper = hosts.flatMap(deeperOf), view = { from, to, width, top, height: bottom - top, px: (to - from) / width, letters };
     this.#pixels(context, levels, view, this.none);
     if (deeper.length) this.#pixels(context, deeper, view, this.allButBlocking);
     let left = MAX_LABELS;
@@ -325,10 +325,10 @@ export class Flame {
   }
 
   /** Label the calls of a level, at most `most`; returns how many. */
-  #labels(context, { y, h, lane, lod, calls, deeper, blockingOnly, source }, { from, to, width, px }, most) {
+  #labels(context, { y, h, lane, lod, calls, deeper, blockingOnly, source }, { from, to, width, px, letters }, most) {
     let drawn = 0;
     if (h < MIN_LEVEL) return drawn;
-    context.font = `${Math.min(12, Math.floor(h - 2.5))}px ${FONT_FAMILY}`;
+    context.font = `${Math.min(letters, Math.floor(h - 2.5))}px ${FONT_FAMILY}`;
     const widthOf = widthsIn(context.font);
     lod.eachLong(lane, from, to, MIN_WIDTH * px, (place) => {
       const index = source ? source[place] : place;

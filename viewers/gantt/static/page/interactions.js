@@ -68,7 +68,7 @@ export class Interactions {
 
   /** Draw rows that the raster does not. */
   under(context, view) {
-    this.host.flame.draw(context, view, this.stage.visible);
+    this.host.flame.draw(context, view, this.stage.visible, 12 * this.stage.zoom);
     this.memory.draw(context, view, this.stage.visible, this.theme.looks);
   }
 

@@ -9,7 +9,7 @@ import { rowsOf } from "../data/rows.js";
 const EDGE = 2;
 /** In pixels: height of a group's heading, gap below it, and room below the pinned GPUs; share of the frame that these take at most. */
 const HEADING = 20, BELOW_HEADING = 3, BAND = 7, MOST_PINNED = 0.7;
-/** Maximum growth factor of the rows, and the pixels per GPU that stay free for rows on demand. */
+/** Maximum growth factor of the rows, and the pixels per GPU that stay free for rows on demand; more with larger letters. */
 const MAX_GROWTH = 3, SPARE = 20;
 
 /** The roles of rows below a GPU's own rows, in the order in which they stand there. */
@@ -19,7 +19,7 @@ export class Stage {
   /** `changed` is called when rows have moved; `moves` counts how often. */
   constructor(scene, changed = () => {}) {
     const { strips, height, gaps, low, collapsed = false } = scene.layout;
-    Object.assign(this, { scene, changed, gaps, low, scroll: 0, moves: 0, marked: -1, growth: 1, frame: height, height, visible: [], strips: [], blocks: [], headings: [], covered: 0 });
+    Object.assign(this, { scene, changed, gaps, low, scroll: 0, moves: 0, marked: -1, growth: 1, zoom: 1, frame: height, height, visible: [], strips: [], blocks: [], headings: [], covered: 0 });
     this.rows = rowsOf(scene).map((row) => Object.assign(row, { full: row.h, base: row.h, top: 0 }));
     this.collapsed = new Uint8Array(scene.tracks.length).fill(collapsed ? 1 : 0);
     this.hidden = new Uint8Array(scene.tracks.length);
@@ -152,8 +152,8 @@ export class Stage {
   /** Scale the rows up to fill `room` pixels, at most by MAX_GROWTH, never below their natural height. */
   grow(room) {
     const shown = this.rows.reduce((sum, { h }) => sum + h, 0), natural = this.rows.reduce((sum, { h, base }) => sum + (h ? base : 0), 0);
-    const rest = this.height - shown + SPARE * this.collapsed.filter((yes) => !yes).length;
-    this.scale(Math.max(1, Math.min(MAX_GROWTH, (room - rest) / natural)) || 1);
+    const rest = this.height - shown + SPARE * this.zoom * this.collapsed.filter((yes) => !yes).length;
+    this.scale(Math.max(1, Math.min(MAX_GROWTH * this.zoom, (room - rest) / natural)) || 1);
   }
 
   /** Set the factor of the rows' natural height. */
@@ -238,7 +238,8 @@ export class Stage {
   /** Replace a GPU's rows of a role by others, placed below its own rows; without rows, remove them. */
   extend(track, role, rows = []) {
     const block = this.blockOf.get(track), replaced = (row) => row.track === track && row.role === role;
-    const added = rows.map((row) => Object.assign(row, { full: row.h, base: row.h, top: 0, y: 0 }));
+    // On a large screen they grow with the letters in them.
+    const added = rows.map((row) => Object.assign(row, { full: Math.round(row.h * this.zoom), base: Math.round(row.h * this.zoom), top: 0, y: 0 }));
     block.rows = [...block.rows.filter((row) => !replaced(row)), ...added].sort((a, b) => BELOW.indexOf(a.role) - BELOW.indexOf(b.role));
     const others = this.rows.filter((row) => !replaced(row));
     // In place, since other objects hold the same list.
