@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { columnsOf, unpack } from "../../viewers/gantt/static/data/columns.js";
-import { rowsOf, stepAt, stepSpan, stripParts } from "../../viewers/gantt/static/data/rows.js";
+import { rowsOf, stepAt, stepClock, stepSpan, stripParts } from "../../viewers/gantt/static/data/rows.js";
 import { figures } from "../../viewers/gantt/static/page/summary.js";
 import { lodOf, packed } from "./lod_builders.mjs";
 
@@ -32,6 +32,12 @@ test("starts are the running sums of the deltas, lane by lane", async () => {
   assert.deepEqual([...start], [-5, -2, 7]);
   assert.deepEqual([...offsets], [0, 2, 3]);
   assert.deepEqual([exposed, wait, waitsFor].map((column) => column[2 - exposedFrom[0]]), [9, 5, 3]);
+});
+
+test("times in a step count from its first GPU, on the axis and in a GPU's own step", () => {
+  assert.deepEqual([-5, 0, 99, 100, 219].map(stepClock(SCENE)), [-5, 0, 99, 0, 119]);
+  // At 110 the second GPU is still in its first step.
+  assert.deepEqual([[0, 110], [1, 110], [1, 125], [1, 500]].map(([track, time]) => stepClock(SCENE, track)(time)), [10, 110, 25, 400]);
 });
 
 test("figures count the visible time inside the steps, and idle is the rest", () => {

@@ -19,7 +19,7 @@ from bokeh.core.types import ID
 from bokeh.embed import json_item
 from bokeh.layouts import column
 from bokeh.model import Model
-from bokeh.models import AdaptiveTicker, BasicTickFormatter, PanTool, Range1d, RangeTool
+from bokeh.models import AdaptiveTicker, BasicTickFormatter, NoOverlap, PanTool, Range1d, RangeTool
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
@@ -319,6 +319,7 @@ def _main(page_data: dict[str, Any], shared: Range1d) -> figure:
         axis_line_color="#D5DAE1",
         major_tick_line_color="#9CA3AF",
         minor_tick_line_color=None,
+        major_label_policy=NoOverlap(min_distance=8),
     )
     return plot
 

@@ -11,7 +11,7 @@ import { Heatmap } from "./page/heatmap.js";
 import { Hover } from "./interaction/hover.js";
 import { Labels } from "./drawing/labels.js";
 import { Lod } from "./data/lod.js";
-import { miniRows } from "./data/rows.js";
+import { miniRows, stepClock } from "./data/rows.js";
 import { RowNames } from "./stage/names.js";
 import { Navigation } from "./interaction/navigation.js";
 import { Picture, StillPlot, shown } from "./drawing/picture.js";
@@ -208,7 +208,7 @@ async function start() {
   if (!served || lod.some) timing.first = performance.now();
   await shown();
   loaded.complete(await startBokeh());
-  const { main, mini } = await embed(island("plot"), tickLabels);
+  const { main, mini } = await embed(island("plot"), (ticks, width) => tickLabels(ticks, width, stepClock(scene)));
   describeCanvases(scene, main, mini);
   const hover = new Hover(main, lod, scene, stage, columns);
   const scrolling = new Scrolling(main, stage, $("#rows-scroll"), $("#names"), scene.zoomKey);

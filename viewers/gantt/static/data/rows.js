@@ -176,6 +176,21 @@ export function stepSpan(scene, strip, step) {
   return { from: Math.min(...bounds.map((b) => b[step])), to: Math.max(...strip.tracks.map((track) => stepEnd(scene.tracks[track], step))) };
 }
 
+/** The starts of a scene's steps, each that of the first of its GPUs, in order. */
+const stepStarts = kept((scene) => scene.strips.flatMap((strip) => strip.names.map((_, step) => stepSpan(scene, strip, step).from)).sort((a, b) => a - b));
+
+/**
+ * Return a function of a time: the ns since its step began, which is a track's own at that time, or the last one that has
+ * begun. A step begins on its first GPU, so that times of several can be compared.
+ */
+export function stepClock(scene, track) {
+  const starts = stepStarts(scene), strip = scene.strips[stripsOf(scene).get(track)];
+  return (time) => {
+    const step = strip ? stepAt(scene.tracks[track], time) : -1;
+    return time - (step < 0 ? starts[Math.max(0, above(starts, 0, starts.length, time) - 1)] : stepSpan(scene, strip, step).from);
+  };
+}
+
 // The rows of the minimap: the phases of each GPU, or of evenly chosen GPUs if there is not enough room.
 
 const MARGIN = 1;

@@ -14,7 +14,7 @@ function unitFor(ns) {
 
 /** Format an integer with thousands separators: "12,345". */
 export function integer(value) {
-  return value.toLocaleString("en-US");
+  return value.toLocaleString("en-US", { maximumFractionDigits: 0 });
 }
 
 /** Format a duration of 0 or more with three significant digits: "12.6 ms". */
@@ -31,21 +31,22 @@ export function moment(ns, width) {
   return `${(ns / size).toFixed(digits)} ${unit}`;
 }
 
-/** Ratio of a tick's time to the distance of ticks from which all but the first tell how far they are from it. */
-const DEEP = 1e4;
+/** Width of a view in ns below which times are in ns since their step began. */
+const FINE_VIEW = 1e4;
 
 /**
- * Format the ticks of an axis in one unit, with enough digits to distinguish neighbours. Deep in a run, the first tick has
- * its time and the others their distance from it: "64.6002 ms", "+200 ns", "+400 ns".
+ * Format the ticks of an axis in one unit, with enough digits to distinguish neighbours; in a view of little
+ * width in ns since their step began, which `inStep(time)` returns.
  */
-export function tickLabels(ticks) {
+export function tickLabels(ticks, width, inStep) {
   const step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) : 1e6;
-  const largest = Math.max(...ticks.map(Math.abs), step);
-  if (largest < DEEP * step) return inOneUnit(ticks, step, unitFor(Math.min(largest, step * 1e3)));
-  const [first, ...others] = ticks;
-  const distances = others.map((tick) => tick - first);
-  const unit = unitFor(Math.max(...distances, step));
-  return [...inOneUnit([first], step, unitFor(largest)), ...inOneUnit(distances, step, unit).map((label) => `+${label}`)];
+  if (width < FINE_VIEW) return ticks.map((tick) => `${integer(inStep(tick))} ns`);
+  return inOneUnit(ticks, step, unitFor(Math.min(Math.max(...ticks.map(Math.abs), step), step * 1e3)));
+}
+
+/** Say when an interval starts, like the ticks of a view of some width. */
+export function startText(ns, width, inStep) {
+  return width < FINE_VIEW ? `starts ${integer(inStep(ns))} ns into the step` : `starts ${moment(ns, width)}`;
 }
 
 function inOneUnit(ticks, step, [size, unit]) {

@@ -124,7 +124,8 @@ export async function embed(item, formatTicks) {
   const [root] = need(views.roots, "views");
   const models = need(root.model.document, "document");
   // A CustomJSTickFormatter uses eval, which the page's security policy forbids.
-  models.get_model_by_name("time").doFormat = formatTicks;
+  const { x_range: shown } = models.get_model_by_name("main");
+  models.get_model_by_name("time").doFormat = (ticks) => formatTicks(ticks, shown.end - shown.start);
   const plot = (name) => new Plot(views.find_one(models.get_model_by_name(name)));
   return { main: plot("main"), mini: plot("mini") };
 }

@@ -2,8 +2,8 @@
 
 import { element, line, named, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
-import { laneOf, rankNames, RECORDED, rowRole, trackName } from "../data/rows.js";
-import { bytes, duration, moment, percentOf, visible } from "../data/text.js";
+import { laneOf, rankNames, RECORDED, rowRole, stepClock, trackName } from "../data/rows.js";
+import { bytes, duration, moment, percentOf, startText, visible } from "../data/text.js";
 import { CALLS, detailsAt, Flame, HostRows, KIND, LABELS, PYTHON } from "./host_rows.js";
 import { HostSource } from "./host_source.js";
 
@@ -213,7 +213,7 @@ export class HostPanel {
     const { lod } = calls, within = labelAt(calls, thread, lod.start[index]);
     return [
       line(visible(calls.nameOf(index)), "head"),
-      line(`${duration(lod.duration[index])} · starts ${moment(lod.start[index], point.pixel * point.width)}`),
+      line(`${duration(lod.duration[index])} · ${startText(lod.start[index], point.pixel * point.width, stepClock(this.scene, row.track))}`),
       line(`${this.kinds[calls.kind[index]].label} · thread ${visible(data.threads[thread])}`),
       ...(within && within !== calls.nameOf(index) ? [line(visible(`in ${within}`), "dim")] : []),
       ...note,

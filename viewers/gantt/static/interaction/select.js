@@ -3,7 +3,7 @@
 import { button, element, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
 import { collectiveTitle, duration, integer, moment, percentOf, rate, shortName, visible } from "../data/text.js";
-import { isExposed, laneOf, rankNames, rowRole, stepAt, streamWord, trackName } from "../data/rows.js";
+import { isExposed, laneOf, rankNames, rowRole, stepAt, stepClock, streamWord, trackName } from "../data/rows.js";
 
 /** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
 const UNKNOWN = "unknown";
@@ -89,7 +89,7 @@ export class Selection {
     return [
       ["GPU", trackName(owner) + (owner.device ? ` · ${owner.device}` : "")],
       ["step", step < 0 ? "outside the steps, not counted" : owner.steps[step]],
-      ...(step < 0 ? [] : [["in the step", `${integer(Math.round(lod.start[index] - owner.bounds[step]))} ns after its start`]]),
+      ...(step < 0 ? [] : [["in the step", `${integer(stepClock(scene, track)(lod.start[index]))} ns after its start`]]),
       ["start", moment(lod.start[index], Math.min(to - from, 1e6))],
       ["duration", duration(lod.duration[index])],
       ...(delay === null ? [] : [["launched", `${duration(delay)} before its start`]]),

@@ -1,6 +1,7 @@
 /** Draws rows with what is around them, the axis and the names, on paper and in a saved picture. */
 
 import { FONT_FAMILY } from "../../../base/static/theme.js";
+import { stepClock } from "../data/rows.js";
 import { tickLabels } from "../data/text.js";
 
 /** Return about `count` round times between two others. */
@@ -12,8 +13,8 @@ export function roundTicks(from, to, count) {
 }
 
 /** Draw times above a frame and lines through it. */
-function drawAxis(context, { from, to, left, width, height }, { chrome }, letters) {
-  const ticks = roundTicks(from, to, Math.max(2, Math.min(10, Math.floor(width / 90)))), labels = tickLabels(ticks);
+function drawAxis(context, scene, { from, to, left, width, height }, { chrome }, letters) {
+  const ticks = roundTicks(from, to, Math.max(2, Math.min(10, Math.floor(width / 90)))), labels = tickLabels(ticks, to - from, stepClock(scene));
   Object.assign(context, { font: `${letters}px ${FONT_FAMILY}`, textAlign: "center", textBaseline: "middle", fillStyle: chrome.quiet, strokeStyle: chrome.grid, lineWidth: 1 });
   ticks.forEach((tick, i) => {
     const x = Math.round(left + ((tick - from) / (to - from)) * width) + 0.5;
@@ -49,7 +50,7 @@ function drawNames(context, stage, scene, left, { chrome }, shown, letters) {
 /** Draw rows { from, to, left, width, height } with axis and names, at the scale of the context; `shown` are the GPUs to name. */
 export function drawSheet(context, { picture, stage, scene }, view, looks, shown, letters = 12) {
   const { from, to, left, width, height } = view, rows = document.createElement("canvas"), scale = context.getTransform().a;
-  drawAxis(context, view, looks, letters);
+  drawAxis(context, scene, view, looks, letters);
   picture.paintOn(rows, { from, to, width: Math.round(width * scale), height: Math.round(height * scale), scale });
   context.drawImage(rows, left, 0, width, height);
   drawNames(context, stage, scene, left, looks, shown, letters);
