@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,16 @@ _DEVICE = {
 """Causes that are not the host's."""
 
 
-def named_gaps(run: Run, chart: Chart) -> dict[str, Any]:
+def named_gaps(run: Run, chart: Chart, places: Iterable[dict[str, Any] | None] = ()) -> dict[str, Any]:
     """Return the longest idle gaps of each GPU as data of the page.
 
     ``tracks`` has for each GPU, by its number as text, lists of a gap's start and end, the index of its name in
     ``texts``, and how much of it that took; in ns since the chart's origin.
+
+    Args:
+        places: those of findings, see ``finding_places``; their gaps are among the named ones, however short.
     """
+    wanted = {(place["track"], place["gap"]) for place in places if place and "gap" in place}
     most = max(1, min(_MOST_OF_GPU, _MOST // max(len(chart.tracks), 1)))
     texts: dict[str, int] = {}
     tracks: dict[str, list[list[int]]] = {}
@@ -38,7 +43,9 @@ def named_gaps(run: Run, chart: Chart) -> dict[str, Any]:
         host, first = run.timelines[lane.track].host, joined(lane)
         last = np.append(first[1:], len(lane)) - 1
         starts, ends = lane.start_ns[first], lane.start_ns[last] + lane.duration_ns[last]
-        for i in np.sort(np.argsort(starts - ends, kind="stable")[:most]).tolist():
+        at = [time for track, time in wanted if track == lane.track]
+        longest = np.argsort(starts - ends, kind="stable")[:most].tolist()
+        for i in sorted({*longest, *(np.searchsorted(starts, at, side="right") - 1).tolist()}):
             pieces = slice(int(first[i]), int(last[i]) + 1)
             start, end = int(starts[i]), int(ends[i])
             own = chart.axes[lane.track].recorded(start, end)

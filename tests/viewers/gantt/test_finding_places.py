@@ -11,8 +11,9 @@ import pytest
 import dptrace
 from dptrace.analysis.findings.finding import by_gain
 from dptrace.run.run import Run
-from dptrace.viewers.gantt.chart import Role, chart
+from dptrace.viewers.gantt.chart import Role, cause_category, chart
 from dptrace.viewers.gantt.finding_places import MOST, finding_places
+from dptrace.viewers.gantt.gaps import named_gaps
 from dptrace.viewers.gantt.page import document as gantt
 from tests.support.browser import browser_test, open_page, until
 from tests.support.gantt_page import settle, visible_range
@@ -89,6 +90,22 @@ def test_every_finding_with_its_gain_has_a_place(name: str) -> None:
     run = dptrace.open(Path(__file__).parents[3] / "traces" / name).with_gains()
 
     assert all(entry["place"] for entry in finding_places(run, chart(run)))
+
+
+@needs_real_traces
+def test_the_gap_of_a_finding_is_named_however_short() -> None:
+    """A page names the longest gaps of each GPU, and those that its findings lead to."""
+    run = dptrace.open(real("ddp_a100_rank0of2"))
+    drawn = chart(run)
+    [idle] = (lane for lane in drawn.lanes if lane.role is Role.IDLE)
+    longest = named_gaps(run, drawn)["tracks"]["0"]
+    host_bound = idle.start_ns[idle.category == cause_category("host_bound_ns")].tolist()
+    short = next(start for start in host_bound if not any(begin <= start < end for begin, end, *_ in longest))
+    named = named_gaps(run, drawn, [None, {"track": 0, "gap": short}, {"track": 1, "gap": short}])["tracks"]
+
+    assert {"0"} == set(named)
+    [added] = [gap for gap in named["0"] if gap not in longest]
+    assert added[0] <= short < added[1]
 
 
 @pytest.mark.heavy

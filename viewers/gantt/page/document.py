@@ -185,8 +185,9 @@ def run_data(run: Run, gantt_chart: Chart) -> dict[str, Any]:
     """Return what a page says of a whole run: its findings, and why waits are unknown, orders of its GPUs."""
     ranks: dict[str, Any] = {"orders": row_orders(run, gantt_chart), "few": few_ranks(run, gantt_chart)}
     ranks["why"] = rank_reasons(run, gantt_chart) if len(gantt_chart.tracks) > 1 else {}
-    ranks["gaps"] = named_gaps(run, gantt_chart)
-    return {"findings": finding_places(run, gantt_chart), "unknownWaits": why_unknown(run), **ranks}
+    findings = finding_places(run, gantt_chart)
+    ranks["gaps"] = named_gaps(run, gantt_chart, [finding["place"] for finding in findings])
+    return {"findings": findings, "unknownWaits": why_unknown(run), **ranks}
 
 
 def rows_height(run: Run) -> int:

@@ -26,7 +26,8 @@ from dptrace.viewers.base.page import Markup, static
 from dptrace.viewers.base.table import step_label
 from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence, titles
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart, why_unknown
-from dptrace.viewers.gantt.page.data import layout, scene
+from dptrace.viewers.gantt.gaps import named_gaps
+from dptrace.viewers.gantt.page.data import layout, rank_reasons, scene
 from dptrace.viewers.gantt.page.document import MAX_INTERVALS, gantt_page
 
 # Two runs as one chart: A's GPUs above B's, every interval moved to its step's place on the common axis.
@@ -51,10 +52,13 @@ class _Paired(Track):
         return f"{self.letter} · rank {self.rank} · " + ("CPU" if self.device < 0 else f"GPU {self.device}")
 
 
-def paired_chart(aligned: AlignedSteps) -> Chart:
-    """Build the chart of both runs on their common axis."""
-    sides = [_side(aligned, which) for which in (0, 1)]
-    a, b = sides
+def paired_chart(aligned: AlignedSteps, charts: Sequence[Chart] = ()) -> Chart:
+    """Build the chart of both runs on their common axis.
+
+    Args:
+        charts: those of the runs, if they already exist.
+    """
+    a, b = (_side(aligned, which, one) for which, one in enumerate(charts or _charts(aligned)))
     moved = [_renumbered(lane, len(a.tracks), len(a.names), len(a.collectives)) for lane in b.lanes]
     strips = tuple(
         Strip(tuple(range(first, first + len(side.tracks))), side.tracks[0].steps, letter)
@@ -73,10 +77,13 @@ def paired_chart(aligned: AlignedSteps) -> Chart:
     )
 
 
-def _side(aligned: AlignedSteps, which: int) -> Chart:
-    """Build the chart of one of the runs, with its steps moved to their places."""
+def _charts(aligned: AlignedSteps) -> list[Chart]:
+    return [chart(one.run) for one in aligned.runs]
+
+
+def _side(aligned: AlignedSteps, which: int, gantt_chart: Chart) -> Chart:
+    """Return the chart of one of the runs with its steps moved to their places."""
     one, shifts = aligned.runs[which], aligned.shifts(which)
-    gantt_chart = chart(one.run)
     begin, end = one.start_ns - gantt_chart.origin_ns, one.end_ns - gantt_chart.origin_ns
     by = shifts + gantt_chart.origin_ns
     lanes = tuple(_moved(lane, begin[lane.track], end[lane.track], by[lane.track]) for lane in gantt_chart.lanes)
@@ -135,8 +142,9 @@ def _renumbered(lane: Lane, tracks: int, names: int, collectives: int) -> Lane:
 
 def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
     """Return the chart of two runs and the page's data."""
-    gantt_chart = paired_chart(aligned)
-    page_data = scene(gantt_chart)
+    charts = _charts(aligned)
+    gantt_chart = paired_chart(aligned, charts)
+    page_data = scene(gantt_chart) | {"why": {}, "gaps": {"texts": [], "tracks": {}}}
     for number, track in enumerate(gantt_chart.tracks):
         assert isinstance(track, _Paired)
         page_data["tracks"][number]["ends"] = track.ends_ns.tolist()
@@ -145,6 +153,10 @@ def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
         ends = place + one.length_ns
         strip |= {"title": _title(one), "bounds": [*place.tolist(), int(ends[-1])], "ends": ends.tolist()}
         page_data["layout"]["strips"][which]["label"] = f"step{'s' if len(one.names) > 1 else ''} of {'AB'[which]}"
+        first = strip["tracks"][0]
+        if len(strip["tracks"]) > 1:
+            page_data["why"] |= {first + track: why for track, why in rank_reasons(one.run, charts[which]).items()}
+        _add_gaps(page_data["gaps"], aligned, which, charts[which], first)
     page_data["groups"] = [
         {
             "label": f"{letter} · {_group_name(one)}",
@@ -160,6 +172,21 @@ def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
         for f in aligned.time_saved()
     ]
     return gantt_chart, page_data
+
+
+def _add_gaps(gaps: dict[str, Any], aligned: AlignedSteps, which: int, own: Chart, first: int) -> None:
+    """Add a run's named gaps, at the place of the step that has all of each; *first* is the run's first track."""
+    one, by = aligned.runs[which], aligned.shifts(which) + own.origin_ns
+    begins, ends = one.start_ns - own.origin_ns, one.end_ns - own.origin_ns
+    named = named_gaps(one.run, own)
+    for track, found in ((int(number), found) for number, found in named["tracks"].items()):
+        places = zip(np.searchsorted(ends[track], [gap[0] for gap in found], side="right").tolist(), found, strict=True)
+        gaps["tracks"][str(first + track)] = [
+            [start + by[track, step].item(), end + by[track, step].item(), len(gaps["texts"]) + text, ns]
+            for step, (start, end, text, ns) in places
+            if step < len(one.names) and begins[track, step] <= start and end <= ends[track, step]
+        ]
+    gaps["texts"] += named["texts"]
 
 
 def _title(one: RunSteps) -> str:

@@ -16,15 +16,18 @@ from dptrace.analysis.per_gpu.split import Part
 from dptrace.comparison.compare import compare
 from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.errors import DptraceError
+from dptrace.load.open import open_run
 from dptrace.run.run import Run
 from dptrace.viewers.base.time_saved import time_saved_sentence
 from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Role, chart
 from dptrace.viewers.gantt.page import pair as pair_page
+from dptrace.viewers.gantt.page.document import run_data
 from dptrace.viewers.gantt.page.pair import paired_chart, paired_scene
 from tests.support.browser import browser_test, open_page
 from tests.support.builders import TimelineBuilder
 from tests.support.gantt_page import SHARE_FIGURES, settle, show, visible_range
 from tests.support.jobs import job, late_run, run_of
+from tests.support.real_traces import needs_real_traces, real
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -101,6 +104,24 @@ def test_names_are_each_runs_own() -> None:
         if one.role in (Role.COMPUTE, Role.COLLECTIVES):
             texts = [drawn.names[i] if one.role is Role.COMPUTE else drawn.collectives[i][0] for i in one.name.tolist()]
             assert {one.track == 1} == {text.startswith("other ") for text in texts}
+
+
+@needs_real_traces
+def test_ranks_have_their_roles_and_gaps_their_names_in_both_runs() -> None:
+    """As on a page of one run: who held others up, and what filled the gaps, which lie in idle time at their place."""
+    runs = [open_run([real(name)]) for name in ("straggler_v100_4ranks", "dlrm_v100_4ranks")]
+    drawn, data = paired_scene(align_steps(*map(run_steps, runs)))
+    alone = [run_data(run, chart(run)) for run in runs]
+
+    assert {track + 4 * i: why for i, one in enumerate(alone) for track, why in one["why"].items()} == data["why"]
+    gaps = data["gaps"]
+    for track in range(8):
+        found, own = gaps["tracks"][str(track)], alone[track // 4]["gaps"]
+        named = {(e - s, own["texts"][text], ns) for s, e, text, ns in own["tracks"][str(track % 4)]}
+        assert len(found) > 0.8 * len(named)
+        assert {(e - s, gaps["texts"][text], ns) for s, e, text, ns in found} <= named
+        idle = lane(drawn, track, Role.IDLE)
+        assert all(sum(d for s, d, _ in idle if begin <= s < end) == end - begin for begin, end, *_ in found)
 
 
 def test_the_scene_names_the_runs() -> None:
