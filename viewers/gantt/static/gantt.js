@@ -133,7 +133,7 @@ function followHeights(changed) {
 }
 
 /** Create the heatmap of all steps; a click on a cell shows that step of that GPU in the rows below. */
-function heatmapOver(lod, scene, stage, navigation) {
+function heatmapOver(lod, scene, stage, navigation, changed) {
   let marked = 0;
   return new Heatmap($("#heat"), lod, scene, (track, step) => {
     navigation.step(step, scene.strips.findIndex(({ tracks }) => tracks.includes(track)));
@@ -143,7 +143,7 @@ function heatmapOver(lod, scene, stage, navigation) {
       stage.marked = -1;
       stage.changed();
     }, MARKED_MS);
-  });
+  }, changed);
 }
 
 /** Draw a frame around the GPU whose heatmap cell was clicked; the context is in CSS pixels. */
@@ -267,7 +267,7 @@ async function start() {
   };
   // The rows have their height already; Bokeh has not laid out the new margins yet.
   resized(false);
-  const heat = scene.layout.collapsed ? heatmapOver(lod, scene, stage, navigation) : null;
+  const heat = scene.layout.collapsed ? heatmapOver(lod, scene, stage, navigation, () => interactions?.views.moved()) : null;
   if (heat) theme.follow(({ name }) => heat.paint(name));
   addEventListener("resize", () => {
     resized();
@@ -282,7 +282,7 @@ async function start() {
   names.pin = (track) => order.pin(track);
   const saved = new SavedView({ plot: main, picture, stage, scene, theme, labels, hidden, whole, measure: () => interactions.measure });
   const save = () => saved.save().catch((error) => showProblem(`The picture could not be saved: ${error.message}.`, error));
-  interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, hidden, hide, order, loaded, save, redraw });
+  interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, hidden, hide, order, heat, loaded, save, redraw });
   interactions.card.changed = () => {
     hover.rest();
     // Beside the chart, the panel takes no height.

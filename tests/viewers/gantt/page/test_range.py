@@ -97,6 +97,9 @@ def check_split(page: Page, run: Run) -> None:
 def check_collectives(page: Page, run: Run) -> None:
     """By kind, counted once; by collective, counted each."""
     kinds, entries = tables(page, "Collectives")
+    for found in (kinds, entries):
+        exposed = [row["exposed"] for row in found.values()]
+        assert sorted(exposed, reverse=True) == exposed
     for kind in {kind for split in run.splits for kind in split.comm}:
         figures, shown = [split.comm[kind] for split in run.splits], kinds.get(kind, {"exposed": 0, "overlapped": 0})
         assert close(sum(one.exposed_ns.sum() for one in figures)) == shown["exposed"]

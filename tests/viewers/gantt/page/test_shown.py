@@ -151,6 +151,22 @@ def test_a_cell_leads_to_its_gpu_in_the_middle(browser: Browser, many: Path) -> 
 
 
 @browser_test
+def test_a_link_keeps_what_the_heatmap_shows(browser: Browser, many: Path) -> None:
+    """Another measure is part of the address; without one it shows step times again."""
+    pressed = "[...document.querySelectorAll('#heat .measures [aria-pressed=true]')].map((one) => one.textContent)"
+    with open_page(browser, many) as (page, errors):
+        settle(page)
+        page.locator("#heat .measures button", has_text="exposed").click()
+        until(page, "location.hash.includes('heat=exposed')", True)
+        page.reload()
+        until(page, "document.documentElement.dataset.ready ?? ''", "1")
+        assert ["exposed share"] == page.evaluate(pressed)
+        page.evaluate("location.hash = ''")
+        until(page, pressed, ["step time"])
+        assert [] == errors
+
+
+@browser_test
 @pytest.mark.parametrize("name", ["two", "many"])
 def test_nothing_runs_off_a_narrow_page(browser: Browser, name: str, request: pytest.FixtureRequest) -> None:
     """At a width of 390 pixels, most of which the chart takes; only the line of tools scrolls."""

@@ -81,6 +81,7 @@ const SETTINGS = {
   },
   idle: { form: YES, read: ({ extraRows }) => extraRows.idle && "1", show: (page, value) => page.extraRows.idle === Boolean(value) || page.showIdle(Boolean(value)) },
   off: { form: TEXT, read: ({ scene, hidden }) => scene.categories.filter((_, category) => hidden[category]).map(({ label }) => label).join(), show: ({ hide }, value = "") => hide(value.split(",")) },
+  heat: { form: /^exposed$/, late: true, read: ({ heat }) => heat && heat.measure !== "time" && heat.measure, show: ({ heat }, value = "time") => heat && heat.measure !== value && heat.show(value) },
   host: { form: /^((off|fold|open|line):[\d.,-]{1,2000};?){1,4}$/, late: true, read: ({ host }) => host.rows.states, show: ({ host }, value) => host.rows.restore(value) },
   memory: rankSet(({ memory }) => memory.tall, ({ memory }, track) => memory.toggle(track)),
   streams: rankSet(({ extraRows }) => extraRows.open, (page, track) => page.showStreams(track)),

@@ -69,16 +69,16 @@ export function shade(colors, share) {
 }
 
 export class Heatmap {
-  #measure = "time";
+  measure = "time";
   #heats = {};
   #cursor = null;
 
-  /** `choose(track, step)` is called for the cell that is clicked. */
-  constructor(root, lod, scene, choose) {
-    Object.assign(this, { root, lod, scene, choose });
+  /** `choose(track, step)` is called for the cell that is clicked, `changed` when another measure is shown. */
+  constructor(root, lod, scene, choose, changed) {
+    Object.assign(this, { root, lod, scene, choose, changed });
     this.canvas = root.querySelector("canvas");
     this.statusText = root.querySelector("[role=status]");
-    this.buttons = Object.entries(MEASURES).map(([key, { label }]) => button("chip", label, { onclick: () => this.#show(key) }));
+    this.buttons = Object.entries(MEASURES).map(([key, { label }]) => button("chip", label, { onclick: () => this.show(key) }));
     root.querySelector(".measures").append(...this.buttons);
     this.canvas.addEventListener("mousemove", (event) => this.#point(this.#cell(event)));
     this.canvas.addEventListener("mouseleave", () => this.#point(null));
@@ -95,19 +95,21 @@ export class Heatmap {
     this.draw();
   }
 
-  async #show(measure) {
+  /** Show a measure, "time" or "exposed". */
+  async show(measure) {
     await this.lod.loadSteps?.();
-    this.#measure = measure;
+    this.measure = measure;
     this.draw();
+    this.changed();
   }
 
   get heat() {
-    return (this.#heats[this.#measure] ??= heatOf(this.lod, this.scene, this.#measure));
+    return (this.#heats[this.measure] ??= heatOf(this.lod, this.scene, this.measure));
   }
 
   draw() {
     const scale = Math.min(2, devicePixelRatio || 1), width = this.canvas.clientWidth;
-    const { heat } = this, binned = bins(heat, Math.floor(width / LEAST_CELL), MAX_HEIGHT), measure = MEASURES[this.#measure];
+    const { heat } = this, binned = bins(heat, Math.floor(width / LEAST_CELL), MAX_HEIGHT), measure = MEASURES[this.measure];
     this.box = { ...binned, width, cellWidth: width / binned.across, cellHeight: Math.min(CELL, MAX_HEIGHT / binned.down) };
     const height = Math.ceil(this.box.cellHeight * binned.down);
     this.canvas.style.height = `${height + AXIS_HEIGHT}px`;
@@ -119,7 +121,7 @@ export class Heatmap {
     this.#columnLabels(context, height);
     this.#sides();
     this.#scale(measure);
-    Object.keys(MEASURES).forEach((key, i) => this.buttons[i].setAttribute("aria-pressed", String(key === this.#measure)));
+    Object.keys(MEASURES).forEach((key, i) => this.buttons[i].setAttribute("aria-pressed", String(key === this.measure)));
     this.#point(this.#cursor);
   }
 
@@ -142,7 +144,7 @@ export class Heatmap {
   /** Difference of the values at the two ends of the color scale. */
   get #span() {
     const { least, most } = this.heat;
-    return Math.max(most - least, this.#measure === "time" ? MIN_SPAN * least : MIN_SPAN) || 1;
+    return Math.max(most - least, this.measure === "time" ? MIN_SPAN * least : MIN_SPAN) || 1;
   }
 
   /** Label the color scale. */
@@ -199,7 +201,7 @@ export class Heatmap {
   }
 
   #point(cell) {
-    const { text } = MEASURES[this.#measure];
+    const { text } = MEASURES[this.measure];
     const moved = cell?.x !== this.#cursor?.x || cell?.y !== this.#cursor?.y;
     this.#cursor = cell;
     if (moved) this.draw();

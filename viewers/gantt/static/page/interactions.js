@@ -26,8 +26,8 @@ const $ = (selector) => document.querySelector(selector);
 
 export class Interactions {
   /** Takes the parts of the page; `redraw` redraws the chart and the minimap. */
-  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, hidden, hide, order, loaded, save, redraw }) {
-    Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbnailRows, redraw, hidden, hide, order, save, whole: plot.range });
+  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, hidden, hide, order, heat, loaded, save, redraw }) {
+    Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbnailRows, redraw, hidden, hide, order, heat, save, whole: plot.range });
     this.card = new Card($("#card"));
     this.members = new CollectiveMembers(lod, scene, columns);
     this.extraRows = new ExtraRows(stage, lod, scene, columns);

@@ -20,7 +20,8 @@ const FORMS = {
 };
 
 const sum = (values) => values.reduce((total, value) => total + value, 0);
-const byTime = (...places) => (a, b) => sum(places.map((place) => b[place] - a[place]));
+/** Compare two collectives [name, …, exposed, waiting, overlapped]: the most exposed first, as their first column of time says. */
+const byExposed = (a, b) => b.at(-3) - a.at(-3) || b.at(-1) - a.at(-1);
 
 export class RangePanel {
   #timer = 0;
@@ -192,10 +193,10 @@ export class RangePanel {
       entries.set(label, { ids: [...ids, id], sums: sums.map((value, i) => value + figures[i]) });
     }
     const ofKind = (kind) => rows.map(([id]) => id).filter((id) => (scene.collectives[id].kind || "other") === kind);
-    const listed = [...entries].sort(([, a], [, b]) => byTime(1, 3)(a.sums, b.sums)).slice(0, MAX_ROWS);
+    const listed = [...entries].sort(([, a], [, b]) => byExposed(a.sums, b.sums)).slice(0, MAX_ROWS);
     const times = ["exposed", "waiting", "overlapped"].map((label) => [label, "ns"]);
     return [
-      { columns: [["kind", "text"], ...times], rows: kinds.sort(byTime(1, 3)).map(([kind, ...ns]) => ({ values: [visible(collectiveWord({ kind }) || "other"), ...time(...ns)], mark: mark(ofKind(kind)) })) },
+      { columns: [["kind", "text"], ...times], rows: kinds.sort(byExposed).map(([kind, ...ns]) => ({ values: [visible(collectiveWord({ kind }) || "other"), ...time(...ns)], mark: mark(ofKind(kind)) })) },
       { columns: [["collective", "text"], ["calls", "count"], ...times], rows: listed.map(([label, { ids, sums: [calls, ...ns] }]) => ({ values: [label, calls, ...time(...ns)], mark: mark(ids) })) },
     ];
   }
