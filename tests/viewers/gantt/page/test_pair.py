@@ -110,7 +110,7 @@ def test_names_are_each_runs_own() -> None:
 def test_ranks_have_their_roles_and_gaps_their_names_in_both_runs() -> None:
     """As on a page of one run: who held others up, and what filled the gaps, which lie in idle time at their place."""
     runs = [open_run([real(name)]) for name in ("straggler_v100_4ranks", "dlrm_v100_4ranks")]
-    drawn, data = paired_scene(align_steps(*map(run_steps, runs)))
+    drawn, data = paired_scene(align_steps(run_steps(runs[0]), run_steps(runs[1])))
     alone = [run_data(run, chart(run)) for run in runs]
 
     assert {track + 4 * i: why for i, one in enumerate(alone) for track, why in one["why"].items()} == data["why"]
