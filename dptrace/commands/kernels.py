@@ -32,11 +32,11 @@ _BY = ("kernel", "operator", "operator-shape", "module", "layer", "source", "ann
 _KINDS = ("compute", "communication", "memory", "all")
 _SORTS = ("total", "self", "count", "mean", "p95", "delay", "tflops")
 _SORTS_OF_HOST = ("self", "total", "count", "mean")
-_ROWS = f"{_BY[0]} (default), {', '.join(_BY[1:-1])} or {_BY[-1]}."
+_ROWS = f"{', '.join(_BY[:-1])} or {_BY[-1]}."
 _KIND = f"Only {', '.join(_KINDS[:-1])}, or {_KINDS[-1]}. [all]"
 _PEAK = "Dense peak of one GPU in TFLOP/s, if it is not known."
 _BOTH_NAMES = "--json and --csv have both the short and the full names; leave --full-names out."
-_PROVENANCE = "For --by source: what torch.compile wrote with TORCH_TRACE=FOLDER INDUCTOR_PROVENANCE=1."
+_PROVENANCE = "For --by source: the folder of TORCH_TRACE, with INDUCTOR_PROVENANCE=1."
 _NOTHING_TO_FIND = "--csv and --by host have no findings; leave --no-findings out."
 _NO_FINDINGS = "--gains is about findings, which --csv, --by host and --no-findings leave out."
 _SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: self]"
@@ -52,7 +52,7 @@ _SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: s
 @click.option("--top", type=Whole(1), metavar="N", help="Only the first N rows. [terminal: 30; else all]")
 @click.option("--full-names", is_flag=True, help="Print kernel names whole, with template arguments and parameters.")
 @click.option("--no-findings", "findings", flag_value=False, default=True, help="Do not look for what slows compute.")
-@click.option("--provenance", metavar="FOLDER", type=click.Path(exists=True, path_type=Path), help=_PROVENANCE)
+@click.option("--provenance", metavar="FOLDER", type=click.Path(path_type=Path), help=_PROVENANCE)
 @gains_option
 @click.option("--peak-tflops", type=Amount(AMOUNT), metavar="N", help=_PEAK)
 @answer_options(csv="Print a CSV row for each row of the table (times in ns).")
@@ -75,7 +75,7 @@ def command(
     read_options: ReadOptions,
     verbosity: str,
 ) -> None:
-    """List what the devices of RUN compute: kernels, operators with their shapes, modules, annotations, phases.
+    """List what the devices of RUN compute: kernels, or --by something else: operators, modules, source lines, phases.
 
     A kernel belongs to the operator and module that launched it; in backward, to those of the forward operator that it
     differentiates. Rows add up to the time of all intervals exactly; on a CPU they are operators, with the time in
