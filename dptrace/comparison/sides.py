@@ -23,6 +23,7 @@ from dptrace.comparison.significance import (
     has_enough_steps,
     inlier_steps,
 )
+from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
@@ -146,6 +147,7 @@ class RunSample:
             )  # the last two: before and after the steps
             sampled[index] = np.arange(len(index))
             yield device.timeline, sampled[device.timeline.step]
+            let_go(device.timeline.start_ns)
 
     def _sums(self, code: Any, step: NDArray[np.int64], codes: int, *values: Int64) -> Float:
         """Sum values, and count, by code and step; shape: values and count, by codes, by steps."""

@@ -115,7 +115,8 @@ def _late(run: Run) -> list[int]:
 def _figures(run: Run, with_steps: list[int]) -> dict[str, NDArray[np.float64]]:
     """Return the figures that can make a device notable: means over its steps, in ns."""
     words = {"slowest": "wall_ns", "most exposed": "exposed_comm_ns", "most idle": "idle_ns"}
-    figures = [run.splits[index].figures for index in with_steps]
+    splits = run.splits
+    figures = [splits[index].figures for index in with_steps]
     return {
         word: np.array([float(of_device[name].mean()) if len(of_device[name]) else 0.0 for of_device in figures])
         for word, name in words.items()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.clocks import Shift
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
     from dptrace.analysis.findings.finding import Finding
+    from dptrace.analysis.kernels.summary import KernelSummary
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.select import KeptDevice
     from dptrace.run.utilization import Utilization, Workload
@@ -122,6 +123,13 @@ class Run:
             return self
         part = self.selected_from and (self.selected_from[0].on_own_clocks(), self.selected_from[1])
         return replace(self, align=False, gains=None, selected_from=part)
+
+    @cached_property
+    def kernel_totals(self) -> KernelSummary:
+        """The kernels by name, as :func:`~dptrace.run.kernels.kernel_summary` sums them up."""
+        from dptrace.run.kernels import kernel_summary
+
+        return kernel_summary(self, "kernel")
 
     @cached_property
     def pipelines(self) -> tuple[Pipeline, ...]:

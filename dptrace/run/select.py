@@ -118,7 +118,7 @@ def restrict_analysis(
         parts: the devices to keep, in the order of their numbers.
         metadata: the contents of ``run.json``.
     """
-    kept = _Kept(whole.matches, parts)
+    kept, offsets = _Kept(whole.matches, parts), whole.clock_rows()
     part = replace(
         whole,
         devices=tuple(part.device for part in parts),
@@ -130,7 +130,7 @@ def restrict_analysis(
         names=tuple(name for name, stays in zip(whole.names, kept.instances.tolist(), strict=True) if stays),
         latencies=tuple(latency for old in whole.latencies if len((latency := kept.latency(old)).instances)),
         stragglers=kept.stragglers(whole.stragglers),
-        offsets=tuple(whole.clock_rows()[part.number] for part in parts),
+        offsets=tuple(offsets[part.number] for part in parts),
         findings=tuple(map(kept.finding, whole.findings)),
     )
     if all(one.steps == slice(None) for one in parts):

@@ -18,7 +18,7 @@ from dptrace.viewers.base.table import MAX_ROWS, gain_sentence
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.host import host_data, host_notes
 from dptrace.viewers.gantt.page.data import details, scene
-from dptrace.viewers.gantt.page.document import gantt_page, run_data
+from dptrace.viewers.gantt.page.document import fitting, gantt_page, run_data
 from dptrace.viewers.pages.gantt_svg import gantt_svg
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS, View
@@ -63,15 +63,17 @@ def document(run: Run) -> str:
 
     A run that is too large for one page is shown by a static picture of its step of median length.
     """
-    gantt_chart = chart(run)
+    intervals = sum(map(len, run.timelines))
     parts = [_section(run, view) for view in VIEWS.values() if view.in_report]
     above = Markup('<p class="answer">{}</p>\n').format(sanitize(sentence(run).plain)) + _findings(run)
     below = sections(parts) + _facts(run) + _definitions()
     # On paper these are on the first page, so that the chart and its legend start on the second.
     above += Markup('<div class="cover">{}</div>\n').format(_facts(run, "cover-") + _definitions("cover-"))
     head = drawn_headline(run)
-    head = replace(head, notes=(*head.notes, *(run.cross_rank.notes if gantt_chart.tracks else ())))
-    if gantt_chart.tracks and len(gantt_chart) <= MAX_REPORT_INTERVALS:
+    head = replace(head, notes=(*head.notes, *(run.cross_rank.notes if run.timelines else ())))
+    # A chart has more intervals than its run.
+    gantt_chart = chart(run) if run.timelines and intervals <= MAX_REPORT_INTERVALS else None
+    if gantt_chart is not None and len(gantt_chart) <= MAX_REPORT_INTERVALS:
         styles, page_data = section_styles(), _chart(run, gantt_chart)
         host = host_data(run, gantt_chart)
         notes = (*head.notes, *host_notes(run, host))
@@ -79,7 +81,7 @@ def document(run: Run) -> str:
             page = gantt_page(header, data, above + _HINT, below, styles, zoom_key="ctrl")
             if len(page) <= MAX_CHARACTERS:
                 return page
-    picture = sections([_still(run, len(gantt_chart))] if gantt_chart.tracks else [])
+    picture = sections([_still(run, intervals)] if run.timelines else [])
     return section_page(head, above + picture + below)
 
 
@@ -108,11 +110,13 @@ def _section(run: Run, view: View) -> Section:
 
 
 def _still(run: Run, count: int) -> Section:
-    middle = middle_step_of(run)
+    part = fitting(run)
+    ranks = "" if part is run else f", on {len(part.ranks)} of {len(run.ranks):,} ranks, the notable and typical ones"
+    middle = middle_step_of(part)
     names = sorted({name for timeline in middle.timelines for name in timeline.windows.names})
     about = (
-        f"The run has {count:,} intervals, too many for a page to attach: this is its step of median length, "
-        f"{', '.join(names)}. To look at all of it: dptrace view."
+        f"The run has {count:,} kernels, collectives and copies, too many for a page to attach: this is its step of "
+        f"median length, {', '.join(names)}{ranks}. To look at all of it: dptrace view."
     )
     return Section("gantt", VIEWS["gantt"].title, Markup(gantt_svg(middle, heading=False)), None, about)
 

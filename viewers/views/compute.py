@@ -30,7 +30,7 @@ _PHASES = (Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER, Part.OTHER)
 
 
 def _summary(run: Run) -> KernelSummary | None:
-    summary = None if run.figures_only else kernel_summary(run, "kernel")
+    summary = None if run.figures_only else run.kernel_totals
     return summary if summary is not None and summary.rows else None
 
 

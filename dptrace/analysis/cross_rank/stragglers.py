@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import NamedTuple
 
 import msgspec
@@ -618,7 +619,7 @@ def _reach(group: LateGroup, delay: Delay, row: int, late_ns: float) -> None:
     lateness = group.lateness
     if late_ns > delay.late_ns:
         delay.late_ns = int(late_ns)
-        delay.waiting = tuple(lateness.devices[i] for i in np.flatnonzero(lateness.early[row]).tolist())
+        delay.waiting = tuple(compress(lateness.devices, lateness.early[row].tolist()))
     delay.collectives.append(int(lateness.rows[row]))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import dptrace
 from dptrace.run.run import Run
+from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.pages import report
 from dptrace.viewers.pages.report import document
 from dptrace.viewers.terminal.summary import sentence
@@ -81,6 +82,17 @@ def test_a_run_that_is_too_large_is_shown_by_a_step(monkeypatch: pytest.MonkeyPa
     assert "this is its step of median length, ProfilerStep#" in page
     assert [] == Scripts(page).scripts
     assert "<svg" in page
+
+
+def test_of_many_ranks_the_picture_has_the_notable_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as a page in one file holds, in rows that can be read."""
+    monkeypatch.setattr(report, "MAX_REPORT_INTERVALS", 10)
+    monkeypatch.setattr(gantt, "MAX_INTERVALS", 10)
+    run = training_run(240, ranks=40, steps=2)
+    section = document(run).partition('id="view-gantt"')[2].partition("</section>")[0]
+
+    assert "32 of 40 ranks" in section
+    assert 32 == sum(f">rank {rank} · GPU" in section for rank in run.ranks)
 
 
 @browser_test

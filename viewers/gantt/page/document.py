@@ -88,7 +88,7 @@ def document(
     Raises:
         DptraceError: the run has no step, or more collectives than a page can hold.
     """
-    everyone, run = run, run if path is not None or gantt_chart is not None else _fitting(run)
+    everyone, run = run, run if path is not None or gantt_chart is not None else fitting(run)
     whole = _checked(run, gantt_chart)
     if path is not None and len(whole) > MAX_INTERVALS:
         raise DptraceError(_too_many(run, whole, MAX_INTERVALS, _NO_PATH))
@@ -115,7 +115,7 @@ def _of_path(run: Run, gantt_chart: Chart, path: CriticalPath) -> tuple[dict[str
     return path_data(run, gantt_chart, path), path_notes(run, path)
 
 
-def _fitting(run: Run) -> Run:
+def fitting(run: Run) -> Run:
     """Return the part of a run that a file holds: of many ranks with too many intervals, the notable and typical ones.
 
     Merging would fit all of them, to pieces as long as a tenth of a step, whose gaps look like idle time.
