@@ -287,9 +287,12 @@ def _show_page(
         from dptrace.viewers.gantt.chart import chart
         from dptrace.viewers.gantt.page.document import MAX_INTERVALS
 
-        gantt_chart = chart(runs[0])
-        if not options.critical_path and (options.served or len(gantt_chart) > MAX_INTERVALS):
-            _serve(runs[0], gantt_chart, options, _index_entry(runs[0], read_options, selection), verbosity)
+        run = runs[0]
+        # Of a large run, the cache may have the chart's index.
+        is_served = not options.critical_path and (options.served or sum(map(len, run.timelines)) > MAX_INTERVALS)
+        gantt_chart = None if is_served or options.critical_path else chart(run)
+        if is_served or (gantt_chart is not None and len(gantt_chart) > MAX_INTERVALS):
+            _serve(run, gantt_chart, options, _index_entry(run, read_options, selection), verbosity)
             return
     shown = (*paths, *(("--against", options.against) if options.against is not None else ()))
     page = options.output or _cached_page_path((*shown, *("--critical-path",) * options.critical_path))
@@ -326,7 +329,8 @@ def _index_entry(run: Run, read_options: ReadOptions, selection: Selection) -> P
     if not read_options.cache or run.sources is None:
         return None
     ranks = None if selection.ranks is None else sorted(selection.ranks)
-    key = (read_options.patterns, read_options.strict, read_options.align, ranks, selection.steps)
+    read = (read_options.patterns, read_options.strict, read_options.align)
+    key = (*read, ranks, selection.steps, run.path, run.gains is not None)
     return index_entry([*run.sources.files, *filter(None, [run.sources.run_file])], key)
 
 
@@ -343,10 +347,11 @@ def _cached_page_path(paths: tuple[str, ...]) -> Path:
     return folder / f"{file_stem(paths[0])}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.html"
 
 
-def _serve(run: Run, gantt_chart: Chart, options: _Options, entry: Path | None, verbosity: str) -> None:
+def _serve(run: Run, gantt_chart: Chart | None, options: _Options, entry: Path | None, verbosity: str) -> None:
     """Serve a run's page until its tab is closed or Ctrl-C is pressed.
 
     Args:
+        gantt_chart: the run's chart, if it already exists.
         entry: the file in the cache that keeps the chart's index; None for none.
     """
     from dptrace.viewers.gantt.host import HostAnswers
@@ -356,7 +361,7 @@ def _serve(run: Run, gantt_chart: Chart, options: _Options, entry: Path | None, 
 
     with progress("Drawing", verbosity, measured=False):
         drawn = served(run, gantt_chart, entry, host=True)
-    answers = {"host": HostAnswers(run, gantt_chart)}
+    answers = {"host": HostAnswers(run)}
     service, host = TileService(drawn.store), options.host or LOOPBACK
     server = PageServer(drawn.page, drawn.files, service, host, options.port or 0, answers)
     try:

@@ -251,3 +251,14 @@ def test_a_chart_that_is_made_is_not_made_again(monkeypatch: pytest.MonkeyPatch)
 
     assert "synthetic" in page.document(run, gantt_chart)
     assert page.served(run, gantt_chart).store.lanes
+
+
+def test_a_page_that_is_kept_is_served_without_comparing_ranks(tmp_path: Path) -> None:
+    """The second look at a large run costs opening it; its page and what that fetches are those of the first."""
+    first = page.served(training_run(600, ranks=3), entry=tmp_path / "run.tiles", host=True)
+    run = training_run(600, ranks=3)
+    again = page.served(run, entry=tmp_path / "run.tiles", host=True)
+
+    assert first.files == again.files
+    assert re.sub(r"p\d{4}", "", first.page) == re.sub(r"p\d{4}", "", again.page)
+    assert "cross_rank" not in vars(run)

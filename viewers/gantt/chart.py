@@ -355,14 +355,19 @@ def cause_category(cause: str) -> int:
     return OVERLAPPED + 1 + CAUSES.index(cause)
 
 
+def axes_of(run: Run) -> tuple[Axis, ...]:
+    """Return where the times of each GPU's trace lie on the chart of a run."""
+    spans = [shift(one.windows.bounds[[0, -1]]) for shift, one in zip(run.shifts, run.timelines, strict=True)]
+    origin, end = int(min(span[0] for span in spans)), int(max(span[1] for span in spans))
+    return tuple(Axis(shift, origin, end - origin) for shift in run.shifts)
+
+
 def chart(run: Run) -> Chart:
     """Build the chart of a run, on one clock; a run without timelines has a chart without tracks."""
     timelines = run.timelines
     if not timelines:
         return Chart(0, 0, (), (), (), (), ())
-    spans = [shift(one.windows.bounds[[0, -1]]) for shift, one in zip(run.shifts, timelines, strict=True)]
-    origin, end = int(min(span[0] for span in spans)), int(max(span[1] for span in spans))
-    axes = tuple(Axis(shift, origin, end - origin) for shift in run.shifts)
+    axes = axes_of(run)
     names: _Table[str] = _Table()
     collectives: _Table[_NamedCollective] = _Table()
     tracks, lanes = [], []
@@ -383,7 +388,7 @@ def chart(run: Run) -> Chart:
         lanes += _lanes(timeline, waits[index], calls[index], index, axes[index], names, collectives)
         let_go(timeline.start_ns)
     texts = tuple(names), tuple(collectives)
-    return Chart(origin, end - origin, tuple(tracks), _strips(tracks), tuple(lanes), *texts, axes)
+    return Chart(axes[0].origin_ns, axes[0].length_ns, tuple(tracks), _strips(tracks), tuple(lanes), *texts, axes)
 
 
 def _lanes(

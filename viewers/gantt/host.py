@@ -7,6 +7,7 @@ import gzip
 import threading
 from collections.abc import Collection
 from dataclasses import astuple, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.host_calls import HOST_CALLS, CallKind, Flame, HostCalls
 from dptrace.timeline.model import HostActivity, Kind, Timeline
-from dptrace.viewers.gantt.chart import Axis, Chart
+from dptrace.viewers.gantt.chart import Axis, Chart, axes_of
 from dptrace.viewers.gantt.packing import differences, pack
 
 # The host calls of some threads in a window of time: the longest ones, as many as fit, and how many are left out.
@@ -321,14 +322,17 @@ def _chosen(run: Run) -> list[int]:
     return tracks[: max(1, min(MOST_TRACKS, int(np.searchsorted(size, _MOST_INTERVALS, side="right"))))]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostAnswers:
     """Answers a served page's requests for host rows."""
 
     run: Run
-    chart: Chart
     _lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
     """Requests arrive in threads of their own; a file is read once for all."""
+
+    @cached_property
+    def _axes(self) -> tuple[Axis, ...]:
+        return axes_of(self.run)
 
     def __call__(self, request: str) -> bytes | None:
         """Answer ``TRACK``, or ``TRACK/FROM/TO`` for the calls of a window in ns; None if the request is not valid."""
@@ -338,8 +342,9 @@ class HostAnswers:
             return None
         if not 0 <= track < len(self.run.timelines) or len(window) not in (0, 2):
             return None
-        timeline, axis = self.run.timelines[track], self.chart.axes[track]
+        timeline = self.run.timelines[track]
         with self._lock:
+            axis = self._axes[track]
             calls = self.run.read_again(timeline, HOST_CALLS)
         if not window or calls is None:
             return msgspec.json.encode(track_data(timeline, calls, axis, MOST_SERVED))

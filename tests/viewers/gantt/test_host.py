@@ -165,7 +165,7 @@ def test_a_run_built_in_memory_has_no_calls() -> None:
 def test_a_server_answers_with_a_gpu_or_a_window(run: Run) -> None:
     """The whole GPU as a page in one file has it; a window with the calls that touch it only."""
     drawn = chart(run)
-    answers = HostAnswers(run, drawn)
+    answers = HostAnswers(run)
     calls = run.read_again(run.timelines[1], HOST_CALLS)
     expected = track_data(run.timelines[1], calls, drawn.axes[1], module.MOST_SERVED)
     whole, part = answers("1"), answers(f"1/0/{drawn.end_ns // 10}")
@@ -179,12 +179,12 @@ def test_a_server_answers_with_a_gpu_or_a_window(run: Run) -> None:
 @pytest.mark.parametrize("request_", ["", "2", "-1", "x", "0/1", "0/a/b", "0/1/2/3", "../0", "9" * 5000])
 def test_a_server_refuses_other_requests(run: Run, request_: str) -> None:
     """Nothing is computed for a request that is no GPU or window."""
-    assert HostAnswers(run, chart(run))(request_) is None
+    assert HostAnswers(run)(request_) is None
 
 
 def test_a_file_that_is_gone_is_answered_without_calls(run: Run, tmp_path: Path) -> None:
     """A window of it, too."""
-    answers = HostAnswers(replace(run, rereader=lambda path, reading: None), chart(run))
+    answers = HostAnswers(replace(run, rereader=lambda path, reading: None))
 
     for request in ("0", "0/1/2"):
         answer = answers(request)

@@ -355,7 +355,7 @@ def test_a_served_page_asks_for_the_calls_that_it_shows(browser: Browser, monkey
     run = open_run([GLOO])
     drawn = chart(run)
     served = gantt.served(run, drawn, host=True)
-    answers = {"host": HostAnswers(run, drawn)}
+    answers = {"host": HostAnswers(run)}
     server = PageServer(served.page, served.files, TileService(served.store), answers=answers)
     known = "dptrace.interactions.host.rows.source.of(0).then(({ calls }) => calls.leftOut)"
     try:

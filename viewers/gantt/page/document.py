@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from dptrace.viewers.gantt.page.data import (
 )
 from dptrace.viewers.gantt.tiles.answers import first_view
 from dptrace.viewers.gantt.tiles.merged import MergedChart, merge_intervals
-from dptrace.viewers.gantt.tiles.store import TileStore, kept_store
+from dptrace.viewers.gantt.tiles.store import Files, TileStore, kept_store
 
 MAX_INTERVALS = 3_000_000
 """Intervals of a page in one file at most: about 30 MB, which a browser opens in about a second. Of a run with more,
@@ -170,15 +171,26 @@ def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None
     Raises:
         DptraceError: the run has no step.
     """
-    gantt_chart = _checked(run, gantt_chart)
-    page_data = scene(gantt_chart, served=True) | run_data(run, gantt_chart)
+
+    def contents() -> tuple[Chart, list[Any], Files]:
+        whole = _checked(run, gantt_chart)
+        return whole, collective_entries(whole), partial(_kept, run, whole)
+
+    store = kept_store(entry, contents)
+    head, page_data = json.loads(store.files["page"].tobytes())
     if host:
         page_data["host"] = {"kinds": kind_looks(), "served": True}
-    files = {"details": json.dumps(details(run, gantt_chart), separators=(",", ":")).encode()}
-    store = kept_store(entry, gantt_chart, collective_entries(gantt_chart))
+    page = gantt_page(Headline(**head), page_data)
+    return ServedPage(page, {"details": store.files["details"].tobytes()}, store)
+
+
+def _kept(run: Run, gantt_chart: Chart, store: TileStore) -> dict[str, bytes]:
+    """Return what a served page holds and fetches as a whole, which is kept with its lanes: a run is compared once."""
+    page_data = scene(gantt_chart, served=True) | run_data(run, gantt_chart)
     opening = next(iter(page_data["orders"]), None) if page_data["layout"]["collapsed"] else None
     page_data["first"] = first_view(store, page_data["layout"], *_whole(page_data), opening)
-    return ServedPage(gantt_page(_headline(run, gantt_chart), page_data), files, store)
+    kept = {"page": (asdict(_headline(run, gantt_chart)), page_data), "details": details(run, gantt_chart)}
+    return {name: json.dumps(value, separators=(",", ":")).encode() for name, value in kept.items()}
 
 
 def run_data(run: Run, gantt_chart: Chart) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -51,6 +51,8 @@ class _About(msgspec.Struct):
     """Of each track: start of each step and end of the last one."""
     lanes: list[tuple[int, str, int, list[int], list[int], list[str]]] = []
     """Of each lane: track, role, number of intervals, categories, levels of its grids, names of its further columns."""
+    files: list[str] = []
+    """Names of the files."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class TileStore:
     about: _About
     ahead: Callable[[NDArray[Any]], None] = field(default=lambda array: None)
     """Reads a part of an array that will be needed soon."""
+    files: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
+    """What else is kept with the lanes, by name."""
 
     @property
     def names(self) -> list[str]:
@@ -77,19 +81,35 @@ class TileStore:
         return (lane for lane in self.lanes if lane.role == role)
 
 
+Files: TypeAlias = Callable[[TileStore], Mapping[str, bytes]]
+"""Returns what is kept with a store, by name, from its lanes."""
+
+
+def _no_files(store: TileStore) -> Mapping[str, bytes]:
+    return {}
+
+
 def build(
-    chart: Chart, collectives: list[Any], allocate: Allocate = lambda kind, shape: np.empty(shape, kind)
+    chart: Chart,
+    collectives: list[Any],
+    files: Files = _no_files,
+    allocate: Allocate = lambda kind, shape: np.empty(shape, kind),
 ) -> TileStore:
     """Index all lanes of a chart.
 
     Args:
         collectives: the chart's collectives as the page's data has them.
+        files: what else to keep.
     """
     ids = unique(np.concatenate([np.zeros(0, np.int64), *(unique(lane.stream) for lane in chart.lanes)]))
     bounds = [track.bounds_ns.tolist() for track in chart.tracks]
     about = _About("", list(chart.names), collectives, ids.tolist(), bounds)
     lanes = [_indexed(lane, np.searchsorted(ids, lane.stream), allocate) for lane in chart.lanes]
-    return TileStore(lanes, about)
+    store = TileStore(lanes, about)
+    for name, content in files(store).items():
+        store.files[name] = allocate(np.uint8, (len(content),))
+        store.files[name][:] = np.frombuffer(content, np.uint8)
+    return store
 
 
 def _indexed(lane: ChartLane, stream: NDArray[np.intp], allocate: Allocate) -> StoredLane:
@@ -104,15 +124,15 @@ def _indexed(lane: ChartLane, stream: NDArray[np.intp], allocate: Allocate) -> S
     return StoredLane(lane.track, lane.role.value, asked, grids, extra)
 
 
-def save(path: Path, chart: Chart, collectives: list[Any]) -> None:
+def save(path: Path, chart: Chart, collectives: list[Any], files: Files = _no_files) -> None:
     """Write the store of a chart to a file, which :func:`open_store` maps.
 
     Raises:
         OSError: the file can't be written, or there is no room for it.
     """
     with ArrayWriter(path) as writer:
-        store = build(chart, collectives, writer.allocate)
-        store.about.file = path.name
+        store = build(chart, collectives, files, writer.allocate)
+        store.about.file, store.about.files = path.name, list(store.files)
         store.about.lanes = [
             (
                 *(lane.track, lane.role, lane.lane.count, list(lane.lane.categories)),
@@ -137,9 +157,10 @@ def open_store(path: Path) -> TileStore:
             raise CorruptArrayFile(f"it is {about.file}")
         arrays = iter(mapped.arrays)
         lanes = [_mapped(entry, arrays, mapped) for entry in about.lanes]
+        files = {name: next(arrays) for name in about.files}
     except (msgspec.MsgspecError, StopIteration, ValueError, IndexError) as error:
         raise CorruptArrayFile(str(error)) from None
-    return TileStore(lanes, about, mapped.read_ahead)
+    return TileStore(lanes, about, mapped.read_ahead, files)
 
 
 def _mapped(entry: tuple[Any, ...], arrays: Iterator[NDArray[Any]], mapped: MappedArrays) -> StoredLane:
@@ -155,17 +176,19 @@ def _mapped(entry: tuple[Any, ...], arrays: Iterator[NDArray[Any]], mapped: Mapp
 # Keep the index of a chart in a file, so that the next time it is only mapped.
 
 
-def kept_store(entry: Path | None, chart: Chart, collectives: list[Any]) -> TileStore:
+def kept_store(entry: Path | None, contents: Callable[[], tuple[Chart, list[Any], Files]]) -> TileStore:
     """Return the store of a chart: from a file, written first if it is missing or damaged; else in memory.
 
     Args:
         entry: the file; None for none. Where it can't be written, memory holds the store.
-        collectives: the chart's collectives as the page's data has them.
+        contents: makes what :func:`build` takes; not called where the file exists.
     """
     if entry is not None:
         with suppress(OSError, CorruptArrayFile):
             return open_store(entry)
+    made = contents()
+    if entry is not None:
         with suppress(OSError, CorruptArrayFile):
-            save(entry, chart, collectives)
+            save(entry, *made)
             return open_store(entry)
-    return build(chart, collectives)
+    return build(*made)

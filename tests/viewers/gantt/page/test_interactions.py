@@ -19,7 +19,6 @@ from dptrace.load.open import open_run
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Kind, Windows
 from dptrace.viewers.base import theme
-from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.host import HostAnswers
 from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.page.server import PageServer
@@ -282,9 +281,7 @@ def opened(run: Run, folder: Path, serve: bool) -> Iterator[str]:
         yield written(run, folder / "run.html").as_uri()
         return
     drawn = gantt.served(run, host=True)
-    server = PageServer(
-        drawn.page, drawn.files, TileService(drawn.store), answers={"host": HostAnswers(run, chart(run))}
-    )
+    server = PageServer(drawn.page, drawn.files, TileService(drawn.store), answers={"host": HostAnswers(run)})
     try:
         yield server.url
     finally:

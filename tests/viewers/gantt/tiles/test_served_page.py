@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def served(run: Run) -> Iterator[str]:
     """Serve a run; yields the address."""
     drawn = gantt.served(run, host=True)
-    answers = {"host": HostAnswers(run, chart(run))}
+    answers = {"host": HostAnswers(run)}
     server = PageServer(drawn.page, drawn.files, TileService(drawn.store), answers=answers)
     try:
         yield server.url
