@@ -405,11 +405,12 @@ def describe_hang(folder: Path, last_steps: Mapping[int, int | None], seconds: f
     return sanitize(text)
 
 
-def who_is_behind(group: str, lasts: Mapping[int, tuple[int, str]]) -> str:
+def who_is_behind(group: str, lasts: Mapping[int, tuple[int, str]], did: str = "began") -> str:
     """Return which ranks of a group have begun fewer collectives than others; "" if all have begun the same number.
 
     Args:
         lasts: number and name of the last collective that each rank has begun.
+        did: what the ranks did with that many, if not to begin them.
     """
     most, name = max(lasts.values())
     ahead = [number for number, (count, _) in lasts.items() if count == most]
@@ -417,8 +418,8 @@ def who_is_behind(group: str, lasts: Mapping[int, tuple[int, str]]) -> str:
     if not behind:
         return ""
     least = min(lasts.values())[0]
-    did = f"{ranks_text(ahead)} began collective {most} ({name})"
-    return f"In group {group}, {did}, {ranks_text(behind)} only {least}."
+    ahead_text = f"{ranks_text(ahead)} {did} collective {most} ({name})"
+    return f"In group {group}, {ahead_text}, {ranks_text(behind)} only {least}."
 
 
 def _place(path: Path) -> str:

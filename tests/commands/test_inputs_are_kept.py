@@ -55,6 +55,7 @@ CASES = [
     "links --from links.json --html hard_links.html",
     "bench --from table.csv -o made --csv table.csv",
     "bench --from made/table.csv -o made",
+    "flight flight/rank_0.json --json -o flight/rank_0.json",
     "cp naive own.py",
 ]
 
@@ -78,6 +79,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tree / "link.json").symlink_to("runs/a/rank1.json")
     (tree / "folder").symlink_to("runs/a")
     (tree / "own.py").write_text("import dptrace")
+    (tree / "flight").mkdir()
+    (tree / "flight" / "rank_0.json").write_text('{"entries": []}')
     (tree / "made").mkdir()
     for table in ("table.csv", "made/table.csv"):
         (tree / table).write_text(CSV)

@@ -26,6 +26,7 @@ COMMANDS = {
     "critical-path": (_LOOK, "Find the chain that sets the length of a step, across ranks."),
     "hta": (_LOOK, "Run an analysis of Holistic Trace Analysis."),
     "export": (_LOOK, "Merge all ranks into one trace for Perfetto or Chrome."),
+    "flight": (_LOOK, "Find out which rank makes a job hang, from flight recorder dumps."),
     "record": (_RECORD, "Record a training run: one Kineto trace per rank."),
     "bench": (_RECORD, "Benchmark ways to train: epoch time, speedup, communication."),
     "sweep": (_RECORD, "Train with several values of an option, and find the best one."),

@@ -89,7 +89,17 @@ def test_help_lists_each_verb_once_under_the_heading_of_its_group() -> None:
         # A missing file is the same mistake everywhere; one that an option names may be wrong use.
         *(
             (f"{verb} none.json", 1, MISSING)
-            for verb in ("analyze", "kernels", "memory", "predict", "advise", "whatif", "links --from", "bench --from")
+            for verb in (
+                "analyze",
+                "kernels",
+                "memory",
+                "predict",
+                "advise",
+                "whatif",
+                "links --from",
+                "bench --from",
+                "flight",
+            )
         ),
         ("hta none.json overlap", 1, MISSING),
         ("diff none.json none.json", 1, MISSING),

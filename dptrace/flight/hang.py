@@ -1,0 +1,364 @@
+"""Find the collective in which a job hangs, and which ranks are the cause, from what each rank has begun.
+
+The first collective of a group that is not complete is where the group is stuck. The ranks that have not begun it, or
+began another one, keep the others waiting; those that wait elsewhere themselves are excused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from dptrace.core.units import listed, plural, ranks_text
+from dptrace.flight.dumps import Call, Counts, Dump, Dumps, peers, read_dumps
+from dptrace.record.failures import user_line, who_is_behind
+
+_MAX_PLACES = 3
+_NOTHING = "No collective is waiting: each rank has completed all that it began, and equally many."
+_EMPTY = "The dumps hold no collective: none was begun, or the recorder was off (TORCH_NCCL_TRACE_BUFFER_SIZE=2000)."
+Calls = list[Call]
+"""Those of a rank with one number: several where they are one coalesced call."""
+Numbers = dict[int, dict[int, Calls]]
+"""Of a group, by number and rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A collective, or a message, that cannot complete."""
+
+    kind: str
+    """``missing``, ``no dump``, ``operator``, ``dtypes``, ``sizes``, ``order``, ``group`` or ``stalled``."""
+    group: str
+    number: int
+    operator: str
+    culprits: list[int]
+    waiting: list[int]
+    text: str
+    created_ns: int = 0
+    """When the first rank began it."""
+    is_cause: bool = False
+
+
+def find_hang(paths: Sequence[str | Path]) -> dict[str, Any]:
+    """Return where a job hangs and why, as ``dptrace flight --json`` prints it.
+
+    Args:
+        paths: dumps of torch's flight recorder, one for each rank; of NCCL's RAS or Inspector; or folders of them.
+
+    Raises:
+        TraceError: a path does not exist, no file is a dump, two are of one rank, or a pickle has more than plain data.
+    """
+    dumps = read_dumps(paths)
+    places: list[str] = []
+    if dumps.ranks:
+        job = _Job(dumps.ranks)
+        faults, rows, places, notes = job.faults(), job.rows(), job.places(), job.notes()
+    else:
+        faults, rows, notes = _of_counts(dumps)
+    causes = [fault for fault in faults if fault.is_cause]
+    texts = [*(fault.text for fault in causes), *places]
+    return {
+        "schema": 1,
+        "kind": "flight",
+        "source": dumps.source,
+        "verdict": " ".join(texts) or (_NOTHING if any(row["group"] for row in rows) else _EMPTY),
+        "culprits": sorted({rank for fault in causes for rank in fault.culprits}),
+        "faults": [asdict(fault) for fault in faults],
+        "ranks": rows,
+        "notes": [*dumps.notes, *notes],
+    }
+
+
+# What must agree between the ranks of a collective.
+
+
+def _total(tensors: Sequence[Sequence[int]]) -> int:
+    return sum(map(prod, tensors))
+
+
+def _operators(calls: Calls) -> tuple[object, ...]:
+    return tuple(call.operator for call in calls)
+
+
+def _dtypes(calls: Calls) -> tuple[object, ...]:
+    return tuple(sorted({dtype for call in calls for dtype in call.dtypes}))
+
+
+def _elements(calls: Calls) -> tuple[object, ...]:
+    """Count the elements on those sides that are as large on each rank; shapes may differ."""
+    sizes: list[int] = []
+    for call in calls:
+        name = call.operator.lower().lstrip("_")
+        is_free = name.startswith(("all_to_all", "alltoall"))
+        if not is_free and not name.startswith(("all_gather", "allgather", "scatter")):
+            sizes.append(_total(call.input_sizes))
+        if not is_free and "reduce_scatter" not in name and not name.startswith("gather"):
+            sizes.append(_total(call.output_sizes))
+    return tuple(sizes)
+
+
+_ASPECTS: dict[str, Callable[[Calls], tuple[object, ...]]] = {
+    "operator": _operators,
+    "dtypes": _dtypes,
+    "sizes": _elements,
+}
+
+
+def _alike(one: Calls | None, other: Calls | None) -> bool:
+    return bool(one and other) and all(aspect(one or []) == aspect(other or []) for aspect in _ASPECTS.values())
+
+
+def _text(calls: Calls) -> str:
+    """Return ``all_reduce of Float [8, 2]``."""
+    call = calls[0]
+    if len(calls) > 1:
+        return f"{plural(len(calls), 'call')} together, first {_text(calls[:1])}"
+    shapes = listed([str(list(sizes)) for sizes in call.input_sizes or call.output_sizes])
+    return call.operator + (f" of {' '.join((*call.dtypes, shapes))}" if shapes else "")
+
+
+class _Job:
+    """What the ranks of a job have begun."""
+
+    def __init__(self, dumps: Sequence[Dump]) -> None:
+        self.dumps = {dump.rank: dump for dump in dumps}
+        self.groups: dict[str, Numbers] = {}
+        for dump in dumps:
+            for call in dump.calls:
+                if not call.is_p2p:
+                    numbers = self.groups.setdefault(call.group, {})
+                    numbers.setdefault(call.number, {}).setdefault(dump.rank, []).append(call)
+        listed_ranks = {rank for dump in dumps for ranks in dump.members.values() for rank in ranks[-1:]}
+        self.world = range(max(listed_ranks | {*self.dumps}) + 1)
+        self.causes: list[Fault] = []
+
+    @property
+    def blamed(self) -> set[int]:
+        return {rank for fault in self.causes for rank in fault.culprits}
+
+    def members(self, group: str) -> Sequence[int]:
+        """Return the ranks of a group: as dumps list them, else all for the default group, else those seen in it."""
+        for dump in self.dumps.values():
+            if group in dump.members:
+                return dump.members[group]
+        if group.endswith("default_pg"):
+            return self.world
+        return sorted({rank for ranks in self.groups.get(group, {}).values() for rank in ranks})
+
+    def faults(self) -> list[Fault]:
+        """Return the causes, the first to begin first, then what follows from them."""
+        found = [fault for group in sorted(self.groups) if (fault := self._fault(group))]
+        found += self._unpaired()
+        self.causes = sorted(self._causes(found), key=lambda fault: fault.created_ns)
+        places = {(fault.group, fault.number, fault.operator) for fault in self.causes}
+        rest = [fault for fault in found if (fault.group, fault.number, fault.operator) not in places]
+        return [replace(fault, is_cause=True) for fault in self.causes] + rest
+
+    def _fault(self, group: str) -> Fault | None:
+        """Return what is wrong with the first collective of a group that is not complete."""
+        numbers, members = self.groups[group], self.members(group)
+        lasts = {rank: number for number in sorted(numbers) for rank in numbers[number]}
+        for number in sorted(numbers):
+            begun = numbers[number]
+            states = {call.state for calls in begun.values() for call in calls}
+            absent = [rank for rank in members if lasts.get(rank, 0) < number]
+            is_stuck = bool(states - {"completed", "ended"})
+            if not is_stuck and "ended" not in states:
+                continue
+            created = min(calls[0].created_ns or 0 for calls in begun.values())
+            place = group, number, next(iter(begun.values()))[0].operator
+            if mismatch := _mismatch(numbers, number):
+                kind, culprits, text = mismatch
+                return Fault(kind, *place, culprits, sorted(begun), f"In group {group}, {text}", created)
+            if absent:
+                counts = {rank: (min(lasts.get(rank, 0), number), place[2]) for rank in members if rank in self.dumps}
+                did = f"In group {group}, {ranks_text(begun)} began collective {number} ({place[2]})."
+                return Fault("missing", *place, absent, sorted(begun), who_is_behind(group, counts) or did, created)
+            if is_stuck:
+                return self._stalled(place, begun, created)
+        return None
+
+    def _stalled(self, place: tuple[str, int, str], begun: Mapping[int, Calls], created: int) -> Fault:
+        by_state: dict[str, list[int]] = {}
+        for rank in sorted(begun):
+            by_state.setdefault(begun[rank][-1].state, []).append(rank)
+        # Who is furthest from the end keeps the others.
+        least = next((state for state in ("scheduled", "begun", "started") if state in by_state), "")
+        culprits = by_state[least] if least and len(by_state) > 1 else []
+        states = ", ".join(f"{state} on {ranks_text(ranks)}" for state, ranks in by_state.items())
+        text = f"In group {place[0]}, all ranks began collective {place[1]} ({place[2]}) alike; it is {states}."
+        text += "" if culprits else " None is behind: look at the network, and at what the GPUs do."
+        return Fault("stalled", *place, culprits, sorted(begun), text, created)
+
+    def _unpaired(self) -> Iterator[Fault]:
+        """Yield sends and receives that wait for their other side; torch records those of NCCL."""
+        waiting: dict[tuple[str, tuple[int, int], int], Call] = {}
+        for rank, dump in self.dumps.items():
+            for call in dump.calls:
+                if call.is_p2p and not call.is_over and (pair := peers(call, self.members(call.group))):
+                    waiting.setdefault((call.group, pair, rank), call)
+        for (group, pair, rank), call in waiting.items():
+            source, target = pair
+            other = target if rank == source else source
+            does, missing = ("send to", "receive") if rank == source else ("receive from", "send")
+            theirs = waiting.get((group, pair, other))
+            begun = f"In group {group}, {ranks_text([rank])} waits to {does} {ranks_text([other])}"
+            place = group, call.number, call.operator
+            if theirs is None:
+                text = f"{begun}, which has not begun to {missing}."
+                yield Fault("missing", *place, [other], [rank], text, call.created_ns or 0)
+            elif rank == source and _total(call.input_sizes) != _total(theirs.output_sizes):
+                text = f"{begun}: {_text([call])} against {_text([theirs])}."
+                yield Fault("sizes", *place, [rank, other], [rank, other], text, call.created_ns or 0)
+
+    def _causes(self, faults: Sequence[Fault]) -> list[Fault]:
+        missing = [fault for fault in faults if fault.kind == "missing"]
+        stalled = [fault for fault in faults if fault.kind == "stalled"]
+        causes = [fault for fault in faults if fault.kind not in ("missing", "stalled")]
+        waiting = {rank for fault in (*missing, *causes) for rank in fault.waiting}
+        for fault in missing:
+            known = [rank for rank in fault.culprits if rank in self.dumps and rank not in waiting]
+            gone = [rank for rank in fault.culprits if rank not in self.dumps]
+            if known:
+                elsewhere = any(self._open_call(rank) for rank in known)
+                causes.append(replace(fault, kind="group" if elsewhere else "missing", culprits=known))
+            elif gone:
+                left = f"{ranks_text(gone, capital=True)} left no dump: ended before, or the file is not among these."
+                causes.append(replace(fault, kind="no dump", culprits=gone, text=f"{fault.text} {left}"))
+        if not causes and missing:  # they wait for one another, in a circle: the fewest are in the wrong place
+            least = min(len(fault.culprits) for fault in missing)
+            causes = [replace(fault, kind="group") for fault in missing if len(fault.culprits) == least]
+        return causes or self._crossed(stalled) or stalled
+
+    def places(self) -> list[str]:
+        """Return where the culprits are, a sentence each."""
+        texts = []
+        for rank in sorted(self.dumps.keys() & self.blamed)[:_MAX_PLACES]:
+            call = self._open_call(rank) or next(reversed(self.dumps[rank].calls), None)
+            did = "has begun none"
+            if call is not None:
+                at = f", at {user_line(stack)}" if (stack := call.stack) else ""
+                last = "has last begun" if call.is_over else "is in"
+                did = f"{last} collective {call.number} ({call.operator}) of group {call.group}{at}"
+            texts.append(f"{ranks_text([rank], capital=True)} {did}.")
+        return texts
+
+    def _crossed(self, stalled: Sequence[Fault]) -> list[Fault]:
+        """Find two collectives that some ranks began in the other order: each blocks the other on the GPU."""
+        for one, other in combinations(stalled, 2):
+            orders: dict[bool, list[int]] = {}
+            calls = self.groups[one.group][one.number], self.groups[other.group][other.number]
+            for rank in sorted(calls[0].keys() & calls[1].keys()):
+                orders.setdefault(calls[0][rank][0].order < calls[1][rank][0].order, []).append(rank)
+            if len(orders) == 2:
+                first, second = (f"collective {fault.number} of group {fault.group}" for fault in (one, other))
+                text = (
+                    f"{ranks_text(orders[True], capital=True)} began {first} before {second}, "
+                    f"{ranks_text(orders[False])} after it."
+                )
+                return [replace(one, kind="order", culprits=min(orders.values(), key=len), text=text)]
+        return []
+
+    def _open_call(self, rank: int) -> Call | None:
+        return next((call for call in self.dumps[rank].calls if not call.is_over), None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return where each rank is: in the collective of the first cause, in another, or after its last."""
+        rows = []
+        cause = self.causes[0] if self.causes else None
+        begun = self.groups.get(cause.group, {}).get(cause.number, {}) if cause else {}
+        for rank, dump in self.dumps.items():
+            call = next(iter(begun.get(rank, ())), self._open_call(rank)) or next(reversed(dump.calls), None)
+            rows.append(_row(rank, dump, call))
+        return rows
+
+    def notes(self) -> list[str]:
+        notes = []
+        if absent := [rank for rank in self.world if rank not in self.dumps and rank not in self.blamed]:
+            notes.append(f"{ranks_text(absent, capital=True)} left no dump.")
+        last = [call for dump in self.dumps.values() for call in dump.calls[-1:]]
+        if last and not any(call.stack for call in last):
+            notes.append("The dumps have no stacks: torch writes them into pickles only.")
+        if self.groups.keys() - {group for dump in self.dumps.values() for group in dump.members}:
+            notes.append("The dumps do not list each group's ranks: those seen in it count, in the default group all.")
+        return notes
+
+
+def _mismatch(numbers: Numbers, number: int) -> tuple[str, list[int], str] | None:
+    """Return what ranks do not agree on in a collective, which are in the minority, and a sentence on it."""
+    begun = numbers[number]
+    for kind, aspect in _ASPECTS.items():
+        by_value: dict[tuple[object, ...], list[int]] = {}
+        for rank in sorted(begun):
+            if value := aspect(begun[rank]):
+                by_value.setdefault(value, []).append(rank)
+        if len(by_value) < 2:
+            continue
+        usual, *rest = sorted(by_value.values(), key=len, reverse=True)
+        odd = sorted(rank for ranks in rest for rank in ranks)
+        first, *others = (f"{_text(begun[ranks[0]])}" for ranks in (usual, *rest))
+        said = (f"{ranks_text(ranks)} as {text}" for ranks, text in zip(rest, others, strict=True))
+        text = f"{ranks_text(usual)} began collective {number} as {first}, {', '.join(said)}."
+        culprits = odd if len(usual) > len(rest[0]) else sorted(begun)
+        if order := _order(numbers, number, usual[0], rest[0][0]):
+            return "order", culprits, f"{text} {order}"
+        return kind, culprits, text
+    return None
+
+
+def _order(numbers: Numbers, number: int, usual: int, odd: int) -> str:
+    """Return how the order of a rank's collectives differs from that of the others; "" where that can't be seen."""
+    ours, theirs = numbers[number][usual], numbers[number][odd]
+    for other, begun in sorted(numbers.items()):
+        if other > number and _alike(begun.get(usual), theirs):
+            return f"The others began that one as collective {other}: the order differs."
+        if other > number and _alike(begun.get(odd), ours):
+            return f"{ranks_text([odd], capital=True)} began theirs as collective {other}: the order differs."
+        following = numbers.get(other + 1, {}).get(usual)
+        if other < number - 1 and _alike(begun.get(usual), ours) and _alike(following, theirs):
+            return f"Before, that one followed theirs (collectives {other}, {other + 1}): the order differs."
+    return ""
+
+
+def _row(rank: int, dump: Dump, call: Call | None) -> dict[str, Any]:
+    stack = call.stack if call else []
+    fields = ("group", "number", "operator", "input_sizes", "output_sizes", "dtypes", "state", "created_ns")
+    return {
+        "rank": rank,
+        "file": str(dump.path),
+        **{name: getattr(call, name, None) for name in fields},
+        "line": user_line(stack) if stack else None,
+        "stack": [{"function": name, "file": file, "line": line} for file, line, name in stack],
+    }
+
+
+# NCCL's own tools count collectives, by operator; what each is, and who waits for whom, they do not say.
+
+
+def _of_counts(dumps: Dumps) -> tuple[list[Fault], list[dict[str, Any]], list[str]]:
+    did = "began" if dumps.source == "NCCL RAS" else "completed"
+    faults: list[Fault] = []
+    rows: list[dict[str, Any]] = []
+    for one in dumps.communicators.values():
+        faults += _behind(one, did)
+        for rank, place in sorted(one.ranks.items()):
+            counts = {operator: numbers[rank] for operator, numbers in one.counts.items() if numbers.get(rank)}
+            rows.append({"rank": rank, "group": one.group, "counts": counts, "place": place})
+    return faults, rows, ["Ranks are numbered within each communicator, as NCCL counts them."]
+
+
+def _behind(one: Counts, did: str) -> Iterator[Fault]:
+    for rank, state in sorted(one.silent.items()):
+        text = f"In group {one.group}, {ranks_text([rank])} {state}."
+        yield Fault("no dump", one.group, 0, "", [rank], sorted(one.ranks), text, is_cause=True)
+    for operator, numbers in one.counts.items():
+        lasts = {rank: (numbers.get(rank, 0), operator) for rank in sorted(one.ranks)}
+        if text := who_is_behind(one.group, lasts, did):
+            most = max(lasts.values())[0]
+            behind = [rank for rank, (number, _) in lasts.items() if number < most]
+            waiting = [rank for rank in lasts if rank not in behind]
+            yield Fault("missing", one.group, most, operator, behind, waiting, text, is_cause=True)

@@ -1,0 +1,138 @@
+"""Run jobs of three ranks that hang, each with a planted culprit, and write torch's flight recorder dumps of them.
+
+``python hanging_jobs.py FOLDER VARIANT...`` forks the ranks of each variant; the dumps go to FOLDER/VARIANT.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # or each rank would load it
+import torch.distributed as dist
+
+RANKS = 3
+VARIANTS = {
+    # kinds of fault that dptrace may name, the first where the dumps show as much
+    "sleeps": ("missing",),
+    "dies": ("no dump",),
+    "operator": ("operator",),
+    "sizes": ("sizes",),
+    "dtypes": ("dtypes",),
+    "order": ("order",),
+    "leaves_one_out": ("order",),
+    "other_group": ("group",),
+    "sleeps_before_a_pair": ("missing",),
+    "ends_its_loop_early": ("operator", "order"),
+}
+
+
+_ALONE: dict[str, Callable[[Any], object]] = {
+    "sleeps": lambda other: time.sleep(60),
+    "sleeps_before_a_pair": lambda other: time.sleep(60),
+    "dies": lambda other: os._exit(1),
+    "operator": lambda other: dist.all_gather([torch.ones(4) for _ in range(RANKS)], torch.ones(4)),
+    "order": lambda other: (dist.broadcast(torch.ones(8), 0), dist.all_reduce(torch.ones(4))),
+    "leaves_one_out": lambda other: (dist.broadcast(torch.ones(8), 0), dist.all_reduce(torch.ones(2, 6))),
+    "other_group": lambda other: dist.all_reduce(torch.ones(4), group=other),
+    "ends_its_loop_early": lambda other: dist.barrier(),
+}
+"""What the culprit alone does, after two steps that all ranks took."""
+
+
+def culprit_of(variant: str) -> int:
+    """Return the rank that is the cause; each rank has its turn."""
+    return [*VARIANTS].index(variant) % RANKS
+
+
+def step() -> None:
+    """Take a step that all ranks take alike."""
+    dist.all_reduce(torch.ones(4))
+    dist.broadcast(torch.ones(8), 0)
+    dist.all_reduce(torch.ones(2, 6))
+
+
+def train(variant: str, rank: int, folder: Path) -> None:
+    """Hang in a way of the variant."""
+    culprit = culprit_of(variant)
+    place, own = (rank - culprit) % RANKS, rank == culprit
+    pair = dist.new_group(sorted({culprit, (culprit + 1) % RANKS}), group_desc="pair")
+    other = dist.new_group(range(RANKS), group_desc="other")
+    dist.all_reduce(torch.ones(1), group=other)
+    if place < 2:
+        dist.all_reduce(torch.ones(1), group=pair)
+    for _ in range(2):
+        step()
+    threading.Thread(target=watch, args=(variant, rank, folder), daemon=True).start()
+    if own and variant in _ALONE:
+        _ALONE[variant](other)
+    if variant == "sleeps_before_a_pair" and place < 2:
+        dist.all_reduce(torch.ones(5), group=pair)
+    if variant in ("sizes", "dtypes"):
+        begin_in_turn(variant, rank, place, folder)
+    for _ in range(2):
+        step()
+
+
+def begin_in_turn(variant: str, rank: int, place: int, folder: Path) -> None:
+    """Begin an all-reduce in which the culprit, the last to begin, has more bytes.
+
+    gloo ends ranks that receive more than they expect, where NCCL would hang: so each dumps before the next one begins.
+    """
+    order = [1, 2, 0].index(place)
+    while len([*folder.glob("nccl_trace_rank_*")]) < order:
+        time.sleep(0.01)
+    wrong = place == 0
+    numbers = torch.ones(9 if wrong and variant == "sizes" else 4)
+    work = dist.all_reduce(numbers.double() if wrong and variant == "dtypes" else numbers, async_op=True)
+    dump(rank, folder)
+    assert work is not None
+    work.wait()
+
+
+def dump(rank: int, folder: Path) -> None:
+    """Write what a watchdog writes."""
+    written = folder / f"part_of_{rank}.tmp"
+    library: Any = torch._C._distributed_c10d
+    written.write_bytes(library._dump_fr_trace())
+    written.rename(folder / f"nccl_trace_rank_{rank}")
+
+
+def watch(variant: str, rank: int, folder: Path) -> None:
+    """Dump after a second without an end; end when all have: a closed connection is no hang."""
+    time.sleep(1)
+    if variant not in ("sizes", "dtypes"):
+        dump(rank, folder)
+    expected, deadline = RANKS - (variant == "dies"), time.monotonic() + 30
+    while len([*folder.glob("nccl_trace_rank_*")]) < expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os._exit(0)
+
+
+def main(folder: Path, variant: str) -> None:
+    """Run the ranks of a variant."""
+    folder.mkdir()
+    ranks = []
+    for rank in range(RANKS):
+        ranks.append(os.fork())
+        if not ranks[-1]:
+            limit, store = timedelta(seconds=60), f"file://{folder}/store.tmp"
+            dist.init_process_group("gloo", store, limit, rank=rank, world_size=RANKS)
+            with suppress(RuntimeError):  # a peer is gone
+                train(variant, rank, folder)
+            time.sleep(60)
+    for process in ranks:
+        os.waitpid(process, 0)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:]:
+        main(Path(sys.argv[1]) / name, name)

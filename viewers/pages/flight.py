@@ -1,0 +1,71 @@
+"""Where a job hangs, as tables for the terminal and as a page, from the content of ``dptrace flight --json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dptrace.core.units import plural, ranks_text
+from dptrace.viewers.base.headline import Headline
+from dptrace.viewers.base.page import Markup, Section, section_page, sections
+from dptrace.viewers.base.table import TextTable
+
+_MAX_TENSORS = 4
+
+
+def tables(content: Mapping[str, Any], stacks: bool = True) -> dict[str, TextTable]:
+    """Return the tables by title: where the ranks are, what follows from the causes, and the stacks.
+
+    Ranks with equal rows share one.
+    """
+    by_cells: dict[tuple[str, ...], list[int]] = {}
+    by_stack: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for row in content["ranks"]:
+        by_cells.setdefault(_cells(row), []).append(row["rank"])
+        frames = tuple((frame["function"], f"{frame['file']}:{frame['line']}") for frame in row.get("stack", ()))
+        if frames and stacks:
+            by_stack.setdefault(frames, []).append(row["rank"])
+    found = {"Ranks": _table((*_COLUMNS,), [(ranks_text(ranks), *cells) for cells, ranks in by_cells.items()])}
+    follows = [fault for fault in content["faults"] if not fault["is_cause"]]
+    if follows:
+        found["What follows"] = _table(("what",), [(fault["text"],) for fault in follows])
+    for frames, ranks in by_stack.items():
+        found[f"Stack of {ranks_text(ranks)}, the most recent call first"] = _table(("function", "line"), frames)
+    return found
+
+
+_COLUMNS = ("ranks", "group", "collective", "operator", "sizes", "dtypes", "state", "where")
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    if "counts" in row:
+        counts = ", ".join(f"{number:,} {operator}" for operator, number in row["counts"].items())
+        return row["group"], "", counts, "", "", "", row["place"]
+    sizes = [str(list(tensor)).replace(" ", "") for tensor in row["input_sizes"] or row["output_sizes"] or ()]
+    more = f" and {len(sizes) - _MAX_TENSORS} more" if len(sizes) > _MAX_TENSORS else ""
+    place = row["line"] or "–"
+    words = (
+        row["group"],
+        row["number"],
+        row["operator"],
+        " ".join(sizes[:_MAX_TENSORS]) + more,
+        " ".join(row["dtypes"] or ()),
+    )
+    return *("–" if word in (None, "") else str(word) for word in words), row["state"] or "has begun none", place
+
+
+def _table(columns: tuple[str, ...], rows: Any) -> TextTable:
+    return TextTable(columns, tuple(rows), len(columns))
+
+
+def flight_document(content: Mapping[str, Any]) -> str:
+    """Draw where a job hangs as one HTML page."""
+    said = Markup('<section class="part"><p><strong>{}</strong></p></section>').format(content["verdict"])
+    parts = [
+        Section(f"table-{number}", title, cells=cells, open=True)
+        for number, (title, cells) in enumerate(tables(content).items())
+    ]
+    culprits = f"cause: {ranks_text(content['culprits'])}" if content["culprits"] else ""
+    facts = (content["source"], plural(len(content["ranks"]), "rank"), culprits)
+    head = Headline("Who hangs", "flight", tuple(filter(None, facts)), tuple(content["notes"]))
+    return section_page(head, said + sections(parts))
