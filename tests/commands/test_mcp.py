@@ -31,13 +31,13 @@ pytestmark = pytest.mark.spawn
 
 def called(root: Path, calls: Sequence[Call]) -> list[Any]:
     """Return the results of calls of one server's tools."""
-    from mcp import Client, StdioServerParameters
+    from mcp import Client, StdioServerParameters, stdio_client
 
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     parameters = StdioServerParameters(command=sys.executable, args=[*SERVER, str(root)], env=environment)
 
     async def session() -> list[Any]:
-        async with Client(parameters) as client:
+        async with Client(stdio_client(parameters)) as client:
             tools = (await client.list_tools()).tools
             assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
             return [tools, *[await client.call_tool(name, arguments) for name, arguments in calls]]
