@@ -22,7 +22,7 @@ from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
 from dptrace.readers.discovery import MAX_LEVELS, RUN_FILE
-from dptrace.readers.formats import FORMATS, TRACE_SUFFIXES
+from dptrace.readers.formats import DATABASE_SUFFIXES, FORMATS, REPORT_SUFFIXES, TRACE_SUFFIXES
 from dptrace.readers.source import is_url
 from dptrace.replay.options import OPTIONS
 from dptrace.version import __version__
@@ -107,7 +107,7 @@ def _is_trace(name: str) -> bool:
     """Return whether a file is a trace by its name; of JSON files, which may be anything, those that say it."""
     lower = name.lower()
     said = not lower.endswith(FORMATS[0].suffixes) or re.search("trace|rank|worker", lower)
-    return bool(lower.endswith(TRACE_SUFFIXES) and said and lower != RUN_FILE)
+    return bool(lower.endswith((*TRACE_SUFFIXES, *DATABASE_SUFFIXES, *REPORT_SUFFIXES)) and said and lower != RUN_FILE)
 
 
 # What the tools take, and pages of their answers.
