@@ -24,8 +24,10 @@ if TYPE_CHECKING:
         hta_analysis,
         memory,
         open,
+        open_baseline,
         predict,
         predict_message,
+        save_baseline,
         show,
         whatif,
     )
@@ -50,9 +52,11 @@ __all__ = [
     "hta_analysis",
     "memory",
     "open",
+    "open_baseline",
     "predict",
     "predict_message",
     "record",
+    "save_baseline",
     "show",
     "whatif",
 ]

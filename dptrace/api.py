@@ -109,6 +109,36 @@ def compare(before: RunData | Sequence[RunData], after: RunData | Sequence[RunDa
     return compare(before, after)
 
 
+def save_baseline(path: str | PathLike[str], runs: RunData | Sequence[RunData], *, force: bool = False) -> Path:
+    """Write the figures of recordings into one small JSON file, as ``dptrace baseline save`` does; return its path.
+
+    Args:
+        runs: a recording, or several of the same code, which show how such recordings differ.
+        force: overwrite an existing file.
+
+    Raises:
+        UsageError: the file exists and *force* is not set, or its folder is missing.
+        DptraceError: a recording has no steps, or the recordings have different ranks.
+    """
+    from dptrace.comparison import baseline
+    from dptrace.core.files import check_output
+
+    check_output(Path(path), force)
+    baseline.save(Path(path), [runs] if isinstance(runs, RunData) else list(runs))
+    return Path(path)
+
+
+def open_baseline(path: str | PathLike[str]) -> list[RunData]:
+    """Read the recordings of a baseline, for :func:`dptrace.compare`; they have figures of steps and no intervals.
+
+    Raises:
+        DptraceError: the file can't be read, or is no baseline.
+    """
+    from dptrace.comparison import baseline
+
+    return [*baseline.read(Path(path)).runs(Path(path))]
+
+
 def whatif(run: RunData, **options: Unpack[Options]) -> WhatIf:
     """Predict what a step would take if something were different, by replaying the run; changes apply together.
 

@@ -19,8 +19,17 @@ from dptrace.commands.shared.options import (
     with_workload,
     workload_options,
 )
-from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, progress, quoted_paths
+from dptrace.commands.shared.output import (
+    OutputFile,
+    print_hint,
+    print_notes,
+    print_written,
+    progress,
+    quoted_paths,
+    write_text,
+)
 from dptrace.commands.shared.reading import Sides, SidesCommand, open_with_progress, side_options
+from dptrace.core.files import check_output
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -50,8 +59,9 @@ _CSV = click.option(
 @side_options
 @click.option("--per-rank", is_flag=True, help="Also show each rank that both runs have.")
 @click.option("--all", "all_rows", is_flag=True, help="Print every table in full: each collective and kernel.")
-@answer_options("html", csv=_CSV)
+@answer_options("html", csv=_CSV, markdown="Print the headline, limits, figures and what moved, for a pull request.")
 @click.option("--html", type=OutputFile(), help="Write a page: both runs' Gantt charts on one axis, and the tables.")
+@click.option("--junit", type=OutputFile(), help="Write a test case for each --fail-if, as CI servers read it (XML).")
 @click.option(
     "--html-steps",
     metavar="A:B",
@@ -81,6 +91,7 @@ def command(
     to: Destination,
     html: Path | None,
     html_steps: str | None,
+    junit: Path | None,
     include_outliers: bool,
     limits: tuple[str, ...],
     fail_within_noise: bool,
@@ -90,10 +101,10 @@ def command(
 ) -> None:
     """Compare two runs: how much longer or shorter a step of B is than one of A, what changed, and whether it is noise.
 
-    A and B are each what dptrace analyze reads: a run folder, a trace file, a glob in quotes. A change is reported if
-    it is larger than the noise of the steps, which depend on each other; if that cannot be decided, the answer is
-    "cannot tell". Record 10 steps or more. One recording per side can't separate a change of the code from one of the
-    machine: give several, recorded alternately, with --before and --after.
+    A and B are each what dptrace analyze reads: a run folder, a trace file, a glob in quotes. With one of them, A is
+    the baseline in use (dptrace baseline). A change is reported if it is larger than the noise of the steps; if that
+    cannot be decided, the answer is "cannot tell". Record 10 steps or more. One recording per side can't separate a
+    change of the code from one of the machine: give several, recorded alternately, with --before and --after.
 
     A LIMIT of --fail-if is 'FIGURE > +5%' or '> +2ms' (grew by more), '< -10%' (fell by more), '> 20ms' (in B),
     '> 30%' (of B's step). FIGURE is forward, backward, optimizer, other, exposed_comm, overlapped_comm,
@@ -105,15 +116,16 @@ def command(
 
     \b
     Examples:
-      dptrace diff runs/naive runs/interleaved
       dptrace diff runs/yesterday runs/today --html diff.html
       dptrace diff --before runs/main-* --after runs/branch-*
       dptrace diff runs/long runs/long --before-steps 4:33 --after-steps 34:63
       dptrace diff runs/main runs/branch --fail-if 'wall > +3%' --fail-if 'mfu < -2%'
+      dptrace diff --baseline main --after runs/branch-* --fail-if 'wall > +3%' --junit diff.xml
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
     selections = sides.selections()
     drawn_steps = _drawn_steps(html_steps, html, to)
+    _check_junit(junit, limits, (to.output, html), to.force)
     from dptrace.comparison.compare import compare, parse
     from dptrace.viewers.terminal.comparison import texts_below
 
@@ -130,8 +142,7 @@ def command(
         replace(to, output=html, form="html").write(answer)
     elif to.on_terminal:
         print_hint(f"Next: dptrace diff {quoted_paths(sides.arguments)} --html diff.html", verbosity)
-    for crossing in crossings:
-        click.echo(sanitize(crossing.text), err=True)
+    _report_limits(comparison, crossings, junit, verbosity)
     click.get_current_context().exit(CROSSED if any(crossing.failed for crossing in crossings) else 0)
 
 
@@ -142,12 +153,16 @@ def _opened(
     read_options: ReadOptions,
     verbosity: str,
 ) -> tuple[list[Run], list[Run]]:
-    """Read the recordings of both sides."""
+    """Read the recordings of both sides; of a baseline, what is stored."""
+    from dptrace.comparison import baseline
+
+    # Before any long read, since it may be missing.
+    stored = None if sides.recordings()[0] else baseline.find(sides.baseline)
     before, after = (
         [with_workload(open_with_progress((path,), read_options, verbosity, selection), **workload) for path in paths]
         for paths, selection in zip(sides.recordings(), selections, strict=True)
     )
-    return before, after
+    return before if stored is None else [*baseline.read(stored).runs(stored)], after
 
 
 def _answer(
@@ -171,7 +186,35 @@ def _answer(
 
         return document(comparison, drawn_steps)
 
-    return Answer(tables, data, getattr(comparison, table), page)
+    def text() -> str:
+        from dptrace.viewers.pages.ci import markdown
+
+        return markdown(comparison, crossings)
+
+    return Answer(tables, data, getattr(comparison, table), page, markdown=text)
+
+
+def _check_junit(junit: Path | None, limits: tuple[str, ...], others: Sequence[Path | None], force: bool) -> None:
+    """Refuse test cases without a limit, or in a file that is written already or there."""
+    if junit is not None:
+        if not limits:
+            raise UsageError("--junit writes a test case for each limit; add --fail-if.")
+        if junit.resolve() in {path.resolve() for path in others if path is not None}:
+            raise UsageError(f"{junit} can't hold both the test cases and another answer.")
+        check_output(junit, force)
+
+
+def _report_limits(
+    comparison: Comparison, crossings: Sequence[ThresholdResult], junit: Path | None, verbosity: str
+) -> None:
+    """Print the result of each limit, and write them as test cases."""
+    if junit is not None:
+        from dptrace.viewers.pages.ci import junit_xml
+
+        write_text(junit, junit_xml(comparison, crossings))
+        print_written(junit, verbosity)
+    for crossing in crossings:
+        click.echo(sanitize(crossing.text), err=True)
 
 
 def _drawn_steps(steps: str | None, html: Path | None, to: Destination) -> tuple[int, int] | None:

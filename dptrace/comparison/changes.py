@@ -13,7 +13,7 @@ from msgspec.structs import replace as structs_replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
-from dptrace.comparison.sides import COLLECTIVE_VALUES, Side, Sides
+from dptrace.comparison.sides import COLLECTIVE_VALUES, Side, Sides, ideal_ns
 from dptrace.comparison.significance import (
     FIGURES_ALPHA,
     TRANSFERS_ALPHA,
@@ -285,15 +285,10 @@ def _verdict(wall: Change, a: float, b: float, low: float | None, high: float | 
 
 
 def _ideal_ns(side: Side) -> float | None:
-    """Return how long a step would take at the GPU's peak, in ns: MFU times the wall time."""
-    ideal = []
-    for sample in side.samples:
-        mfu = sample.run.efficiency.mfu
-        if mfu is None:
-            return None
-        walls = np.concatenate([device.split.figures["wall_ns"] for device in sample.run.devices])
-        ideal.append(mfu * float(walls.mean()))
-    return fmean(ideal) if ideal else None
+    """Return how long a step of all recordings would take at the GPU's peak; None where one does not tell."""
+    ideal = [ideal_ns(sample.run) for sample in side.samples]
+    known = [one for one in ideal if one is not None]
+    return fmean(known) if known and len(known) == len(ideal) else None
 
 
 # Rows of changes between two sides: kernels by name, and collectives by kind, group and size.

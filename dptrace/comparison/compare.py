@@ -565,6 +565,8 @@ class ThresholdResult:
     failed: bool
     """Whether the crossing counts: not where the difference may be noise."""
     text: str
+    checked: bool = True
+    """Whether the runs have the figure."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a row of JSON."""
@@ -594,7 +596,7 @@ class Threshold:
         change = self._change(comparison)
         if change is None:
             why = _UNKNOWN.get(self.figure, "no collective has all its ranks recorded in both runs")
-            return ThresholdResult(self.text, False, False, f"{self.text}: not checked; {why}.")
+            return ThresholdResult(self.text, False, False, f"{self.text}: not checked; {why}.", checked=False)
         crossed, value = self._beyond(change, comparison.change("wall_ns").b)
         # "> -5%" requires a gain, so a gain that may be noise fails.
         guarded = self.signed and (self.value > 0) == self.above and not even_noise

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +26,19 @@ from dptrace.comparison.significance import (
 from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
-from dptrace.errors import DptraceError
+from dptrace.errors import DptraceError, UsageError
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Kind, Timeline
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Sample one run for a comparison: its steady steps, the same on all its GPUs.
 
 
 DeviceId = tuple[int, int]
 """A rank, and the index of its GPU: 0 unless the rank has several."""
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Signature(NamedTuple):
@@ -44,6 +48,39 @@ class Signature(NamedTuple):
     """Whether any compute is of the optimizer."""
     collectives: tuple[tuple[str, int], ...]
     """Number of collectives of each kind on the first device, sorted by kind; kinds without any are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTables:
+    """What a stored recording keeps of its steps besides their split: a column per step in each array."""
+
+    exposed_wait: Int64 | None
+    """The part of exposed communication that is waiting, in ns; a row per device. None where it is unknown."""
+    kernels: dict[tuple[str, str], Float]
+    """As :meth:`RunSample.kernels`."""
+    collectives: dict[Collective, Float]
+    """As :meth:`RunSample.collectives`."""
+    ideal_ns: float | None
+    """As :func:`ideal_ns`."""
+
+
+@dataclass(frozen=True, repr=False)
+class StoredRun(Run):
+    """A recording of which only figures are left, as a baseline keeps them: its timelines have no intervals."""
+
+    tables: StepTables = StepTables(None, {}, {}, None)
+
+    def select(self, ranks: object = None, steps: object = None) -> Self:
+        """Refuse: means over the ranks can't be taken apart.
+
+        Raises:
+            UsageError: ranks or steps are given.
+        """
+        if ranks is None and steps is None:
+            return self
+        raise UsageError(
+            f"{self.path}: a baseline has the ranks and steps that it was saved with; select before you save it."
+        )
 
 
 @dataclass(frozen=True)
@@ -95,6 +132,9 @@ class RunSample:
     @cached_property
     def exposed_wait(self) -> Int64 | None:
         """The part of exposed communication that is waiting: ns, devices by steps; None where it is unknown."""
+        if isinstance(self.run, StoredRun):
+            stored = self.run.tables.exposed_wait
+            return None if stored is None else stored[:, self.step_index[0]]
         waits = self.run.cross_rank.exposed_waits
         numbers = {id(device): number for number, device in enumerate(self.run.devices)}
         own = [waits[numbers[id(device)]] for device in self.devices]
@@ -107,6 +147,8 @@ class RunSample:
 
     def kernels(self) -> dict[tuple[str, str], Float]:
         """Compute, by kind (compute or memory) and name: ns and count in each step, as means over the GPUs."""
+        if isinstance(self.run, StoredRun):
+            return self._of_steps(self.run.tables.kernels)
         kernels: dict[tuple[str, str], Float] = {}
         for timeline, step in self._sampled_steps():
             for kind, word in ((Kind.COMPUTE, "compute"), (Kind.MEMORY, "memory")):
@@ -123,6 +165,8 @@ class RunSample:
 
         The keys have no sequence number.
         """
+        if isinstance(self.run, StoredRun):
+            return self._of_steps(self.run.tables.collectives)
         collectives: dict[Collective, Float] = {}
         times = matched_times(self.run)
         for device, (timeline, step) in zip(self.devices, self._sampled_steps(), strict=True):
@@ -138,6 +182,11 @@ class RunSample:
                 key = Collective(c.kind, c.bytes, c.dtype, c.group, c.group_size)
                 collectives[key] = collectives.get(key, 0) + sums[:, index] / len(self.devices)
         return collectives
+
+    def _of_steps(self, stored: dict[Key, Float]) -> dict[Key, Float]:
+        """Return the sampled steps of what a stored recording keeps, of what is in them at all."""
+        index = self.step_index[0]
+        return {key: values[:, index] for key, values in stored.items() if values[-1, index].any()}
 
     def _sampled_steps(self) -> Iterator[tuple[Timeline, NDArray[np.int64]]]:
         """Yield each timeline, and the index of the sampled step that launched each interval; -1 for no such step."""
@@ -180,6 +229,16 @@ def matched_times(run: Run) -> dict[int, tuple[Int64, Int64, Int64]]:
         matched[index] = 1
         found[id(device)] = transfer, wait, matched
     return found
+
+
+def ideal_ns(run: Run) -> float | None:
+    """Return how long a step would take at the GPU's peak, in ns: MFU times the wall time; None without MFU."""
+    if isinstance(run, StoredRun):
+        return run.tables.ideal_ns
+    mfu = run.efficiency.mfu
+    if mfu is None:
+        return None
+    return mfu * float(np.concatenate([device.split.figures["wall_ns"] for device in run.devices]).mean())
 
 
 def devices_by_id(run: Run) -> dict[DeviceId, DeviceFigures]:
@@ -496,8 +555,6 @@ def two_lengths(walls: Float) -> NDArray[np.bool_] | None:
 _RESOLUTION_NS, _RESOLUTION_SHARE = 1_000, 0.001
 """Differences below 1 µs, or below a thousandth of a step, are within the resolution of a profiler."""
 
-Key = TypeVar("Key", bound=Hashable)
-
 
 @dataclass(frozen=True)
 class Side:
@@ -609,6 +666,12 @@ def make_sides(before: Sequence[Run], after: Sequence[Run], every_step: bool = F
     for side, ids in zip((before, after), chosen, strict=True):
         if not ids:
             raise DptraceError(f"{side[0].path} and {side[-1].path}: recordings of one side must share a rank.")
+        for run in side:
+            if isinstance(run, StoredRun) and len(ids) < len(run.devices):
+                raise DptraceError(
+                    f"{run.path}: the baseline has {plural(len(run.devices), 'device')}, and {len(ids)} of them are in "
+                    "every recording. Record all of its ranks, or save a baseline of those that are there (--ranks)."
+                )
     samples = [
         [sample_run(run, ids, every_step) for run in side] for side, ids in zip((before, after), chosen, strict=True)
     ]

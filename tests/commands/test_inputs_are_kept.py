@@ -50,9 +50,11 @@ CASES = [
     "export packed.zip -o packed.zip --format chrome",
     "diff runs/a runs/b --json -o runs/b/rank0.json",
     "diff runs/a runs/b --html hard.html",
+    "diff runs/a runs/b --fail-if wall>+3% --junit hard.xml",
     "diff --before runs/a --after runs/b --json -o runs/b/run.json",
     "hta runs/a idle-breakdown --json -o runs/a/rank0.json",
     "links --from links.json --html hard_links.html",
+    "baseline save a runs/a --folder kept --json -o runs/a/rank0.json",
     "bench --from table.csv -o made --csv table.csv",
     "bench --from made/table.csv -o made",
     "flight flight/rank_0.json --json -o flight/rank_0.json",
@@ -74,7 +76,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
             training_step(KinetoFile(rank, 2), 1, 0).write(tree / "runs" / name / f"rank{rank}.json")
         (tree / "runs" / name / "run.json").write_text("{}")
     shutil.make_archive(str(tree / "packed"), "zip", tree / "runs", "a")
-    for link in ("hard.csv", "hard.html", "hard.svg", "hard.png"):
+    for link in ("hard.csv", "hard.html", "hard.svg", "hard.png", "hard.xml"):
         os.link(tree / "runs" / "a" / "rank0.json", tree / link)
     (tree / "link.json").symlink_to("runs/a/rank1.json")
     (tree / "folder").symlink_to("runs/a")

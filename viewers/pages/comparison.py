@@ -18,13 +18,14 @@ from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.split import CAUSES, Part
 from dptrace.comparison.changes import Change, CollectiveChange, KernelChange
 from dptrace.comparison.compare import FIGURE_NAMES, Comparison
-from dptrace.comparison.sides import RunSample
+from dptrace.comparison.sides import RunSample, StoredRun
 from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.core.units import byte_size, milliseconds, sanitize
 from dptrace.core.units import signed_milliseconds as signed
 from dptrace.errors import DptraceError
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.page import Markup, environment, static
+from dptrace.viewers.base.headline import Headline
+from dptrace.viewers.base.page import Markup, environment, section_page, static
 from dptrace.viewers.gantt.page.pair import picture
 from dptrace.viewers.terminal.comparison import (
     change_cells,
@@ -69,6 +70,12 @@ def document(found: Comparison, steps: tuple[int, int] | None = None) -> str:
         DptraceError: a step is not there, or there is more than a page can hold.
     """
     sides = found.a, found.b
+    if any(isinstance(one.run, StoredRun) for one in sides):
+        if steps is not None:
+            raise DptraceError(f"{found.a.run.path}: a baseline has no intervals to draw; leave --html-steps out.")
+        about = "A baseline keeps figures and no intervals, so that no Gantt chart is drawn."
+        head = Headline("A and B compared", "", (), (about, *texts_below(found)))
+        return section_page(head, _above(found) + _below(found))
     wanted = [_step(one, None if steps is None else steps[i]) for i, one in enumerate(sides)]
     if steps is None and found.kinds:
         wanted[1] = _counterpart(found, wanted[0])

@@ -33,6 +33,7 @@ COMMANDS = {
     "links": (_RECORD, "Measure latency and bandwidth between the ranks, for each collective."),
     "cp": (_RECORD, "Copy a trainer here, to edit it."),
     "diff": (_COMPARE, "Compare two runs: what changed, by how much, and whether it is noise."),
+    "baseline": (_COMPARE, "Keep the figures of recordings, for diff to compare later ones with."),
     "whatif": (_PLAN, "Predict what a step would take if something were different, by replaying it."),
     "advise": (_PLAN, "Choose a way to train, and what to change, with what each gains."),
     "predict": (_PLAN, "Predict the time of a step on any number of GPUs, and what is fastest."),

@@ -92,7 +92,7 @@ def with_gains(run: Run, verbosity: str = NORMAL) -> Run:
         return gains.with_gains(run, lambda fraction: show(fraction, ""))
 
 
-# The two sides of ``dptrace diff``: A and B, or several recordings each with --before and --after.
+# The two sides of ``dptrace diff``: A and B, or several recordings each with --before and --after, or a baseline as A.
 
 
 _SIDES = ("--before", "--after")
@@ -126,31 +126,34 @@ class Sides:
     steps: tuple[int, int] | None = None
     before_steps: tuple[int, int] | None = None
     after_steps: tuple[int, int] | None = None
+    baseline: str | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """The arguments that name the same sides again."""
-        both = self.recordings()
-        return ("--before", *both[0], "--after", *both[1]) if self.before else (*both[0], *both[1])
+        before, after = self.recordings()
+        of_baseline = () if self.baseline is None else ("--baseline", self.baseline)
+        several = bool(self.before or self.after)
+        return ("--before",) * bool(self.before) + before + of_baseline + ("--after",) * several + after
 
     def recordings(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the recordings of A and of B.
+        """Return the recordings of A and of B; none of A where it is a baseline.
 
         Raises:
             UsageError: a side is missing, or named twice.
         """
         a, b, before, after = self.a, self.b, self.before, self.after
-        if not before and not after:
-            if a is None or b is None:
-                missing = "A" if a is None else "B"
-                raise UsageError(f"Missing argument '{missing}': name two runs, or --before and --after.")
-            return (a,), (b,)
-        if a is not None:
+        if (before or after) and a is not None:
             raise UsageError(f"{a}: name two runs, or all recordings with --before and --after, not both.")
-        if not before or not after:
-            given, missing = _SIDES if before else reversed(_SIDES)
-            raise UsageError(f"{given} needs {missing}: name the recordings of the other side.")
-        return before, after
+        if self.baseline is not None and (before or b is not None):
+            raise UsageError(f"--baseline {self.baseline} is A: name B alone, as one run or with --after.")
+        if before and not after:
+            raise UsageError("--before needs --after: name the recordings of the other side.")
+        if after:
+            return before, after
+        if a is None:
+            raise UsageError("Missing argument 'A': name two runs, or --before and --after, or one and a baseline.")
+        return ((), (a,)) if b is None else ((a,), (b,))
 
     def selections(self) -> tuple[Selection, Selection]:
         """Return what to keep of A and of B.
@@ -161,6 +164,11 @@ class Sides:
         if self.steps is not None and (self.before_steps is not None or self.after_steps is not None):
             raise UsageError(
                 "--steps chooses the steps of both sides; give either it or --before-steps, --after-steps."
+            )
+        if not self.recordings()[0] and (self.ranks or self.steps or self.before_steps):
+            raise UsageError(
+                "A baseline has the ranks and steps that it was saved with: give --ranks and --steps to dptrace "
+                "baseline save. --after-steps chooses steps of the other side."
             )
         steps = self.before_steps or self.steps, self.after_steps or self.steps
         _check_overlap(*self.recordings(), steps, bool(self.before))
@@ -179,12 +187,15 @@ side_options = group(
     click.argument("b", metavar="[B]", required=False, **_OF_SIDES),
     click.option("--before", multiple=True, metavar="RUN...", help=_BEFORE, **_OF_SIDES),
     click.option("--after", multiple=True, metavar="RUN...", help=_AFTER, **_OF_SIDES),
+    click.option(
+        "--baseline", metavar="NAME", help="Baseline, or its file, instead of A. [the one in use]", **_OF_SIDES
+    ),
     click.option("--ranks", type=ranks_of, metavar="LIST", help="Only these ranks: 0,1 or 0-3.", **_OF_SIDES),
     _steps("--steps", "Only these steps, by their numbers in the trace: 4:6 or 4."),
     _steps("--before-steps", "Only these steps of A; with --after-steps, B's."),
     _steps("--after-steps", "Only these steps of B."),
 )
-"""A, B, --before, --after and what to keep of them, as one argument *sides*."""
+"""A, B, --before, --after, --baseline and what to keep of them, as one argument *sides*."""
 
 
 def _check_overlap(

@@ -85,7 +85,7 @@ def test_steps_are_chosen_for_each_side() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("a",),
+        (),
         ("--before", "a"),
         ("a", "--before", "b", "--after", "c"),
         ("--before", "a", "./a", "--after", "b"),

@@ -1,0 +1,124 @@
+"""``dptrace baseline``: keep the figures of recordings, to compare later ones with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dptrace.commands.shared.answer import Answer, Destination, answer_options, refuse
+from dptrace.commands.shared.options import (
+    Selection,
+    reading_options,
+    selection_options,
+    verbosity_options,
+    with_workload,
+    workload_options,
+)
+from dptrace.commands.shared.output import print_hint
+from dptrace.commands.shared.reading import open_with_progress
+from dptrace.core.files import check_output
+from dptrace.core.units import byte_size, milliseconds
+from dptrace.errors import UsageError
+from dptrace.load.options import ReadOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dptrace.comparison.baseline import Baseline
+
+_FOLDER = ".dptrace/baselines"
+
+
+@click.command()
+@click.argument("action", type=click.Choice(["save", "list", "use"]))
+@click.argument("name", required=False)
+@click.argument("paths", metavar="[RUN]...", nargs=-1, type=click.Path())
+@click.option("--folder", type=click.Path(path_type=Path), default=_FOLDER, help=f"Of baselines. [{_FOLDER}]")
+@selection_options
+@answer_options()
+@workload_options
+@reading_options
+@verbosity_options
+def command(
+    action: str,
+    name: str | None,
+    paths: tuple[str, ...],
+    folder: Path,
+    selection: Selection,
+    to: Destination,
+    read_options: ReadOptions,
+    verbosity: str,
+    **workload: float | None,
+) -> None:
+    """Keep the figures of recordings in one small file, and compare later recordings with it.
+
+    save NAME RUN... writes .dptrace/baselines/NAME.json: each RUN is one recording, and three or more show how
+    recordings of the same code differ. use NAME chooses the baseline that dptrace diff compares with where A is not
+    named. list shows what is there, and which is in use. The file holds the figures of each step, collectives and
+    kernels, not the traces: it can be committed, or kept in a CI server's cache.
+
+    \b
+    Examples:
+      dptrace baseline save main runs/main-1 runs/main-2 runs/main-3
+      dptrace baseline use main
+      dptrace baseline list
+      dptrace diff runs/branch --fail-if 'wall > +3%'
+      dptrace baseline save main runs/new --force
+    """
+    from dptrace.comparison import baseline
+
+    refuse(
+        (
+            (action != "list" and name is None, f"Missing argument 'NAME': dptrace baseline {action} NAME."),
+            (action == "list" and name is not None, f"{name}: dptrace baseline list takes no name."),
+            (action == "save" and not paths, f"Missing argument 'RUN': dptrace baseline save {name} RUN..."),
+            (action != "save" and paths, f"{''.join(paths[:1])}: dptrace baseline {action} takes no run."),
+        )
+    )
+    if action == "list":
+        to.write(_answer({path: baseline.read(path) for path in baseline.saved(folder)}, folder))
+        return
+    path = baseline.path_of(str(name), folder)
+    if action == "use":
+        found = baseline.read(baseline.find(str(name), folder))
+        baseline.use(path)
+        to.write(_answer({path: found}, folder))
+        return
+    _make_folder(folder)
+    check_output(path, to.force)
+    runs = [with_workload(open_with_progress((one,), read_options, verbosity, selection), **workload) for one in paths]
+    to.write(_answer({path: baseline.save(path, runs)}, folder))
+    if to.on_terminal and baseline.in_use(folder) != name:
+        print_hint(f"Next: dptrace baseline use {name}", verbosity)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: can't be created: {error.strerror}.") from None
+
+
+def _answer(baselines: dict[Path, Baseline], folder: Path) -> Answer:
+    """Return a row for each baseline."""
+    from dptrace.comparison.baseline import in_use
+
+    used = in_use(folder)
+    rows: list[dict[str, Any]] = [one.summary(path) | {"in_use": path.stem == used} for path, one in baselines.items()]
+
+    def tables(console: Console) -> None:
+        from dptrace.viewers.base.table import TextTable, print_text_table
+
+        cells = []
+        for row in rows:
+            counts = (str(row[name]) for name in ("recordings", "steps", "ranks"))
+            name = f"{row['name']} ◀ in use" if row["in_use"] else row["name"]
+            when = row["saved"][:16].replace("T", " ")
+            cells.append((name, when, *counts, milliseconds(row["wall_ns"]), byte_size(row["bytes"])))
+        columns = "baseline", "saved, UTC", "recordings", "steps", "ranks", "step ms", "size"
+        note = "" if rows else "None yet: dptrace baseline save NAME RUN..."
+        print_text_table(TextTable(columns, tuple(cells), 2, note), f"Baselines in {folder}", console)
+
+    return Answer(tables, lambda: {"schema": 1, "folder": str(folder), "baselines": rows})

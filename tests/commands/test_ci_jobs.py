@@ -1,0 +1,95 @@
+"""The jobs of the guide to continuous integration: their commands run as they are written there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from tests.support.paths import ROOT
+
+pytestmark = [pytest.mark.spawn, pytest.mark.slow]
+
+GITHUB, GITLAB = (
+    yaml.safe_load(block)
+    for block in re.findall(
+        r"^```yaml\n(.*?)^```$", (ROOT / "docs/guides/ci.md").read_text(encoding="utf-8"), re.M | re.S
+    )
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository with a training script, whose branch *slower* sleeps in each step."""
+    pytest.importorskip("torch", reason="the jobs record")
+    script = (ROOT / "docs" / "examples" / "train.py").read_text(encoding="utf-8")
+    git(tmp_path, "init", "-q", "-b", "main")
+    for branch, text in (
+        ("main", script),
+        ("slower", script.replace("        loss.backward()", "        loss.backward(); import time; time.sleep(0.5)")),
+    ):
+        git(tmp_path, "checkout", "-q", "-B", branch)
+        (tmp_path / "train.py").write_text(text, encoding="utf-8")
+        git(tmp_path, "add", "train.py")
+        git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", branch)
+    git(tmp_path, "update-ref", "refs/remotes/origin/main", "main")
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", *arguments], cwd=folder, check=True, timeout=60)
+
+
+def run(commands: list[str], folder: Path, **variables: str) -> int:
+    """Run the commands of a job but its installation, until one fails; return its exit code."""
+    scripts = str(Path(sys.executable).parent)
+    path = {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    for command in commands:
+        if command.startswith("pip install"):
+            continue
+        bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command]
+        done = subprocess.run(bash, cwd=folder, env=os.environ | path | variables, timeout=600, check=False)
+        if done.returncode:
+            return done.returncode
+    return 0
+
+
+def failures(report: Path) -> int:
+    return int(ElementTree.parse(report).getroot().get("failures", "-1"))
+
+
+@pytest.mark.limit(900)
+@pytest.mark.parametrize(("branch", "code"), [("main", 0), ("slower", 3)])
+def test_the_workflow_of_github(project: Path, branch: str, code: int) -> None:
+    """Passes for equal branches; a branch that sleeps in each step fails it, and the summary says so."""
+    git(project, "checkout", "-q", "--detach", branch)
+    steps: list[dict[str, Any]] = GITHUB["jobs"]["step-time"]["steps"]
+    variables = {"GITHUB_BASE_REF": "main", "GITHUB_STEP_SUMMARY": str(project / "summary.md")}
+
+    assert code == run([step["run"] for step in steps if "run" in step], project, **variables)
+    assert (code == 3) == (failures(project / "step-time.xml") > 0)
+    assert (code == 3) == ("✗ wall > +5%: crossed" in (project / "summary.md").read_text(encoding="utf-8"))
+    assert (project / "step-time.html").stat().st_size > 10_000
+
+
+@pytest.mark.limit(900)
+def test_the_job_of_gitlab(project: Path) -> None:
+    """On the default branch it saves a baseline, with which the branch that sleeps is compared, and fails."""
+    script = GITLAB["step-time"]["script"]
+    git(project, "checkout", "-q", "main")
+    assert 0 == run(script, project, CI_COMMIT_BRANCH="main", CI_DEFAULT_BRANCH="main")
+    assert [".dptrace/"] == GITLAB["step-time"]["cache"]["paths"]
+    assert (project / ".dptrace/baselines/main.json").stat().st_size < 200_000
+
+    shutil.rmtree(project / "runs")
+    git(project, "checkout", "-q", "slower")
+    assert 3 == run(script, project, CI_COMMIT_BRANCH="", CI_DEFAULT_BRANCH="main")
+    assert failures(project / GITLAB["step-time"]["artifacts"]["reports"]["junit"]) >= 1
