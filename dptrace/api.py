@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from dptrace.comparison.compare import Comparison as Comparison
+    from dptrace.comparison.history import History as History
     from dptrace.model.planning.describe import Description
     from dptrace.replay.critical_path import CriticalPath as CriticalPath
     from dptrace.replay.options import Options as Options
@@ -137,6 +138,22 @@ def open_baseline(path: str | PathLike[str]) -> list[RunData]:
     from dptrace.comparison import baseline
 
     return [*baseline.read(Path(path)).runs(Path(path))]
+
+
+def history(runs: Sequence[RunData]) -> History:
+    """Put runs in the order of time, and find from which run on a step or a part of it has another level.
+
+    Runs of different scripts or modes, models, GPUs or numbers of ranks are series of their own.
+
+    Args:
+        runs: the runs, also of :func:`dptrace.open_baseline`; ``figures_only`` suffices for them.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from dptrace.comparison.history import history
+
+    return history(runs)
 
 
 def whatif(run: RunData, **options: Unpack[Options]) -> WhatIf:

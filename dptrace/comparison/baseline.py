@@ -177,6 +177,15 @@ def read(path: Path) -> Baseline:
     return baseline
 
 
+def is_baseline(path: Path) -> bool:
+    """Return whether a file is a baseline, by its first bytes."""
+    try:
+        with path.open("rb") as file:
+            return file.read(64).startswith(b'{"dptrace_baseline":')
+    except OSError:
+        return False
+
+
 def path_of(name: str, folder: Path = FOLDER) -> Path:
     """Return the file of a baseline, by its name in the folder.
 

@@ -353,7 +353,7 @@ def differences(
         notes.append(
             f"Only ranks in both {names[0]} and {names[1]} are compared: {ranks} of {plural(a.world_size, 'rank')}."
         )
-    return notes + _differing_facts(a, b, names)
+    return notes + differing_facts(a, b, names)
 
 
 def drawn_differences(a: Run, b: Run) -> list[str]:
@@ -365,7 +365,7 @@ def drawn_differences(a: Run, b: Run) -> list[str]:
         drawn = len({rank for rank, _ in devices_by_id(run)})
         if drawn < run.world_size:
             notes.append(f"{letter}: {drawn} of {plural(run.world_size, 'rank')} drawn; the others may be slower.")
-    return notes + _differing_facts(a, b)
+    return notes + differing_facts(a, b)
 
 
 def incomparable(a: Run, b: Run) -> str:
@@ -390,7 +390,7 @@ def _devices_recorded(a: Run, b: Run, names: tuple[str, str]) -> str:
     return f"{names[0]} shows {words[0]}, {names[1]} {words[1]}"
 
 
-def _differing_facts(a: Run, b: Run, names: tuple[str, str] = ("A", "B")) -> list[str]:
+def differing_facts(a: Run, b: Run, names: tuple[str, str] = ("A", "B")) -> list[str]:
     facts = ((word, old, new) for word, old, new in _facts(a, b) if old is not None and new is not None)
     return [f"{word}: {names[0]} {old}, {names[1]} {new}." for word, old, new in facts if old != new]
 

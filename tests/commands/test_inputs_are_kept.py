@@ -55,6 +55,7 @@ CASES = [
     "hta runs/a idle-breakdown --json -o runs/a/rank0.json",
     "links --from links.json --html hard_links.html",
     "baseline save a runs/a --folder kept --json -o runs/a/rank0.json",
+    "history runs --json -o runs/a/rank0.json",
     "bench --from table.csv -o made --csv table.csv",
     "bench --from made/table.csv -o made",
     "flight flight/rank_0.json --json -o flight/rank_0.json",
