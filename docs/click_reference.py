@@ -1,21 +1,28 @@
-"""A Sphinx directive that shows the help of a click group and of all its commands, as they print it.
+"""Sphinx directives that show the help of the command line as it prints it: an index, and a page for each command.
 
 sphinx-click reads parameters only. This calls each command's own ``format_help``, so that grouped options, lists of
-modes and notes on exit codes are on the page as they are in the terminal.
+modes and notes on exit codes are on the page as they are in the terminal. The pages' sources are written before a build,
+for the commands that there are then.
 """
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+
+from dptrace.commands.shared.main import COMMANDS, cli
+
+PAGES = "reference/cli"
+"""The folder of the commands' pages."""
 
 _CODE = re.compile(r"`+([^`]+)`+|(?<![\w-])(--?[a-z][a-z-]*)")
 """What is set as code in a sentence: what is in backticks, and the names of options."""
@@ -86,35 +93,63 @@ def _paragraph(text: str) -> nodes.paragraph:
     return paragraph
 
 
-class ClickReference(SphinxDirective):
-    """``{click-reference} package.module:group``, with the program's name as its content."""
+def _context(verb: str = "") -> click.Context:
+    """Return the context in which dptrace, or one of its commands, is called."""
+    root = click.Context(cli, info_name="dptrace", **cli.context_settings)
+    command = cli.get_command(root, verb) if verb else None
+    return click.Context(command, root, verb, **command.context_settings) if command else root
 
-    required_arguments = 1
-    has_content = True
+
+class CommandIndex(SphinxDirective):
+    """``{command-index}``: the help of dptrace itself, whose commands are links to their pages."""
 
     def run(self) -> list[nodes.Node]:
-        module, _, name = self.arguments[0].partition(":")
-        group = getattr(importlib.import_module(module), name)
-        program = " ".join(self.content).strip() or name
-        context = click.Context(group, info_name=program, **group.context_settings)
-        sections = [self._section(group, context)]
-        for verb in group.list_commands(context):
-            command = group.get_command(context, verb)
-            sections.append(self._section(command, click.Context(command, context, verb, **command.context_settings)))
-        return sections
-
-    def _section(self, command: Any, context: click.Context) -> nodes.Node:
         formatter = _Nodes()
-        command.format_help(context, formatter)
-        if hasattr(command, "format_trainers"):
-            command.format_trainers(context, formatter)
-        section = nodes.section(ids=[nodes.make_id(context.command_path)], names=[context.command_path])
-        section += nodes.title("", context.command_path)
-        section += formatter.found
-        return section
+        cli.format_help(_context(), formatter)
+        for node in formatter.found:
+            for term in node.findall(nodes.term):
+                if term.astext() in COMMANDS:
+                    self._link(term, term.astext())
+        return formatter.found
+
+    def _link(self, term: nodes.term, verb: str) -> None:
+        target = addnodes.pending_xref(
+            "", nodes.literal("", verb), refdomain="std", reftype="doc", reftarget=f"/{PAGES}/{verb}", refexplicit=True
+        )
+        target["refdoc"] = self.env.docname
+        term.children = []
+        term += target
+        term["ids"] = [f"dptrace-{verb}"]  # where the help of the command once was on this page
+
+
+class CommandHelp(SphinxDirective):
+    """``{command-help} VERB``: the help of one command."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        formatter, context = _Nodes(), _context(self.arguments[0])
+        context.command.format_help(context, formatter)
+        if hasattr(context.command, "format_trainers"):
+            context.command.format_trainers(context, formatter)
+        return formatter.found
+
+
+def write_pages(app: Sphinx) -> None:
+    """Write the source of each command's page where it differs, and remove those of commands that are gone."""
+    folder = Path(app.srcdir, PAGES)
+    folder.mkdir(exist_ok=True)
+    pages = {folder / f"{verb}.md": f"# dptrace {verb}\n\n```{{command-help}} {verb}\n```\n" for verb in COMMANDS}
+    for path in {*folder.glob("*.md")} - pages.keys():
+        path.unlink()
+    for path, text in pages.items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directive."""
-    app.add_directive("click-reference", ClickReference)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    """Register the directives, and what writes the pages."""
+    app.add_directive("command-index", CommandIndex)
+    app.add_directive("command-help", CommandHelp)
+    app.connect("builder-inited", write_pages)
+    return {"version": "2", "parallel_read_safe": True, "parallel_write_safe": True}
