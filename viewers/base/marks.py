@@ -202,8 +202,9 @@ def log_axis(values: Sequence[float], label: Callable[[float], str], title: str 
     few = max(values) <= 10 * min(values)
     factors = (1, 1.5, 2, 3, 5, 7) if few else (1, 2, 5) if high - low <= 3 else (1,)
     places = [factor * 10.0**power for power in range(low - 1, high + 1) for factor in factors]
-    # From one tick to another, so that no part of the picture is empty; a little apart from the first and last value.
-    first = max(place for place in places if place <= min(values) / 1.04)
-    last = min(place for place in [*places, 10.0 ** (high + 1)] if place >= max(values) * 1.04)
+    # From and to a round value, so that no part of the picture is empty; a little apart from the first and last value.
+    ends = places if few else [factor * 10.0**power for power in range(low - 1, high + 1) for factor in (1, 2, 5)]
+    first = max(place for place in ends if place <= min(values) / 1.04)
+    last = min(place for place in [*ends, 10.0 ** (high + 1)] if place >= max(values) * 1.04)
     ticks = tuple((place, label(place)) for place in places if first <= place <= last)
     return Axis(*((last, first) if upwards else (first, last)), ticks, title, log=True)

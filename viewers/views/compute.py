@@ -129,7 +129,7 @@ def roofline(run: Run) -> Drawing:
     rates = [row["tflops"] for row in rows] + [1.5e-12 * (roof.flops_per_s(dtype) or 0.0) for dtype in types]
     x = log_axis(intensities, lambda value: f"{value:g}", "arithmetic intensity, FLOP/byte")
     y = log_axis(rates, lambda value: f"{value:g}", "TFLOP/s", upwards=True)
-    marks = [mark for dtype in types for mark in _roof_marks(roof, dtype, x.low, x.high, min(y.low, y.high))]
+    marks = [mark for dtype in types for mark in _roof_marks(roof, dtype, x.low, x.high, (y.high, y.low))]
     kinds = [kind for kind in _LOOKS if any(row["formula"] == kind for row in rows)]
     text = "Each dot is an operator with its shapes; its area is the time of all its calls, from 0.1 % of all on."
     if roof.gpu is not None:
@@ -143,8 +143,17 @@ def _ridge(roof: Roof, dtype: str) -> float | None:
     return None if peak is None or not bandwidth else peak / bandwidth
 
 
-def _roof_marks(roof: Roof, dtype: str, left: float, right: float, bottom: float) -> Iterator[Line | Label]:
-    """Draw the limits for a type: the bandwidth's slope up to the ridge, and the flat peak."""
+def _roof_marks(
+    roof: Roof, dtype: str, left: float, right: float, heights: tuple[float, float]
+) -> Iterator[Line | Label]:
+    """Draw the limits for a type: the bandwidth's slope up to the ridge, and the flat peak.
+
+    Args:
+        heights: ends of the y axis.
+    """
+    bottom, top = sorted(heights)
+    # The height of a line of text.
+    above = (top / bottom) ** 0.03
     peak, ridge = (roof.flops_per_s(dtype) or 0.0) / 1e12, _ridge(roof, dtype)
     if ridge is None:
         yield Line(((left, peak), (right, peak)), _ROOF)
@@ -152,10 +161,10 @@ def _roof_marks(roof: Roof, dtype: str, left: float, right: float, bottom: float
         start = max(left, bottom / peak * ridge)
         yield Line(((start, peak * start / ridge), (ridge, peak), (right, peak)), _ROOF)
         yield Line(((ridge, bottom), (ridge, peak)), _ROOF, "4 4", 1.0)
-        yield Label(ridge, bottom * 1.25, f"ridge {number(ridge)}", _ROOF)
+        yield Label(ridge, bottom * above, f"ridge {number(ridge)}", _ROOF)
     name = "fp32 as TF32" if dtype == "fp32" and roof.gpu is not None and "tf32" in roof.gpu.tflops else dtype
     yield Label(
-        ridge or left, peak * 1.1, f"{name} {number(peak)} TFLOP/s", _ROOF, "left" if ridge else "right", bold=True
+        ridge or left, peak * above, f"{name} {number(peak)} TFLOP/s", _ROOF, "left" if ridge else "right", bold=True
     )
 
 
