@@ -22,7 +22,7 @@ def test_a_time_axis_starts_at_a_true_zero(high: float) -> None:
 
 
 def test_a_log_axis_spans_its_values() -> None:
-    """From the tick below to the one above, also of one value, with none of it empty; upwards for a y axis."""
+    """From a round value below to one above, also of one value, with none of it empty; upwards for a y axis."""
     axis = log_axis([30, 4_000], "{:g}".format)
     up = log_axis([5], "{:g}".format, upwards=True)
 
@@ -31,6 +31,8 @@ def test_a_log_axis_spans_its_values() -> None:
     assert 0.5 == pytest.approx(axis.place((20 * 5_000) ** 0.5))
     assert 0 == up.place(7)
     assert "2000" in [label for _, label in axis.ticks]
+    wide = log_axis([0.3, 1_484], "{:g}".format)
+    assert (0.2, 2_000, "1 10 100 1000") == (wide.low, wide.high, " ".join(label for _, label in wide.ticks))
 
 
 @pytest.mark.parametrize("name", ["breakdown", "heatmap", "idle", "summary"])
