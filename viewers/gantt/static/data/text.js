@@ -44,9 +44,9 @@ export function tickLabels(ticks, width, inStep) {
   return inOneUnit(ticks, step, unitFor(Math.min(Math.max(...ticks.map(Math.abs), step), step * 1e3)));
 }
 
-/** Say when an interval starts, like the ticks of a view of some width. */
-export function startText(ns, width, inStep) {
-  return width < FINE_VIEW ? `starts ${integer(inStep(ns))} ns into the step` : `starts ${moment(ns, width)}`;
+/** Format a point in time like the ticks of a view of some width. */
+export function tickText(ns, width, inStep) {
+  return width < FINE_VIEW ? `${integer(inStep(ns))} ns into the step` : moment(ns, width);
 }
 
 function inOneUnit(ticks, step, [size, unit]) {

@@ -3,7 +3,7 @@
 import { element, line, named, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
 import { laneOf, rankNames, RECORDED, rowRole, stepClock, trackName } from "../data/rows.js";
-import { bytes, duration, moment, percentOf, startText, visible } from "../data/text.js";
+import { bytes, duration, moment, percentOf, tickText, visible } from "../data/text.js";
 import { CALLS, detailsAt, Flame, HostRows, KIND, LABELS, PYTHON } from "./host_rows.js";
 import { HostSource } from "./host_source.js";
 
@@ -213,7 +213,7 @@ export class HostPanel {
     const { lod } = calls, within = labelAt(calls, thread, lod.start[index]);
     return [
       line(visible(calls.nameOf(index)), "head"),
-      line(`${duration(lod.duration[index])} · ${startText(lod.start[index], point.pixel * point.width, stepClock(this.scene, row.track))}`),
+      line(`${duration(lod.duration[index])} · starts ${tickText(lod.start[index], point.pixel * point.width, stepClock(this.scene, row.track))}`),
       line(`${this.kinds[calls.kind[index]].label} · thread ${visible(data.threads[thread])}`),
       ...(within && within !== calls.nameOf(index) ? [line(visible(`in ${within}`), "dim")] : []),
       ...note,

@@ -5,7 +5,7 @@
 
 import { frame } from "../drawing/canvas.js";
 import { stepClock } from "../data/rows.js";
-import { duration, startText, visible } from "../data/text.js";
+import { duration, tickText, visible } from "../data/text.js";
 
 const ROLES = new Set(["compute", "exposure", "memory", "idle", "stream", "host"]);
 /** Time shown on either side of an interval that the cursor moves to outside the view, as a share of the view. */
@@ -130,7 +130,7 @@ export class Cursor {
   #words() {
     const { row, index } = this, lod = this.#lodOf(row), { from, to } = this.plot.range;
     const name = row.host ? row.host.calls.nameOf(index) : this.hover.titleOf(row, row.source ? row.source[index] : index);
-    return [visible(name), duration(lod.duration[index]), startText(lod.start[index], to - from, stepClock(this.stage.scene, row.track)), row.label, this.stage.scene.tracks[row.track].label].join(" · ");
+    return [visible(name), duration(lod.duration[index]), `starts ${tickText(lod.start[index], to - from, stepClock(this.stage.scene, row.track))}`, row.label, this.stage.scene.tracks[row.track].label].join(" · ");
   }
 
   async #open() {

@@ -1,7 +1,7 @@
 /** The tooltip and the outline of the interval under the pointer. */
 
 import { line } from "../../../base/static/dom.js";
-import { collectiveName, waitedFor, bytes, duration, integer, percent, percentOf, shortName, startText, visible } from "../data/text.js";
+import { collectiveName, waitedFor, bytes, duration, integer, percent, percentOf, shortName, tickText, visible } from "../data/text.js";
 import { busyCategories, laneOf, stepAt, stepClock, stepEnd, streamWord, stripParts, trackName } from "../data/rows.js";
 
 /** Distance from the pointer, in pixels, within which a narrow interval is still found. */
@@ -197,7 +197,7 @@ export class Hover {
   #span(index) {
     const { from, to } = this.plot.range, { merged } = this.scene, several = merged && this.lod.duration[index] <= merged && this.scene.lanes[this.lod.laneAt(index)].role !== "collectives";
     // Short intervals of a very large run in one file; see viewers/gantt/tiles/merged.py.
-    return `${several ? `several in ${duration(merged)}, together ` : ""}${duration(this.lod.duration[index])} · ${startText(this.lod.start[index], to - from, stepClock(this.scene, this.row.track))}`;
+    return `${several ? `several in ${duration(merged)}, together ` : ""}${duration(this.lod.duration[index])} · starts ${tickText(this.lod.start[index], to - from, stepClock(this.scene, this.row.track))}`;
   }
 
   #where(index) {

@@ -2,8 +2,8 @@
 
 import { button, copyText, element, named, table } from "../../../base/static/dom.js";
 import { inRange, splitSum } from "../data/range.js";
-import { busyCategories, laneOf } from "../data/rows.js";
-import { collectiveTitle, collectiveWord, duration, integer, moment, percent, shortName, visible } from "../data/text.js";
+import { busyCategories, laneOf, stepClock } from "../data/rows.js";
+import { collectiveTitle, collectiveWord, duration, integer, percent, shortName, tickText, visible } from "../data/text.js";
 import { drawHits } from "../interaction/search_bar.js";
 
 const TABS = { split: "Split", kernels: "Kernels", collectives: "Collectives", idle: "Idle causes" };
@@ -90,8 +90,8 @@ export class RangePanel {
   }
 
   #fill({ from, to }, tables) {
-    const { scene } = this, many = scene.tracks.length, span = `${duration(to - from)} from ${moment(from, to - from)}`;
-    const notes = [`From ${moment(from, to - from)}${many > 1 ? `; sum over all ${many} GPUs` : ""}; time outside the steps is not counted.`];
+    const { scene } = this, many = scene.tracks.length, begin = tickText(from, to - from, stepClock(scene)), span = `${duration(to - from)} from ${begin}`;
+    const notes = [`From ${begin}${many > 1 ? `; sum over all ${many} GPUs` : ""}; time outside the steps is not counted.`];
     if (this.tab === "kernels") notes.push("Kernels that run at once count each.");
     if (scene.merged) notes.push(`This page merges intervals up to ${duration(scene.merged)}: kernels of that length are one row, and figures are exact to it. A page with --serve has each.`);
     Object.assign(this, { tables, text: [`${document.querySelector("h1")?.textContent ?? ""}: ${span}`, ...tables.map(copied)].join("\n\n") });
