@@ -103,10 +103,10 @@ export class Stage {
     const fitting = pinned.findIndex(({ top, h }) => top + h > this.frame * MOST_PINNED);
     const held = new Set(fitting < 0 ? pinned : pinned.slice(0, fitting)), lowest = [...held].at(-1);
     this.covered = lowest ? lowest.top + lowest.h + BAND : 0;
-    const offset = this.#offset(held);
+    const offset = this.#offset(held), under = this.covered && this.above;
     for (const block of this.allBlocks) {
       const still = held.has(block);
-      for (const box of [block, ...block.rows]) Object.assign(box, { y: box.top - (still ? 0 : offset), held: still, clip: still ? 0 : this.covered });
+      for (const box of [block, ...block.rows]) Object.assign(box, { y: box.top - (still ? 0 : offset), held: still, clip: still ? 0 : under });
     }
     for (const heading of this.allHeadings) heading.y = heading.top - offset;
     const sticky = this.covered || EDGE;
