@@ -151,6 +151,27 @@ def test_a_cell_leads_to_its_gpu_in_the_middle(browser: Browser, many: Path) -> 
 
 
 @browser_test
+def test_rows_keep_the_name_of_their_gpu_while_it_leaves_the_frame(browser: Browser, many: Path) -> None:
+    """Also below a pinned GPU, whose rows they would be taken for: the first whole row has the name."""
+    named = """([pinned, scroll]) => {
+        const { stage, order } = dptrace, whole = ({ y, h }) => h && y >= stage.above - 8;
+        if (stage.pins.length !== pinned) order.pin(5);
+        stage.scrollTo(scroll);
+        const { track } = stage.blocks.find(({ held, rows }) => !held && rows.some(whole));
+        const { top } = document.querySelector(`#names [data-track="${track}"]`).style;
+        return [whole({ y: parseFloat(top), h: 1 }), track];
+    }"""
+    with open_page(browser, many, (1280, 700)) as (page, errors):
+        settle(page)
+        page.evaluate("dptrace.stage.collapseAll(false)")
+        for pinned in (0, 1):
+            found = [page.evaluate(named, [pinned, scroll]) for scroll in range(0, 250, 7)]
+            assert {True} == {clear for clear, _ in found}
+            assert len({track for _, track in found}) > 2
+        assert [] == errors
+
+
+@browser_test
 def test_a_link_keeps_what_the_heatmap_shows(browser: Browser, many: Path) -> None:
     """Another measure is part of the address; without one it shows step times again."""
     pressed = "[...document.querySelectorAll('#heat .measures [aria-pressed=true]')].map((one) => one.textContent)"

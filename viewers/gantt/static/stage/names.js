@@ -2,6 +2,9 @@
 
 import { button, element } from "../../../base/static/dom.js";
 
+/** Pixels of a row that what covers it may hide. */
+const OVER = 8;
+
 export class RowNames {
   #buttons = new Map();
   /** The buttons of rows that can be unfolded, by GPU and name. */
@@ -64,14 +67,17 @@ export class RowNames {
     const nodes = [];
     for (const block of this.stage.blocks) {
       const name = this.#buttons.get(block.track) ?? this.#button(block.track), collapsed = Boolean(this.stage.collapsed[block.track]);
+      // Of a GPU that has begun to leave the frame, the first whole row has the name.
+      const first = block.held ? 0 : Math.max(0, block.rows.findIndex(({ y, h }) => h && y >= this.stage.above - OVER)), row = block.rows[first];
       name.setAttribute("aria-expanded", String(!collapsed));
-      shown.set(block.track, put(name, block.y, block.rows[0].h));
-      const own = [name, this.#pin(block)];
+      name.classList.toggle("later", first > 0);
+      shown.set(block.track, put(name, row.y, row.h));
+      const own = [name, this.#pin(block.track, row)];
       // Beside the labels of the next rows; of a collapsed GPU, in place of its row's label, and all in its tooltip.
       const [why] = (this.why[block.track] ?? "").split(", "), about = [this.scene.tracks[block.track].place, why].filter(Boolean);
       if (collapsed && why) own.push(label(why, block.rows[0]));
-      if (!collapsed) block.rows.slice(1, 1 + about.length).forEach((row, i) => own.push(label(about[i], row, "place")));
-      if (!collapsed) for (const row of block.rows) own.push(row.toggle ? this.#foldable(row) : label(row.label, row, `row ${row.role}`));
+      if (!collapsed) block.rows.slice(first + 1, first + 1 + about.length).forEach((below, i) => own.push(label(about[i], below, "place")));
+      if (!collapsed) for (const one of block.rows) own.push(one.toggle ? this.#foldable(one) : label(one.label, one, `row ${one.role}`));
       // Pinned GPUs cover the names of those that scroll below them.
       for (const node of own) node.style.clipPath = block.y < block.clip ? `inset(${Math.max(0, block.clip - parseFloat(node.style.top))}px 0 0 0)` : "";
       nodes.push(...own);
@@ -104,12 +110,12 @@ export class RowNames {
   }
 
   /** Return a button that pins a GPU; the key P does the same, so it is no stop of the tab key. */
-  #pin({ track, y, rows }) {
+  #pin(track, { y, h }) {
     const pinned = this.stage.pins.includes(track), name = this.scene.tracks[track].label;
     const title = pinned ? "Let this GPU go back to its place (P)" : "Keep this GPU at the top (P)";
     const pin = button("pin", "", { tabIndex: -1, title, ariaLabel: `Pin ${name}`, onclick: () => this.pin(track) });
     pin.setAttribute("aria-pressed", String(pinned));
-    return put(pin, y, Math.min(rows[0].h, 24));
+    return put(pin, y, Math.min(h, 24));
   }
 
   /** Return the button of a group, which collapses its GPUs, or expands them. */
