@@ -1,8 +1,8 @@
 """Sphinx directives that show the help of the command line as it prints it: an index, and a page for each command.
 
 sphinx-click reads parameters only. This calls each command's own ``format_help``, so that grouped options, lists of
-modes and notes on exit codes are on the page as they are in the terminal. The pages' sources are written before a build,
-for the commands that there are then.
+modes and notes on exit codes are on the page as they are in the terminal. The pages' sources are written before a
+build, for the commands that there are then.
 """
 
 from __future__ import annotations

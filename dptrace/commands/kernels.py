@@ -83,11 +83,8 @@ def command(
 
     Findings say what makes compute slower than it could be, what a step would gain without it, and what to do about it.
 
-    --by source adds up the kernels of torch.compile by the lines of the model that they compute, with their FX nodes
-    and modules, from the files that inductor writes with INDUCTOR_PROVENANCE=1 and TORCH_TRACE=FOLDER.
-
-    --by host lists the other side: the time of the threads that launch, how far they run ahead of the device, and the
-    calls in which they wait for it.
+    --by source adds up the kernels of torch.compile by the lines of the model that they compute. --by host lists the
+    other side: the time of the threads that launch, how far they run ahead, and the calls in which they wait.
 
     \b
     Examples:
@@ -98,16 +95,15 @@ def command(
       dptrace kernels runs/compiled --by source --provenance torch_trace
       dptrace kernels runs/ddp --by kernel --kind communication --per-rank --csv > nccl.csv
     """
-    from dptrace.run.kernels import NEEDS_PROVENANCE, kernel_summary
+    from dptrace.run.kernels import kernel_summary
 
     looks_for_findings = findings and to.form != "csv" and by != "host"
     refuse(
         (
             (full_names and not to.as_text, _BOTH_NAMES),
-            *_wrong_rows(by, kind, sort, peak_tflops),
+            *_wrong_rows(by, kind, sort, peak_tflops, provenance),
             (not findings and (to.form == "csv" or by == "host"), _NOTHING_TO_FIND),
             (gains and not looks_for_findings, _NO_FINDINGS),
-            ((by == "source") != (provenance is not None), f"{NEEDS_PROVENANCE}: --by source --provenance FOLDER."),
         )
     )
     compiled(match or "", "--match")
@@ -125,8 +121,12 @@ def command(
     print_notes(run.notes)
 
 
-def _wrong_rows(by: str, kind: str, sort: str | None, peak_tflops: float | None) -> Iterator[tuple[bool, str]]:
+def _wrong_rows(
+    by: str, kind: str, sort: str | None, peak_tflops: float | None, provenance: Path | None
+) -> Iterator[tuple[bool, str]]:
     """Yield which options fit no row of such a table, and what to do instead."""
+    from dptrace.run.kernels import NEEDS_PROVENANCE
+
     of_host, of_shapes = by == "host", by == "operator-shape"
     orders = ", ".join(_SORTS_OF_HOST)
     yield (
@@ -135,6 +135,7 @@ def _wrong_rows(by: str, kind: str, sort: str | None, peak_tflops: float | None)
     )
     yield sort == "self" and not of_host, "--sort self needs --by host."
     yield sort == "tflops" and not of_shapes, "--sort tflops needs --by operator-shape."
+    yield (by == "source") != (provenance is not None), f"{NEEDS_PROVENANCE}: --by source --provenance FOLDER."
     yield peak_tflops is not None and not of_shapes, "--peak-tflops needs --by operator-shape."
 
 

@@ -75,7 +75,6 @@ def kernel_summary(
     """Summarize a run as :meth:`dptrace.Run.kernel_summary` does, with the totals that the rows add up to."""
     from dptrace.analysis.kernels.grouping import GROUPINGS
     from dptrace.analysis.kernels.summary import summarize
-    from dptrace.readers.provenance import read_provenance
 
     if by not in GROUPINGS:
         raise UsageError(f"Kernels can't be listed by {by!r}. Choose from {', '.join(GROUPINGS)}.")
@@ -90,7 +89,7 @@ def kernel_summary(
         per_rank,
         run.has_selected_steps,
         [device.exposed_ns for device in run.devices],
-        None if provenance is None else read_provenance(provenance),
+        provenance,
     )
     return _with_roofline(run, summary) if by == "operator-shape" else summary
 

@@ -127,9 +127,13 @@ class Run:
     @cached_property
     def kernel_totals(self) -> KernelSummary:
         """The kernels by name, as :func:`~dptrace.run.kernels.kernel_summary` sums them up."""
-        from dptrace.run.kernels import kernel_summary
+        from dptrace.analysis.kernels.summary import summarize
+        from dptrace.timeline.host_calls import OperatorCalls
 
-        return kernel_summary(self, "kernel")
+        exposed = [device.exposed_ns for device in self.devices]
+        return summarize(
+            self.timelines, lambda _: OperatorCalls(), "kernel", only_steps=self.has_selected_steps, exposed=exposed
+        )
 
     @cached_property
     def pipelines(self) -> tuple[Pipeline, ...]:

@@ -63,7 +63,7 @@ REFUSED: dict[str, list[tuple[str, int, str]]] = {
     ],
     "diff": [
         ("", 2, "Missing argument 'A'"),
-        ("RUN", 2, "Missing argument 'B'"),
+        ("RUN", 2, "No baseline is in use"),
         ("RUN nowhere", 1, "nowhere"),
         ("RUN RUN --json --csv", 2, "one of --json and --csv"),
         ("RUN RUN --csv tables", 2, "figures"),
@@ -74,7 +74,7 @@ REFUSED: dict[str, list[tuple[str, int, str]]] = {
         ("RUN RUN -o x --html x", 2, "both the page and the tables"),
         ("RUN RUN --html none/x.html", 2, "create it first"),
         ("--before RUN", 2, "--before needs --after"),
-        ("--after RUN", 2, "--after needs --before"),
+        ("--after RUN", 2, "No baseline is in use"),
         ("--before --after RUN", 2, "--before"),
         ("RUN --before RUN --after OTHER", 2, "not both"),
         ("--before RUN OTHER --after OTHER", 2, "on both sides"),

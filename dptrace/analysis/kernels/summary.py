@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from dptrace.core.array_file import let_go
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import Int64, sums, union
 from dptrace.model.gpu_peaks import GpuPeak, gpu_peak, utilization
-from dptrace.readers.provenance import Provenance
+from dptrace.readers.provenance import read_provenance
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
@@ -340,7 +341,7 @@ def summarize(
     per_rank: bool = False,
     only_steps: bool = False,
     exposed: Sequence[Int64] | None = None,
-    provenance: Provenance | None = None,
+    provenance: str | Path | None = None,
 ) -> KernelSummary:
     """Summarize the time of devices.
 
@@ -351,8 +352,9 @@ def summarize(
         per_rank: give each rank rows of its own.
         only_steps: leave out intervals that no step launched.
         exposed: exposed time of each interval of each timeline in ns; without, it is not known and 0.
-        provenance: the lines of compiled kernels; needed by source.
+        provenance: inductor's files, which have the lines of compiled kernels; needed by source.
     """
+    lines = None if provenance is None else read_provenance(provenance)
     numbers: dict[tuple[Any, ...], int] = {}
     outer = _Outermost()
     found, origin = Statistics(), 0
@@ -362,7 +364,7 @@ def summarize(
         chosen = np.isin(timeline.kind[attribution.interval], np.array(list(kinds), np.uint8))
         chosen &= (timeline.step[attribution.interval] >= 0) | (not only_steps)
         attribution = attribution.filter(chosen)
-        groups = group(by, timeline, recorded, attribution, provenance)
+        groups = group(by, timeline, recorded, attribution, lines)
         keys = [(*key, timeline.rank) if per_rank else key for key in groups.keys]
         code = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
         own = Groups(groups.keys, code[groups.code] if len(code) else groups.code, groups.instance + origin)
