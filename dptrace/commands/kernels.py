@@ -77,12 +77,11 @@ def command(
 ) -> None:
     """List what the devices of RUN compute: kernels, or --by something else: operators, modules, source lines, phases.
 
-    A kernel belongs to the operator and module that launched it; in backward, to those of the forward operator that it
-    differentiates. Rows add up to the time of all intervals exactly; on a CPU they are operators, with the time in
-    which no operator inside them ran. FLOPs need shapes, which `dptrace record --shapes` records.
+    A kernel belongs to the operator and module that launched it; in backward, to those of the forward operator. Rows
+    add up to the time of all intervals exactly; on a CPU they are operators, each without the operators inside it.
+    FLOPs need shapes, which `dptrace record --shapes` records.
 
     Findings say what makes compute slower than it could be, what a step would gain without it, and what to do about it.
-
     --by source adds up the kernels of torch.compile by the lines of the model that they compute. --by host lists the
     other side: the time of the threads that launch, how far they run ahead, and the calls in which they wait.
 
@@ -90,7 +89,6 @@ def command(
     Examples:
       dptrace kernels runs/ddp
       dptrace kernels runs/ddp --by operator-shape --sort tflops
-      dptrace kernels runs/ddp --by layer
       dptrace kernels runs/ddp --by module --match 'layers\\.3'
       dptrace kernels runs/compiled --by source --provenance torch_trace
       dptrace kernels runs/ddp --by kernel --kind communication --per-rank --csv > nccl.csv
