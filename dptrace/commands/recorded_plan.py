@@ -55,7 +55,7 @@ def recorded_memory(path: str, gpu: str | None = None, gpu_memory: float | None 
     """
     sources = find([path])
     if sources.run_file is None:
-        with open_source(sources.files[0]):
+        with open_source(sources.files[0].outer()):
             pass
     return compared_memory(sources.metadata, path, gpu, gpu_memory)
 

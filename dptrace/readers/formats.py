@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dptrace.errors import TraceError
-from dptrace.readers.nsight_export import MAGIC, export_command
+from dptrace.readers.nsight_export import MAGIC, export_command, is_database
 from dptrace.readers.packets import begins_with_packets
 from dptrace.readers.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece, open_decompressed
@@ -58,6 +58,8 @@ def pieces(file: Source | Path) -> Iterator[EventPiece]:
         TraceError: the file is missing, empty, of no known format, or without a list of events.
     """
     source = Source.of(file)
+    if is_database(source):
+        raise TraceError(f"{source.address}: is an export of Nsight Systems, whose tables hold no events of Kineto's.")
     _keep_freed_memory()
     with open_decompressed(source) as stream:
         chunks = ChunkedStream(stream)
@@ -65,7 +67,7 @@ def pieces(file: Source | Path) -> Iterator[EventPiece]:
         if start.startswith(MAGIC):
             raise TraceError(
                 f"{source.address}: is an export of Nsight Systems, which is read from a plain file on disk only: "
-                "download it, or unpack it. Holistic Trace Analysis can't read it."
+                "download it, or unpack it."
             )
         if source.name.lower().endswith(REPORT_SUFFIXES):
             raise TraceError(

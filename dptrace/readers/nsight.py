@@ -61,6 +61,9 @@ _MEMORY_KINDS = dict(enumerate(["Pageable", "Pinned", "Device", "Array", "Manage
 _NODE = re.compile(r"(?:Backward\d*$|^torch::autograd::AccumulateGrad)$")
 _PUSH_POP, _START_END = 59, 60
 """NVTX's events that are ranges."""
+_SEQUENCE = "CASE WHEN seq_at THEN CAST(substr(words, seq_at + 8) AS INTEGER) WHEN op_id_at THEN -2 ELSE -1 END"
+_WORDS_END = "CASE WHEN seq_at THEN seq_at WHEN op_id_at THEN op_id_at WHEN sizes_at THEN sizes_at ELSE 1000000 END"
+"""SQL of what torch appends to a name: autograd's number, or -2 for another range of torch, and where it starts."""
 
 
 # One rank's events, table by table.
@@ -103,8 +106,8 @@ class _Names:
 
     def of_ids(self, ids: Int64, texts: Mapping[int, str]) -> NDArray[np.int32]:
         """Return the number of the text of each id, of which there are few."""
-        used, place = np.unique(ids, return_inverse=True)
-        return self.of([texts[number] for number in used.tolist()])[place]
+        used = unique(ids)
+        return self.of([texts[number] for number in used.tolist()])[np.searchsorted(used, ids)]
 
 
 class _Rank:
@@ -139,7 +142,7 @@ class _Rank:
         self, category: Category, start: Int64, end: Int64, name: NDArray[np.int32], thread: Int64, **more: Int64
     ) -> None:
         """Add events; columns that are not given are empty."""
-        filled = {key: np.full(len(start), empty, np.int64) for key, empty in _EMPTY.items()}
+        filled = {key: np.broadcast_to(np.int64(empty), len(start)) for key, empty in _EMPTY.items()}
         self.parts.append(_Part(category, start, end, name, thread, **{**filled, **more}))
 
     def _device_rows(self, table: str, *more: str) -> tuple[Int64, ...]:
@@ -220,23 +223,22 @@ class _Rank:
         if RANGES not in self.export.tables:
             self.export.missing[RANGES] = None
             return
-        text = self.export.range_text()
+        text, column = self.export.range_text(), self.export.column
         # torch's emit_nvtx writes "aten::mm, seq = 5, op_id = 7, sizes = [[8, 8], [8, 8]]".
-        seq, op_id, sizes = (f"instr({text}, ', {key} = ')" for key in ("seq", "op_id", "sizes"))
-        wanted = [
-            *(self.export.column(RANGES, name) for name in ("start", "end", "globalTid")),
-            f"CASE WHEN {seq} THEN CAST(substr({text}, {seq} + 8) AS INTEGER) ELSE -1 - min({op_id}, 1) END",
-        ]
-        end = f"CASE WHEN {seq} THEN {seq} WHEN {op_id} THEN {op_id} WHEN {sizes} THEN {sizes} ELSE 1000000 END"
-        texts = [f"substr({text}, 1, {end} - 1)"]
-        if self.more:
-            texts.append(f"CASE WHEN {sizes} THEN substr({text}, {sizes} + 10) ELSE '' END")
+        places = [f"instr({text}, ', {key} = ') AS {key}_at" for key in ("seq", "op_id", "sizes")]
         typed = "eventType" in self.export.tables[RANGES]
         kinds = f'"eventType" IN ({_PUSH_POP}, {_START_END}) AND ' if typed else ""
         where = f'{kinds}"end" IS NOT NULL AND {self.of_process(RANGES, "globalTid")}'
-        (start, stop, thread, sequence), words = self.export.rows(RANGES, wanted, where, texts)
+        numbers = [f"{column(RANGES, name)} AS {name}_" for name in ("start", "end", "globalTid")]
+        wanted = ["start_", "end_", "globalTid_", _SEQUENCE]
+        texts = [f"substr(words, 1, {_WORDS_END} - 1)"]
+        if self.more:
+            texts.append("CASE WHEN sizes_at THEN substr(words, sizes_at + 10) ELSE '' END")
+        once = ", ".join([*numbers, f"{text} AS words", *places])
+        (start, stop, thread, sequence), words = self.export.rows(RANGES, wanted, where, texts, once)
         name, thread = self.names.of(words[0]), np.maximum(thread, 0)
-        detail = np.array([self._of_sizes(word) for word in words[1]] if self.more else [0] * len(name), np.int64)
+        sizes = [self._of_sizes(word) for word in words[1]] if self.more else []
+        detail = np.array(sizes, np.int64) if sizes else np.zeros(len(name), np.int64)
         operator = self._operators(name, sequence)
         for category, chosen in ((Category.CPU_OP, operator), (Category.ANNOTATION, ~operator)):
             more = {"detail": detail[chosen], "sequence": np.maximum(sequence[chosen], -1)}
@@ -291,12 +293,12 @@ def read_export(
 def _assemble(rank: _Rank, comm_patterns: Sequence[str], operators: bool) -> Trace:
     export, source, names = rank.export, rank.export.source, tuple(rank.names.numbers)
     file = Path(source.address).name
-    columns = {
-        key: np.concatenate([getattr(part, key) for part in rank.parts]) for key in _Part._fields if key != "category"
-    }
+    kept = [key for key in _Part._fields[1:] if rank.more or key not in ("detail", "sequence")]
+    columns = {key: np.concatenate([getattr(part, key) for part in rank.parts]) for key in kept}
     sizes = [len(part.start) for part in rank.parts]
     category = np.repeat(np.array([part.category for part in rank.parts], np.uint8), sizes)
-    ids, thread = np.unique(columns["thread"], return_inverse=True)
+    ids = unique(columns["thread"])
+    thread = np.searchsorted(ids, columns["thread"])
     rows = EventColumns(
         columns["start"],
         columns["end"],
@@ -318,10 +320,6 @@ def _assemble(rank: _Rank, comm_patterns: Sequence[str], operators: bool) -> Tra
         )
     number, world_size = _rank_of(rank)
     gpus, base = export.gpus(rank.process), export.epoch_ns()
-    inputs = np.where(category == Category.CPU_OP, columns["detail"], -1).astype(np.int32)[order]
-    of_operators = OperatorArgs(
-        inputs, tuple(map(_inputs, rank.details)), columns["sequence"][order], np.zeros(len(order), np.int32)
-    )
     return Trace(
         path=sanitize(source.address),
         rank=number,
@@ -344,9 +342,16 @@ def _assemble(rank: _Rank, comm_patterns: Sequence[str], operators: bool) -> Tra
         detail=columns["detail"][order].astype(np.int32) if rank.more else np.empty(0, np.int32),
         details=tuple(event_details(*args) if args else EventDetails() for args in rank.details) if rank.more else (),
         threads=tuple(map(_thread_name, ids.tolist())) if rank.more else (),
-        operators=of_operators if operators else None,
+        operators=_operator_args(rank, rows, columns, order) if operators else None,
         memory=NO_MEMORY_EVENTS,
     )
+
+
+def _operator_args(rank: _Rank, rows: EventColumns, columns: dict[str, Any], order: Int64) -> OperatorArgs:
+    """Return the inputs of operators, as far as torch's ranges have them."""
+    inputs = np.where(rows.category == Category.CPU_OP, columns["detail"], -1).astype(np.int32)
+    table = tuple(map(_inputs, rank.details))
+    return OperatorArgs(inputs[order], table, columns["sequence"][order], np.zeros(len(order), np.int32))
 
 
 def _inputs(args: Any) -> OperatorInputs:

@@ -167,20 +167,26 @@ class Export:
         return f'CAST(coalesce("{found}", {default}) AS INTEGER)'
 
     def rows(
-        self, table: str, numbers: Sequence[str], where: str = "1", texts: Sequence[str] = ()
+        self, table: str, numbers: Sequence[str], where: str = "1", texts: Sequence[str] = (), of: str = ""
     ) -> tuple[list[Int64], list[list[str]]]:
         """Return columns of numbers and of texts, one list per SQL expression.
 
         sqlite3 would make a Python object of each value. SQLite joins a column to one text instead, which NumPy parses:
         benchmarks/nsight.py compares both.
+
+        Args:
+            of: columns that are computed once for each row, for the expressions; empty for those of the table.
         """
         parts: list[tuple[Int64, ...]] = []
         words: list[list[str]] = [[] for _ in texts]
         joined = [f"group_concat({number})" for number in numbers]
         joined += [f"group_concat(replace({text}, char(31), ' '), char(31))" for text in texts]
+        chosen = f'"{table}" WHERE rowid BETWEEN ? AND ? AND ({where})'
+        # The limit keeps SQLite from computing what is inside again for each use.
+        inner = f"(SELECT {of} FROM {chosen} LIMIT -1)"
         for first, last in self._chunks(table):
             count, *values = self.database.execute(
-                f'SELECT count(*), {", ".join(joined)} FROM "{table}" WHERE rowid BETWEEN ? AND ? AND ({where})',
+                f"SELECT count(*), {', '.join(joined)} FROM {inner if of else chosen}",
                 (first, last),
             ).fetchone()
             if not count:
