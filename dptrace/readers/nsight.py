@@ -404,8 +404,8 @@ def _comm(
     if not any(message.fields for message in rank.messages):
         if rank.messages and comm.any():
             rank.notes.append(
-                "NCCL's calls have no message sizes in this file. To have them, export again: "
-                "nsys export --type sqlite --include-blobs true REPORT.nsys-rep"
+                "NCCL's calls have no message sizes in this file. Export it again with its binary data to have them "
+                "(nsys export --type sqlite --include-blobs true REPORT.nsys-rep)."
             )
         return {}
     calls = np.flatnonzero((rows.category == Category.LAUNCH) & (rows.correlation > 0))
