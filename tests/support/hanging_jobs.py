@@ -20,32 +20,27 @@ import torch._dynamo  # or each rank would load it
 import torch.distributed as dist
 
 RANKS = 3
-VARIANTS = {
-    # kinds of fault that dptrace may name, the first where the dumps show as much
-    "sleeps": ("missing",),
-    "dies": ("no dump",),
-    "operator": ("operator",),
-    "sizes": ("sizes",),
-    "dtypes": ("dtypes",),
-    "order": ("order",),
-    "leaves_one_out": ("order",),
-    "other_group": ("group",),
-    "sleeps_before_a_pair": ("missing",),
-    "ends_its_loop_early": ("operator", "order"),
-}
+GROUP: Any = None
+"""A second group of all ranks."""
 
 
-_ALONE: dict[str, Callable[[Any], object]] = {
-    "sleeps": lambda other: time.sleep(60),
-    "sleeps_before_a_pair": lambda other: time.sleep(60),
-    "dies": lambda other: os._exit(1),
-    "operator": lambda other: dist.all_gather([torch.ones(4) for _ in range(RANKS)], torch.ones(4)),
-    "order": lambda other: (dist.broadcast(torch.ones(8), 0), dist.all_reduce(torch.ones(4))),
-    "leaves_one_out": lambda other: (dist.broadcast(torch.ones(8), 0), dist.all_reduce(torch.ones(2, 6))),
-    "other_group": lambda other: dist.all_reduce(torch.ones(4), group=other),
-    "ends_its_loop_early": lambda other: dist.barrier(),
+def _sleep() -> None:
+    time.sleep(60)
+
+
+VARIANTS: dict[str, tuple[set[str], Callable[[], object] | None]] = {
+    "sleeps": ({"missing"}, _sleep),
+    "dies": ({"no dump"}, lambda: os._exit(1)),
+    "operator": ({"operator"}, lambda: dist.all_gather([torch.ones(4) for _ in range(RANKS)], torch.ones(4))),
+    "sizes": ({"sizes"}, None),
+    "dtypes": ({"dtypes"}, None),
+    "order": ({"order"}, lambda: (dist.broadcast(torch.ones(8), 0), dist.all_reduce(torch.ones(4)))),
+    "leaves_one_out": ({"order"}, lambda: (dist.broadcast(torch.ones(8), 0), dist.all_reduce(torch.ones(2, 6)))),
+    "other_group": ({"group"}, lambda: dist.all_reduce(torch.ones(4), group=GROUP)),
+    "sleeps_before_a_pair": ({"missing"}, _sleep),
+    "ends_its_loop_early": ({"operator"}, dist.barrier),
 }
-"""What the culprit alone does, after two steps that all ranks took."""
+"""The kind of fault that dptrace should name, and what the culprit alone does after two steps that all ranks took."""
 
 
 def culprit_of(variant: str) -> int:
@@ -62,18 +57,19 @@ def step() -> None:
 
 def train(variant: str, rank: int, folder: Path) -> None:
     """Hang in a way of the variant."""
-    culprit = culprit_of(variant)
+    global GROUP
+    culprit, alone = culprit_of(variant), VARIANTS[variant][1]
     place, own = (rank - culprit) % RANKS, rank == culprit
     pair = dist.new_group(sorted({culprit, (culprit + 1) % RANKS}), group_desc="pair")
-    other = dist.new_group(range(RANKS), group_desc="other")
-    dist.all_reduce(torch.ones(1), group=other)
+    GROUP = dist.new_group(range(RANKS), group_desc="other")
+    dist.all_reduce(torch.ones(1), group=GROUP)
     if place < 2:
         dist.all_reduce(torch.ones(1), group=pair)
     for _ in range(2):
         step()
     threading.Thread(target=watch, args=(variant, rank, folder), daemon=True).start()
-    if own and variant in _ALONE:
-        _ALONE[variant](other)
+    if own and alone is not None:
+        alone()
     if variant == "sleeps_before_a_pair" and place < 2:
         dist.all_reduce(torch.ones(5), group=pair)
     if variant in ("sizes", "dtypes"):
