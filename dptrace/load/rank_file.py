@@ -57,7 +57,7 @@ class CacheSummary(msgspec.Struct, frozen=True):
     folder: Path
     traces: int = 0
     trace_bytes: int = 0
-    """Parsed traces, indices of charts, and what interrupted processes left of both."""
+    """Parsed traces, exports of reports, indices of charts, and what interrupted processes left of them."""
     pages: int = 0
     page_bytes: int = 0
     """Pages that ``dptrace view`` wrote without ``-o``."""

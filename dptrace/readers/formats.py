@@ -71,8 +71,8 @@ def pieces(file: Source | Path) -> Iterator[EventPiece]:
             )
         if source.name.lower().endswith(REPORT_SUFFIXES):
             raise TraceError(
-                f"{source.address}: is a report of Nsight Systems, which only its own nsys reads, and nsys is not on "
-                f"the path here. Export it where it is: {shlex.join(export_command(source.address))}"
+                f"{source.address}: is a report of Nsight Systems, which only its own nsys reads: from a file on disk, "
+                f"where nsys is on the path. Export it there: {shlex.join(export_command(source.address))}"
             )
         known = next(known for known in reversed(FORMATS) if known.recognizes(start))
         read: Callable[[Source, bytes, ChunkedStream], Iterator[EventPiece]] = import_module(known.module).pieces

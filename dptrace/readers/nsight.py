@@ -319,6 +319,7 @@ def _assemble(rank: _Rank, comm_patterns: Sequence[str], operators: bool) -> Tra
             "nsys profile --trace=cuda,nvtx python train.py"
         )
     number, world_size = _rank_of(rank)
+    of_kernels = _comm(rank, rows, columns["thread"], comm, order)
     gpus, base = export.gpus(rank.process), export.epoch_ns()
     return Trace(
         path=sanitize(source.address),
@@ -333,7 +334,7 @@ def _assemble(rank: _Rank, comm_patterns: Sequence[str], operators: bool) -> Tra
         correlation=rows.correlation[order],
         device=rows.device[order],
         stream=rows.stream[order],
-        comm=_comm(rank, rows, columns["thread"], comm, order),
+        comm=of_kernels,
         device_names={index: gpu.name for index, gpu in gpus.items()},
         gpus=gpus,
         damage=tuple(replace(note, file=file) for note in impossible),
@@ -429,14 +430,13 @@ def _comm(
 
 def _rank_of(rank: _Rank) -> tuple[int | None, int | None]:
     """Return the rank and the number of ranks, from NCCL, MPI or the environment, as far as they are known."""
-    ranks = len(rank.export.ranks())
-    if (found := own_rank(rank.messages)) and found[1] >= ranks:
+    if (found := own_rank(rank.messages)) and found[1] >= len(rank.export.ranks()):
         return found
     for thread, number in rank.export.few("MPI_RANKS", "globalTid", "rank"):
         if isinstance(thread, int) and isinstance(number, int) and rank.process == thread >> THREAD_BITS & THREAD:
             return number, None
     # The environment of one process: of several ranks, it is their launcher's.
-    return rank.export.environment_rank() if ranks < 2 else (None, None)
+    return rank.export.environment_rank() if rank.process is None else (None, None)
 
 
 def _notes(rank: _Rank, file: str) -> tuple[Note, ...]:

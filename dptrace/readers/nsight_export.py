@@ -12,6 +12,7 @@ missing: what is, is reported. NVIDIA describes it in Nsight Systems' user guide
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -113,11 +114,13 @@ def exported(report: Source) -> Source | None:
         entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with TemporaryDirectory(prefix="dptrace.", dir=entry.parent) as folder:
             output = Path(folder, "export.sqlite")
-            done = subprocess.run(export_command(report.address, str(output)), capture_output=True, text=True)
+            command = export_command(os.path.abspath(report.address), str(output))
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
             if done.returncode or not output.exists():
                 reason = sanitize(" ".join((done.stderr or done.stdout).split())[-300:])
                 raise TraceError(f"{report.address}: nsys export failed: {reason}")
             output.replace(entry)
+    os.utime(entry)  # marks it as recently used
     return Source(report.address, str(entry))
 
 
@@ -134,7 +137,7 @@ def opened(source: Source) -> Iterator[Export]:
             database.text_factory = lambda text: text.decode("utf-8", "replace")
             database.execute("PRAGMA trusted_schema = OFF")
             yield Export(database, source)
-    except (sqlite3.Error, OverflowError, MemoryError) as error:
+    except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
         raise TraceError(
             f"{source.address}: can't be read ({error}). Was the file copied completely? Export it again: "
             "nsys export --type sqlite REPORT.nsys-rep"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
@@ -338,6 +339,23 @@ def test_a_cut_file_says_what_to_do(tmp_path: Path) -> None:
 
     with pytest.raises(TraceError, match=r"a\.sqlite: can't be read .*nsys export"):
         dptrace.open(path, cache=False)
+
+
+def test_damaged_bytes_are_errors_or_values(tmp_path: Path) -> None:
+    """Whatever bytes change, a file is read, or named with what to do."""
+    whole = training(steps=2).write(tmp_path / "a.sqlite").read_bytes()
+    chance, read = random.Random(7), 0
+    for _ in range(20):
+        damaged = bytearray(whole)
+        for _ in range(chance.choice((1, 10, 50))):
+            damaged[chance.randrange(100, len(whole))] = chance.randrange(256)
+        (tmp_path / "a.sqlite").write_bytes(damaged)
+        try:
+            read += len(dptrace.open(tmp_path / "a.sqlite", cache=False, jobs=1).timelines)
+        except DptraceError as error:
+            assert "a.sqlite" in str(error)
+
+    assert read > 4
 
 
 def test_a_strangers_file_is_only_read(tmp_path: Path) -> None:
