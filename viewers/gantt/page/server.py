@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
-import select
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
@@ -201,14 +201,16 @@ class _Handler(BaseHTTPRequestHandler):
         self._begin(HTTPStatus.OK, "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
+        self.connection.settimeout(_HEARTBEAT_S)
         self.server.tabs.changed(+1)
         try:
             while True:
                 self.wfile.write(b":\n\n")
                 self.wfile.flush()
-                ready, _, _ = select.select([self.connection], [], [], _HEARTBEAT_S)
-                if ready and not self.connection.recv(1024):
-                    return
+                # select refuses descriptors from 1024 on, and each mapped file of a large run has one.
+                with suppress(TimeoutError):
+                    if not self.connection.recv(1024):
+                        return
         finally:
             self.server.tabs.changed(-1)
 

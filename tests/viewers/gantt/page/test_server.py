@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -128,7 +130,21 @@ def test_it_listens_on_this_machine_only(served: PageServer) -> None:
     assert "127.0.0.1" == served._server.socket.getsockname()[0]
 
 
+@pytest.fixture
+def open_files(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hold as many files open as a large run has mapped."""
+    with ExitStack() as held:
+        try:
+            for _ in range(request.param):
+                held.enter_context(Path(os.devnull).open())
+        except OSError:
+            pytest.skip("a process may not open so many files here")
+        yield
+
+
 @pytest.mark.heavy
+@pytest.mark.parametrize("open_files", [0, 1100], indirect=True)
+@pytest.mark.usefixtures("open_files")
 def test_it_ends_when_the_tab_is_gone_but_not_while_one_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reload reopens the tab before GRACE_S is over."""
     monkeypatch.setattr(server, "GRACE_S", 0.6)
