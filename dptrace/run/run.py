@@ -6,6 +6,7 @@ What else is asked of a run is a function that takes it, in this room, in replay
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -75,6 +76,11 @@ class Run:
     def ranks(self) -> tuple[int, ...]:
         """The numbers of the ranks that were read, in ascending order."""
         return tuple(dict.fromkeys(timeline.rank for timeline in self.timelines))
+
+    @cached_property
+    def ranks_of_several_gpus(self) -> frozenset[int]:
+        """The numbers of the ranks that have more than one GPU."""
+        return frozenset(rank for rank, gpus in Counter(t.rank for t in self.timelines).items() if gpus > 1)
 
     @property
     def splits(self) -> tuple[Split, ...]:

@@ -59,7 +59,7 @@ def gain_sentence(gain: Gain) -> str:
 
 def rank_label(run: Run, timeline: Timeline) -> str:
     """Return a GPU's rank, with its device index where the rank has several."""
-    several = sum(other.rank == timeline.rank for other in run.timelines) > 1
+    several = timeline.rank in run.ranks_of_several_gpus
     return f"{timeline.rank} GPU {timeline.device}" if several else str(timeline.rank)
 
 

@@ -367,13 +367,14 @@ def heatmap_table(run: Run) -> TextTable:
     """Return a row for each rank: its wall time in each step, and its shares over all steps."""
     devices = with_steps(run)
     rank_step_grid = step_grid(devices)
+    shares_of_all = {name: _of_all(rank_step_grid, name) for name in ("exposed_comm_ns", "idle_ns")}
     waits = step_waits(run)
     known = any(wait.known.any() for wait in waits)
     rows = []
     for row, label in enumerate(rank_labels(run, devices)):
         steps = zip(rank_step_grid.figures["wall_ns"][row].tolist(), rank_step_grid.present[row].tolist(), strict=True)
         walls = (milliseconds(wall) if there else "–" for wall, there in steps)
-        exposed, idle = (_words(name, _of_all(rank_step_grid, name, row)) for name in ("exposed_comm_ns", "idle_ns"))
+        exposed, idle = (_words(name, of_all[row]) for name, of_all in shares_of_all.items())
         waiting = [_waiting(waits[row], rank_step_grid.figures["wall_ns"][row])] if known else []
         rows.append((label, *walls, exposed, *waiting, idle))
     shares = ("exposed", *(("waiting",) if known else ()), "idle")
@@ -389,9 +390,11 @@ def _waiting(wait: ExposedWait, wall_ns: Int64) -> str:
     return "–" if ns is None or not wall else _words("exposed_wait_ns", ns / wall)
 
 
-def _of_all(rank_step_grid: StepGrid, name: str, row: int) -> float:
-    wall = rank_step_grid.mean("wall_ns")[row]
-    return float(rank_step_grid.mean(name)[row] / wall) if wall else float("nan")
+def _of_all(rank_step_grid: StepGrid, name: str) -> list[float]:
+    """Return a figure of each GPU as a share of all of its steps; NaN where their wall time is 0."""
+    figure, wall = rank_step_grid.mean(name), rank_step_grid.mean("wall_ns")
+    shares: list[float] = np.where(wall > 0, figure / np.maximum(wall, 1), np.nan).tolist()
+    return shares
 
 
 HEATMAP_VIEW = View("heatmap", HEATMAP_TITLE, heatmap_table, heatmap, in_report=True)
