@@ -186,9 +186,11 @@ def _figure_changes(
     sides: Sides, gpus: tuple[int, int] | None, kind_weights: Float, alpha: float, only: int | None = None
 ) -> tuple[Change, ...]:
     names = (*FIGURES, *CAUSES)
-    x, y = (np.stack([side.figures[name] for name in names]).astype(float) for side in (sides.a, sides.b))
-    if gpus is not None:
-        x, y = x[:, gpus[0] : gpus[0] + 1], y[:, gpus[1] : gpus[1] + 1]
+    rows = [slice(None)] * 2 if gpus is None else [slice(gpu, gpu + 1) for gpu in gpus]
+    x, y = (
+        np.stack([side.figures[name][row] for name in names]).astype(float)
+        for side, row in zip((sides.a, sides.b), rows, strict=True)
+    )
     values = np.concatenate((x.mean(axis=1), y.mean(axis=1)), axis=1)
     # Half of the false alarms for the question that is asked first, and half for all others together.
     shares = np.where(np.array(names) == "wall_ns", 0.5, 0.5 / (len(names) - 1))
@@ -198,8 +200,8 @@ def _figure_changes(
         of_kind = sides.steps.kind == only
         x, y = x[..., of_kind[side == 0]], y[..., of_kind[side == 1]]
         weight, side = weight[of_kind], side[of_kind]
-    rows = changes_of(names, list(x), list(y), (weight[side == 0], weight[side == 1]), judged)
-    changes = {change.name: change for change in rows}
+    found = changes_of(names, list(x), list(y), (weight[side == 0], weight[side == 1]), judged)
+    changes = {change.name: change for change in found}
     whole = {name: (round(change.a), round(change.b)) for name, change in changes.items()}
     for total, parts in (("idle_ns", CAUSES), ("wall_ns", PARTS)):
         whole[total] = sum(whole[part][0] for part in parts), sum(whole[part][1] for part in parts)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from html import escape
 from itertools import chain
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURE_WORDS
 from dptrace.comparison.changes import (
@@ -58,6 +59,9 @@ _ONE_EACH = (
 )
 
 
+ByRank: TypeAlias = tuple[tuple[DeviceId, tuple[Change, ...]], ...]
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison:
     """The result of :func:`dptrace.compare`: the changes from A to B; a negative difference is a gain in speed."""
@@ -69,8 +73,6 @@ class Comparison:
     """The nine figures and the causes of idle time."""
     overlap: Change | None
     """The overlap, in percent; None where a run has no communication."""
-    by_rank: tuple[tuple[DeviceId, tuple[Change, ...]], ...]
-    """The same as ``changes``, for each GPU in both runs."""
     collective_changes: tuple[CollectiveChange, ...]
     kernel_changes: tuple[KernelChange, ...]
     differences: tuple[str, ...]
@@ -89,6 +91,13 @@ class Comparison:
     """Model FLOPs utilization, in percent; None where a run's FLOPs or its GPU's peak are not known."""
     unlike: str = ""
     """Why no step of A is comparable to one of B; empty where some are."""
+    compare_gpus: Callable[[], ByRank] = field(default=tuple, compare=False)
+    """Computes :attr:`by_rank`, which few ask for and which takes longest where the ranks are many."""
+
+    @cached_property
+    def by_rank(self) -> ByRank:
+        """The same as ``changes``, for each GPU in both runs."""
+        return self.compare_gpus()
 
     def change(self, name: str) -> Change:
         """Return the change of a figure by its name, such as ``wall_ns``.
@@ -274,7 +283,6 @@ def compare(
         b=last,
         changes=changes,
         overlap=overlap_change(sides, alike),
-        by_rank=_by_rank(sides, alike),
         collective_changes=rows,
         kernel_changes=kernel_changes(sides, alike) if with_kernels and not without_kernels else (),
         differences=tuple(_differences(sides, before, after)),
@@ -285,6 +293,7 @@ def compare(
         wait_and_transfer=waits,
         mfu=mfu_change(sides, next(change for change in changes if change.name == "wall_ns")),
         unlike=sides.kinds.unlike,
+        compare_gpus=partial(_by_rank, sides, alike),
     )
 
 
@@ -306,7 +315,7 @@ def _check(before: Sequence[Run], after: Sequence[Run]) -> None:
             raise UsageError("A recording is on both sides: leave it out of one.")
 
 
-def _by_rank(sides: Sides, alike: bool) -> tuple[tuple[DeviceId, tuple[Change, ...]], ...]:
+def _by_rank(sides: Sides, alike: bool) -> ByRank:
     """Compare each GPU; none is called different by chance where no figure of all of them differs."""
     rows = []
     for device_id in sides.shared:

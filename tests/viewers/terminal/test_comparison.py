@@ -68,7 +68,7 @@ def test_every_table_fits_eighty_columns(found: Comparison) -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert "all_reduce · default_pg" in text
     assert [True, False] == ["of each rank" in one for one in (text, printed(found))]
-    assert "No rank is in both runs." in printed(dataclasses.replace(found, by_rank=()), per_rank=True)
+    assert "No rank is in both runs." in printed(dataclasses.replace(found, compare_gpus=tuple), per_rank=True)
 
 
 def test_every_figure_that_is_not_nothing_has_its_row(found: Comparison) -> None:
