@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS ?= tests/constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
-.PHONY: demo test test-all quick lint types format docs clean
+.PHONY: demo test test-all quick lint types format docs package clean
 
 demo: $(VENV)/.record
 	$(BIN)/dptrace record --mode interleaved --gpus $(GPUS) --model medium -o demo/interleaved --force
@@ -38,6 +38,19 @@ format: $(VENV)/.dev
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going --quiet docs build/docs
 	@echo "Open build/docs/index.html"
+
+# The sdist and the wheel made from it, checked, and installed alone: on each Python that is here, and with the oldest
+# dependencies that pyproject.toml allows. Needs uv (pip install uv).
+package:
+	rm -rf dist
+	uv build --quiet --no-create-gitignore
+	uv tool run --quiet twine check --strict dist/*
+	@for python in 3.10 3.11 3.12 3.13 3.14; do \
+	  uv python find --quiet $$python >/dev/null 2>&1 || { echo "skipped: no Python $$python here"; continue; }; \
+	  uv run --quiet --isolated --no-project --python $$python --with dist/*.whl python tests/support/installed.py || exit 1; \
+	done
+	@uv run --quiet --isolated --no-project --python 3.10 --resolution lowest-direct --with dist/*.whl \
+	  python tests/support/installed.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

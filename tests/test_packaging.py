@@ -7,14 +7,18 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
 
+from dptrace import __version__
 from dptrace.errors import EXTRAS, MissingExtraError
 from tests.support.paths import ROOT
 
@@ -35,6 +39,57 @@ def test_the_wheel_holds_trainers_and_viewers_as_plain_files(tmp_path: Path) -> 
         assert f"dptrace/{file.relative_to(ROOT)}" in names
     assert {"dptrace"} == {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert os.path.getsize(wheel) < 1_800_000
+
+
+@pytest.mark.heavy
+def test_the_sdist_holds_what_tests_and_docs_need_and_builds_the_same_wheel(tmp_path: Path) -> None:
+    """Unpacked, it has tests, docs, traces, trainers and viewers where a clone has them, and nothing that is built."""
+    (sdist,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path))
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (root,) = (tmp_path / "unpacked").iterdir()
+    wheels = [
+        next(WheelBuilder(str(folder)).build(directory=str(tmp_path / name), versions=["standard"]))
+        for name, folder in (("clone", ROOT), ("sdist", root))
+    ]
+
+    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    for folder in ("benchmarks", "docs", "dptrace", "tests", "traces", "trainers", "viewers"):
+        assert {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.[pm][yd]")} - files <= {
+            str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "reference" / "cli").glob("*.md")
+        }
+    assert not [name for name in files if "__pycache__" in name or name.startswith((".git/", ".venv", "build/"))]
+    assert Path(wheels[0]).read_bytes() == Path(wheels[1]).read_bytes()
+
+
+def test_the_index_shows_the_readme_with_links_to_files_that_there_are() -> None:
+    """Each relative link is absolute there: to this version's file in the repository that the metadata names."""
+    core = ProjectMetadata(str(ROOT), PluginManager()).core
+    links = re.findall(r"\]\(([^)]*)\)", core.readme)
+    base = re.escape(core.urls["Repository"])
+    places = [match for link in links if (match := re.match(rf"{base}/(blob|raw)/v{__version__}/([^#]+)", link))]
+
+    assert len(places) > 30
+    assert not [match[0] for match in places if not (ROOT / match[2]).exists()]
+    assert {".png"} == {Path(match[2]).suffix for match in places if match[1] == "raw"}
+    assert not [link for link in links if not link.startswith(("https://", "#"))]
+
+
+def test_each_description_of_the_release_says_the_same() -> None:
+    """Citation and changelog have its version and date, the conda recipe its version and requirements."""
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md")}
+    recipe = (ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+    dependencies = ProjectMetadata(str(ROOT), None).config["project"]["dependencies"]
+    released = re.search(r'^version: (.*)\ndate-released: "(.*)"$', texts["CITATION.cff"], re.MULTILINE)
+    of_conda = re.search(r"  run:\n(?:    - .*\n)+", recipe)
+
+    assert released is not None
+    assert of_conda is not None
+    assert __version__ == released[1]
+    assert f"\n## {released[1]} ({released[2]})\n" in texts["CHANGELOG.md"]
+    assert f'version: "{__version__}"' in recipe
+    needed = {line.strip()[2:].removeprefix("python-").replace(" ", "") for line in of_conda[0].splitlines()[2:]}
+    assert {text.split(";")[0] for text in dependencies} == needed
 
 
 USER_SCRIPT = """
