@@ -44,7 +44,7 @@ def command(with_selftest: bool, to: Destination, verbosity: str) -> None:
 
     report = examine()
     test = _selftest(report, verbosity) if with_selftest else None
-    content = asdict(report) | ({"selftest": asdict(test) | {"works": test.works}} if test else {})
+    content = {"schema": 1, **asdict(report)} | ({"selftest": asdict(test) | {"works": test.works}} if test else {})
     lines = [*_lines(report), *(_selftest_lines(test) if test else ())]
     # Not json_text: a package that it needs may be what is broken.
     text = "\n".join(lines) + "\n" if to.as_text else json.dumps(content, indent=1) + "\n"

@@ -43,6 +43,7 @@ COMMANDS = {
     "doctor": (_MAINTAIN, "Check torch, GPUs and NCCL, and what will work."),
     "cache": (_MAINTAIN, "Show or clear the cache of parsed traces."),
     "completion": (_MAINTAIN, "Print the shell's completion script."),
+    "schema": (_MAINTAIN, "Print the JSON schema of what a verb prints with --json."),
     "mcp": (_MAINTAIN, "Serve runs to an agent, over the Model Context Protocol."),
 }
 """Verbs, each with its heading in ``--help`` and a line of help; they stand here so that ``--help`` imports none."""

@@ -13,8 +13,8 @@ from dptrace.commands.shared.main import COMMANDS, LazyGroup, cli
 from tests.support.kineto_files import KinetoFile, training_step
 
 READING = ("analyze", "kernels", "view", "report", "diff", "whatif", "export", "advise", "predict")
-SERVING = ("mcp", "completion")
-"""Verbs whose output is for a program of their own kind."""
+SERVING = ("mcp", "schema", "completion")
+"""Verbs that print for a program, in a form of its own."""
 SHARED = {
     "--ranks": READING,
     "--steps": READING,
