@@ -26,7 +26,8 @@ MAX_FRAMES = 100
 _MAX_TEXT = 300
 _GLOO_OVER = "over"
 _SUFFIXES = ("", ".json", ".pickle", ".pkl", ".jsonl", ".log")
-_RANK = re.compile(r"rank[-_ ]?(\d+)|(\d+)(?=\D*$)", re.IGNORECASE)
+_RANK = re.compile(r"rank[-_ ]?(\d+)|(\d+)\D*$", re.IGNORECASE)
+"""The number of a rank: it may be followed by a time, as with TORCH_FR_DUMP_DYNAMIC_FILE_NAME."""
 _PEERS = re.compile(r"(\w+) (\d+)(->|<-)(\d+)$")
 
 Frame = tuple[str, int, str]
@@ -206,10 +207,10 @@ def _source(content: Mapping[str, Any]) -> str:
 
 
 def _add_rank(path: Path, content: Mapping[str, Any], dumps: dict[int, Dump]) -> None:
-    numbers = _RANK.findall(path.stem if path.suffix in _SUFFIXES else path.name)
-    if not numbers:
+    found = _RANK.search(path.stem if path.suffix in _SUFFIXES else path.name)
+    if found is None:
         raise TraceError(f"{path}: the name must end in the rank, which a dump does not hold: nccl_trace_rank_0.")
-    rank = int("".join(numbers[-1])[-6:])
+    rank = int((found[1] or found[2])[-6:])
     if rank in dumps:
         raise TraceError(f"{path}: a second dump of rank {rank}, after {dumps[rank].path}; give one of each rank.")
     dumps[rank] = _dump(rank, path, content)
@@ -224,12 +225,20 @@ def _dump(rank: int, path: Path, content: Mapping[str, Any]) -> Dump:
             members[_text(named.strip())] = ranks
     entries = content.get("entries")
     calls = [_call(entry, order) for order, entry in enumerate(entries or ()) if isinstance(entry, dict)]
+    # Of calls that are one to NCCL, torch records the progress in the entry that ends them alone.
+    ends = {_place(call): call.state for call in calls if call.operator.endswith("coalesced")}
+    for call in calls:
+        call.state = ends.get(_place(call), call.state)
     # gloo marks what failed as it marks what completed; a rank goes on after a success only.
     for call in {call.group: call for call in calls}.values():
         call.state = "ended" if call.state == _GLOO_OVER else call.state
     for call in calls:
         call.state = "completed" if call.state == _GLOO_OVER else call.state
     return Dump(rank, path, calls, members)
+
+
+def _place(call: Call) -> tuple[str, bool, int]:
+    return call.group, call.is_p2p, call.number
 
 
 def _call(entry: Mapping[str, Any], order: int) -> Call:

@@ -243,7 +243,8 @@ class _Job:
             if call is not None:
                 at = f", at {user_line(stack)}" if (stack := call.stack) else ""
                 last = "has last begun" if call.is_over else "is in"
-                did = f"{last} collective {call.number} ({call.operator}) of group {call.group}{at}"
+                what = "message" if call.is_p2p else "collective"
+                did = f"{last} {what} {call.number} ({call.operator}) of group {call.group}{at}"
             texts.append(f"{ranks_text([rank], capital=True)} {did}.")
         return texts
 

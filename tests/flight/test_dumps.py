@@ -127,12 +127,12 @@ def test_a_rank_whose_dump_is_damaged_counts_as_one_without(tmp_path: Path) -> N
 def test_what_can_not_be_used_is_named(tmp_path: Path) -> None:
     """A second dump of a rank, a file without a rank in its name or that is no dump, a missing one, an empty folder."""
     folder = write(tmp_path / "dumps", {0: [call("all_reduce", 1)]})
-    for name in ("again_rank_0", "without"):
+    for name in ("again_rank_0_1795732137", "without"):
         shutil.copy(folder / "nccl_trace_rank_0", tmp_path / name)
     (tmp_path / "trace.json").write_text('{"traceEvents": []}')
     (tmp_path / "empty").mkdir()
     for paths, fact in {
-        ("dumps", "again_rank_0"): "a second dump of rank 0",
+        ("dumps", "again_rank_0_1795732137"): "a second dump of rank 0",
         ("without",): "must end in the rank",
         ("trace.json",): "is no dump",
         ("none",): "no such file",

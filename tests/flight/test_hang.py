@@ -57,6 +57,7 @@ def waits(operator: str = "all_reduce", number: int = 3, **more: Any) -> Call:
     return call(operator, number, "started", **more)
 
 
+ONE = [call("all_gather", 3, "scheduled"), call("all_gather", 3, "scheduled"), call("coalesced", 3, sizes=[])]
 FOUR = {WORLD: [0, 1, 2, 3]}
 CASES: dict[str, tuple[dict[int, list[Call]], dict[tuple[str, str], list[int]], list[tuple[str, list[int]]], str]] = {
     "all completed": (ranks([], []), FOUR, [], "No collective is waiting"),
@@ -89,6 +90,14 @@ CASES: dict[str, tuple[dict[int, list[Call]], dict[tuple[str, str], list[int]], 
     "a chain over groups": (
         {0: [waits(number=1, group=TP)], 1: [], 2: [waits(number=1, group=DP)], 3: [waits(number=1, group=OTHER_TP)]},
         {TP: [0, 1], OTHER_TP: [2, 3], DP: [0, 2]}, [("missing", [1])], "Rank 1 has begun none.",
+    ),
+    "calls in one": (ranks(ONE, ONE), FOUR, [], "No collective is waiting"),  # their own entries stay "scheduled"
+    "calls in one that wait": (
+        ranks([*ONE[:2], waits("coalesced", sizes=[])], []), FOUR, [("missing", [2])], "began collective 3 (all_gather)"
+    ),
+    "two sends": (
+        {0: [waits("send 0->1", is_p2p=True)], 1: [waits("send 1->0", is_p2p=True)]},
+        {WORLD: [0, 1]}, [("group", [1]), ("group", [0])], "Rank 1 is in message 3 (send 1->0)",
     ),
     "a receive in a pipeline": (
         {0: [waits("recv 0<-1", is_p2p=True)], 1: [waits("recv 1<-2", is_p2p=True)], 2: []},
