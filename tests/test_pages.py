@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -23,7 +24,9 @@ _MEASURES = re.compile(r"dptrace (bench|links|record|sweep)\b|dptrace \w+ runs/"
 
 # In the README's order: who starts with dptrace reads one after the other.
 START = ["README.md", *dict.fromkeys(re.findall(r"docs/start/\w+\.md", README))]
-GUIDES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "guides").glob("*.md"))
+GUIDES = sorted(
+    str(page.relative_to(ROOT)) for kind in ("guides", "tutorials") for page in (ROOT / "docs" / kind).glob("*.md")
+)
 
 
 def blocks(page: str, language: str = "bash") -> dict[str, str]:
@@ -105,6 +108,19 @@ def test_make_demo_runs(clone: Callable[[str], Path]) -> None:
 
     assert ["dptrace record", "dptrace analyze", "dptrace view"] == [" ".join(c.split()[:2]) for c in commands]
     assert (folder / "demo" / "interleaved.html").stat().st_size > 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.spawn
+def test_the_notebook_runs(clone: Callable[[str], Path]) -> None:
+    """Each cell in order, as Jupyter's kernel runs it; a cell that fails fails the test."""
+    cells = json.loads((ROOT / "docs" / "tutorials" / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    shell = "from IPython.core.interactiveshell import InteractiveShell as Shell\nshell = Shell.instance()\n"
+    program = shell + "".join(f"shell.run_cell({source!r}).raise_error()\n" for source in sources)
+
+    assert len(sources) > 5
+    run([sys.executable, "-c", program], clone("notebook"))
 
 
 @pytest.mark.heavy
