@@ -16,6 +16,7 @@ from dptrace.commands.shared.output import json_text
 from dptrace.model.link_report import link_report
 from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, run_of
 from tests.analysis.kernels.test_source import CODE, FORWARD, GRAPH
+from tests.flight.test_dumps import RAS
 from tests.support.bench_tables import CSV
 from tests.support.flight_files import call, write
 from tests.support.kineto_files import KinetoFile, training_step
@@ -56,6 +57,7 @@ baseline save main naive --folder baselines --force
 baseline list --folder baselines
 history naive naive interleaved
 flight dumps
+flight ras.json
 whatif naive
 whatif job --no-straggler --bandwidth 2x
 whatif ddp --bucket-cap-mb 1,4,100
@@ -115,6 +117,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "torch_trace").mkdir()
     (made / "torch_trace" / "dedicated_log_torch_trace_rank_0_x.log").write_text(GRAPH_LOG)
     write(made / "dumps", {0: [call("all_reduce", 1), call("broadcast", 2, "started")], 1: [call("all_reduce", 1)]})
+    (made / "ras.json").write_text(json.dumps(RAS))
     (made / "table.csv").write_text(CSV)
     (made / "links.json").write_text(json_text(link_report(measured())))
     some = with_algorithms(measured(kinds=("all_reduce", "send_recv")))
