@@ -28,6 +28,9 @@ EXTRAS = {
     "remote": ("aiohttp>=3.9", "fsspec>=2024.2", "gcsfs>=2024.2", "s3fs>=2024.2"),
     "azure": ("adlfs>=2024.2", "fsspec>=2024.2"),
     "mcp": ("mcp>=2",),
+    "wandb": ("wandb>=0.17",),
+    "mlflow": ("mlflow-skinny>=2.10",),
+    "tensorboard": ("tensorboardX>=2.6",),
     "huggingface": ("fsspec>=2024.2", "huggingface_hub>=0.23"),
 }
 """The packages of dptrace's extras, as in pyproject.toml."""

@@ -35,6 +35,7 @@ COMMANDS = {
     "diff": (_COMPARE, "Compare two runs: what changed, by how much, and whether it is noise."),
     "baseline": (_COMPARE, "Keep the figures of recordings, for diff to compare later ones with."),
     "history": (_COMPARE, "Show the runs of a job over time, and from which run on it was slower."),
+    "log": (_COMPARE, "Log a run's figures and pages to wandb, MLflow or TensorBoard."),
     "whatif": (_PLAN, "Predict what a step would take if something were different, by replaying it."),
     "advise": (_PLAN, "Choose a way to train, and what to change, with what each gains."),
     "predict": (_PLAN, "Predict the time of a step on any number of GPUs, and what is fastest."),
