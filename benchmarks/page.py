@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -122,7 +123,8 @@ def measure(case: Case) -> list[str]:
     began = time.process_time()
     laid_out = chart(run)
     between = time.process_time()
-    laid_out = laid_out if made == case.kernels else repeated(laid_out, case.gpus)
+    if made < case.kernels:
+        run, laid_out = repeated(run, laid_out, case.gpus)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         address, size = publish(stack, run, laid_out, folder, case.slow)
@@ -132,11 +134,17 @@ def measure(case: Case) -> list[str]:
     return [f"{between - began:.2f}", f"{finished - between:.2f}", f"{size / 1e6:.1f}", *seen]
 
 
-def repeated(one: Chart, gpus: int) -> Chart:
-    """Return a chart that shows its only GPU several times, without more memory."""
+def repeated(run: Run, one: Chart, gpus: int) -> tuple[Run, Chart]:
+    """Return a run and a chart that have their only GPU several times, without more memory."""
+    (timeline,), (device,) = run.timelines, run.devices
+    timelines = tuple(msgspec.structs.replace(timeline, rank=rank, device=rank) for rank in range(gpus))
+    devices = tuple(msgspec.structs.replace(device, timeline=one) for one in timelines)
+    many = replace(run, timelines=timelines, devices=devices, world_size=gpus)
+    assert many.cross_rank
     tracks = tuple(replace(one.tracks[0], rank=rank, device=rank) for rank in range(gpus))
     lanes = tuple(replace(lane, track=track) for track in range(gpus) for lane in one.lanes)
-    return replace(one, tracks=tracks, lanes=lanes, strips=(replace(one.strips[0], tracks=tuple(range(gpus))),))
+    strips = (replace(one.strips[0], tracks=tuple(range(gpus))),)
+    return many, replace(one, tracks=tracks, lanes=lanes, strips=strips, axes=one.axes * gpus)
 
 
 def publish(stack: ExitStack, run: Run, laid_out: Chart, folder: Path, slow: bool) -> tuple[str, int]:

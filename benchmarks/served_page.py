@@ -75,14 +75,12 @@ def main() -> None:
 def large_run(kernels: int) -> tuple[Run, Chart]:
     """Make a run of one GPU, and a chart that shows it several times without more memory."""
     run = training_run(kernels // GPUS, 1, STEPS)
-    drawn = chart(run)
-    return run, repeated(drawn, GPUS)
+    return repeated(run, chart(run), GPUS)
 
 
 def measure(kernels: int, slow: bool) -> list[str]:
     """Serve a run, open its page, and return its figures in the order of HEADS."""
     run, drawn = large_run(kernels)
-    assert run.cross_rank
     with ExitStack() as stack:
         entry = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run.tiles"
         began = time.perf_counter()
