@@ -101,7 +101,7 @@ def test_scripts_stand_after_what_they_need() -> None:
 
     assert not re.search(r"^(import|export) ", joined, re.MULTILINE)
     assert joined.index("function duration") < joined.index("class Labels")
-    assert joined.index("class CanvasOver") < joined.index("class Plot extends CanvasOver")
+    assert joined.index("class Plot ") < joined.index("new Plot(")
     of_other_pages = [(ROOT / f"viewers/{room}/static").glob("*.js") for room in ("explain", "planning")]
     others = {path.name for paths in of_other_pages for path in paths}
     for path in (path for path in (ROOT / "viewers").glob("*/static/**/*.js") if path.name not in others):

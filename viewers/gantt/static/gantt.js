@@ -14,7 +14,7 @@ import { Lod } from "./data/lod.js";
 import { miniRows, stepClock } from "./data/rows.js";
 import { RowNames } from "./stage/names.js";
 import { Navigation } from "./interaction/navigation.js";
-import { Picture, StillPlot, shown } from "./drawing/picture.js";
+import { oncePerFrame, Picture, Plot, shown } from "./drawing/picture.js";
 import { Overview, WholeView } from "./served/overview.js";
 import { PrintView } from "./saving/printed.js";
 import { Raster } from "./drawing/raster.js";
@@ -28,6 +28,8 @@ import { duration, integer, learnShortNames, tickLabels } from "./data/text.js";
 
 /** Minimum time between two updates of the figures while the view moves, in ms. */
 const UPDATE_MS = 60;
+/** How long Bokeh, which takes a while to start, waits for the exact picture of a served page, in ms. */
+const PATIENCE_MS = 400;
 /** How long the GPU of a clicked heatmap cell stays framed, in ms. */
 const MARKED_MS = 1800;
 /** In pixels: window width below which a window is narrow, the margins then, and the minimum width of a tick label. */
@@ -61,19 +63,6 @@ function throttle(interval, callback) {
   };
 }
 
-/** Return a function that calls `callback` in the next frame, once for any number of calls until then. */
-function oncePerFrame(callback) {
-  let planned = false;
-  return () => {
-    if (planned) return;
-    planned = true;
-    requestAnimationFrame(() => {
-      planned = false;
-      callback();
-    });
-  };
-}
-
 /** Show how many intervals are in view. */
 function showCount(lod, scene, rows, from, to) {
   if (scene.merged) return ($("#view").textContent = `intervals up to ${duration(scene.merged)} merged`);
@@ -93,7 +82,7 @@ function fitLayout(main, mini, stage, names, scrolling, labels) {
     if (key === placed) return;
     placed = key;
     names.place(frame);
-    scrolling?.place(frame);
+    scrolling.place(frame);
   };
   const { whole, left } = stage.scene.layout, FIT = stage.scene.embedded ? EMBEDDED : FRAME;
   const panel = () => (matchMedia(BELOW).matches ? $("#card").offsetHeight : 0);
@@ -163,27 +152,6 @@ function describeCanvases({ tracks, strips }, main, mini) {
   mini.describe("Overview of the whole run, with a window around the part that is shown");
 }
 
-/** Draw the chart where Bokeh will place it, and the figures above it; returns the plots, to be removed later. */
-function drawStill({ scene, stage, lod, names, labels, summary, hidden, palette, looks }) {
-  const { first } = scene, figure = $("#figure"), mini = new StillPlot(figure, first, first.mini), main = new StillPlot(figure, first, first.mini, first.mini);
-  const { placeSides, fit, resized } = fitLayout(main, mini, stage, names, null, labels), { chrome } = looks;
-  labels.looks = looks;
-  summary.update(first.from, first.to);
-  showCount(lod, scene, stage.rows, first.from, first.to);
-  resized();
-  fit();
-  names.update();
-  placeSides();
-  const thumbnailRows = miniRows(scene, stage.rows, first.mini), colors = looks.categories.map(({ color }) => color);
-  for (const [plot, rows, over] of [[main, () => stage.visible, (...view) => labels.draw(...view)], [mini, () => thumbnailRows, () => {}]]) {
-    const picture = new Picture(plot, new Raster(lod, rows(), palette), hidden, { rows, height: () => plot.height, over });
-    picture.raster.paint(colors, chrome.baseline, chrome.paper);
-    picture.draw();
-  }
-  lod.look?.({ ...first, width: main.canvas.width, rows: stage.visible });
-  return [main, mini];
-}
-
 async function start() {
   const scene = island("scene"), timing = { begun: performance.now() }, loaded = new LoadedPage(scene);
   learnShortNames(scene.names, scene.shorts);
@@ -194,32 +162,29 @@ async function start() {
   timing.decoded = performance.now();
   const lod = served ?? new Lod(own), columns = own ?? lod.known, overview = own ? lod : new Overview(lod);
   timing.indexed = performance.now();
+  const { first } = scene, figure = $("#figure"), mini = new Plot(figure, first, first.mini), main = new Plot(figure, first, first.mini, first.mini);
   const hidden = new Uint8Array(scene.categories.length);
   const palette = { colors: scene.categories.map(({ color }) => color), order: scene.order, patterns: patternsOf(scene), ...scene.special };
   const labels = new Labels(lod, scene, stage, columns), summary = new Summary($("#summary"), lod, scene, hidden), timeSaved = new TimeSaved(scene, stage);
   const theme = new Theme(scene), names = new RowNames($("#names"), stage, scene);
+  let placed = false, interactions = null;
+  /** Draw again, once everything has its place. */
+  const redraw = () => placed && [picture, minimap].forEach((canvas) => canvas.draw(true));
   const hide = categoryButtons($("#chips"), $("#causes"), scene, hidden, () => {
-    redraw?.();
+    redraw();
     summary.dim();
   });
-  let redraw = null;
-  // The first picture shows the whole run; an address that names another window waits for the chart.
-  const still = location.hash ? [] : drawStill({ scene, stage, lod, names, labels, summary, hidden, palette, looks: theme.looks });
-  if (!served || lod.some) timing.first = performance.now();
-  await shown();
-  loaded.complete(await startBokeh());
-  const { main, mini } = await embed(island("plot"), (ticks, width) => tickLabels(ticks, width, stepClock(scene)));
   describeCanvases(scene, main, mini);
   const hover = new Hover(main, lod, scene, stage, columns);
   const scrolling = new Scrolling(main, stage, $("#rows-scroll"), $("#names"), scene.zoomKey);
   const { placeSides, fit, resized } = fitLayout(main, mini, stage, names, scrolling, labels);
-  const follow = throttle(UPDATE_MS, (from, to) => {
+  const update = (from, to) => {
     showCount(lod, scene, stage.rows, from, to);
-    interactions?.moved();
+    interactions.moved();
     summary.update(from, to);
-  });
-  let interactions = null;
-  const whole = new WholeView({ lod, plot: main, stage, redraw: () => picture.draw(true) });
+  };
+  const follow = throttle(UPDATE_MS, update);
+  const whole = new WholeView({ lod, plot: main, stage, redraw });
   const picture = new Picture(main, new Raster(lod, stage.rows, palette), hidden, {
     // The host's rows, those of memory and of a critical path are drawn over the others.
     rows: () => stage.visible.filter(({ host, memory, path }) => !host && !memory && !path),
@@ -230,50 +195,42 @@ async function start() {
       context.beginPath();
       context.rect(0, top, view.width, bottom - top);
       context.clip();
-      interactions?.under(context, view);
+      interactions.under(context, view);
       labels.draw(context, view);
       timeSaved.draw(context, view);
       frameMarked(context, view, stage, labels.looks);
-      interactions?.over(context, view);
+      interactions.over(context, view);
       context.restore();
     }),
     after: (from, to) => {
       if (labels.steps.follow({ from, to })) names.update();
       placeSides();
       hover.place();
-      interactions?.painted();
+      interactions.painted();
       follow(from, to);
       whole.look({ from, to, width: main.canvas.width, rows: stage.visible });
     },
   });
-  const thumbnailRows = miniRows(scene, stage.rows, mini.frame().height);
+  const thumbnailRows = miniRows(scene, stage.rows, first.mini);
   const minimap = new Picture(mini, new Raster(overview, thumbnailRows, palette), hidden, {
     rows: () => thumbnailRows,
-    height: () => mini.frame().height,
-    over: (context, view) => interactions?.overMini(context, view),
+    height: () => first.mini,
+    over: (context, view) => interactions.overMini(context, view),
   });
   theme.follow((looks) => {
     labels.looks = timeSaved.looks = looks;
     const { chrome } = looks, colors = looks.categories.map(({ color }) => color);
     for (const canvas of [picture, minimap]) canvas.raster.paint(colors, chrome.baseline, chrome.paper);
   });
-  redraw = () => [picture, minimap].forEach((canvas) => canvas.draw(true));
   const navigation = new Navigation(main, scene, hover, main.range);
-  stage.changed = () => {
+  const changed = () => {
     fit();
     names.update();
     scrolling.update();
     picture.draw(true);
   };
-  // The rows have their height already; Bokeh has not laid out the new margins yet.
-  resized(false);
   const heat = scene.layout.collapsed ? heatmapOver(lod, scene, stage, navigation, () => interactions?.views.moved()) : null;
   if (heat) theme.follow(({ name }) => heat.paint(name));
-  addEventListener("resize", () => {
-    resized();
-    heat?.draw();
-    stage.changed();
-  });
   const refit = () => {
     resized();
     stage.changed();
@@ -291,45 +248,56 @@ async function start() {
     $("#card").scrollIntoView({ block: "nearest" });
   };
   const findings = (interactions.findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: refit }));
-  // The names of the rows of hosts and memory must not stand beside the first picture, which lacks these rows.
-  resized(false);
+  const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme, whole });
+  // Used by tests and benchmarks.
+  const exact = () => picture.exact() && minimap.exact() && (!served || lod.settled);
+  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, order, saved, timing, exact };
+  const complete = new Promise((done) => {
+    if (own) return done();
+    overview.changed = () => minimap.draw(true);
+    lod.failed = (error) => showProblem(`The server does not answer: ${error.message}. Is dptrace still running? Move the chart to ask again.`, error);
+    lod.changed = oncePerFrame(() => {
+      $("#problem").hidden = true;
+      hover.follow(true);
+      picture.draw(true);
+      interactions.answered();
+      timing.first ??= performance.now();
+      if (!lod.loaded) return;
+      timing.loaded ??= performance.now();
+      timing.bytes ??= lod.connection.bytes;
+      done();
+    });
+  });
+  // The figures come first, since they take height above the chart.
+  update(main.range.from, main.range.to);
+  resized();
+  fit();
+  [placed, stage.changed] = [true, changed];
   stage.changed();
   minimap.draw();
-  for (const plot of still) plot.remove();
+  if (own || lod.some) timing.first = performance.now();
+  addEventListener("resize", () => {
+    heat?.draw();
+    refit();
+  });
+  followHeights(refit);
+  await shown();
+  // Rows that come one by one are drawn together.
+  stage.changed = () => {};
   await interactions.path.begin();
   await interactions.memory.begin();
-  if (!scene.served) await interactions.host.rows.begin();
-  followHeights(refit);
-  const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme, whole });
-  // Bokeh drew the first axis labels before formatTicks was set.
-  main.repaint();
-  resized(false);
-  stage.changed();
-  minimap.draw();
-  timing.drawn = performance.now();
-  // Used by tests and benchmarks.
-  const exact = () => picture.exact() && minimap.exact() && (!scene.served || lod.settled);
-  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, order, saved, timing, exact };
-  const ready = () => requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
-  if (!scene.served) return interactions.views.begin().then(ready);
-  overview.changed = () => minimap.draw(true);
-  lod.failed = (error) => showProblem(`The server does not answer: ${error.message}. Is dptrace still running? Move the chart to ask again.`, error);
-  lod.changed = oncePerFrame(() => {
-    $("#problem").hidden = true;
-    hover.follow(true);
-    picture.draw(true);
-    interactions.answered();
-    timing.first ??= performance.now();
-    if (!lod.loaded) return;
-    timing.loaded ??= performance.now();
-    timing.bytes ??= lod.connection.bytes;
-    ready();
-  });
-  // The first answers may have arrived before Bokeh had started.
-  lod.changed();
-  // Only now, so that no answer to the chart's own requests arrives unheard.
   await interactions.host.rows.begin();
-  await interactions.views.begin();
+  stage.changed = changed;
+  refit();
+  const begun = interactions.views.begin();
+  await Promise.race([complete, new Promise((done) => setTimeout(done, PATIENCE_MS))]);
+  await shown();
+  loaded.complete(await startBokeh());
+  await embed(island("plot"), (ticks, width) => tickLabels(ticks, width, stepClock(scene)), { main, mini });
+  refit();
+  timing.drawn = performance.now();
+  await Promise.all([complete, begun]);
+  requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
 }
 
 function showProblem(text, error) {

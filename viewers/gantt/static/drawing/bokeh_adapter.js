@@ -3,42 +3,39 @@
  * axis labels without eval. Adapt this file when a new Bokeh release changes one of these.
  */
 
-import { CanvasOver, RIGHT } from "./picture.js";
-
 function need(value, what) {
   if (value === undefined || value === null) throw new Error(`Bokeh ${globalThis.Bokeh?.version} has no ${what}`);
   return value;
 }
 
-class Plot extends CanvasOver {
+/** A figure of Bokeh, for a plot to join. */
+class BokehFigure {
   constructor(view) {
-    super();
     const canvas = need(view?.canvas_view, "canvas view");
-    this.view = view;
-    this.events = need(canvas.events_el, "events layer");
-    this.frame = () => need(view.frame?.bbox, "frame");
+    Object.assign(this, { view, primary: need(canvas.primary?.el, "primary layer") });
     // No key is handled in the plot: it is no stop of the tab key, and a focus outline after a click would mislead.
-    for (const layer of [view.el, canvas.el, canvas.events_el]) {
+    for (const layer of [view.el, canvas.el, need(canvas.events_el, "events layer")]) {
       layer.style.outline = "none";
       if (layer.tabIndex >= 0) layer.tabIndex = -1;
     }
+    // They hold axes and tools only, which a screen reader passes over.
+    for (const layer of this.primary.getRootNode().querySelectorAll("canvas")) layer.setAttribute("aria-hidden", "true");
     // Bokeh writes and reads a style sheet of each part in each paint, and clears the layer over the plot: none has anything here.
     for (const part of need(view.computed_renderer_views, "renderers")) {
       part.update_position = () => {};
       for (const visual of part.visuals) visual._get_css_value = () => "";
     }
     view.request_repaint = () => view.request_paint(...view.computed_renderer_views.slice(0, 1));
-    this.canvas.className = "intervals";
-    need(canvas.primary?.el, "primary layer").after(this.canvas);
   }
 
-  /** Name our canvas for a screen reader; Bokeh's layers hold axes and tools only, and are passed over. */
-  describe(name) {
-    const layers = need(this.view.canvas_view.primary?.el, "primary layer").getRootNode().querySelectorAll("canvas");
-    for (const layer of layers) layer.setAttribute("aria-hidden", "true");
-    this.canvas.removeAttribute("aria-hidden");
-    this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", name);
+  /** Take a plot's layer between its own. */
+  hold(layer) {
+    this.primary.after(layer);
+  }
+
+  frame() {
+    const { left, top, width, height } = need(this.view.frame?.bbox, "frame");
+    return { left, top, width, height };
   }
 
   get range() {
@@ -47,7 +44,7 @@ class Plot extends CanvasOver {
   }
 
   /** Show another range; Bokeh repaints and calls the onPaint callback. */
-  show(from, to) {
+  show({ from, to }) {
     this.view.model.x_range.setv({ start: from, end: to });
   }
 
@@ -60,12 +57,6 @@ class Plot extends CanvasOver {
     this.view.request_repaint();
   }
 
-  /** Return the frame's box relative to another element, in CSS pixels: { left, top, width, height }. */
-  within(element) {
-    const canvas = this.events.getBoundingClientRect(), box = element.getBoundingClientRect(), { left, top, width, height } = this.frame();
-    return { left: canvas.left - box.left + left, top: canvas.top - box.top + top, width, height };
-  }
-
   /** Set the frame's height in pixels; Bokeh repeats its layout and repaints. */
   resize(height) {
     const { model } = this.view;
@@ -73,7 +64,7 @@ class Plot extends CanvasOver {
   }
 
   /** Set the margins left and right of the frame, the approximate number of ticks, and their font size in pixels. */
-  arrange(left, ticks, fontSize, right = RIGHT) {
+  arrange(left, ticks, fontSize, right) {
     const { model } = this.view;
     if (model.min_border_left !== left || model.min_border_right !== right) model.setv({ min_border_left: left, min_border_right: right });
     for (const axis of model.above) {
@@ -93,20 +84,6 @@ class Plot extends CanvasOver {
     }
     for (const { overlay } of model.toolbar.tools) if (overlay && "fill_alpha" in overlay) overlay.setv({ fill_color: paper, line_color: text });
   }
-
-  /** Whether the canvas lies exactly over the frame. */
-  aligned() {
-    const { left, top, width, height } = this.frame();
-    const { offsetLeft, offsetTop, offsetWidth, offsetHeight } = this.canvas;
-    return offsetLeft === left && offsetTop === top && offsetWidth === Math.round(width) && offsetHeight === Math.round(height);
-  }
-
-  /** Return the position of a mouse event in the frame in CSS pixels: { x, y, width, height }, or null when outside. */
-  position(event) {
-    const box = this.events.getBoundingClientRect(), { left, top, width, height } = this.frame();
-    const x = event.clientX - box.left - left, y = event.clientY - box.top - top;
-    return x < 0 || y < 0 || x > width || y > height ? null : { x, y, width, height };
-  }
 }
 
 /** Run Bokeh's script, which the page holds as text: it takes long, and the first picture is drawn without it. Return that text. */
@@ -118,14 +95,14 @@ export async function startBokeh() {
   return text;
 }
 
-/** Embed a Bokeh document; resolves to { main, mini } once both figures are laid out. */
-export async function embed(item, formatTicks) {
+/** Embed a Bokeh document, and join plots with its figures by their names. */
+export async function embed(item, formatTicks, plots) {
   const views = await need(globalThis.Bokeh?.embed?.embed_item, "embed_item")(item);
   const [root] = need(views.roots, "views");
   const models = need(root.model.document, "document");
   // A CustomJSTickFormatter uses eval, which the page's security policy forbids.
   const { x_range: shown } = models.get_model_by_name("main");
   models.get_model_by_name("time").doFormat = (ticks) => formatTicks(ticks, shown.end - shown.start);
-  const plot = (name) => new Plot(views.find_one(models.get_model_by_name(name)));
-  return { main: plot("main"), mini: plot("mini") };
+  const figures = Object.keys(plots).map((name) => [plots[name], new BokehFigure(views.find_one(models.get_model_by_name(name)))]);
+  for (const [plot, bokeh] of figures) plot.join(bokeh);
 }

@@ -3,19 +3,6 @@
 /** Device pixels per CSS pixel at most; a finer canvas costs time without a visible difference. */
 const MAX_SCALE = 2;
 
-/** A canvas over the frame of a plot, which `frame()` returns in CSS pixels: { left, top, width, height }. */
-export class CanvasOver {
-  // Bokeh's layers are in a shadow root, out of reach of the page's style sheet.
-  canvas = Object.assign(document.createElement("canvas"), { style: "position:absolute;image-rendering:pixelated;pointer-events:none" });
-
-  /** Place the canvas over the frame, which moves when tick labels change size; return its size in CSS pixels. */
-  align() {
-    const { left, top, width, height } = this.frame();
-    Object.assign(this.canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
-    return { width, height };
-  }
-}
-
 export class Picture {
   #drawn = "";
 
@@ -70,59 +57,138 @@ export class Picture {
   }
 }
 
-// The chart before Bokeh has started: a plot at the place that Bokeh will give it, on which the first picture is drawn.
-// It has what Picture and the layout use of a plot of bokeh_adapter.js.
+// A plot: the canvas of a picture and its range of time. Until Bokeh has started, it stands at the place that Bokeh will
+// give it; then bokeh_adapter.js joins it with a figure of Bokeh, which brings axes and tools. It can be used before.
 
-/** In pixels, as Bokeh lays out the figures of page.py: outer margins, and what lies above the chart besides its letters. */
+/** In pixels, as Bokeh lays out the figures of document.py: outer margins, and what lies above the chart besides its letters. */
 export const RIGHT = 44;
 const EDGE = 5, AXIS = 28;
 
-export class StillPlot extends CanvasOver {
-  #left = 0;
-  #right = RIGHT;
-  #letters = 0;
+export class Plot {
+  #range;
+  /** What `arrange` was given. */
+  #sides = [0, 0, 0, RIGHT];
+  #chrome = null;
+  #paint = () => {};
+  /** The figure of Bokeh, once it is there. */
+  #bokeh = null;
 
   /** `below` is the height of the plot above this one, with whose axis this one begins; null for none. */
   constructor(figure, { from, to }, height, below = null) {
-    super();
-    Object.assign(this, { figure, range: { from, to }, height, below });
-    figure.classList.add("still");
-    figure.append(this.canvas);
+    Object.assign(this, { figure, events: figure, height, below, repaint: oncePerFrame(() => (this.#bokeh ? this.#bokeh.repaint() : this.#paint())) });
+    this.#range = { from, to };
+    // Bokeh's layers are in a shadow root, out of reach of the page's style sheet.
+    this.layer = Object.assign(document.createElement("div"), { className: "layer", style: "position:absolute;inset:0;pointer-events:none" });
+    this.canvas = Object.assign(document.createElement("canvas"), { style: "position:absolute;image-rendering:pixelated" });
+    this.layer.append(this.canvas);
+    figure.append(this.layer);
+  }
+
+  /** Go to a figure of Bokeh, which is laid out like this plot. */
+  join(bokeh) {
+    bokeh.arrange(...this.#sides);
+    bokeh.resize(this.height);
+    bokeh.dress(this.#chrome);
+    bokeh.show(this.range);
+    bokeh.onPaint(() => this.#paint());
+    bokeh.hold(this.layer);
+    this.#bokeh = bokeh;
+    this.figure.classList.remove("still");
+    this.figure.style.minHeight = "";
+    this.repaint();
+  }
+
+  /** Name the canvas for a screen reader. */
+  describe(name) {
+    this.canvas.setAttribute("role", "img");
+    this.canvas.setAttribute("aria-label", name);
+  }
+
+  get range() {
+    return this.#bokeh?.range ?? this.#range;
+  }
+
+  /** Show another range, and repaint. */
+  show(from, to) {
+    this.#range = { from, to };
+    if (this.#bokeh) this.#bokeh.show(this.#range);
+    else this.repaint();
+  }
+
+  /** Call `paint` whenever the plot is painted. */
+  onPaint(paint) {
+    this.#paint = paint;
   }
 
   get #top() {
-    return this.below === null ? EDGE : this.below + AXIS + this.#letters;
+    const [, , letters] = this.#sides;
+    return this.below === null ? EDGE : this.below + AXIS + letters;
   }
 
-  /** It is never painted again by itself. */
-  onPaint() {}
-
+  /** Return the frame's box in CSS pixels: { left, top, width, height }. */
   frame() {
-    return { left: this.#left, top: this.#top, width: Math.max(1, this.figure.clientWidth - this.#left - this.#right), height: this.height };
+    const [left, , , right] = this.#sides;
+    return this.#bokeh?.frame() ?? { left, top: this.#top, width: Math.max(1, this.figure.clientWidth - left - right), height: this.height };
   }
 
+  /** Place the canvas over the frame, which moves when tick labels change size; return its size in CSS pixels. */
+  align() {
+    const { left, top, width, height } = this.frame();
+    Object.assign(this.canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
+    return { width, height };
+  }
+
+  /** Whether the canvas lies exactly over the frame. */
+  aligned() {
+    const { left, top, width, height } = this.frame();
+    const { offsetLeft, offsetTop, offsetWidth, offsetHeight } = this.canvas;
+    return offsetLeft === left && offsetTop === top && offsetWidth === Math.round(width) && offsetHeight === Math.round(height);
+  }
+
+  /** Return the frame's box relative to another element, in CSS pixels. */
   within(element) {
-    const figure = this.figure.getBoundingClientRect(), box = element.getBoundingClientRect(), frame = this.frame();
-    return { ...frame, left: figure.left - box.left + frame.left, top: figure.top - box.top + frame.top };
+    const own = this.layer.getBoundingClientRect(), box = element.getBoundingClientRect(), frame = this.frame();
+    return { ...frame, left: own.left - box.left + frame.left, top: own.top - box.top + frame.top };
   }
 
+  /** Return the position of a mouse event in the frame in CSS pixels: { x, y, width, height }, or null when outside. */
+  position(event) {
+    const own = this.layer.getBoundingClientRect(), { left, top, width, height } = this.frame();
+    const x = event.clientX - own.left - left, y = event.clientY - own.top - top;
+    return x < 0 || y < 0 || x > width || y > height ? null : { x, y, width, height };
+  }
+
+  /** Set the frame's height in pixels. */
   resize(height) {
     this.height = height;
-    this.figure.style.minHeight = `${this.#top + height + EDGE}px`;
+    if (this.#bokeh) this.#bokeh.resize(height);
+    else this.figure.style.minHeight = `${this.#top + height + EDGE}px`;
   }
 
+  /** Set the margins left and right of the frame, the approximate number of ticks, and their font size in pixels. */
   arrange(left, ticks, letters, right = RIGHT) {
-    this.#right = right;
-    this.#left = left;
-    this.#letters = letters;
+    this.#sides = [left, ticks, letters, right];
+    this.#bokeh?.arrange(...this.#sides);
   }
 
-  /** Give the place to the figures of Bokeh, which are hidden until then: their rows may lie elsewhere. */
-  remove() {
-    this.canvas.remove();
-    this.figure.classList.remove("still");
-    this.figure.style.minHeight = "";
+  /** Take on a theme's colors. */
+  dress(chrome) {
+    this.#chrome = chrome;
+    this.#bokeh?.dress(chrome);
   }
+}
+
+/** Return a function that calls `callback` in the next frame, once for any number of calls until then. */
+export function oncePerFrame(callback) {
+  let planned = false;
+  return () => {
+    if (planned) return;
+    planned = true;
+    requestAnimationFrame(() => {
+      planned = false;
+      callback();
+    });
+  };
 }
 
 /** Resolves when the browser has had time to show what was drawn; in a hidden tab, which shows nothing, soon. */

@@ -37,7 +37,8 @@ export class Navigation {
       this.#pointer = point ? point.x / point.width : 0.5;
     });
     plot.events.addEventListener("mouseleave", () => (this.#pointer = 0.5));
-    plot.events.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
+    // In the capture phase: Bokeh has nothing to do with it.
+    plot.events.addEventListener("wheel", (event) => this.#wheel(event), { capture: true, passive: false });
     plot.events.addEventListener("click", (event) => this.#click(event));
     plot.events.addEventListener("dblclick", () => this.#interval());
     // The first click of two can open the panel, which moves the chart under the pointer.
@@ -109,8 +110,9 @@ export class Navigation {
 
   #wheel(event) {
     // Where the wheel scrolls the page, it zooms with Ctrl only.
-    if (this.scene.zoomKey && !event.ctrlKey) return;
+    if (event.defaultPrevented || (this.scene.zoomKey && !event.ctrlKey)) return;
     event.preventDefault();
+    event.stopPropagation();
     const { x, width } = this.hover.nearestTime(event), pixels = wheelPixels(event, innerHeight);
     this.#pointer = x / width;
     if (event.deltaY) this.#go("zoom", pixels / WHEEL);
