@@ -27,7 +27,7 @@ import { Theme, patternsOf } from "../../base/static/theme.js";
 import { duration, integer, learnShortNames, tickLabels } from "./data/text.js";
 
 /** Minimum time between two updates of the figures while the view moves, in ms. */
-const UPDATE_MS = 60;
+const UPDATE_MS = 100;
 /** How long Bokeh, which takes a while to start, waits for the exact picture of a served page, in ms. */
 const PATIENCE_MS = 400;
 /** How long the GPU of a clicked heatmap cell stays framed, in ms. */

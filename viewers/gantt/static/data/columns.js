@@ -62,7 +62,8 @@ export function timesOf(lanes, offsets, delta, packed) {
     else if (times === "rest") fromPhases(first, begin, end, offsets[phases], offsets[phases + 1], columns);
     else for (let j = begin, time = first; j < end; j++) columns.start[j] = time += delta[j];
   });
-  const longest = columns.duration.reduce((most, ns) => Math.max(most, ns), 0);
+  let longest = 0;
+  for (const ns of columns.duration) if (ns > longest) longest = ns;
   return { start: columns.start, duration: longest < 2 ** 32 ? Uint32Array.from(columns.duration) : columns.duration };
 }
 
@@ -79,9 +80,14 @@ export function bytesOf(base64) {
 /** Undo the byte planes: all first bytes, then all second bytes, and so on. */
 export function joinPlanes(planes, size) {
   if (size === 1) return planes;
-  const count = planes.byteLength / size, from = new Uint8Array(planes), to = new Uint8Array(planes.byteLength);
-  for (let plane = 0; plane < size; plane++) for (let i = 0, at = plane * count; i < count; i++, at++) to[i * size + plane] = from[at];
-  return to.buffer;
+  const bytes = Math.min(size, 4), words = size / bytes, count = planes.byteLength / size;
+  const values = new (bytes === 2 ? Uint16Array : Uint32Array)(count * words);
+  for (let word = 0; word < words; word++) {
+    const [a, b, c, d] = Array.from({ length: bytes }, (_, plane) => new Uint8Array(planes, (word * bytes + plane) * count, count));
+    if (bytes === 2) for (let i = 0; i < count; i++) values[i] = a[i] | (b[i] << 8);
+    else for (let i = 0, at = word; i < count; i++, at += words) values[at] = a[i] | (b[i] << 8) | (c[i] << 16) | (d[i] << 24);
+  }
+  return values.buffer;
 }
 
 function unzipped(base64) {

@@ -12,9 +12,11 @@ function unitFor(ns) {
   return UNITS.find(([size]) => Math.abs(ns) >= size) ?? UNITS[3];
 }
 
+const INTEGERS = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
 /** Format an integer with thousands separators: "12,345". */
 export function integer(value) {
-  return value.toLocaleString("en-US", { maximumFractionDigits: 0 });
+  return INTEGERS.format(value);
 }
 
 /** Format a duration of 0 or more with three significant digits: "12.6 ms". */
