@@ -30,7 +30,6 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId IN
     gridX INTEGER, gridY INTEGER, gridZ INTEGER, blockX INTEGER, blockY INTEGER, blockZ INTEGER);
 CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER,
     correlationId INTEGER, nameId INTEGER, returnValue INTEGER);
-CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER);
 CREATE TEMP TABLE number AS
     WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT {count}) SELECT i FROM n;
 INSERT INTO StringIds SELECT i, 'void kernel_' || i || '<float>(int)' FROM number WHERE i < 200;
@@ -39,6 +38,9 @@ INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT 10000 * i + 5000, 10000 * i + 1200
     i % 200, i % 200, 8, 1, 1, 256, 1, 1 FROM number;
 INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT 10000 * i + 1000, 10000 * i + 3000, 0, {process} + 1, i + 1, 1000, 0
     FROM number;
+"""
+_RANGES = """
+CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER);
 INSERT INTO NVTX_EVENTS SELECT 10000 * i, 10000 * i + 9000, 59,
     'aten::op' || (i % 50) || ', seq = ' || i || ', op_id = ' || (2 * i), {process} + 1, NULL FROM number;
 """
@@ -74,9 +76,12 @@ def main() -> None:
         with closing(sqlite3.connect(path)) as database:
             database.executescript(_TABLES.format(count=count, process=100 << 24))
             database.commit()
-        print(f"{count:,} kernels, calls and ranges, {path.stat().st_size / 1e6:,.0f} MB")
-        measure(f"six columns of kernels as rows (sqlite3, {sqlite3.sqlite_version})", lambda: by_rows(path))
-        measure("the same by SQLite's group_concat and NumPy", lambda: by_columns(path))
+            print(f"{count:,} kernels, calls and ranges", flush=True)
+            measure(f"six columns of kernels as rows (sqlite3 {sqlite3.sqlite_version})", lambda: by_rows(path))
+            measure("the same by SQLite's group_concat and NumPy", lambda: by_columns(path))
+            measure("a rank's columns: kernels and calls", lambda: read_export(Source(str(path))))
+            database.executescript(_RANGES.format(process=100 << 24))
+            database.commit()
         measure("a rank's columns: kernels, calls, ranges", lambda: read_export(Source(str(path))))
         measure("dptrace.open: with the split and idle causes", lambda: dptrace.open(path, cache=False))
 

@@ -144,7 +144,7 @@ _MIN_STEPS = 3
 _MOST_WORK = 0.8
 """Share of launches from which ranges are said to hold the work."""
 _MAX_KINDS = 64
-"""Kinds of ranges, and of kernels, that are looked at."""
+"""Kinds of ranges, those that take most time, and of kernels, the rarest, that are looked at."""
 _NO_STEP = re.compile(r"p?nccl|FSDP::|FullyShardedDataParallel\.|Optimizer\.|c10d::")
 """Starts of the names of labels that stand for a part of a step."""
 
@@ -195,10 +195,12 @@ def _kinds_of_ranges(trace: Trace) -> Iterator[tuple[str, Int64]]:
         if not _NO_STEP.match(trace.names[number]):
             kind_of[number] = kinds.setdefault(_NUMBERED.sub("", trace.names[number]), len(kinds))
     kind = kind_of[trace.name[ranges]]
-    counts = np.bincount(kind[kind >= 0], minlength=len(kinds))
-    repeated = [number for number in np.argsort(counts, kind="stable").tolist() if counts[number] >= _MIN_STEPS]
+    ranges, kind = ranges[kind >= 0], kind[kind >= 0]
+    counts = np.bincount(kind, minlength=len(kinds))
+    ns = np.bincount(kind, trace.end_ns[ranges] - trace.start_ns[ranges], len(kinds))
+    longest = [number for number in np.argsort(-ns, kind="stable").tolist() if counts[number] >= _MIN_STEPS]
     texts = [*kinds]
-    for number in repeated[:_MAX_KINDS]:
+    for number in sorted(longest[:_MAX_KINDS], key=lambda number: int(counts[number])):
         events = _outermost(trace, ranges[kind == number])
         if len(events) >= _MIN_STEPS and (trace.start_ns[events][1:] >= trace.end_ns[events][:-1]).all():
             yield texts[number], events
