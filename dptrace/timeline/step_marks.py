@@ -75,8 +75,9 @@ def _named(trace: Trace, name: str) -> Trace:
         texts = [trace.names[number] for number in trace.name[events].tolist()]
         return _marked(trace, trace.start_ns[events], trace.end_ns[events], int(trace.thread[events[0]]), texts)
     used = unique(trace.name[trace.category == Category.ANNOTATION]).tolist()
-    known = [*dict.fromkeys(sanitize(_NUMBERED.sub("", trace.names[number])) for number in used)]
-    there = f"it has {listed(known, 8)}" if known else "it has none of users"
+    texts = [trace.names[number] for number in used if not _NO_STEP.match(trace.names[number])]
+    known = [*dict.fromkeys(sanitize(_NUMBERED.sub("", text)) for text in texts)]
+    there = f"it has {listed(known, 5)}" if known else "it has none that could be steps"
     return _with_note(trace, f"{_OPTION} {sanitize(name)!r} fits no range of the file: {there}.")
 
 
