@@ -48,18 +48,15 @@ const island = (id) => JSON.parse(document.getElementById(id).textContent);
 
 /** Return a function that calls `callback` with the latest arguments, at most once per `interval` ms. */
 function throttle(interval, callback) {
-  let waiting = null, next = 0;
+  let latest = null, next = 0;
+  const run = () => {
+    const values = latest;
+    [latest, next] = [null, performance.now() + interval];
+    callback(...values);
+  };
   return (...values) => {
-    const planned = waiting !== null;
-    waiting = values;
-    if (planned) return;
-    const run = () => {
-      next = performance.now() + interval;
-      const latest = waiting;
-      waiting = null;
-      callback(...latest);
-    };
-    setTimeout(run, Math.max(0, next - performance.now()));
+    if (!latest) setTimeout(run, Math.max(0, next - performance.now()));
+    latest = values;
   };
 }
 
@@ -87,15 +84,15 @@ function fitLayout(main, mini, stage, names, scrolling, labels) {
   const { whole, left } = stage.scene.layout, FIT = stage.scene.embedded ? EMBEDDED : FRAME;
   const panel = () => (matchMedia(BELOW).matches ? $("#card").offsetHeight : 0);
   const free = () => Math.max(FIT.least, innerHeight - main.within(document.documentElement).top - FIT.below - $("#causes").offsetHeight - panel());
-  /** Adapt margin, font and, unless `grow` is false, row height to the window's size. */
-  const resized = (grow = true) => {
+  /** Adapt margin, font and row height to the window's size. */
+  const resized = () => {
     const narrow = innerWidth < NARROW, letters = LARGE.find(([query]) => matchMedia(query).matches)?.[1] ?? 12;
     const margin = narrow ? Math.min(left, NARROW_LEFT) : Math.round((left * letters) / 12);
     labels.pixels = letters;
     stage.zoom = letters / 12;
     document.body.style.setProperty("--left", `${margin}px`);
     for (const plot of [main, mini]) plot.arrange(margin, Math.max(2, Math.min(9, Math.floor((innerWidth - margin) / TICK))), letters, narrow ? NARROW_RIGHT : undefined);
-    if (grow && !whole) stage.grow(free());
+    if (!whole) stage.grow(free());
   };
   const fit = () => {
     // In a report the page scrolls, so all rows are shown.

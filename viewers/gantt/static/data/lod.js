@@ -33,9 +33,7 @@ function toOffsets(counts) {
 }
 
 export class Lod {
-  /**
-   * Entries `offsets[lane]` to `offsets[lane + 1]` of `start`, `duration` and `category` belong to a lane.
-   */
+  /** Entries `offsets[lane]` to `offsets[lane + 1]` of `start`, `duration` and `category` belong to a lane. */
   constructor({ start, duration, category, offsets, categories }) {
     Object.assign(this, { start, duration, category, offsets, categories });
     this.lanes = offsets.length - 1;

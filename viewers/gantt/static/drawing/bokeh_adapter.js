@@ -28,11 +28,6 @@ class BokehFigure {
     view.request_repaint = () => view.request_paint(...view.computed_renderer_views.slice(0, 1));
   }
 
-  /** Take a plot's layer between its own. */
-  hold(layer) {
-    this.primary.after(layer);
-  }
-
   frame() {
     const { left, top, width, height } = need(this.view.frame?.bbox, "frame");
     return { left, top, width, height };

@@ -91,7 +91,7 @@ export class Plot {
     bokeh.dress(this.#chrome);
     bokeh.show(this.range);
     bokeh.onPaint(() => this.#paint());
-    bokeh.hold(this.layer);
+    bokeh.primary.after(this.layer);
     this.#bokeh = bokeh;
     this.figure.classList.remove("still");
     this.figure.style.minHeight = "";
