@@ -164,6 +164,16 @@ _CHANGE_POINT = {
 }
 _SERIES = {"series": str, "runs": [_RUN_IN_TIME], "changes": [_CHANGE_POINT]}
 
+# log
+
+_METRICS = {
+    " ".join(f"dptrace/{name.removesuffix('_ns')}_ms" for name in FIGURES): float, "dptrace/overlap_percent?": float,
+}
+_LOGGED = {
+    "schema": 1, "to where": str, "steps": [{"step": int, **_METRICS}],
+    "mean": {**_METRICS, "dptrace/mfu_percent?": float},
+}
+
 # flight
 
 _RANK_IN_HANG = {
@@ -383,6 +393,7 @@ ANSWERS: dict[str, Any] = {
     "diff": _DIFF,
     "baseline": {"schema": 1, "folder": str, "baselines": [_BASELINE]},
     "history": {"schema": 1, "series": [_SERIES]},
+    "log": _LOGGED,
     "flight": _FLIGHT,
     "whatif": (_WHATIF, _SWEPT),
     "critical-path": _CRITICAL_PATH,

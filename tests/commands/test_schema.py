@@ -56,6 +56,7 @@ diff layers job
 baseline save main naive --folder baselines --force
 baseline list --folder baselines
 history naive naive interleaved
+log naive --to tensorboard --folder board --no-pages
 flight dumps
 flight ras.json
 whatif naive
@@ -144,6 +145,8 @@ def test_an_answer_has_its_schema(line: str, folder: Path, monkeypatch: pytest.M
     """Each key, each type, and no other key; of every verb, and of each form that its answer has."""
     if "shared/" in line and not REAL.exists():
         pytest.skip("needs ../shared")
+    if line.startswith("log "):
+        pytest.importorskip("tensorboardX")
     monkeypatch.chdir(folder)
     words = [word.replace(">", " > ") for word in line.split()]
     done = CliRunner().invoke(cli, [*words, "--json"])
