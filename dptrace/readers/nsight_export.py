@@ -115,7 +115,7 @@ def exported(report: Source) -> Source | None:
         with TemporaryDirectory(prefix="dptrace.", dir=entry.parent) as folder:
             output = Path(folder, "export.sqlite")
             command = export_command(os.path.abspath(report.address), str(output))
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+            done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, text=True, errors="replace")
             if done.returncode or not output.exists():
                 reason = sanitize(" ".join((done.stderr or done.stdout).split())[-300:])
                 raise TraceError(f"{report.address}: nsys export failed: {reason}")
