@@ -49,7 +49,8 @@ package:
 	  uv python find --quiet $$python >/dev/null 2>&1 || { echo "skipped: no Python $$python here"; continue; }; \
 	  uv run --quiet --isolated --no-project --python $$python --with dist/*.whl python tests/support/installed.py || exit 1; \
 	done
-	@uv run --quiet --isolated --no-project --python 3.10 --resolution lowest-direct --with dist/*.whl \
+	uv pip compile --quiet --python 3.10 --resolution lowest-direct pyproject.toml -o dist/lowest.txt
+	@uv run --quiet --isolated --no-project --python 3.10 --with-requirements dist/lowest.txt --with dist/*.whl \
 	  python tests/support/installed.py
 
 $(VENV)/bin/python:

@@ -59,6 +59,14 @@ def list_columns(app: Sphinx, what: str, name: str, obj: Any, options: Any, line
     lines[start:end] = [*listed, ""]
 
 
+def skip_internals(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out what dir(run) leaves out."""
+    from dptrace.api import INTERNAL
+
+    return True if what == "class" and name in INTERNAL and "inherited-members" in options else None
+
+
 def setup(app: Sphinx) -> None:
     """Register what the configuration adds; before napoleon, which reads docstrings at 500."""
+    app.connect("autodoc-skip-member", skip_internals)
     app.connect("autodoc-process-docstring", list_columns, priority=400)

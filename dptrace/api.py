@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dptrace.core.files import atomic_write
-from dptrace.core.table import frame, frame_of, listed_in_docstring
+from dptrace.core.table import frame, frame_of, html_table, listed_in_docstring, typed
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
 from dptrace.run import columns
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dptrace.replay.whatif import WhatIf as WhatIf
     from dptrace.viewers.pages.explain import Explained as Explained
     from dptrace.viewers.pages.view import NotebookPage as NotebookPage
+    from dptrace.viewers.views.names import ViewName
 
 __all__ = [
     "Run",
@@ -230,7 +231,7 @@ def critical_path(run: RunData, step: str | int | None = None) -> CriticalPath:
 
 
 def show(
-    run: RunData, view: str = "gantt", height: int | None = None, critical_path: CriticalPath | None = None
+    run: RunData, view: ViewName = "gantt", height: int | None = None, critical_path: CriticalPath | None = None
 ) -> NotebookPage:
     """Show a run in a notebook, as ``dptrace view`` shows it in a browser.
 
@@ -347,7 +348,23 @@ def hta_analysis(run: RunData, include_last_profiler_step: bool = False) -> Any:
     return hta_of(run, include_last_profiler_step)
 
 
-def advise(run: RunData | None = None, **description: Any) -> dict[str, Any]:
+class Advice(dict[str, Any]):
+    """The contents of ``dptrace advise --json``, shown in a notebook as the table of what to change."""
+
+    def _repr_html_(self) -> str:
+        plan = (self.get("chosen") or {}).get("label", "no layout fits")
+        title = f"{self['recorded']}, mode {self['mode']}" if "recorded" in self else plan
+        gains = ["" if (share := check["gain_share"]) is None else f"{share:.0%}" for check in self["checks"]]
+        rows = [
+            (check["what"], gain, check["reason"], check["do"] or "")
+            for check, gain in zip(self["checks"], gains, strict=True)
+            if check["applies"]
+        ]
+        answers = (f"{step['question']} {step['answer']}: {step['numbers']}." for step in self["path"])
+        return html_table(f"Advice on {title}", ("what to change", "gain", "why", "how"), rows, answers)
+
+
+def advise(run: RunData | None = None, **description: Any) -> Advice:
     """Advise on a training: the contents of ``dptrace advise --json``.
 
     Args:
@@ -365,10 +382,10 @@ def advise(run: RunData | None = None, **description: Any) -> dict[str, Any]:
 
         if isinstance(run, str | PathLike):
             raise UsageError(f"{run}: is a path; open it first: dptrace.advise(dptrace.open(path)).")
-        return recorded_advice(run)
+        return Advice(recorded_advice(run))
     from dptrace.model.planning.reports import advice_report
 
-    return advice_report(_description(description))
+    return Advice(advice_report(_description(description)))
 
 
 def memory(**description: Any) -> dict[str, Any]:
@@ -433,12 +450,23 @@ def _description(given: dict[str, Any]) -> Description:
     return Description(**given)
 
 
+INTERNAL = {
+    *("align", "analyze_cross_rank", "cross_rank", "devices", "efficiency", "figures_only", "gains", "pipelines"),
+    *("has_selected_steps", "read_again", "rereader", "selected_from", "shifts", "sources", "splits", "timelines"),
+    "workload",
+}
+"""What dptrace's own parts use of a run; neither documented nor completed when typed."""
+
+
 class Run(RunData):
     """The recording of one job: a timeline per GPU, sorted by rank and device, with all that can be asked of it.
 
     :func:`dptrace.open` reads one. Its memory tables need memory events in the files, and read them again for these:
     record them with ``dptrace record --memory``, or with ``profile_memory=True`` of torch.profiler.
     """
+
+    def __dir__(self) -> list[str]:
+        return sorted(set(super().__dir__()) - INTERNAL)
 
     @property
     def replay(self) -> Replay:
@@ -482,7 +510,7 @@ class Run(RunData):
 
         from dptrace.run.kernels import kernel_summary
 
-        return pd.DataFrame(kernel_summary(self, by, kind, per_rank, provenance).rows)
+        return typed(pd.DataFrame(kernel_summary(self, by, kind, per_rank, provenance).rows), columns.KERNELS)
 
     @listed_in_docstring(columns.FINDINGS)
     def compute_findings(self) -> pd.DataFrame:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import re
+from html import unescape
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dptrace
 import dptrace.errors
 from dptrace import Run
+from dptrace.api import INTERNAL
+from dptrace.core.table import Column, frame, html_table
+from dptrace.viewers.views.names import NAMES, ViewName
 from tests.support.paths import TRACES
 
 
@@ -32,6 +40,43 @@ def test_errors_are_one_tree() -> None:
         assert (type(error), str(error)) == (type(copy), str(copy))
 
 
+def test_a_run_completes_to_what_is_for_people() -> None:
+    """Of a run, only what the reference documents is completed; what dptrace's parts use is there, but not offered."""
+    run = dptrace.open(TRACES / "single_cpu")
+    shown = {name for name in dir(run) if not name.startswith("_")}
+
+    assert {"steps", "findings", "whatif", "show", "path", "ranks"} <= shown
+    assert not shown & INTERNAL
+    assert all(hasattr(run, name) for name in INTERNAL)
+
+
+def test_steps_have_numbers_that_sort_and_missing_values_one_type() -> None:
+    """ "#10" comes after "#9"; a step outside all steps is <NA>, in its name and in its number."""
+    rows = [{"step": name, "count": count} for name, count in (("ProfilerStep#10", 1), ("ProfilerStep#9", None))]
+    table = (Column("step", "string", ""), Column("count", "Int64", ""))
+    named, without = frame(rows, table), frame([{"step": None, "count": 3}, {"step": "warm", "count": 2}], table)
+
+    assert ["ProfilerStep#9", "ProfilerStep#10"] == named.sort_values("step_number")["step"].tolist()
+    assert [True, True] == without["step_number"].isna().tolist()
+    assert {"step": "string", "step_number": "Int64", "count": "Int64"} == dict(named.dtypes.astype(str))
+    assert dict(named.dtypes) == dict(without.dtypes) == dict(frame([], table).dtypes)
+
+
+@given(st.text(alphabet="<>&\"'ab", max_size=12))
+def test_a_notebooks_table_has_texts_as_they_are(text: str) -> None:
+    """Whatever a trace calls things, a cell shows it and runs nothing."""
+    html = html_table(text, ("name", text), [(text, text)], [text])
+    cells = [unescape(cell) for cell in re.findall(r"<(?:p|th|td)>(.*?)</(?:p|th|td)>", html)]
+
+    assert [text, "name", text, text, text, text] == cells
+    assert not re.search(r"<(?!/?(table|tr|th|td|p)>)", html)
+
+
+def test_view_names_are_the_views() -> None:
+    """Type checkers know all names that show() takes, in the order of the list."""
+    assert [*NAMES] == [*get_args(ViewName)]
+
+
 def test_a_run_is_one_line_and_a_small_table() -> None:
     """A notebook shows a run and a comparison in a few lines, whatever their size."""
     run = dptrace.open(TRACES / "interleaved_cpu_2ranks")
@@ -40,8 +85,9 @@ def test_a_run_is_one_line_and_a_small_table() -> None:
     for shown in (run, comparison):
         assert "\n" not in repr(shown)
         assert len(repr(shown)) < 200
-        assert len(shown._repr_html_()) < 5_000
-        assert "<table>" in shown._repr_html_()
+    for table in (run, comparison, run.whatif(bandwidth=2), dptrace.advise(run), dptrace.advise(params=7e9, gpus=16)):
+        assert len(table._repr_html_()) < 9_000
+        assert "<table>" in table._repr_html_()
 
 
 def test_a_figure_is_svg_of_the_chosen_part() -> None:

@@ -28,7 +28,17 @@ RUN_FRAMES = (
 )
 FRAMES_OF_GPUS = ("compute_findings",)
 COMPARISON_FRAMES = "figures", "ranks", "collectives", "kernels"
-KINDS = {"int": "i", "Int64": "i", "float": "f", "bool": "b", "str": "OTU", "None": "fO", "tuple": "O", "dict": "O"}
+KINDS = {
+    "int": "i",
+    "Int64": "i",
+    "float": "f",
+    "bool": "b",
+    "str": "OTU",
+    "string": "O",
+    "None": "fO",
+    "tuple": "O",
+    "dict": "O",
+}
 """The kinds of NumPy dtypes that each documented type may have; a missing number makes a column float."""
 
 

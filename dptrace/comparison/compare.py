@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from html import escape
 from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,6 +31,7 @@ from dptrace.comparison.changes import (
 )
 from dptrace.comparison.sides import DeviceId, RunSample, Sides, devices_by_id, differences, make_sides
 from dptrace.comparison.significance import MIN_STEPS
+from dptrace.core.table import columns, html_table, typed
 from dptrace.core.units import MINUS, duration, milliseconds, plural, signed_duration, signed_milliseconds
 from dptrace.errors import UsageError
 from dptrace.run.run import Run
@@ -60,6 +60,14 @@ _ONE_EACH = (
 
 
 ByRank: TypeAlias = tuple[tuple[DeviceId, tuple[Change, ...]], ...]
+_NULLABLE = (
+    *columns("a_step_spread_ns b_step_spread_ns a_rank_spread_ns b_rank_spread_ns low_ns high_ns", "Int64", ""),
+    *columns("detectable_ns bytes a_transfer_ns b_transfer_ns delta_transfer_ns", "Int64", ""),
+    *columns("a_wait_ns b_wait_ns delta_wait_ns", "Int64", ""),
+    *columns("delta_percent p a_bytes_per_step b_bytes_per_step", "float", ""),
+    *columns("transfer_verdict wait_verdict only_in", "string", ""),
+)
+"""The columns of the frames in which values may be missing."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -145,14 +153,17 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return a small table for notebooks: the summary and the nine figures."""
-        head = "".join(f"<th>{name}</th>" for name in ("ms per step", "A", "B", "B − A", "verdict"))
-        rows = "".join(
-            f"<tr><th>{FIGURE_NAMES[change.name]}</th><td>{milliseconds(change.a)}</td>"
-            f"<td>{milliseconds(change.b)}</td><td>{signed_milliseconds(change.delta)}</td>"
-            f"<td>{escape(change.verdict)}</td></tr>"
+        rows = [
+            (
+                FIGURE_NAMES[change.name],
+                milliseconds(change.a),
+                milliseconds(change.b),
+                signed_milliseconds(change.delta),
+                change.verdict,
+            )
             for change in self.changes
-        )
-        return f"<p>{escape(self.summary())}</p><table><tr>{head}</tr>{rows}</table>"
+        ]
+        return html_table(self.summary(), ("ms per step", "A", "B", "B − A", "verdict"), rows)
 
     def figures(self) -> pd.DataFrame:
         """Return the figures of a step in both runs: a row per figure and idle cause.
@@ -161,17 +172,17 @@ class Comparison:
             figure (str): ``wall_ns``, ``forward_ns`` …
             a_ns, b_ns, delta_ns (int, ns): mean over steps and ranks in A and in B, and B minus A.
             a_median_ns, b_median_ns (int, ns): medians over steps and ranks.
-            a_step_spread_ns, b_step_spread_ns (int or None, ns): standard deviation of the steps; missing for one step.
-            a_rank_spread_ns, b_rank_spread_ns (int or None, ns): the same of the ranks; missing for one rank.
-            delta_percent (float or None, %): delta_ns in percent of a_ns; missing where a_ns is 0.
-            p (float or None): rate at which noise alone differs as much, corrected for the number of figures.
+            a_step_spread_ns, b_step_spread_ns (Int64, ns): standard deviation of the steps; missing for one step.
+            a_rank_spread_ns, b_rank_spread_ns (Int64, ns): the same of the ranks; missing for one rank.
+            delta_percent (float, %): delta_ns in percent of a_ns; missing where a_ns is 0.
+            p (float): rate at which noise alone differs as much, corrected for the number of figures.
             verdict (str): ``same``, ``within noise``, ``beyond noise`` or ``cannot tell``.
-            low_ns, high_ns (int or None, ns): 95 % interval of delta_ns; missing with too few steps.
-            detectable_ns (int or None, ns): change that would be found in 80 % of such comparisons.
+            low_ns, high_ns (Int64, ns): 95 % interval of delta_ns; missing with too few steps.
+            detectable_ns (Int64, ns): change that would be found in 80 % of such comparisons.
         """
         import pandas as pd
 
-        return pd.DataFrame(self._figure_rows())
+        return typed(pd.DataFrame(self._figure_rows()), _NULLABLE)
 
     def ranks(self) -> pd.DataFrame:
         """Return the figures of each GPU in both runs: a row per GPU and figure.
@@ -182,7 +193,7 @@ class Comparison:
         """
         import pandas as pd
 
-        return pd.DataFrame(self._rank_rows(), columns=["rank", "gpu", *self._figure_rows()[0]])
+        return typed(pd.DataFrame(self._rank_rows(), columns=["rank", "gpu", *self._figure_rows()[0]]), _NULLABLE)
 
     def collectives(self) -> pd.DataFrame:
         """Return the collectives of a step, largest change of exposed time first: a row per kind, group and size.
@@ -190,24 +201,24 @@ class Comparison:
         Columns:
             kind, group (str): kind of collective, and process group; the group is empty if the runs do not share it.
             group_size (int): number of ranks in the group; 0 where unknown.
-            bytes (int or None, bytes): message size; <NA> where unknown.
+            bytes (Int64, bytes): message size; <NA> where unknown.
             dtype (str): data type.
-            a_bytes_per_step, b_bytes_per_step (float or None, bytes): bytes times count; missing where unknown.
+            a_bytes_per_step, b_bytes_per_step (float, bytes): bytes times count; missing where unknown.
             a_exposed_ns, b_exposed_ns, delta_exposed_ns (int, ns): time without compute, and B minus A.
             a_overlapped_ns, b_overlapped_ns, delta_overlapped_ns (int, ns): time under compute.
             a_duration_ns, b_duration_ns, delta_duration_ns (int, ns): whole time.
-            a_transfer_ns, b_transfer_ns, delta_transfer_ns (int or None, ns): shortest duration among the ranks;
+            a_transfer_ns, b_transfer_ns, delta_transfer_ns (Int64, ns): shortest duration among the ranks;
                 missing where a rank of the group was not recorded.
-            a_wait_ns, b_wait_ns, delta_wait_ns (int or None, ns): duration minus transfer; missing as transfer.
+            a_wait_ns, b_wait_ns, delta_wait_ns (Int64, ns): duration minus transfer; missing as transfer.
             exposed_verdict, overlapped_verdict, duration_verdict (str): as in :meth:`figures`.
-            transfer_verdict, wait_verdict (str or None): as in :meth:`figures`; missing as transfer.
+            transfer_verdict, wait_verdict (string): as in :meth:`figures`; missing as transfer.
             a_count, b_count (float): calls per step.
-            only_in (str or None): ``A`` or ``B`` where only one run has it.
+            only_in (string): ``A`` or ``B`` where only one run has it.
         """
         import pandas as pd
 
         rows = [row.to_dict() for row in self.collective_changes]
-        return pd.DataFrame(rows, columns=list(COLLECTIVE_COLUMNS)).astype({"bytes": "Int64"})
+        return typed(pd.DataFrame(rows, columns=list(COLLECTIVE_COLUMNS)), _NULLABLE)
 
     def kernels(self) -> pd.DataFrame:
         """Return the kernels, copies and sets of a step, largest change first: a row per name.
@@ -216,11 +227,12 @@ class Comparison:
             name, kind (str): name, and ``compute`` or ``memory``.
             a_ns … detectable_ns: as in :meth:`figures`.
             a_count, b_count (float): calls per step.
-            only_in (str or None): ``A`` or ``B`` where only one run has it.
+            only_in (string): ``A`` or ``B`` where only one run has it.
         """
         import pandas as pd
 
-        return pd.DataFrame([row.to_dict() for row in self.kernel_changes], columns=list(KERNEL_COLUMNS))
+        rows = [row.to_dict() for row in self.kernel_changes]
+        return typed(pd.DataFrame(rows, columns=list(KERNEL_COLUMNS)), _NULLABLE)
 
     def _figure_rows(self) -> list[dict[str, Any]]:
         return [{"figure": change.name, **change.to_dict()} for change in self.changes]

@@ -1,7 +1,11 @@
-"""Columns of public tables, each declared once: its frame, CSV, JSON rows, headings and documentation follow."""
+"""Columns of public tables, each declared once: its frame, CSV, JSON rows, headings and documentation follow.
+
+A frame has the step's number beside its name: names sort as text, "#10" before "#9".
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +20,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 _UNITS = {"_ns": "ns", "_percent": "%", "_gbps": "GB/s", "_ppm": "ppm", "bytes": "bytes", "bytes_per_step": "bytes"}
 _UNITS |= {"_per_s": "1/s", "tflops": "TFLOP/s"}
-_DTYPES = {"Int64": "Int64", "float": "float64"}
+_DTYPES = {"Int64": "Int64", "float": "float64", "string": "string"}
 """How pandas holds a type in which values may be missing: without it, one missing number turns others into objects."""
 
 
@@ -25,7 +29,7 @@ class Column(msgspec.Struct, frozen=True):
 
     name: str
     dtype: str
-    """As a user meets it: ``int``, ``Int64`` (missing: <NA>), ``float`` (missing: NaN), ``str or None`` …"""
+    """As a user meets it: ``int``, ``str`` …, or ``Int64``, ``string`` (missing: <NA>), ``float`` (missing: NaN)."""
     doc: str
     """What it holds, and where it is missing."""
     heading: str = ""
@@ -49,6 +53,9 @@ class Column(msgspec.Struct, frozen=True):
         return self.heading.replace("|", "-\n", 1).replace("--", "-").replace(" ", "\n").replace("|", "")
 
 
+_NUMBER = Column("step_number", "Int64", "number in the step's name; missing without one")
+
+
 def columns(names: str, dtype: str, doc: str) -> tuple[Column, ...]:
     """Return several columns that one text describes."""
     return tuple(Column(name, dtype, doc) for name in names.split())
@@ -58,7 +65,7 @@ def frame(rows: Iterable[dict[str, Any]], table: Sequence[Column]) -> pd.DataFra
     """Return rows as a frame with the columns of a table, also without any row."""
     import pandas as pd
 
-    return pd.DataFrame(list(rows), columns=[column.name for column in table]).astype(_missing(table))
+    return typed(pd.DataFrame(list(rows), columns=[column.name for column in table]), table)
 
 
 def rows_of(table: Sequence[Column], source: Any) -> list[dict[str, Any]]:
@@ -74,7 +81,23 @@ def frame_of(table: Sequence[Column], sources: Iterable[Any]) -> pd.DataFrame:
 
     parts = list(zip(*(_values(table, source) for source in sources), strict=True)) or [()] * len(table)
     joined = {column.name: _joined(part) for column, part in zip(table, parts, strict=True)}
-    return pd.DataFrame(joined).astype(_missing(table))
+    return typed(pd.DataFrame(joined), table)
+
+
+def typed(found: pd.DataFrame, table: Sequence[Column]) -> pd.DataFrame:
+    """Return a frame with the types of those columns that it has, and the number of each step after its name."""
+    found = found.astype({one.name: _DTYPES[one.dtype] for one in table if one.dtype in _DTYPES and one.name in found})
+    if "step" in found:
+        names = found["step"]
+        numbers = {name: step_number(name) for name in names.dropna().unique()}
+        found.insert([*found].index("step") + 1, _NUMBER.name, names.map(numbers).astype("Int64"))
+    return found
+
+
+def step_number(name: str) -> int | None:
+    """Return the number at the end of a step's name; None for a name without one, or with one that no step has."""
+    match = re.search(r"(?<!\d)(\d{1,18})$", name)
+    return int(match[1]) if match else None
 
 
 def _values(table: Sequence[Column], source: Any) -> list[Any]:
@@ -91,8 +114,15 @@ def _joined(parts: Sequence[Any]) -> Any:
     return [value for part in parts for value in part]
 
 
-def _missing(table: Sequence[Column]) -> dict[str, str]:
-    return {column.name: _DTYPES[column.dtype] for column in table if column.dtype in _DTYPES}
+def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> str:
+    """Return a small table for notebooks, with a sentence above and others below it; all texts are escaped."""
+    from html import escape
+
+    def line(first: str, cells: Sequence[str], tag: str) -> str:
+        return f"<tr><th>{escape(first)}</th>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    body = "".join((line(head[0], head[1:], "th"), *(line(row[0], row[1:], "td") for row in rows)))
+    return f"<p>{escape(title)}</p><table>{body}</table>{''.join(f'<p>{escape(note)}</p>' for note in notes)}"
 
 
 def listed_in_docstring(table: Sequence[Column]) -> Callable[[Method], Method]:
@@ -100,7 +130,7 @@ def listed_in_docstring(table: Sequence[Column]) -> Callable[[Method], Method]:
 
     def add(method: Method) -> Method:
         lines = []
-        for first, names in _described(table):
+        for first, names in _described([one for column in table for one in _with_number(column)]):
             known, doc = ", ".join(filter(None, (first.dtype, first.unit))), first.doc.replace("`", "``")
             lines.append(f"            {', '.join(names)} ({known}): {doc}.")
         method.__doc__ = "\n".join((f"{(method.__doc__ or '').rstrip()}\n", "        Columns:", *lines, "        "))
@@ -108,6 +138,10 @@ def listed_in_docstring(table: Sequence[Column]) -> Callable[[Method], Method]:
         return method
 
     return add
+
+
+def _with_number(column: Column) -> tuple[Column, ...]:
+    return (column, _NUMBER) if column.name == "step" else (column,)
 
 
 def markdown(table: Sequence[Column]) -> str:

@@ -17,9 +17,9 @@ import numpy as np
 
 from dptrace.analysis.per_gpu.device import step_grid
 from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.core.table import step_number
 from dptrace.errors import DptraceError, MissingExtraError
 from dptrace.run.run import Run
-from dptrace.run.select import step_number
 
 PREFIX = "dptrace/"
 _KEPT = ("created", "mode", "model", "script", "parameters", "world_size", "options", "versions")

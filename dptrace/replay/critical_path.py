@@ -129,7 +129,7 @@ class CriticalPath:
             share (float): path_ns as a share of the step, from 0 to 1.
             compute_ns, memory_ns, transfer_ns, host_ns, other_ns (int, ns): path_ns by kind; the host's is that of its
                 calls and the pauses between them.
-            gain_ns (int or None, ns): how much shorter a step would be, by replay, if the kernels, transfers and host
+            gain_ns (Int64, ns): how much shorter a step would be, by replay, if the kernels, transfers and host
                 calls of the module took 10 % less, in every step; <NA> where it was not computed.
         """
         return modules_frame(self.by_module, self.length_ns)
@@ -142,7 +142,7 @@ class CriticalPath:
             name (str): name of the kernel, or of the operator on a CPU.
             kind (str): ``compute``, ``communication`` or ``memory``.
             start_ns, duration_ns (int, ns): as replayed, on the shared clock.
-            slack_ns (int or None, ns): how much longer it could take before the step does; <NA> if the step does not
+            slack_ns (Int64, ns): how much longer it could take before the step does; <NA> if the step does not
                 wait for it.
             on_path (bool): whether it is part of the chain.
         """

@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.analysis.per_gpu.split import FIGURE_WORDS, FIGURES
 from dptrace.core.intervals import median
-from dptrace.core.units import duration, share
+from dptrace.core.table import html_table, step_number
+from dptrace.core.units import duration, milliseconds, share, signed_milliseconds
 from dptrace.replay import simulation
 from dptrace.replay.graph.build import Model, build_model, residuals
 from dptrace.replay.graph.model import INFERRED
@@ -36,7 +37,6 @@ from dptrace.replay.transforms.launches import Accumulate
 from dptrace.replay.transforms.replicate import SHARED, Replicate, with_replication
 from dptrace.replay.transforms.schedule import Reschedule
 from dptrace.run.run import Run
-from dptrace.run.select import step_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -306,6 +306,20 @@ class WhatIf:
             for name in FIGURES
         ]
         return pd.DataFrame(rows, columns=["rank", "device", "figure", "measured_ns", "replayed_ns", "predicted_ns"])
+
+    def _repr_html_(self) -> str:
+        """Return a small table for notebooks: the step and its parts, measured and predicted, and the doubts."""
+        change = "; ".join(self.changes) or "replayed as recorded"
+        between = f"{milliseconds(self.low_ns)} to {milliseconds(self.high_ns)}"
+        figures = [(FIGURE_WORDS[name], self.measured[name], self.predicted[name]) for name in FIGURES]
+        rows = [(name, milliseconds(a), milliseconds(b), signed_milliseconds(b - a)) for name, a, b in figures]
+        step = ("step", milliseconds(self.measured_step_ns), milliseconds(self.predicted_step_ns), between)
+        return html_table(
+            f"{self.path}: {change}",
+            ("ms per step", "measured", "predicted", "difference; of the step: range"),
+            (step, *rows),
+            (doubt.text for doubt in self.doubts),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data, as ``dptrace whatif --json`` prints it."""

@@ -32,7 +32,7 @@ def _with(values: Iterable[Column], *functions: Callable[[Any], Any]) -> tuple[C
 
 _RANK, _DEVICE = columns("rank device", "int", "rank number, and index of its GPU; device is -1 for a CPU")
 _STEP = Column("step", "str", "name of the step, such as `ProfilerStep#4`")
-_ANY_STEP = Column("step", "str or None", "name of the step; missing outside all steps")
+_ANY_STEP = Column("step", "string", "name of the step; missing outside all steps")
 _PHASE = Column("phase", "str", "phase that launched it: `forward`, `backward`, `optimizer` or `other`")
 _KIND = Column("kind", "str", "`all_reduce`, `all_gather` …")
 _START, _END = columns("start_ns end_ns", "int", "on the rank's own clock")
@@ -300,14 +300,14 @@ MEMBERS = (
     ),
     Column(
         "wait_ns",
-        "int or None",
+        "Int64",
         "its duration on this rank beyond transfer_ns; missing for kinds in which ranks do not wait for each other: "
         "broadcast, messages",
         value=lambda across: _known(across.timing.wait_ns, across.timing.wait_ns != UNKNOWN_NS),
     ),
     Column(
         "late_ns",
-        "int or None",
+        "Int64",
         "how much later than the first rank it arrived; missing below the clocks' uncertainty",
         value=lambda across: _known(across.timing.late_ns, across.timing.late_known),
     ),
@@ -324,13 +324,13 @@ MATCHED = _with(
         _ANY_STEP,
         Column("phase", "str", "phase that launched it"),
         Column("complete", "bool", "whether all ranks of the group are in the run and recorded it"),
-        Column("transfer_ns", "int or None", "the shortest duration among the ranks; missing if not complete"),
+        Column("transfer_ns", "Int64", "the shortest duration among the ranks; missing if not complete"),
         *columns(
             "algbw_gbps busbw_gbps",
-            "float or None",
+            "float",
             "algorithm and bus bandwidth; missing where bytes or time are unknown, or nccl-tests defines none",
         ),
-        Column("last_rank", "int or None", "rank that arrived last; missing where the clocks do not allow an answer"),
+        Column("last_rank", "Int64", "rank that arrived last; missing where the clocks do not allow an answer"),
     ),
     lambda across: across.matches.kind,
     lambda across: list(across.names),
@@ -363,10 +363,10 @@ CLOCKS = _with(
         Column("reference_rank", "int", "the rank that the clock is compared with"),
         *columns(
             "offset_ns at_ns",
-            "int or None",
+            "Int64",
             "how far the clock is ahead, and when, on the GPU's own clock; missing where nothing connects the two",
         ),
-        Column("uncertainty_ns", "int or None", "the offset's error is at most this; missing as offset_ns"),
+        Column("uncertainty_ns", "Int64", "the offset's error is at most this; missing as offset_ns"),
         Column("drift_ppm", "float", "change of the offset from at_ns on; 0 unless it is beyond doubt"),
         Column("corrected", "bool", "whether times were shifted: only if the offset exceeds its uncertainty"),
         Column("collectives", "int", "number of collectives that the estimate uses"),
@@ -427,27 +427,25 @@ FINDINGS = (
 GAINS = (
     Column(
         "gain_ns",
-        "int or None",
+        "Int64",
         "how much earlier the last step would end without it, per step; missing where a replay can't tell",
     ),
-    *columns("gain_low_ns gain_high_ns", "int or None", "its range"),
+    *columns("gain_low_ns gain_high_ns", "Int64", "its range"),
     Column(
         "gain_next_ns",
-        "int or None",
+        "Int64",
         "what is left of it after the findings above; of a straggler, after the stragglers above it; missing where "
         "that was not replayed",
     ),
     Column(
         "gain_rest_ns",
-        "int or None",
+        "Int64",
         "of a straggler: what no straggler gains beyond the gain_next_ns of all stragglers",
     ),
-    Column("gain_share", "float or None", "gain_next_ns, or where it is missing gain_ns, as a share of the mean step"),
-    Column("gain_of_median_step_ns", "int or None", "how much shorter the median step would be"),
-    Column(
-        "gain_change", "str or None", "what is different in the replay; missing where no change removes the finding"
-    ),
-    Column("gain_reason", "str or None", "why there is no number, or why it is far below cost_ns"),
+    Column("gain_share", "float", "gain_next_ns, or where it is missing gain_ns, as a share of the mean step"),
+    Column("gain_of_median_step_ns", "Int64", "how much shorter the median step would be"),
+    Column("gain_change", "string", "what is different in the replay; missing where no change removes the finding"),
+    Column("gain_reason", "string", "why there is no number, or why it is far below cost_ns"),
     Column("gain_doubts", "list", "kinds of the doubts about it, including those that refuse"),
 )
 
@@ -465,9 +463,7 @@ PIPELINES = (
     Column("own_span_ns", "int", "from the start of the rank's first action to the end of its last"),
     Column("span_ns", "int", "from the start of the pipeline's first action to the end of its last"),
     *columns("bubble_percent pipeline_bubble_percent", "float", "part of span_ns without compute: own, all ranks'"),
-    Column(
-        "formula_percent", "float or None", "bubble that the schedule's formula predicts; missing without a formula"
-    ),
+    Column("formula_percent", "float", "bubble that the schedule's formula predicts; missing without a formula"),
 )
 
 
@@ -525,15 +521,13 @@ KERNELS = (
     *columns("forward_ns backward_ns optimizer_ns other_ns", "int", "compute_ns by phase"),
     *columns("mean_ns p50_ns p95_ns", "float", "of a call's part of kernel_ns"),
     Column("step_ns", "int", "the part of total_ns launched within steps"),
-    Column("share_of_step", "float or None", "step_ns as a share of the length of all steps, from 0 to 1"),
-    Column("share_of_compute", "float or None", "compute_ns as a share of all compute"),
-    Column("main_phase", "str or None", "the phase of most of its compute"),
-    Column("share_of_phase", "float or None", "its share of all compute in that phase"),
-    Column("launch_delay_ns", "float or None", "median of the time from launch to start; missing where unknown"),
-    Column(
-        "max_over_median", "float or None", "the largest total_ns of a rank over the median one; missing for one rank"
-    ),
-    Column("slowest_rank", "int or None", "the rank with the largest total_ns; missing for one rank"),
+    Column("share_of_step", "float", "step_ns as a share of the length of all steps, from 0 to 1"),
+    Column("share_of_compute", "float", "compute_ns as a share of all compute"),
+    Column("main_phase", "string", "the phase of most of its compute"),
+    Column("share_of_phase", "float", "its share of all compute in that phase"),
+    Column("launch_delay_ns", "float", "median of the time from launch to start; missing where unknown"),
+    Column("max_over_median", "float", "the largest total_ns of a rank over the median one; missing for one rank"),
+    Column("slowest_rank", "Int64", "the rank with the largest total_ns; missing for one rank"),
     Column("name", "str", "the kernel's whole name"),
 )
 LAUNCHES = (
@@ -542,7 +536,7 @@ LAUNCHES = (
     Column("count", "int", "calls within the steps"),
     *columns("self_ns total_ns", "int", "host time without and with the calls inside it"),
     Column("mean_ns", "float", "mean of total_ns"),
-    Column("share_of_step", "float or None", "self_ns as a share of the steps' length"),
+    Column("share_of_step", "float", "self_ns as a share of the steps' length"),
     Column("launches", "int", "intervals on a device that it launched"),
 )
 
@@ -572,8 +566,8 @@ BLOCKS = (
     Column("bytes", "int", "size of the block"),
     Column("kind", "str", "`gradients`, `activations` …; docs/definitions.md defines them"),
     *columns("operator module", "str", "what allocated it; empty where nothing shows it"),
-    Column("step", "str or None", "step that allocated it; missing outside all steps"),
-    Column("phase", "str or None", "phase that allocated it; missing before the recording"),
+    Column("step", "string", "step that allocated it; missing outside all steps"),
+    Column("phase", "string", "phase that allocated it; missing before the recording"),
     Column("born_ns", "Int64", "when it was allocated, on the rank's own clock; missing before the recording"),
 )
 

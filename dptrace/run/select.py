@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from dptrace.analysis.findings.detect import Finding, findings
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.core.intervals import Int64
+from dptrace.core.table import step_number
 from dptrace.errors import UsageError
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.timeline.model import Timeline
@@ -72,12 +72,6 @@ def with_steps(path: str, devices: Sequence[DeviceFigures], steps: tuple[int, in
 def selection_note(first: int, last: int) -> str:
     """Return the note on the selected steps, so that a part is not mistaken for the whole run."""
     return f"Only step {first} is selected." if first == last else f"Only steps {first} to {last} are selected."
-
-
-def step_number(name: str) -> int | None:
-    """Return the number at the end of a step's name; None for a name without one, or with one that no step has."""
-    match = re.search(r"(?<!\d)(\d{1,18})$", name)
-    return int(match[1]) if match else None
 
 
 def _known_steps(timeline: Timeline) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import FIGURES, Split
-from dptrace.core.table import frame, rows_of
+from dptrace.core.table import frame, html_table, rows_of
 from dptrace.core.units import milliseconds
 from dptrace.run.columns import CALLS, FINDINGS, GAINS, IDLE, MATCHED, STEPS, TOTALS, OneDevice
 from dptrace.timeline.model import Timeline
@@ -79,18 +79,15 @@ def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:
 
 def mean_split_html(title: str, devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> str:
     """Return a title and a small HTML table: the mean split of a step for the first GPUs, and their waiting."""
-    from html import escape
-
     names = [name.removesuffix("_ns").replace("_", " ") for name in (*FIGURES, *WAIT_FIGURES)]
-    head = "".join(f"<th>{name}</th>" for name in ["rank", *names])
-    body = []
+    rows = []
     for device, wait in list(zip(devices, waits, strict=True))[:_MAX_HTML_ROWS]:
         steps, total = max(len(device.split.names), 1), [*device.split.total().values(), *wait.total().values()]
-        cells = "".join(f"<td>{'?' if ns is None else milliseconds(ns / steps)}</td>" for ns in total)
-        body.append(f"<tr><th>{escape(device.timeline.label)}</th>{cells}</tr>")
-    more = len(devices) - len(body)
-    rest = f"<p>and {more:,} more; run.totals() has all.</p>" if more > 0 else ""
-    return f"<p>{escape(title)}</p><table><caption>ms per step</caption><tr>{head}</tr>{''.join(body)}</table>{rest}"
+        cells = ("?" if ns is None else milliseconds(ns / steps) for ns in total)
+        rows.append((device.timeline.label, *cells))
+    more = len(devices) - len(rows)
+    rest = [f"and {more:,} more; run.totals() has all."] if more > 0 else []
+    return html_table(title, ("ms per step", *names), rows, rest)
 
 
 def one_line(path: str, ranks: Sequence[int], world_size: int, splits: Sequence[Split]) -> str:

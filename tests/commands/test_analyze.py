@@ -55,7 +55,7 @@ def test_json_and_csv_stand_alone_on_stdout(folder: Path) -> None:
 
     assert 10_000 == json.loads(result.stdout)["ranks"][1]["steps"][0]["overlapped_comm_ns"]
     assert "rank 2" in result.stderr
-    assert (4, ["rank", "device", "step", *FIGURES, *WAIT_FIGURES]) == (len(steps), list(steps[0]))
+    assert (4, ["rank", "device", "step", "step_number", *FIGURES, *WAIT_FIGURES]) == (len(steps), list(steps[0]))
     assert ("all_reduce", "15000") == (calls[0]["kind"], calls[0]["exposed_ns"])
     counted = json.loads(run(folder, "--json", "--comm-pattern", "^gemm_backward$").stdout)
     assert 0 == counted["ranks"][0]["steps"][0]["backward_ns"]
@@ -115,7 +115,7 @@ def test_memory_has_tables_csv_and_json(tmp_path: Path) -> None:
     )
 
     assert "optimizer state" in tables.stdout
-    assert "rank,device,step,phase,peak_bytes,reserved_bytes" == rows.stdout.splitlines()[0]
+    assert "rank,device,step,step_number,phase,peak_bytes,reserved_bytes" == rows.stdout.splitlines()[0]
     assert [1340, 1340] == [device["peak"]["bytes"] for device in json.loads(data.stdout)["memory"]]
     assert "memory" not in json.loads(plain.stdout)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dptrace
@@ -199,7 +200,7 @@ def test_what_refuses_a_what_if_refuses_a_gain(tmp_path: Path) -> None:
     """The trace does not say why the communication starts when it does: there is no number, but that reason."""
     found = opened(tmp_path, interfering()).with_gains().compute_findings().set_index("kind").loc["interference"]
 
-    assert found["gain_ns"] is None
+    assert found["gain_ns"] is pd.NA
     assert ["unexplained"] == found["gain_doubts"]
     assert "no recorded reason" in found["gain_reason"]
 

@@ -10,9 +10,9 @@ import pytest
 
 import dptrace
 from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.core.table import step_number
 from dptrace.errors import DptraceError, UsageError
 from dptrace.run.run import Run
-from dptrace.run.select import step_number
 from dptrace.run.selection import ranks_of, steps_of
 from tests.support.builders import TimelineBuilder
 from tests.support.kineto_files import KinetoFile, training_step

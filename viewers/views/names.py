@@ -5,7 +5,26 @@ A view is a line here, and its ``NAME_VIEW`` in that module.
 
 from __future__ import annotations
 
-_VIEWS = {
+from typing import Literal
+
+ViewName = Literal[
+    "gantt",
+    "summary",
+    "breakdown",
+    "heatmap",
+    "communication",
+    "bandwidth",
+    "buckets",
+    "kernels",
+    "layers",
+    "idle",
+    "memory",
+    "pipeline",
+    "roofline",
+    "findings",
+]
+"""The names, for type checkers and editors, which complete them."""
+_VIEWS: dict[ViewName, tuple[str, str]] = {
     "gantt": ("timelines", "phases, compute and communication of each GPU over time"),
     "summary": ("steps", "the parts of each rank's mean step"),
     "breakdown": ("steps", "the parts of each step of each rank"),
@@ -21,7 +40,7 @@ _VIEWS = {
     "roofline": ("compute", "operators by arithmetic intensity and FLOP/s, under their GPU's limits"),
     "findings": ("steps", "what matters most, by what it costs, and what to do"),
 }
-NAMES = {name: about for name, (_, about) in _VIEWS.items()}
+NAMES: dict[str, str] = {name: about for name, (_, about) in _VIEWS.items()}
 """What each view shows, by its name, in the order of ``--view list``."""
-MODULES = {name: f"dptrace.viewers.views.{module}" for name, (module, _) in _VIEWS.items()}
+MODULES: dict[str, str] = {name: f"dptrace.viewers.views.{module}" for name, (module, _) in _VIEWS.items()}
 """The module of each view, by the view's name."""

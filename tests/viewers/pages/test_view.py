@@ -12,6 +12,7 @@ import pytest
 import dptrace
 from dptrace.errors import UsageError
 from dptrace.viewers.pages.view import document
+from dptrace.viewers.views.names import ViewName
 from dptrace.viewers.views.registry import VIEWS
 from tests.support.browser import PATIENCE_S, browser_test, emulate, open_page, until
 from tests.support.paths import TRACES
@@ -64,7 +65,7 @@ _TIPS = """() => [...document.querySelectorAll('.picture svg > rect:has(title)')
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["gantt", "breakdown"])
-def test_a_notebook_shows_the_same_page(name: str, tmp_path: Path) -> None:
+def test_a_notebook_shows_the_same_page(name: ViewName, tmp_path: Path) -> None:
     """In a frame that may run scripts and reach nothing of the notebook; and writes it where asked."""
     run = CASES["two ranks"]()
     shown = run.show(name)
@@ -83,7 +84,7 @@ def test_a_notebook_shows_the_same_page(name: str, tmp_path: Path) -> None:
 def test_a_view_that_is_not_there_is_refused() -> None:
     """The message lists the existing views."""
     with pytest.raises(UsageError, match="gantt, summary"):
-        CASES["two ranks"]().show("pie")
+        CASES["two ranks"]().show("pie")  # type: ignore[arg-type]
 
 
 @pytest.mark.heavy
@@ -100,7 +101,7 @@ def test_a_critical_path_is_shown_on_the_gantt_chart_alone() -> None:
 @browser_test
 @pytest.mark.parametrize("name", ["gantt", "breakdown"])
 def test_a_view_fits_its_frame_and_leaves_the_wheel_to_the_notebook(
-    browser: Browser, name: str, tmp_path: Path
+    browser: Browser, name: ViewName, tmp_path: Path
 ) -> None:
     """Nothing in the frame scrolls or zooms where the notebook should scroll; with Ctrl, the chart zooms."""
     path, frame = tmp_path / "notebook.html", training_run(2_000, ranks=4).show(name)._repr_html_()
