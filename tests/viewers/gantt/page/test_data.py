@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dptrace
@@ -203,12 +204,13 @@ def test_members_are_those_of_the_matches() -> None:
         number = instance[place] - 1
         assert row["collective"] == number
         assert (row["wait_ns"] + 1, row["exposed_ns"]) == (wait[place], exposed[place])
-        assert (None if np.isnan(row["late_ns"]) else row["late_ns"]) == (late[place] - 1 if late[place] else None)
+        known = not pd.isna(row["late_ns"])
+        assert (row["late_ns"] if known else None) == (late[place] - 1 if late[place] else None)
         # Of two ranks' clocks, this says what a lateness does not exceed.
-        assert (within[place] > 0) == np.isnan(row["late_ns"])
+        assert (within[place] > 0) != known
         one = {key: unpack(columns["instances"][key])[number] for key in ("transfer", "busbw", "bytes", "seq", "group")}
         assert (row["transfer_ns"] + 1, row["bytes"], row["seq"]) == (one["transfer"], one["bytes"], one["seq"] - 1)
-        assert one["busbw"] == pytest.approx(0 if row["busbw_gbps"] is None else row["busbw_gbps"] * 1e6, abs=1)
+        assert one["busbw"] == pytest.approx(0 if pd.isna(row["busbw_gbps"]) else row["busbw_gbps"] * 1e6, abs=1)
         assert columns["groups"][one["group"]]["name"] == row["group"]
 
 
