@@ -19,11 +19,9 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(
 _COLUMN_TYPES: dict[str, Any] = {
     "int": int,
     "Int64": int | None,
-    "int or None": int | None,
     "float": float | None,
-    "float or None": float | None,
     "str": str,
-    "str or None": str | None,
+    "string": str | None,
     "bool": bool,
     "list": list[str],
     "dict": dict[str, object],

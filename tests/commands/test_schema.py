@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from dptrace.commands.schema import schema_of
 from dptrace.commands.shared.main import COMMANDS, cli
 from dptrace.commands.shared.output import json_text
 from dptrace.model.link_report import link_report
@@ -208,4 +209,5 @@ def test_every_verb_with_json_has_a_schema() -> None:
     listed, wrong = (CliRunner().invoke(cli, ["schema", *verb]) for verb in ([], ["view"]))
 
     assert sorted(has_json) == sorted(listed.stdout.split())
+    assert all("properties" in text or "anyOf" in text for text in map(json.dumps, map(schema_of, has_json)))
     assert (2, True) == (wrong.exit_code, all(verb in wrong.stderr for verb in has_json))
