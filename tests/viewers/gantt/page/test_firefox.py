@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dptrace.analysis.per_gpu.split import Part
+from dptrace.viewers.base.theme import PART_COLORS
 from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.page import pair as pair_page
 from tests.support.firefox import FirefoxPage, firefox, firefox_test
@@ -58,11 +60,12 @@ def test_the_page_works_in_firefox(page: FirefoxPage, tmp_path: Path) -> None:
 def test_kernels_are_on_the_canvas(page: FirefoxPage, tmp_path: Path) -> None:
     """The raster has painted forward's and backward's colours, and the pointer finds a kernel."""
     page.open(written(tmp_path, gantt.document(job())))
+    wanted = [int(PART_COLORS[part][1:], 16) for part in (Part.FORWARD, Part.BACKWARD)]
     colors = page.evaluate(
         "(() => { const { canvas } = dptrace.main; const { data } = canvas.getContext('2d')"
         ".getImageData(0, 0, canvas.width, canvas.height); const seen = new Set();"
         " for (let i = 0; i < data.length; i += 4) seen.add((data[i] << 16) | (data[i + 1] << 8) | data[i + 2]);"
-        " return [0x1b4f9c, 0x74b3e8].map((color) => seen.has(color)); })()"
+        f" return {wanted}.map((color) => seen.has(color)); }})()"
     )
     x, y = page.evaluate(
         "(() => { const box = dptrace.main.canvas.getBoundingClientRect();"
