@@ -30,6 +30,7 @@ BEFORE = """{
     Element.prototype.replaceWith = function (...nodes) {
         const box = (node) => Object.values(node.getBoundingClientRect().toJSON()).slice(0, 4);
         const canvases = [dptrace.mini.canvas, dptrace.main.canvas], main = canvases.at(-1);
+        main.dataset.early = "1";
         const { data } = main.getContext("2d").getImageData(0, 0, main.width, main.height);
         globalThis.early = {
             bokeh: typeof Bokeh, boxes: canvases.map(box), names: document.querySelectorAll("#names .track").length,
@@ -101,5 +102,6 @@ def test_the_first_picture_is_there_before_bokeh(browser: Browser, run: Run, mod
         assert early["figures"] > 3
         for before, after in zip(early["boxes"], page.evaluate(PLACES), strict=True):
             assert pytest.approx(after, abs=2.5) == before
+        assert "1" == page.evaluate("dptrace.main.canvas.dataset.early")  # no second chart takes its place
         assert expected_figures(run) == shown_figures(page)
         assert [] == errors
