@@ -77,8 +77,13 @@ class FirefoxPage:
 
     def close(self) -> None:
         """Close the connection."""
-        self._socket.close()
-        self._loop.run_until_complete(asyncio.sleep(0.1))
+
+        async def close() -> None:
+            # Tornado's close needs a running loop: another test's asyncio.run leaves none to this thread.
+            self._socket.close()
+            await asyncio.sleep(0.1)
+
+        self._loop.run_until_complete(close())
 
     def evaluate(self, expression: str) -> Any:
         """Evaluate JavaScript to a JSON-serializable value; the page's policy does not forbid this."""
