@@ -22,10 +22,12 @@ from dptrace.readers.kineto.reader import EventColumns, in_order, validate_event
 from dptrace.readers.nsight_export import (
     CALLS,
     COPIES,
+    EVENTS,
     GRAPHS,
     KERNELS,
     RANGES,
     SETS,
+    SYNCS,
     THREAD,
     THREAD_BITS,
     Export,
@@ -67,6 +69,12 @@ _WORDS_END = "CASE WHEN seq_at THEN seq_at WHEN op_id_at THEN op_id_at WHEN size
 
 
 # One rank's events, table by table.
+
+
+_EVENT_SYNCS = (1, 2)
+"""CUPTI's numbers of waits for an event, by the host and by a stream; others wait for a stream or a context."""
+_NO_STREAM = 0xFFFF_FFFF
+"""CUPTI's stream of a synchronization without one."""
 
 
 class _Part(NamedTuple):
@@ -288,6 +296,39 @@ def read_export(
         rank.read()
         _add_engine(rank)
         return _assemble(rank, comm_patterns, operators)
+
+
+def read_syncs(source: Source) -> NDArray[np.int64]:
+    """Return the synchronizations of one rank, a row each: the call, device, stream, awaited stream, recording call.
+
+    What is not known is -1. Waits for an event are left out where the file doesn't say which stream recorded it.
+
+    Raises:
+        TraceError: the file can't be read.
+    """
+    with opened(source) as export:
+        rank = _Rank(export, more=False)
+
+        def rows(table: str, *names: str) -> list[Int64]:
+            wanted = [export.column(table, name) for name in names]
+            return export.rows(table, wanted, rank.of_process(table, "globalPid"))[0]
+
+        event_of = ("eventSyncId", "globalPid")
+        call, device, stream, kind, *awaited_by = rows(
+            SYNCS, "correlationId", "deviceId", "streamId", "syncType", *event_of
+        )
+        recorded_on, recording, *event_by = rows(EVENTS, "streamId", "correlationId", *event_of)
+    # Events are numbered in each process.
+    awaited, event = (number + ((process >> THREAD_BITS & THREAD) << 32) for number, process in (awaited_by, event_by))
+    # Row -1, and the one behind the last event, is for none.
+    order = np.argsort(event, kind="stable")
+    place = np.searchsorted(event[order], awaited)
+    event, recorded_on, recording = (np.append(column[order], -1) for column in (event, recorded_on, recording))
+    found = (awaited_by[0] >= 0) & (event[place] == awaited)
+    stream = np.where((stream >= 0) & (stream < _NO_STREAM), stream, -1)
+    of_event = np.isin(kind, _EVENT_SYNCS)
+    columns = (call, device, stream, *(np.where(of_event & found, of[place], -1) for of in (recorded_on, recording)))
+    return np.column_stack(columns)[~of_event | found]
 
 
 def _assemble(rank: _Rank, comm_patterns: Sequence[str], operators: bool) -> Trace:

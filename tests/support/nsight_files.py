@@ -29,6 +29,10 @@ COLUMNS = {
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [
         *("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
     ],
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [
+        *("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "syncType", "eventSyncId")
+    ],
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": ["streamId", "correlationId", "globalPid", "eventSyncId"],
     "CUPTI_ACTIVITY_KIND_RUNTIME": ["start", "end", "globalTid", "correlationId", "nameId"],
     "NVTX_EVENTS": ["start", "end", "eventType", "globalTid", "text", "textId", "jsonText", "binaryData"],
     "NVTX_PAYLOAD_SCHEMA_ENTRIES": ["schemaId", "name", "offset"],

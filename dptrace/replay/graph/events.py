@@ -87,9 +87,10 @@ def read_sync_events(source: Source) -> SyncEvents:
     """Read the recorded synchronizations of a file; none in most."""
     # Few commands read a file again.
     from dptrace.readers.kineto.reader import read_into
+    from dptrace.readers.nsight import read_syncs
 
     if is_database(source):
-        return SyncEvents()
+        return SyncEvents(*read_syncs(source).T.copy())
     columns = _SyncColumns()
     read_into(source, columns)
     return SyncEvents(*np.array(columns.rows, np.int64).reshape(-1, len(_Args.__struct_fields__)).T.copy())

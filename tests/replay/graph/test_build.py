@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dptrace.replay.simulation import simulate
 from dptrace.timeline.model import Collective
 from tests.support.builders import TimelineBuilder
 from tests.support.kineto_files import KinetoFile
+from tests.support.nsight_files import NsightFile, process_id, training
 from tests.support.paths import ROOT
 from tests.support.replay_files import job_rank, write_job_with_modules
 
@@ -360,16 +362,38 @@ def two_streams(folder: Path, sync: bool = True) -> Path:
     return file.write(folder / "rank0.json")
 
 
+def two_streams_of_nsight(folder: Path) -> Path:
+    """Write the same as an export, with an event of another process, and a wait for one that is not in the file."""
+    file, main, pid = NsightFile(), (100, 1), process_id(100)
+    file.range(*main, 0, 1_000_000, "step 0")
+    file.kernel(*main, 10_000, 20_000, 100_000, "first")
+    record = file.call(*main, 12_000, 13_000, "cudaEventRecord_v3020")
+    file.kernel(*main, 14_000, 101_000, 300_000, "second")
+    wait = file.call(*main, 16_000, 17_000, "cudaStreamWaitEvent_v3020")
+    unknown = file.call(*main, 17_000, 18_000, "cudaStreamWaitEvent_v3020")
+    file.kernel(*main, 180_000, 190_000, 230_000, "side", stream=20)
+    synchronize = file.call(*main, 185_000, 320_000, "cudaStreamSynchronize_v3020")
+    file.rows["CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"] = [
+        (16_000, 17_000, 0, 20, wait, pid, 2, 5),
+        (17_000, 18_000, 0, 7, unknown, pid, 2, 6),
+        (185_000, 320_000, 0, 20, synchronize, pid, 3, 0),
+    ]
+    file.rows["CUPTI_ACTIVITY_KIND_CUDA_EVENT"] = [(20, record, process_id(99), 5), (7, record, pid, 5)]
+    return file.write(folder / "report.sqlite")
+
+
 def waits_edges(model: Model, kind: EdgeKind) -> list[tuple[str, str]]:
     graph = model.graph
-    names = np.array(graph.names, object)[graph.name]
+    bare = [name.removeprefix("void ").removesuffix("<float>(int)") for name in graph.names]
+    names = np.array(bare, object)[graph.name]
     chosen = np.flatnonzero(graph.edge.of(kind))
     return list(zip(names[graph.edge.src[chosen]], names[graph.edge.dst[chosen]], strict=True))
 
 
-def test_recorded_events_say_who_waits_for_what(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [two_streams, two_streams_of_nsight])
+def test_recorded_events_say_who_waits_for_what(write: Callable[[Path], Path], tmp_path: Path) -> None:
     """A stream for the kernel before the recorded event, not for the last of its stream; the host for that stream."""
-    model = build_model(dptrace.open(two_streams(tmp_path), cache=False))
+    model = build_model(dptrace.open(write(tmp_path), cache=False))
 
     assert [("first", "side")] == waits_edges(model, EdgeKind.JOIN)
     assert [("side", "cudaStreamSynchronize")] == waits_edges(model, EdgeKind.SYNCHRONIZE)
@@ -378,6 +402,8 @@ def test_recorded_events_say_who_waits_for_what(tmp_path: Path) -> None:
 def test_without_events_nothing_is_recorded(tmp_path: Path) -> None:
     """Most traces have none; odd values count as absent."""
     assert 0 == len(read_sync_events(Source.of(two_streams(tmp_path, sync=False))))
+    plain = training().write(tmp_path / "report.sqlite")
+    assert 0 == len(read_sync_events(Source.of(plain)))
 
     file = KinetoFile().event("cuda_sync", "Stream Wait Event", 1, 2, correlation="x", stream=[1], wait_on_stream=7)
     odd = read_sync_events(Source.of(file.write(tmp_path / "odd.json")))
