@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dptrace.analysis.findings.finding import by_gain
+from dptrace.analysis.findings.finding import leading
 from dptrace.core.units import byte_size, duration, share
 from dptrace.errors import DptraceError
 from dptrace.model.planning.checks import MIN_SHARE, RECORDED_TEXTS, STATUSES, Check, check_dict
@@ -145,7 +145,7 @@ def finding_checks(run: Run) -> list[Check]:
     if not (run.figures_only or run.on_cpu):
         found += compute_findings_of(run)
     checks: dict[str, Check] = {}
-    for one in (finding for finding in by_gain(found) if not finding.is_minor):
+    for one in leading(found):
         gain, part = one.figure
         name = _ITEMS.get(one.kind, one.kind.replace("_", "-"))
         texts = RECORDED_TEXTS.get(name, RECORDED_TEXTS["other"])

@@ -551,7 +551,7 @@ class _Gains:
             if gain is not None and gain.shown_ns is not None:
                 gain = replace(gain, share=gain.shown_ns / self._measurer.mean_step_ns)
             found.append(replace(finding, gain=gain))
-        return tuple(found)
+        return by_gain(found)
 
 
 def _after(gain: Gain, ns: int, above: Sequence[Finding]) -> Gain:

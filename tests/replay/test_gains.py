@@ -10,6 +10,8 @@ import dptrace
 from dptrace.analysis.findings.finding import Finding, Gain, by_gain
 from dptrace.replay.gains import Measurer
 from dptrace.replay.transforms.change import Compute, HiddenCollectives
+from dptrace.viewers.gantt.chart import chart
+from dptrace.viewers.gantt.finding_places import finding_places
 from tests.support.planted import Plant, planted_job
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
@@ -167,3 +169,13 @@ def test_ranks_that_are_late_in_turns_are_jitter(tmp_path: Path) -> None:
         cost.append(found["jitter"].cost_ns)
 
     assert 20_000 == pytest.approx(cost[1] - cost[0], abs=10)
+
+
+def test_what_gains_nothing_is_not_among_the_first(hidden: dptrace.Run) -> None:
+    """It stands after what gains something, and above no chart, however much of it was counted."""
+    run = hidden.with_gains()
+    found = run.cross_rank.findings
+    minor = [finding.text for finding in found if finding.is_minor]
+
+    assert minor == [finding.text for finding in found[-len(minor) :]]
+    assert not set(minor) & {entry["text"] for entry in finding_places(run, chart(run))}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.findings.finding import Finding, by_gain
+from dptrace.analysis.findings.finding import Finding, leading
 from dptrace.analysis.findings.stragglers import grouped, reached
 from dptrace.analysis.per_gpu.split import CAUSES, Part
 from dptrace.core.intervals import Int64, IntervalSet, intersect, union
@@ -49,7 +49,6 @@ def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
 
     Each has ``cost``, ``share``, ``text`` and ``advice``; ``place`` is None where the chart does not show its step.
     """
-    found = by_gain(run.cross_rank.findings)
     return [
         {
             "cost": duration(finding.figure[0]),
@@ -59,7 +58,7 @@ def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
             "idle": _cause(finding) in CAUSES,
             "place": _as_data(place_of(finding, run, chart)),
         }
-        for finding in found[:MOST]
+        for finding in leading(run.cross_rank.findings)[:MOST]
     ]
 
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from dptrace.analysis.cross_rank.clocks import Shift
 from dptrace.analysis.cross_rank.transfers import ExposedWait
-from dptrace.analysis.findings.finding import by_gain
+from dptrace.analysis.findings.finding import leading
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import (
     CAUSES,
@@ -544,7 +544,7 @@ def print_gantt(run: Run, console: Console) -> None:
         rows = _shares(run, labels, chosen)
         _print_below(_legend(block.rows), remarks, [*split_figures(rows, pen, console.width), *numbers], pen, console)
     _print_notes(run.notes, pen, console)
-    for finding in by_gain(run.cross_rank.findings if chosen else ())[:1]:
+    for finding in leading(run.cross_rank.findings if chosen else ())[:1]:
         cost, share = finding.figure
         text = f"First of the findings, {milliseconds(cost)} ms or {100 * share:.1f} % of a step: {finding.text}"
         console.print(Text(pen.text(text), style="bold"), highlight=False)

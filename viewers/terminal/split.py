@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.transfers import ExposedWait, Latency, merge_groups, with_phase_in_name
-from dptrace.analysis.findings.finding import Finding, by_gain
+from dptrace.analysis.findings.finding import Finding, by_gain, leading
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Split, by_kind, overlap_percent
 from dptrace.core.units import byte_size, milliseconds, share
@@ -172,9 +172,7 @@ def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
     for _ in ("cost", "share"):
         table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column()
-    ordered = by_gain(findings)
-    minor = [finding for finding in ordered if finding.is_minor]
-    for finding in (finding for finding in ordered if not finding.is_minor):
+    for finding in leading(findings):
         figure, of_step = finding.figure
         lines = [plain(finding.text), plain(f"→ {finding.advice}{where(finding)}")]
         if replayed and finding.gain is not None:
@@ -184,7 +182,7 @@ def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
     if not replayed and (why := next((f.gain.reason for f in findings if f.gain is not None), "")):
         parts.append(plain(f"What a step would gain without them is not known: {why}"))
     parts.append(table)
-    if minor:
+    if minor := by_gain(finding for finding in findings if finding.is_minor):
         gains = (f"{one.kind.replace('_', ' ')} {milliseconds(one.figure[0])} ms" for one in minor)
         parts.append(plain(f"A step would gain less than 1 % without each of these: {', '.join(gains)}."))
     return Group(*parts)

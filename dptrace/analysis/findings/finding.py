@@ -118,8 +118,8 @@ class Finding(msgspec.Struct, frozen=True):
 def by_gain(found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Sort findings by what a step would gain without each alone; by their cost where that is not known.
 
-    What happened in one of several steps comes last: it may not happen again. A straggler stands before those that
-    gain only after it.
+    A straggler stands before those that gain only after it. What happened in one of several steps comes after what
+    may happen again, and last what is minor, which no list of a few findings has.
     """
     listed = list(found)
     keys, after = [], Counter[bool]()
@@ -128,8 +128,13 @@ def by_gain(found: Iterable[Finding]) -> tuple[Finding, ...]:
         figure = finding.cost_ns if gain is None or gain.ns is None else gain.ns
         if finding.kind == "straggler" and gain is not None and gain.ns is not None:
             figure = after[once] = max(after[once], figure, gain.next_ns or 0)
-        keys.append((once, -figure))
+        keys.append((finding.is_minor, once, -figure))
     return tuple(finding for _, finding in sorted(zip(reversed(keys), listed, strict=True), key=lambda pair: pair[0]))
+
+
+def leading(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings in the order of `by_gain`, without those that are minor."""
+    return tuple(finding for finding in by_gain(found) if not finding.is_minor)
 
 
 class Claim(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from PIL import Image
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.page import document as gantt
 from tests.support.browser import browser_test, open_page, rest, until
-from tests.support.gantt_page import settle
+from tests.support.gantt_page import settle, show, written
 from tests.support.jobs import late_run
 from tests.support.synthetic import training_run
 
@@ -147,3 +147,17 @@ def test_a_saved_page_opens_with_its_bookmarks(browser: Browser, tmp_path: Path)
                 page.locator(f"{items} .close").last.click()
                 after.write_bytes(saved(page, "#bookmarks .save")[1])
             assert ([], []) == (page.evaluate("fired"), errors)
+
+
+@browser_test
+def test_a_bookmark_says_where_it_is_like_the_figures(browser: Browser, tmp_path: Path) -> None:
+    """Of a view of some µs in ns since its step began, as the axis counts there."""
+    with open_page(browser, written(late_run(30, 70), tmp_path / "late.html")) as (page, errors):
+        show(page, 40_012_000, 40_015_000)
+        page.keyboard.press("b")
+        page.keyboard.press("Enter")
+
+        caption = page.locator("#bookmarks li .link").inner_text()
+        assert "into the step" in caption
+        assert page.locator("#summary .window span").first.inner_text() == caption
+        assert [] == errors

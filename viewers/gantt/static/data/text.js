@@ -51,6 +51,11 @@ export function tickText(ns, width, inStep) {
   return width < FINE_VIEW ? `${integer(inStep(ns))} ns into the step` : moment(ns, width);
 }
 
+/** Format a range of time: "12.6 ms from 1.2345 s". */
+export function spanText(from, to, inStep) {
+  return `${duration(to - from)} from ${tickText(from, to - from, inStep)}`;
+}
+
 function inOneUnit(ticks, step, [size, unit]) {
   const digits = Math.max(0, -Math.floor(Math.log10(step / size) + 1e-9));
   return ticks.map((tick) => `${(tick / size).toFixed(digits)} ${unit}`);

@@ -4,7 +4,8 @@
  */
 
 import { button, element, saveFile } from "../../../base/static/dom.js";
-import { duration, moment, visible } from "../data/text.js";
+import { stepClock } from "../data/rows.js";
+import { spanText, visible } from "../data/text.js";
 import { readView, writeView } from "../interaction/view.js";
 
 const MAX_BOOKMARKS = 200, MAX_NOTE = 200;
@@ -36,11 +37,6 @@ export class LoadedPage {
     this.root.querySelector("#scene").before(island);
     saveFile(new Blob(["<!DOCTYPE html>\n", this.root.outerHTML], { type: "text/html" }), ".html");
   }
-}
-
-function placeOf(view) {
-  const { t, step } = readView(view), [from, to] = t?.split(",").map(Number) ?? [];
-  return [step && visible(step), t ? `${duration(to - from)} from ${moment(from, to - from)}` : "whole run"].filter(Boolean).join(" · ");
 }
 
 export class Bookmarks {
@@ -82,12 +78,17 @@ export class Bookmarks {
     this.#changed();
   }
 
+  #placeOf(view) {
+    const { t, step } = readView(view);
+    return [step && visible(step), t ? spanText(...t.split(",").map(Number), stepClock(this.views.page.scene)) : "whole run"].filter(Boolean).join(" · ");
+  }
+
   #changed() {
     const { list } = this;
     this.views.keep({ bookmarks: list });
     this.opener.textContent = list.length ? `★ ${list.length}` : "★";
     this.items.replaceChildren(...list.map((one) => {
-      const item = element("li"), place = placeOf(one.view), title = visible(one.note) || place;
+      const item = element("li"), place = this.#placeOf(one.view), title = visible(one.note) || place;
       const remove = button("close", "×", { title: "Delete this bookmark", ariaLabel: `Delete ${title}`, onclick: () => {
         this.list = list.filter((other) => other !== one);
         this.#changed();

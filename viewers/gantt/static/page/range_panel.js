@@ -3,7 +3,7 @@
 import { button, copyText, element, named, table } from "../../../base/static/dom.js";
 import { inRange, splitSum } from "../data/range.js";
 import { busyCategories, laneOf, stepClock } from "../data/rows.js";
-import { collectiveTitle, collectiveWord, duration, integer, percent, shortName, tickText, visible } from "../data/text.js";
+import { collectiveTitle, collectiveWord, duration, integer, percent, shortName, spanText, tickText, visible } from "../data/text.js";
 import { drawHits } from "../interaction/search_bar.js";
 
 const TABS = { split: "Split", kernels: "Kernels", collectives: "Collectives", idle: "Idle causes" };
@@ -90,7 +90,7 @@ export class RangePanel {
   }
 
   #fill({ from, to }, tables) {
-    const { scene } = this, many = scene.tracks.length, begin = tickText(from, to - from, stepClock(scene)), span = `${duration(to - from)} from ${begin}`;
+    const { scene } = this, many = scene.tracks.length, clock = stepClock(scene), begin = tickText(from, to - from, clock), span = spanText(from, to, clock);
     const notes = [`From ${begin}${many > 1 ? `; sum over all ${many} GPUs` : ""}; time outside the steps is not counted.`];
     if (this.tab === "kernels") notes.push("Kernels that run at once count each.");
     if (scene.merged) notes.push(`This page merges intervals up to ${duration(scene.merged)}: kernels of that length are one row, and figures are exact to it. A page with --serve has each.`);

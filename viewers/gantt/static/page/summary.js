@@ -4,7 +4,7 @@ import { button, element } from "../../../base/static/dom.js";
 import { FONT_FAMILY } from "../../../base/static/theme.js";
 import { splitSum, trackSplit } from "../data/range.js";
 import { busyCategories, stepClock, stepEnd } from "../data/rows.js";
-import { duration, percent, percentOf, tickText } from "../data/text.js";
+import { duration, percent, percentOf, spanText } from "../data/text.js";
 import { widthsIn } from "../drawing/canvas.js";
 
 // The legend: a button per category that hides or shows it.
@@ -97,7 +97,7 @@ export class Summary {
     const whole = from <= 0 && to >= this.scene.end;
     const begin = Math.max(from, 0), width = Math.min(to, this.scene.end) - begin;
     const head = element("div", "window");
-    const span = whole ? duration(width) : `${duration(width)} from ${tickText(begin, width, stepClock(this.scene))}`;
+    const span = whole ? duration(width) : spanText(begin, begin + width, stepClock(this.scene));
     const name = label ?? (whole ? "All steps" : "In this window");
     head.append(element("b", "", name), element("span", "", label && whole ? (steps > 1 ? `${steps} steps` : "the whole step") : span));
     return [head, this.#bar(sum), this.#indicators(sum, unknownWaits)];
