@@ -328,7 +328,8 @@ def read_syncs(source: Source) -> NDArray[np.int64]:
     stream = np.where((stream >= 0) & (stream < _NO_STREAM), stream, -1)
     of_event = np.isin(kind, _EVENT_SYNCS)
     columns = (call, device, stream, *(np.where(of_event & found, of[place], -1) for of in (recorded_on, recording)))
-    return np.column_stack(columns)[~of_event | found]
+    syncs: NDArray[np.int64] = np.column_stack(columns)[~of_event | found]
+    return syncs
 
 
 def _assemble(rank: _Rank, comm_patterns: Sequence[str], operators: bool) -> Trace:
