@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         whatif,
     )
     from dptrace.comparison.compare import Comparison
+    from dptrace.flight.hang import find_hang
 
 __all__ = [
     "AccessError",
@@ -50,6 +51,7 @@ __all__ = [
     "explain",
     "export_trace",
     "figure",
+    "find_hang",
     "history",
     "hta_analysis",
     "memory",
@@ -72,9 +74,8 @@ def __getattr__(name: str) -> object:
 
     if name == "record":
         return importlib.import_module("dptrace.record")
-    return getattr(
-        importlib.import_module("dptrace.comparison.compare" if name == "Comparison" else "dptrace.api"), name
-    )
+    elsewhere = {"Comparison": "dptrace.comparison.compare", "find_hang": "dptrace.flight.hang"}
+    return getattr(importlib.import_module(elsewhere.get(name, "dptrace.api")), name)
 
 
 def __dir__() -> list[str]:
