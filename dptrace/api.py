@@ -180,6 +180,7 @@ def whatif(run: RunData, **options: Unpack[Options]) -> WhatIf:
         fuse: a regular expression; neighboring kernels with matching names are one.
         cuda_graphs: the kernels of a step are launched at once.
         no_recompute: backward recomputes nothing of forward.
+        all_ranks: replay every rank; otherwise, of more than 64, some are replayed for all that are like them.
 
     Returns:
         The step as measured, replayed and predicted in ns, its range, its parts and ranks, the predicted run, and the
@@ -191,9 +192,9 @@ def whatif(run: RunData, **options: Unpack[Options]) -> WhatIf:
     """
     from dptrace.bench.links import with_measured_link
     from dptrace.replay.changes import changes_of
-    from dptrace.replay.whatif import replay_of
+    from dptrace.replay.whatif import whatif
 
-    return replay_of(run).whatif(changes_of(**with_measured_link(options)))
+    return whatif(run, changes_of(**with_measured_link(options)), bool(options.get("all_ranks")))
 
 
 @listed_in_docstring(columns.GAINS)

@@ -192,7 +192,8 @@ _FLIGHT = {
 _BY_KIND = {" ".join(LINK_KINDS): int}
 _LENGTHS = "measured_step_ns replayed_step_ns predicted_step_ns"
 _WHATIF = {
-    "schema": 1, "run": str, "changes steps notes": [str], "can_tell": bool,
+    "schema": 1, "run": str, "changes steps notes": [str], "can_tell all_ranks": bool,
+    "replayed_ranks": [int], "apart_ns": int | None,
     f"{_LENGTHS} micro_steps predicted_ns_per_micro_step host_alone_ns device_alone_ns": int,
     "low_ns high_ns run_gain_ns step_gain_ns": int | None, "measured predicted": {_FIGURES: int},
     "critical_path": {

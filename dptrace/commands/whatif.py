@@ -156,6 +156,9 @@ def command(
     A replay starts each call, kernel and collective as soon as what it waits for has happened. Every answer comes with
     the error of the replay of the unchanged run, with a range, and with the reasons to doubt it. Several changes apply
     together. Without any change, the run is replayed as recorded.
+
+    Of more than 64 ranks, some are replayed for all that are like them, and those that stand out for themselves. The
+    answer says how many, and how far the others are from them at most.
     """
     _check(to, export)
     changes, several = parsed(different), swept(different)
@@ -164,7 +167,9 @@ def command(
         raise UsageError(f"{to.output}: a chart compares several values, for example --bucket-cap-mb 1,4,25.")
     if several is not None and (to.form == "csv" or export is not None):
         raise UsageError("Several values are printed as text, --json, a page or a chart: leave --csv and --export out.")
-    run = open_with_progress(paths, read_options, verbosity, selection, True, _readings(changes))
+    run = open_with_progress(
+        paths, read_options, verbosity, selection, True, _readings(changes), bool(changes.get("all_ranks"))
+    )
     if several is not None:
         to.write(_sweep_answer(_swept(run, changes, *several, verbosity)))
         print_notes(run.notes)
@@ -248,7 +253,9 @@ def _answer(run: Run, answer: WhatIf, all_rows: bool) -> Answer:
         from dptrace.viewers.gantt.page.pair import document
         from dptrace.viewers.terminal.replay import sentence
 
-        return document(run, answer.run, verdict=(sentence(answer).plain, *(doubt.text for doubt in answer.doubts)))
+        measured = run if answer.apart_ns is None else run.select(ranks=answer.run.ranks)
+        verdict = sentence(answer).plain, *(doubt.text for doubt in answer.doubts)
+        return document(measured, answer.run, verdict=verdict)
 
     return Answer(tables, answer.to_dict, answer.figures, page)
 

@@ -281,9 +281,14 @@ def json_bytes(files: Iterable[Source]) -> int | None:
     return total
 
 
-def memory_warning(files: Iterable[Source]) -> str:
-    """Return what a replay of the files needs that this machine may not have, and what to do; empty where it has it."""
-    needed, free = round(_REPLAYED * (json_bytes(files) or 0)), available_memory()
+def memory_warning(files: Sequence[Source], most: int) -> str:
+    """Return what a replay of the files needs that this machine may not have, and what to do; empty where it has it.
+
+    Args:
+        most: how many of them are replayed at most.
+    """
+    replayed = min(1.0, most / max(1, len(files)))
+    needed, free = round(replayed * _REPLAYED * (json_bytes(files) or 0)), available_memory()
     if needed <= free:
         return ""
     return (

@@ -499,8 +499,8 @@ def with_gains(run: AnyRun, progress: Progress = lambda fraction: None) -> AnyRu
     result = dataclasses.replace(run, gains=findings_with_gains)
     # Both are computed only once; a run is frozen, so its cached properties are set in its dictionary.
     vars(result)["cross_rank"] = replace(run.cross_rank, findings=found)
-    if "replay" in vars(run):
-        vars(result)["replay"] = replay_of(run)
+    if "replays" in vars(run):
+        vars(result)["replays"] = vars(run)["replays"]
     return result
 
 

@@ -185,6 +185,7 @@ class Options(TypedDict, total=False):
     no_recompute: Annotated[bool, Option("Backward recomputes nothing of forward.")]
     no_host_delay: Annotated[bool, Option("The host takes no time: calls and Python between them.")]
     perfect_overlap: Annotated[bool, Option("Nothing waits for a collective.")]
+    all_ranks: Annotated[bool, Option("Replay every rank: of more than 64, some stand for those that are like them.")]
 
 
 def _declared() -> dict[str, Option]:

@@ -15,6 +15,7 @@ from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import NEVER, EdgeKind, Graph, TaskKind
 from dptrace.replay.graph.process import Process
+from dptrace.replay.representatives import Representatives
 from dptrace.run.run import Run
 from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, NO_ACTIVITY, UNKNOWN, Timeline, Windows
 from dptrace.timeline.steps import CpuSteps, device_windows
@@ -261,6 +262,19 @@ class StepSelection(msgspec.Struct, frozen=True):
     steps: tuple[str, ...]
     places: tuple[NDArray[np.int64], ...]
     """Index of each step in each timeline."""
+    of: NDArray[np.int64] | None = None
+    """Of each timeline of a run that is replayed in part: the place of the one that stands for it; None of all."""
+
+    def replayed(self, of: Representatives | None) -> StepSelection:
+        """Return the same steps of the timelines that are replayed for these."""
+        if of is None:
+            return self
+        numbers, place = np.unique(of.of[list(self.timelines)], return_inverse=True)
+        return replace(_chosen(of.run, tuple(numbers.tolist()), self.steps), of=place)
+
+    def of_all(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return values of the replayed timelines for all that they stand for."""
+        return values if self.of is None else values[self.of]
 
 
 class StepLengths(msgspec.Struct, frozen=True):
@@ -313,7 +327,7 @@ def _table(chosen: StepSelection, splits: Sequence[Split]) -> NDArray[np.int64]:
         np.stack([figures.figures[name][places] for name in FIGURES], axis=1)
         for figures, places in zip(splits, chosen.places, strict=True)
     ]
-    return np.stack(rows).astype(np.int64)
+    return chosen.of_all(np.stack(rows).astype(np.int64))
 
 
 def recorded_figures(whole: Run, chosen: StepSelection) -> NDArray[np.int64]:
@@ -341,8 +355,8 @@ def outcome(model: Model, chosen: StepSelection) -> Outcome:
         figures = split(replace(timeline, windows=Windows(timeline.windows.names, bounds))).figures
         by_end.append(np.stack([figures[name] for name in FIGURES], axis=1)[places])
         ended.append(bounds[places[-1] + 1])
-    table = np.stack(by_end)
-    return Outcome(times, table[:, :, WALL], np.array(ended, np.int64), model, table)
+    table = chosen.of_all(np.stack(by_end))
+    return Outcome(times, table[:, :, WALL], chosen.of_all(np.array(ended, np.int64)), model, table)
 
 
 def step_lengths(model: Model, chosen: StepSelection) -> StepLengths:
@@ -352,7 +366,7 @@ def step_lengths(model: Model, chosen: StepSelection) -> StepLengths:
         (np.diff(bounds)[places], bounds[places[-1] + 1]) for _, bounds, places in _timelines(model, chosen, times)
     ]
     length, ended = zip(*steps, strict=True)
-    return StepLengths(times, np.stack(length), np.array(ended, np.int64))
+    return StepLengths(times, chosen.of_all(np.stack(length)), chosen.of_all(np.array(ended, np.int64)))
 
 
 def median_range(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -16,9 +16,10 @@ from dptrace.core.intervals import median
 from dptrace.core.table import html_table, step_number
 from dptrace.core.units import duration, milliseconds, share, signed_milliseconds
 from dptrace.replay import simulation
-from dptrace.replay.graph.build import Model, build_model, residuals
+from dptrace.replay.graph.build import Model, build_model, residuals, whole_run
 from dptrace.replay.graph.model import INFERRED
 from dptrace.replay.paths import PathPiece, longest_pieces, path_of_run
+from dptrace.replay.representatives import MOST_REPLAYED, Representatives, representatives
 from dptrace.replay.simulation import (
     WALL,
     Outcome,
@@ -31,7 +32,7 @@ from dptrace.replay.simulation import (
     steady_state,
     timeline_at,
 )
-from dptrace.replay.transforms.change import Change, Compute, PerfectOverlap
+from dptrace.replay.transforms.change import Change, Compute, PerfectOverlap, Straggler
 from dptrace.replay.transforms.interference import Factor, Interference, measure, with_interference
 from dptrace.replay.transforms.launches import Accumulate
 from dptrace.replay.transforms.replicate import SHARED, Replicate, with_replication
@@ -59,7 +60,7 @@ class Doubt(msgspec.Struct, frozen=True):
 
     kind: str
     """``replay_misses``, ``unexplained``, ``inferred``, ``absent_ranks``, ``unsized``, ``steady_state``, ``host_sets``,
-    ``contention``, ``assumed`` (what a change takes for granted)."""
+    ``contention``, ``represented`` (some ranks are replayed for all), ``assumed`` (what a change takes for granted)."""
     text: str
     refuses: bool
     """Whether the answer is "cannot tell"."""
@@ -129,6 +130,8 @@ def doubts_of_replay(question: Question) -> Sequence[Doubt]:
         text = f"{duration(open_ns)} of waiting in each step have no recorded reason.{why}"
         found.append(Doubt("unexplained", text, True))
     inferred = inferred_ns(question.model) / steps
+    if question.model.of is not None:
+        found.append(Doubt("represented", question.model.of.text, False))
     if inferred > _MAX_INFERRED * measured:
         text = f"{duration(inferred)} of waiting in each step are explained by times alone, so the range is wide."
         found.append(Doubt("inferred", text, False))
@@ -144,7 +147,7 @@ def _about_absent(question: Question) -> Sequence[Doubt]:
     unsized_ns = _unsized_ns(question.model) / question.steps
     if unsized_ns > _MAX_ERROR * question.measured_ns and any(change.collectives for change in question.changes):
         spent = f"{duration(unsized_ns)} of each step go to collectives"
-        if _lacks_ranks(question.model):
+        if question.model.lacks_ranks:
             text = (
                 f"Ranks are missing, and {spent} whose sizes the trace does not have: waiting and transfer can't be "
                 "separated. Record all ranks, or with a torch that writes the sizes of collectives."
@@ -155,14 +158,10 @@ def _about_absent(question: Question) -> Sequence[Doubt]:
     return found
 
 
-def _lacks_ranks(model: Model) -> bool:
-    return len(model.run.ranks) < model.run.world_size
-
-
 def _unsized_ns(model: Model) -> int:
     """Return how long the collectives took of which neither the peers nor others of their size show the transfer."""
     transfers = model.transfers
-    unknown = transfers.absent & ~transfers.sized if _lacks_ranks(model) else transfers.absent
+    unknown = transfers.absent & ~transfers.sized if model.lacks_ranks else transfers.absent
     return int(transfers.duration_ns[unknown].sum()) // max(1, len(model.processes))
 
 
@@ -268,6 +267,11 @@ class WhatIf:
     """How much compute is slowed under communication, where the changes move it; else None."""
     notes: tuple[str, ...]
     """What the dependencies were inferred from, a sentence each."""
+    replayed_ranks: tuple[int, ...]
+    """The ranks that were replayed: of many, each for those that are like it."""
+    apart_ns: int | None
+    """The most by which a figure of a step differs between a rank and the one that is replayed for it; None where all
+    ranks are replayed."""
     _outcome: Outcome = field(repr=False)
     _selected: tuple[Run, Run] = field(repr=False)
 
@@ -339,6 +343,9 @@ class WhatIf:
             "interference": None if self.interference is None else self.interference.to_dict(),
             "doubts": msgspec.to_builtins(self.doubts),
             "notes": list(self.notes),
+            "all_ranks": self.apart_ns is None,
+            "replayed_ranks": list(self.replayed_ranks),
+            "apart_ns": self.apart_ns,
         }
 
 
@@ -351,25 +358,31 @@ def predicted_run(model: Model, times: Times, changes: Sequence[str], selected: 
     predicted = type(whole)(
         f"{whole.path} (predicted)", timelines, whole.metadata, (note, *whole.notes), whole.world_size
     )
-    if run is whole:
+    if run is selected[1]:
         return predicted
     names = {name for timeline in run.timelines for name in timeline.windows.names}
     numbers = sorted(number for name in names if (number := step_number(name)) is not None)
-    return predicted.select(run.ranks, (numbers[0], numbers[-1]) if numbers else None)
+    ranks = set(run.ranks) & set(predicted.ranks)
+    return predicted.select(ranks, (numbers[0], numbers[-1]) if numbers else None)
 
 
 class Replay:
     """A run prepared for what-ifs: its graph and the replay of the run as it was."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, of: Representatives | None = None) -> None:
         """Read the files of a run again, and build its graph.
+
+        Args:
+            of: the ranks that are replayed for all; None for all ranks.
 
         Raises:
             DptraceError: a file can't be read again, or no step is on all ranks.
         """
         self.run = run
-        self.model = build_model(run)
-        self.chosen: StepSelection = choose(run, self.model.run)
+        self.whole = whole_run(run)
+        self.recorded: StepSelection = choose(run, self.whole)
+        self.model = build_model(run, of)
+        self.chosen: StepSelection = self.recorded.replayed(of)
 
     @cached_property
     def base(self) -> Outcome:
@@ -384,7 +397,7 @@ class Replay:
     @cached_property
     def measured(self) -> NDArray[np.int64]:
         """Figures as recorded: timelines × steps × figures."""
-        return simulation.recorded_figures(self.model.run, self.chosen)
+        return simulation.recorded_figures(self.whole, self.recorded)
 
     @cached_property
     def replayed(self) -> NDArray[np.int64]:
@@ -429,10 +442,12 @@ class Replay:
             longest=longest_pieces(model, path, _MAX_PIECES),
             ranks=self._ranks(predicted),
             doubts=self.doubts_about(tuple(changes), _step(variants[0]), bound, steady),
+            replayed_ranks=self.model.run.ranks,
+            apart_ns=None if self.model.of is None else self.model.of.apart_ns,
             interference=None if interference is None else interference.factor,
             notes=(*self.model.notes, *_moved(gain, _step(predicted) - _step(self.measured), interference)),
             _outcome=changed,
-            _selected=(self.run, self.model.run),
+            _selected=(self.run, self.whole),
         )
 
     @cached_property
@@ -500,13 +515,18 @@ class Replay:
         return max(0, round(min(low, predicted)) - error), round(max(high, predicted)) + error
 
     def error_ns(self, predicted_ns: int) -> int:
-        """Return by how much a predicted step is uncertain at least: the error of the replay, or a share of it."""
+        """Return by how much a predicted step is uncertain at least: the error of the replay, or a share of it.
+
+        Where some ranks are replayed for all, it is at least by how much the mean rank differs from the one that stands
+        for it.
+        """
         least = _CONTENTION if self.model.run.on_cpu else MIN_ERROR
-        return max(abs(_step(self.replayed) - _step(self.measured)), round(least * predicted_ns))
+        apart = 0 if self.model.of is None else round(float(self.model.of.far_ns.mean()))
+        return max(abs(_step(self.replayed) - _step(self.measured)), round(least * predicted_ns), apart)
 
     def _ranks(self, predicted: NDArray[np.int64]) -> tuple[RankAnswer, ...]:
-        timelines = self.model.run.timelines
-        tables = zip(self.chosen.timelines, self.measured, self.replayed, predicted, strict=True)
+        timelines = self.whole.timelines
+        tables = zip(self.recorded.timelines, self.measured, self.replayed, predicted, strict=True)
         return tuple(
             RankAnswer(timelines[number].rank, timelines[number].device, *map(_figures, figures))
             for number, *figures in tables
@@ -548,12 +568,34 @@ class Replay:
         )
 
 
-def replay_of(run: Run) -> Replay:
-    """Return a run prepared for what-ifs; it is prepared once, and keeps its graph as it keeps a cached property."""
-    replay: Replay | None = vars(run).get("replay")
-    if replay is None:
-        replay = vars(run)["replay"] = Replay(run)
-    return replay
+def replay_of(run: Run, of: Representatives | None = None) -> Replay:
+    """Return a run prepared for what-ifs; it is prepared once, and keeps its graph as it keeps a cached property.
+
+    Args:
+        of: the ranks that are replayed for all; None for all ranks.
+    """
+    known: dict[tuple[int, ...], Replay] = vars(run).setdefault("replays", {})
+    ranks = () if of is None else of.run.ranks
+    if ranks not in known:
+        known[ranks] = Replay(run, of)
+    return known[ranks]
+
+
+def whatif(run: Run, changes: Sequence[Change], all_ranks: bool = False) -> WhatIf:
+    """Predict a run with these changes, all at once.
+
+    Args:
+        all_ranks: replay every rank; otherwise, of many, some for all that are like them.
+
+    Raises:
+        DptraceError: the run does not have what would change.
+    """
+    whole = whole_run(run)
+    for change in changes:
+        change.check(whole)
+    selected = run.ranks if run is not whole and len(run.ranks) <= MOST_REPLAYED else ()
+    late = [change.rank for change in changes if isinstance(change, Straggler)]
+    return replay_of(run, None if all_ranks else representatives(whole, selected, late)).whatif(changes)
 
 
 def _moved(run_gain_ns: int, longer_ns: int, interference: Interference | None) -> list[str]:

@@ -33,22 +33,24 @@ def open_with_progress(
     selection: Selection | None = None,
     replayed: bool = False,
     reread: Sequence[SecondPass[Any]] = (),
+    all_ranks: bool = True,
 ) -> Run:
     """Read a run and keep what is selected; a terminal shows the progress after a second.
 
     Args:
         replayed: whether the run is replayed next: files are parsed once, and it is said if memory may not suffice.
         reread: what is read of each file next: of a replay and on a cluster, by the processes that read the file.
+        all_ranks: whether every rank is replayed: of many, those that are not need no second reading.
     """
     # Before NumPy is imported: its linear algebra, which reading does not need, starts a thread per core, and these
     # spin for a tenth of a second. A library may not decide that for its caller; a command may.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dptrace.load.open import open_run
 
+    also = reread if replayed or read_options.dask is not None else ()
     if replayed:
-        read_options = _to_replay(paths, read_options)
-    if replayed or read_options.dask is not None:
-        read_options = replace(read_options, also=(*read_options.also, *reread))
+        also = _to_replay(paths, reread, all_ranks)
+    read_options = replace(read_options, also=(*read_options.also, *also))
     with progress("Reading", verbosity) as show:
 
         def file_done(done: int, total: int, name: str) -> None:
@@ -60,15 +62,17 @@ def open_with_progress(
     return run.select(selection.ranks, selection.steps) if selection is not None else run
 
 
-def _to_replay(paths: Sequence[str], read_options: ReadOptions) -> ReadOptions:
-    """Return the options for a run that is replayed, after a word on a machine that is too small."""
+def _to_replay(paths: Sequence[str], reread: Sequence[SecondPass[Any]], all_ranks: bool) -> Sequence[SecondPass[Any]]:
+    """Return what a replay reads of each file, after a word on a machine that is too small."""
     from dptrace.load.open import memory_warning
     from dptrace.readers.discovery import find
     from dptrace.replay.graph.events import RANK_EVENTS
+    from dptrace.replay.representatives import MOST_REPLAYED
 
-    if warning := memory_warning(find(paths).files):
+    files = find(paths).files
+    if warning := memory_warning(files, len(files) if all_ranks else 2 * MOST_REPLAYED):
         print_notes((warning,))
-    return replace(read_options, also=(RANK_EVENTS,))
+    return (RANK_EVENTS, *reread) if all_ranks or len(files) <= MOST_REPLAYED else ()
 
 
 def gains_wanted(gains: bool | None, paths: Sequence[str]) -> bool:

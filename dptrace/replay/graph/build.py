@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
-from dptrace.core.intervals import Int64, repeated
+from dptrace.core.intervals import Int64, members, repeated
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
@@ -31,6 +31,7 @@ from dptrace.replay.graph.model import (
 )
 from dptrace.replay.graph.process import Process, ProcessTasks, build_process
 from dptrace.replay.graph.waits import US
+from dptrace.replay.representatives import Representatives, arrives_with
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
 
@@ -178,6 +179,8 @@ class Members(msgspec.Struct, frozen=True):
     start_ns: Int64
     """Recorded start and end, on the shared clock."""
     end_ns: Int64
+    arrives_with: Int64 | None = None
+    """Place of the member whose task it has: itself, or one that is replayed for it; None if each has its own."""
 
 
 def add_rendezvous(
@@ -193,6 +196,8 @@ def add_rendezvous(
     kept = members.task >= 0
     instance = matches.instance[kept]
     start, end, member = (column[kept] for column in (members.start_ns, members.end_ns, members.task))
+    own, later = _own_and_later(members)
+    own, later = own[kept], later[kept]
     known, first = np.unique(instance, return_index=True)
     instance = np.searchsorted(known, instance)
     arrived = _reduce(np.maximum, start, first)
@@ -216,12 +221,12 @@ def add_rendezvous(
         absent=absent,
         sized=sized | ~absent,
         task=first_task + np.arange(len(known)),
-        arrival=member[waits],
-        instance=instance[waits],
+        arrival=member[waits & own],
+        instance=instance[waits & own],
         match=known,
     )
-    edges.add(member[waits], transfers.task[instance[waits]], 0, EdgeKind.RENDEZVOUS)
-    edges.add(member[~waits], transfers.task[instance[~waits]], 0, EdgeKind.RENDEZVOUS, from_end=False)
+    for one, from_end in ((waits & own, True), (~waits & own, False)):
+        edges.add(member[one], transfers.task[instance[one]], later[one], EdgeKind.RENDEZVOUS, from_end)
     transfers = _with_peers(edges, transfers, longest)
     # On a CPU, a thread leaves a collective only when it gets a core.
     # So it is where the ranks of an all-to-all on GPUs leave at different times.
@@ -229,7 +234,19 @@ def add_rendezvous(
     last_end = _reduce(np.maximum, np.where(waits, end, np.iinfo(np.int64).min), first)
     uneven = last_end - first_end > _UNEVEN_NS
     apart = ~absent & (on_cpu | uneven | ~matches.synchronizing[known])
-    return _leaving_apart(edges, transfers, apart, end[waits])
+    return _leaving_apart(edges, transfers, apart, end[waits & own])
+
+
+def _own_and_later(members: Members) -> tuple[NDArray[np.bool_], Int64]:
+    """Return which members have tasks of their own, and how much later the last arrives of those each stands for."""
+    later = np.zeros(len(members.task), np.int64)
+    if members.arrives_with is None:
+        return np.ones(len(later), np.bool_), later
+    own, among = members.arrives_with == np.arange(len(later)), members.arrives_with >= 0
+    others = np.flatnonzero(among & ~own)
+    of = members.arrives_with[others]
+    np.maximum.at(later, of, members.start_ns[others] - members.start_ns[of])
+    return own, later
 
 
 def _leaving_apart(edges: Edges, transfers: Transfers, apart: NDArray[np.bool_], end: Int64) -> Transfers:
@@ -305,6 +322,18 @@ class Model(msgspec.Struct, frozen=True):
     """For each task, the one at whose end it is over: a collective ends with its transfer."""
     place: tuple[tuple[int, Int64], ...]
     """Of each timeline: the index of its process, and the task of each of its intervals, or -1."""
+    of: Representatives | None = None
+    """For which other ranks those of the model are replayed; None where it has all."""
+
+    @property
+    def lacks_ranks(self) -> bool:
+        """Whether ranks of the job were not recorded."""
+        return len((self.run if self.of is None else self.of.whole).ranks) < self.run.world_size
+
+    @property
+    def ranks(self) -> Int64:
+        """For how many ranks each process is replayed, with its own."""
+        return np.ones(len(self.processes), np.int64) if self.of is None else self.of.count
 
     def without_inferred(self) -> Model:
         """Return the model without the waits that only times suggest."""
@@ -339,13 +368,16 @@ def whole_run(run: Run) -> Run:
 
 
 @collection_paused()
-def build_model(run: Run) -> Model:
+def build_model(run: Run, of: Representatives | None = None) -> Model:
     """Build the graph of a whole run, from a second reading of its files.
+
+    Args:
+        of: the ranks that are replayed for all; None for all ranks.
 
     Raises:
         DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
     """
-    run = whole_run(run)
+    run = whole_run(run) if of is None else of.run
     if run.figures_only:
         raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out.")
     clocks = run.cross_rank.clocks
@@ -360,7 +392,7 @@ def build_model(run: Run) -> Model:
     places = {number: (index, tasks) for index, process in enumerate(processes) for number, tasks in process.timelines}
     place = tuple(places[number] for number in range(len(run.timelines)))
     edges = Edges()
-    transfers = _add_transfers(edges, run, place, first)
+    transfers = _add_transfers(edges, run, of, place, first)
     tasks = _tasks(processes, built, transfers)
     known = Edge.joined([*(one.edge for one in built), edges.table()])
     del built
@@ -373,7 +405,7 @@ def build_model(run: Run) -> Model:
     if len(more):
         edge = Edge.joined([graph.edge, more])
         graph = replace(graph, **_ordered(edge, graph.start_ns, graph.contradicted))
-    return Model(run, graph, tuple(processes), transfers, transfers.ends(len(graph)), place)
+    return Model(run, graph, tuple(processes), transfers, transfers.ends(len(graph)), place, of)
 
 
 def _by_file(timelines: Sequence[Timeline]) -> list[list[tuple[int, Timeline]]]:
@@ -394,20 +426,30 @@ def _events(run: Run, timeline: Timeline) -> RankEvents:
     return events
 
 
-def _add_transfers(edges: Edges, run: Run, place: Sequence[tuple[int, Int64]], first_task: int) -> Transfers:
+def _add_transfers(
+    edges: Edges, run: Run, of: Representatives | None, place: Sequence[tuple[int, Int64]], first_task: int
+) -> Transfers:
     """Let the ranks meet in their matched collectives."""
-    across = run.cross_rank
-    matches, clocks = across.matches, across.clocks
+    whole = run if of is None else of.whole
+    numbers = range(len(run.timelines)) if of is None else of.numbers.tolist()
+    matches, clocks = whole.cross_rank.matches, whole.cross_rank.clocks
     tasks = np.full(len(matches.device), -1, np.int64)
     start, end = matches.start_ns.copy(), matches.end_ns.copy()
-    for number, timeline in enumerate(run.timelines):
-        members = np.flatnonzero(matches.device == number)
-        of_call = place[number][1][timeline.kind == Kind.COMMUNICATION]
-        tasks[members] = of_call[matches.index[members]]
-        start[members] = clocks.align(number, matches.start_ns[members])
-        end[members] = clocks.align(number, matches.end_ns[members])
-    partial = len(run.ranks) < run.world_size
-    return add_rendezvous(edges, matches, Members(tasks, start, end), first_task, partial=partial, on_cpu=run.on_cpu)
+    of_device = members(matches.device, len(whole.timelines))
+    for number, own in enumerate(of_device):
+        start[own] = clocks.align(number, matches.start_ns[own])
+        end[own] = clocks.align(number, matches.end_ns[own])
+    for timeline, number, (_, placed) in zip(run.timelines, numbers, place, strict=True):
+        own = of_device[number]
+        tasks[own] = placed[timeline.kind == Kind.COMMUNICATION][matches.index[own]]
+    partial = len(whole.ranks) < whole.world_size
+    if of is None:
+        of_run = Members(tasks, start, end)
+        return add_rendezvous(edges, matches, of_run, first_task, partial=partial, on_cpu=run.on_cpu)
+    with_whom, number_of = arrives_with(of, start)
+    of_run = Members(np.where(with_whom >= 0, tasks[with_whom], -1), start, end, with_whom)
+    transfers = add_rendezvous(edges, matches, of_run, first_task, partial=partial, on_cpu=run.on_cpu)
+    return replace(transfers, match=number_of[transfers.match])
 
 
 def _tasks(processes: Sequence[Process], built: Sequence[ProcessTasks], transfers: Transfers) -> Tasks:

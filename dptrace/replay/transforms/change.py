@@ -18,6 +18,7 @@ from dptrace.replay.graph.model import NEVER, EdgeKind, TaskKind
 from dptrace.replay.graph.process import Process
 from dptrace.replay.graph.tasks import host_pieces
 from dptrace.replay.simulation import scaled, with_times, without_host
+from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 
 
@@ -43,6 +44,13 @@ class Change(msgspec.Struct, frozen=True):
             DptraceError: the run does not have what would change.
         """
         raise NotImplementedError
+
+    def check(self, run: Run) -> None:
+        """Refuse a whole run whose collectives show that it can't be different in this way, before it is replayed.
+
+        Raises:
+            DptraceError: the run does not have what would change.
+        """
 
     def doubts(self, model: Model) -> tuple[str, ...]:
         """Return what it takes for granted, in sentences."""

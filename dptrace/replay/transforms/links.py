@@ -24,6 +24,7 @@ from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.options import NUMBER, TIMES
 from dptrace.replay.simulation import with_times
 from dptrace.replay.transforms.change import Change, no_collectives
+from dptrace.run.run import Run
 
 # What each transfer of a run costs: its latency and its bytes, by the lines fitted to the run's transfers.
 
@@ -106,10 +107,7 @@ def all_reduce_line(model: Model) -> Line:
     duration_ns = of.latency_ns + of.moving_ns
     reduces &= (of.bytes > 0) & (duration_ns > 0)
     if not reduces.any():
-        raise DptraceError(
-            f"{model.run.path}: no all-reduce with a known size, so messages of other sizes can't be predicted. Record "
-            "two ranks or more, with a torch that writes the sizes of collectives."
-        )
+        raise no_sized_all_reduce(model.run)
     size, seconds = of.bytes[reduces].astype(np.int64), duration_ns[reduces] / 1e9
     sizes, which, count = np.unique(size, return_inverse=True, return_counts=True)
     # Small messages decide the latency, large ones the bandwidth: both count by their relative error.
@@ -125,6 +123,14 @@ def all_reduce_line(model: Model) -> Line:
         return line
     weight = count / typical**2
     return Line(most, max(0.0, float((weight * sizes * (typical - most)).sum() / (weight * sizes**2.0).sum())))
+
+
+def no_sized_all_reduce(run: Run) -> DptraceError:
+    """Return the error about other messages in a run whose all-reduces don't show what a message of a size takes."""
+    return DptraceError(
+        f"{run.path}: no all-reduce with a known size, so messages of other sizes can't be predicted. Record "
+        "two ranks or more, with a torch that writes the sizes of collectives."
+    )
 
 
 def has_known_size(model: Model, of: TransferCosts, option: str) -> NDArray[np.bool_]:

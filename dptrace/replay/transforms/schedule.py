@@ -30,7 +30,8 @@ from dptrace.replay.graph.process import Process
 from dptrace.replay.options import SCHEDULES
 from dptrace.replay.simulation import with_times
 from dptrace.replay.transforms.change import Change
-from dptrace.replay.transforms.links import all_reduce_line, copy_ns, copy_tasks
+from dptrace.replay.transforms.links import all_reduce_line, copy_ns, copy_tasks, no_sized_all_reduce
+from dptrace.run.run import Run
 from dptrace.timeline.host_calls import SecondPass, reading
 from dptrace.timeline.model import Kind, Phase
 
@@ -253,6 +254,11 @@ class Reschedule(Change, frozen=True):
             return f"schedule {self.schedule}"
         return f"{'' if self.schedule == 'ddp' else self.schedule + ', '}buckets of {self.cap_bytes / MIB:g} MB"
 
+    def check(self, run: Run) -> None:
+        matches = run.cross_rank.matches
+        if len(matches) and not ((matches.kind == "all_reduce") & (matches.bytes > 0)).any():
+            raise no_sized_all_reduce(run)
+
     def apply(self, model: Model) -> Model:
         if self.schedule not in SCHEDULES:
             raise UsageError(f"--schedule {self.schedule}: choose from {', '.join(SCHEDULES)}.")
@@ -289,7 +295,7 @@ class Reschedule(Change, frozen=True):
             found.append("The optimizer is assumed to step gradient by gradient, which needs one that steps in hooks.")
         if not all(step.exact for step in gradient_steps(model)):
             found.append("The trace has no shapes: gradients of one all-reduce are assumed to be equally large.")
-        if len(model.run.ranks) < model.run.world_size:
+        if model.lacks_ranks:
             found.append("Ranks that were not recorded are assumed to have their gradients when the recorded ones do.")
         return tuple(found)
 

@@ -24,7 +24,7 @@ from dptrace.core.intervals import Int64, members, unique
 from dptrace.errors import DptraceError
 from dptrace.readers.communication import C10D_PREFIX
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.model import TaskKind, is_one_of
+from dptrace.replay.graph.model import EdgeKind, TaskKind, is_one_of
 from dptrace.replay.graph.tasks import cut_pieces, host_pieces
 from dptrace.replay.simulation import with_times
 from dptrace.replay.transforms.change import Change
@@ -95,7 +95,11 @@ class NoStraggler(Change, frozen=True):
     what = "no straggler"
 
     def apply(self, model: Model) -> Model:
-        return _without(model, _cuts(model))
+        level = _without(model, _cuts(model))
+        # What ranks that are not replayed do later than those that stand for them.
+        edge = level.graph.edge
+        later = edge.of(EdgeKind.RENDEZVOUS)
+        return with_times(level, lag_ns=np.where(later, np.minimum(edge.lag_ns, _MIN_NS), edge.lag_ns))
 
 
 class _Peers(msgspec.Struct, frozen=True):
@@ -148,12 +152,13 @@ def _cuts_of(model: Model, peers: _Peers, pieces_of: _PiecesOf) -> Iterator[_Cut
     ]
     points = peers.times_ns.shape[1]
     total = np.stack([np.bincount(own.segment, own.length_ns, points + 1) for own in pieces]).astype(np.int64)
-    extra = total - _half_of_the_others(total)
-    steady = _steady_excesses(pieces, labels, total, len(model.run.timelines[0].windows))
+    count = model.ranks[list(peers.processes)]
+    extra = total - _half_of_the_others(total, count)
+    steady = _steady_excesses(pieces, labels, total, count, len(model.run.timelines[0].windows))
     processes = np.array(peers.processes)
     for segment in sorted({*np.flatnonzero((extra > _MIN_NS).any(axis=0)).tolist(), *steady}):
         own, rank = _joined(pieces, segment)
-        chosen, cut = _cut(own, rank, extra[:, segment], steady.get(segment, {}))
+        chosen, cut = _cut(own, rank, extra[:, segment], count, steady.get(segment, {}))
         instance = peers.instance[:, segment] if segment < points else np.full(len(pieces), -1)
         of = rank[chosen]
         yield _Cuts(
@@ -162,7 +167,7 @@ def _cuts_of(model: Model, peers: _Peers, pieces_of: _PiecesOf) -> Iterator[_Cut
 
 
 def _steady_excesses(
-    pieces: Sequence[_Pieces], labels: Iterable[_Label], total: Int64, steps: int
+    pieces: Sequence[_Pieces], labels: Iterable[_Label], total: Int64, count: Int64, steps: int
 ) -> dict[int, dict[tuple[int, int], int]]:
     """Return what ranks take longer for one thing in step after step, by segment, and by rank and label, in ns.
 
@@ -175,7 +180,7 @@ def _steady_excesses(
         table = np.zeros(total.shape, np.int64) if label in _VAGUE else _spent(pieces, number, segments)
         if table.sum() < least or label in _VAGUE:
             continue
-        usual = _half_of_the_others(table)
+        usual = _half_of_the_others(table, count)
         more = table - usual
         notable = (more > np.maximum(_MIN_STEADY_NS, _NAMED * total)) & (usual > np.maximum(_MIN_NS, _SHARED * more))
         notable &= notable.sum(axis=1, keepdims=True) >= max(_MIN_STEPS, steps / 2)
@@ -229,19 +234,26 @@ def _launches(model: Model) -> Int64:
     return launched
 
 
-def _half_of_the_others(total: Int64) -> Int64:
+def _half_of_the_others(total: Int64, count: Int64) -> Int64:
     """Return for each rank what half of the other ranks take at most; of two, the other one.
 
-    >>> _half_of_the_others(np.array([[10], [50], [12]])).tolist()
+    Args:
+        count: how many ranks take as long as each, with itself.
+
+    >>> _half_of_the_others(np.array([[10], [50], [12]]), np.array([1, 1, 1])).tolist()
     [[12], [10], [10]]
+    >>> _half_of_the_others(np.array([[10], [50], [12]]), np.array([1, 1, 3])).tolist()
+    [[12], [12], [12]]
     """
+    first = np.cumsum(count) - count
+    total = np.repeat(total, count, axis=0)
     order = np.argsort(total, axis=0, kind="stable")
     place = np.empty_like(order)
     np.put_along_axis(place, order, np.arange(len(total))[:, None], axis=0)
     ranked = np.take_along_axis(total, order, axis=0)
     # The lower median of all but one: where that one is below it, it is one further up.
     half = (len(total) - 2) // 2
-    usual: Int64 = np.where(place <= half, ranked[half + 1], ranked[half])
+    usual: Int64 = np.where(place <= half, ranked[half + 1], ranked[half])[first]
     return usual
 
 
@@ -294,18 +306,21 @@ def _spent(pieces: Sequence[_Pieces], label: int, segments: int) -> Int64:
     return np.stack(rows).astype(np.int64)
 
 
-def _cut(own: _Pieces, rank: Int64, extra: Int64, steady: Mapping[tuple[int, int], int]) -> tuple[Int64, Int64]:
+def _cut(
+    own: _Pieces, rank: Int64, extra: Int64, count: Int64, steady: Mapping[tuple[int, int], int]
+) -> tuple[Int64, Int64]:
     """Return the pieces of a segment that are cut, and by how much: of what a rank does longer, the longest first.
 
     Args:
         own: the pieces of all ranks, which *rank* tells apart.
         extra: what each rank takes longer in all.
+        count: for how many ranks each is replayed.
         steady: what ranks take longer for one thing in most steps, which others may hide.
     """
     labels, label = np.unique(own.label, return_inverse=True)
     of = rank * len(labels) + label
     spent = np.bincount(of, own.length_ns, len(extra) * len(labels)).astype(np.int64).reshape(len(extra), -1)
-    rest = np.maximum(spent - _half_of_the_others(spent), 0)
+    rest = np.maximum(spent - _half_of_the_others(spent, count), 0)
     known = np.zeros_like(rest)
     for (late, number), ns in steady.items():
         place = np.searchsorted(labels, number)
