@@ -6,6 +6,8 @@ VENV ?= .venv
 GPUS ?= 2
 BIN := $(VENV)/bin
 CONSTRAINTS ?= tests/constraints.txt
+# Files in the order of tests/conftest.py, not of their number of tests.
+PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
 .PHONY: demo test test-all quick lint types format docs package clean
@@ -16,13 +18,13 @@ demo: $(VENV)/.record
 	$(BIN)/dptrace view demo/interleaved -o demo/interleaved.html --no-browser --force
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 quick: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile -m "not browser and not spawn and not slow and not heavy" $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not browser and not spawn and not slow and not heavy" $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
