@@ -94,18 +94,21 @@ SUMMARY_TITLE = "Mean step of each rank"
 
 
 def summary(run: Run, note: str = "") -> Drawing:
-    """Draw a bar for each rank: the mean of its steps."""
-    means = _means(run)
+    """Draw a bar for each rank, of many for the notable ones and some others: the mean of its steps."""
+    means = list(_means(run).items())
     if not means:
         return message(SUMMARY_TITLE, NO_STEP)
-    every = 1 if len(means) <= DENSE * 2 else 4
-    ranks = [wait.waits_for_most() for wait in step_waits(run)]
-    bars = [
-        step_bar(figures, "" if row % every else rank, rank, rank=ranks[row])
-        for row, (rank, figures) in enumerate(means.items())
-    ]
-    text = note or "Means over the steps. The parts add up to the mean wall time."
+    waits, (drawn, some) = step_waits(run), _with_bars(run)
+    bars = [step_bar(means[row][1], means[row][0], means[row][0], rank=waits[row].waits_for_most()) for row in drawn]
+    text = (note or "Means over the steps. The parts add up to the mean wall time.") + some
     return bar_chart(SUMMARY_TITLE, text, bars, TALL if len(bars) <= DENSE else FLAT)
+
+
+def _with_bars(run: Run) -> tuple[list[int], str]:
+    """Return the places of the devices with steps that a picture has bars for, and a sentence if it lacks some."""
+    order = [place for place, _ in _in_order(run, MAX_BARS)]
+    text = f" Of {len(order):,} ranks, {MAX_BARS} have a bar, the notable ones first."
+    return order[:MAX_BARS], text if len(order) > MAX_BARS else ""
 
 
 def summary_table(run: Run, many: int = MANY) -> TextTable:
@@ -154,7 +157,7 @@ SUMMARY_VIEW = View("summary", SUMMARY_TITLE, summary_table, summary)
 TITLE = "Breakdown of each step"
 NOTE = "In ms. The parts up to idle add up to wall; waiting and missing ranks are parts of exposed communication."
 MAX_BARS = 96
-"""Number of bars above which each bar is a rank's mean step."""
+"""Number of bars above which each is a rank's mean step; of more ranks, the notable ones and others have one."""
 
 
 def breakdown(run: Run) -> Drawing:
@@ -415,12 +418,13 @@ def idle(run: Run) -> Drawing:
     devices = with_steps(run)
     if not any(device.split.figures["idle_ns"].any() for device in devices):
         return message(IDLE_TITLE, NOT_IDLE if devices else NO_STEP)
-    bars = []
-    for rank, device in zip(rank_labels(run, devices), devices, strict=True):
-        means = device.mean_idle()
-        bars.append(Bar(rank, rank, [(name, means[c], theme.CAUSE_COLORS[c]) for c, name in _CAUSES.items()]))
-    subtitle = "Mean of each rank's steps. Shares are of its idle time."
-    return bar_chart(IDLE_TITLE, subtitle, bars, TALL if len(devices) <= DENSE else FLAT)
+    bars, labels, (drawn, some) = list[Bar](), rank_labels(run, devices), _with_bars(run)
+    for row in drawn:
+        means = devices[row].mean_idle()
+        parts = [(name, means[c], theme.CAUSE_COLORS[c]) for c, name in _CAUSES.items()]
+        bars.append(Bar(labels[row], labels[row], parts))
+    subtitle = f"Mean of each rank's steps. Shares are of its idle time.{some}"
+    return bar_chart(IDLE_TITLE, subtitle, bars, TALL if len(bars) <= DENSE else FLAT)
 
 
 def idle_table(run: Run) -> TextTable:

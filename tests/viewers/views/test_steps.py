@@ -60,6 +60,16 @@ def test_one_slow_rank_of_many_is_seen(ranks: int) -> None:
     assert {f"rank {ranks // 2}"} == {box.tip.split(",")[0] for box in odd}
 
 
+def test_bars_of_many_ranks_begin_with_the_late_one() -> None:
+    """Of 512 ranks, 96 have a bar, which is said; the one that others wait for is first."""
+    run = late_run(*[60 if rank == 300 else 40 for rank in range(512)])
+    for drawing in (breakdown(run), idle(run)):
+        ranks = list(dict.fromkeys(tip.partition(":")[0] for tip in tips_of(drawing)))
+
+        assert (96, "rank 300") == (len(ranks), ranks[0])
+        assert "Of 512 ranks, 96 have a bar" in drawing.subtitle
+
+
 def test_more_is_brighter_on_a_dark_page() -> None:
     """And every text can be read on its cell, light or dark."""
     boxes = [mark for mark in heatmap(CASES["64 ranks"]()).marks if isinstance(mark, Box)]
