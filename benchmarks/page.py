@@ -5,8 +5,8 @@
 Prints a table in Markdown with a row per case: synthetic training runs of 1e5 to 1e7 kernels on 1 to 64 and 2,000 GPUs,
 at one and two device pixels per pixel, and on a 4K screen; served ones of 3e7 and 1e8, whose first GPU is made and
 drawn four times, also through a link of 100 Mbit/s and 20 ms in each direction. Every frame of three seconds is
-measured while the wheel turns once per frame. The CPU time of these frames is the renderer's, which does not depend on
-the machine's load.
+measured while the wheel turns once per frame: how many of them show a new picture, and the renderer's CPU time for each
+picture, which does not depend on the machine's load.
 """
 
 from __future__ import annotations
@@ -53,6 +53,15 @@ ZOOM = """async () => {
         before = now;
     }
     return frames;
+}"""
+
+_COUNT_PICTURES = """() => {
+    const { picture } = dptrace, paintOn = picture.paintOn.bind(picture);
+    globalThis.pictures = 0;
+    picture.paintOn = (...given) => {
+        pictures++;
+        paintOn(...given);
+    };
 }"""
 
 _WATCH_KEYS = """() => {
@@ -110,7 +119,7 @@ def main() -> None:
 
 HEADS = (
     *("lay out CPU s", "make page CPU s", "page MB", "first picture s", "ready s", "ready CPU s"),
-    *("frame p50 ms", "frame p95 ms", "frame CPU ms", "key to paint ms", "renderer MB"),
+    *("frame p50 ms", "frame p95 ms", "drawn", "picture CPU ms", "key to paint ms", "renderer MB"),
 )
 
 
@@ -176,9 +185,10 @@ def look(stack: ExitStack, case: Case, address: str) -> list[str]:
         page.evaluate("dptrace.stage.collapseAll(false)")
     page.wait_for_timeout(800)
     process = renderer()
+    page.evaluate(_COUNT_PICTURES)
     memory, opened = process.memory_info().rss / 1e6, cpu(process)
     frames = sorted(page.evaluate(ZOOM))
-    zoomed = cpu(process) - opened
+    zoomed, pictures = cpu(process) - opened, page.evaluate("pictures")
     key = key_to_paint(page)
     return [
         *(
@@ -188,7 +198,7 @@ def look(stack: ExitStack, case: Case, address: str) -> list[str]:
             f"{statistics.median(frames):.1f}",
             f"{frames[int(0.95 * len(frames))]:.1f}",
         ),
-        *(f"{1e3 * zoomed / len(frames):.1f}", f"{key:.0f}", f"{memory:.0f}"),
+        *(f"{pictures / len(frames):.0%}", f"{1e3 * zoomed / max(1, pictures):.1f}", f"{key:.0f}", f"{memory:.0f}"),
     ]
 
 

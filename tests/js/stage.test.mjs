@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { miniRows } from "../../viewers/gantt/static/data/rows.js";
 import { Stage } from "../../viewers/gantt/static/stage/stage.js";
-import { roundTicks } from "../../viewers/gantt/static/saving/sheet_frame.js";
+import { roundTicks } from "../../viewers/gantt/static/drawing/axis.js";
 
 const ROLES = { phases: 24, compute: 30 };
 

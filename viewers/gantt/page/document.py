@@ -1,7 +1,7 @@
 """The Gantt page: one self-contained HTML file of a run, or a page that a server feeds if the run is very large.
 
-Bokeh provides the figure, its axes and ranges, drag and the minimap's window. static/drawing/raster.js
-draws the intervals between Bokeh's canvases, from the exact sums of static/data/lod.js::
+Bokeh provides the figures, their ranges, drag and the minimap's window. static/drawing/raster.js draws the intervals
+between Bokeh's canvases, from the exact sums of static/data/lod.js, and static/drawing/axis.js the axis::
 
     from dptrace.viewers.gantt.page.document import document
     html = document(dptrace.open("runs/interleaved"))
@@ -20,7 +20,7 @@ from bokeh.core.types import ID
 from bokeh.embed import json_item
 from bokeh.layouts import column
 from bokeh.model import Model
-from bokeh.models import AdaptiveTicker, BasicTickFormatter, NoOverlap, PanTool, Range1d, RangeTool
+from bokeh.models import PanTool, Range1d, RangeTool
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
@@ -31,7 +31,6 @@ from dptrace.run.notable_ranks import MANY, ranks_first
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, drawn_headline
 from dptrace.viewers.base.page import Markup, bundle, page, static
-from dptrace.viewers.base.svg import FONT
 from dptrace.viewers.gantt.chart import Chart, chart, why_unknown
 from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.gaps import named_gaps
@@ -283,7 +282,7 @@ def _minimap_height(page_data: dict[str, Any]) -> int:
 
 
 def _figures(page_data: dict[str, Any]) -> Model:
-    """Build the Bokeh figures for a scene: the chart's frame with its axes, and the minimap above it."""
+    """Build the Bokeh figures for a scene: the chart's frame, and the minimap above it."""
     low, high = _whole(page_data)
     # Closer, the gaps between the sums of merged intervals would look like idle time.
     shortest = min(max(_SHORTEST_VIEW, _MERGED_VIEW * page_data.get("merged", 0)), high - low)
@@ -292,7 +291,7 @@ def _figures(page_data: dict[str, Any]) -> Model:
     return column(_minimap(page_data, shared, low, high), main, sizing_mode="stretch_width", spacing=2)
 
 
-def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) -> figure:
+def _frame(name: str, height: int, left: int, x_range: Range1d) -> figure:
     plot = figure(
         name=name,
         frame_height=height,
@@ -306,8 +305,9 @@ def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) 
         min_border_right=_RIGHT,
         background_fill_color=None,
         border_fill_color=None,
-        outline_line_color="#D5DAE1",
-        **options,
+        outline_line_color=None,
+        x_axis_type=None,
+        y_axis_type=None,
     )
     # Bokeh warns about a figure without glyphs; the raster is drawn without Bokeh.
     plot.segment([], [], [], [])
@@ -317,39 +317,19 @@ def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) 
 def _main(page_data: dict[str, Any], shared: Range1d) -> figure:
     layout = page_data["layout"]
     height = min(layout["height"], _MAX_HEIGHT)
-    plot = _frame("main", height, layout["left"], shared, x_axis_location="above", y_axis_type=None)
+    plot = _frame("main", height, layout["left"], shared)
     pan = PanTool(dimensions="width")
     plot.add_tools(pan)
     plot.toolbar.active_drag = pan
-    plot.xgrid.grid_line_color = "#E3E7EC"
-    axis = plot.xaxis[0]
-    axis.ticker = AdaptiveTicker(base=10, mantissas=[1, 2, 5], desired_num_ticks=9)
-    axis.formatter = BasicTickFormatter(name="time")
-    axis.update(
-        major_label_text_font_size="12px",
-        major_label_text_color="#374151",
-        major_label_text_font=FONT,
-        axis_line_color="#D5DAE1",
-        major_tick_line_color="#9CA3AF",
-        minor_tick_line_color=None,
-        major_label_policy=NoOverlap(min_distance=8),
-    )
     return plot
 
 
 def _minimap(page_data: dict[str, Any], shared: Range1d, low: int, high: int) -> figure:
     whole, height = Range1d(start=low, end=high), _minimap_height(page_data)
-    mini = _frame("mini", height, page_data["layout"]["left"], whole, x_axis_type=None, y_axis_type=None)
+    mini = _frame("mini", height, page_data["layout"]["left"], whole)
     window = RangeTool(x_range=shared)
-    window.overlay.update(
-        inverted=True,
-        fill_color="#FFFFFF",
-        fill_alpha=0.62,
-        line_color="#111827",
-        line_alpha=0.8,
-        line_width=1.5,
-        line_dash="solid",
-    )
+    # The page draws the window, in each frame; Bokeh moves it.
+    window.overlay.update(inverted=True, fill_alpha=0, line_alpha=0)
     mini.add_tools(window)
     return mini
 

@@ -1,5 +1,6 @@
 /** Entry point of the Gantt page: reads its JSON islands, connects Bokeh's frame to the raster, and sets `data-ready`. */
 
+import { drawGrid, drawTimes, drawWindow } from "./drawing/axis.js";
 import { LoadedPage } from "./page/bookmarks.js";
 import { Interactions } from "./page/interactions.js";
 import { embed, startBokeh } from "./drawing/bokeh_adapter.js";
@@ -11,10 +12,10 @@ import { Heatmap } from "./page/heatmap.js";
 import { Hover } from "./interaction/hover.js";
 import { Labels } from "./drawing/labels.js";
 import { Lod } from "./data/lod.js";
-import { miniRows, stepClock } from "./data/rows.js";
+import { miniRows } from "./data/rows.js";
 import { RowNames } from "./stage/names.js";
 import { Navigation } from "./interaction/navigation.js";
-import { oncePerFrame, Picture, Plot, shown } from "./drawing/picture.js";
+import { oncePerFrame, Picture, Plot, RIGHT, shown } from "./drawing/picture.js";
 import { Overview, WholeView } from "./served/overview.js";
 import { PrintView } from "./saving/printed.js";
 import { Raster } from "./drawing/raster.js";
@@ -24,7 +25,7 @@ import { Scrolling } from "./stage/scrolling.js";
 import { ServedLod } from "./served/served_lod.js";
 import { Stage } from "./stage/stage.js";
 import { Theme, patternsOf } from "../../base/static/theme.js";
-import { duration, integer, learnShortNames, tickLabels } from "./data/text.js";
+import { duration, integer, learnShortNames } from "./data/text.js";
 
 /** Minimum time between two updates of the figures while the view moves, in ms. */
 const UPDATE_MS = 100;
@@ -32,8 +33,8 @@ const UPDATE_MS = 100;
 const PATIENCE_MS = 400;
 /** How long the GPU of a clicked heatmap cell stays framed, in ms. */
 const MARKED_MS = 1800;
-/** In pixels: window width below which a window is narrow, the margins then, and the minimum width of a tick label. */
-const NARROW = 700, NARROW_LEFT = 104, NARROW_RIGHT = 20, TICK = 78;
+/** In pixels: window width below which a window is narrow, and the margins then. */
+const NARROW = 700, NARROW_LEFT = 104, NARROW_RIGHT = 20;
 /** Window sizes from which the page uses a larger font, and its size in pixels; gantt.css has the same queries. */
 const LARGE = [["(min-width: 3200px) and (min-height: 1700px)", 20], ["(min-width: 2400px) and (min-height: 1300px)", 15]];
 /** Width below which the panel is below the chart; gantt.css has the same query. */
@@ -70,17 +71,8 @@ function showCount(lod, scene, rows, from, to) {
   $("#view").textContent = `${integer(count)} ${what} in view`;
 }
 
-/** Return functions that fit the rows to the window and place the names and the scrollbar next to them. */
-function fitLayout(main, mini, stage, names, scrolling, labels) {
-  const figure = $("#figure");
-  let placed = "";
-  const placeSides = () => {
-    const frame = main.within(figure), key = Object.values(frame).join();
-    if (key === placed) return;
-    placed = key;
-    names.place(frame);
-    scrolling.place(frame);
-  };
+/** Return functions that fit the rows to the window. */
+function fitLayout(main, mini, stage, labels) {
   const { whole, left } = stage.scene.layout, FIT = stage.scene.embedded ? EMBEDDED : FRAME;
   const panel = () => (matchMedia(BELOW).matches ? $("#card").offsetHeight : 0);
   const free = () => Math.max(FIT.least, innerHeight - main.within(document.documentElement).top - FIT.below - $("#causes").offsetHeight - panel());
@@ -91,17 +83,17 @@ function fitLayout(main, mini, stage, names, scrolling, labels) {
     labels.pixels = letters;
     stage.zoom = letters / 12;
     document.body.style.setProperty("--left", `${margin}px`);
-    for (const plot of [main, mini]) plot.arrange(margin, Math.max(2, Math.min(9, Math.floor((innerWidth - margin) / TICK))), letters, narrow ? NARROW_RIGHT : undefined);
+    for (const plot of [main, mini]) plot.arrange({ left: margin, right: narrow ? NARROW_RIGHT : RIGHT, letters });
     if (!whole) stage.grow(free());
   };
   const fit = () => {
     // In a report the page scrolls, so all rows are shown.
     const room = whole ? stage.height : free();
     const frame = stage.height <= room + FIT.spare ? stage.height : Math.round(room);
-    main.resize(frame);
+    main.arrange({ height: frame });
     stage.resize(frame);
   };
-  return { placeSides, fit, resized };
+  return { fit, resized };
 }
 
 /** Call `changed` when what is above the chart has become taller or shorter: texts wrap, notes unfold. */
@@ -145,8 +137,9 @@ function frameMarked(context, { width }, { blocks, marked }, { chrome }) {
 function describeCanvases({ tracks, strips }, main, mini) {
   const count = (number, word) => `${integer(number)} ${word}${number === 1 ? "" : "s"}`;
   const steps = strips.reduce((most, { names }) => Math.max(most, names.length), 0);
-  main.describe(`Gantt chart of ${count(tracks.length, "GPU")} and ${count(steps, "step")}; its figures are in the text above`);
-  mini.describe("Overview of the whole run, with a window around the part that is shown");
+  const ariaLabel = `Gantt chart of ${count(tracks.length, "GPU")} and ${count(steps, "step")}; its figures are in the text above`;
+  Object.assign(main.canvas, { role: "img", ariaLabel });
+  Object.assign(mini.canvas, { role: "img", ariaLabel: "Overview of the whole run, with a window around the part that is shown" });
 }
 
 async function start() {
@@ -174,7 +167,7 @@ async function start() {
   describeCanvases(scene, main, mini);
   const hover = new Hover(main, lod, scene, stage, columns);
   const scrolling = new Scrolling(main, stage, $("#rows-scroll"), $("#names"), scene.zoomKey);
-  const { placeSides, fit, resized } = fitLayout(main, mini, stage, names, scrolling, labels);
+  const { fit, resized } = fitLayout(main, mini, stage, labels);
   const update = (from, to) => {
     showCount(lod, scene, stage.rows, from, to);
     interactions.moved();
@@ -199,9 +192,15 @@ async function start() {
       interactions.over(context, view);
       context.restore();
     }),
+    under: (context, view) => drawGrid(context, view, view.height, labels.looks.chrome, labels.pixels),
+    beside: (from, to, scale) => {
+      const { pixels, looks: { chrome } } = labels;
+      main.drawBeside((context, { width, right }) => drawTimes(context, scene, { from, to, left: 0, width, right }, chrome, pixels), pixels + 12, 0, scale);
+      mini.drawBeside((context, box) => drawWindow(context, mini.range, { from, to }, box, chrome), 1, first.mini + 1, scale);
+    },
+    placed: () => [names, scrolling].forEach((side) => side.place(main.within(figure))),
     after: (from, to) => {
       if (labels.steps.follow({ from, to })) names.update();
-      placeSides();
       hover.place();
       interactions.painted();
       follow(from, to);
@@ -290,7 +289,7 @@ async function start() {
   await Promise.race([complete, new Promise((done) => setTimeout(done, PATIENCE_MS))]);
   await shown();
   loaded.complete(await startBokeh());
-  await embed(island("plot"), (ticks, width) => tickLabels(ticks, width, stepClock(scene)), { main, mini });
+  await embed(island("plot"), { main, mini });
   refit();
   timing.drawn = performance.now();
   await Promise.all([complete, begun]);

@@ -83,13 +83,23 @@ def test_wheel_keys_and_clicks_move_through_time(browser: Browser, file: Path, r
         settle(page)
         assert visible_range(page)[0] <= min(b[1] for b in bounds) < visible_range(page)[0] + 0.05 * whole[1]
 
-        before = visible_range(page)
+        # A drag begins where the view is, also right after another move.
         page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + box["height"] / 2)
+        page.evaluate("(by) => dptrace.navigation.show(by, 2 * by)", whole[1] / 4)
+        before = visible_range(page)
         page.mouse.down()
         page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + box["height"] / 2, steps=4)
         page.mouse.up()
         settle(page)
-        assert visible_range(page)[0] > before[0]
+        after = visible_range(page)
+        assert after[0] > before[0]
+        assert after[1] - after[0] == pytest.approx(before[1] - before[0])
+        page.keyboard.press("a")
+        settle(page)
+        start, end = page.evaluate(
+            "(({ start, end }) => [start, end])(Bokeh.documents[0].get_model_by_name('main').x_range)"
+        )
+        assert visible_range(page) == (start, end) != after
 
         page.set_viewport_size({"width": 1000, "height": 700})
         settle(page)

@@ -53,7 +53,7 @@ function fromPhases(first, begin, end, low, high, { delta, start, duration }) {
 /** Return the starts of all lanes, and their durations; `offsets` are those of the lanes in the columns. */
 export function timesOf(lanes, offsets, delta, packed) {
   // Idle intervals change theirs, which may need more than 32 bits then.
-  const columns = { delta, start: new Float64Array(delta.length), duration: Float64Array.from(packed) };
+  const columns = { delta, start: new Float64Array(delta.length), duration: new Float64Array(packed) };
   let phases = -1;
   lanes.forEach(({ role, first, times }, i) => {
     if (role === "phases") phases = i;
@@ -62,9 +62,8 @@ export function timesOf(lanes, offsets, delta, packed) {
     else if (times === "rest") fromPhases(first, begin, end, offsets[phases], offsets[phases + 1], columns);
     else for (let j = begin, time = first; j < end; j++) columns.start[j] = time += delta[j];
   });
-  let longest = 0;
-  for (const ns of columns.duration) if (ns > longest) longest = ns;
-  return { start: columns.start, duration: longest < 2 ** 32 ? Uint32Array.from(columns.duration) : columns.duration };
+  const { start, duration } = columns;
+  return { start, duration: duration.every((ns) => ns < 2 ** 32) ? new Uint32Array(duration) : duration };
 }
 
 const TYPES = { Uint8: Uint8Array, Uint16: Uint16Array, Uint32: Uint32Array };
@@ -103,7 +102,7 @@ export function keepServerAlive(scene) {
 export async function unpack({ type, data, escapes }) {
   const Type = TYPES[type], values = new Type(joinPlanes(await unzipped(data).arrayBuffer(), Type.BYTES_PER_ELEMENT));
   if (!escapes.length) return values;
-  const wide = Float64Array.from(values);
+  const wide = new Float64Array(values);
   for (const [index, value] of escapes) wide[index] = value;
   return wide;
 }

@@ -7,14 +7,15 @@ export class Picture {
   #drawn = "";
 
   /**
-   * `rows()` returns the rows to draw, `bands()` the blocks to shade; `over` draws over them, on a context in CSS
-   * pixels; `after` is called whenever the plot was painted.
+   * `rows()` returns the rows to draw, `bands()` the blocks to shade; `over` draws over them and `under` below, on a
+   * context in CSS pixels; `beside` draws beside them, `placed` is called when the frame has moved, and `after` whenever the
+   * plot was painted.
    */
-  constructor(plot, raster, hidden, { rows, height, bands = () => [], over = () => {}, after = () => {} }) {
-    Object.assign(this, { plot, raster, hidden, rows, height, bands, over, after });
+  constructor(plot, raster, hidden, { rows, height, bands = () => [], over = () => {}, under = () => {}, beside = () => {}, placed = () => {}, after = () => {} }) {
+    Object.assign(this, { plot, raster, hidden, rows, height, bands, over, under, beside, placed, after });
     // Background of every second GPU; transparent, so that the grid stays visible.
     this.band = { color: "#1F3C6E", alpha: 0.04 };
-    plot.onPaint(() => this.draw());
+    plot.paint = () => this.draw();
   }
 
   /** Draw if the view has changed, or in any case with `force`. */
@@ -23,9 +24,11 @@ export class Picture {
     const scale = Math.min(MAX_SCALE, devicePixelRatio || 1);
     const width = Math.max(1, Math.round(frame.width * scale)), height = Math.max(1, Math.round(this.height() * scale));
     const view = [from, to, width, height].join();
-    if (view !== this.#drawn || force) {
+    if (frame.moved) this.placed();
+    if (view !== this.#drawn || force || frame.moved) {
       this.#drawn = view;
       this.paintOn(this.plot.canvas, { from, to, width, height, scale });
+      this.beside(from, to, scale);
     }
     this.after(from, to);
   }
@@ -35,8 +38,7 @@ export class Picture {
     const { hidden } = this, context = canvas.getContext("2d");
     this.raster.rows = this.rows();
     const image = this.raster.draw({ from, to, width, height, scale, hidden });
-    if (canvas.width !== width) canvas.width = width;
-    if (canvas.height !== height) canvas.height = height;
+    size(canvas, width, height);
     context.putImageData(new ImageData(new Uint8ClampedArray(image.buffer), width, height), 0, 0);
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.globalCompositeOperation = "destination-over";
@@ -45,7 +47,9 @@ export class Picture {
       const top = Math.max(clip, y - 4);
       context.fillRect(0, top, width / scale, y + h + 4 - top);
     }
-    Object.assign(context, { globalCompositeOperation: "source-over", globalAlpha: 1 });
+    context.globalAlpha = 1;
+    this.under(context, { from, to, width: width / scale, height: height / scale });
+    context.globalCompositeOperation = "source-over";
     this.over(context, { from, to, width: width / scale, hidden });
     context.setTransform(1, 0, 0, 1, 0, 0);
   }
@@ -58,39 +62,45 @@ export class Picture {
 }
 
 // A plot: the canvas of a picture and its range of time. Until Bokeh has started, it stands at the place that Bokeh will
-// give it; then bokeh_adapter.js joins it with a figure of Bokeh, which brings axes and tools. It can be used before.
+// give it; then bokeh_adapter.js joins it with a figure of Bokeh, which brings tools. It can be used before.
 
 /** In pixels, as Bokeh lays out the figures of document.py: outer margins, and what lies above the chart besides its letters. */
 export const RIGHT = 44;
-const EDGE = 5, AXIS = 28;
+const EDGE = 5, AXIS = 16, BETWEEN = 12;
+/** In pixels: what a label of the axis may take left of the frame. */
+const SPACE = 60;
+/** How long a range rests before Bokeh, which lays out and paints for each, takes it over, in ms. */
+const REST_MS = 100;
 
 export class Plot {
-  #range;
-  /** What `arrange` was given. */
-  #sides = [0, 0, 0, RIGHT];
-  #chrome = null;
-  #paint = () => {};
-  /** The figure of Bokeh, once it is there. */
+  /** The frame's margins and its height. */
+  #place;
+  #box = "";
+  /** The figure of Bokeh, once it is there, and the timer after which it takes over the range. */
   #bokeh = null;
+  #rest = 0;
 
   /** `below` is the height of the plot above this one, with whose axis this one begins; null for none. */
   constructor(figure, { from, to }, height, below = null) {
-    Object.assign(this, { figure, events: figure, height, below, repaint: oncePerFrame(() => (this.#bokeh ? this.#bokeh.repaint() : this.#paint())) });
-    this.#range = { from, to };
+    // `paint` is called whenever the plot is painted.
+    Object.assign(this, { figure, events: figure, below, range: { from, to }, paint: () => {}, repaint: oncePerFrame(() => this.paint()) });
+    this.#place = { left: 0, right: RIGHT, top: EDGE, height };
     // Bokeh's layers are in a shadow root, out of reach of the page's style sheet.
     this.layer = Object.assign(document.createElement("div"), { className: "layer", style: "position:absolute;inset:0;pointer-events:none" });
-    this.canvas = Object.assign(document.createElement("canvas"), { style: "position:absolute;image-rendering:pixelated" });
-    this.layer.append(this.canvas);
+    this.canvas = Object.assign(document.createElement("canvas"), { style: "position:absolute;image-rendering:pixelated;outline:1px solid var(--line)" });
+    /** What lies beside the picture: the axis above it, or the window over it. */
+    this.beside = Object.assign(document.createElement("canvas"), { style: "position:absolute", ariaHidden: "true" });
+    this.layer.append(this.canvas, this.beside);
     figure.append(this.layer);
+    // Its tools begin where the range is.
+    figure.addEventListener("pointerdown", () => this.#settle(), true);
   }
 
   /** Go to a figure of Bokeh, which is laid out like this plot. */
   join(bokeh) {
-    bokeh.arrange(...this.#sides);
-    bokeh.resize(this.height);
-    bokeh.dress(this.#chrome);
+    bokeh.arrange(this.#place);
     bokeh.show(this.range);
-    bokeh.onPaint(() => this.#paint());
+    bokeh.follow((range) => this.#move(range), () => this.paint());
     bokeh.primary.after(this.layer);
     this.#bokeh = bokeh;
     this.figure.classList.remove("still");
@@ -98,44 +108,46 @@ export class Plot {
     this.repaint();
   }
 
-  /** Name the canvas for a screen reader. */
-  describe(name) {
-    this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", name);
-  }
-
-  get range() {
-    return this.#bokeh?.range ?? this.#range;
-  }
-
   /** Show another range, and repaint. */
   show(from, to) {
-    this.#range = { from, to };
-    if (this.#bokeh) this.#bokeh.show(this.#range);
-    else this.repaint();
+    this.#move({ from, to });
+    clearTimeout(this.#rest);
+    this.#rest = setTimeout(() => this.#settle(), REST_MS);
   }
 
-  /** Call `paint` whenever the plot is painted. */
-  onPaint(paint) {
-    this.#paint = paint;
+  #move(range) {
+    if (range.from === this.range.from && range.to === this.range.to) return;
+    this.range = range;
+    this.repaint();
   }
 
-  get #top() {
-    const [, , letters] = this.#sides;
-    return this.below === null ? EDGE : this.below + AXIS + letters;
+  #settle() {
+    clearTimeout(this.#rest);
+    this.#bokeh?.show(this.range);
   }
 
   /** Return the frame's box in CSS pixels: { left, top, width, height }. */
   frame() {
-    const [left, , , right] = this.#sides;
-    return this.#bokeh?.frame() ?? { left, top: this.#top, width: Math.max(1, this.figure.clientWidth - left - right), height: this.height };
+    const { left, right, top, height } = this.#place, above = this.below === null ? 0 : this.below + BETWEEN;
+    return this.#bokeh?.frame() ?? { left, top: above + top, width: Math.max(1, this.figure.clientWidth - left - right), height };
   }
 
-  /** Place the canvas over the frame, which moves when tick labels change size; return its size in CSS pixels. */
+  /** Place the canvas over the frame; return its size in CSS pixels, and whether it has `moved`. */
   align() {
-    const { left, top, width, height } = this.frame();
-    Object.assign(this.canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
-    return { width, height };
+    const { left, top, width, height } = this.frame(), box = [left, top, width, height, this.#bokeh !== null].join(), moved = box !== this.#box;
+    this.#box = box;
+    if (moved) Object.assign(this.canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
+    return { width, height, moved };
+  }
+
+  /** Draw beside the picture, in CSS pixels from the corner of the frame: from so many `above` it, and between its margins. */
+  drawBeside(draw, above, below, scale) {
+    const { left, top, width, height } = this.frame(), { right } = this.#place, wide = SPACE + width + right, high = above + below, context = this.beside.getContext("2d");
+    Object.assign(this.beside.style, { left: `${left - SPACE}px`, top: `${top - above}px`, width: `${wide}px`, height: `${high}px` });
+    size(this.beside, Math.round(wide * scale), Math.round(high * scale));
+    context.setTransform(scale, 0, 0, scale, SPACE * scale, above * scale);
+    context.clearRect(-SPACE, -above, wide, high);
+    draw(context, { width, height, right });
   }
 
   /** Whether the canvas lies exactly over the frame. */
@@ -158,24 +170,18 @@ export class Plot {
     return x < 0 || y < 0 || x > width || y > height ? null : { x, y, width, height };
   }
 
-  /** Set the frame's height in pixels. */
-  resize(height) {
-    this.height = height;
-    if (this.#bokeh) this.#bokeh.resize(height);
-    else this.figure.style.minHeight = `${this.#top + height + EDGE}px`;
+  /** Set the frame's margins and height in pixels; with `letters`, room for an axis of that size above it. */
+  arrange({ letters, ...place }) {
+    Object.assign(this.#place, place, letters && this.below !== null && { top: AXIS + letters });
+    if (this.#bokeh) this.#bokeh.arrange(this.#place);
+    else this.figure.style.minHeight = `${this.frame().top + this.#place.height + EDGE}px`;
   }
+}
 
-  /** Set the margins left and right of the frame, the approximate number of ticks, and their font size in pixels. */
-  arrange(left, ticks, letters, right = RIGHT) {
-    this.#sides = [left, ticks, letters, right];
-    this.#bokeh?.arrange(...this.#sides);
-  }
-
-  /** Take on a theme's colors. */
-  dress(chrome) {
-    this.#chrome = chrome;
-    this.#bokeh?.dress(chrome);
-  }
+/** Give a canvas a size, which clears it. */
+function size(canvas, width, height) {
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
 }
 
 /** Return a function that calls `callback` in the next frame, once for any number of calls until then. */

@@ -131,37 +131,33 @@ export class Raster {
     }
   }
 
-  #stack(row, position, box, view) {
-    const { width, density, hidden, scale } = view, { top, bottom } = box, lod = row.lod ?? this.lod, { categories } = lod;
-    const order = this.palette.order.filter((k) => lod.has(row.lane, k)), places = order.map((k) => (position * categories + k) * width);
+  #stack(row, position, { top, bottom, first, last }, { width, density, hidden, scale, px, image, hatch }) {
+    const lod = row.lod ?? this.lod, order = this.palette.order.filter((k) => lod.has(row.lane, k));
+    const places = order.map((k) => (position * lod.categories + k) * width), blank = order.map((k) => hidden[k] && !row.idle);
+    // Hidden categories are blank, since the idle background would suggest that nothing ran.
+    const colors = order.map((k) => (hidden[k] ? 0 : this.colors[k])), patterns = order.map((k) => (hidden[k] ? undefined : PATTERNS[this.patterns[k]]));
     // A minimum height distorts the shares, so only rows with few intervals have one.
     const height = bottom - top, floor = row.floor > 1 ? Math.round(row.floor * scale) : 0;
     // In these rows half a nanosecond is drawn; less is a rounding error.
-    const least = row.floor > 1 ? 0.5 / view.px : MIN_SHARE;
+    const least = row.floor > 1 ? 0.5 / px : MIN_SHARE;
     for (let x = 0; x < width; x++) {
       let sum = 0;
       for (let i = 0; i < places.length; i++) sum += density[places[i] + x];
       if (sum <= least) continue;
       // Concurrent kernels can sum to more than the column; the bar then shows their shares of the sum.
       const fit = height / Math.max(1, sum);
-      let share = 0;
+      let share = 0, next = bottom;
       for (let i = 0; i < places.length; i++) {
-        const k = order[i], part = density[places[i] + x], low = bottom - Math.round(share * fit);
+        const part = density[places[i] + x], low = next;
         share += part;
-        if (part <= least || (hidden[k] && !row.idle)) continue;
-        const high = Math.max(top, Math.min(low - floor, bottom - Math.round(share * fit)));
-        this.#bar(k, x, Math.max(box.first, high), Math.min(box.last, Math.max(low, high + Math.min(floor, 1))), view);
+        next = bottom - Math.round(share * fit);
+        if (part <= least || blank[i]) continue;
+        const high = Math.max(top, Math.min(low - floor, next)), begin = Math.max(first, high), color = colors[i], dark = patterns[i];
+        const end = Math.min(last, Math.max(low, high + Math.min(floor, 1)));
+        for (let at = begin * width + x, stop = end * width + x; at < stop; at += width) image[at] = color;
+        if (dark) for (let y = begin; y < end; y++) if (dark(x + hatch, y)) image[y * width + x] = this.dark[order[i]];
       }
     }
-  }
-
-  #bar(category, x, top, bottom, { image, width, hatch, hidden }) {
-    // Hidden categories are blank, since the idle background would suggest that nothing ran.
-    const color = hidden[category] ? 0 : this.colors[category];
-    for (let at = top * width + x, end = bottom * width + x; at < end; at += width) image[at] = color;
-    if (!color) return;
-    const dark = PATTERNS[this.patterns[category]];
-    if (dark) for (let y = top; y < bottom; y++) if (dark(x + hatch, y)) image[y * width + x] = this.dark[category];
   }
 
   #interval(row, index, { first, last }, { image, width, from, px, hidden, hatch }) {

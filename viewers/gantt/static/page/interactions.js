@@ -58,7 +58,6 @@ export class Interactions {
   }
 
   #dress(looks) {
-    for (const plot of [this.plot, this.mini]) plot.dress(looks.chrome);
     this.hover.dress(looks);
     this.host.flame.dress(looks);
     this.measure.dress(looks);
