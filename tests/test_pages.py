@@ -112,12 +112,13 @@ def test_make_demo_runs(clone: Callable[[str], Path]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spawn
-def test_the_notebook_runs(clone: Callable[[str], Path]) -> None:
-    """Each cell in order, as Jupyter's kernel runs it; a cell that fails fails the test."""
+@pytest.mark.parametrize("folder", [".", "docs/tutorials"])
+def test_the_notebook_runs(folder: str, clone: Callable[[str], Path]) -> None:
+    """Each cell in order, in the notebook's folder, where Jupyter runs it, or the clone's; one that fails fails."""
     cells = json.loads((ROOT / "docs" / "tutorials" / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    shell = "from IPython.core.interactiveshell import InteractiveShell as Shell\nshell = Shell.instance()\n"
-    program = shell + "".join(f"shell.run_cell({source!r}).raise_error()\n" for source in sources)
+    start = "from IPython.core.interactiveshell import InteractiveShell as Shell\nimport os\nshell = Shell.instance()\n"
+    program = f"{start}os.chdir({folder!r})\n" + "".join(f"shell.run_cell({source!r}).raise_error()\n" for source in sources)
 
     assert len(sources) > 5
     run([sys.executable, "-c", program], clone("notebook"))

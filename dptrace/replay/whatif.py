@@ -317,11 +317,10 @@ class WhatIf:
         between = f"{milliseconds(self.low_ns)} to {milliseconds(self.high_ns)}"
         figures = [(FIGURE_WORDS[name], self.measured[name], self.predicted[name]) for name in FIGURES]
         rows = [(name, milliseconds(a), milliseconds(b), signed_milliseconds(b - a)) for name, a, b in figures]
-        step = ("step", milliseconds(self.measured_step_ns), milliseconds(self.predicted_step_ns), between)
         return html_table(
-            f"{self.path}: {change}",
-            ("ms per step", "measured", "predicted", "difference; of the step: range"),
-            (step, *rows),
+            f"{self.path}: {change}; range of the predicted wall time {between} ms",
+            ("ms per step", "measured", "predicted", "difference"),
+            rows,
             (doubt.text for doubt in self.doubts),
         )
 
