@@ -17,7 +17,7 @@ from dptrace.commands.shared.options import (
     workload_options,
 )
 from dptrace.commands.shared.output import print_hint
-from dptrace.commands.shared.reading import open_with_progress
+from dptrace.commands.shared.reading import open_with_progress, refuse_twice
 from dptrace.core.files import check_output
 from dptrace.core.units import byte_size, milliseconds
 from dptrace.errors import UsageError
@@ -86,6 +86,7 @@ def command(
         baseline.use(path)
         to.write(_answer({path: found}, folder))
         return
+    refuse_twice(paths)
     _make_folder(folder)
     check_output(path, to.force)
     runs = [with_workload(open_with_progress((one,), read_options, verbosity, selection), **workload) for one in paths]

@@ -12,7 +12,7 @@ import click
 from dptrace.commands.shared.answer import Answer, Destination, answer_options
 from dptrace.commands.shared.options import opening_options
 from dptrace.commands.shared.output import print_hint, print_notes, quoted_paths
-from dptrace.commands.shared.reading import open_with_progress
+from dptrace.commands.shared.reading import open_with_progress, refuse_twice
 from dptrace.core.units import listed, plural
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
@@ -42,19 +42,28 @@ def command(paths: tuple[str, ...], to: Destination, read_options: ReadOptions, 
       dptrace history nightly/2026-11-*
     """
     from dptrace.comparison.history import history
+    from dptrace.comparison.sides import copies
 
     runs: list[tuple[Run, str]] = []
     left_out = []
-    for path in _candidates(paths):
+    refuse_twice(paths)
+    candidates = _candidates(paths)
+    for path in candidates:
         try:
             runs += _opened(path, read_options, verbosity)
         except DptraceError as error:
-            if len(paths) > 1 or isinstance(error, UsageError):
+            if path in paths or isinstance(error, UsageError):
                 raise
             left_out.append(str(error))
+    if candidates != [*paths]:
+        # A folder may hold a run and its archive, or a run in two baselines.
+        found = copies([run for run, _ in runs])
+        left_out += [f"{runs[one][0].path}: a copy of {runs[first][0].path}." for one, first in found.items()]
+        runs = [run for number, run in enumerate(runs) if number not in found]
     if not runs:
-        first = f" {left_out[0]}" if left_out else ""
-        raise UsageError(f"{paths[0]}: no run in it; name the folder that holds the run folders.{first}")
+        raise DptraceError(
+            "\n".join((f"{paths[0]}: holds no run; name the folder that holds the run folders.", *left_out[:1]))
+        )
     to.write(_answer(history([run for run, _ in runs], [when for _, when in runs])))
     notes = [f"Left out: {text}" for text in left_out]
     if unsaid := [run.path for run, _ in runs if not run.metadata.get("created")]:
@@ -66,9 +75,11 @@ def command(paths: tuple[str, ...], to: Destination, read_options: ReadOptions, 
 
 
 def _candidates(paths: tuple[str, ...]) -> list[str]:
-    """Return what may be a run: the entries of one folder, or all arguments."""
+    """Return what may be a run: the entries of one folder that is no run itself, or all arguments."""
+    from dptrace.readers.discovery import RUN_FILE
+
     folder = Path(paths[0])
-    if len(paths) > 1 or not folder.is_dir():
+    if len(paths) > 1 or not folder.is_dir() or (folder / RUN_FILE).exists():
         return list(paths)
     return [str(path) for path in sorted(folder.iterdir()) if not path.name.startswith(".") and _may_be_run(path)]
 

@@ -25,6 +25,7 @@ from dptrace.comparison.sides import (
     StoredRun,
     devices_by_id,
     ideal_ns,
+    refuse_copies,
     sample_run,
 )
 from dptrace.comparison.significance import Float
@@ -143,6 +144,7 @@ def save(path: Path, runs: Sequence[Run]) -> Baseline:
             raise DptraceError(f"{run.path}: a rank has no steps; record steps, or name the ranks that have (--ranks).")
         if set(devices_by_id(run)) != set(devices_by_id(runs[0])):
             raise DptraceError(f"{runs[0].path} and {run.path} have different ranks; choose some of both with --ranks.")
+    refuse_copies(runs)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     baseline = Baseline(SCHEMA, __version__, now, [_recording(run) for run in runs])
     with atomic_write(path) as temporary:
@@ -201,7 +203,8 @@ def find(name: str | None, folder: Path = FOLDER) -> Path:
     """Return the file of a baseline: of a name, of a path that ends in .json, or of the one in use.
 
     Raises:
-        UsageError: there is none, or none is in use; the message lists those that are there.
+        UsageError: none is in use.
+        DptraceError: there is no such file. Both messages list the baselines that are there.
     """
     if name is None:
         name = in_use(folder)
@@ -212,13 +215,13 @@ def find(name: str | None, folder: Path = FOLDER) -> Path:
             )
     path = Path(name) if name.endswith(".json") else path_of(name, folder)
     if not path.is_file():
-        raise UsageError(f"{path}: no such baseline.{_there(folder)}")
+        raise DptraceError(f"{path}: no such file.{_there(folder)}")
     return path
 
 
 def _there(folder: Path) -> str:
     names = [path.stem for path in saved(folder)]
-    return f" There are: {listed(names, 9)}." if names else ""
+    return f" There are the baselines {listed(names, 9)}." if names else ""
 
 
 def saved(folder: Path = FOLDER) -> list[Path]:

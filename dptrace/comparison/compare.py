@@ -29,7 +29,16 @@ from dptrace.comparison.changes import (
     wait_and_transfer,
     without_claim,
 )
-from dptrace.comparison.sides import DeviceId, RunSample, Sides, devices_by_id, differences, make_sides
+from dptrace.comparison.sides import (
+    DeviceId,
+    RunSample,
+    Sides,
+    copies,
+    devices_by_id,
+    differences,
+    make_sides,
+    refuse_copies,
+)
 from dptrace.comparison.significance import MIN_STEPS
 from dptrace.core.table import columns, html_table, typed
 from dptrace.core.units import MINUS, duration, milliseconds, plural, signed_duration, signed_milliseconds
@@ -321,10 +330,10 @@ def _check(before: Sequence[Run], after: Sequence[Run]) -> None:
         raise UsageError("A comparison needs at least one recording before and one after.")
     if len(before) + len(after) > 2:
         for side in (before, after):
-            if len({id(run) for run in side}) < len(side):
-                raise UsageError("The same recording is given twice on a side; a copy adds no evidence.")
-        if {id(run) for run in before} & {id(run) for run in after}:
-            raise UsageError("A recording is on both sides: leave it out of one.")
+            refuse_copies(side)
+        if shared := copies((*before, *after)):
+            path = (*before, *after)[min(shared)].path
+            raise UsageError(f"{path}: a recording is on both sides; leave it out of one.")
 
 
 def _by_rank(sides: Sides, alike: bool) -> ByRank:

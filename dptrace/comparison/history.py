@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.comparison.sides import devices_by_id, differing_facts, ideal_ns, sample_run
+from dptrace.comparison.sides import devices_by_id, differing_facts, ideal_ns, refuse_copies, sample_run
 from dptrace.comparison.significance import Float
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
@@ -153,6 +153,7 @@ def history(runs: Sequence[Run], recorded: Sequence[str] = ()) -> History:
     """
     if not runs:
         raise UsageError("A history needs at least one run.")
+    refuse_copies(runs)
     rows = [_row(run, other) for run, other in zip(runs, recorded or [""] * len(runs), strict=True)]
     groups: dict[str, list[int]] = {}
     for index in sorted(range(len(runs)), key=lambda at: str(rows[at]["recorded"])):

@@ -83,6 +83,37 @@ class StoredRun(Run):
         )
 
 
+def copies(runs: Sequence[Run]) -> dict[int, int]:
+    """Return the index of each run that is a copy of an earlier one, and that of the earlier one.
+
+    Runs with the same figures in each step, to the nanosecond, are one recording, whatever their files are called.
+    """
+    first: dict[Hashable, int] = {}
+    found = {}
+    for index, run in enumerate(runs):
+        figures = [
+            (device.timeline.rank, *(device.split.figures[name].tobytes() for name in FIGURES))
+            for device in run.devices
+            if len(device.split.names)
+        ]
+        earlier = first.setdefault(tuple(figures) or id(run), index)
+        if earlier != index:
+            found[index] = earlier
+    return found
+
+
+def refuse_copies(runs: Sequence[Run]) -> None:
+    """Raise an error where one recording is among *runs* twice.
+
+    Raises:
+        UsageError: it is.
+    """
+    for copy, earlier in copies(runs).items():
+        same = runs[copy].path == runs[earlier].path
+        also = "" if same else f", also as {runs[earlier].path}"
+        raise UsageError(f"{runs[copy].path}: a recording is given twice{also}; a copy adds no evidence.")
+
+
 @dataclass(frozen=True)
 class RunSample:
     """One of the two runs: some of its GPUs, with the same steps for each."""

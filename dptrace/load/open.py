@@ -28,7 +28,7 @@ from dptrace.load.stored_file import RankFile, SharedValues, StoredFile
 from dptrace.readers.communication import communication_names
 from dptrace.readers.discovery import Sources, assign_ranks, find, raise_unless_left_out, without_errors
 from dptrace.readers.source import Source, redact
-from dptrace.readers.storage import file_identity
+from dptrace.readers.storage import copied_files, file_identity
 from dptrace.run.run import Run
 from dptrace.timeline.build import NO_GPU_EVENTS
 from dptrace.timeline.host_calls import OPERATOR_CALLS
@@ -147,6 +147,10 @@ def open_run(
     contradictions = _contradictions(ranks, [file.world_size for file in files])
     # Damage first: it affects every figure.
     notes = [damage for file in files for damage in file.damage]
+    notes += [
+        Note("is a copy of {}; a copy is no further rank: leave it out.", (sanitize(of),), sanitize(copy))
+        for copy, of in copied_files(sources.files).items()
+    ]
     notes += map(Note, (*left_out, *contradictions, *_recorder_notes(sources.metadata)))
     notes += guesses
     # Files of several jobs have no ranks that are missing from the job.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import importlib
 import io
 import os
@@ -11,7 +12,7 @@ import weakref
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import lru_cache
 from io import BufferedReader
@@ -80,6 +81,31 @@ def file_identity(source: Source) -> tuple[str | int, ...] | None:
     if not path.is_file():
         return None
     return (str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def copied_files(sources: Iterable[Source]) -> dict[str, str]:
+    """Return the path of each file on this machine that holds the same bytes as an earlier one, and the earlier path.
+
+    Only files of equal size and equal last bytes are read, of other files nothing.
+    """
+    sizes: dict[int, list[str]] = {}
+    for source in {one.container: one for one in sources if not (one.remote or one.single_pass)}.values():
+        if (identity := file_identity(source.outer() if source.member else source)) is not None:
+            sizes.setdefault(int(identity[1]), []).append(source.container)
+    found, first = dict[str, str](), dict[tuple[int, bytes], str]()
+    for size, paths in sizes.items():
+        for path in paths if len(paths) > 1 else ():
+            with suppress(OSError):
+                with Path(path).open("rb") as file:
+                    file.seek(max(size - _LAST_BYTES, 0))
+                    earlier = first.setdefault((size, file.read()), path)
+                if earlier != path and filecmp.cmp(earlier, path, shallow=False):
+                    found[path] = earlier
+    return found
+
+
+_LAST_BYTES = 4096
+"""A gzipped file ends with a checksum of all of it."""
 
 
 def _open_file(path: str) -> BinaryIO:

@@ -59,7 +59,6 @@ def test_a_job_saves_a_baseline_and_compares_with_it(project: Path) -> None:
         ("baseline save", "Missing argument 'NAME'"),
         ("baseline save main", "Missing argument 'RUN'"),
         ("baseline save ../main run", "not a name of a baseline"),
-        ("baseline use main", "no such baseline"),
         ("baseline use main run", "takes no run"),
         ("baseline list main", "takes no name"),
         ("diff run", "No baseline is in use"),
@@ -91,3 +90,9 @@ def test_names_from_traces_can_not_break_a_report() -> None:
     assert "✗ wall > +3%: crossed" in text
     assert "| backward |" in text
     assert not {"<b>", "\x1b", "\x00"} & {part for part in ("<b>", "\x1b", "\x00") if part in text}
+
+
+def test_a_missing_baseline_is_bad_input_as_any_missing_file() -> None:
+    for line in ("baseline use main", "diff --baseline main run", "history nothing", "analyze nothing"):
+        done = run(*line.split())
+        assert (1, 1) == (done.exit_code, done.output.count("no such file")), done.output

@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.comparison.history import ALPHA, MIN_RUNS, change_points
+from dptrace.errors import UsageError
 from tests.support.jobs import job
+from tests.support.paths import TRACES
 
 
 def nightly(count: int, slower_from: int | None = None, seed: int = 0, noise: float = 0.01) -> list[Any]:
@@ -118,5 +120,28 @@ def test_names_of_runs_are_escaped_and_a_folder_without_runs_is_refused(tmp_path
 
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
-    assert 2 == invoke(tmp_path).exit_code
-    assert "no run in it" in invoke(tmp_path).output
+    assert 1 == invoke(tmp_path).exit_code
+    assert "holds no run" in invoke(tmp_path).output
+
+
+def test_a_recording_counts_once_in_a_history_and_in_a_baseline(tmp_path: Path) -> None:
+    """Given twice it is refused, by its path or its figures; in a folder, the copy is left out and named."""
+    recordings = {name: job(seed=seed, path=name) for name, seed in (("main", 1), ("copy", 1), ("next", 2))}
+    for name, recording in recordings.items():
+        dptrace.save_baseline(tmp_path / f"{name}.json", recording)
+    main, copy = tmp_path / "main.json", tmp_path / "copy.json"
+
+    for line in (("history", main, copy), ("history", main, main), ("baseline", "save", "twice", copy, copy)):
+        done = CliRunner().invoke(cli, [*map(str, line)])
+        assert (2, True) == (done.exit_code, "a recording is given twice" in done.output), done.output
+    with pytest.raises(UsageError, match="twice, also as main"):
+        dptrace.save_baseline(tmp_path / "all.json", [recordings["main"], recordings["copy"]])
+    listed = invoke(tmp_path, "--json")
+    assert 2 == len(json.loads(listed.stdout)["series"][0]["runs"])
+    assert "main: main: a copy of copy: copy" in listed.stderr
+
+
+def test_a_run_folder_is_a_history_of_one(tmp_path: Path) -> None:
+    """Its ``run.json`` is no run beside others."""
+    (run,) = json.loads(invoke(TRACES / "ddp_cpu_2ranks", "--json").stdout)["series"][0]["runs"]
+    assert run["run"].endswith("ddp_cpu_2ranks")

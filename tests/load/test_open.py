@@ -49,6 +49,17 @@ def test_missing_ranks_are_reported(rank: int, world_size: int, end: str, tmp_pa
     assert note.endswith(end)
 
 
+def test_a_copied_file_is_no_further_rank(tmp_path: Path) -> None:
+    """It is named; a file that differs in a time is not."""
+    names = [tmp_path / f"{name}.json" for name in "abc"]
+    for name, start in zip(names, (0, 0, 1), strict=True):
+        training_step(KinetoFile(rank=None), 4, start).write(name)
+
+    assert [f"{names[1]}: is a copy of {names[0]}"] == [
+        note.partition(";")[0] for note in dptrace.open(*names).notes if "copy" in note
+    ]
+
+
 def test_a_damaged_file_of_a_folder_is_left_out_and_reported(folder: Path) -> None:
     """In a folder one bad file does not hide the others; named by the user it is an error."""
     (folder / "r9.json").write_text("")

@@ -207,8 +207,7 @@ def _check_overlap(
 ) -> None:
     """Refuse a recording that is given twice, unless each side has other steps of it."""
     for side, option in ((before, "--before"), (after, "--after")):
-        if len({_place(path) for path in side}) < len(side):
-            raise UsageError(f"{option}: a recording is given twice; a copy adds no evidence.")
+        refuse_twice(side, f"{option}: ")
     same = {_place(path) for path in before} & {_place(path) for path in after}
     first, last = chosen
     apart = first is not None and last is not None and (first[1] < last[0] or last[1] < first[0])
@@ -218,6 +217,13 @@ def _check_overlap(
             f"{shared} is on both sides: leave it out of one, or compare parts of it, for example "
             "--before-steps 4:9 --after-steps 10:15."
         )
+
+
+def refuse_twice(paths: Sequence[str], what: str = "") -> None:
+    """Refuse a recording that is given twice, before any is read."""
+    for number, path in enumerate(paths):
+        if _place(path) in map(_place, paths[:number]):
+            raise UsageError(f"{what}{path}: a recording is given twice; a copy adds no evidence.")
 
 
 def _place(path: str) -> str:
