@@ -304,12 +304,15 @@ def straggler_findings(
         known = replace(gain, reason=gain.reason or _hidden(gain.ns, own, group.lost_ns(model) / steps))
         if known.ns is not None:
             known = replace(known, next_ns=own, rest_ns=rest)
-        found = waits.finding(group, delays, step_ns, _what_follows(model, group.largest.excess))
+        found = waits.finding(group, delays, measurer.mean_step_ns, _what_follows(model, group.largest.excess))
         yield replace(found, gain=known, evidence=found.evidence | {"hides_others": number in needed}), group.change
     can_tell = not alone or any(gain.ns is not None for _, gain in alone)
     if can_tell and rest >= MIN_SHARE * step_ns and not run.has_selected_steps:
         taken_out = {id(excess) for _, group, *_ in kept for excess in group.change.excesses}
-        yield _jitter([delay for delay in delays if id(delay.excess) not in taken_out], rest, step_ns), None
+        yield (
+            _jitter([delay for delay in delays if id(delay.excess) not in taken_out], rest, measurer.mean_step_ns),
+            None,
+        )
 
 
 def _jitter(delays: Sequence[_Delay], gain_ns: int, step_ns: float) -> Finding:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from dptrace.analysis.findings.finding import Finding, by_gain
+from dptrace.analysis.findings.finding import leading, nothing_found
 from dptrace.core.units import milliseconds, plural, share
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import TextTable, escape_markdown, gain_sentence, markdown_lines
-from dptrace.viewers.terminal.split import where
+from dptrace.viewers.terminal.split import minor_sentence, where
 from dptrace.viewers.terminal.summary import mean_split, sentence, utilization_sentence
 from dptrace.viewers.views.compute import kernels_table
 from dptrace.viewers.views.steps import summary_table
@@ -29,7 +29,7 @@ def document(run: Run, limit: int = LIMIT) -> str:
     """
     above = (sentence(run).plain, mean_split(run), utilization_sentence(run.efficiency))
     lines = [f"# {escape_markdown(headline(run).line)}", "", escape_markdown(" ".join(filter(None, above))), ""]
-    lines += _findings(run.cross_rank.findings, limit)
+    lines += _findings(run, limit)
     lines += _section("Mean step of each rank", summary_table(run, limit), limit)
     if not run.figures_only:
         lines += _section("Operators" if run.on_cpu else "Kernels", _short_names(kernels_table(run)), limit)
@@ -38,16 +38,19 @@ def document(run: Run, limit: int = LIMIT) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _findings(findings: Sequence[Finding], limit: int) -> Iterator[str]:
+def _findings(run: Run, limit: int) -> Iterator[str]:
+    findings = run.cross_rank.findings
     yield from ("## Findings", "")
     if not findings:
-        yield "Nothing costs 1 % of a step or more."
-    for number, finding in enumerate(by_gain(findings)[:limit], 1):
+        yield f"None: {nothing_found(run.on_cpu)}"
+    first = leading(findings)
+    for number, finding in enumerate(first[:limit], 1):
         ns, of_step = finding.figure
         gain = "" if finding.gain is None else f" {gain_sentence(finding.gain)}"
         text = escape_markdown(f"{finding.text} → {finding.advice}{where(finding)}{gain}")
         yield f"{number}. **{milliseconds(ns)} ms ({share(of_step)})** {text}"
-    yield from (*_rest(len(findings), limit, "finding"), "")
+    minor = minor_sentence(findings)
+    yield from (*_rest(len(first), limit, "finding"), *(["", escape_markdown(minor)] if minor else []), "")
 
 
 def _section(title: str, cells: TextTable, limit: int) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dptrace.analysis.findings.finding import by_gain
+from dptrace.analysis.findings.finding import by_gain, nothing_found
 from dptrace.core.units import milliseconds, sanitize
 from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
@@ -124,7 +124,7 @@ def _still(run: Run, count: int) -> Section:
 def _findings(run: Run) -> Markup:
     found = run.cross_rank.findings if run.timelines else ()
     if not found:
-        return Markup('<p class="findings">Findings: nothing costs 1 % of a step or more.</p>\n')
+        return Markup('<p class="findings">Findings: {}</p>\n').format(nothing_found(run.on_cpu))
     entry = Markup(
         '<li><span class="cost"><b>{} ms</b>{} of the step</span>'
         '<div><p>{}</p><p class="advice">→ {}</p>{}</div></li>\n'

@@ -545,8 +545,12 @@ def print_gantt(run: Run, console: Console) -> None:
         _print_below(_legend(block.rows), remarks, [*split_figures(rows, pen, console.width), *numbers], pen, console)
     _print_notes(run.notes, pen, console)
     for finding in leading(run.cross_rank.findings if chosen else ())[:1]:
-        cost, share = finding.figure
-        text = f"First of the findings, {milliseconds(cost)} ms or {100 * share:.1f} % of a step: {finding.text}"
+        figure, share = finding.figure
+        counted = "cost" if figure == finding.cost_ns else "gain"
+        text = (
+            f"First of the findings, by its {counted} of {milliseconds(figure)} ms or {100 * share:.1f} % of a step: "
+        )
+        text += finding.text
         console.print(Text(pen.text(text), style="bold"), highlight=False)
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.transfers import ExposedWait, Latency, merge_groups, with_phase_in_name
-from dptrace.analysis.findings.finding import Finding, by_gain, leading
+from dptrace.analysis.findings.finding import Finding, by_gain, leading, nothing_found
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Split, by_kind, overlap_percent
 from dptrace.core.units import byte_size, milliseconds, share
@@ -157,13 +157,13 @@ def idle_table(run: Run, all_rows: bool = False) -> Table | None:
 # Figures across ranks in the terminal: the findings, and wait and transfer time of collectives.
 
 
-def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
+def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False) -> RenderableType:
     """Return the findings: what a step would gain where that is known, else the cost; text and advice.
 
     They are sorted by that figure; those without which a step would gain less than 1 % share a line.
     """
     if not findings:
-        return Text("Findings: nothing costs 1 % of a step or more.", style="bold")
+        return Text(f"Findings: {nothing_found(on_cpu)}", style="bold")
     replayed = any(finding.gain is not None and finding.gain.change for finding in findings)
     order = "by what a step would gain without each" if replayed else "most expensive first (cost per step)"
     order += "; what one step has, last" if any(finding.evidence.get("once") for finding in findings) else ""
@@ -182,10 +182,18 @@ def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
     if not replayed and (why := next((f.gain.reason for f in findings if f.gain is not None), "")):
         parts.append(plain(f"What a step would gain without them is not known: {why}"))
     parts.append(table)
-    if minor := by_gain(finding for finding in findings if finding.is_minor):
-        gains = (f"{one.kind.replace('_', ' ')} {milliseconds(one.figure[0])} ms" for one in minor)
-        parts.append(plain(f"A step would gain less than 1 % without each of these: {', '.join(gains)}."))
+    if minor := minor_sentence(findings):
+        parts.append(plain(minor))
     return Group(*parts)
+
+
+def minor_sentence(findings: Sequence[Finding]) -> str:
+    """Return which findings would each gain less than 1 % of a step; empty if there are none."""
+    gains = []
+    for one in by_gain(finding for finding in findings if finding.is_minor):
+        of = f" of rank {one.evidence['rank']}" if one.kind == "straggler" else ""
+        gains.append(f"{one.kind.replace('_', ' ')}{of} {milliseconds(one.figure[0])} ms")
+    return f"A step would gain less than 1 % without each of these: {', '.join(gains)}." if gains else ""
 
 
 def where(finding: Finding) -> str:

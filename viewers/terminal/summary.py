@@ -271,7 +271,7 @@ def print_run(run: Run, console: Console, all_rows: bool = False) -> None:
     analysis = run.cross_rank
     lines = (mean_split(run), utilization_sentence(run.efficiency), profiler_sentence(run.metadata))
     parts: list[RenderableType] = [plain(headline(run).line), sentence(run), *(Text(line) for line in lines if line)]
-    parts += ["", findings_list(analysis.findings), ""]
+    parts += ["", findings_list(analysis.findings, run.on_cpu), ""]
     for table in _tables(run, analysis, all_rows):
         parts += [table, ""]
     if not all_rows and (len(run.splits) > 1 or any(len(figures.names) > MAX_STEPS for figures in run.splits)):

@@ -76,6 +76,12 @@ MIN_SHARE = 0.01
 """Smallest share of the step that a reported finding costs."""
 
 
+def nothing_found(on_cpu: bool = False) -> str:
+    """Return what follows "Findings:" for a run without any."""
+    idle = " Idle time on a CPU, which is Python between operators, does not count here." if on_cpu else ""
+    return f"nothing costs 1 % of a step or more.{idle}"
+
+
 class Finding(msgspec.Struct, frozen=True):
     """A cause of lost time."""
 
