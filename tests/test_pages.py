@@ -118,7 +118,8 @@ def test_the_notebook_runs(folder: str, clone: Callable[[str], Path]) -> None:
     cells = json.loads((ROOT / "docs" / "tutorials" / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     start = "from IPython.core.interactiveshell import InteractiveShell as Shell\nimport os\nshell = Shell.instance()\n"
-    program = f"{start}os.chdir({folder!r})\n" + "".join(f"shell.run_cell({source!r}).raise_error()\n" for source in sources)
+    start += f"os.chdir({folder!r})\n"
+    program = start + "".join(f"shell.run_cell({source!r}).raise_error()\n" for source in sources)
 
     assert len(sources) > 5
     run([sys.executable, "-c", program], clone("notebook"))

@@ -309,10 +309,8 @@ def straggler_findings(
     can_tell = not alone or any(gain.ns is not None for _, gain in alone)
     if can_tell and rest >= MIN_SHARE * step_ns and not run.has_selected_steps:
         taken_out = {id(excess) for _, group, *_ in kept for excess in group.change.excesses}
-        yield (
-            _jitter([delay for delay in delays if id(delay.excess) not in taken_out], rest, measurer.mean_step_ns),
-            None,
-        )
+        left = [delay for delay in delays if id(delay.excess) not in taken_out]
+        yield _jitter(left, rest, measurer.mean_step_ns), None
 
 
 def _jitter(delays: Sequence[_Delay], gain_ns: int, step_ns: float) -> Finding:
