@@ -24,7 +24,7 @@ from dptrace.comparison.significance import (
     inlier_steps,
 )
 from dptrace.core.array_file import let_go
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, members
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError, UsageError
 from dptrace.run.run import Run
@@ -180,15 +180,19 @@ class RunSample:
         """Compute, by kind (compute or memory) and name: ns and count in each step, as means over the GPUs."""
         if isinstance(self.run, StoredRun):
             return self._of_steps(self.run.tables.kernels)
-        kernels: dict[tuple[str, str], Float] = {}
+        # Ranks of a job have the same names: these are looked at once.
+        totals: dict[tuple[str, tuple[str, ...]], Float] = {}
         for timeline, step in self._sampled_steps():
             for kind, word in ((Kind.COMPUTE, "compute"), (Kind.MEMORY, "memory")):
                 chosen = (timeline.kind == kind) & (step >= 0)
                 time = (timeline.end_ns - timeline.start_ns)[chosen]
                 sums = self._sums(timeline.name[chosen], step[chosen], len(timeline.names), time)
-                for index in np.flatnonzero(sums[1].any(axis=1)):
-                    key = word, kernel_name(timeline.names[index])
-                    kernels[key] = kernels.get(key, 0) + sums[:, index] / len(self.devices)
+                totals[word, timeline.names] = totals.get((word, timeline.names), 0) + sums
+        kernels: dict[tuple[str, str], Float] = {}
+        for (word, names), sums in totals.items():
+            for index in np.flatnonzero(sums[1].any(axis=1)).tolist():
+                key = word, kernel_name(names[index])
+                kernels[key] = kernels.get(key, 0) + sums[:, index] / len(self.devices)
         return kernels
 
     def collectives(self) -> dict[Collective, Float]:
@@ -251,9 +255,9 @@ def matched_times(run: Run) -> dict[int, tuple[Int64, Int64, Int64]]:
     matches, timing = run.cross_rank.matches, run.cross_rank.timing
     usable = (matches.complete & matches.synchronizing)[matches.instance]
     found = {}
-    for number, device in enumerate(run.devices):
+    of_devices = members(np.where(usable, matches.device, len(run.devices)), len(run.devices))
+    for device, of_device in zip(run.devices, of_devices, strict=True):
         transfer, wait, matched = np.zeros((3, int((device.timeline.collective >= 0).sum())), np.int64)
-        of_device = usable & (matches.device == number)
         index = matches.index[of_device]
         transfer[index] = timing.transfer_ns[matches.instance[of_device]]
         wait[index] = timing.wait_ns[of_device]
@@ -274,10 +278,11 @@ def ideal_ns(run: Run) -> float | None:
 
 def devices_by_id(run: Run) -> dict[DeviceId, DeviceFigures]:
     """Return the GPUs of a run by rank and index among the rank's GPUs."""
-    devices: dict[DeviceId, DeviceFigures] = {}
+    devices, count = dict[DeviceId, DeviceFigures](), Counter[int]()
     for device in run.devices:
         rank = device.timeline.rank
-        devices[rank, sum(other == rank for other, _ in devices)] = device
+        devices[rank, count[rank]] = device
+        count[rank] += 1
     return devices
 
 

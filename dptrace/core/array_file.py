@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import mmap
 import os
 import stat
@@ -15,6 +16,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, get_args
@@ -65,6 +67,14 @@ def dumps(value: object) -> list[bytes | memoryview]:
     return [_START.pack(_MAGIC, _sum(parts), len(head)), *parts]
 
 
+@cache
+def _entry_type(kind: Any) -> np.dtype[Any]:
+    """Return the type of the entries of an annotation such as ``NDArray[np.int64]``."""
+    (entry,) = get_args(get_args(kind)[1])
+    dtype: np.dtype[Any] = np.dtype(entry)
+    return dtype
+
+
 def loads(data: bytes | memoryview | mmap.mmap, type: type[Value], copied: bool = False) -> Value:
     """Return the value that was written; its arrays are read-only views of *data*.
 
@@ -87,13 +97,13 @@ def loads(data: bytes | memoryview | mmap.mmap, type: type[Value], copied: bool 
         def in_place(kind: Any, header: tuple[str, int, list[int]]) -> NDArray[Any]:
             name, offset, shape = header
             dtype = np.dtype(name)
-            (entry,) = get_args(get_args(kind)[1])  # of an annotation such as NDArray[np.int64]
-            if dtype != np.dtype(entry) or min(shape) < 0:
+            if dtype != _entry_type(kind) or min(shape) < 0:
                 raise CorruptArrayFile(f"it holds {name} of shape {shape} where {kind} is expected")
-            count = int(np.prod(shape, dtype=np.int64))
+            count = math.prod(shape)
             array = np.frombuffer(arrays, dtype, count, offset) if count else np.empty(0, dtype)
-            array.flags.writeable = False
-            return array.reshape(shape)
+            if array.flags.writeable:
+                array.flags.writeable = False
+            return array if len(shape) == 1 else array.reshape(shape)
 
         return msgspec.msgpack.decode(head, type=type, dec_hook=in_place)
     except (struct.error, msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:

@@ -6,6 +6,7 @@ import filecmp
 import importlib
 import io
 import os
+import stat
 import sys
 import tarfile
 import weakref
@@ -74,13 +75,13 @@ def file_identity(source: Source) -> tuple[str | int, ...] | None:
     if source.place == STDIN:
         return None
     try:
-        path = Path(source.address).resolve()
-        status = path.stat()
-    except (OSError, RuntimeError, ValueError):
+        path = os.path.realpath(source.address)
+        status = os.stat(path)
+    except (OSError, ValueError):
         return None
-    if not path.is_file():
+    if not stat.S_ISREG(status.st_mode):
         return None
-    return (str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    return (path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 def copied_files(sources: Iterable[Source]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -81,11 +81,6 @@ class HostActivity(msgspec.Struct, frozen=True):
         chosen = np.array([label.cause in causes for label in self.labels], np.bool_)[self.label]
         ends = np.append(self.start_ns[1:], self.end_ns)
         return union(self.start_ns[chosen], ends[chosen])
-
-
-def spent_by(hosts: Iterable[HostActivity], since: Iterable[int], until: Iterable[int]) -> list[dict[HostLabel, int]]:
-    """Return what :meth:`HostActivity.spent` of each host does, between times of its own."""
-    return [host.spent(begin, end) for host, begin, end in zip(hosts, since, until, strict=True)]
 
 
 MANY_OPERATORS = "many operators"

@@ -17,7 +17,7 @@ from dptrace.analysis.cross_rank.transfers import aligned_starts
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, covered, median, repeated
-from dptrace.timeline.model import UNKNOWN, HostCause, HostLabel, Kind, spent_by
+from dptrace.timeline.model import UNKNOWN, HostCause, HostLabel, Kind
 
 # A delay: time that one rank lost in one segment of the program, with its cause and what it cost the others.
 
@@ -381,6 +381,7 @@ class LateGroup:
         self.lateness, self.matches = lateness, matches
         self.devices = [devices[device] for device in lateness.devices]
         self.hosts = [device.timeline.host for device in self.devices]
+        self._known: dict[tuple[int, int], Mapping[HostLabel, int]] = {}
         self.on_cpu = [device.timeline.on_cpu for device in self.devices]
         index = matches.index[lateness.members]
         arrivals = [device.arrivals for device in self.devices]
@@ -533,7 +534,7 @@ class LateGroup:
         since, until = self.points.own_ns[point - 1], self.points.own_ns[point]
         compared = [column, *early[:_MAX_COMPARED_HOSTS].tolist()]
         times = since[compared].tolist(), until[compared].tolist()
-        own, *others = spent_by([self.hosts[i] for i in compared], *times)
+        own, *others = (self._spent(i, point, *span) for i, *span in zip(compared, *times, strict=True))
         excess = _excess(own, others)
         total = sum(excess.values())
         large = {label: ns for label, ns in excess.items() if ns >= _NAMED * min(took, total)}
@@ -545,6 +546,12 @@ class LateGroup:
             many = total - sum(large.values()) >= rest / 2
             causes[Cause("slower_host", "", _most_frequent_place(excess)) if many else Cause("unknown")] = rest
         return causes
+
+    def _spent(self, column: int, point: int, since: int, until: int) -> Mapping[HostLabel, int]:
+        """Return what a host did in the segment that ends at a point: many late ranks are compared with the same."""
+        if (column, point) not in self._known:
+            self._known[column, point] = self.hosts[column].spent(since, until)
+        return self._known[column, point]
 
     def _cause_of(self, label: HostLabel, column: int) -> Cause:
         kind = HOST_CAUSES[HostCause(label.cause)]
