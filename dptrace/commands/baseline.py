@@ -16,11 +16,11 @@ from dptrace.commands.shared.options import (
     with_workload,
     workload_options,
 )
-from dptrace.commands.shared.output import print_hint
+from dptrace.commands.shared.output import print_hint, print_notes
 from dptrace.commands.shared.reading import open_with_progress, refuse_twice
 from dptrace.core.files import check_output
 from dptrace.core.units import byte_size, milliseconds
-from dptrace.errors import UsageError
+from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -78,7 +78,14 @@ def command(
         )
     )
     if action == "list":
-        to.write(_answer({path: baseline.read(path) for path in baseline.saved(folder)}, folder))
+        readable, damaged = {}, []
+        for path in baseline.saved(folder):
+            try:
+                readable[path] = baseline.read(path)
+            except DptraceError as error:
+                damaged.append(f"Left out: {error} Delete the file, or save the baseline again with --force.")
+        to.write(_answer(readable, folder))
+        print_notes(damaged)
         return
     path = baseline.path_of(str(name), folder)
     if action == "use":

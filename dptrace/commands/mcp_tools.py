@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import os
@@ -10,12 +11,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from dptrace.commands.shared.output import write_png
 from dptrace.core.units import sanitize
@@ -53,6 +54,8 @@ class Root:
             UsageError: it is a URL, standard input, absolute, or leads out of the root, itself or by a link in it.
             DptraceError: there is no such file.
         """
+        if not text:
+            raise UsageError("A path is empty; name a run as list_runs does. The root itself is a dot.")
         shown = sanitize(text)[:200]
         if is_url(text) or os.path.isabs(text) or text.startswith(("~", "-")) or "\0" in text:
             raise UsageError(f"{shown}: name a run by its path below the root, such as list_runs gives.")
@@ -401,12 +404,47 @@ def _typed(name: str, value: bool | float | str | list[str]) -> Any:
     return f"{value:g}" if isinstance(value, float | int) else value
 
 
+class _Server(MCPServer):
+    """A server that accepts no argument which its tool lacks, and says in words what is wrong with one."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        known = self.arguments_of(name)
+        unknown = sorted(arguments.keys() - known.keys()) if known else []
+        try:
+            if unknown:
+                near = difflib.get_close_matches(unknown[0], known, 1, 0.7)
+                advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}."
+                raise ToolError(f"{_PREFIX} {name}: {sanitize(unknown[0])[:200]} is no argument; {advice}")
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            first = error.__cause__.errors(include_url=False, include_context=False)[0]
+            argument = str(first["loc"][0])
+            value = sanitize(str(first["input"]))[:200]
+            wrong = "is missing" if first["type"] == "missing" else first["msg"].replace("Input", value, 1)
+            text = f"{_PREFIX} {name}: {argument}: {wrong}. {known[argument]}".strip()
+            raise ToolError(text) from None
+
+    @staticmethod
+    def arguments_of(name: str) -> dict[str, str]:
+        """Return the names of a tool's arguments, and what each is; none for what is no tool."""
+        function = None if name.startswith("_") else getattr(Tools, name, None)
+        hints = {} if function is None else get_type_hints(function, include_extras=True)
+        fields = {key: getattr(hint, "__metadata__", ())[:1] for key, hint in hints.items() if key != "return"}
+        return {key: field[0].description or "" if field else "" for key, field in fields.items()}
+
+
+_PREFIX = "Error executing tool"
+"""How the SDK begins every error."""
+
+
 def serve(folder: Path, read_options: ReadOptions) -> None:
     """Serve the runs below a folder on standard input and output until the client closes them."""
     root = Root(folder)
     os.chdir(root.folder)  # so that what a run is called, and where a file is, is relative to it everywhere
     tools = Tools(root, read_options)
-    server = MCPServer("dptrace", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
+    server = _Server("dptrace", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
     harmless = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
     for name, function in vars(Tools).items():
         if not name.startswith("_"):

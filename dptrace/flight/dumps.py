@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dptrace.core.files import note_inputs
-from dptrace.core.units import byte_size, listed, sanitize
+from dptrace.core.units import byte_size, sanitize
 from dptrace.errors import TraceError
 from dptrace.flight.plain_pickle import DamagedPickleError, RefusedPickleError, load_plain
 from dptrace.record.failures import group_and_name
@@ -101,6 +101,8 @@ class Dumps:
     ranks: list[Dump] = field(default_factory=list)
     communicators: dict[str, Counts] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    damaged: set[int] = field(default_factory=set)
+    """Ranks whose dump can't be read."""
 
 
 def read_dumps(paths: Sequence[str | Path]) -> Dumps:
@@ -113,21 +115,23 @@ def read_dumps(paths: Sequence[str | Path]) -> Dumps:
     note_inputs(files)
     found: list[tuple[Path, list[dict[str, Any]]]] = []
     broken: list[str] = []
+    damaged: set[int] = set()
     for path, is_named in files.items():
         try:
             found.append((path, _contents(path)))
         except _NotADumpError as error:
-            if is_named or _RANK.search(path.stem):
+            rank = _rank_in(path)
+            if is_named or rank is not None:
                 broken.append(f"{path}: {error}")
+            if rank is not None:
+                damaged.add(rank)
     if not found:
-        what = (
-            listed(broken) or f"{', '.join(map(str, paths))}: holds no dump, whose name ends in the number of its rank."
-        )
-        raise TraceError(what)
+        none = f"{', '.join(map(str, paths))}: holds no dump: a file for each rank, such as nccl_trace_rank_0."
+        raise TraceError("\n".join(broken) or none)
     source, *others = sorted({_source(content[0]) for _, content in found})
     if others:
         raise TraceError(f"{found[0][0].parent}: holds dumps of {' and '.join((source, *others))}; give those of one.")
-    dumps = Dumps(source, notes=[f"{text} Its rank counts as one without a dump." for text in broken])
+    dumps = Dumps(source, notes=[f"{text} Its rank counts as one without a dump." for text in broken], damaged=damaged)
     ranks: dict[int, Dump] = {}
     for path, content in found:
         try:
@@ -206,11 +210,15 @@ def _source(content: Mapping[str, Any]) -> str:
     return "flight recorder" if isinstance(content.get("entries", content.get("pg_config")), list | dict) else ""
 
 
-def _add_rank(path: Path, content: Mapping[str, Any], dumps: dict[int, Dump]) -> None:
+def _rank_in(path: Path) -> int | None:
     found = _RANK.search(path.stem if path.suffix in _SUFFIXES else path.name)
-    if found is None:
+    return None if found is None else int((found[1] or found[2])[-6:])
+
+
+def _add_rank(path: Path, content: Mapping[str, Any], dumps: dict[int, Dump]) -> None:
+    rank = _rank_in(path)
+    if rank is None:
         raise TraceError(f"{path}: the name must end in the rank, which a dump does not hold: nccl_trace_rank_0.")
-    rank = int((found[1] or found[2])[-6:])
     if rank in dumps:
         raise TraceError(f"{path}: a second dump of rank {rank}, after {dumps[rank].path}; give one of each rank.")
     dumps[rank] = _dump(rank, path, content)
@@ -224,7 +232,9 @@ def _dump(rank: int, path: Path, content: Mapping[str, Any]) -> Dump:
             named, _ = group_and_name({"process_group": (group.get("name", ""), group.get("desc", ""))})
             members[_text(named.strip())] = ranks
     entries = content.get("entries")
-    calls = [_call(entry, order) for order, entry in enumerate(entries or ()) if isinstance(entry, dict)]
+    if not all("profiling_name" in entry for entry in entries or ()):
+        raise ValueError
+    calls = [_call(entry, order) for order, entry in enumerate(entries or ())]
     # Of calls that are one to NCCL, torch records the progress in the entry that ends them alone.
     ends = {_place(call): call.state for call in calls if call.operator.endswith("coalesced")}
     for call in calls:

@@ -6,7 +6,7 @@ began another one, keep the others waiting; those that wait elsewhere themselves
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from math import prod
@@ -55,7 +55,7 @@ def find_hang(paths: Sequence[str | Path]) -> dict[str, Any]:
     dumps = read_dumps(paths)
     places: list[str] = []
     if dumps.ranks:
-        job = _Job(dumps.ranks)
+        job = _Job(dumps.ranks, dumps.damaged)
         faults, rows, places, notes = job.faults(), job.rows(), job.places(), job.notes()
     else:
         faults, rows, notes = _of_counts(dumps)
@@ -124,7 +124,8 @@ def _text(calls: Calls) -> str:
 class _Job:
     """What the ranks of a job have begun."""
 
-    def __init__(self, dumps: Sequence[Dump]) -> None:
+    def __init__(self, dumps: Sequence[Dump], damaged: Collection[int] = ()) -> None:
+        self.damaged = damaged
         self.dumps = {dump.rank: dump for dump in dumps}
         self.groups: dict[str, Numbers] = {}
         for dump in dumps:
@@ -227,12 +228,17 @@ class _Job:
                 elsewhere = any(self._open_call(rank) for rank in known)
                 causes.append(replace(fault, kind="group" if elsewhere else "missing", culprits=known))
             elif gone:
-                left = f"{ranks_text(gone, capital=True)} left no dump: ended before, or the file is not among these."
-                causes.append(replace(fault, kind="no dump", culprits=gone, text=f"{fault.text} {left}"))
+                causes.append(replace(fault, kind="no dump", culprits=gone, text=f"{fault.text} {self._left(gone)}"))
         if not causes and missing:  # they wait for one another, in a circle: the fewest are in the wrong place
             least = min(len(fault.culprits) for fault in missing)
             causes = [replace(fault, kind="group") for fault in missing if len(fault.culprits) == least]
         return causes or self._crossed(stalled) or stalled
+
+    def _left(self, gone: Sequence[int]) -> str:
+        """Return why there are no calls of these ranks."""
+        why = {False: "left no dump: ended before, or the file is not among these.", True: "left a damaged dump."}
+        ranks = {known: [rank for rank in gone if (rank in self.damaged) == known] for known in why}
+        return " ".join(f"{ranks_text(ranks[one], capital=True)} {text}" for one, text in why.items() if ranks[one])
 
     def places(self) -> list[str]:
         """Return where the culprits are, a sentence each."""
@@ -279,7 +285,8 @@ class _Job:
 
     def notes(self) -> list[str]:
         notes = []
-        if absent := [rank for rank in self.world if rank not in self.dumps and rank not in self.blamed]:
+        told = {*self.dumps, *self.blamed, *self.damaged}
+        if absent := [rank for rank in self.world if rank not in told]:
             notes.append(f"{ranks_text(absent, capital=True)} left no dump.")
         last = [call for dump in self.dumps.values() for call in dump.calls[-1:]]
         if last and not any(call.stack for call in last):

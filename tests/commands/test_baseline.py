@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
+from dptrace.comparison import baseline
 from dptrace.comparison.compare import compare, parse
 from dptrace.viewers.pages.ci import junit_xml, markdown
 from tests.support.jobs import job
@@ -96,3 +97,13 @@ def test_a_missing_baseline_is_bad_input_as_any_missing_file() -> None:
     for line in ("baseline use main", "diff --baseline main run", "history nothing", "analyze nothing"):
         done = run(*line.split())
         assert (1, 1) == (done.exit_code, done.output.count("no such file")), done.output
+
+
+def test_a_damaged_baseline_is_named_and_hides_no_other(project: Path) -> None:
+    baseline.save(project / "good.json", [job()])
+    (project / "bad.json").write_text('{"dptrace_baseline":1,')
+    listed = run("baseline", "list", "--folder", ".", "--json")
+
+    assert ["good"] == [row["name"] for row in json.loads(listed.stdout)["baselines"]]
+    assert "Left out: bad.json: not a file of dptrace baseline save" in listed.stderr
+    assert "Delete the file" in listed.stderr

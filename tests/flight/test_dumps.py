@@ -118,6 +118,8 @@ def test_a_rank_whose_dump_is_damaged_counts_as_one_without(tmp_path: Path) -> N
 
     content = json.loads(flight(folder).stdout)
     assert [2, 3] == content["culprits"]
+    assert content["verdict"].endswith("Ranks 2, 3 left a damaged dump.")
+    assert not any("left no dump" in text for text in (*content["notes"], content["verdict"]))
     assert all(any(word in note for note in content["notes"]) for word in ("rank_2: is empty", "rank_3.json: is trunc"))
     for path in (folder / "nccl_trace_rank_0", folder / "rank_1.json"):
         path.unlink()
@@ -131,11 +133,13 @@ def test_what_can_not_be_used_is_named(tmp_path: Path) -> None:
         shutil.copy(folder / "nccl_trace_rank_0", tmp_path / name)
     (tmp_path / "trace.json").write_text('{"traceEvents": []}')
     (tmp_path / "empty").mkdir()
+    write(tmp_path / "foreign", {0: [{"foo": 1}, {}]})
     for paths, fact in {
         ("dumps", "again_rank_0_1795732137"): "a second dump of rank 0",
         ("without",): "must end in the rank",
         ("trace.json",): "is no dump",
         ("none",): "no such file",
+        ("foreign",): "not those of the flight recorder",
         ("empty",): "holds no dump",
     }.items():
         done = flight(*(tmp_path / path for path in paths))
