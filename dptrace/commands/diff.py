@@ -80,6 +80,11 @@ _CSV = click.option(
     is_flag=True,
     help="Let --fail-if also fail on changes that may be noise.",
 )
+@click.option(
+    "--fail-unchecked",
+    is_flag=True,
+    help="Let --fail-if also fail where the runs do not have the figure.",
+)
 @workload_options
 @align_option
 @reading_options
@@ -95,6 +100,7 @@ def command(
     include_outliers: bool,
     limits: tuple[str, ...],
     fail_within_noise: bool,
+    fail_unchecked: bool,
     read_options: ReadOptions,
     verbosity: str,
     **workload: float | None,
@@ -110,7 +116,8 @@ def command(
     '> 30%' (of B's step). FIGURE is forward, backward, optimizer, other, exposed_comm, overlapped_comm,
     exposed_memory, idle, wall, data_loading, allocator, synchronizing, host_bound, launch_latency, waiting, bubble,
     exposed_wait, transfer, wait, overlap, or mfu. A limit on a change fails only if the change is beyond noise, so that
-    a CI job does not fail by chance; with --fail-within-noise it always counts.
+    a CI job does not fail by chance; with --fail-within-noise it always counts. A limit on what the runs do not have is
+    not checked; with --fail-unchecked, that fails, too.
 
     Exit codes: 0, 1 bad input, 2 wrong use, 3 a limit is exceeded.
 
@@ -125,6 +132,8 @@ def command(
     """
     selections = sides.selections()
     drawn_steps = _drawn_steps(html_steps, html, to)
+    if fail_unchecked and not limits:
+        raise UsageError("--fail-unchecked is about limits; add --fail-if.")
     _check_junit(junit, limits, (to.output, html), to.force)
     from dptrace.comparison.compare import compare, parse
     from dptrace.viewers.terminal.comparison import texts_below
@@ -133,7 +142,7 @@ def command(
     before, after = _opened(sides, selections, workload, read_options, verbosity)
     with progress("Comparing", verbosity, measured=False):
         comparison = compare(before, after, include_outliers)
-    crossings = [limit.check(comparison, fail_within_noise) for limit in parsed]
+    crossings = [limit.check(comparison, fail_within_noise, fail_unchecked) for limit in parsed]
     answer = _answer(comparison, crossings, all_rows, per_rank, to.table or _TABLES[0], drawn_steps)
     to.write(answer)
     if not to.on_terminal:

@@ -127,17 +127,18 @@ class Comparison:
                 return change
         raise KeyError(name)
 
-    def check(self, limit: str, fail_within_noise: bool = False) -> ThresholdResult:
+    def check(self, limit: str, fail_within_noise: bool = False, fail_unchecked: bool = False) -> ThresholdResult:
         """Check a limit such as ``exposed_comm > +5%``, as ``dptrace diff --fail-if`` does.
 
         Args:
             limit: in the grammar of ``--fail-if``.
             fail_within_noise: let a limit on a change fail also where the change may be noise.
+            fail_unchecked: let a limit fail also where the runs do not have its figure.
 
         Raises:
             UsageError: *limit* is not a limit; the message has the grammar.
         """
-        return parse(limit).check(self, fail_within_noise)
+        return parse(limit).check(self, fail_within_noise, fail_unchecked)
 
     @property
     def several(self) -> bool:
@@ -593,14 +594,15 @@ class ThresholdResult:
     crossed: bool
     """Whether the value is beyond the limit."""
     failed: bool
-    """Whether the crossing counts: not where the difference may be noise."""
+    """Whether the crossing counts: not where the difference may be noise. Or whether it counts that nothing was
+    checked."""
     text: str
     checked: bool = True
     """Whether the runs have the figure."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a row of JSON."""
-        return {"limit": self.limit, "crossed": self.crossed, "failed": self.failed, "text": self.text}
+        return {name: getattr(self, name) for name in ("limit", "checked", "crossed", "failed", "text")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,16 +619,18 @@ class Threshold:
     """In ns or percent; for ``overlap``, in percentage points."""
     percent: bool
 
-    def check(self, comparison: Comparison, even_noise: bool = False) -> ThresholdResult:
+    def check(self, comparison: Comparison, even_noise: bool = False, even_unchecked: bool = False) -> ThresholdResult:
         """Check a comparison against the limit.
 
         Args:
             even_noise: let a limit on a change fail also where the change may be noise.
+            even_unchecked: let it fail also where the runs do not have the figure.
         """
         change = self._change(comparison)
         if change is None:
             why = _UNKNOWN.get(self.figure, "no collective has all its ranks recorded in both runs")
-            return ThresholdResult(self.text, False, False, f"{self.text}: not checked; {why}.", checked=False)
+            text = f"{self.text}: not checked; {why}."
+            return ThresholdResult(self.text, False, even_unchecked, text, checked=False)
         crossed, value = self._beyond(change, comparison.change("wall_ns").b)
         # "> -5%" requires a gain, so a gain that may be noise fails.
         guarded = self.signed and (self.value > 0) == self.above and not even_noise

@@ -113,18 +113,7 @@ def read_dumps(paths: Sequence[str | Path]) -> Dumps:
     """
     files = {path: is_named for given in paths for path, is_named in _files(Path(given))}
     note_inputs(files)
-    found: list[tuple[Path, list[dict[str, Any]]]] = []
-    broken: list[str] = []
-    damaged: set[int] = set()
-    for path, is_named in files.items():
-        try:
-            found.append((path, _contents(path)))
-        except _NotADumpError as error:
-            rank = _rank_in(path)
-            if is_named or rank is not None:
-                broken.append(f"{path}: {error}")
-            if rank is not None:
-                damaged.add(rank)
+    found, broken, damaged = _readable(files)
     if not found:
         none = f"{', '.join(map(str, paths))}: holds no dump: a file for each rank, such as nccl_trace_rank_0."
         raise TraceError("\n".join(broken) or none)
@@ -145,6 +134,25 @@ def read_dumps(paths: Sequence[str | Path]) -> Dumps:
             raise TraceError(f"{path}: its entries are not those of the {source}; was it edited?") from None
     dumps.ranks = _with_groups_apart([ranks[rank] for rank in sorted(ranks)])
     return dumps
+
+
+def _readable(files: Mapping[Path, bool]) -> tuple[list[tuple[Path, list[dict[str, Any]]]], list[str], set[int]]:
+    """Return what the files hold, a sentence on each that is no dump, and the ranks of these.
+
+    Args:
+        files: and whether each was named: a file of a folder is passed over unless its name has a rank.
+    """
+    found, broken, damaged = list[tuple[Path, list[dict[str, Any]]]](), list[str](), set[int]()
+    for path, is_named in files.items():
+        try:
+            found.append((path, _contents(path)))
+        except _NotADumpError as error:
+            rank = _rank_in(path)
+            if is_named or rank is not None:
+                broken.append(f"{path}: {error}")
+            if rank is not None:
+                damaged.add(rank)
+    return found, broken, damaged
 
 
 class _NotADumpError(Exception):

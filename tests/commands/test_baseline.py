@@ -82,13 +82,16 @@ def test_names_from_traces_can_not_break_a_report() -> None:
     """Neither the XML nor the Markdown: names of steps, groups and runs come from strangers."""
     hostile = "<b>|\x00\x1b[31m\ufffe"
     found = compare(job(path=hostile, metadata={"mode": hostile}), job(seed=1, factors={"backward": 1.2}))
-    results = [parse("wall > +3%").check(found)]
+    results = [parse("wall > +3%").check(found), parse("mfu < 1%").check(found)]
     case = ElementTree.fromstring(junit_xml(found, results))[0][0]
 
     assert "failure" == case[0].tag
     assert found.summary() == case[0].text
     text = markdown(found, results)
     assert "✗ wall > +3%: crossed" in text
+    assert "– mfu < 1%: not checked" in text
+    strict = junit_xml(found, [found.check("mfu < 1%", fail_unchecked=True)])
+    assert "failure" == ElementTree.fromstring(strict)[0][0][0].tag
     assert "| backward |" in text
     assert not {"<b>", "\x1b", "\x00"} & {part for part in ("<b>", "\x1b", "\x00") if part in text}
 

@@ -105,6 +105,9 @@ def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
         # Four steps cannot tell whether the wall's 9 % are noise.
         (f"{INTERLEAVED} {NAIVE} --fail-if wall>+5%", 0, ("cannot separate that from noise",)),
         (f"{INTERLEAVED} {NAIVE} --fail-if wall>+5% --fail-within-noise", 3, ()),
+        (f"{NAIVE} {INTERLEAVED} --fail-if mfu<1%", 0, ("not checked",)),
+        (f"{NAIVE} {INTERLEAVED} --fail-if mfu<1% --fail-unchecked", 3, ("not checked",)),
+        (f"{NAIVE} {INTERLEAVED} --fail-unchecked", 2, ("add --fail-if",)),
         (f"{NAIVE} {NAIVE}", 0, ("No difference beyond noise: every figure is the same",)),
     ],
 )

@@ -29,7 +29,7 @@ _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def junit_xml(found: Comparison, results: Sequence[ThresholdResult]) -> str:
     """Return the result of each limit as a test case: failed, skipped where it could not be checked, or passed."""
-    failed, unchecked = sum(one.failed for one in results), sum(not one.checked for one in results)
+    failed, unchecked = sum(one.failed for one in results), sum(not (one.checked or one.failed) for one in results)
     counts = {"tests": str(len(results)), "failures": str(failed), "skipped": str(unchecked), "errors": "0"}
     suites = ElementTree.Element("testsuites", counts)
     suite = ElementTree.SubElement(suites, "testsuite", {"name": "dptrace diff", **counts})
@@ -58,8 +58,7 @@ _MAX_ROWS = 5
 
 def markdown(found: Comparison, results: Sequence[ThresholdResult] = ()) -> str:
     """Return the headline, the limits, the figures of a step, and what else moved, as Markdown."""
-    marks = {True: "✗", False: "✓"}
-    limits = [f"{marks[one.failed]} {one.text}" for one in results]
+    limits = [f"{'✗' if one.failed else '✓' if one.checked else '–'} {one.text}" for one in results]
     sides = [f"{name}: {line}" for name, line in side_lines(found)]
     tables = [_figures(found), *_rows(found)]
     return markdown_page(found.summary(), [*limits, *sides, *found.differences], tables, texts_below(found))
