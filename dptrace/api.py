@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dptrace.core.files import atomic_write
 from dptrace.core.table import frame, frame_of, html_table, listed_in_docstring, typed
-from dptrace.errors import DptraceError, UsageError
+from dptrace.errors import DptraceError, UsageError, speaks_python
 from dptrace.load.options import ReadOptions
 from dptrace.run import columns
 from dptrace.run.run import Run as RunData
@@ -50,6 +50,7 @@ __all__ = [
 AnyRun = TypeVar("AnyRun", bound=RunData)
 
 
+@speaks_python()
 def open(
     *paths: str | PathLike[str],
     comm_patterns: str | Sequence[str] = (),
@@ -111,6 +112,7 @@ def compare(before: RunData | Sequence[RunData], after: RunData | Sequence[RunDa
     return compare(before, after)
 
 
+@speaks_python()
 def save_baseline(path: str | PathLike[str], runs: RunData | Sequence[RunData], *, force: bool = False) -> Path:
     """Write the figures of recordings into one small JSON file, as ``dptrace baseline save`` does; return its path.
 
@@ -157,6 +159,7 @@ def history(runs: Sequence[RunData]) -> History:
     return history(runs)
 
 
+@speaks_python(kernel="kernels")
 def whatif(run: RunData, **options: Unpack[Options]) -> WhatIf:
     """Predict what a step would take if something were different, by replaying the run; changes apply together.
 
@@ -190,6 +193,11 @@ def whatif(run: RunData, **options: Unpack[Options]) -> WhatIf:
         UsageError: a factor is not above 0, no kernel matches, or a rank is not in the run.
         DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
     """
+    return replay_with(run, options)
+
+
+def replay_with(run: RunData, options: Options) -> WhatIf:
+    """Answer a what-if as :func:`whatif`; errors name the options of ``dptrace whatif``."""
     from dptrace.bench.links import with_measured_link
     from dptrace.replay.changes import changes_of
     from dptrace.replay.whatif import whatif
@@ -270,6 +278,7 @@ def figure(
     return figure_svg(run, every_step, every_rank, width, annotate)
 
 
+@speaks_python()
 def export_trace(run: RunData, path: str | PathLike[str], *, align: bool = True, force: bool = False) -> Path:
     """Write all ranks of a run to one trace for Perfetto or Chrome; the suffix of *path* chooses the format.
 
@@ -302,6 +311,7 @@ def export_trace(run: RunData, path: str | PathLike[str], *, align: bool = True,
     return target
 
 
+@speaks_python(alpha="alpha_us", bandwidth="bandwidth_gbps", bytes="size_bytes")
 def explain(
     name: str,
     ranks: int = 4,
@@ -365,6 +375,7 @@ class Advice(dict[str, Any]):
         return html_table(f"Advice on {title}", ("what to change", "gain", "why", "how"), rows, answers)
 
 
+@speaks_python()
 def advise(run: RunData | None = None, **description: Any) -> Advice:
     """Advise on a training: the contents of ``dptrace advise --json``.
 
@@ -389,6 +400,7 @@ def advise(run: RunData | None = None, **description: Any) -> Advice:
     return Advice(advice_report(_description(description)))
 
 
+@speaks_python()
 def memory(**description: Any) -> dict[str, Any]:
     """Compute what a training takes on each GPU: the contents of ``dptrace memory --json``.
 
@@ -403,6 +415,7 @@ def memory(**description: Any) -> dict[str, Any]:
     return memory_report(_description(description))
 
 
+@speaks_python()
 def predict(*, tokens: float | None = None, **description: Any) -> dict[str, Any]:
     """Predict the step of a training: the contents of ``dptrace predict --json``.
 
@@ -418,6 +431,7 @@ def predict(*, tokens: float | None = None, **description: Any) -> dict[str, Any
     return predict_report(_description(description), tokens)
 
 
+@speaks_python(gamma="gamma_ps", bytes="size_bytes")
 def predict_message(
     size_bytes: float,
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import get_args
@@ -38,6 +39,34 @@ def test_errors_are_one_tree() -> None:
     for error in (dptrace.MissingExtraError("Reading hf://", "huggingface"), dptrace.TraceError("a.json: is empty.")):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(error), str(error)) == (type(copy), str(copy))
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda run: run.whatif(bandwidth="fast"), "bandwidth=fast: expected a factor"),
+        (lambda run: run.whatif(kernels={"nothing": 2}), "kernels 'nothing' fits no kernel"),
+        (lambda run: run.whatif(bucket_cap_mb=0), "bucket_cap_mb=0: must be above 0"),
+        (lambda run: dptrace.predict(), "Give the model: params=7e9, layers and hidden, or layers_of=784,1024,10."),
+        (lambda run: dptrace.predict(params=7e9, precision="fp1"), "precision=fp1: choose from"),
+        (lambda run: dptrace.explain("ring", alpha_us=1), "alpha_us and bandwidth_gbps describe a link"),
+        (lambda run: dptrace.predict_message(1e6, gamma_ps=-1), "gamma_ps=-1: "),
+    ],
+)
+def test_errors_name_keywords(call: Callable[[Run], object], says: str) -> None:
+    """Whoever calls a function has typed no option."""
+    with pytest.raises(dptrace.UsageError) as error:
+        call(dptrace.open(TRACES / "ddp_cpu_2ranks"))
+    assert str(error.value).startswith(says)
+
+
+def test_commands_in_errors_stay_as_they_are_typed() -> None:
+    @dptrace.errors.speaks_python()
+    def fail() -> None:
+        raise dptrace.UsageError("--link 3: record with dptrace record --light -o a--b, or leave --no-link out.")
+
+    with pytest.raises(dptrace.UsageError, match=r"^link=3: record with dptrace record --light -o a--b, or leave"):
+        fail()
 
 
 def test_a_run_completes_to_what_is_for_people() -> None:

@@ -66,9 +66,10 @@ def compared_memory(
     """Compare what the contents of a run.json say; see :func:`recorded_memory`."""
     parameters = info.get("parameters")
     if not isinstance(parameters, int | float) or parameters <= 0:
+        lacks = "its run.json does not say" if info else "no run.json says"
         raise DptraceError(
-            f"{path}: its run.json does not say how many parameters were trained. Record it with dptrace record, or "
-            "describe the training: dptrace memory --params 7e9."
+            f"{path}: {lacks} how many parameters were trained. Record it with dptrace record, or describe the "
+            "training: dptrace memory --params 7e9. What a trace says of memory: dptrace analyze --memory."
         )
     options = info["options"] if isinstance(info.get("options"), dict) else {}
     training = _training(info, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -16,7 +16,7 @@ from dptrace.commands.shared.reading import open_with_progress
 from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
-from dptrace.replay.options import OPTIONS, Option
+from dptrace.replay.options import OPTIONS, Option, Options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -174,10 +174,10 @@ def command(
         to.write(_sweep_answer(_swept(run, changes, *several, verbosity)))
         print_notes(run.notes)
         return
-    from dptrace.api import whatif
+    from dptrace.api import replay_with
 
     with progress("Replaying", verbosity, measured=False):
-        answer = whatif(run, **changes)
+        answer = replay_with(run, cast(Options, changes))
     to.write(_answer(run, answer, all_rows))
     print_notes(run.notes)
     if export is not None:
@@ -211,7 +211,7 @@ def _check(to: Destination, export: Path | None) -> None:
 
 def _swept(run: Run, changes: dict[str, Any], name: str, values: list[float], verbosity: str) -> Sweep:
     """Predict the run for each value of an option."""
-    from dptrace.api import whatif
+    from dptrace.api import replay_with
     from dptrace.replay.whatif import Sweep
 
     distinct = sorted(set(values))
@@ -219,7 +219,7 @@ def _swept(run: Run, changes: dict[str, Any], name: str, values: list[float], ve
     with progress("Replaying", verbosity) as show:
         for number, value in enumerate(distinct):
             show(number / len(distinct), f"{option} {value:g}")
-            answers.append(whatif(run, **{**changes, name: value}))
+            answers.append(replay_with(run, cast(Options, {**changes, name: value})))
     return Sweep.of(option, distinct, answers)
 
 

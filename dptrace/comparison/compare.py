@@ -420,10 +420,20 @@ def _moved(comparison: Comparison) -> list[str]:
         # Waits and transfers are part of it: nothing is listed twice.
         texts = [one for one in texts if one[0].name not in _OF_COLLECTIVES]
     elif "transfer_ns" not in named:
-        rows = [(row.label, row.transfer) for row in comparison.collective_changes if row.transfer is not None]
+        rows = [(row.label, row.transfer) for row in _not_resized(comparison.collective_changes) if row.transfer]
         texts += [(change, f"transfer of {label}", _share(change)) for label, change in rows if change.beyond]
     texts.sort(key=lambda one: (one[0].name not in PARTS, -abs(one[0].delta)))
     return [f"{name} {signed_duration(change.delta)}{where}" for change, name, where in texts]
+
+
+def _not_resized(rows: Sequence[CollectiveChange]) -> list[CollectiveChange]:
+    """Leave out sizes that one run alone has where the other has others of the kind: these are no gain and no loss."""
+
+    def kind(row: CollectiveChange) -> tuple[str, str]:
+        return row.collective.kind, row.collective.group
+
+    resized = {kind(row) for row in rows if not row.a_count} & {kind(row) for row in rows if not row.b_count}
+    return [row for row in rows if (row.a_count and row.b_count) or kind(row) not in resized]
 
 
 def _share(change: Change) -> str:

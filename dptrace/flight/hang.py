@@ -292,7 +292,9 @@ class _Job:
         if last and not any(call.stack for call in last):
             notes.append("The dumps have no stacks: torch writes them into pickles only.")
         if self.groups.keys() - {group for dump in self.dumps.values() for group in dump.members}:
-            notes.append("The dumps do not list each group's ranks: those seen in it count, in the default group all.")
+            notes.append(
+                "No dump lists the ranks of its groups: each is taken to have those seen in it, the default group all."
+            )
         return notes
 
 

@@ -65,7 +65,7 @@ def test_several_recordings_are_a_side_and_show_its_noise(tmp_path: Path) -> Non
     found = dptrace.compare(dptrace.open_baseline(path), after)
     assert told(compare(runs, after)) == told(found)
     assert found.change("wall_ns").beyond
-    with pytest.raises(UsageError, match="--force"):
+    with pytest.raises(UsageError, match="force overwrites"):
         dptrace.save_baseline(path, runs)
 
 

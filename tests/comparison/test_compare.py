@@ -54,6 +54,14 @@ def test_the_same_time_is_listed_once() -> None:
     assert not any(words in found.summary() for words in ("transfer", "wait for ranks"))
 
 
+def test_other_sizes_of_buckets_are_no_gain_and_no_loss() -> None:
+    """What one bucket of A became in B is in the table; the headline has only sums."""
+    found = compare(recorded("ddp_cpu_2ranks"), recorded("ddp_4mb_cpu_2ranks"))
+
+    assert any(row.transfer and row.transfer.beyond for row in found.collective_changes)
+    assert "all_reduce" not in found.summary()
+
+
 def test_naive_against_interleaved() -> None:
     """Communication that only B overlaps is named; four noisy steps cannot tell the rest."""
     found = compare(recorded("naive_cpu_2ranks"), recorded("interleaved_cpu_2ranks"))

@@ -213,8 +213,9 @@ def _totals(summary: KernelSummary) -> list[Text]:
     for kind, totals in summary.totals.items():
         total, busy = totals["total_ns"], totals["busy_ns"]
         if total:
-            overlap = f" ({milliseconds(busy)} ms busy: streams overlap)" if busy < total else ""
-            lines.append(Text(f"{kind}: {milliseconds(total)} ms{overlap}"))
+            spent, running = milliseconds(total), milliseconds(busy)
+            overlap = f" ({running} ms busy: streams overlap)" if running != spent else ""
+            lines.append(Text(f"{kind}: {spent} ms{overlap}"))
     return lines
 
 

@@ -78,7 +78,8 @@ def _path(answer: WhatIf) -> Text:
     kinds = sorted(answer.path_ns.items(), key=lambda pair: -pair[1])
     text = ", ".join(f"{kind.replace('_', ' ')} {share(ns / total)}" for kind, ns in kinds if ns >= 0.005 * total)
     pieces = [f"{_short(piece)}, {duration(piece.length_ns)}" for piece in answer.longest[:_MOST_PIECES]]
-    return plain(f"Its critical path: {text}. The longest pieces: {'; '.join(pieces)}.")
+    run = "as predicted" if answer.changes else "as replayed"
+    return plain(f"The critical path {run}: {text}. The longest pieces: {'; '.join(pieces)}.")
 
 
 def _short(piece: PathPiece) -> str:

@@ -166,7 +166,7 @@ def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False) -> Render
         return Text(f"Findings: {nothing_found(on_cpu)}", style="bold")
     replayed = any(finding.gain is not None and finding.gain.change for finding in findings)
     order = "by what a step would gain without each" if replayed else "most expensive first (cost per step)"
-    order += "; what one step has, last" if any(finding.evidence.get("once") for finding in findings) else ""
+    order += "; those of a single step last" if any(finding.evidence.get("once") for finding in findings) else ""
     parts: list[RenderableType] = [Text(f"Findings, {order}", style="bold")]
     table = Table.grid(padding=(0, 1))
     for _ in ("cost", "share"):
@@ -175,10 +175,11 @@ def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False) -> Render
     for finding in leading(findings):
         figure, of_step = finding.figure
         lines = [plain(finding.text), plain(f"→ {finding.advice}{where(finding)}")]
-        if replayed and finding.gain is not None:
-            lines.append(plain(f"= {gain_sentence(finding.gain)}"))
-        counted = "cost " if replayed and (finding.gain is None or finding.gain.ns is None) else ""
-        table.add_row(f"{counted}{milliseconds(figure)} ms", f"({share(of_step)})", Group(*lines))
+        if replayed:
+            gain = "Gain unknown." if finding.gain is None else gain_sentence(finding.gain)
+            is_cost = finding.gain is None or finding.gain.ns is None
+            lines.append(plain(f"= {'The figure is its cost. ' if is_cost else ''}{gain}"))
+        table.add_row(f"{milliseconds(figure)} ms", f"({share(of_step)})", Group(*lines))
     if not replayed and (why := next((f.gain.reason for f in findings if f.gain is not None), "")):
         parts.append(plain(f"What a step would gain without them is not known: {why}"))
     parts.append(table)

@@ -25,6 +25,7 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, median
 from dptrace.core.units import duration
 from dptrace.timeline.model import HostCause, HostLabel
+from dptrace.timeline.steps import WHOLE_TRACE
 
 # Name the longest idle gaps: where they are, and what the host did in them.
 
@@ -124,13 +125,17 @@ def gaps_text(gaps: Sequence[Gap], rank: int | None) -> str:
         return ""
     on = f" on rank {rank}" if rank is not None else ""
     if len(gaps) == 1:
-        return f"the longest gap is {duration(gaps[0].ns)} in {gaps[0].step}{on}: {_activity(gaps[0].label)}"
+        return f"the longest gap is {duration(gaps[0].ns)}{_in(gaps[0].step)}{on}: {_activity(gaps[0].label)}"
     first, second = gaps
     if (first.step, first.label) == (second.step, second.label):
         lengths = f"{duration(first.ns)} and {duration(second.ns)}"
-        return f"the two longest gaps are {lengths} in {first.step}{on}: {_activity(first.label)}"
-    parts = (f"{duration(gap.ns)} in {gap.step}, {_activity(gap.label)}" for gap in gaps)
+        return f"the two longest gaps are {lengths}{_in(first.step)}{on}: {_activity(first.label)}"
+    parts = (f"{duration(gap.ns)}{_in(gap.step)}, {_activity(gap.label)}" for gap in gaps)
     return f"the longest gaps{on} are {'; '.join(parts)}"
+
+
+def _in(step: str) -> str:
+    return "" if step == WHOLE_TRACE else f" in {step}"
 
 
 def _activity(label: HostLabel) -> str:

@@ -23,6 +23,7 @@ from dptrace.analysis.findings.host import HOST_CAUSES
 from dptrace.core.intervals import Int64, covered
 from dptrace.core.units import duration, plural, ranks_text
 from dptrace.timeline.model import HostCause
+from dptrace.timeline.steps import WHOLE_TRACE
 
 IDLE_CAUSE = {
     "data_loading": "data_loading_ns",
@@ -245,4 +246,6 @@ def _how_late(group: DelayGroup, steps: Mapping[str, int]) -> str:
 
 def steps_text(steps: Sequence[str]) -> str:
     """Return in how many steps, or in which one."""
+    if list(steps) == [WHOLE_TRACE]:
+        return f"in the {WHOLE_TRACE}"
     return f"in {steps[0]} alone" if len(steps) == 1 else f"in {plural(len(steps), 'step')}"

@@ -154,6 +154,19 @@ def test_kernels_are_listed_up_to_a_number() -> None:
         assert f"{4 - most} more row" in kernels_of("add", "gemm", "nccl", "Memcpy DtoD (x)", most=most)
 
 
+def test_streams_overlap_only_where_the_figures_differ() -> None:
+    """Two equal figures would contradict the words between them."""
+    for busy, said in ((1_122_999_000, False), (1_100_000_000, True)):
+        totals = {"compute": {"total_ns": 1_123_000_000, "busy_ns": busy}}
+        summary = replace(
+            summarize([training_timeline(0, 300)], lambda timeline: OperatorCalls(), "kernel"), totals=totals
+        )
+        console = Console(width=132)
+        with console.capture() as capture:
+            print_kernels(summary, summary.rows, console)
+        assert said == ("overlap" in capture.get())
+
+
 def test_calls_of_the_host_are_listed_up_to_a_number() -> None:
     """Their names do not control the terminal either."""
     row = {"kind": "operator", "count": 1, "self_ns": 1, "total_ns": 1, "mean_ns": 1.0, "share_of_step": None}
