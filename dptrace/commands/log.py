@@ -52,6 +52,7 @@ def command(
       dptrace log runs/ddp --to tensorboard --folder runs/tensorboard/ddp
       dptrace log runs/ddp --to wandb --project step-time
       dptrace log runs/ddp --to mlflow --run-id 3f2a9c
+      dptrace log runs/ddp --to mlflow --folder mlruns
     """
     refuse(
         (

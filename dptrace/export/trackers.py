@@ -19,6 +19,7 @@ from dptrace.analysis.per_gpu.device import step_grid
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.table import step_number
 from dptrace.errors import DptraceError, MissingExtraError
+from dptrace.readers.source import redact
 from dptrace.run.run import Run
 
 PREFIX = "dptrace/"
@@ -98,7 +99,8 @@ def to_wandb(content: Logged, project: str | None, run_id: str | None, folder: P
             run.log_artifact(artifact)
         run.finish()
     except wandb.Error as error:
-        raise DptraceError(f"Weights & Biases: {error}. WANDB_MODE=offline logs to a folder.") from error
+        text = str(error).rstrip(". ")
+        raise DptraceError(f"Weights & Biases: {text}. WANDB_MODE=offline logs to a folder.") from error
     return str(run.url or Path(run.dir).parent)
 
 
@@ -114,6 +116,8 @@ def to_mlflow(content: Logged, project: str | None, run_id: str | None, folder: 
         # Its stores in folders are to be asked for.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         mlflow.set_tracking_uri(folder.resolve().as_uri())
+    # MLflow's own seven retries wait for minutes where no server answers.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     try:
         client = mlflow.MlflowClient()
         if own := run_id is None:
@@ -131,9 +135,22 @@ def to_mlflow(content: Logged, project: str | None, run_id: str | None, folder: 
         if own:
             client.set_terminated(run_id)
     except MlflowException as error:
-        text = str(error).splitlines()[0]
-        raise DptraceError(f"MLflow: {text} Set MLFLOW_TRACKING_URI, or name a --folder.") from error
+        raise DptraceError(f"MLflow: {_why(str(error), mlflow.get_tracking_uri())}") from error
     return f"{mlflow.get_tracking_uri()}, run {run_id}"
+
+
+def _why(text: str, uri: str) -> str:
+    """Return why MLflow can't log, and what to do."""
+    first = text.strip().partition("\n")[0].rstrip(". ")
+    if uri.startswith(("http://", "https://")):
+        return f"{first}. Is MLFLOW_TRACKING_URI the address of a server that runs? Or name a --folder to write into."
+    if "unsupported URI" in first or "MLFLOW_ALLOW_FILE_STORE" in first:
+        # The database that MLflow takes by default needs all of mlflow, and a folder is to be asked for.
+        return (
+            f"can't write to {redact(uri)}, as it is installed and set up here. Name a --folder to write into, or set "
+            "MLFLOW_TRACKING_URI to the address of a server."
+        )
+    return f"{first}. Set MLFLOW_TRACKING_URI, or name a --folder."
 
 
 _BATCH = 1_000

@@ -46,6 +46,11 @@ def analyze(name: str, found: Sources, strict: bool = False) -> tuple[Tables, tu
             why = "" if any(len(table) for table in tables.values()) else "it finds nothing"
         except Exception as error:  # HTA has no exceptions of its own: KeyError, IndexError, AssertionError ...
             why = f"{type(error).__name__}: {error}"
+    if why and not any((frame["stream"] >= 0).any() for frame in analysis.t.traces.values()):
+        raise DptraceError(
+            f"HTA's {name} needs {ANALYSES[name].needs}, and no file here has GPU kernels. What dptrace computes of a "
+            "recording on CPUs: dptrace analyze."
+        )
     if why:
         reasons = dict.fromkeys(text.strip().rstrip(".:") for text in (*logged, why) if len(text) < _MAX_REASON)
         needs = ANALYSES[name].needs

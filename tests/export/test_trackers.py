@@ -104,6 +104,24 @@ def test_mlflow_reads_the_metrics(here: Path) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("uri", "advice"),
+    [("http://127.0.0.1:9", "server that runs?"), ("file:///store", "can't write to file:///store")],
+)
+def test_where_mlflow_can_not_write_a_folder_is_advised(
+    here: Path, monkeypatch: pytest.MonkeyPatch, uri: str, advice: str
+) -> None:
+    """Without a server, and with a folder that was not asked for by --folder."""
+    pytest.importorskip("mlflow").set_tracking_uri(uri)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    done = log("--to", "mlflow", "--no-pages")
+
+    assert (1, True, True) == (done.exit_code, advice in done.output, "--folder" in done.output), done.output
+
+
+@pytest.mark.heavy
 @pytest.mark.spawn
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_writes_the_metrics_offline(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

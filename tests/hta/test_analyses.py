@@ -56,8 +56,16 @@ def test_a_failure_is_one_sentence(tmp_path: Path, name: str, needs: str) -> Non
     """Whatever HTA raises or logs, the message names the analysis and what it needs."""
     path = KinetoFile().op("aten::add", 0, 1).write(tmp_path / "t.json")
 
-    with pytest.raises(DptraceError, match=rf"HTA's {name} failed .* needs .*{needs}"):
+    with pytest.raises(DptraceError, match=rf"HTA's {name} needs .*{needs}.* no file here has GPU kernels"):
         analyze(name, find([str(path)]))
+
+
+def test_what_hta_does_not_find_beside_kernels_is_named(tmp_path: Path) -> None:
+    """A kernel without an annotation around it."""
+    path = training_step(KinetoFile(), 1, 0).write(tmp_path / "t.json")
+
+    with pytest.raises(DptraceError, match=r"HTA's annotation-breakdown failed .* needs user annotations"):
+        analyze("annotation-breakdown", find([str(path)]))
 
 
 @pytest.mark.heavy
