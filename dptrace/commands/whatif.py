@@ -264,4 +264,5 @@ def _export(answer: WhatIf, path: Path, verbosity: str, force: bool) -> None:
     from dptrace.api import export_trace
 
     export_trace(answer.run, path, force=force)
-    print_hint(f"Wrote {path}: the predicted run. Open it at https://ui.perfetto.dev.", verbosity)
+    held = "" if answer.apart_ns is None else f", of the {len(answer.run.ranks)} ranks that were replayed"
+    print_hint(f"Wrote {path}: the predicted run{held}. Open it at https://ui.perfetto.dev.", verbosity)

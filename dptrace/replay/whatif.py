@@ -352,6 +352,8 @@ def predicted_run(model: Model, times: Times, changes: Sequence[str], selected: 
     """Return a run with simulated times, cut to the ranks and steps that were selected."""
     whole, run = model.run, selected[0]
     note = f"Predicted, not recorded: {', '.join(changes) or 'a replay of the run as it was'}."
+    if model.of is not None:
+        note += f" It has the {len(whole.timelines)} ranks that were replayed, of {len(model.of.whole.timelines):,}."
     timelines = tuple(timeline_at(model, number, times) for number in range(len(whole.timelines)))
     # Pages and tables name a run by its path.
     predicted = type(whole)(

@@ -70,6 +70,7 @@ def test_ranks_that_are_alike_are_replayed_once(folder: Path, options: dict[str,
     assert (0, None, tuple(range(len(FORWARD)))) == (answer.apart_ns, of_all.apart_ns, of_all.replayed_ranks)
     assert ["represented"] == [doubt.kind for doubt in answer.doubts if doubt.kind == "represented"]
     assert answer.run.ranks == answer.replayed_ranks
+    assert f"{len(answer.replayed_ranks)} ranks that were replayed, of {len(FORWARD)}" in answer.run.notes[0]
 
 
 @pytest.mark.usefixtures("some")
