@@ -112,7 +112,7 @@ def test_micro_steps_are_not_reduced(single: dptrace.Run) -> None:
 @pytest.mark.parametrize("options", [{}, {"latency": "5us"}, {"compress": "fp16"}])
 def test_without_a_link_the_message_is_how_to_add_one(single: dptrace.Run, options: dict[str, Any]) -> None:
     """One rank shows nothing of a link."""
-    with pytest.raises(DptraceError, match="--link"):
+    with pytest.raises(DptraceError, match="link=LATENCY"):
         single.whatif(world_size=2, **options)
 
 
