@@ -133,7 +133,8 @@ def _wrong_rows(
     )
     yield sort == "self" and not of_host, "--sort self needs --by host."
     yield sort == "tflops" and not of_shapes, "--sort tflops needs --by operator-shape."
-    yield (by == "source") != (provenance is not None), f"{NEEDS_PROVENANCE}: --by source --provenance FOLDER."
+    yield by == "source" and provenance is None, f"{NEEDS_PROVENANCE}: --by source --provenance FOLDER."
+    yield by != "source" and provenance is not None, "--provenance is for rows by source; add --by source."
     yield peak_tflops is not None and not of_shapes, "--peak-tflops needs --by operator-shape."
 
 

@@ -33,6 +33,7 @@ from dptrace.core.files import atomic_write, note_inputs
 from dptrace.core.intervals import Int64
 from dptrace.core.units import listed
 from dptrace.errors import DptraceError, UsageError
+from dptrace.readers.formats import BASELINE
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Timeline, Windows
 from dptrace.version import __version__
@@ -183,7 +184,7 @@ def is_baseline(path: Path) -> bool:
     """Return whether a file is a baseline, by its first bytes."""
     try:
         with path.open("rb") as file:
-            return file.read(64).startswith(b'{"dptrace_baseline":')
+            return file.read(len(BASELINE)) == BASELINE
     except OSError:
         return False
 

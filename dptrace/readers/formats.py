@@ -50,6 +50,9 @@ DATABASE_SUFFIXES = (".sqlite",)
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 """Ends of the names of its reports, which ``nsys`` exports to such a file first."""
 
+BASELINE = b'{"dptrace_baseline":'
+"""How a file of ``dptrace baseline save`` begins."""
+
 
 def pieces(file: Source | Path) -> Iterator[EventPiece]:
     """Read a trace file of any format, gzipped or not, as pieces of event text that end between two events.
@@ -73,6 +76,14 @@ def pieces(file: Source | Path) -> Iterator[EventPiece]:
             raise TraceError(
                 f"{source.address}: is a report of Nsight Systems, which only its own nsys reads: from a file on disk, "
                 f"where nsys is on the path. Export it there: {shlex.join(export_command(source.address))}"
+            )
+        if start.startswith(BASELINE):
+            advice = shlex.join(["dptrace", "diff", "--baseline", source.address, "RUN"])
+            raise TraceError(f"{source.address}: is a baseline; compare a run with it: {advice}")
+        if source.name.lower().endswith(DATABASE_SUFFIXES):
+            raise TraceError(
+                f"{source.address}: is no SQLite database, which an export of Nsight Systems is. Export the report "
+                "again: nsys export --type sqlite REPORT.nsys-rep"
             )
         known = next(known for known in reversed(FORMATS) if known.recognizes(start))
         read: Callable[[Source, bytes, ChunkedStream], Iterator[EventPiece]] = import_module(known.module).pieces

@@ -31,6 +31,7 @@ from dptrace.readers.nsight_export import (
     THREAD,
     THREAD_BITS,
     Export,
+    is_export,
     opened,
 )
 from dptrace.readers.nsight_nccl import Message, described, messages_of, own_rank
@@ -356,6 +357,8 @@ def _assemble(rank: _Rank, comm_patterns: Sequence[str], operators: bool) -> Tra
     order = in_order(rows.start, end)
     order = order[good[order]]
     if not len(order):
+        if not is_export(Path(source.container)):
+            raise TraceError(f"{source.address}: is a database of another program, not of nsys export --type sqlite.")
         raise TraceError(
             f"{source.address}: holds no GPU work, calls or ranges of this process. Record it with: "
             "nsys profile --trace=cuda,nvtx python train.py"

@@ -142,6 +142,8 @@ def _graphs_of(file: Path) -> Iterator[tuple[str, Kernels]]:
                 yield "", _commented(lines, _Nodes())
             else:
                 yield from _logged(lines)
+    except FileNotFoundError:
+        raise TraceError(f"{file}: no such file or folder.") from None
     except (OSError, ValueError, RecursionError) as error:
         raise TraceError(f"{file}: can't be read as a file of inductor's: {error}") from None
 

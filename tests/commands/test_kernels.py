@@ -147,3 +147,14 @@ def test_findings_say_what_a_step_would_gain(tmp_path: Path) -> None:
     assert "gain_ns" not in json.loads(run(path, "--json", "--no-gains").stdout)["findings"][0]
     for other in (["--csv"], ["--by", "host"], ["--no-findings"]):
         assert 2 == run(path, "--gains", *other).exit_code
+
+
+def test_what_provenance_lacks_is_said(folder: Path) -> None:
+    """The folder without its rows, the rows without a folder, and a folder that is not there."""
+    for arguments, code, fact in (
+        (("--provenance", "there"), 2, "add --by source"),
+        (("--by", "source"), 2, "--by source --provenance FOLDER"),
+        (("--by", "source", "--provenance", "there"), 1, "there: no such file or folder"),
+    ):
+        done = CliRunner().invoke(cli, ["kernels", str(folder), *arguments])
+        assert (code, True) == (done.exit_code, fact in done.output), done.output

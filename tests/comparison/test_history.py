@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,8 @@ def test_names_of_runs_are_escaped_and_a_folder_without_runs_is_refused(tmp_path
     assert "&lt;script&gt;" in page
     assert 1 == invoke(tmp_path).exit_code
     assert "holds no run" in invoke(tmp_path).output
+    day = [job(seed=n, path=str(n), metadata={"created": f"2026-11-19T0{n}:30:00+00:00"}) for n in (3, 4)]
+    assert {"03:30", "04:30", "recorded on 2026-11-19, UTC"} <= {*re.findall("[^<>]+", document(dptrace.history(day)))}
 
 
 def test_a_recording_counts_once_in_a_history_and_in_a_baseline(tmp_path: Path) -> None:

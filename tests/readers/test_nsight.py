@@ -341,6 +341,17 @@ def test_a_cut_file_says_what_to_do(tmp_path: Path) -> None:
         dptrace.open(path, cache=False)
 
 
+def test_what_is_no_export_is_named(tmp_path: Path) -> None:
+    """Another program's database, and a file that only has the name of one."""
+    with closing(sqlite3.connect(tmp_path / "other.sqlite")) as database:
+        database.execute("CREATE TABLE runs (name TEXT)")
+    (tmp_path / "text.sqlite").write_text("# notes")
+
+    for name, fact in (("other", "of another program"), ("text", "is no SQLite database")):
+        with pytest.raises(TraceError, match=rf"{name}\.sqlite: .*{fact}"):
+            dptrace.open(tmp_path / f"{name}.sqlite", cache=False)
+
+
 def test_damaged_bytes_are_errors_or_values(tmp_path: Path) -> None:
     """Whatever bytes change, a file is read, or named with what to do."""
     whole = training(steps=2).write(tmp_path / "a.sqlite").read_bytes()

@@ -143,6 +143,10 @@ def _drawing(
 ) -> Drawing:
     count = len(series.rows)
     every = -(-count // _MAX_TICKS)
-    ticks = tuple((float(at), str(series.rows[at]["recorded"])[:10] or str(at)) for at in range(0, count, every))
-    x, y = Axis(-0.6, count - 0.4, ticks, "recorded", grid=False), Axis(up.high, up.low, up.ticks, up.title)
+    times = [str(row["recorded"]) for row in series.rows]
+    days = {time[:10] for time in times}
+    same = len(days) == 1 < count
+    label, part = (f"recorded on {min(days)}, UTC", slice(11, 16)) if same else ("recorded", slice(10))
+    ticks = tuple((float(at), times[at][part] or str(at)) for at in range(0, count, every))
+    x, y = Axis(-0.6, count - 0.4, ticks, label, grid=False), Axis(up.high, up.low, up.ticks, up.title)
     return Drawing(title, "Means over ranks and steps.", x, y, _HEIGHT, tuple(marks), tuple(legend))

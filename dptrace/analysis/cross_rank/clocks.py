@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -249,6 +250,7 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mappi
         notes=(
             *_shared_note(shared),
             *_notes(offsets, reference, [device.timeline.rank for device in devices], misfits, shared, by_messages),
+            *_apart_note(devices, reference),
         ),
     )
 
@@ -258,6 +260,24 @@ def _shared_note(shared: Sequence[int]) -> tuple[str, ...]:
         return ("All ranks ran on the CPUs of one machine and share one clock.",)
     if any(other != i for i, other in enumerate(shared)):
         return ("Ranks on the CPUs of the same machine share one clock.",)
+    return ()
+
+
+_SEPARATE_NS = 60_000_000_000
+"""Ranks of one run are recorded at the same time, give or take how far the clocks of machines are off."""
+
+
+def _apart_note(devices: Sequence[DeviceFigures], reference: Sequence[int]) -> tuple[str, ...]:
+    """Say where ranks that no collective connects were recorded at another time: they look like another run."""
+    spans = [device.timeline.windows.bounds for device in devices]
+    for i, (other, span) in enumerate(zip(reference, spans, strict=True)):
+        if other == i and len(span) and len(spans[0]):
+            before, after = int(spans[0][0] - span[-1]), int(span[0] - spans[0][-1])
+            if (gap := max(before, after)) > _SEPARATE_NS:
+                times = f"{timedelta(seconds=round(gap / 1e9))} h {'after' if gap == after else 'before'}"
+                first, rank = (devices[k].timeline.rank for k in (0, i))
+                text = f"Rank {rank} was recorded {times} rank {first}, by their clocks. These look like two runs"
+                return (f"{text}; if they are, open each on its own.",)
     return ()
 
 

@@ -95,6 +95,17 @@ def test_ranks_that_share_nothing_are_not_compared() -> None:
     here, there = np.array([0, 1], np.int32), np.array([2, 0], np.int32)
     assert [UNKNOWN_NS, int(clocks.uncertainty_ns[1])] == clocks.between(here, there).tolist()
     assert any("No collective connects rank 2 with rank 0" in note for note in clocks.notes)
+    assert not any("look like two runs" in note for note in clocks.notes)
+
+
+def test_ranks_recorded_on_another_day_look_like_another_run() -> None:
+    """Where no collective connects them, and only there: a clock may be off by any time."""
+    day = 86_400_000 * MS
+    _, joined = compared(plain(0), shifted(plain(1), day))
+    _, alone = compared(*(shifted(plain(i, group=f"tp{i}", group_size=1, ranks=(i,)), i * day) for i in (0, 1)))
+
+    assert not any("look like two runs" in note for note in joined.notes)
+    assert any("Rank 1 was recorded 1 day" in note and "look like two runs" in note for note in alone.notes)
 
 
 def test_a_straggler_is_not_taken_for_a_wrong_clock() -> None:

@@ -223,6 +223,7 @@ def test_events_that_no_figure_needs_are_no_loss(tmp_path: Path) -> None:
         (b"", "is empty"),
         (b"not json at all", "is not JSON"),
         (b'{"a": 1}', "has no traceEvents"),
+        (b'{"dptrace_baseline":1}', "is a baseline; .* --baseline .*t.json RUN"),
         (b'{"schemaVersion": 1, "devi', "ends before its first event"),
         (b'{"traceEvents": []}', "holds no events"),
         (b'{"traceEvents": [{"ph": "B", "name": "x"}, {"ph": "E"}]}', "not a trace of torch.profiler"),
