@@ -92,7 +92,8 @@ class UsageError(DptraceError):
 # Messages name options as the command line does; whoever calls a function typed a keyword.
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_OPTION = re.compile(r"(dptrace [a-z]\S*(?: [^.;`]*)?)|(?<![\w-])--([a-z][a-z-]*[a-z])(?: (?=\S*\d|[^\s:]+:))?")
+_COMMAND = r"(?:dptrace|nsys) [a-z]\S*(?: [^.;`]*)?"
+_OPTION = re.compile(rf"({_COMMAND})|(?<![\w-])--([a-z][a-z-]*[a-z])(?: (?=\S*\d|[^\s:]+:))?")
 
 
 def speaks_python(**renamed: str) -> Callable[[_Function], _Function]:
