@@ -124,7 +124,7 @@ def expected_figures(run: Run) -> dict[str, float]:
     if wait:
         figures |= {"exposed_wait_ns": wait, "waiting": wait}
     return figures | {
-        "step": float(np.median(walls)),
+        "step": float(np.mean(walls)),
         "exposed": total["exposed_comm_ns"],
         "overlapped": total["overlapped_comm_ns"],
         "idle": total["idle_ns"],

@@ -81,7 +81,19 @@ def document(found: Comparison, steps: tuple[int, int] | None = None) -> str:
         wanted[1] = _counterpart(found, wanted[0])
     a, b = (run_steps(one.run, {step}, one.devices) for one, step in zip(sides, wanted, strict=True))
     aligned = align_steps(a, b, comparison=found)
-    return picture(aligned, (*aligned.notes, *_drawn(found), *texts_below(found)), _above(found), _below(found))
+    above = Markup("\n").join([_above(found), _which(found, wanted, "" if steps else " They are of median length.")])
+    return picture(aligned, (*aligned.notes, *_drawn(found), *texts_below(found)), above, _below(found))
+
+
+def _which(found: Comparison, drawn: Sequence[str], why: str) -> Markup:
+    """Say which of several steps are drawn, and that the runs' figures are others; empty where all are."""
+    if max(len(one.steps) + len(one.left_out) for one in (found.a, found.b)) == 1:
+        return Markup("")
+    a, b = map(sanitize, drawn)
+    return Markup('<p class="runs">{}</p>').format(
+        f"Drawn, with the figures above the chart, is one step of each: A's {a} and B's {b}.{why} "
+        "The tables and the sentence above are of all steps."
+    )
 
 
 def _drawn(found: Comparison) -> list[str]:

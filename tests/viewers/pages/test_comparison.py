@@ -89,6 +89,7 @@ def test_the_steps_of_median_length_are_drawn(found: Comparison) -> None:
     page = comparison.document(found)
 
     assert any(f"A \\u00b7 step {k + 4}" in page or f"A · step {k + 4}" in page for k in middle)
+    assert any(f"one step of each: A&#39;s ProfilerStep#{k + 4} and B&#39;s ProfilerStep#" in page for k in middle)
     with pytest.raises(DptraceError, match="ProfilerStep#4 to ProfilerStep#11"):
         comparison.document(found, (99, 4))
 

@@ -42,15 +42,10 @@ const ALARMING = 0.03;
 /** What a segment keeps free beside its text, in pixels. */
 const MARGIN = 14;
 
-function median(values) {
-  const sorted = [...values].sort((a, b) => a - b), half = sorted.length >> 1;
-  if (!sorted.length) return 0;
-  return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
-}
-
 /**
  * Sum the time of [from, to] inside the steps over all tracks or the `chosen` ones, in ns: { wall, parts (by category;
- * idle is the rest), overlapped, steps (durations of the steps in view) }. In full view these are the split's totals.
+ * idle is the rest), overlapped, steps (their number in view), step (the mean of them and of the tracks) }. In full view
+ * these are the split's totals, and the mean step is that of dptrace analyze.
  * Those of a served page are null until they have arrived.
  */
 export function figures(lod, scene, from, to, chosen = null) {
@@ -58,8 +53,9 @@ export function figures(lod, scene, from, to, chosen = null) {
   if (lod.sums && !served) return null;
   const tracks = [...scene.tracks.keys()].filter((track) => !chosen || chosen.includes(track));
   const splits = served ? [served] : tracks.map((track) => trackSplit(lod, scene, track, from, to));
-  const steps = tracks.flatMap((track) => stepsIn(scene.tracks[track], from, to));
-  return { ...splitSum(scene, tracks, splits, from, to), steps };
+  const steps = tracks.map((track) => stepsIn(scene.tracks[track], from, to)), lengths = steps.flat();
+  const step = lengths.reduce((sum, length) => sum + length, 0) / Math.max(1, lengths.length);
+  return { ...splitSum(scene, tracks, splits, from, to), steps: Math.max(0, ...steps.map(({ length }) => length)), step };
 }
 
 /** Return the durations of a track's steps that touch a range. */
@@ -131,7 +127,6 @@ export class Summary {
   #indicators(sum, unknownWaits) {
     const { exposed, waiting, idle } = this.scene.special;
     const waited = sum.parts[waiting] ?? 0, whole = sum.parts[exposed] + waited, communication = sum.overlapped + whole;
-    const steps = sum.steps.length;
     const box = element("div", "indicators");
     const add = (key, value, label, ns, alarming) => {
       const indicator = element("div", alarming ? "indicator alarming" : "indicator");
@@ -139,7 +134,7 @@ export class Summary {
       indicator.append(element("b", "", value), element("span", "", label));
       box.append(indicator);
     };
-    add("step", steps ? duration(median(sum.steps)) : "–", steps > 1 ? "median step" : "step", median(sum.steps));
+    add("step", sum.steps ? duration(sum.step) : "–", sum.steps > 1 ? "mean step" : "step", sum.step);
     const transfer = whole - waited, known = this.waits && (waited || !unknownWaits), alarming = (ns) => ns > ALARMING * sum.wall;
     add("exposed", percentOf(transfer, sum.wall), known ? "exposed transfer" : "exposed communication", transfer, alarming(transfer));
     if (known) add("waiting", percentOf(waited, sum.wall), "waiting for other ranks", waited, alarming(waited));
