@@ -254,7 +254,9 @@ def _answer(run: Run, answer: WhatIf, all_rows: bool) -> Answer:
         from dptrace.viewers.terminal.replay import sentence
 
         measured = run if answer.apart_ns is None else run.select(ranks=answer.run.ranks)
-        verdict = sentence(answer).plain, *(doubt.text for doubt in answer.doubts)
+        verdict = [sentence(answer).plain, *(doubt.text for doubt in answer.doubts)]
+        if len(answer.steps) > 1:
+            verdict.append("The answer is of the median step, the figures above the chart are of the mean step.")
         return document(measured, answer.run, verdict=verdict)
 
     return Answer(tables, answer.to_dict, answer.figures, page)

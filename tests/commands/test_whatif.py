@@ -67,6 +67,14 @@ def test_the_predicted_run_is_written(job: Path, tmp_path: Path) -> None:
 # What is different, as it was typed.
 
 
+def test_the_page_says_which_step_each_figure_is_of(job: Path, tmp_path: Path) -> None:
+    path = tmp_path / "predicted.html"
+    done = whatif(job, "--compute", "2x", "-o", path)
+
+    assert 0 == done.exit_code, done.output
+    assert "of the median step, the figures above the chart are of the mean step" in path.read_text(encoding="utf-8")
+
+
 def test_what_was_typed_is_read() -> None:
     """One option may have several values, which are compared; a bandwidth is a factor, or stays text as a rate."""
     assert ("bucket_cap_mb", [1.0, 4.5]) == swept({"bucket_cap_mb": "1,4.5", "world_size": "8"})
