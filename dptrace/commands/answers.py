@@ -148,7 +148,7 @@ _DIFF = {
     "kinds": [{"kind": str, "a_steps b_steps": int, "figures": [_FIGURE_CHANGE]}],
     "ranks": [{"rank gpu": int, **_FIGURE_CHANGE}], "collectives": [_COLLECTIVE_CHANGE],
     "kernels": [{"name kind": str, **_TIME_CHANGE, **_COUNTS}],
-    "limits": [{"limit text": str, "crossed failed": bool}],
+    "limits": [{"limit text": str, "checked crossed failed": bool}],
 }
 
 # baseline, history

@@ -163,7 +163,7 @@ def test_python_does_not_replace_what_a_run_was_read_from(copy: Path) -> None:
     first, other = dptrace.open("runs/a"), dptrace.open("runs/b")
     before = contents(copy)
 
-    with pytest.raises(UsageError, match="even with --force"):
+    with pytest.raises(UsageError, match="even with force"):
         dptrace.export_trace(first, "runs/a/rank0.json", force=True)
 
     assert before == contents(copy)

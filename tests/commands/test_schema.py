@@ -56,7 +56,7 @@ diff --before naive single --after interleaved ddp {WORKLOAD}
 diff layers job
 baseline save main naive --folder baselines --force
 baseline list --folder baselines
-history naive naive interleaved
+history naive interleaved
 log naive --to tensorboard --folder board --no-pages
 flight dumps
 flight ras.json
