@@ -261,6 +261,7 @@ def show(
     return show(run, view, height, critical_path)
 
 
+@speaks_python(figure_width="width")
 def figure(
     run: RunData, *, width: int = 640, annotate: bool = False, every_step: bool = False, every_rank: bool = False
 ) -> str:
@@ -599,6 +600,7 @@ class Run(RunData):
 
         return frame(call_rows(device_reports(self)), columns.ALLOCATOR_CALLS)
 
+    @speaks_python(params="parameters")
     @listed_in_docstring(columns.UTILIZATION)
     def utilization(
         self,

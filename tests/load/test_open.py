@@ -118,7 +118,7 @@ def test_a_cut_file_is_shown_with_a_warning_and_refused_when_strict(tmp_path: Pa
     path.write_text(text[: int(len(text) * 0.9)])
 
     assert "Any step may lack work" in dptrace.open(path).notes[0]
-    with pytest.raises(DptraceError, match=r"--strict.*ends in the middle, after \d+ events"):
+    with pytest.raises(DptraceError, match=r"strict.*ends in the middle, after \d+ events"):
         dptrace.open(path, strict=True)
 
 

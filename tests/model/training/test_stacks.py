@@ -68,8 +68,8 @@ def test_resnet18_is_what_torch_counts() -> None:
     [
         ({"layers_of": "784"}, "widths of an MLP"),
         ({"layers_of": "784,a,10"}, "widths of an MLP"),
-        ({"layers_of": "784,10", "params": 7e9}, "--params"),
-        ({"layers_of": "784,10", "hidden": 64}, "--hidden"),
+        ({"layers_of": "784,10", "params": 7e9}, "params"),
+        ({"layers_of": "784,10", "hidden": 64}, "hidden"),
         ({"layers_of": "784,10", "strategy": "tp", "tp": 2}, "decoders only"),
     ],
 )
