@@ -50,7 +50,7 @@ __all__ = [
 AnyRun = TypeVar("AnyRun", bound=RunData)
 
 
-@speaks_python()
+@speaks_python(no_cache="cache=False", comm_pattern="comm_patterns")
 def open(
     *paths: str | PathLike[str],
     comm_patterns: str | Sequence[str] = (),

@@ -255,5 +255,5 @@ def test_python_gets_intervals_or_figures(address: str, folder: Path, monkeypatc
     assert 4 == len(run.steps())
     with pytest.raises(DptraceError, match="figures_only"):
         run.kernels()
-    with pytest.raises(UsageError, match="--no-cache"):
+    with pytest.raises(UsageError, match="leave cache=False out"):
         dptrace.open(folder, dask=address, cache=False)
