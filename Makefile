@@ -6,8 +6,7 @@ VENV ?= .venv
 GPUS ?= 2
 BIN := $(VENV)/bin
 CONSTRAINTS ?= tests/constraints.txt
-# Files in the order of tests/conftest.py, not of their number of tests.
-PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+PARALLEL := --numprocesses=2 --dist=loadfile
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
 .PHONY: demo test test-all quick lint types format docs package clean

@@ -51,15 +51,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark hypothesis tests, so that ``-m property`` selects them; files with slow tests come first.
-
-    One worker runs a file: if the longest comes last, the others wait for it.
-    """
+    """Mark hypothesis tests, so that ``-m property`` selects them."""
     for item in items:
         if getattr(getattr(item, "function", None), "is_hypothesis_test", False):
             item.add_marker("property")
-    weight = dict.fromkeys((item.path for item in items), 0)
-    for item in items:
-        own = 2 if item.get_closest_marker("slow") else 1 if item.get_closest_marker("spawn") else 0
-        weight[item.path] = max(weight[item.path], own)
-    items.sort(key=lambda item: -weight[item.path])

@@ -116,8 +116,7 @@ def command(
     '> 30%' (of B's step). FIGURE is forward, backward, optimizer, other, exposed_comm, overlapped_comm,
     exposed_memory, idle, wall, data_loading, allocator, synchronizing, host_bound, launch_latency, waiting, bubble,
     exposed_wait, transfer, wait, overlap, or mfu. A limit on a change fails only if the change is beyond noise, so that
-    a CI job does not fail by chance; with --fail-within-noise it always counts. A limit on what the runs do not have is
-    not checked; with --fail-unchecked, that fails, too.
+    a CI job does not fail by chance; with --fail-within-noise it always counts.
 
     Exit codes: 0, 1 bad input, 2 wrong use, 3 a limit is exceeded.
 
@@ -130,16 +129,13 @@ def command(
       dptrace diff --baseline main --after runs/branch-* --fail-if 'wall > +3%' --junit diff.xml
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
-    selections = sides.selections()
     drawn_steps = _drawn_steps(html_steps, html, to)
-    if fail_unchecked and not limits:
-        raise UsageError("--fail-unchecked is about limits; add --fail-if.")
-    _check_junit(junit, limits, (to.output, html), to.force)
+    _check_limits(limits, fail_unchecked, junit, (to.output, html), to.force)
     from dptrace.comparison.compare import compare, parse
     from dptrace.viewers.terminal.comparison import texts_below
 
     parsed = [parse(limit) for limit in limits]
-    before, after = _opened(sides, selections, workload, read_options, verbosity)
+    before, after = _opened(sides, sides.selections(), workload, read_options, verbosity)
     with progress("Comparing", verbosity, measured=False):
         comparison = compare(before, after, include_outliers)
     crossings = [limit.check(comparison, fail_within_noise, fail_unchecked) for limit in parsed]
@@ -203,8 +199,12 @@ def _answer(
     return Answer(tables, data, getattr(comparison, table), page, markdown=text)
 
 
-def _check_junit(junit: Path | None, limits: tuple[str, ...], others: Sequence[Path | None], force: bool) -> None:
-    """Refuse test cases without a limit, or in a file that is written already or there."""
+def _check_limits(
+    limits: tuple[str, ...], fail_unchecked: bool, junit: Path | None, others: Sequence[Path | None], force: bool
+) -> None:
+    """Refuse what is about limits where there is none, and test cases in a file that is written already or there."""
+    if fail_unchecked and not limits:
+        raise UsageError("--fail-unchecked is about limits; add --fail-if.")
     if junit is not None:
         if not limits:
             raise UsageError("--junit writes a test case for each limit; add --fail-if.")

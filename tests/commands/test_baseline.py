@@ -97,12 +97,14 @@ def test_names_from_traces_can_not_break_a_report() -> None:
 
 
 def test_a_missing_baseline_is_bad_input_as_any_missing_file() -> None:
+    """Each command that takes one says so, once."""
     for line in ("baseline use main", "diff --baseline main run", "history nothing", "analyze nothing"):
         done = run(*line.split())
         assert (1, 1) == (done.exit_code, done.output.count("no such file")), done.output
 
 
 def test_a_damaged_baseline_is_named_and_hides_no_other(project: Path) -> None:
+    """The good ones are listed, and what to do about it is said."""
     baseline.save(project / "good.json", [job()])
     (project / "bad.json").write_text('{"dptrace_baseline":1,')
     listed = run("baseline", "list", "--folder", ".", "--json")

@@ -68,6 +68,7 @@ def test_the_predicted_run_is_written(job: Path, tmp_path: Path) -> None:
 
 
 def test_the_page_says_which_step_each_figure_is_of(job: Path, tmp_path: Path) -> None:
+    """The answer is of the median step, the figures of the mean one."""
     path = tmp_path / "predicted.html"
     done = whatif(job, "--compute", "2x", "-o", path)
 

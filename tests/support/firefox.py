@@ -151,7 +151,11 @@ def firefox(size: tuple[int, int] = (1440, 900)) -> Iterator[FirefoxPage]:
             if page is not None:
                 page.close()
             process.terminate()
-            process.wait(20)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 

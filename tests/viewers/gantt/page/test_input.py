@@ -69,13 +69,7 @@ def test_wheel_keys_and_clicks_move_through_time(browser: Browser, file: Path, r
         assert pytest.approx(whole, abs=1e-3) == visible_range(page)
 
         bounds = [track.bounds_ns for track in chart(run).tracks]
-        for key, step in (("]", 0), ("]", 1), ("[", 0)):
-            page.keyboard.press(key)
-            settle(page)
-            first, last = min(b[step] for b in bounds), max(b[step + 1] for b in bounds)
-            start, end = visible_range(page)
-            assert start <= first < last <= end
-            assert end - start < 1.1 * (last - first)
+        _assert_brackets_go_from_step_to_step(page, bounds)
 
         page.keyboard.press("f")
         settle(page)
@@ -105,6 +99,17 @@ def test_wheel_keys_and_clicks_move_through_time(browser: Browser, file: Path, r
         settle(page)
         assert page.evaluate("dptrace.main.aligned()")
         assert [] == errors
+
+
+def _assert_brackets_go_from_step_to_step(page: Page, bounds: Sequence[Sequence[int]]) -> None:
+    """Each press shows one step of all tracks, and little more."""
+    for key, step in (("]", 0), ("]", 1), ("[", 0)):
+        page.keyboard.press(key)
+        settle(page)
+        first, last = min(b[step] for b in bounds), max(b[step + 1] for b in bounds)
+        start, end = visible_range(page)
+        assert start <= first < last <= end
+        assert end - start < 1.1 * (last - first)
 
 
 def _assert_keys_move_and_take_back(page: Page, near: Sequence[float]) -> None:
