@@ -66,10 +66,10 @@ def prints(item: int) -> int:
 
 
 def interrupted(item: tuple[Path, int]) -> None:
-    """Write a file for long; in the home process, fail as soon as another process writes it."""
+    """Write a file for long; in the home process, fail as soon as another process has written some of it."""
     path, home = item
     if os.getpid() == home:
-        while not list(path.parent.iterdir()):
+        while not any(part.stat().st_size for part in path.parent.iterdir()):
             time.sleep(0.01)
         raise KeyboardInterrupt
     with atomic_write(path) as temporary:
