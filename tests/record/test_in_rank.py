@@ -72,7 +72,7 @@ def test_each_rank_records_itself_whatever_starts_it(
         folder.mkdir()
         (folder / "train.py").write_text(SCRIPT)
         ends = launched([*words, ",".join(names)], ranks, folder)
-        # In one of a hundred runs, native code of torch finds its heap corrupted and aborts, which nothing here decides.
+        # In one of a hundred runs, native code of torch finds its heap corrupted and aborts; nothing here decides that.
         if not any(end.returncode == -signal.SIGABRT for end in ends):
             break
 

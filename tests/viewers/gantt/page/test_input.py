@@ -101,7 +101,7 @@ def test_wheel_keys_and_clicks_move_through_time(browser: Browser, file: Path, r
         assert [] == errors
 
 
-def _assert_brackets_go_from_step_to_step(page: Page, bounds: Sequence[Sequence[int]]) -> None:
+def _assert_brackets_go_from_step_to_step(page: Page, bounds: Sequence[Any]) -> None:
     """Each press shows one step of all tracks, and little more."""
     for key, step in (("]", 0), ("]", 1), ("[", 0)):
         page.keyboard.press(key)
