@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import re
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dptrace.core.files import atomic_write
 from dptrace.core.table import frame, frame_of, html_table, listed_in_docstring, typed
-from dptrace.errors import DptraceError, UsageError, speaks_python
+from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
 from dptrace.run import columns
 from dptrace.run.run import Run as RunData
@@ -48,6 +50,40 @@ __all__ = [
 ]
 
 AnyRun = TypeVar("AnyRun", bound=RunData)
+
+
+# Messages name options as the command line does; whoever calls a function typed a keyword.
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_COMMAND = r"(?:dptrace|nsys) [a-z]\S*(?: [^.;`]*)?"
+_OPTION = re.compile(rf"({_COMMAND})|(?<![\w-])--([a-z][a-z-]*[a-z])(?: (?=\S*\d|[^\s:]+:))?")
+
+
+def speaks_python(**renamed: str) -> Callable[[_Function], _Function]:
+    """Let errors of a public function name its keywords: ``bucket_cap_mb=0`` for ``--bucket-cap-mb 0``.
+
+    Args:
+        renamed: the keywords that are not called as the option, by the option's name.
+    """
+
+    def keyword(found: re.Match[str]) -> str:
+        if found[1]:
+            return found[1]  # a command, to be typed as it stands
+        name = found[2].replace("-", "_")
+        return renamed.get(name, name) + ("=" if found[0].endswith(" ") else "")
+
+    def wrap(function: _Function) -> _Function:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except DptraceError as error:
+                error.args = (_OPTION.sub(keyword, str(error)),)
+                raise
+
+        return cast(_Function, call)
+
+    return wrap
 
 
 @speaks_python(no_cache="cache=False", comm_pattern="comm_patterns")

@@ -10,11 +10,6 @@ DptraceError            bad input: the command line prints the message and exits
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
 __all__ = [
     "EXTRAS",
     "AccessError",
@@ -24,7 +19,6 @@ __all__ = [
     "TraceError",
     "UsageError",
     "install_command",
-    "speaks_python",
 ]
 
 EXTRAS = {
@@ -87,37 +81,3 @@ class UsageError(DptraceError):
     """An argument is invalid, or arguments contradict each other."""
 
     exit_code = 2
-
-
-# Messages name options as the command line does; whoever calls a function typed a keyword.
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-_COMMAND = r"(?:dptrace|nsys) [a-z]\S*(?: [^.;`]*)?"
-_OPTION = re.compile(rf"({_COMMAND})|(?<![\w-])--([a-z][a-z-]*[a-z])(?: (?=\S*\d|[^\s:]+:))?")
-
-
-def speaks_python(**renamed: str) -> Callable[[_Function], _Function]:
-    """Let errors of a public function name its keywords: ``bucket_cap_mb=0`` for ``--bucket-cap-mb 0``.
-
-    Args:
-        renamed: the keywords that are not called as the option, by the option's name.
-    """
-
-    def keyword(found: re.Match[str]) -> str:
-        if found[1]:
-            return found[1]  # a command, to be typed as it stands
-        name = found[2].replace("-", "_")
-        return renamed.get(name, name) + ("=" if found[0].endswith(" ") else "")
-
-    def wrap(function: _Function) -> _Function:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return function(*args, **kwargs)
-            except DptraceError as error:
-                error.args = (_OPTION.sub(keyword, str(error)),)
-                raise
-
-        return cast(_Function, call)
-
-    return wrap

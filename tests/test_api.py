@@ -63,7 +63,7 @@ def test_errors_name_keywords(call: Callable[[Run], object], says: str) -> None:
 def test_commands_in_errors_stay_as_they_are_typed() -> None:
     """Only an option outside of a command becomes a keyword."""
 
-    @dptrace.errors.speaks_python()
+    @dptrace.api.speaks_python()
     def fail() -> None:
         raise dptrace.UsageError("--link 3: record with dptrace record --light -o a--b, or leave --no-link out.")
 

@@ -69,13 +69,13 @@ _WORDS_END = "CASE WHEN seq_at THEN seq_at WHEN op_id_at THEN op_id_at WHEN size
 """SQL of what torch appends to a name: autograd's number, or -2 for another range of torch, and where it starts."""
 
 
-# One rank's events, table by table.
-
-
 _EVENT_SYNCS = (1, 2)
 """CUPTI's numbers of waits for an event, by the host and by a stream; others wait for a stream or a context."""
 _NO_STREAM = 0xFFFF_FFFF
 """CUPTI's stream of a synchronization without one."""
+
+
+# One rank's events, table by table.
 
 
 class _Part(NamedTuple):

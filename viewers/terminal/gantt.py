@@ -546,11 +546,8 @@ def print_gantt(run: Run, console: Console) -> None:
     _print_notes(run.notes, pen, console)
     for finding in leading(run.cross_rank.findings if chosen else ())[:1]:
         figure, share = finding.figure
-        counted = "cost" if figure == finding.cost_ns else "gain"
-        text = (
-            f"First of the findings, by its {counted} of {milliseconds(figure)} ms or {100 * share:.1f} % of a step: "
-        )
-        text += finding.text
+        counted = f"{'cost' if finding.figure_is_cost else 'gain'} of {milliseconds(figure)} ms"
+        text = f"First of the findings, by its {counted} or {100 * share:.1f} % of a step: {finding.text}"
         console.print(Text(pen.text(text), style="bold"), highlight=False)
 
 

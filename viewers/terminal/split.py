@@ -177,8 +177,7 @@ def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False) -> Render
         lines = [plain(finding.text), plain(f"→ {finding.advice}{where(finding)}")]
         if replayed:
             gain = "Gain unknown." if finding.gain is None else gain_sentence(finding.gain)
-            is_cost = finding.gain is None or finding.gain.ns is None
-            lines.append(plain(f"= {'The figure is its cost. ' if is_cost else ''}{gain}"))
+            lines.append(plain(f"= {'The figure is its cost. ' if finding.figure_is_cost else ''}{gain}"))
         table.add_row(f"{milliseconds(figure)} ms", f"({share(of_step)})", Group(*lines))
     if not replayed and (why := next((f.gain.reason for f in findings if f.gain is not None), "")):
         parts.append(plain(f"What a step would gain without them is not known: {why}"))

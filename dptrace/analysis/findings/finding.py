@@ -109,6 +109,11 @@ class Finding(msgspec.Struct, frozen=True):
         return gain.shown_ns, gain.share
 
     @property
+    def figure_is_cost(self) -> bool:
+        """Whether it is shown with its cost."""
+        return self.gain is None or self.gain.ns is None
+
+    @property
     def is_minor(self) -> bool:
         """Whether a replay shows that a step would gain less than 1 % without it, and that it hides no other."""
         share = None if self.gain is None else self.gain.share
