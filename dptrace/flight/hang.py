@@ -160,21 +160,27 @@ class _Job:
         return [replace(fault, is_cause=True) for fault in self.causes] + rest
 
     def _fault(self, group: str) -> Fault | None:
-        """Return what is wrong with the first collective of a group that is not complete."""
+        """Return what is wrong with the first collective of a group that is not complete, or what misled it before."""
         numbers, members = self.groups[group], self.members(group)
         lasts = {rank: number for number in sorted(numbers) for rank in numbers[number]}
+        misled: Fault | None = None
         for number in sorted(numbers):
             begun = numbers[number]
             states = {call.state for calls in begun.values() for call in calls}
             absent = [rank for rank in members if lasts.get(rank, 0) < number]
             is_stuck = bool(states - {"completed", "ended"})
-            if not is_stuck and "ended" not in states:
-                continue
+            is_over = not is_stuck and "ended" not in states
             created = min(calls[0].created_ns or 0 for calls in begun.values())
             place = group, number, next(iter(begun.values()))[0].operator
-            if mismatch := _mismatch(numbers, number):
+            # What went on after a mismatch says nothing of the order in which its ranks meant to begin.
+            if misled is None and (mismatch := _mismatch({number: begun} if is_over else numbers, number)):
                 kind, culprits, text = mismatch
-                return Fault(kind, *place, culprits, sorted(begun), f"In group {group}, {text}", created)
+                text += " It ended all the same, with wrong data, and collectives after it hang." if is_over else ""
+                misled = Fault(kind, *place, culprits, sorted(begun), f"In group {group}, {text}", created)
+            if is_over:
+                continue
+            if misled is not None:
+                return misled
             if absent:
                 counts = {rank: (min(lasts.get(rank, 0), number), place[2]) for rank in members if rank in self.dumps}
                 did = f"In group {group}, {ranks_text(begun)} began collective {number} ({place[2]})."
@@ -244,11 +250,12 @@ class _Job:
         """Return where the culprits are, a sentence each."""
         texts = []
         for rank in sorted(self.dumps.keys() & self.blamed)[:_MAX_PLACES]:
-            call = self._open_call(rank) or next(reversed(self.dumps[rank].calls), None)
+            calls = self.dumps[rank].calls
+            call = self._open_call(rank) or next((one for one in calls if self._misled(one, rank)), (calls or [None])[-1])
             did = "has begun none"
             if call is not None:
                 at = f", at {user_line(stack)}" if (stack := call.stack) else ""
-                last = "has last begun" if call.is_over else "is in"
+                last = "is in" if not call.is_over else "began" if call is not calls[-1] else "has last begun"
                 what = "message" if call.is_p2p else "collective"
                 did = f"{last} {what} {call.number} ({call.operator}) of group {call.group}{at}"
             texts.append(f"{ranks_text([rank], capital=True)} {did}.")
@@ -269,6 +276,13 @@ class _Job:
                 )
                 return [replace(one, kind="order", culprits=min(orders.values(), key=len), text=text)]
         return []
+
+    def _misled(self, call: Call, rank: int) -> bool:
+        """Return whether this rank began, in this call, what the others did not."""
+        return any(
+            (call.group, call.number, call.is_p2p) == (fault.group, fault.number, False) and rank in fault.culprits
+            for fault in self.causes
+        )
 
     def _open_call(self, rank: int) -> Call | None:
         return next((call for call in self.dumps[rank].calls if not call.is_over), None)

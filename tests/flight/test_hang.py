@@ -79,6 +79,13 @@ CASES: dict[str, tuple[dict[int, list[Call]], dict[tuple[str, str], list[int]], 
         ranks([waits(sizes=[[5]]), waits(number=4, sizes=[[7]])], [waits(sizes=[[7]]), waits(number=4, sizes=[[5]])]),
         FOUR, [("order", [2])], "The others began that one as collective 4",
     ),
+    "one that NCCL ended with wrong data": (
+        ranks([call("all_reduce", 3), waits(number=4)], [call("all_gather", 3), call("all_reduce", 4)]),
+        FOUR, [("operator", [2])], "Rank 2 began collective 3 (all_gather) of group 0 default_pg, at train.py:33",
+    ),
+    "wrong data, and no hang": (
+        ranks([call("all_reduce", 3)], [call("all_gather", 3)]), FOUR, [], "No collective is waiting"
+    ),
     "two groups in turn": (
         ranks([waits(), waits(number=1, group=DP)], [waits(number=1, group=DP), waits()]),
         FOUR | {DP: [0, 1, 2, 3]}, [("order", [2])], "before",
