@@ -251,7 +251,8 @@ class _Job:
         texts = []
         for rank in sorted(self.dumps.keys() & self.blamed)[:_MAX_PLACES]:
             calls = self.dumps[rank].calls
-            call = self._open_call(rank) or next((one for one in calls if self._misled(one, rank)), (calls or [None])[-1])
+            own = next((call for call in calls if self._misled(call, rank)), None)
+            call = self._open_call(rank) or own or next(reversed(calls), None)
             did = "has begun none"
             if call is not None:
                 at = f", at {user_line(stack)}" if (stack := call.stack) else ""

@@ -1,6 +1,7 @@
 """Run jobs of three ranks that hang, each with a planted culprit, and write torch's flight recorder dumps of them.
 
 ``python hanging_jobs.py FOLDER VARIANT...`` forks the ranks of each variant; the dumps go to FOLDER/VARIANT.
+``--nccl`` before them runs the ranks on one GPU, over NCCL, instead of gloo on the CPU.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch._dynamo  # or each rank would load it
 import torch.distributed as dist
 
 RANKS = 3
+ON_GPU = "--nccl" in sys.argv
 GROUP: Any = None
 """A second group of all ranks."""
 
@@ -67,6 +69,9 @@ def train(variant: str, rank: int, folder: Path) -> None:
         dist.all_reduce(torch.ones(1), group=pair)
     for _ in range(2):
         step()
+    if ON_GPU:
+        torch.cuda.synchronize()
+        time.sleep(1)  # until torch's watchdog has seen that they are over
     threading.Thread(target=watch, args=(variant, rank, folder), daemon=True).start()
     if own and alone is not None:
         alone()
@@ -74,6 +79,8 @@ def train(variant: str, rank: int, folder: Path) -> None:
         dist.all_reduce(torch.ones(5), group=pair)
     if variant in ("sizes", "dtypes"):
         begin_in_turn(variant, rank, place, folder)
+    if variant == "sleeps_before_a_pair" and ON_GPU:
+        torch.cuda.synchronize()
     for _ in range(2):
         step()
 
@@ -84,12 +91,13 @@ def begin_in_turn(variant: str, rank: int, place: int, folder: Path) -> None:
     gloo ends ranks that receive more than they expect, where NCCL would hang: so each dumps before the next one begins.
     """
     order = [1, 2, 0].index(place)
-    while len([*folder.glob("nccl_trace_rank_*")]) < order:
+    while not ON_GPU and len([*folder.glob("nccl_trace_rank_*")]) < order:
         time.sleep(0.01)
     wrong = place == 0
     numbers = torch.ones(9 if wrong and variant == "sizes" else 4)
     work = dist.all_reduce(numbers.double() if wrong and variant == "dtypes" else numbers, async_op=True)
-    dump(rank, folder)
+    if not ON_GPU:
+        dump(rank, folder)
     assert work is not None
     work.wait()
 
@@ -98,19 +106,26 @@ def dump(rank: int, folder: Path) -> None:
     """Write what a watchdog writes."""
     written = folder / f"part_of_{rank}.tmp"
     library: Any = torch._C._distributed_c10d
-    written.write_bytes(library._dump_fr_trace())
+    written.write_bytes(library._dump_nccl_trace() if ON_GPU else library._dump_fr_trace())
     written.rename(folder / f"nccl_trace_rank_{rank}")
 
 
 def watch(variant: str, rank: int, folder: Path) -> None:
     """Dump after a second without an end; end when all have: a closed connection is no hang."""
-    time.sleep(1)
-    if variant not in ("sizes", "dtypes"):
+    time.sleep(4 if ON_GPU else 1)
+    if ON_GPU or variant not in ("sizes", "dtypes"):
         dump(rank, folder)
     expected, deadline = RANKS - (variant == "dies"), time.monotonic() + 30
     while len([*folder.glob("nccl_trace_rank_*")]) < expected and time.monotonic() < deadline:
         time.sleep(0.05)
     os._exit(0)
+
+
+def share_one_gpu(rank: int) -> None:
+    """Let NCCL take the ranks for ranks of different machines, or it would refuse that they share a GPU."""
+    os.environ.update(NCCL_HOSTID=f"rank{rank}", NCCL_SOCKET_IFNAME="lo", TORCH_NCCL_ASYNC_ERROR_HANDLING="0")
+    torch.cuda.set_device(0)
+    torch.set_default_device("cuda")
 
 
 def main(folder: Path, variant: str) -> None:
@@ -121,7 +136,9 @@ def main(folder: Path, variant: str) -> None:
         ranks.append(os.fork())
         if not ranks[-1]:
             limit, store = timedelta(seconds=60), f"file://{folder}/store.tmp"
-            dist.init_process_group("gloo", store, limit, rank=rank, world_size=RANKS)
+            if ON_GPU:
+                share_one_gpu(rank)
+            dist.init_process_group("nccl" if ON_GPU else "gloo", store, limit, rank=rank, world_size=RANKS)
             with suppress(RuntimeError):  # a peer is gone
                 train(variant, rank, folder)
             time.sleep(60)
@@ -130,5 +147,6 @@ def main(folder: Path, variant: str) -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[2:]:
-        main(Path(sys.argv[1]) / name, name)
+    into, *names = [word for word in sys.argv[1:] if word != "--nccl"]
+    for name in names:
+        main(Path(into) / name, name)
