@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -226,8 +226,12 @@ class _Job:
         missing = [fault for fault in faults if fault.kind == "missing"]
         stalled = [fault for fault in faults if fault.kind == "stalled"]
         causes = [fault for fault in faults if fault.kind not in ("missing", "stalled")]
+        ahead = self._ahead(missing, stalled)
+        causes += ahead.values()
         waiting = {rank for fault in (*missing, *causes) for rank in fault.waiting}
         for fault in missing:
+            if fault.group in ahead:
+                continue
             known = [rank for rank in fault.culprits if rank in self.dumps and rank not in waiting]
             gone = [rank for rank in fault.culprits if rank not in self.dumps]
             if known:
@@ -252,7 +256,7 @@ class _Job:
         for rank in sorted(self.dumps.keys() & self.blamed)[:_MAX_PLACES]:
             calls = self.dumps[rank].calls
             own = next((call for call in calls if self._misled(call, rank)), None)
-            call = self._open_call(rank) or own or next(reversed(calls), None)
+            call = own or self._open_call(rank) or next(reversed(calls), None)
             did = "has begun none"
             if call is not None:
                 at = f", at {user_line(stack)}" if (stack := call.stack) else ""
@@ -261,6 +265,23 @@ class _Job:
                 did = f"{last} {what} {call.number} ({call.operator}) of group {call.group}{at}"
             texts.append(f"{ranks_text([rank], capital=True)} {did}.")
         return texts
+
+    def _ahead(self, missing: Sequence[Fault], stalled: Sequence[Fault]) -> dict[str, Fault]:
+        """Find, by group, a few ranks whose collective the others never begin, ahead of one that all began alike.
+
+        NCCL's calls return at once: the few begin the next one, too, and their GPUs do not come to it.
+        """
+        found = {}
+        for fault, other in product(missing, stalled):
+            few = [rank for rank in fault.waiting if rank in other.waiting]
+            many = set(fault.culprits) & set(other.waiting)
+            begun, next_begun = self.groups[fault.group].get(fault.number, {}), self.groups[other.group][other.number]
+            came_first = all(begun[rank][0].order < next_begun[rank][0].order for rank in few if rank in begun)
+            if not other.culprits and begun and few and len(few) < len(many) == len(fault.culprits) and came_first:
+                after = f"They wait in collective {other.number} of group {other.group}, which {ranks_text(few)} began"
+                text = f"{fault.text} {after} after it."
+                found[fault.group] = replace(fault, kind="group", culprits=few, text=text)
+        return found
 
     def _crossed(self, stalled: Sequence[Fault]) -> list[Fault]:
         """Find two collectives that some ranks began in the other order: each blocks the other on the GPU."""
@@ -338,14 +359,16 @@ def _mismatch(numbers: Numbers, number: int) -> tuple[str, list[int], str] | Non
 def _order(numbers: Numbers, number: int, usual: int, odd: int) -> str:
     """Return how the order of a rank's collectives differs from that of the others; "" where that can't be seen."""
     ours, theirs = numbers[number][usual], numbers[number][odd]
-    for other, begun in sorted(numbers.items()):
-        if other > number and _alike(begun.get(usual), theirs):
-            return f"The others began that one as collective {other}: the order differs."
-        if other > number and _alike(begun.get(odd), ours):
-            return f"{ranks_text([odd], capital=True)} began theirs as collective {other}: the order differs."
-        following = numbers.get(other + 1, {}).get(usual)
-        if other < number - 1 and _alike(begun.get(usual), ours) and _alike(following, theirs):
-            return f"Before, that one followed theirs (collectives {other}, {other + 1}): the order differs."
+    known = [other for other, begun in sorted(numbers.items()) if _alike(begun.get(usual), theirs)]
+    if later := [other for other in known if other > number]:
+        return f"The others began that one as collective {later[0]}: the order differs."
+    for before in (other - 1 for other in known if other < number):
+        if _alike(numbers.get(before, {}).get(usual), ours):
+            return f"Before, that one followed theirs (collectives {before}, {before + 1}): the order differs."
+    # A collective that the others never begin is no matter of order, even if theirs comes next.
+    following = (other for other, begun in sorted(numbers.items()) if other > number and _alike(begun.get(odd), ours))
+    if known and (other := next(following, None)):
+        return f"{ranks_text([odd], capital=True)} began theirs as collective {other}: the order differs."
     return ""
 
 

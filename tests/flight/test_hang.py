@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,22 @@ def test_each_planted_culprit_is_named(tmp_path: Path) -> None:
     assert all("hanging_jobs.py:" in row["line"] and row["stack"] for row in rows)
     begun = "In group 0 default_pg, ranks 1, 2 began collective 7 (all_reduce), rank 0 only 6."
     assert found["sleeps"]["verdict"].startswith(begun)  # the words of `dptrace record --timeout`
+
+
+def test_each_culprit_is_named_in_the_dumps_of_nccl(tmp_path: Path) -> None:
+    """The same jobs over NCCL, whose calls return at once, and one that NCCL ended with wrong data; see traces/README."""
+    pytest.importorskip("torch", reason="the list of jobs that hang needs torch")
+    from tests.support.hanging_jobs import VARIANTS, culprit_of
+
+    shutil.unpack_archive(Path(__file__).with_name("nccl_h200.zip"), tmp_path)
+    expected = {variant: (kinds, [culprit_of(variant)]) for variant, (kinds, _) in VARIANTS.items()}
+    expected["ended_with_wrong_data"] = {"operator"}, [1]
+
+    found = {variant: find_hang([tmp_path / variant]) for variant in expected}
+    assert expected == {
+        variant: ({kind for kind, _ in causes(content)}, content["culprits"]) for variant, content in found.items()
+    }
+    assert "rank 1 as _all_gather_base" in found["ended_with_wrong_data"]["verdict"]
 
 
 TP, OTHER_TP, DP = ("5", "tp"), ("6", "tp"), ("7", "dp")
