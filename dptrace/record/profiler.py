@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -211,7 +212,9 @@ class AlignedProfile(profile):
 
     def prepare_trace(self) -> None:
         """Prepare for recording without Kineto's lines on the terminal."""
-        with quiet_stderr(self._log):
+        with quiet_stderr(self._log), warnings.catch_warnings():
+            # torch 2.11 gives everyone advice for a profiler of several windows; this one has a single window.
+            warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
             super().prepare_trace()
 
     def start_trace(self) -> None:

@@ -45,7 +45,7 @@ def test_each_planted_culprit_is_named(tmp_path: Path) -> None:
 
 
 def test_each_culprit_is_named_in_the_dumps_of_nccl(tmp_path: Path) -> None:
-    """The same jobs over NCCL, whose calls return at once, and one that NCCL ended with wrong data; see traces/README."""
+    """The same jobs over NCCL, whose calls return at once, and one that NCCL ended with wrong data."""
     pytest.importorskip("torch", reason="the list of jobs that hang needs torch")
     from tests.support.hanging_jobs import VARIANTS, culprit_of
 

@@ -111,6 +111,21 @@ def test_each_call_of_a_kernel_has_its_own_line(trace: Path, provenance: Path) -
     }
 
 
+def test_a_model_compiled_for_a_gpu_is_mapped_to_its_lines(tmp_path: Path) -> None:
+    """What inductor and Triton wrote on an H200: nearly all time has a line, a product its own."""
+    shutil.unpack_archive(Path(__file__).with_name("compiled_h200.zip"), tmp_path)
+    run = dptrace.open(tmp_path / "run", cache=False)
+    rows = run.kernel_summary("source", provenance=tmp_path / "torch_trace")
+    compiled = rows[rows["source"] != "(not compiled)"]
+    named = compiled[compiled["source"].str.contains("gpt.py")]
+    head = named[named["code"].str.startswith("return s.head(h)") & (named["main_phase"] == "forward")]
+
+    assert named["total_ns"].sum() > 0.94 * compiled["total_ns"].sum()
+    assert rows["total_ns"].sum() == run.kernel_summary("kernel")["total_ns"].sum()
+    # The head has a vocabulary of 8,192: its product is the largest of forward.
+    assert head["total_ns"].max() == named[named["main_phase"] == "forward"]["total_ns"].max()
+
+
 def test_a_kernel_called_more_often_than_its_code_has_all_its_lines(trace: Path, tmp_path: Path) -> None:
     """And kernel_information.json, which has no key, is enough where one graph alone has the name."""
     information = {name: {"stack_traces": stacks, "pre_grad_nodes": ["n"]} for name, stacks in STACKS.items()}
