@@ -19,7 +19,7 @@ from dptrace.analysis.compute_findings.roofline import (
 )
 from dptrace.analysis.findings.communication import compared_messages
 from dptrace.analysis.findings.finding import Finding
-from dptrace.analysis.findings.host import HOST_CAUSES
+from dptrace.analysis.findings.host import HOST_CAUSES, pauses
 from dptrace.core.intervals import Int64, IntervalSet, median, subtract
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
@@ -197,7 +197,8 @@ def _without_host_time(
 
 def _busy(idle_cause: str, timeline: Timeline) -> IntervalSet:
     """Return when a host did what idle time of a cause comes from."""
-    return subtract(timeline.host.intervals(*HOST_CAUSES[idle_cause]), timeline.data_loading)
+    busy = subtract(timeline.host.intervals(*HOST_CAUSES[idle_cause]), timeline.data_loading)
+    return subtract(busy, pauses(timeline)) if idle_cause == "host_bound_ns" else busy
 
 
 def _smaller_first_bucket(finding: Finding, context: GainContext) -> Change | str:
@@ -239,6 +240,7 @@ COUNTERFACTUALS: dict[str, Callable[[Finding, GainContext], Change | str]] = {
     "synchronizing": partial(
         _without_host_time, "no waits of hosts for their devices", partial(_busy, "synchronizing_ns"), True
     ),
+    "unrecorded": partial(_without_host_time, "no time in these gaps", pauses, False),
     "host_bound": partial(_without_host_time, "no host time between launches", partial(_busy, "host_bound_ns"), False),
     "unused_parameters": partial(
         _without_host_time, "no search for unused parameters", lambda t: t.parameter_search, False

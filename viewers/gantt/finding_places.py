@@ -112,7 +112,7 @@ def _lane(chart: Chart, track: int, role: Role) -> Lane:
 
 def _cause(finding: Finding) -> str:
     """Return the idle cause that a finding is about, if it is one of ``CAUSES``."""
-    return f"{finding.kind}_ns"
+    return "host_bound_ns" if finding.kind == "unrecorded" else f"{finding.kind}_ns"
 
 
 def _longest_gap(step: Place, lane: Lane, chosen: NDArray[np.bool_]) -> Place | None:

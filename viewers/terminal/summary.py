@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from dptrace.analysis.findings.finding import unprofiled_step_ns
 from dptrace.analysis.matching.calls import coordinates, place
 from dptrace.analysis.per_gpu.device import expert_loads
 from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, PART_LABELS, Part, overlap_percent, waiting_label
@@ -71,16 +72,14 @@ def profiler_sentence(info: Mapping[str, Any]) -> str:
     Args:
         info: the contents of run.json.
     """
-    overhead, ranks = info.get("profiler_overhead"), info.get("ranks")
+    overhead = info.get("profiler_overhead")
     limits, cpu = info.get("profiler_overhead_range"), info.get("profiler_cpu_overhead")
-    if not isinstance(ranks, list) or (not isinstance(overhead, float | int) and not isinstance(limits, list)):
+    if not isinstance(overhead, float | int) and not isinstance(limits, list):
         return ""
-    from statistics import fmean, median  # only for runs that dptrace recorded
-
+    plain = unprofiled_step_ns(info)
+    if plain is None:
+        return ""
     try:
-        plain = fmean(
-            median(rank["unprofiled_ns"]) for rank in ranks if isinstance(rank, dict) and rank["unprofiled_ns"]
-        )
         # Windows that differ by more than that show nothing.
         told = isinstance(limits, list) and limits[1] - limits[0] < _MAX_RANGE
         windows = f"{_signed(limits[0])} to {_signed(limits[1])} by window" if limits and told else ""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.cross_rank.across import AcrossRanks
 from dptrace.analysis.cross_rank.ddp_buckets import ddp_logging_data
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import Int64, IntervalSet, covered, intersect
+from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median
 from dptrace.core.units import byte_size
 from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import HostCause, Phase, Timeline
@@ -172,6 +172,8 @@ class Unclaimed(msgspec.Struct, frozen=True):
     """By cause and step."""
     explained: list[list[tuple[int, int, int]]]
     """Starts and ends of segments, and how much of their idle time findings claim, in ns."""
+    pauses: list[IntervalSet] = []
+    """When each device was idle while nothing of its host is recorded, if that has a finding of its own."""
 
     @classmethod
     def after(cls, claims: Iterable[Claim], devices: Sequence[DeviceFigures]) -> Unclaimed:
@@ -325,6 +327,18 @@ class FindingContext(CostContext, frozen=True, dict=True):
     def name(self, instance: int) -> str:
         """Return the name of an instance, or an empty string."""
         return self.across.names[instance] if 0 <= instance < len(self.across.names) else ""
+
+
+def unprofiled_step_ns(metadata: Mapping[str, Any]) -> float | None:
+    """Return how long a step takes without the profiler: the mean of the ranks' medians; None if not measured."""
+    ranks = metadata.get("ranks")
+    timed = [_mapping(rank).get("unprofiled_ns") for rank in (ranks if isinstance(ranks, list) else [])]
+    try:
+        medians = [float(median(np.array(times, np.float64))) for times in timed if times]
+    except (TypeError, ValueError):  # edited by hand
+        return None
+    mean = sum(medians) / max(len(medians), 1)
+    return mean if 0 < mean < np.inf else None
 
 
 def exposures(device: DeviceFigures) -> Int64:

@@ -20,11 +20,12 @@ from dptrace.analysis.findings.finding import (
     FindingContext,
     Unclaimed,
     allocator_advice,
+    unprofiled_step_ns,
 )
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import Int64, median
+from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, median, subtract
 from dptrace.core.units import duration
-from dptrace.timeline.model import HostCause, HostLabel
+from dptrace.timeline.model import HostCause, HostLabel, Timeline
 from dptrace.timeline.steps import WHOLE_TRACE
 
 # Name the longest idle gaps: where they are, and what the host did in them.
@@ -57,23 +58,24 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 def longest_gaps(
-    device: DeviceFigures, cause: str, total_ns: int, claimed: Sequence[tuple[int, int, int]] = ()
+    device: DeviceFigures, cause: str, gaps: IntervalSet, total_ns: int, claimed: Sequence[tuple[int, int, int]] = ()
 ) -> list[Gap]:
     """Return the gaps of a cause that are a notable part of its idle time on a device, the longest first.
 
     Args:
         cause: one of ``idle.CAUSES``; causes without host activity have no gaps.
+        gaps: where to look.
         total_ns: the idle time of the cause.
         claimed: starts and ends of segments, and how much of their idle time other findings explain, in ns.
     """
     if cause not in HOST_CAUSES:
         return []
-    starts, ends = device.host_gaps
+    starts, ends = gaps
     least = max(_NOTABLE * total_ns, _MIN_GAP_NS)
     found = []
     for number in np.argsort(starts - ends, kind="stable")[:_EXAMINED].tolist():
         start, end = int(starts[number]), int(ends[number])
-        if any(start < last and end > first and 2 * ns > end - start for first, last, ns in claimed):
+        if _is_claimed(start, end, claimed):
             continue
         spent = device.timeline.host.spent(start, end)
         own = {label: ns for label, ns in spent.items() if label.cause in HOST_CAUSES[cause]}
@@ -83,11 +85,15 @@ def longest_gaps(
     return sorted(found, key=lambda gap: -gap.ns)[:_MAX_NAMED]
 
 
-def main_activity(device: DeviceFigures, cause: str) -> str:
+def _is_claimed(start: int, end: int, claimed: Sequence[tuple[int, int, int]]) -> bool:
+    return any(start < last and end > first and 2 * ns > end - start for first, last, ns in claimed)
+
+
+def main_activity(device: DeviceFigures, cause: str, gaps: IntervalSet) -> str:
     """Return a clause on what the host did in most of the gaps of a cause; empty if nothing stands out."""
     if cause not in HOST_CAUSES:
         return ""
-    starts, ends = device.host_gaps
+    starts, ends = gaps
     longest = np.argsort(starts - ends, kind="stable")[:_COUNTED]
     spent = Counter[HostLabel]()
     for start, end in zip(starts[longest].tolist(), ends[longest].tolist(), strict=True):
@@ -145,6 +151,54 @@ def _activity(label: HostLabel) -> str:
     return f"{what} in “{label.where}”" if label.where and label.where != label.what else what
 
 
+# Pauses: long stretches in which the trace shows nothing of the host.
+
+
+_PAUSE = 0.02
+"""Share of the mean step from which a stretch without any host event is a pause."""
+
+
+def pauses(timeline: Timeline) -> IntervalSet:
+    """Return when nothing of the host is recorded for at least 2 % of the mean step, and 300 µs, at a time."""
+    start, end = timeline.host.intervals(HostCause.NOTHING_RECORDED)
+    long = end - start >= max(_MIN_GAP_NS, _PAUSE * timeline.windows.wall_ns / max(len(timeline.windows), 1))
+    return subtract((start[long], end[long]), timeline.data_loading)
+
+
+def _idle_pauses(device: DeviceFigures, claimed: Sequence[tuple[int, int, int]]) -> IntervalSet:
+    """Return when a device was idle during pauses that no other finding explains."""
+    starts, ends = intersect(device.host_gaps, pauses(device.timeline))
+    own = [not _is_claimed(*times, claimed) for times in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return starts[np.array(own, np.bool_)], ends[np.array(own, np.bool_)]
+
+
+def _with_pauses(context: FindingContext, left: Unclaimed) -> Unclaimed:
+    """Make idle time in pauses a cause of its own, unless it is too little for a finding."""
+    devices = context.devices
+    found = [_idle_pauses(device, claimed) for device, claimed in zip(devices, left.explained, strict=True)]
+    idle_ns = []
+    for device, own, when in zip(devices, left.idle_ns, found, strict=True):
+        ns = np.minimum(np.diff(covered(when, device.timeline.windows.bounds)), own["host_bound_ns"])
+        idle_ns.append(own | {"host_bound_ns": own["host_bound_ns"] - ns, "unrecorded_ns": ns})
+    if sum(int(own["unrecorded_ns"].sum()) for own in idle_ns) < MIN_SHARE * context.wall_ns * context.steps:
+        return left
+    return replace(left, idle_ns=idle_ns, pauses=found)
+
+
+def _pauses_text(device: DeviceFigures, when: IntervalSet, rank: int | None) -> str:
+    """Return a clause on the number of pauses, and where the longest is."""
+    starts, ends = when
+    host, longest = device.timeline.host, int((ends - starts).argmax())
+    start, end = int(starts[longest]), int(ends[longest])
+    place = int(np.searchsorted(host.start_ns, start, side="right")) - 1
+    around = [host.labels[host.label[i]] for i in (place - 1, place + 1) if 0 <= i < len(host.label)]
+    count, steps = len(starts), len(device.timeline.windows)
+    of = "the only gap" if count == 1 else f"the longest of {count} gaps in {steps} step{'s'[: steps > 1]}"
+    between = f", between {' and '.join(map(_activity, around))}" if len(around) == 2 else ""
+    on = f" on rank {rank}" if rank is not None else ""
+    return f"{of}{on} is {duration(end - start)}{_in(_step_at(device, start))}{between}"
+
+
 _IDLE = {
     "data_loading_ns": (
         "data_loading",
@@ -161,6 +215,7 @@ _IDLE = {
         "GPUs are idle because the host waits for them before it launches more",
         SYNCHRONIZING_ADVICE,
     ),
+    "unrecorded_ns": ("unrecorded", "GPUs are idle while the trace shows nothing of the host", UNRECORDED_ADVICE),
     "host_bound_ns": (
         "host_bound",
         "GPUs are idle because the host launches kernels late",
@@ -202,13 +257,16 @@ _COPIES = (
 _ONE_STEP = 0.9
 """Share of the idle time in one step above which the others are not mentioned."""
 _NOTABLE_OVERHEAD = 0.05
-"""Share of a step from which the profiler's overhead is mentioned."""
+"""Share of a step by which one without the profiler is shorter where that is mentioned."""
 
 
 def idle(context: FindingContext, left: Unclaimed) -> list[Finding]:
     """Find idle time by cause, as far as no other finding explains it, and exposed memory copies."""
     found = []
+    left = _with_pauses(context, left)
     for cause, texts in _IDLE.items():
+        if cause == "unrecorded_ns" and not left.pauses:
+            continue  # there are none
         if context.on_cpu and cause != "data_loading_ns":
             continue  # on a CPU, gaps between operators are Python; no GPU is idle
         texts = _LOADING_ON_CPU if context.on_cpu else texts
@@ -238,26 +296,45 @@ def _idle_finding(
         text += f", {duration(int(own[step]))} in {device.split.names[step]} alone"
     elif len(devices) > 1 and means[most] > 1.5 * median(means):
         text += f", most on rank {device.timeline.rank} ({duration(means[most])} per step)"
-    gaps = longest_gaps(device, cause, int(own.sum()), left.explained[most])
     rank = device.timeline.rank if len(devices) > 1 else None
-    if clause := gaps_text(gaps, rank) or main_activity(device, cause):
-        text += f"; {clause}"
+    when = left.pauses[most] if left.pauses else EMPTY
+    gaps: list[Gap] = []
+    if cause == "unrecorded_ns":
+        clause = _pauses_text(device, when, rank)
+    else:
+        looked_at = subtract(device.host_gaps, when) if cause == "host_bound_ns" else device.host_gaps
+        gaps = longest_gaps(device, cause, looked_at, int(own.sum()), left.explained[most])
+        clause = gaps_text(gaps, rank) or main_activity(device, cause, looked_at)
+    text += f"; {clause}." if clause else "."
     if kind == "host_bound" and gaps:
         advice = _ADVICE_ON_GAPS.get(gaps[0].label.cause, advice)
-    text += "." + (_overhead(context) if kind in ("host_bound", "launch_latency") else "")
     shown = gaps[0].step if gaps else device.split.names[step]
     evidence: dict[str, Any] = {"rank": device.timeline.rank, "step": shown, "ns": int(own[step]), "once": once}
     if gaps:
         evidence |= {"what": gaps[0].label.what, "where": gaps[0].label.where, "gaps_ns": [gap.ns for gap in gaps]}
+    if kind in ("host_bound", "launch_latency") and not once:
+        sentence, figures = _without_profiler(context, left)
+        text, evidence = text + sentence, evidence | figures
     return replace(total, text=text, advice=advice, evidence=evidence)
 
 
-def _overhead(context: FindingContext) -> str:
-    """Return a sentence on the profiler's overhead where run.json knows it and it is large: it is on the host."""
-    overhead = context.metadata.get("profiler_overhead")
-    if not isinstance(overhead, int | float) or overhead < _NOTABLE_OVERHEAD:
-        return ""
-    return f" Part of it is profiler overhead: a step takes {100 * overhead:.0f} % longer with it."
+def _without_profiler(context: FindingContext, left: Unclaimed) -> tuple[str, dict[str, int]]:
+    """Return what steps without the profiler leave to gain, as a sentence and figures; nothing if they take as long."""
+    plain = unprofiled_step_ns(context.metadata)
+    walls = np.concatenate([device.split.figures["wall_ns"] for device in context.devices])
+    if plain is None or plain > (1 - _NOTABLE_OVERHEAD) * min(median(walls), context.wall_ns):
+        return "", {}
+    idle_ns = sum(int(device.split.figures["idle_ns"].sum()) for device in context.devices)
+    paused = sum(int(own["unrecorded_ns"].sum()) for own in left.idle_ns) / context.steps if left.pauses else 0
+    waited = sum(int(waits.sum()) for waits in context.waits)  # for other ranks, which may then be earlier
+    busy = min(plain, context.wall_ns - (idle_ns + waited) / context.steps)
+    gained = round(max(plain - busy - paused, 0))
+    text = f" Without the profiler a step takes {duration(plain)}, of which GPUs are busy {duration(busy)}"
+    text += f", and idle {duration(paused)} where nothing is recorded" if paused else ""
+    counted = sum(int(own[cause].sum()) for own in left.idle_ns for cause in ("host_bound_ns", "launch_latency_ns"))
+    if gained * context.steps < counted:  # else other idle time is within it, and it limits nothing
+        text += f": {f'at most {duration(gained)}' if gained else 'nothing'} of it can be gained"
+    return f"{text}.", {"unprofiled_step_ns": round(plain), "unprofiled_gain_ns": gained}
 
 
 def recompute(context: FindingContext) -> list[Finding]:

@@ -107,6 +107,21 @@ def test_idle_time_is_reported_by_cause(kind: str, launch: int, loading: tuple[i
     assert "ProfilerStep#0" == found[kind].evidence["step"]
 
 
+@pytest.mark.parametrize(
+    ("plain", "gain", "said"), [(88, 8, "at most 8.00 ms"), (70, 0, "nothing of it"), (98, None, ""), ("x", None, "")]
+)
+def test_what_steps_without_the_profiler_leave_to_gain_is_said(plain: int | str, gain: int | None, said: str) -> None:
+    """The GPU is busy 80 of 100 ms: where a step takes 88 ms without the profiler, at most 8 of the 20 are left."""
+    gap = replace(step(0, gap=(40, 60)).build(), launch_ns=np.array([0, 60 * MS]))
+    timed = [plain] if isinstance(plain, str) else [plain * MS, 500 * MS, 1 * MS]
+    (finding,) = findings_in([figures_of(gap)], 1, {"profiler_overhead": None, "ranks": [{"unprofiled_ns": timed}, 5]})
+
+    assert ("host_bound", 20 * MS) == (finding.kind, finding.cost_ns)
+    assert finding.evidence.get("unprofiled_gain_ns") == (None if gain is None else gain * MS)
+    assert said in finding.text
+    assert ("Without the profiler" in finding.text) == bool(said)
+
+
 def test_copies_that_nothing_hides_are_reported() -> None:
     """Exposed memory time is a separate finding."""
     (finding,) = findings_of(step(0, memory=(10, 20)).build())

@@ -53,6 +53,26 @@ def test_a_planted_cause_is_named_once(
     assert finding.cost_ns == pytest.approx(cost * MS, rel=0.1)
 
 
+def test_a_pause_in_each_step_is_a_finding_of_its_own(tmp_path: Path) -> None:
+    """Of a job whose host is late for each kernel and does nothing for 10 ms a step, these are apart from the rest."""
+    plant = Plant(0, "pause", 10, range(12), layer=5)
+    folder = planted_job(tmp_path, [plant], ranks=1, steps=12, kernel_us=20)
+    run = dptrace.open(folder, cache=False).with_gains()
+    found = {finding.kind: finding for finding in run.cross_rank.findings}
+    paused, late = found["unrecorded"], found["host_bound"]
+
+    assert paused.cost_ns == pytest.approx(10 * MS, rel=0.01)
+    assert "12 gaps in 12 steps" in paused.text
+    assert "between “## layer 4 ##” and “## layer 5 ##”" in paused.text
+    assert "with_stack" in paused.advice
+    assert "recorded" not in late.text + late.advice
+    assert not paused.figure_is_cost
+    assert not late.figure_is_cost
+    assert paused.figure[0] == pytest.approx(10 * MS, rel=0.01)
+    assert 0 < late.figure[0] < MS
+    assert 0 < late.cost_ns <= run.devices[0].split.figures["idle_ns"].mean() - paused.cost_ns
+
+
 def test_a_clean_job_has_no_straggler(tmp_path: Path) -> None:
     """Noise of a few percent in kernels and operators is no delay, nor is a delay that a host's lead covers."""
     assert [] == straggler_findings(planted_job(tmp_path / "clean"))
