@@ -238,9 +238,10 @@ def _exposed(found: MeanStep) -> str:
 
 
 def _labeled(found: MeanStep) -> Iterator[tuple[str, float]]:
-    """Yield the label and ns of each part of exposed communication; that of waiting has the ranks."""
+    """Yield the label and ns of each part of exposed communication; that of waiting has the ranks that most is for."""
+    waiting = waiting_label(found.waits_for).replace("for rank", "mostly for rank")
     for name, ns in found.exposed_ns.items():
-        yield waiting_label(found.waits_for) if name == "exposed_wait_ns" else EXPOSED_LABELS[name], ns
+        yield waiting if name == "exposed_wait_ns" else EXPOSED_LABELS[name], ns
 
 
 def mean_split(run: Run) -> str:
