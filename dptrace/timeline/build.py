@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64, IntervalSet, mask_of, subtract, union, unique
 from dptrace.core.notes import Note
 from dptrace.core.patterns import Patterns
+from dptrace.core.units import share
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.trace import Category, Trace
@@ -31,6 +33,8 @@ from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, HostActivi
 from dptrace.timeline.phase_labels import UNSAID, Work, label_notes, said_phases
 from dptrace.timeline.steps import WRAPPER, CpuSteps, cpu_steps, device_windows, is_recomputed, phases, with_actions
 
+_GRAPH = re.compile("GraphLaunch")
+"""In the names of the calls that launch a graph: cudaGraphLaunch, cuGraphLaunch, hipGraphLaunch."""
 NO_GPU_EVENTS = "no GPU events"
 """The kind of the note on a machine's GPUs that its trace lacks."""
 """Words of the note on a trace of a machine with a GPU that shows none of its work."""
@@ -155,12 +159,25 @@ def _phases(
 ) -> NDArray[np.uint8]:
     """Return the phase of what each event launched, and note where labels and launches contradict each other."""
     thread, time = trace.thread[launch], trace.start_ns[launch]
-    said = said_phases(trace, phase_labels)
-    phase = unlabeled = phases(trace, steps, thread, time, said)
+    said, replayed = said_phases(trace, phase_labels), trace.matching(_GRAPH.search)[launch]
+    phase = unlabeled = phases(trace, steps, thread, time, said, replayed)
     if (said != UNSAID).any():
-        unlabeled = phases(trace, steps, thread, time, np.full_like(said, UNSAID))
+        unlabeled = phases(trace, steps, thread, time, np.full_like(said, UNSAID), replayed)
+    notes += _graph_notes(trace, int(compute_ns[phase == UNSAID].sum()) / max(int(compute_ns.sum()), 1))
+    phase, unlabeled = (np.where(of == UNSAID, np.uint8(Phase.OTHER), of) for of in (phase, unlabeled))
     notes += label_notes(trace, Work(thread, time, compute_ns, phase, unlabeled), said, phase_labels)
     return phase
+
+
+def _graph_notes(trace: Trace, fraction: float) -> Iterator[Note]:
+    """Report the share of compute that CUDA graphs replay in a phase that nothing tells."""
+    if fraction > 0:
+        text = (
+            "{} of compute is replayed by CUDA graphs. Nothing in the trace tells their forward from their backward, "
+            "so it counts as other. If a graph holds one phase, launch it under record_function('NAME'), and add "
+            "--phase-labels 'NAME=PHASE'."
+        )
+        yield Note(text, (share(fraction),), Path(trace.path).name)
 
 
 def _launch_notes(trace: Trace, known: NDArray[np.bool_]) -> Iterator[Note]:

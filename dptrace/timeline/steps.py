@@ -43,10 +43,13 @@ class CpuSteps(msgspec.Struct, frozen=True):
         return np.where(times >= self.end_ns, AFTER_LAST, np.where(step < 0, BEFORE_FIRST, step)).astype(np.int32)
 
 
+_PROFILER_STEP = "ProfilerStep#"
+
+
 def cpu_steps(trace: Trace) -> CpuSteps:
     """Find the ``ProfilerStep#k`` marks on the CPU; their copies on a GPU follow other clocks and are not used."""
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
-    marks = np.flatnonzero(on_cpu & trace.named("ProfilerStep#"))
+    marks = np.flatnonzero(on_cpu & trace.named(_PROFILER_STEP))
     # A profiler started twice in one process marks a step on two threads: the first to start counts.
     _, first = np.unique(trace.name[marks], return_index=True)
     marks = marks[np.sort(first)]
@@ -250,9 +253,14 @@ _NODE = re.compile(r"(?:Backward\d*|^torch::autograd::AccumulateGrad)$")
 
 
 def phases(
-    trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64, said: NDArray[np.uint8]
+    trace: Trace,
+    steps: CpuSteps,
+    thread: NDArray[np.int32],
+    time: Int64,
+    said: NDArray[np.uint8],
+    replayed: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.uint8]:
-    """Return the phase of the work launched at each (thread, time).
+    """Return the phase of the work launched at each (thread, time); UNSAID for graphs of which nothing tells it.
 
     The first match counts:
 
@@ -264,13 +272,19 @@ def phases(
        that began within it: forward, by the closure that the step calls;
     4. inside a label that says forward: forward; so what backward recomputes under such a label stays backward;
     5. in a step with backward work: forward if launched before the step's last backward function ended, else other;
-    6. in a trace without backward: forward.
+    6. in a trace without backward: forward, but nothing tells the phase of a graph that no operator launched.
 
     Args:
         said: the phase that each event's label says (:func:`~dptrace.timeline.phase_labels.said_phases`).
+        replayed: what CUDA graphs launched; they may hold any phase, backward too.
     """
     functions = _backward_functions(trace)
     phase = _by_order(trace, steps, np.flatnonzero(functions), time)
+    if replayed is not None and replayed.any() and not functions.any():
+        # A compiled module, and a callable made of graphs, launch those of their forward in an operator.
+        operators = (trace.category == Category.CPU_OP) & ~trace.named(_PROFILER_STEP)
+        if operators.any():
+            phase[replayed & (last_enclosing(trace, operators, thread, time) < 0)] = UNSAID
     phase[last_enclosing(trace, said == Phase.FORWARD, thread, time) >= 0] = Phase.FORWARD
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
     backward = functions | (said == Phase.BACKWARD) | (on_cpu & trace.named(*_SHARDS_BACKWARD))

@@ -15,6 +15,7 @@ from dptrace.timeline.model import Phase
 from dptrace.timeline.phase_labels import LABELS, UNSAID, _known
 from tests.support.kineto_files import KinetoFile
 
+PHASES = [phase.name.lower() for phase in Phase]
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 
 
@@ -127,3 +128,44 @@ def test_a_verb_and_a_second_reading_take_rules(tmp_path: Path) -> None:
 
         assert 40_000 == json.loads(result.stdout)["mean_step"][f"{phase}_ns"]
         assert phase in set(dptrace.open(path, phase_labels=rule).memory()["phase"])
+
+
+@pytest.mark.parametrize(
+    ("around", "phase"),
+    [
+        (None, "other"),
+        (("label", "decode"), "other"),
+        (("label", "forward-compute"), "forward"),
+        (("label", "dptrace::backward"), "backward"),
+        (("op", "CompiledFxGraph"), "forward"),
+        (("label", "Optimizer.step#SGD.step"), "optimizer"),
+    ],
+)
+def test_a_graph_of_which_nothing_tells_the_phase_is_other(
+    around: tuple[str, str] | None, phase: str, tmp_path: Path
+) -> None:
+    """It may hold backward, too: a note gives its share of compute. What encloses the launch tells, as a label does."""
+    file = KinetoFile().label("ProfilerStep#1", 0, 1000).op("aten::add", 2, 8).kernel("add", 100, 120, 4)
+    if around:
+        getattr(file, around[0])(around[1], 10, 30)
+    file.event("cuda_runtime", "cudaGraphLaunch", 15, 25, correlation=900)
+    for start in (200, 250):
+        file.kernel("graphed", start, start + 40, None).events[-1]["args"]["correlation"] = 900
+    path = file.write(tmp_path / "rank0.json")
+
+    assert [20 * (name == "forward") + 80 * (name == phase) for name in PHASES] == shares(path)
+    noted = [note for note in dptrace.open(path).notes if "80 % of compute is replayed by CUDA graphs" in note]
+    assert (phase == "other") == bool(noted)
+    if around == ("label", "decode"):
+        assert [100, 0, 0, 0] == shares(path, "decode=forward")
+
+
+def test_a_graph_in_a_run_with_backward_counts_by_order(tmp_path: Path) -> None:
+    """One that is launched before the step's backward is forward; nothing is to be noted."""
+    file = KinetoFile().label("ProfilerStep#1", 0, 1000).op(NODE, 30, 60, 2).kernel("b", 200, 260, 40, 2)
+    file.event("cuda_runtime", "cudaGraphLaunch", 15, 25, correlation=900)
+    file.kernel("graphed", 100, 140, None).events[-1]["args"]["correlation"] = 900
+    path = file.write(tmp_path / "rank0.json")
+
+    assert [40, 60, 0, 0] == shares(path)
+    assert not [note for note in dptrace.open(path).notes if "graph" in note]
