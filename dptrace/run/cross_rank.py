@@ -149,7 +149,7 @@ def analyze_cross_rank(
     names = instance_names(matches, ddp_buckets)
     fits = alpha_beta(matches, transfer_timing)
     late = stragglers(matches, devices, clocks, align)
-    distributions = latencies(matches, transfer_timing, names)
+    distributions = latencies(matches, transfer_timing, names, _launched(matches, devices))
     analysis = CrossRankAnalysis(
         devices=tuple(devices),
         matches=matches,
@@ -172,6 +172,16 @@ def analyze_cross_rank(
     for device in devices:
         let_go(device.timeline.start_ns)
     return analysis
+
+
+def _launched(matches: Matches, devices: Sequence[DeviceFigures]) -> NDArray[np.bool_]:
+    """Return of each collective whether a rank's file has its launch."""
+    known = np.zeros(len(matches), np.bool_)
+    for number, timeline in enumerate(device.timeline for device in devices):
+        rows = matches.device == number
+        launch = timeline.launch_ns[timeline.kind == Kind.COMMUNICATION]
+        known[matches.instance[rows]] |= launch[matches.index[rows]] != UNKNOWN
+    return known
 
 
 _NOTABLE = 0.01

@@ -23,7 +23,7 @@ from dptrace.run.cross_rank import (
     ready_ns,
 )
 from dptrace.run.run import Run
-from dptrace.timeline.model import Kind, Phase, Timeline
+from dptrace.timeline.model import Collective, Kind, Phase, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.jobs import job
 from tests.support.kineto_files import KinetoFile, training_step
@@ -51,6 +51,20 @@ def test_plain_data_holds_what_was_reported() -> None:
     assert 2 == sum(latency["count"] for latency in data["latencies"])
     assert {"kind", "alpha_ns", "reason"} <= set(data["alpha_beta"][0])
     assert [0, 0] == [entry["count"] for entry in data["unmatched"]]
+
+
+def test_what_was_launched_before_the_recording_comes_last() -> None:
+    """However long such collectives take, and under a name that says so; one whose size is known is as any other."""
+    bare = Collective("all_reduce", 0, "", "default_pg", 2)
+    ranks = [TimelineBuilder(rank).collective(0, 50, bare).all_reduce(60, 70).build() for rank in range(2)]
+    run = Run("r", tuple(ranks), world_size=2)
+
+    assert [("", 4096), ("launched before recording", None)] == [
+        (row["name"], row["bytes"]) for row in run.to_dict()["latencies"]
+    ]
+    ranks = [replace(rank, launch_ns=rank.start_ns) for rank in ranks]
+    run = Run("r", tuple(ranks), world_size=2)
+    assert [("", None), ("", 4096)] == [(row["name"], row["bytes"]) for row in run.to_dict()["latencies"]]
 
 
 def test_clocks_are_left_alone_when_asked() -> None:

@@ -408,7 +408,7 @@ class Latency(msgspec.Struct, frozen=True):
     """Instances that should take equally long: same kind, group and size, or same name and phase."""
 
     name: str
-    """Their name besides the kind: ``bucket 0``, ``FSDP::all_gather (layers.3)``; may be empty."""
+    """Their name besides the kind: ``bucket 0``, ``FSDP::all_gather (layers.3)``, EARLY; may be empty."""
     kind: str
     group: int
     """Index into the matches' groups."""
@@ -437,15 +437,26 @@ class Latency(msgspec.Struct, frozen=True):
         return counts.astype(np.int64), np.rint(edges).astype(np.int64)
 
 
-def latencies(matches: Matches, timing: Timing, names: Sequence[str] | None = None) -> tuple[Latency, ...]:
-    """Group comparable collectives, sorted by total transfer time, longest first.
+EARLY = "launched before recording"
+"""The name of collectives of which the file has neither launch nor name nor bytes, so that unlike ones are together."""
+
+
+def latencies(
+    matches: Matches,
+    timing: Timing,
+    names: Sequence[str] | None = None,
+    launched: NDArray[np.bool_] | None = None,
+) -> tuple[Latency, ...]:
+    """Group comparable collectives, sorted by total transfer time, longest first; last what is EARLY.
 
     Instances with missing ranks are left out, since their wait is unknown, and so are groups of one rank, which send
     nothing.
 
     Args:
         names: one per instance of the matches; instances with different names are not grouped.
+        launched: of each instance, whether the launch of any member is recorded; all by default.
     """
+    early = np.zeros(len(matches), np.bool_) if launched is None else ~launched & (matches.bytes <= 0)
     instance_names = np.array(names if names is not None else [""] * len(matches), object)
     chosen = np.flatnonzero(matches.complete & (matches.size > 1))
     kinds = np.unique(matches.kind[chosen].astype(str), return_inverse=True)[1]
@@ -454,12 +465,20 @@ def latencies(matches: Matches, timing: Timing, names: Sequence[str] | None = No
     # Named instances may vary in size, and one name may occur in forward and backward: FSDP gathers a unit in both.
     size = np.where(named, 0, matches.bytes[chosen])
     phase = np.where(named, matches.phase[chosen].astype(np.int64), UNKNOWN_PHASE)
-    keys = np.stack((kinds, matches.group[chosen], size, called, phase), axis=1).astype(np.int64)
+    early = early[chosen] & ~named
+    keys = np.stack((kinds, matches.group[chosen], size, called, phase, early), axis=1).astype(np.int64)
     which = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
     order = np.argsort(which, kind="stable")
-    parts = np.split(chosen[order], np.flatnonzero(np.diff(which[order])) + 1) if len(chosen) else []
-    groups = [_latency(matches, timing, part, str(instance_names[part[0]])) for part in parts]
-    return tuple(sorted(groups, key=lambda latency: -int(latency.transfer_ns.sum())))
+    parts = np.split(order, np.flatnonzero(np.diff(which[order])) + 1) if len(chosen) else []
+    groups = []
+    for part in parts:
+        group = _latency(matches, timing, chosen[part], str(instance_names[chosen[part[0]]]))
+        groups.append(replace(group, name=EARLY) if early[part[0]] else group)
+    return _longest_first(groups)
+
+
+def _longest_first(groups: Iterable[Latency]) -> tuple[Latency, ...]:
+    return tuple(sorted(groups, key=lambda latency: (latency.name == EARLY, -int(latency.transfer_ns.sum()))))
 
 
 def merge_groups(groups: Sequence[Latency], matches: Matches, timing: Timing) -> tuple[Latency, ...]:
@@ -485,7 +504,7 @@ def merge_groups(groups: Sequence[Latency], matches: Matches, timing: Timing) ->
         slow = np.concatenate([part.slow for part in parts])
         order = np.argsort(instances, kind="stable")
         rows.append(replace(_latency(matches, timing, instances[order], str(merged_name)), slow=slow[order]))
-    return tuple(sorted(rows, key=lambda latency: -int(latency.transfer_ns.sum())))
+    return _longest_first(rows)
 
 
 def with_phase_in_name(groups: Sequence[Latency]) -> tuple[Latency, ...]:
