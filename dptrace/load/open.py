@@ -19,7 +19,7 @@ from dptrace.core.intervals import unique
 from dptrace.core.notes import Note, merged
 from dptrace.core.patterns import matches
 from dptrace.core.subprocess_pool import available_cores, available_memory, run_parallel
-from dptrace.core.units import byte_size, plural, sanitize
+from dptrace.core.units import byte_size, listed, plural, sanitize
 from dptrace.errors import DptraceError
 from dptrace.load import rank_file
 from dptrace.load.options import ReadOptions
@@ -226,7 +226,22 @@ def _recorder_notes(metadata: dict[str, Any]) -> list[str]:
     if metadata.get("status") == "failed":
         why = failure.get("message") if isinstance(failure, dict) else None
         notes.insert(0, f"The recording failed and may be incomplete: {why or 'unknown reason'}.")
-    return notes
+    return notes + _shared_gpus(metadata)
+
+
+def _shared_gpus(metadata: dict[str, Any]) -> list[str]:
+    """Return a note for each GPU that several ranks trained on, as run.json tells it."""
+    ranks: dict[str, list[int]] = {}
+    entries = metadata.get("ranks")
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("device_uuid"), str) and type(entry.get("rank")) is int:
+            ranks.setdefault(entry["device_uuid"], []).append(entry["rank"])
+    text = (
+        "{} share one GPU: each rank's kernels wait for the others', so times and figures of links are not those of a "
+        "GPU for each rank."
+    )
+    shared = [sorted(group) for group in ranks.values() if len(group) > 1]
+    return [text.format(f"Ranks {listed([str(rank) for rank in group], 8)}") for group in shared]
 
 
 def _contradictions(ranks: Sequence[int], world_sizes_of_files: Sequence[int]) -> list[str]:

@@ -407,6 +407,13 @@ def device_name(device: torch.device) -> str:
     return "CPU" if accelerator is None else str(accelerator.module.get_device_name(device))
 
 
+def device_uuid(device: torch.device) -> str | None:
+    """Return what tells a GPU from others of its name on any machine; None for a CPU, and where torch is too old."""
+    accelerator = accelerator_of(device)
+    uuid = None if accelerator is None else getattr(accelerator.module.get_device_properties(device), "uuid", None)
+    return None if uuid is None else str(uuid)
+
+
 def versions() -> dict[str, str | None]:
     """Return the versions of dptrace, torch, Python, and of each accelerator's platform and backend."""
     found: dict[str, str | None] = {

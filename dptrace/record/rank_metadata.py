@@ -25,7 +25,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from dptrace.record import messages
 from dptrace.record import script_profiler as profiler_guard
 from dptrace.record.accelerator import accelerator_of
-from dptrace.record.distributed import RankStore, device_name, versions
+from dptrace.record.distributed import RankStore, device_name, device_uuid, versions
 from dptrace.record.profiler import Stopwatch
 from dptrace.record.windows import Window
 
@@ -331,6 +331,7 @@ def foreign_metadata(rank_store: RankStore, device: torch.device, recorded: int,
         "local_rank": local_rank,
         "host": platform.node(),
         "device": device_name(device),
+        "device_uuid": _read_or_default("The GPU's UUID", lambda: device_uuid(device), None, notes),
         "threads": torch.get_num_threads(),
         "world_size": rank_store.size,
         "backend": dist.get_backend() if dist.is_available() and dist.is_initialized() else None,

@@ -49,6 +49,16 @@ def test_missing_ranks_are_reported(rank: int, world_size: int, end: str, tmp_pa
     assert note.endswith(end)
 
 
+@pytest.mark.parametrize(("uuids", "named"), [(["A", "A"], "0, 1"), (["A", "B"], ""), ([None, None], ""), ([7, 7], "")])
+def test_ranks_on_one_gpu_are_named(uuids: list[object], named: str, folder: Path) -> None:
+    """By the UUIDs in run.json; those that are unknown say nothing."""
+    entries = [{"rank": rank, "device_uuid": uuid} for rank, uuid in enumerate(uuids)]
+    (folder / "run.json").write_text(json.dumps({"ranks": entries}))
+
+    notes = [note for note in dptrace.open(folder).notes if "one GPU" in note]
+    assert ([f"Ranks {named}"] if named else []) == [note.partition(" share")[0] for note in notes]
+
+
 def test_a_copied_file_is_no_further_rank(tmp_path: Path) -> None:
     """It is named; a file that differs in a time is not."""
     names = [tmp_path / f"{name}.json" for name in "abc"]

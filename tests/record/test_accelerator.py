@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from uuid import UUID
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
@@ -14,7 +17,7 @@ from dptrace.record.accelerator import (  # noqa: E402
     backend_of,
     used_accelerator,
 )
-from dptrace.record.distributed import versions  # noqa: E402
+from dptrace.record.distributed import device_uuid, versions  # noqa: E402
 
 
 def test_each_entry_names_parts_of_torch() -> None:
@@ -32,6 +35,15 @@ def test_a_device_determines_accelerator_and_backend() -> None:
 
     assert [gpu.type, None] == [getattr(accelerator_of(device), "device_type", None) for device in (gpu, cpu)]
     assert ["nccl", "gloo"] == [backend_of(device) for device in (gpu, cpu)]
+
+
+def test_a_gpu_is_told_from_others_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its UUID, as text; torch before 2.4 has none, and a CPU neither."""
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(uuid=UUID(int=device.index)))
+    assert str(UUID(int=3)) == device_uuid(torch.device("cuda", 3))
+    assert device_uuid(torch.device("cpu")) is None
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(name="V100"))
+    assert device_uuid(torch.device("cuda", 0)) is None
 
 
 def test_available_and_used_devices_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
