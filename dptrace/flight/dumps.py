@@ -220,7 +220,8 @@ def _source(content: Mapping[str, Any]) -> str:
 
 def _rank_in(path: Path) -> int | None:
     found = _RANK.search(path.stem if path.suffix in _SUFFIXES else path.name)
-    return None if found is None else int((found[1] or found[2])[-6:])
+    digits = "" if found is None else found[1] or found[2]
+    return int(digits) if 0 < len(digits) < 7 else None
 
 
 def _add_rank(path: Path, content: Mapping[str, Any], dumps: dict[int, Dump]) -> None:
@@ -240,7 +241,7 @@ def _dump(rank: int, path: Path, content: Mapping[str, Any]) -> Dump:
             named, _ = group_and_name({"process_group": (group.get("name", ""), group.get("desc", ""))})
             members[_text(named.strip())] = ranks
     entries = content.get("entries")
-    if not all("profiling_name" in entry for entry in entries or ()):
+    if not all({"profiling_name", "state"} <= entry.keys() for entry in entries or ()):
         raise ValueError
     calls = [_call(entry, order) for order, entry in enumerate(entries or ())]
     # Of calls that are one to NCCL, torch records the progress in the entry that ends them alone.
@@ -265,10 +266,13 @@ def _call(entry: Mapping[str, Any], order: int) -> Call:
     state = _text(entry.get("state"))
     if str(entry.get("profiling_name", "")).startswith("gloo:"):
         state = _GLOO_OVER if entry.get("retired") else "begun"
+    number = _whole(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", 0))
+    if number is None:
+        raise ValueError
     inputs, outputs = (_texts(entry.get(f"{which}_dtypes")) for which in ("input", "output"))
     return Call(
         group,
-        _whole(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id")) or 0,
+        number,
         operator,
         _sizes(entry.get("input_sizes")),
         _sizes(entry.get("output_sizes")),

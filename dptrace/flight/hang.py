@@ -19,6 +19,8 @@ from dptrace.record.failures import user_line, who_is_behind
 
 _MAX_PLACES = 3
 _NOTHING = "No collective is waiting: each rank has completed all that it began, and equally many."
+_UNKNOWN = "No collective is waiting on the ranks with a dump; whether one does can't be told without all ranks' dumps."
+_NONE_BEHIND = " None is behind: look at the network, and at what the GPUs do."
 _EMPTY = "The dumps hold no collective: none was begun, or the recorder was off (TORCH_NCCL_TRACE_BUFFER_SIZE=2000)."
 Calls = list[Call]
 """Those of a rank with one number: several where they are one coalesced call."""
@@ -54,9 +56,12 @@ def find_hang(paths: Sequence[str | Path]) -> dict[str, Any]:
     """
     dumps = read_dumps(paths)
     places: list[str] = []
+    nothing = _NOTHING
     if dumps.ranks:
         job = _Job(dumps.ranks, dumps.damaged)
-        faults, rows, places, notes = job.faults(), job.rows(), job.places(), job.notes()
+        faults, rows, notes = job.faults(), job.rows(), job.notes()
+        places = [*job.places(), *job.overwritten()]
+        nothing = _NOTHING if len(dumps.ranks) == len(job.world) else _UNKNOWN
     else:
         faults, rows, notes = _of_counts(dumps)
     causes = [fault for fault in faults if fault.is_cause]
@@ -65,7 +70,7 @@ def find_hang(paths: Sequence[str | Path]) -> dict[str, Any]:
         "schema": 1,
         "kind": "flight",
         "source": dumps.source,
-        "verdict": " ".join(texts) or (_NOTHING if any(row["group"] for row in rows) else _EMPTY),
+        "verdict": " ".join(texts) or (nothing if any(row["group"] for row in rows) else _EMPTY),
         "culprits": sorted({rank for fault in causes for rank in fault.culprits}),
         "faults": [asdict(fault) for fault in faults],
         "ranks": rows,
@@ -156,7 +161,11 @@ class _Job:
         found += self._unpaired()
         self.causes = sorted(self._causes(found), key=lambda fault: fault.created_ns)
         places = {(fault.group, fault.number, fault.operator) for fault in self.causes}
-        rest = [fault for fault in found if (fault.group, fault.number, fault.operator) not in places]
+        rest = [
+            replace(fault, text=fault.text.removesuffix(_NONE_BEHIND))
+            for fault in found
+            if (fault.group, fault.number, fault.operator) not in places
+        ]
         return [replace(fault, is_cause=True) for fault in self.causes] + rest
 
     def _fault(self, group: str) -> Fault | None:
@@ -198,7 +207,7 @@ class _Job:
         culprits = by_state[least] if least and len(by_state) > 1 else []
         states = ", ".join(f"{state} on {ranks_text(ranks)}" for state, ranks in by_state.items())
         text = f"In group {place[0]}, all ranks began collective {place[1]} ({place[2]}) alike; it is {states}."
-        text += "" if culprits else " None is behind: look at the network, and at what the GPUs do."
+        text += "" if culprits or self.overwritten() else _NONE_BEHIND
         return Fault("stalled", *place, culprits, sorted(begun), text, created)
 
     def _unpaired(self) -> Iterator[Fault]:
@@ -249,6 +258,18 @@ class _Job:
         why = {False: "left no dump: ended before, or the file is not among these.", True: "left a damaged dump."}
         ranks = {known: [rank for rank in gone if (rank in self.damaged) == known] for known in why}
         return " ".join(f"{ranks_text(ranks[one], capital=True)} {text}" for one, text in why.items() if ranks[one])
+
+    def overwritten(self) -> list[str]:
+        """Return a sentence on ranks whose recorder has lost the collective that hangs; none where all kept it."""
+        lost = []
+        for rank, dump in self.dumps.items():
+            oldest = {(call.group, call.is_p2p): call for call in reversed(dump.calls)}
+            if any(call.number > 1 and not call.is_over for call in oldest.values()):
+                lost.append(rank)
+        if not lost:
+            return []
+        began = f"{ranks_text(lost, capital=True)} began more after the one that hangs than the recorder keeps"
+        return [f"{began}, so that the cause may be overwritten: make it larger, with TORCH_FR_BUFFER_SIZE=20000."]
 
     def places(self) -> list[str]:
         """Return where the culprits are, a sentence each."""

@@ -77,7 +77,8 @@ def waits(operator: str = "all_reduce", number: int = 3, **more: Any) -> Call:
 ONE = [call("all_gather", 3, "scheduled"), call("all_gather", 3, "scheduled"), call("coalesced", 3, sizes=[])]
 FOUR = {WORLD: [0, 1, 2, 3]}
 CASES: dict[str, tuple[dict[int, list[Call]], dict[tuple[str, str], list[int]], list[tuple[str, list[int]]], str]] = {
-    "all completed": (ranks([], []), FOUR, [], "No collective is waiting"),
+    "all completed": (ranks([], []), FOUR, [], "No collective is waiting: each rank"),
+    "some dumps": ({0: DONE}, FOUR, [], "can't be told without all ranks' dumps"),
     "not begun": (ranks([waits()], []), FOUR, [("missing", [2])], "rank 2 only 2. Rank 2 has last begun collective 2"),
     "no dump": (ranks([waits()], None), FOUR, [("no dump", [2])], "Rank 2 left no dump"),
     "same sum of elements": (ranks([waits(sizes=[[4, 4]])], [waits(sizes=[[16]])]), FOUR, [("stalled", [])], "alike"),
@@ -102,6 +103,9 @@ CASES: dict[str, tuple[dict[int, list[Call]], dict[tuple[str, str], list[int]], 
     ),
     "wrong data, and no hang": (
         ranks([call("all_reduce", 3)], [call("all_gather", 3)]), FOUR, [], "No collective is waiting"
+    ),
+    "the cause is overwritten": (
+        {rank: [waits(number=8)] for rank in range(4)}, FOUR, [("stalled", [])], "the cause may be overwritten"
     ),
     "two groups in turn": (
         ranks([waits(), waits(number=1, group=DP)], [waits(number=1, group=DP), waits()]),
