@@ -16,7 +16,7 @@ from tests.support.fuzz_formats import archived
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.silent_damage import check_silence
 
-SECONDS = 25
+SECONDS = 12
 """Maximum duration of each of the two runs."""
 
 
