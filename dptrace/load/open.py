@@ -20,7 +20,7 @@ from dptrace.core.notes import Note, merged
 from dptrace.core.patterns import matches
 from dptrace.core.subprocess_pool import available_cores, available_memory, run_parallel
 from dptrace.core.units import byte_size, listed, plural, sanitize
-from dptrace.errors import DptraceError
+from dptrace.errors import DptraceError, TraceError
 from dptrace.load import rank_file
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import FileRereader, cached_rank_file, is_cached, load_rank_file
@@ -138,7 +138,9 @@ def open_run(
     communication_names((), read_options.comm_patterns)
     read_rules(read_options.phase_labels)
     sources = find(paths)
-    files, left_out = without_errors(sources, _read_all(sources, read_options, progress))
+    results = _read_all(sources, read_options, progress)
+    _leave_out_cpus(sources, results, read_options.strict)
+    files, left_out = without_errors(sources, results)
     ranks, guesses = assign_ranks([(file.path, file.rank) for file in files])
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
     devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)
@@ -186,6 +188,25 @@ def _read_all(sources: Sources, read_options: ReadOptions, progress: Progress) -
             results[index] = share(result)
         progress(len(results), len(sources.files), sources.files[index].name)
     return results
+
+
+def _leave_out_cpus(sources: Sources, results: dict[int, RankFile | DptraceError], strict: bool) -> None:
+    """Replace files without GPU work by an error if others have some: operators on a CPU are no kernels."""
+    on_cpu = {
+        index: all(device.timeline.on_cpu for device in file.devices)
+        for index, file in results.items()
+        if isinstance(file, RankFile)
+    }
+    if all(on_cpu.values()):
+        return
+    for index in (index for index, alone in on_cpu.items() if alone):
+        text = (
+            f"{sources.files[index].address}: has no GPU work, but other files of the run have; operators on a CPU are "
+            "not compared with kernels. Open it on its own, or record this rank again."
+        )
+        error = TraceError(text)
+        raise_unless_left_out(sources, index, error, strict)
+        results[index] = error
 
 
 def _no_gpu_work(timelines: Sequence[Timeline]) -> list[str]:

@@ -232,6 +232,14 @@ _LAGS = {
     "wait": (EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN, EdgeKind.QUEUE, EdgeKind.JOIN, EdgeKind.PRODUCE),
 }
 """The edges whose lag is a kind of piece."""
+_BEFORE = {
+    "launch": "launch latency",
+    "stream": "gap in the stream",
+    "wait": "return of a wait",
+    "absent_ranks": "absent ranks",
+    "unexplained": "unexplained time",
+}
+"""What a piece is called that is no task's own time: it is named with the task that it leads to."""
 _OF_TASK = {task: kind for kind, tasks in TIMED_TASKS.items() for task in tasks}
 _OF_EDGE = {edge: kind for kind, edges in _LAGS.items() for edge in edges}
 
@@ -298,7 +306,7 @@ class PathPiece(msgspec.Struct, frozen=True):
     rank: int | None
     """None for a transfer, which is of all ranks."""
     name: str
-    """Of a piece of the host, what it did for most of it."""
+    """Of a piece of the host, what it did for most of it; of a gap or a latency, also what follows it."""
     operator: str
     """The outermost operator that ran or launched it; empty without one."""
 
@@ -313,14 +321,15 @@ def longest_pieces(model: Model, links: Links, count: int) -> tuple[PathPiece, .
     is_host = links.kind == LINK_KINDS.index("host")
     names = host_names(model, links.task[longest])
     for number in longest.tolist():
-        task = int(links.task[number])
+        task, kind = int(links.task[number]), LINK_KINDS[links.kind[number]]
+        name = (names.names[names.name[task]] if is_host[number] else "") or graph.names[graph.name[task]]
         operator = int(graph.operator[task])
         pieces.append(
             PathPiece(
                 length_ns=int(length[number]),
-                kind=LINK_KINDS[links.kind[number]],
+                kind=kind,
                 rank=ranks.get(int(graph.process[task])),
-                name=(names.names[names.name[task]] if is_host[number] else "") or graph.names[graph.name[task]],
+                name=f"{_BEFORE[kind]}, before {name}" if kind in _BEFORE else name,
                 operator=graph.names[operator] if operator >= 0 else "",
             )
         )

@@ -100,17 +100,21 @@ def build_timelines(
 
 
 def _share_without_gpu(trace: Trace) -> float:
-    """Return the share of operators in stretches of a recording without any call to the GPU's runtime.
+    """Return the share of operators after the last call to the GPU's runtime, or in stretches without any such call.
 
     A whole recording has such calls wherever it has operators; in one that is cut, they end before the operators do.
     """
     starts = trace.start_ns[trace.category == Category.CPU_OP]
-    if len(starts) < _MIN_OPERATORS:
+    if not len(starts):
         return 0.0
+    called = trace.start_ns[trace.category == Category.LAUNCH]
+    after = float((starts > called.max(initial=np.iinfo(np.int64).min)).mean())
+    if len(starts) < _MIN_OPERATORS:
+        return after
     edges = np.linspace(starts.min(), starts.max() + 1, _STRETCHES + 1)
     operators = np.histogram(starts, edges)[0]
-    calls = np.histogram(trace.start_ns[trace.category == Category.LAUNCH], edges)[0]
-    return float(operators[calls == 0].sum() / len(starts))
+    calls = np.histogram(called, edges)[0]
+    return max(after, float(operators[calls == 0].sum() / len(starts)))
 
 
 def _on_gpus(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.host_calls import OPERATOR_CALLS
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.layered_files import layered_file
+from tests.support.paths import ROOT
 
 
 @pytest.fixture
@@ -336,3 +338,36 @@ def test_figures_are_those_of_a_plain_reading(tmp_path: Path) -> None:
     both = open_run([str(tmp_path)], ReadOptions(cache=False, operators=True))
 
     assert open_run([str(tmp_path)]).to_dict() == both.to_dict()
+
+
+@pytest.mark.parametrize("kept", [0, 20_000, 26_000])
+def test_a_rank_whose_gpu_work_is_cut_away_is_left_out(kept: int, tmp_path: Path) -> None:
+    """As one with an empty file, also where some kernels are left: the other's figures stay, and a diff compares it."""
+    whole = ROOT / "traces" / "ddp_h200_2ranks"
+    cut = Path(shutil.copytree(whole, tmp_path / "cut"))
+    file = cut / "rank1.pt.trace.json.gz"
+    file.write_bytes(file.read_bytes()[:kept])
+    run, expected = dptrace.open(str(cut)), dptrace.open(str(whole))
+
+    assert (2, [0]) == (run.world_size, [timeline.rank for timeline in run.timelines])
+    for name in ("forward_ns", "exposed_comm_ns", "idle_ns", "wall_ns"):
+        assert run.totals()[name][0] == expected.totals()[name][0]
+    assert any(note.startswith("Left out") and file.name in note for note in map(str, run.notes))
+    assert 1 == CliRunner().invoke(cli, ["analyze", str(file)]).exit_code
+    compared = CliRunner().invoke(cli, ["diff", str(whole), str(cut), "--fail-if", "exposed_comm > +5%"])
+    assert (0, True) == (compared.exit_code, "kept; it went from 21.0 ms to 21.0 ms" in compared.output)
+
+
+def test_operators_on_a_cpu_are_not_averaged_with_kernels(tmp_path: Path) -> None:
+    """A rank without GPU work beside one with some is left out, an error if named; alone it is a run on CPU."""
+    gpu = training_step(KinetoFile(rank=0, world_size=2), 4, 0).write(tmp_path / "r0.json")
+    cpu = KinetoFile(rank=1, world_size=2).label("ProfilerStep#4", 0, 100).op("aten::mm", 0, 90)
+    named = cpu.write(tmp_path / "r1.json")
+    run = open_run([str(tmp_path)])
+
+    assert [False] == [timeline.on_cpu for timeline in run.timelines]
+    assert any("r1.json: has no GPU work" in note for note in map(str, run.notes))
+    for paths, options in (([str(gpu), str(named)], ReadOptions()), ([str(tmp_path)], ReadOptions(strict=True))):
+        with pytest.raises(DptraceError, match="no GPU work"):
+            open_run(paths, options)
+    assert open_run([str(named)]).timelines[0].on_cpu

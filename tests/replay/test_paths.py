@@ -263,3 +263,16 @@ def test_slack_is_what_a_task_can_take_longer(graph: Graph, data: st.DataObject)
         longer = graph.duration_ns.copy()
         longer[task] += more
         assert delayed == schedule.run(longer, lags).end_ns.max() - end
+
+
+def test_a_gap_of_a_whatif_does_not_look_like_the_kernel_after_it() -> None:
+    """No piece that has a copy's or a kernel's own name is longer than the longest of that name in the recording."""
+    run = dptrace.open(str(ROOT / "traces" / "ddp_h200_2ranks"))
+    longest = dict[str, int]()
+    for timeline in run.timelines:
+        for name, ns in zip(timeline.name.tolist(), (timeline.end_ns - timeline.start_ns).tolist(), strict=True):
+            longest[timeline.names[name]] = max(ns, longest.get(timeline.names[name], 0))
+    gap = next(piece for piece in run.whatif().longest if piece.kind == "stream")
+
+    assert gap.name.endswith("before Memcpy DtoD (Device -> Device)")
+    assert all(piece.length_ns <= longest.get(piece.name, piece.length_ns) for piece in run.whatif().longest)

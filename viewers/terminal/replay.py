@@ -83,8 +83,8 @@ def _path(answer: WhatIf) -> Text:
 
 
 def _short(piece: PathPiece) -> str:
-    # What a host did, and what came after it, is one name.
-    most = 2 * _LONGEST_NAME if piece.kind == "host" else _LONGEST_NAME
+    # What a host or a stream did, and what came after it, is one name.
+    most = _LONGEST_NAME if piece.kind in ("compute", "memory", "transfer") else 2 * _LONGEST_NAME
     name = piece.name if len(piece.name) <= most else f"{piece.name[: most - 1]}…"
     return f"{name}{'' if piece.rank is None else f' on rank {piece.rank}'}"
 
