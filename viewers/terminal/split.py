@@ -188,12 +188,14 @@ def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False) -> Render
 
 
 def minor_sentence(findings: Sequence[Finding]) -> str:
-    """Return which findings would each gain less than 1 % of a step; empty if there are none."""
-    gains = []
+    """Return which findings would each gain less than 1 % of a step, alike ones with the most; empty for none."""
+    gains = dict[str, int]()
     for one in by_gain(finding for finding in findings if finding.is_minor):
         of = f" of rank {one.evidence['rank']}" if one.kind == "straggler" else ""
-        gains.append(f"{one.kind.replace('_', ' ')}{of} {milliseconds(one.figure[0])} ms")
-    return f"A step would gain less than 1 % without each of these: {', '.join(gains)}." if gains else ""
+        name = f"{one.kind.replace('_', ' ')}{of}"
+        gains[name] = max(gains.get(name, 0), one.figure[0])
+    listed = ", ".join(f"{name} {milliseconds(ns)} ms" for name, ns in gains.items())
+    return f"A step would gain less than 1 % without each of these: {listed}." if gains else ""
 
 
 def where(finding: Finding) -> str:

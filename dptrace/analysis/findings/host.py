@@ -333,7 +333,12 @@ def _without_profiler(context: FindingContext, left: Unclaimed) -> tuple[str, di
     text += f", and idle {duration(paused)} where nothing is recorded" if paused else ""
     counted = sum(int(own[cause].sum()) for own in left.idle_ns for cause in ("host_bound_ns", "launch_latency_ns"))
     if gained * context.steps < counted:  # else other idle time is within it, and it limits nothing
-        text += f": {f'at most {duration(gained)}' if gained else 'nothing'} of it can be gained"
+        own = (
+            f"at most {duration(gained)} of the idle time here is the job's own, the rest"
+            if gained
+            else "all idle time here"
+        )
+        text += f": {own} is the profiler's"
     return f"{text}.", {"unprofiled_step_ns": round(plain), "unprofiled_gain_ns": gained}
 
 

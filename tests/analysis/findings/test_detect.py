@@ -108,7 +108,7 @@ def test_idle_time_is_reported_by_cause(kind: str, launch: int, loading: tuple[i
 
 
 @pytest.mark.parametrize(
-    ("plain", "gain", "said"), [(88, 8, "at most 8.00 ms"), (70, 0, "nothing of it"), (98, None, ""), ("x", None, "")]
+    ("plain", "gain", "said"), [(88, 8, "at most 8.00 ms"), (70, 0, "all idle time"), (98, None, ""), ("x", None, "")]
 )
 def test_what_steps_without_the_profiler_leave_to_gain_is_said(plain: int | str, gain: int | None, said: str) -> None:
     """The GPU is busy 80 of 100 ms: where a step takes 88 ms without the profiler, at most 8 of the 20 are left."""

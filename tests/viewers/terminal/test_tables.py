@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from dptrace.analysis.findings.detect import Finding
+from dptrace.analysis.findings.finding import Gain
 from dptrace.analysis.kernels.attribution import LaunchFigures
 from dptrace.analysis.kernels.summary import KernelSummary, summarize
 from dptrace.analysis.per_gpu.split import split
@@ -20,7 +21,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.viewers.terminal.data_frame import MAX_ROWS, print_frame
 from dptrace.viewers.terminal.kernels import launch_sentence, print_host, print_kernels
-from dptrace.viewers.terminal.split import findings_list, idle_table, step_tables, timing_table
+from dptrace.viewers.terminal.split import findings_list, idle_table, minor_sentence, step_tables, timing_table
 from dptrace.viewers.terminal.summary import MAX_LAYERS, expert_lines, in_flight_lines, mesh_lines
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.rank_cases import rank, reduce
@@ -251,3 +252,15 @@ def test_frames_show_names_as_text_and_are_cut() -> None:
         assert fact in names
     assert [True, False] == ["… and 5 more rows" in text for text in rows]
     assert [False, True] == ["1024" in text for text in rows]
+
+
+def test_findings_that_gain_little_are_said_once_each() -> None:
+    """Several of one kind, on one rank, share a name, with the most that one gains."""
+    found = [
+        Finding(kind, "", "", 9, 0.1, {"rank": rank}, Gain("change", ns, share=0.001))
+        for kind, rank, ns in (("straggler", 1, 170_000), ("straggler", 1, 0), ("straggler", 0, 0), ("copies", 1, 0))
+    ]
+    _, listed = minor_sentence(found).rstrip(".").split(": ")
+
+    assert {"straggler of rank 1 0.17 ms", "straggler of rank 0 0.00 ms", "copies 0.00 ms"} == set(listed.split(", "))
+    assert 3 == len(listed.split(", "))
