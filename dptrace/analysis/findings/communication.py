@@ -56,7 +56,7 @@ def exposed_communication(context: FindingContext) -> list[Finding]:
             continue
         late = min(tail / exposed_ns, 1.0)  # concurrent collectives each have the same exposed time
         text, advice = exposed_advice(
-            context, kind, late, hidden, exposed_ns, count / steps, sized * size / max(count, 1)
+            context, kind, late, hidden, exposed_ns, waited, count / steps, sized * size / max(count, 1)
         )
         evidence: dict[str, Any] = {"collective": kind, "step": worst[1], "rank": worst[2], "exposed_ns": worst[0]}
         evidence |= {"after_backward_share": round(late, 3), "count": count / steps}

@@ -16,7 +16,7 @@ from dptrace.analysis.cross_rank.across import AcrossRanks
 from dptrace.analysis.cross_rank.ddp_buckets import ddp_logging_data
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median
-from dptrace.core.units import byte_size
+from dptrace.core.units import byte_size, duration
 from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import HostCause, Phase, Timeline
 
@@ -363,6 +363,8 @@ GRADIENTS = ("all_reduce", "reduce_scatter")
 """Kinds that reduce gradients."""
 _MANY, _SMALL = 20, 1 << 20
 """More collectives per step than this, with smaller mean bytes than this, are gradients reduced one by one."""
+_BEYOND = 2
+"""Transfer of gradients over backward's compute above which overlap cannot solve it."""
 _TAIL = 0.8
 """Share of the exposed time after backward that makes it a tail."""
 _ANY = "Overlap it with independent compute, or send fewer bytes."
@@ -387,13 +389,13 @@ def allocator_advice(metadata: Mapping[str, Any]) -> str:
 
 
 def exposed_advice(
-    context: FindingContext, kind: str, tail: float, hidden: int, exposed: int, count: float, size: float
+    context: FindingContext, kind: str, tail: float, hidden: int, exposed: int, waited: int, count: float, size: float
 ) -> tuple[str, str]:
     """Return text and advice on the exposed time of a kind of collective.
 
     Args:
         tail: share of the exposed time after backward.
-        hidden, exposed: ns, over all steps.
+        hidden, exposed, waited: ns, over all steps; the last is that part of the exposed which is not transfer.
         count, size: number per step, and mean bytes.
     """
     last = "operator" if context.on_cpu else "kernel"
@@ -404,6 +406,9 @@ def exposed_advice(
         bytes_each = f", {byte_size(size)} on average" if size else ""
         text += f" {count:.0f} per step{bytes_each}: each pays the latency."
         return text, "Reduce gradients in buckets, as DistributedDataParallel does (bucket_cap_mb=25)."
+    backward = sum(int(device.split.figures["backward_ns"].sum()) for device in context.devices)
+    if gradients and tail >= _TAIL and hidden + exposed - waited > _BEYOND * backward:
+        return text, _beyond_overlap(context, kind, backward / context.steps)
     if gradients and tail >= _TAIL and hidden < 0.05 * exposed and _is_ddp(context):
         return text, "No bucket is sent during backward: set a smaller bucket_cap_mb, so that the first fill earlier."
     if gradients and tail >= _TAIL and hidden < 0.05 * exposed:
@@ -422,6 +427,19 @@ def exposed_advice(
     if kind in COLLECTIVES and COLLECTIVES[kind].point_to_point and context.pipelines:
         return text, "In a pipeline, this is mostly waiting for another stage, not transfer: see the bubble."
     return text, _ANY
+
+
+def _beyond_overlap(context: FindingContext, kind: str, backward_ns: float) -> str:
+    """Return advice on gradients whose transfer takes much longer than backward computes."""
+    matches, busbw = context.across.matches, context.across.timing.busbw
+    known = (matches.kind == kind) & np.isfinite(busbw)
+    largest = known & (matches.bytes == matches.bytes[known].max(initial=0))
+    rate = f" (large messages reach {median(busbw[largest]) / 1e9:.2g} GB/s)" if largest.any() else ""
+    return (
+        f"Overlap can hide at most {duration(backward_ns)} a step, all of backward's compute. Compute more per step (a "
+        "larger batch per GPU, gradient accumulation), send less (bf16 or compressed gradients), or use a faster "
+        f"link{rate}."
+    )
 
 
 def _for_gathers(context: FindingContext) -> str:

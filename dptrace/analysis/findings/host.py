@@ -333,12 +333,8 @@ def _without_profiler(context: FindingContext, left: Unclaimed) -> tuple[str, di
     text += f", and idle {duration(paused)} where nothing is recorded" if paused else ""
     counted = sum(int(own[cause].sum()) for own in left.idle_ns for cause in ("host_bound_ns", "launch_latency_ns"))
     if gained * context.steps < counted:  # else other idle time is within it, and it limits nothing
-        own = (
-            f"at most {duration(gained)} of the idle time here is the job's own, the rest"
-            if gained
-            else "all idle time here"
-        )
-        text += f": {own} is the profiler's"
+        own = f"at most {duration(gained)} of the idle time here is the job's own, the rest"
+        text += f": {own if gained else 'all idle time here'} is the profiler's"
     return f"{text}.", {"unprofiled_step_ns": round(plain), "unprofiled_gain_ns": gained}
 
 

@@ -67,6 +67,18 @@ def test_exposed_communication_is_reported_with_its_tail() -> None:
     assert ("ProfilerStep#0", 30 * MS) == (finding.evidence["step"], finding.evidence["exposed_ns"])
 
 
+@pytest.mark.parametrize(("backward", "said"), [(20, "at most 20.0 ms"), (50, "during backward")])
+def test_overlap_is_not_advised_where_backward_is_far_too_short(backward: int, said: str) -> None:
+    """A transfer that takes more than twice as long as backward's compute can't hide behind it."""
+    end = backward + 45
+    pair = (step(rank, all_reduce=(backward, end)).build() for rank in (0, 1))
+    (finding,) = findings_of(*pair)
+
+    assert ("exposed_comm", 45 * MS) == (finding.kind, finding.cost_ns)
+    assert said in finding.advice
+    assert ("GB/s" in finding.advice) == (backward == 20)
+
+
 def test_waiting_for_a_late_rank_is_the_stragglers_and_not_the_collectives() -> None:
     """The others' wait is reported once, for the rank that causes it; most expensive first."""
     late = [step(0, all_reduce=(60, 90)), step(1, all_reduce=(85, 90))]
