@@ -23,9 +23,9 @@ from dptrace.analysis.findings.finding import (
     unprofiled_step_ns,
 )
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, median, subtract
+from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, median, subtract, union
 from dptrace.core.units import duration
-from dptrace.timeline.model import HostCause, HostLabel, Timeline
+from dptrace.timeline.model import HostCause, HostLabel, Kind, Timeline
 from dptrace.timeline.steps import WHOLE_TRACE
 
 # Name the longest idle gaps: where they are, and what the host did in them.
@@ -254,6 +254,10 @@ _COPIES = (
     "Memory copies are exposed: no compute overlaps them",
     "Copy from pinned memory with non_blocking=True, on a separate stream.",
 )
+_PINNED_ADVICE = (
+    "The memory is pinned already: copy the next batch on a stream of its own while the GPU computes, send fewer bytes "
+    "(a smaller dtype), or keep the data on the GPU."
+)
 _ONE_STEP = 0.9
 """Share of the idle time in one step above which the others are not mentioned."""
 _NOTABLE_OVERHEAD = 0.05
@@ -274,8 +278,24 @@ def idle(context: FindingContext, left: Unclaimed) -> list[Finding]:
         found.append(_idle_finding(context, cause, texts, values, left))
     if not context.on_cpu:
         exposed = [device.split.figures["exposed_memory_ns"] for device in context.devices]
-        found.append(_idle_finding(context, "exposed_memory_ns", _COPIES, exposed, left))
+        texts = (*_COPIES[:2], _PINNED_ADVICE) if _mostly_pinned(context) else _COPIES
+        found.append(_idle_finding(context, "exposed_memory_ns", texts, exposed, left))
     return found
+
+
+def _mostly_pinned(context: FindingContext) -> bool:
+    """Return whether most time of copies and sets that no compute hides is of copies from or to pinned memory."""
+    pinned = whole = 0
+    for timeline in context.timelines:
+        computes = timeline.kind == Kind.COMPUTE
+        busy = union(timeline.start_ns[computes], timeline.end_ns[computes])
+        rows = (timeline.kind == Kind.MEMORY) & (timeline.step >= 0)
+        start, end = timeline.start_ns[rows], timeline.end_ns[rows]
+        exposed = end - start - (covered(busy, end) - covered(busy, start))
+        is_pinned = np.array(["pinned" in name.lower() for name in timeline.names] or [False], np.bool_)
+        pinned += int(exposed[is_pinned[timeline.name[rows]]].sum())
+        whole += int(exposed.sum())
+    return 2 * pinned > whole
 
 
 def _idle_finding(

@@ -134,6 +134,17 @@ def test_what_steps_without_the_profiler_leave_to_gain_is_said(plain: int | str,
     assert ("Without the profiler" in finding.text) == bool(said)
 
 
+@pytest.mark.parametrize(("source", "advised"), [("Pageable", True), ("Pinned", False)])
+def test_pinned_memory_is_advised_only_where_most_copies_lack_it(source: str, advised: bool) -> None:
+    """Copies that compute hides do not count."""
+    build = step(0, gap=(10, 20)).memory(10 * MS, 20 * MS, f"Memcpy HtoD ({source} -> Device)")
+    other = "Pinned" if advised else "Pageable"
+    (finding,) = findings_of(build.memory(20 * MS, 90 * MS, f"Memcpy DtoH (Device -> {other})").build())
+
+    assert ("copies", 10 * MS) == (finding.kind, finding.cost_ns)
+    assert ("Copy from pinned memory" in finding.advice) == advised
+
+
 def test_copies_that_nothing_hides_are_reported() -> None:
     """Exposed memory time is a separate finding."""
     (finding,) = findings_of(step(0, memory=(10, 20)).build())
