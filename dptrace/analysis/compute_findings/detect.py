@@ -88,6 +88,11 @@ _SHORT_KERNELS_ADVICE = (
     "Launch several at once: capture the step in CUDA graphs (torch.compile(mode='reduce-overhead'), "
     "torch.cuda.make_graphed_callables), fuse them (torch.compile), or use fused or foreach optimizers."
 )
+_COMPILED_ADVICE = (
+    "Launch several at once: capture the step in CUDA graphs (mode='reduce-overhead', "
+    "torch.cuda.make_graphed_callables), or use fused or foreach optimizers."
+)
+"""The same where torch.compile is in use."""
 
 
 def short_kernels(context: ComputeContext) -> list[Finding]:
@@ -106,7 +111,8 @@ def short_kernels(context: ComputeContext) -> list[Finding]:
         f"{context.per_step(short):,.0f} kernels per step are shorter than {duration(_SHORT_NS)} "
         f"({share(short / kernels)} of all), and the GPU is idle for {duration(context.per_step(idle))} between them"
     )
-    return [context.finding("short_kernels", text, _SHORT_KERNELS_ADVICE, idle)]
+    advice = _COMPILED_ADVICE if context.is_compiled else _SHORT_KERNELS_ADVICE
+    return [context.finding("short_kernels", text, advice, idle)]
 
 
 def _gaps(timeline: Timeline) -> tuple[Int64, Int64, Int64]:

@@ -194,6 +194,9 @@ class Unclaimed(msgspec.Struct, frozen=True):
         return cls(idle_ns, explained)
 
 
+_INDUCTOR = re.compile(r"triton_[a-z]+_fused_")
+
+
 class CostContext(msgspec.Struct, frozen=True, dict=True):
     """The steps by which findings count what they cost."""
 
@@ -201,6 +204,11 @@ class CostContext(msgspec.Struct, frozen=True, dict=True):
     def timelines(self) -> tuple[Timeline, ...]:
         """Those of the devices with steps."""
         raise NotImplementedError
+
+    @cached_property
+    def is_compiled(self) -> bool:
+        """Whether kernels of torch.compile run, by the names that inductor gives them."""
+        return any(_INDUCTOR.match(name) for timeline in self.timelines for name in timeline.names)
 
     @cached_property
     def steps(self) -> int:

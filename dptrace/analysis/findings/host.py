@@ -254,6 +254,14 @@ _COPIES = (
     "Memory copies are exposed: no compute overlaps them",
     "Copy from pinned memory with non_blocking=True, on a separate stream.",
 )
+_COMPILED_ADVICE = {
+    "host_bound": (
+        'Capture CUDA graphs (mode="reduce-overhead"), use fused optimizers, and launch less outside the compiled '
+        "graphs; no print or logging in the loop."
+    ),
+    "launch_latency": 'Capture CUDA graphs (mode="reduce-overhead"), or use fused optimizers.',
+}
+"""Advice where torch.compile is in use."""
 _PINNED_ADVICE = (
     "The memory is pinned already: copy the next batch on a stream of its own while the GPU computes, send fewer bytes "
     "(a smaller dtype), or keep the data on the GPU."
@@ -304,6 +312,7 @@ def _idle_finding(
     devices = context.devices
     kind, text, advice = texts
     advice = advice or allocator_advice(context.metadata)
+    advice = _COMPILED_ADVICE.get(kind, advice) if context.is_compiled else advice
     total = context.finding(kind, text, advice, sum(int(ns.sum()) for ns in values))
     if total.share < MIN_SHARE:
         return total  # not reported: its gaps need no names

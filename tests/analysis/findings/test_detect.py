@@ -119,6 +119,17 @@ def test_idle_time_is_reported_by_cause(kind: str, launch: int, loading: tuple[i
     assert "ProfilerStep#0" == found[kind].evidence["step"]
 
 
+@pytest.mark.parametrize("name", ["gemm", "triton_poi_fused_gelu_0"])
+def test_a_compiled_model_is_not_to_be_compiled(name: str) -> None:
+    """Late launches of a model that torch.compile has compiled already need CUDA graphs."""
+    build = TimelineBuilder(bounds=(0, MS)).compute(0, 400_000, name=name).compute(600_000, MS)
+    (finding,) = findings_of(replace(build.build(), launch_ns=np.array([0, 600_000])))
+
+    assert "host_bound" == finding.kind
+    assert ("torch.compile" in finding.advice) == (name == "gemm")
+    assert "CUDA graphs" in finding.advice
+
+
 @pytest.mark.parametrize(
     ("plain", "gain", "said"), [(88, 8, "at most 8.00 ms"), (70, 0, "all idle time"), (98, None, ""), ("x", None, "")]
 )
