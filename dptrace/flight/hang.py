@@ -169,10 +169,10 @@ class _Job:
         return [replace(fault, is_cause=True) for fault in self.causes] + rest
 
     def _fault(self, group: str) -> Fault | None:
-        """Return what is wrong with the first collective of a group that is not complete, or what misled it before."""
+        """Return what is wrong with the first collective of a group that is not complete, or with a mismatch before."""
         numbers, members = self.groups[group], self.members(group)
         lasts = {rank: number for number in sorted(numbers) for rank in numbers[number]}
-        misled: Fault | None = None
+        mismatched: Fault | None = None
         for number in sorted(numbers):
             begun = numbers[number]
             states = {call.state for calls in begun.values() for call in calls}
@@ -182,14 +182,14 @@ class _Job:
             created = min(calls[0].created_ns or 0 for calls in begun.values())
             place = group, number, next(iter(begun.values()))[0].operator
             # What went on after a mismatch says nothing of the order in which its ranks meant to begin.
-            if misled is None and (mismatch := _mismatch({number: begun} if is_over else numbers, number)):
+            if mismatched is None and (mismatch := _mismatch({number: begun} if is_over else numbers, number)):
                 kind, culprits, text = mismatch
                 text += " It ended all the same, with wrong data, and collectives after it hang." if is_over else ""
-                misled = Fault(kind, *place, culprits, sorted(begun), f"In group {group}, {text}", created)
+                mismatched = Fault(kind, *place, culprits, sorted(begun), f"In group {group}, {text}", created)
             if is_over:
                 continue
-            if misled is not None:
-                return misled
+            if mismatched is not None:
+                return mismatched
             if absent:
                 counts = {rank: (min(lasts.get(rank, 0), number), place[2]) for rank in members if rank in self.dumps}
                 did = f"In group {group}, {ranks_text(begun)} began collective {number} ({place[2]})."
@@ -276,7 +276,7 @@ class _Job:
         texts = []
         for rank in sorted(self.dumps.keys() & self.blamed)[:_MAX_PLACES]:
             calls = self.dumps[rank].calls
-            own = next((call for call in calls if self._misled(call, rank)), None)
+            own = next((call for call in calls if self._is_fault(call, rank)), None)
             call = own or self._open_call(rank) or next(reversed(calls), None)
             did = "has begun none"
             if call is not None:
@@ -320,8 +320,8 @@ class _Job:
                 return [replace(one, kind="order", culprits=min(orders.values(), key=len), text=text)]
         return []
 
-    def _misled(self, call: Call, rank: int) -> bool:
-        """Return whether this rank began, in this call, what the others did not."""
+    def _is_fault(self, call: Call, rank: int) -> bool:
+        """Return whether a cause is about this call of a rank: it began something else than the others."""
         return any(
             (call.group, call.number, call.is_p2p) == (fault.group, fault.number, False) and rank in fault.culprits
             for fault in self.causes
