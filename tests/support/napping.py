@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 FORWARD_S = 0.08
-"""Time of all stages of a rank for one micro-batch; backward takes twice as long."""
+"""Time of a stage for one micro-batch; backward takes twice as long."""
 MICRO_BATCHES = 4
 
 
@@ -55,24 +55,12 @@ def main(folder: Path, schedules: list[str]) -> None:
     from dptrace.trainers.parts.models import Order
     from dptrace.trainers.parts.task import Task
 
-    common = [
-        "--micro-batches",
-        str(MICRO_BATCHES),
-        "--batch-size",
-        "32",
-        "--steps",
-        "4",
-        "--warmup",
-        "2",
-        "--wait",
-        "0",
-    ]
+    common = f"--micro-batches {MICRO_BATCHES} --batch-size 32 --steps 2 --warmup 2 --wait 0".split()
     with process_group() as world:
         for schedule in schedules:
             options = parse_options("", "pp", [*common, "--schedule", schedule, "--out", str(folder / schedule)])
             check_ranks("pp", vars(options), world.size)
-            stages = 2 if schedule == "interleaved" else 1
-            naps = [Nap(FORWARD_S / stages) for _ in range(stages * world.size)]
+            naps = [Nap(FORWARD_S) for _ in range(world.size)]
             images = models.Images(options.seed)
             order = Order(len(images), options.batch_size, seed=None)
             build_task = partial(Task, nn.Sequential(*naps), images, order=order)

@@ -197,13 +197,8 @@ def napped(ranks: int) -> Path:
     """Record a pipeline of sleeping blocks, once for each schedule."""
     folder = scratch() / f"napped{ranks}"
     start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
-    command = [
-        *start,
-        "tests.support.napping",
-        str(folder),
-        "gpipe",
-        "1f1b",
-    ]
+    schedules = ["gpipe", "1f1b"] if ranks == 2 else ["1f1b"]
+    command = [*start, "tests.support.napping", str(folder), *schedules]
     here = Path(__file__).resolve().parents[3]
     done = run_python(*command, cwd=here, env=environment())
     assert done.returncode == 0, done.stderr[-4000:]
@@ -212,19 +207,20 @@ def napped(ranks: int) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.spawn
-@pytest.mark.parametrize(
-    ("schedule", "ranks", "within"),
-    [("gpipe", 2, 0.1), ("1f1b", 2, 0.1), ("1f1b", 4, 0.1)],
-)
-def test_a_recorded_pipeline_s_bubble_is_the_formula_s(schedule: str, ranks: int, within: float) -> None:
-    """Real processes whose stages sleep equally long; shorter stages agree less closely.
+@pytest.mark.parametrize(("schedule", "ranks"), [("gpipe", 2), ("1f1b", 2), ("1f1b", 4)])
+def test_a_recorded_pipeline_s_bubble_is_the_formula_s(schedule: str, ranks: int) -> None:
+    """Real processes whose stages sleep equally long: sends and a busy machine make steps longer, never shorter.
 
-    The shortest step counts: on a busy machine, waking up takes longer, not sleeping.
+    So the bubble lies between the formula's and the share of the step in which a rank doesn't sleep as planted.
     """
     pytest.importorskip("torch")
+    from tests.support.napping import FORWARD_S, MICRO_BATCHES
+
     (found,) = dptrace.open(napped(ranks) / schedule).pipelines
 
-    assert (schedule, ranks, 4) == (found.schedule, found.ranks, found.micro_batches)
-    assert found.formula_percent is not None
+    assert (schedule, ranks, MICRO_BATCHES) == (found.schedule, found.ranks, found.micro_batches)
+    assert 100 * (ranks - 1) / (MICRO_BATCHES + ranks - 1) == pytest.approx(found.formula_percent)
     shortest = min(found.steps, key=lambda pipeline_step: pipeline_step.span_ns)
-    assert pytest.approx(found.formula_percent, rel=within) == shortest.bubble_percent
+    assert found.formula_percent is not None
+    asleep = 100 * MICRO_BATCHES * 3 * FORWARD_S * 1e9 / shortest.span_ns
+    assert 0.95 * found.formula_percent < shortest.bubble_percent < 100 - asleep
