@@ -86,13 +86,8 @@ _LONGEST_GAP_NS = 100_000
 """Idle time beyond it is not a launch's: the host waited, loaded data or ran Python."""
 _SHORT_KERNELS_ADVICE = (
     "Launch several at once: capture the step in CUDA graphs (torch.compile(mode='reduce-overhead'), "
-    "torch.cuda.make_graphed_callables), fuse them (torch.compile), or use fused or foreach optimizers."
+    "torch.cuda.make_graphed_callables), {}or use fused or foreach optimizers."
 )
-_COMPILED_ADVICE = (
-    "Launch several at once: capture the step in CUDA graphs (mode='reduce-overhead', "
-    "torch.cuda.make_graphed_callables), or use fused or foreach optimizers."
-)
-"""The same where torch.compile is in use."""
 
 
 def short_kernels(context: ComputeContext) -> list[Finding]:
@@ -111,7 +106,7 @@ def short_kernels(context: ComputeContext) -> list[Finding]:
         f"{context.per_step(short):,.0f} kernels per step are shorter than {duration(_SHORT_NS)} "
         f"({share(short / kernels)} of all), and the GPU is idle for {duration(context.per_step(idle))} between them"
     )
-    advice = _COMPILED_ADVICE if context.is_compiled else _SHORT_KERNELS_ADVICE
+    advice = _SHORT_KERNELS_ADVICE.format("" if context.is_compiled else "fuse them (torch.compile), ")
     return [context.finding("short_kernels", text, advice, idle)]
 
 

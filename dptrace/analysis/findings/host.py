@@ -23,7 +23,7 @@ from dptrace.analysis.findings.finding import (
     unprofiled_step_ns,
 )
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, median, subtract, union
+from dptrace.core.intervals import EMPTY, IntervalSet, covered, intersect, median, subtract, union
 from dptrace.core.units import duration
 from dptrace.timeline.model import HostCause, HostLabel, Kind, Timeline
 from dptrace.timeline.steps import WHOLE_TRACE
@@ -199,69 +199,87 @@ def _pauses_text(device: DeviceFigures, when: IntervalSet, rank: int | None) -> 
     return f"{of}{on} is {duration(end - start)}{_in(_step_at(device, start))}{between}"
 
 
-_IDLE = {
-    "data_loading_ns": (
+class _IdleKind(msgspec.Struct, frozen=True):
+    """What is said of idle time of a cause."""
+
+    cause: str
+    """The figure that counts it."""
+    kind: str
+    text: str
+    advice: str
+    advice_if_compiled: str = ""
+    """Instead, where torch.compile is in use."""
+
+
+_IDLE = (
+    _IdleKind(
+        "data_loading_ns",
         "data_loading",
         "GPUs are idle while the host waits for the DataLoader",
         "Raise num_workers and prefetch_factor, set persistent_workers and pin_memory, or preprocess the data offline.",
     ),
-    "allocator_ns": (
+    _IdleKind(
+        "allocator_ns",
         "allocator",
         "GPUs are idle while the host allocates or frees memory",
         "",  # depends on the version of torch
     ),
-    "synchronizing_ns": (
+    _IdleKind(
+        "synchronizing_ns",
         "synchronizing",
         "GPUs are idle because the host waits for them before it launches more",
         SYNCHRONIZING_ADVICE,
     ),
-    "unrecorded_ns": ("unrecorded", "GPUs are idle while the trace shows nothing of the host", UNRECORDED_ADVICE),
-    "host_bound_ns": (
+    _IdleKind(
+        "unrecorded_ns", "unrecorded", "GPUs are idle while the trace shows nothing of the host", UNRECORDED_ADVICE
+    ),
+    _IdleKind(
+        "host_bound_ns",
         "host_bound",
         "GPUs are idle because the host launches kernels late",
         "Launch fewer, larger kernels (torch.compile, CUDA graphs, fused optimizers); no print or logging in the loop.",
+        'Capture CUDA graphs (mode="reduce-overhead"), use fused optimizers, and launch less outside the compiled '
+        "graphs; no print or logging in the loop.",
     ),
-    "launch_latency_ns": (
+    _IdleKind(
+        "launch_latency_ns",
         "launch_latency",
         "GPUs are idle in short gaps between kernels that were launched in time",
         "Fuse small kernels (torch.compile, foreach optimizers) or capture a CUDA graph.",
+        'Capture CUDA graphs (mode="reduce-overhead"), or use fused optimizers.',
     ),
-    "waiting_ns": (
+    _IdleKind(
+        "waiting_ns",
         "waiting",
         "GPUs are idle although work was launched: it waits for another stream or a copy",
         "Find what the streams wait for: copies without pinned memory, or events recorded late.",
     ),
-    "bubble_ns": (
+    _IdleKind(
+        "bubble_ns",
         "bubble",
         "GPUs are idle because a pipeline stage waits for another",
         "Use more micro-batches or several stages per rank (interleaved), and balance the stages.",
     ),
-}
-IDLE_KINDS = (*(kind for kind, *_ in _IDLE.values()), "copies")
-_LOADING_ON_CPU = (
+)
+_LOADING_ON_CPU = _IdleKind(
+    "data_loading_ns",
     "data_loading",
     "Ranks wait for the DataLoader",
     "Raise num_workers and prefetch_factor, set persistent_workers, or preprocess the data offline.",
 )
+_COPIES = _IdleKind(
+    "exposed_memory_ns",
+    "copies",
+    "Memory copies are exposed: no compute overlaps them",
+    "Copy from pinned memory with non_blocking=True, on a separate stream.",
+)
+IDLE_KINDS = tuple(one.kind for one in (*_IDLE, _COPIES))
 _ADVICE_ON_GAPS: dict[int, str] = {
     HostCause.PYTHON: PYTHON_ADVICE,
     HostCause.PASSIVE: PYTHON_ADVICE,
     HostCause.NOTHING_RECORDED: UNRECORDED_ADVICE,
 }
 """Advice where the host was late in long gaps, by what it did in the longest."""
-_COPIES = (
-    "copies",
-    "Memory copies are exposed: no compute overlaps them",
-    "Copy from pinned memory with non_blocking=True, on a separate stream.",
-)
-_COMPILED_ADVICE = {
-    "host_bound": (
-        'Capture CUDA graphs (mode="reduce-overhead"), use fused optimizers, and launch less outside the compiled '
-        "graphs; no print or logging in the loop."
-    ),
-    "launch_latency": 'Capture CUDA graphs (mode="reduce-overhead"), or use fused optimizers.',
-}
-"""Advice where torch.compile is in use."""
 _PINNED_ADVICE = (
     "The memory is pinned already: copy the next batch on a stream of its own while the GPU computes, send fewer bytes "
     "(a smaller dtype), or keep the data on the GPU."
@@ -274,21 +292,12 @@ _NOTABLE_OVERHEAD = 0.05
 
 def idle(context: FindingContext, left: Unclaimed) -> list[Finding]:
     """Find idle time by cause, as far as no other finding explains it, and exposed memory copies."""
-    found = []
+    if context.on_cpu:  # gaps between operators are Python; no GPU is idle
+        return [_idle_finding(context, _LOADING_ON_CPU, left)]
     left = _with_pauses(context, left)
-    for cause, texts in _IDLE.items():
-        if cause == "unrecorded_ns" and not left.pauses:
-            continue  # there are none
-        if context.on_cpu and cause != "data_loading_ns":
-            continue  # on a CPU, gaps between operators are Python; no GPU is idle
-        texts = _LOADING_ON_CPU if context.on_cpu else texts
-        values = [idle_ns[cause] for idle_ns in left.idle_ns]
-        found.append(_idle_finding(context, cause, texts, values, left))
-    if not context.on_cpu:
-        exposed = [device.split.figures["exposed_memory_ns"] for device in context.devices]
-        texts = (*_COPIES[:2], _PINNED_ADVICE) if _mostly_pinned(context) else _COPIES
-        found.append(_idle_finding(context, "exposed_memory_ns", texts, exposed, left))
-    return found
+    found = [_idle_finding(context, one, left) for one in _IDLE if one.cause != "unrecorded_ns" or left.pauses]
+    copies = replace(_COPIES, advice=_PINNED_ADVICE) if _mostly_pinned(context) else _COPIES
+    return [*found, _idle_finding(context, copies, left)]
 
 
 def _mostly_pinned(context: FindingContext) -> bool:
@@ -306,14 +315,13 @@ def _mostly_pinned(context: FindingContext) -> bool:
     return 2 * pinned > whole
 
 
-def _idle_finding(
-    context: FindingContext, cause: str, texts: tuple[str, str, str], values: Sequence[Int64], left: Unclaimed
-) -> Finding:
-    devices = context.devices
-    kind, text, advice = texts
-    advice = advice or allocator_advice(context.metadata)
-    advice = _COMPILED_ADVICE.get(kind, advice) if context.is_compiled else advice
-    total = context.finding(kind, text, advice, sum(int(ns.sum()) for ns in values))
+def _idle_finding(context: FindingContext, idle_kind: _IdleKind, left: Unclaimed) -> Finding:
+    kind, cause, devices = idle_kind.kind, idle_kind.cause, context.devices
+    if cause == _COPIES.cause:
+        values = [device.split.figures[cause] for device in devices]
+    else:
+        values = [idle_ns[cause] for idle_ns in left.idle_ns]
+    total = context.finding(kind, idle_kind.text, _advice(context, idle_kind, ()), sum(int(ns.sum()) for ns in values))
     if total.share < MIN_SHARE:
         return total  # not reported: its gaps need no names
     means = [float(own.mean()) for own in values]
@@ -321,22 +329,13 @@ def _idle_finding(
     device, own = devices[most], values[most]
     step = int(own.argmax())
     once = len(own) > 1 and int(own[step]) > _ONE_STEP * int(own.sum())
+    text = idle_kind.text
     if once:
         text += f", {duration(int(own[step]))} in {device.split.names[step]} alone"
     elif len(devices) > 1 and means[most] > 1.5 * median(means):
         text += f", most on rank {device.timeline.rank} ({duration(means[most])} per step)"
-    rank = device.timeline.rank if len(devices) > 1 else None
-    when = left.pauses[most] if left.pauses else EMPTY
-    gaps: list[Gap] = []
-    if cause == "unrecorded_ns":
-        clause = _pauses_text(device, when, rank)
-    else:
-        looked_at = subtract(device.host_gaps, when) if cause == "host_bound_ns" else device.host_gaps
-        gaps = longest_gaps(device, cause, looked_at, int(own.sum()), left.explained[most])
-        clause = gaps_text(gaps, rank) or main_activity(device, cause, looked_at)
+    clause, gaps = _where(context, idle_kind, left, most, int(own.sum()))
     text += f"; {clause}." if clause else "."
-    if kind == "host_bound" and gaps:
-        advice = _ADVICE_ON_GAPS.get(gaps[0].label.cause, advice)
     shown = gaps[0].step if gaps else device.split.names[step]
     evidence: dict[str, Any] = {"rank": device.timeline.rank, "step": shown, "ns": int(own[step]), "once": once}
     if gaps:
@@ -344,7 +343,33 @@ def _idle_finding(
     if kind in ("host_bound", "launch_latency") and not once:
         sentence, figures = _without_profiler(context, left)
         text, evidence = text + sentence, evidence | figures
-    return replace(total, text=text, advice=advice, evidence=evidence)
+    return replace(total, text=text, advice=_advice(context, idle_kind, gaps), evidence=evidence)
+
+
+def _where(
+    context: FindingContext, idle_kind: _IdleKind, left: Unclaimed, number: int, total_ns: int
+) -> tuple[str, list[Gap]]:
+    """Return a clause on where a device's idle time of a cause is, and its longest gaps.
+
+    Args:
+        number: which of the devices.
+        total_ns: its idle time of that cause.
+    """
+    device, cause = context.devices[number], idle_kind.cause
+    rank = device.timeline.rank if len(context.devices) > 1 else None
+    when = left.pauses[number] if left.pauses else EMPTY
+    if cause == "unrecorded_ns":
+        return _pauses_text(device, when, rank), []
+    looked_at = subtract(device.host_gaps, when) if cause == "host_bound_ns" else device.host_gaps
+    gaps = longest_gaps(device, cause, looked_at, total_ns, left.explained[number])
+    return gaps_text(gaps, rank) or main_activity(device, cause, looked_at), gaps
+
+
+def _advice(context: FindingContext, idle_kind: _IdleKind, gaps: Sequence[Gap]) -> str:
+    if idle_kind.kind == "allocator":
+        return allocator_advice(context.metadata)
+    usual = (context.is_compiled and idle_kind.advice_if_compiled) or idle_kind.advice
+    return _ADVICE_ON_GAPS.get(gaps[0].label.cause, usual) if idle_kind.kind == "host_bound" and gaps else usual
 
 
 def _without_profiler(context: FindingContext, left: Unclaimed) -> tuple[str, dict[str, int]]:
