@@ -187,6 +187,9 @@ class LauncherOutput:
         """Report to the launcher that training has failed on this rank."""
         messages.report_failure(error)
 
+    def interrupted(self) -> None:
+        """Do nothing: the launcher has the signal, too."""
+
     def end(self) -> None:
         """Do nothing more: the launcher finishes the run."""
         if self._heartbeat is not None:
@@ -274,11 +277,19 @@ class StandaloneOutput:
         rank, text = self.rank_store.rank, messages.error_text(error)
         self._failure = {"rank": rank, "message": text}
         consequence = is_consequence(text)
+        if consequence and self.rank_store.is_published("interrupted"):
+            self._failure = None
+            return
         if consequence:  # a rank that is killed can't say so, and the launcher then ends its peers
             self._failure = {"rank": None, "message": f"a rank ended first; rank {rank} then failed: {text}"}
         with suppress(RuntimeError):  # the process that hosted the store has ended
             if not self.rank_store.is_published("failed") if consequence else self.rank_store.claim("cause"):
                 self.rank_store.publish("failed", json.dumps(self._failure))
+
+    def interrupted(self) -> None:
+        """Tell the other ranks of Ctrl-C, which may reach them later than the end of this rank does."""
+        with suppress(RuntimeError):  # the process that hosted the store has ended
+            self.rank_store.publish("interrupted", "1")
 
     def end(self) -> None:
         """Keep what was written of a run that is not complete, under another name, if no other rank still will.

@@ -99,6 +99,9 @@ def _fail(steps: Steps, error: BaseException | None, code: int) -> NoReturn:
     """End this rank even if closing its recording fails: a rank that stays would block its peers."""
     ignore_termination()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    recording = latest()
+    if code == -signal.SIGINT and recording is not None:
+        recording.output.interrupted()
     if code in (TERMINATED, -signal.SIGINT):
         hang_up()
     try:
