@@ -67,6 +67,7 @@ def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
     assert 7 == code
 
 
+@pytest.mark.slow
 @pytest.mark.limit(5)
 @pytest.mark.spawn
 def test_what_takes_too_long_ends_with_its_stacks(tmp_path: Path) -> None:
@@ -76,6 +77,7 @@ def test_what_takes_too_long_ends_with_its_stacks(tmp_path: Path) -> None:
         run_python("waits.py", cwd=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.spawn
 @pytest.mark.parametrize("workers", [[], ["-n1"]])

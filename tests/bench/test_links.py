@@ -60,6 +60,7 @@ def _ranks(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
     return [process for process in below if "dptrace.bench.measure_links" in process.cmdline()[:5]]
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_and_no_file_outlives_a_measurement_that_ends_early(tmp_path: Path, number: signal.Signals) -> None:

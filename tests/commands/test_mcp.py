@@ -107,6 +107,7 @@ def test_pages_follow_one_another() -> None:
     assert [None, 7, 14, None] == [page["next_offset"] for page in (whole, *pages)]
 
 
+@pytest.mark.slow
 @browser_test
 def test_the_picture_is_a_png() -> None:
     """Of the Gantt chart, as wide as asked for, and of another view."""

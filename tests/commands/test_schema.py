@@ -140,6 +140,7 @@ def check(verb: str, answer: Any) -> None:
     assert problem is None, (list(problem.absolute_path), problem.message[:300])
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.parametrize("line", LINES)
 def test_an_answer_has_its_schema(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

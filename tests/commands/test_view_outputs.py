@@ -103,6 +103,7 @@ def test_every_view_is_a_page_an_svg_and_a_text(name: str, folder: Path, tmp_pat
     assert "rank" in text.output or "no communication" in text.output or "find" in text.output.lower()
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize(("name", "size"), [("gantt", "800x300"), ("breakdown", None)])
 def test_a_png_is_drawn_by_chromium(name: str, size: str | None, folder: Path, tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_one_job_is_this_process() -> None:
         list(run_parallel(fails, [3], 2))
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_an_error_of_the_user_is_a_result_and_a_dead_process_costs_a_retry() -> None:
     """A DptraceError is returned as raised; the item of a killed process is retried in this one."""

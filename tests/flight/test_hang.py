@@ -22,6 +22,7 @@ def causes(content: dict[str, Any]) -> list[tuple[str, list[int]]]:
     return [(fault["kind"], fault["culprits"]) for fault in content["faults"] if fault["is_cause"]]
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_each_planted_culprit_is_named(tmp_path: Path) -> None:
     """Ten real jobs that hang, or that gloo ends where NCCL hangs: the rank, what it did, and the line of its call."""

@@ -30,6 +30,7 @@ def assert_equal(own: pd.DataFrame, compat: HtaCompat) -> None:
     pd.testing.assert_frame_equal(own, compat.frame, check_exact=True, check_dtype=False)
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @needs_hta
 @needs_real_traces

@@ -98,6 +98,7 @@ each_run = pytest.mark.parametrize(
 """HTA takes half a minute for an analysis of the largest run."""
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @needs_hta
 @needs_real_traces
@@ -111,6 +112,7 @@ def test_frames_equal_those_of_htas_loader(run: str) -> None:
     assert_same(own.t.traces, ours.t.traces)
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @needs_hta
 @needs_real_traces

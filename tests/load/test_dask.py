@@ -176,6 +176,7 @@ def test_intervals_stay_in_a_cache_that_workers_share(
     assert not list((of_workers / "cache").glob("*.part"))
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_read_are_named(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:

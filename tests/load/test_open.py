@@ -181,6 +181,7 @@ def totals(sources: list[Source], read_options: ReadOptions) -> dict[int, object
     }
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize("figures_only", [False, True])
 @pytest.mark.parametrize("cached", [False, True])

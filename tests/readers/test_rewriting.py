@@ -11,6 +11,7 @@ from tests.support.rewriting import Rewriter
 from tests.support.silent_damage import figures
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", [1, random.SystemRandom().randrange(1 << 30)], ids=["fixed", "random"])
 def test_no_spelling_changes_a_figure(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,6 +23,7 @@ def test_no_spelling_changes_a_figure(seed: int, monkeypatch: pytest.MonkeyPatch
     assert not found, "\n".join(found)
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 def test_a_changed_time_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail."""

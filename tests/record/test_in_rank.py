@@ -125,6 +125,7 @@ def test_ranks_of_a_launcher_that_ends_write_their_steps(number: str, name: str,
     assert [0, 1] == [rank["rank"] for rank in _info(tmp_path / name)["ranks"] if rank["recorded_steps"] > 4]
 
 
+@pytest.mark.slow
 def test_a_training_outlives_the_shell_that_started_it(tmp_path: Path) -> None:
     """As without dptrace: a job that is started in the background goes on when its shell ends."""
     loop = "for step in range(60):\n    open('begun', 'w').close() if step == 8 else None\n    time.sleep(0.02)"
@@ -157,6 +158,7 @@ for step in range(40):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "who", "blamed", "ranks"), [("raise", 0, 0, [0, 1]), ("raise", 1, 1, [0, 1]), ("kill", 0, None, [1])]
 )
@@ -244,6 +246,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(since: str, tmp_path: Path) -> 
     assert ["train.py"] == [path.name for path in tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quiet", [True, False])
 def test_q_silences_dptrace_only(quiet: bool, tmp_path: Path) -> None:
     """What the script prints stays, in front of a launcher's command line too."""

@@ -271,6 +271,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_ranks_that_a_script_spawns_record_one_run(tmp_path: Path) -> None:
     """Without environment variables, rank and store come from the process group, also after its end."""

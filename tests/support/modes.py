@@ -98,9 +98,15 @@ class ModeCase:
         ).replace("/", "-")
 
     @property
-    def batch(self) -> tuple[int, bool, bool]:
+    def is_slow(self) -> bool:
+        """Whether it is left to ``make test-all``: only the first modes, as they are on two ranks, are not."""
+        plain = not self.options and not self.extra_options and self.ranks == 2
+        return not plain or self.mode not in ("naive", "interleaved", "ddp")
+
+    @property
+    def batch(self) -> tuple[int, bool, bool, bool]:
         """Key of the cases that run together; those with AdamW and inexact ones run separately."""
-        return self.ranks, self.extra_options == ADAMW, self.loss_tolerance is None
+        return self.ranks, self.extra_options == ADAMW, self.loss_tolerance is None, self.is_slow
 
     @property
     def dtype(self) -> str:

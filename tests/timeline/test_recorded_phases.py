@@ -103,6 +103,7 @@ def test_a_lightning_style_closure_has_all_three_phases(tmp_path: Path) -> None:
     assert all(dptrace.open(trace).totals()[f"{phase}_ns"].item() > 0 for phase in ("forward", "backward", "optimizer"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "rules"),
     [
@@ -127,6 +128,7 @@ def test_a_backward_that_labels_split_is_backward(
     assert lasted["backward"] == run.totals()["backward_ns"].item()
 
 
+@pytest.mark.slow
 def test_a_blocking_all_reduce_of_tensor_parallelism_is_exposed(tmp_path: Path) -> None:
     """Rank 0 waits 200 ms for rank 1 in a functional all-reduce: none of the wait is overlapped with compute."""
     command = [sys.executable, "-W", "ignore", "-c", TENSOR_PARALLEL, str(tmp_path)]

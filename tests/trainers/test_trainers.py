@@ -47,13 +47,10 @@ FOUR = ("single", "naive", "interleaved", "ddp")
 
 
 def each_of(cases: Iterable[ModeCase]) -> pytest.MarkDecorator:
-    """Parametrize by cases; those on more than two ranks, and those that only come close, are slow."""
+    """Parametrize by cases."""
     return pytest.mark.parametrize(
         "case",
-        [
-            pytest.param(case, marks=[pytest.mark.slow] if case.ranks > 2 or case.loss_tolerance else [])
-            for case in cases
-        ],
+        [pytest.param(case, marks=[pytest.mark.slow] if case.is_slow else []) for case in cases],
         ids=lambda case: case.name,
     )
 
@@ -149,6 +146,7 @@ def test_a_mode_ends_with_the_parameters_of_a_single_process(case: ModeCase) -> 
     assert {} == {name: value for name, value in differences.items() if not value <= ROUNDING_TOLERANCE}
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize(
     ("last_weights", "min_difference"),

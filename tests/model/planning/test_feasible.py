@@ -62,6 +62,7 @@ def faults(one: Candidate, asked: Description) -> list[str]:
     return [f"{one.label}: {name}" for name, holds in rules.items() if not holds]
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 def test_every_listed_plan_can_run() -> None:
     """200 random descriptions that have an answer: degrees divide GPUs, heads, batch and experts, schedules run."""

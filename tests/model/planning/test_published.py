@@ -18,6 +18,7 @@ def runs() -> Any:
     return SCRIPT["runs"]()
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 def test_published_layouts_are_predicted_as_long_as_they_took(runs: Any) -> None:
     """From 1.7 billion to 1 trillion parameters: most within 5 %, all but PaLM within 21 %; each of them fits."""

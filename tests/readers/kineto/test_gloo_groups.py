@@ -110,6 +110,7 @@ def test_ambiguous_groups_are_not_matched(tmp_path: Path) -> None:
     assert "4" in note
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_the_pairs_of_a_real_run_are_separated() -> None:
     """Gradients are reduced within pairs, and across pairs by their leaders; the group of all ranks is idle."""

@@ -32,6 +32,7 @@ def _plain() -> str:
     return next(line for line in done.stdout.splitlines() if line.startswith("last"))
 
 
+@pytest.mark.slow
 def test_recording_does_not_change_the_training(tmp_path: Path) -> None:
     """The parameters after the last step are those of torchrun alone; what rank 1 printed stays with the run."""
     left = interrupt(tmp_path, "nothing")
@@ -41,6 +42,7 @@ def test_recording_does_not_change_the_training(tmp_path: Path) -> None:
     assert 21 == (tmp_path / "t" / "rank1.log").read_text().splitlines().count("." * 9000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("role", "error", "since"),
     [

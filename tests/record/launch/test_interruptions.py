@@ -30,17 +30,23 @@ MANY = 2500
     ("how", "when", "who", "code", "run", "steps", "says"),
     [
         ("SIGINT", "in", "0", 130, "t", FEW, "Recorded, and kept: t"),
-        ("SIGINT", "writing", "0", 130, "t", STEPS, "writing the traces of"),
-        ("SIGTERM", "writing", "0", 143, "t", STEPS, "Recorded, and kept: t"),
+        pytest.param("SIGINT", "writing", "0", 130, "t", STEPS, "writing the traces of", marks=pytest.mark.slow),
+        pytest.param("SIGTERM", "writing", "0", 143, "t", STEPS, "Recorded, and kept: t", marks=pytest.mark.slow),
         ("os._exit(0)", "in", "all", 0, "t", FEW, f"{FEW} of {STEPS} steps"),
-        ("os._exit(3)", "in", "all", 3, "t.failed", FEW, "exit code 3"),
-        ("os._exit(0)", "writing", "all", None, "t", STEPS, ""),  # the second one to end may lose the first
-        ("return", "in", "1", 1, "t.failed", FEW, "rank 1 ended without an error first"),
+        pytest.param("os._exit(3)", "in", "all", 3, "t.failed", FEW, "exit code 3", marks=pytest.mark.slow),
+        pytest.param(
+            "os._exit(0)", "writing", "all", None, "t", STEPS, "", marks=pytest.mark.slow
+        ),  # the second one to end may lose the first
+        pytest.param(
+            "return", "in", "1", 1, "t.failed", FEW, "rank 1 ended without an error first", marks=pytest.mark.slow
+        ),
         ("raise", "in", "1", 1, "t.failed", FEW, "Rank 1 died: ValueError: boom"),
-        ("SIGTERM to rank", "writing", "1", 143, "t", STEPS, "Rank 1 was ended by SIGTERM"),
-        ("kill recorder", "in", "0", -9, "t.failed", FEW, ""),
-        ("kill recorder", "writing", "0", -9, "t.failed", STEPS, ""),
-        ("kill torchrun", "in", "0", 137, "t.failed", FEW, "was ended by SIGKILL"),
+        pytest.param(
+            "SIGTERM to rank", "writing", "1", 143, "t", STEPS, "Rank 1 was ended by SIGTERM", marks=pytest.mark.slow
+        ),
+        pytest.param("kill recorder", "in", "0", -9, "t.failed", FEW, "", marks=pytest.mark.slow),
+        pytest.param("kill recorder", "writing", "0", -9, "t.failed", STEPS, "", marks=pytest.mark.slow),
+        pytest.param("kill torchrun", "in", "0", 137, "t.failed", FEW, "was ended by SIGKILL", marks=pytest.mark.slow),
     ],
 )
 def test_complete_steps_are_kept(
@@ -86,7 +92,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("ranks", ["trainer", pytest.param("spawned", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", ["trainer", "spawned"])
 def test_other_ranks_than_a_scripts_write_when_they_are_terminated_too(ranks: str, tmp_path: Path) -> None:
     """Those of a trainer of dptrace, and those that a script spawns: SIGTERM to one of them loses no step."""
     (tmp_path / "train.py").write_text(SPAWNING)

@@ -83,6 +83,7 @@ def _wait_for(path: Path, launcher: subprocess.Popen[str]) -> float:
     return time.monotonic()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "ended", "says"),
     [
@@ -112,6 +113,7 @@ def test_a_rank_that_dies_ends_the_run_within_seconds(script: Path, how: str, en
     assert [] == processes_in(script.parent)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_recorded_survives_the_death_of_its_training(script: Path) -> None:
     """It stays complete under its name; the error names the rank, and the run."""
     launcher = _start(script, "late", steps=3)

@@ -126,6 +126,7 @@ if sys.argv[1] == "exit":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize(("how", "code"), [("succeed", 0), ("fail", 1), ("exit", 3)])
 def test_the_scripts_own_files_are_whole(how: str, code: int, tmp_path: Path) -> None:

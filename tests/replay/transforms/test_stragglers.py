@@ -134,6 +134,7 @@ PLANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize("name", ["forward", pytest.param("opposed", marks=pytest.mark.slow)])
 def test_a_planted_delay_comes_back(name: str, tmp_path: Path) -> None:

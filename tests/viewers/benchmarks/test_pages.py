@@ -79,6 +79,7 @@ def test_names_are_no_markup(name: str) -> None:
         assert "unsafe-eval" not in policy[1]
 
 
+@pytest.mark.slow
 @browser_test
 def test_the_pages_open_without_an_error(browser: Browser, tmp_path: Path) -> None:
     """Of a benchmark, links and a sweep, whole and with next to nothing: from the disk, with all charts."""

@@ -148,6 +148,7 @@ def test_the_panel_shows_what_the_trace_does(browser: Browser, path: str, tmp_pa
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_the_keyboard_leads_from_a_kernel_to_its_operator(browser: Browser, page_file: Path, small: Run) -> None:
     """Arrow keys move along a row and between rows, Enter opens the panel, Escape closes it; the focus stays."""

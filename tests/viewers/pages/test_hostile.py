@@ -41,6 +41,7 @@ def test_names_stay_data(name: str) -> None:
     assert not set("\x1b\u202e") & set(hostile)
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("name", [*OPENED, "still report"])
 def test_nothing_fires_in_a_browser(

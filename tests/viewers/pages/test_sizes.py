@@ -84,6 +84,7 @@ DRAWN = ("gantt", "many ranks", "critical path", "report", "pair", "diff", "expl
 """Pages that scripts draw, which say when they are ready."""
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_fits_a_phone(browser: Browser, tmp_path: Path, run: Run, name: str) -> None:

@@ -124,6 +124,7 @@ def test_rows_are_those_that_hold_something(run: Run, lines: dict[str, int]) -> 
     assert lines == {start: sum(line.startswith(start) for line in shown) for start in lines}
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [1, MAX_RANKS, MAX_RANKS + 1, 1000])
 def test_many_ranks_are_cut_and_reported(ranks: int) -> None:

@@ -48,6 +48,7 @@ def test_missing_steps_are_empty() -> None:
     assert 3 == sum(row.count("–") for row in heatmap_table(CASES["uneven"]()).rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [512, 2048])
 def test_one_slow_rank_of_many_is_seen(ranks: int) -> None:
     """Ranks share a row, which shows the one that stands out, in a map that is not taller than a screen."""

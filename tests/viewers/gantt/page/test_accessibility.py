@@ -39,6 +39,7 @@ def width_shown(page: Page) -> float:
     return shown
 
 
+@pytest.mark.slow
 @browser_test
 def test_canvases_have_names_and_controls_show_the_focus(browser: Browser, two: Path) -> None:
     """The chart, with its GPUs and steps, and the overview; Bokeh's layers are hidden from screen readers. Each stop of

@@ -366,6 +366,7 @@ def test_of_many_ranks_only_those_that_an_order_is_about_stay_open(browser: Brow
         assert page.evaluate(f"{NAMES}[0]").startswith("rank 9")
 
 
+@pytest.mark.slow
 @browser_test
 def test_groups_pins_and_the_chosen_few_are_kept_in_the_address(browser: Browser, tmp_path: Path) -> None:
     """Chosen by mouse and keyboard; a page that is opened by that address shows the same."""

@@ -217,6 +217,7 @@ def test_an_incompatible_bokeh_is_reported(browser: Browser, file: Path) -> None
         assert "--text" in problem.inner_text()
 
 
+@pytest.mark.slow
 @needs_real_traces
 @browser_test
 @pytest.mark.parametrize("name", ["ddp_a100_rank0of2", "sharded_h100_8ranks", "odd/gloo_cpu_rank34of300.json.gz"])

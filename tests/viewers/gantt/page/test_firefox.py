@@ -40,6 +40,7 @@ def middle(page: FirefoxPage) -> tuple[float, float]:
     return box[0], box[1]
 
 
+@pytest.mark.slow
 @firefox_test
 def test_the_page_works_in_firefox(page: FirefoxPage, tmp_path: Path) -> None:
     """It opens from disk, the wheel zooms, F shows the whole run, without errors or requests."""

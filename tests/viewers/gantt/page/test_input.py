@@ -40,6 +40,7 @@ def file(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @browser_test
 def test_wheel_keys_and_clicks_move_through_time(browser: Browser, file: Path, run: Run) -> None:
     """Real input: wheel, w a s d, f, brackets, a click on a step, a double click on a kernel, a drag, a resize.

@@ -197,6 +197,7 @@ def test_a_click_on_a_kernel_shows_its_details(browser: Browser, tmp_path: Path)
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_links_lead_to_a_view_and_back(browser: Browser, file: Path) -> None:
     """The address sets the view on load and on change, and follows the view; invalid settings are ignored."""
@@ -288,6 +289,7 @@ def opened(run: Run, folder: Path, serve: bool) -> Iterator[str]:
         server.close()
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("serve", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_view_opens_as_it_was_sent(browser: Browser, tmp_path: Path, serve: bool) -> None:
@@ -343,6 +345,7 @@ _OPEN = """async (panel) => {
 }"""
 
 
+@pytest.mark.slow
 @browser_test
 def test_back_and_undo_walk_through_views(browser: Browser, file: Path) -> None:
     """An entry for each view that has settled: a zoom by many notches and keys is one, a hidden category is none."""
@@ -478,6 +481,7 @@ def close_card(page: Page, width: float) -> None:
     settle(page)
 
 
+@pytest.mark.slow
 @browser_test
 def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Path) -> None:
     """Selected, searched, measured, linked and shown in rows on demand: nothing is executed or fetched."""

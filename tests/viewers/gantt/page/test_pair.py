@@ -177,6 +177,7 @@ def expected(run: Run, step: int) -> dict[int, int]:
     return {part: ns for part, ns in parts.items() if ns >= 0.0005 * wall}
 
 
+@pytest.mark.slow
 @browser_test
 def test_figures_are_the_splits_in_any_window(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
     """In the window of a pair, to which ] and [ lead, each run's line has its own step and none of the saved time; in
@@ -259,6 +260,7 @@ def test_hostile_names_of_runs_are_text(browser: Browser, tmp_path: Path) -> Non
         assert 0 == page.locator("img").count()
 
 
+@pytest.mark.slow
 @browser_test
 def test_waits_that_only_one_run_knows_are_not_zero_in_the_other(browser: Browser, tmp_path: Path) -> None:
     """The line of a run of which a rank is missing says that its waits are unknown, and so do its tables."""

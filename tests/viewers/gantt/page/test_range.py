@@ -142,6 +142,7 @@ def check_idle(page: Page, run: Run) -> None:
         assert close(split.total()["idle_ns"]) == ranks[timeline.label]["idle"]
 
 
+@pytest.mark.slow
 @browser_test
 def test_the_panel_has_the_figures_of_the_range(browser: Browser, address: str) -> None:
     """For random ranges on the screen, what each tab copies is what dptrace says of the run cut to the range."""
@@ -168,6 +169,7 @@ def colorful(page: Page, times: list[float]) -> list[bool]:
     return [bool(np.ptp(image[int(y), int(x)]) > 20) for x, y in points]
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_row_and_a_range_are_selected(browser: Browser, address: str) -> None:
     """A kernel's intervals keep their color and all others are grey, until it is clicked again; a range is measured."""

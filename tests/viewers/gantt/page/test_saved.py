@@ -80,6 +80,7 @@ def test_a_png_is_what_the_page_shows(browser: Browser, tmp_path: Path) -> None:
         assert [] == [error for error in errors if "willReadFrequently" not in error]
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("api", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_link_to_the_view_is_copied(browser: Browser, tmp_path: Path, api: bool) -> None:
@@ -106,6 +107,7 @@ def test_a_link_to_the_view_is_copied(browser: Browser, tmp_path: Path, api: boo
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_saved_page_opens_with_its_bookmarks(browser: Browser, tmp_path: Path) -> None:
     """And at its view: a click leads to a bookmark's, notes stay text, a deleted one is gone from the next file."""

@@ -142,6 +142,7 @@ def open_files(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.parametrize("open_files", [0, 1100], indirect=True)
 @pytest.mark.usefixtures("open_files")

@@ -36,6 +36,7 @@ def pixel(color: str) -> str:
     return f"0xff{color[5:7]}{color[3:5]}{color[1:3]}"
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_phase_is_timed_only_where_it_fills_its_place(browser: Browser, tmp_path: Path) -> None:
     """The time next to its name is that of the block; over idle time between short kernels there is no label."""
@@ -57,6 +58,7 @@ def test_a_phase_is_timed_only_where_it_fills_its_place(browser: Browser, tmp_pa
         assert [] == page.evaluate(texts, [4_201_000, 4_239_000])
 
 
+@pytest.mark.slow
 @browser_test
 def test_paper_has_every_gpu_and_is_light(browser: Browser, many: Path) -> None:
     """Forty GPUs are printed below an axis in the light theme, and the page is restored afterwards."""
@@ -150,6 +152,7 @@ def test_a_cell_leads_to_its_gpu_in_the_middle(browser: Browser, many: Path) -> 
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_rows_keep_the_name_of_their_gpu_while_it_leaves_the_frame(browser: Browser, many: Path) -> None:
     """Also below a pinned GPU, whose rows they would be taken for: the first whole row has the name."""
@@ -247,6 +250,7 @@ def test_only_what_touches_the_figures_is_loud(note: str, grave: bool) -> None:
     assert page.index('id="summary"') < page.index('<details id="notes"')
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("grave", [False, True])
 def test_notes_are_folded_behind_their_count(browser: Browser, tmp_path: Path, grave: bool) -> None:
@@ -274,6 +278,7 @@ def test_notes_are_folded_behind_their_count(browser: Browser, tmp_path: Path, g
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_an_address_keeps_its_step(browser: Browser, two: Path) -> None:
     """Also with a time range, as in the addresses that the page writes, and after reloading."""

@@ -289,6 +289,7 @@ class Checked:
                     check(self.page, drawn, role, track, most)
 
 
+@pytest.mark.slow
 @needs_real_traces
 @browser_test
 @pytest.mark.parametrize("name", RUNS)

@@ -87,6 +87,7 @@ def test_of_collapsed_gpus_only_the_phases_are_held() -> None:
     assert 64 == len(runs)
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("mode", ["served", "one file"])
 def test_the_first_picture_is_there_before_bokeh(browser: Browser, run: Run, mode: str, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def file(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("scale", [1, 2])
 def test_columns_are_shares_at_every_zoom(browser: Browser, address: str, run: Run, scale: float) -> None:
@@ -106,6 +107,7 @@ def seen(page: Page, end: int) -> list[object]:
     return [*shown, page.locator("#found").inner_text(), page.evaluate("dptrace.interactions.searchBar.current.start")]
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_served_page_shows_the_same(browser: Browser, address: str, file: Path, run: Run) -> None:
     """By every way to ask."""
@@ -133,6 +135,7 @@ SAVED = """(() => {
 })()"""
 
 
+@pytest.mark.slow
 @browser_test
 def test_what_is_off_the_screen_is_fetched_before_it_is_saved_or_printed(browser: Browser) -> None:
     """All rows then; printed by the browser's menu, paper says what it lacks."""
