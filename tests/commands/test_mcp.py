@@ -119,6 +119,7 @@ def test_the_picture_is_a_png() -> None:
     assert [500, 1000] == [int.from_bytes(data[16:20], "big") for data in drawn]
 
 
+@pytest.mark.slow
 def test_no_path_leads_out_of_the_root(tmp_path: Path) -> None:
     """By dots, links of folders, traces or run.json, URLs, or files of links; what is inside still opens."""
     root, outside = tmp_path / "root", tmp_path / "outside"
@@ -164,6 +165,7 @@ def test_hostile_names_do_not_break_an_answer(tmp_path: Path) -> None:
     assert not set("\x1b\u202e\ud800") & set(row["kernel"])
 
 
+@pytest.mark.slow
 def test_wrong_arguments_are_explained() -> None:
     """Nothing is accepted and ignored."""
     wrong: dict[str, Call] = {
@@ -189,6 +191,7 @@ def test_wrong_arguments_are_explained() -> None:
         assert "pydantic" not in result.content[0].text
 
 
+@pytest.mark.slow
 def test_it_ends_with_its_client_and_names_the_missing_extra(tmp_path: Path) -> None:
     """Exit code 0 once standard input is closed; without the SDK, the command that installs it."""
     ended = subprocess.run(

@@ -76,6 +76,7 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(PLAIN, st.sampled_from([4, 5]))
 def test_plain_data_come_back(value: object, protocol: int) -> None:
     """As Python's own unpickler returns them."""

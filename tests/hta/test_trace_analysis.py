@@ -127,6 +127,7 @@ def test_analyses_equal_those_with_htas_loader(run: str, analysis: str) -> None:
     assert_same(outcome(ANALYSES[analysis], own), outcome(ANALYSES[analysis], ours))
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @needs_hta
 @needs_real_traces

@@ -43,6 +43,7 @@ def test_files_are_made_again_from_seed_and_number() -> None:
     assert [first.make(n) for n in range(20)] == [second.make(n) for n in range(20)]
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 def test_the_fuzzers_undamaged_files_are_readable(tmp_path: Path) -> None:
     """Every undamaged file is read or refused with an error."""

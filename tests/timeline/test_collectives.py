@@ -265,6 +265,7 @@ def test_without_shapes_the_kind_must_do(tmp_path: Path) -> None:
     assert Phase.BACKWARD == timeline.phase[timeline.collective == 0]
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize("prefetch", [(), ("--prefetch", "none")], ids=["default", "none"])
 def test_each_block_of_a_sharded_model_is_named(prefetch: tuple[str, ...]) -> None:

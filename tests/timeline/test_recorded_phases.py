@@ -90,6 +90,7 @@ os._exit(0)  # at times, gloo's threads abort a process in Python's teardown
 """
 
 
+@pytest.mark.slow
 def test_a_lightning_style_closure_has_all_three_phases(tmp_path: Path) -> None:
     """Recorded on CPU: the nodes of autograd are backward, the model forward, AdamW's operators optimizer."""
     trace = tmp_path / "rank0.json"

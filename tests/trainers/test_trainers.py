@@ -224,6 +224,7 @@ def test_every_mode_moves_the_bytes_of_its_formula(case: ModeCase) -> None:
         assert known == {kind: both for kind, both in moved.items() if both[0]}
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_forward_that_is_done_again_is_distinguished_from_backward_proper() -> None:
     """Recomputing checkpointed blocks takes part of backward; without checkpointing there is none."""
@@ -241,6 +242,7 @@ def test_forward_that_is_done_again_is_distinguished_from_backward_proper() -> N
     assert not any(device.recompute_ns.any() for device in dptrace.open(run_of(plain)).devices)
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_accumulation_shows_a_forward_and_a_backward_for_each_micro_batch() -> None:
     """On every rank and in every step they alternate, with one update after the last."""

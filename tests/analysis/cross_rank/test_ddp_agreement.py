@@ -77,6 +77,7 @@ def test_committed_runs_agree_with_ddps_data(name: str) -> None:
     assert ours == pytest.approx(run.metadata["ddp"]["backward_compute_comm_overlap_time"], rel=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_recorded_run_agrees_with_ddps_data_in_the_very_step_that_ddp_timed() -> None:
     """Bytes agree; DDP's span begins just before the first launch and ends between the last and the first copy."""

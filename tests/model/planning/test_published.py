@@ -30,6 +30,7 @@ def test_published_layouts_are_predicted_as_long_as_they_took(runs: Any) -> None
     assert all(one.plan.fits for one in given.values())
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 def test_no_run_is_far_off_without_a_reason(runs: Any) -> None:
     """With its layout or by itself; of Llama 3 405B the search finds the layout that ran."""

@@ -177,6 +177,7 @@ def test_one_process_whose_recorder_is_killed_keeps_the_run(script: str, tmp_pat
     assert [1 if script is SAVING else 2, True] == [len(ranks), all(rank["recorded_steps"] > FEW for rank in ranks)]
 
 
+@pytest.mark.slow
 def test_what_a_killed_recorder_has_left_is_kept_by_the_next(tmp_path: Path) -> None:
     """If torchrun is killed, too, traces stay in the hidden folder until somebody records to the same name."""
     left = tmp_path / ".t.recording" / "window1"

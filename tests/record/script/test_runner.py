@@ -91,6 +91,7 @@ for step in range(12):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_sigterm_while_a_failure_is_reported_loses_nothing(tmp_path: Path) -> None:
     """As of the peer of a rank that died: the failure, its traceback and the steps are kept; no process crashes."""

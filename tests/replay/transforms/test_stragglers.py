@@ -136,7 +136,7 @@ PLANTS = {
 
 @pytest.mark.slow
 @pytest.mark.spawn
-@pytest.mark.parametrize("name", ["forward", pytest.param("opposed", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["forward", "opposed"])
 def test_a_planted_delay_comes_back(name: str, tmp_path: Path) -> None:
     """What no straggler gains is what the steps without the delays show, on whatever rank."""
     plant, ranks = PLANTS[name]

@@ -173,6 +173,7 @@ def test_a_click_goes_to_the_culprit(browser: Browser, late: Run, tmp_path: Path
         assert not errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_click_on_idle_time_opens_its_gap(browser: Browser, tmp_path: Path) -> None:
     """By keyboard, too: how long it is, and what the host did in it; another press closes the panel."""

@@ -290,6 +290,7 @@ def test_rows_fold_and_unfold(browser: Browser, page_file: Path, small: Run) -> 
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_calls_are_drawn_where_and_in_the_color_of_what_they_are(browser: Browser, tmp_path: Path) -> None:
     """The pixel at the middle of a call has its kind's color, on every level, and is blank where there is none."""
@@ -352,6 +353,7 @@ def test_names_of_calls_stay_text(browser: Browser, tmp_path: Path) -> None:
         assert ([], []) == (page.evaluate("fired"), errors)
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_served_page_asks_for_the_calls_that_it_shows(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few calls of the whole run at first; zoomed in, all of the window."""

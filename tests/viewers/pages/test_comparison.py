@@ -37,6 +37,7 @@ def file(found: Comparison, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @browser_test
 def test_the_page_shows_both_runs_and_how_they_differ(browser: Browser, file: Path, found: Comparison) -> None:
     """Without a complaint: A's GPUs over B's, each from 0 and as long as its step; a line of figures for each, of its

@@ -95,6 +95,7 @@ def test_of_many_ranks_the_picture_has_the_notable_ones(monkeypatch: pytest.Monk
     assert 32 == sum(f">rank {rank} · GPU" in section for rank in run.ranks)
 
 
+@pytest.mark.slow
 @browser_test
 def test_the_wheel_scrolls_the_page(browser: Browser, tmp_path: Path) -> None:
     """All rows stand, however low the window; with Ctrl the wheel zooms the chart."""
@@ -119,6 +120,7 @@ def test_the_wheel_scrolls_the_page(browser: Browser, tmp_path: Path) -> None:
         assert [] == [error for error in errors if "setting log level" not in error]
 
 
+@pytest.mark.slow
 @browser_test
 def test_charts_are_dark_on_a_dark_page_and_light_on_paper(browser: Browser, tmp_path: Path, recorded: Run) -> None:
     """Grounds, texts and data; on paper, long tables are open, and the first page holds the words' meanings."""

@@ -62,6 +62,7 @@ def test_canvases_have_names_and_controls_show_the_focus(browser: Browser, two: 
         assert {} == {name: look for name, look in stops.items() if look[0] == "none" or look[1] < 2}
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_held_key_zooms_on_and_with_reduced_motion_by_bits(browser: Browser, two: Path) -> None:
     """The tooltip goes while the view moves and comes back when it rests; with reduced motion only a press moves."""

@@ -325,6 +325,7 @@ def test_few_ranks_have_no_orders() -> None:
     assert [] == row_orders(run, chart(run))
 
 
+@pytest.mark.slow
 @browser_test
 @needs_real_traces
 def test_the_rows_follow_the_chosen_order(browser: Browser, tmp_path: Path) -> None:

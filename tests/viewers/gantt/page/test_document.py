@@ -82,6 +82,7 @@ WATCH = """new MutationObserver(() => {
 }).observe(document, { childList: true, subtree: true });"""
 
 
+@pytest.mark.slow
 @browser_test
 def test_the_first_picture_and_the_chart_are_never_both_in_sight(browser: Browser, file: Path) -> None:
     """Bokeh's figures stay hidden until the picture joins them, also that of another window."""
@@ -95,6 +96,7 @@ def test_the_first_picture_and_the_chart_are_never_both_in_sight(browser: Browse
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_figures_of_a_window_are_the_split_s_of_that_step(browser: Browser, tmp_path: Path) -> None:
     """With one step in view, the figures are exactly that step's, and labelled as the window's."""
@@ -173,6 +175,7 @@ def test_pixel_columns_are_the_partition_s_shares(browser: Browser, file: Path, 
         assert abs(seen.sum() - truth.sum()) < 0.05 * image.size
 
 
+@pytest.mark.slow
 @browser_test
 def test_hostile_names_are_only_text(browser: Browser, tmp_path: Path) -> None:
     """Payloads in kernel, device, step, collective and file names and notes are shown, but never executed."""
@@ -282,6 +285,7 @@ def click(page: Page, role: str, time: float, track: int) -> str:
     return page.locator("#card").inner_text()
 
 
+@pytest.mark.slow
 @browser_test
 def test_the_path_is_drawn_and_the_rest_dimmed(
     browser: Browser, run_critical_path: dptrace.Run, tmp_path: Path

@@ -57,6 +57,7 @@ def test_the_page_works_in_firefox(page: FirefoxPage, tmp_path: Path) -> None:
     assert [] == page.errors
 
 
+@pytest.mark.slow
 @firefox_test
 def test_kernels_are_on_the_canvas(page: FirefoxPage, tmp_path: Path) -> None:
     """The raster has painted forward's and backward's colours, and the pointer finds a kernel."""
@@ -80,6 +81,7 @@ def test_kernels_are_on_the_canvas(page: FirefoxPage, tmp_path: Path) -> None:
     assert [] == page.errors
 
 
+@pytest.mark.slow
 @firefox_test
 def test_two_runs_work_in_firefox(page: FirefoxPage, tmp_path: Path) -> None:
     """The page of two runs draws, and its keys go from step to step of both."""

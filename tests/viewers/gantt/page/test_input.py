@@ -139,6 +139,7 @@ _STRIP = "dptrace.main.canvas.getBoundingClientRect().top + dptrace.stage.strips
 """The vertical position of the step names on the screen."""
 
 
+@pytest.mark.slow
 @browser_test
 def test_the_tooltip_describes_what_is_under_the_pointer(browser: Browser, tmp_path: Path) -> None:
     """Name, duration, phase and step of a kernel; kind, bytes and exposed part of a collective; idle; steps."""
@@ -217,6 +218,7 @@ def test_a_chip_hides_its_category(browser: Browser, file: Path) -> None:
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_ranks_with_clocks_apart_are_drawn_as_recorded(browser: Browser, tmp_path: Path) -> None:
     """One row names the steps of both, and the brackets go through them; a note explains it; figures are the same."""

@@ -52,6 +52,7 @@ def card(page: Page) -> str:
     return page.locator("#card").inner_text()
 
 
+@pytest.mark.slow
 @browser_test
 def test_search_counts_marks_and_goes_from_hit_to_hit(browser: Browser, tmp_path: Path) -> None:
     """Slash, a text, Enter and Shift-Enter; the time of the hits in view on each GPU; Escape ends it."""
@@ -153,6 +154,7 @@ def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> 
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_wait_in_the_phases_opens_the_call_that_waits(browser: Browser, tmp_path: Path) -> None:
     """Of two calls at once, the one that waits, not the shorter one; beside the wait, the one that is there."""
@@ -291,7 +293,7 @@ def opened(run: Run, folder: Path, serve: bool) -> Iterator[str]:
 
 @pytest.mark.slow
 @browser_test
-@pytest.mark.parametrize("serve", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("serve", [False, True])
 def test_a_view_opens_as_it_was_sent(browser: Browser, tmp_path: Path, serve: bool) -> None:
     """Zoom, finding, hidden category, rows on demand, folded GPU; then each kind of panel, by its address."""
     run = open_run([str(ROOT / "traces" / "ddp_cpu_2ranks")])
@@ -417,6 +419,7 @@ def test_light_and_dark(browser: Browser, file: Path) -> None:
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_rows_on_demand_and_help(browser: Browser, file: Path) -> None:
     """Idle causes, streams and help; the figures do not change."""

@@ -70,6 +70,7 @@ def test_a_kernel_has_one_name_everywhere(fills: Run) -> None:
         assert 2 == json.loads(service.answer("find", json.dumps(asked).encode())[1])["count"]
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_kernel_is_labeled_with_its_short_name(browser: Browser, fills: Run, tmp_path: Path) -> None:
     """Or with what is special in it where there is little room; the tooltip has the whole name, too."""

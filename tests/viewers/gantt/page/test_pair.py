@@ -216,6 +216,7 @@ def test_figures_are_the_splits_in_any_window(browser: Browser, file: Path, runs
 _SUMS = "bars => bars.map((bar) => [...bar.children].reduce((sum, one) => sum + Number(one.dataset.ns), 0))"
 
 
+@pytest.mark.slow
 @browser_test
 def test_saved_time_is_drawn_and_reported(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
     """It is green in B's rows, not in A's, and the sentence is above the chart."""

@@ -28,6 +28,7 @@ def saved(page: Page, press: str) -> tuple[str, bytes]:
     return download.value.suggested_filename, Path(download.value.path()).read_bytes()
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_saved_view_has_all_rows(browser: Browser, tmp_path: Path) -> None:
     """Also those below the window, whose frame stays as it is; the button saves the same as the key."""
@@ -82,7 +83,7 @@ def test_a_png_is_what_the_page_shows(browser: Browser, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @browser_test
-@pytest.mark.parametrize("api", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("api", [True, False])
 def test_a_link_to_the_view_is_copied(browser: Browser, tmp_path: Path, api: bool) -> None:
     """By key and by button, which says so; also where the browser has no clipboard API."""
     path = tmp_path / "late.html"

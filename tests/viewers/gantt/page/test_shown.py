@@ -88,6 +88,7 @@ def test_paper_has_every_gpu_and_is_light(browser: Browser, many: Path) -> None:
         assert [] == [error for error in errors if "willReadFrequently" not in error]
 
 
+@pytest.mark.slow
 @browser_test
 def test_keys_and_chips_leave_the_chart_in_its_place(browser: Browser, two: Path) -> None:
     """The tooltip of a resting pointer follows the view or goes; a hidden part is dim in the bar, where it counts; the
@@ -174,6 +175,7 @@ def test_rows_keep_the_name_of_their_gpu_while_it_leaves_the_frame(browser: Brow
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_link_keeps_what_the_heatmap_shows(browser: Browser, many: Path) -> None:
     """Another measure is part of the address; without one it shows step times again."""

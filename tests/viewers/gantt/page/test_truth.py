@@ -155,6 +155,7 @@ def test_columns_are_shares_at_every_zoom(browser: Browser, file: Path, run: Run
         assert [] == [error for error in errors if "willReadFrequently" not in error]
 
 
+@pytest.mark.slow
 @browser_test
 def test_columns_are_shares_where_rows_are_scrolled_and_collapsed(browser: Browser, tmp_path: Path) -> None:
     """Forty GPUs: collapsed at first, some expanded, scrolled to the middle and to the end."""

@@ -84,6 +84,7 @@ def test_a_chart_that_fits_stays_as_it_is() -> None:
     assert (0, 0) == (merge_intervals(drawn, 1).resolution_ns, merge_intervals(drawn, 1).left_out)
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_file_of_too_many_ranks_holds_the_notable_ones(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -107,6 +108,7 @@ def test_a_file_of_too_many_ranks_holds_the_notable_ones(
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_large_run_in_one_file_is_exact_to_its_resolution(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
