@@ -183,7 +183,7 @@ _RANK_IN_HANG = {
 }
 _RANK_OF_NCCL = {"rank": int, "group place": str, "counts": {str: int}}
 _FLIGHT = {
-    "schema": 1, "kind": "flight", "source verdict": str, "culprits": [int], "faults": [Fault], "notes": [str],
+    "schema": 1, "kind": "flight", "source verdict": str, "next notes": [str], "culprits": [int], "faults": [Fault],
     "ranks": [(_RANK_IN_HANG, _RANK_OF_NCCL)],
 }
 

@@ -48,6 +48,8 @@ def _print(content: dict[str, Any], console: Any) -> None:
     from dptrace.viewers.pages.flight import tables
 
     console.print(plain(sanitize(content["verdict"])), style="bold", soft_wrap=True)
+    for sentence in content["next"]:
+        console.print(plain(sanitize(f"→ {sentence}")), soft_wrap=True)
     for title, cells in tables(content, stacks=False).items():
         console.print()
         print_text_table(cells.truncated(MAX_ROWS), title, console)

@@ -22,6 +22,30 @@ _NOTHING = "No collective is waiting: each rank has completed all that it began,
 _UNKNOWN = "No collective is waiting on the ranks with a dump; whether one does can't be told without all ranks' dumps."
 _NONE_BEHIND = " None is behind: look at the network, and at what the GPUs do."
 _EMPTY = "The dumps hold no collective: none was begun, or the recorder was off (TORCH_NCCL_TRACE_BUFFER_SIZE=2000)."
+NEXT = {
+    "missing": (
+        "Look at {} after that: data that do not come, a loop that ended early (unequal numbers of batches: "
+        "drop_last=True, or DistributedDataParallel's join()), a branch that others do not take, or a blocked host "
+        "(py-spy dump --pid PID shows where it is)."
+    ),
+    "group": "Begin the collectives of all groups in one order on all of their ranks: look at what leads {} there.",
+    "no dump": ("Read the log of {} for its end: an exception, a signal, or out of memory (dmesg); or add its dump."),
+    "operator": "Find the branch that leads {} to another collective: a condition on the rank, the data or the step.",
+    "dtypes": "Give the tensors one dtype on all ranks: look at {} for autocast, or a dtype that comes with the data.",
+    "sizes": (
+        "Make the tensors equally large on all ranks: look at {} for a last batch that is smaller (drop_last=True), or "
+        "sequences of other lengths, which can be padded."
+    ),
+    "order": (
+        "Begin collectives in one order on all ranks: look at {} for a set or a dict that is gone through, hooks or "
+        "threads that reduce, or a call that is left out."
+    ),
+    "stalled": (
+        "All ranks came, so look below the script: dmesg and nvidia-smi for errors of GPUs (Xid), NCCL_DEBUG=INFO for "
+        "the network, and whether a kernel launched before it ends."
+    ),
+}
+"""What to do next, by the kind of fault; its ranks take the place of the braces."""
 Calls = list[Call]
 """Those of a rank with one number: several where they are one coalesced call."""
 Numbers = dict[int, dict[int, Calls]]
@@ -33,7 +57,7 @@ class Fault:
     """A collective, or a message, that cannot complete."""
 
     kind: str
-    """``missing``, ``no dump``, ``operator``, ``dtypes``, ``sizes``, ``order``, ``group`` or ``stalled``."""
+    """One of :data:`NEXT`."""
     group: str
     number: int
     operator: str
@@ -71,11 +95,20 @@ def find_hang(paths: Sequence[str | Path]) -> dict[str, Any]:
         "kind": "flight",
         "source": dumps.source,
         "verdict": " ".join(texts) or (nothing if any(row["group"] for row in rows) else _EMPTY),
+        "next": _next(causes),
         "culprits": sorted({rank for fault in causes for rank in fault.culprits}),
         "faults": [asdict(fault) for fault in faults],
         "ranks": rows,
         "notes": [*dumps.notes, *notes],
     }
+
+
+def _next(causes: Sequence[Fault]) -> list[str]:
+    """Return what to do about the causes, a sentence for each kind."""
+    ranks: dict[str, set[int]] = {}
+    for fault in causes:
+        ranks.setdefault(fault.kind, set()).update(fault.culprits)
+    return [NEXT[kind].format(ranks_text(sorted(culprits))) for kind, culprits in ranks.items()]
 
 
 # What must agree between the ranks of a collective.

@@ -59,6 +59,9 @@ def test_each_culprit_is_named_in_the_dumps_of_nccl(tmp_path: Path) -> None:
         variant: ({kind for kind, _ in causes(content)}, content["culprits"]) for variant, content in found.items()
     }
     assert "rank 1 as _all_gather_base" in found["ended_with_wrong_data"]["verdict"]
+    for variant, content in found.items():
+        (advice,) = content["next"]
+        assert f"rank {expected[variant][1][0]} " in advice, variant
 
 
 TP, OTHER_TP, DP = ("5", "tp"), ("6", "tp"), ("7", "dp")

@@ -60,7 +60,8 @@ def _table(columns: tuple[str, ...], rows: Any) -> TextTable:
 
 def flight_document(content: Mapping[str, Any]) -> str:
     """Draw where a job hangs as one HTML page."""
-    said = Markup('<section class="part"><p><strong>{}</strong></p></section>').format(content["verdict"])
+    advice = Markup("").join(Markup("<p>→ {}</p>").format(sentence) for sentence in content["next"])
+    said = Markup('<section class="part"><p><strong>{}</strong></p>{}</section>').format(content["verdict"], advice)
     parts = [
         Section(f"table-{number}", title, cells=cells, open=True)
         for number, (title, cells) in enumerate(tables(content).items())
