@@ -142,7 +142,7 @@ def utilization_of(
     return Utilization(
         steps=steps,
         source=next((found[0].source for found in flops if found is not None), ""),
-        dtype="" if given else dtype,
+        dtype="" if given else _peak_type(named, dtype),
         gpu="" if given or named is None else _gpu_name(named),
         peak_tflops=next((peak / 1e12 for peak in peaks if peak is not None), None),
         note=_note(devices, flops, peaks, dtype),
@@ -192,6 +192,12 @@ def _peak(device: DeviceFigures, dtype: str, workload: Workload) -> float | None
         return None
     row = gpu_peak(timeline.gpu or GpuProperties(timeline.device_name))
     return None if row is None else row.flops_per_s(dtype)
+
+
+def _peak_type(device: DeviceFigures | None, dtype: str) -> str:
+    """Return the type whose peak counts for FLOPs of a type: that of fp32 may be TF32's."""
+    row = None if device is None else gpu_peak(device.timeline.gpu or GpuProperties(device.timeline.device_name))
+    return "tf32" if dtype == "fp32" and row is not None and "tf32" in row.tflops else dtype
 
 
 def _gpu_name(device: DeviceFigures) -> str:
