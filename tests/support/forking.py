@@ -254,6 +254,11 @@ def _reset(env: dict[str, str], cwd: str) -> None:
         torch.set_num_threads(int(env["OMP_NUM_THREADS"]))
 
 
+_left: dict[str, Any] = {}
+"""What a program leaves behind. It is never freed: gloo's group would wait, with the interpreter's lock, for a thread
+that may need this lock to free a collective."""
+
+
 def _exit_code(arguments: list[str]) -> int:
     """Run a module or a script as the main program."""
     if arguments[0] == "-u":
@@ -268,9 +273,9 @@ def _exit_code(arguments: list[str]) -> int:
     try:
         if is_module:
             sys.modules.pop(program, None)
-            runpy.run_module(program, run_name="__main__", alter_sys=True)
+            _left.update(runpy.run_module(program, run_name="__main__", alter_sys=True))
         else:
-            runpy.run_path(program, run_name="__main__")
+            _left.update(runpy.run_path(program, run_name="__main__"))
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
