@@ -37,7 +37,7 @@ class TimelineBuilder:
 
     def build(self) -> Timeline:
         rows = sorted(self.rows, key=lambda row: (row[0], row[1]))
-        names = tuple(dict.fromkeys(row[2] for row in rows))
+        number = {name: place for place, name in enumerate(dict.fromkeys(row[2] for row in rows))}
         start = np.array([row[0] for row in rows], np.int64)
         collectives = tuple(row[6] for row in rows if row[6] is not None)
         is_comm = np.array([row[6] is not None for row in rows], np.bool_)
@@ -49,8 +49,8 @@ class TimelineBuilder:
             device_name="CPU" if self.device < 0 else "NVIDIA H100",
             start_ns=start,
             end_ns=np.array([row[1] for row in rows], np.int64),
-            name=np.array([names.index(row[2]) for row in rows], np.int32),
-            names=names,
+            name=np.array([number[row[2]] for row in rows], np.int32),
+            names=tuple(number),
             kind=np.array([row[3] for row in rows], np.uint8),
             phase=np.array([row[4] for row in rows], np.uint8),
             step=step.astype(np.int32),
