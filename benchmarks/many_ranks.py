@@ -54,9 +54,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", type=int, default=512, help="a multiple of eight [512]")
     parser.add_argument("--measure", nargs="+", choices=VERBS, default=[], metavar="VERB", help=", ".join(VERBS))
+    parser.add_argument("--cache", type=Path, help="read the files into this cache, and measure only what reads it")
     given = parser.parse_args()
     if given.measure:
-        measure(given.folder.resolve(), given.measure)
+        measure(given.folder.resolve(), given.measure, given.cache and given.cache.resolve())
     else:
         write_run(given)
 
@@ -98,26 +99,28 @@ def write_node(folder: Path, node: int, traces: Mapping[int, bytes], slow: bool)
         (folder / name).write_bytes(gzip.compress(trace, 1, mtime=0))
 
 
-def measure(folder: Path, verbs: list[str]) -> None:
-    """Print what each verb costs, fresh and from the cache."""
+def measure(folder: Path, verbs: list[str], cache: Path | None) -> None:
+    """Print what each verb costs, fresh and from the cache; from a *cache* that is there, only that."""
     print(f"{'verb':8} {'cache':6}{'CPU s':>8}{'peak MB':>9}{'wall s':>8}")
     with tempfile.TemporaryDirectory(prefix="dptrace-ranks.") as out:
+        if cache is not None:
+            _run("view", folder, out, cache)
         for verb in verbs:
             shutil.rmtree(f"{out}/cache", ignore_errors=True)
-            for cache in ("fresh", "cached"):
+            for state in ("fresh", "cached") if cache is None else ("cached",):
                 started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-                status, peak_kb = _run(verb, folder, out)
+                status, peak_kb = _run(verb, folder, out, cache or Path(out, "cache"))
                 wall = time.monotonic() - started
                 after = resource.getrusage(resource.RUSAGE_CHILDREN)
                 cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
                 failed = f"  exit status {status}" if status else ""
-                print(f"{verb:8} {cache:6}{cpu:8.1f}{peak_kb / 1024:9.0f}{wall:8.1f}{failed}", flush=True)
+                print(f"{verb:8} {state:6}{cpu:8.1f}{peak_kb / 1024:9.0f}{wall:8.1f}{failed}", flush=True)
 
 
-def _run(verb: str, folder: Path, out: str) -> tuple[int, int]:
+def _run(verb: str, folder: Path, out: str, cache: Path) -> tuple[int, int]:
     """Run a verb in the folder *out*; return its exit status and the peak memory of its largest process in KiB."""
     command = [sys.executable, "-m", "dptrace", *VERBS[verb].format(folder=folder).split(), str(folder)]
-    environment = {**os.environ, "DPTRACE_CACHE": f"{out}/cache"}
+    environment = {**os.environ, "DPTRACE_CACHE": str(cache)}
     with (
         open(f"{out}/{verb}.output", "wb") as output,
         subprocess.Popen(
