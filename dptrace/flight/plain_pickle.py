@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+import struct
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -62,5 +63,5 @@ def load_plain(data: bytes) -> Any:
     except KeyError as error:
         name = _CODES.get(error.args[0], "an unknown one")
         raise RefusedPickleError(f"has opcode {name}, which plain data do not need") from None
-    except (EOFError, ValueError, IndexError, TypeError, AttributeError, pickle.UnpicklingError):
+    except (EOFError, ValueError, IndexError, TypeError, AttributeError, struct.error, pickle.UnpicklingError):
         raise DamagedPickleError from None

@@ -99,6 +99,20 @@ def test_damage_is_an_error_with_a_sentence(tmp_path: Path, data: st.DataObject)
     path.write_bytes(whole)
 
 
+def test_a_dump_may_end_anywhere(tmp_path: Path) -> None:
+    """Wherever a pickle is cut, a note names it, and the other rank's dump is read."""
+    waiting = [call("all_reduce", 1, "started")]
+    folder = write(tmp_path / "dumps", {0: waiting, 1: waiting})
+    path = folder / "nccl_trace_rank_0"
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        content = find_hang([folder])
+
+        assert [0] == content["culprits"], length
+        assert any(str(path) in note for note in content["notes"]), length
+
+
 @pytest.mark.parametrize("name", ["process_group", "profiling_name", "input_sizes", "frames", "state", "input_dtypes"])
 @pytest.mark.parametrize("value", [None, 7, [[]], [{}, 3], {"a": []}, "x" * 10**6, [[10**30]], [[[[]]]]])
 def test_values_of_any_type_are_read(name: str, value: object, tmp_path: Path) -> None:
