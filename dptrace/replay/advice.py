@@ -136,6 +136,8 @@ _ITEMS = {
 def finding_checks(run: Run) -> list[Check]:
     """Return the findings as items, those on compute of a GPU too; of two with one name, the one with the greater gain.
 
+    Each straggler is an item, since their gains add up.
+
     Args:
         run: one whose findings have gains, if they shall agree with ``dptrace analyze``.
     """
@@ -145,10 +147,14 @@ def finding_checks(run: Run) -> list[Check]:
     if not (run.figures_only or run.on_cpu):
         found += compute_findings_of(run)
     checks: dict[str, Check] = {}
+    late = 0
     for one in leading(found):
         gain, part = one.figure
         name = _ITEMS.get(one.kind, one.kind.replace("_", "-"))
         texts = RECORDED_TEXTS.get(name, RECORDED_TEXTS["other"])
+        late += one.kind == "straggler"
+        if one.kind == "straggler" and late > 1:
+            name = f"{name}-{late}"
         check = Check(
             name=name,
             what=one.advice,
@@ -315,8 +321,9 @@ def what_if_checks(run: Run, progress: Callable[[float], None] = lambda fraction
     """
     found: dict[str, Check] = {}
     items = list(applicable_checks(run))
+    step_ns = float(run.steps()["wall_ns"].mean())
     for number, item in enumerate(items, 1):
-        one = _answered(run, item)
+        one = _answered(run, item, step_ns)
         progress(number / len(items))
         before = found.get(item.name)
         if before is None or (one.gain_s or -1e9) > (before.gain_s or -1e9):
@@ -324,7 +331,7 @@ def what_if_checks(run: Run, progress: Callable[[float], None] = lambda fraction
     return list(found.values())
 
 
-def _answered(run: Run, item: WhatIfCheck) -> Check:
+def _answered(run: Run, item: WhatIfCheck, step_ns: float) -> Check:
     texts = RECORDED_TEXTS[item.name]
     about: dict[str, Any] = {
         "what": texts.what.format(item.number),
@@ -342,7 +349,7 @@ def _answered(run: Run, item: WhatIfCheck) -> Check:
     if answer.micro_steps == 1:
         # As findings and dptrace whatif say it: how much earlier the run ends, not how much shorter its median step is.
         gain = answer.step_gain_ns - (0 if beyond is None else beyond.step_gain_ns)
-    part = gain / max(1, answer.measured_step_ns)
+    part = gain / max(1.0, step_ns)
     status = "apply" if part >= MIN_SHARE and answer.can_tell else "skip"
     return Check(status=status, reason=_reason(item, answer, before), gain_s=gain / 1e9, gain_share=part, **about)
 
@@ -351,19 +358,22 @@ def _reason(item: WhatIfCheck, answer: WhatIf, before: int) -> str:
     if not answer.can_tell:
         return f"cannot tell: {next(doubt.text for doubt in answer.doubts if doubt.refuses)}"
     per = answer.micro_steps
-    low, high = duration(answer.low_ns / per), duration(answer.high_ns / per)
+    high = duration(answer.high_ns / per)
+    within = f"{duration(answer.low_ns / per)} to {high}" if answer.low_ns > 0 else f"up to {high}"
     at_most = ", at most" if item.bound else ""
     at_most += ", in addition to the cost of the late rank" if item.beyond else ""
+    took = "" if per > 1 else "the median step takes "
     return (
-        f"{duration(answer.predicted_ns_per_micro_step)} instead of {duration(before)} a step by "
-        f"replay, range {low} to {high}{at_most}"
+        f"{took}{duration(answer.predicted_ns_per_micro_step)} instead of {duration(before)} by replay, "
+        f"range {within}{at_most}"
     )
 
 
 SCHEMA = 1
 _GAINS = (
-    "Gains are of one change each, by replay; they do not add up. Those of findings are after the findings above, or "
-    "what they cost where a replay can't tell."
+    "Gains are of one change each, by replay, and say how much earlier the run ends per step, of which the median step "
+    "need not show all; they do not add up. Those of findings are after the findings above, or what they cost where a "
+    "replay can't tell."
 )
 
 

@@ -35,6 +35,7 @@ from dptrace.replay.transforms.change import (
 )
 from dptrace.replay.transforms.launches import CudaGraphs, NoRecompute, WithoutTasks
 from dptrace.replay.transforms.schedule import Reschedule
+from dptrace.replay.transforms.stragglers import NoStraggler
 from dptrace.run.kernels import operator_calls_of
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
@@ -221,13 +222,19 @@ def _no_recompute(finding: Finding, context: GainContext) -> Change | str:
     return NoRecompute()
 
 
+def _level(finding: Finding, context: GainContext) -> Change | str:
+    if finding.evidence["cause"] == "unlevel_start":
+        return "The recordings begin at different points of the program: no step would be shorter."
+    return NoStraggler()
+
+
 _LEFT_OUT = {
-    "straggler": "The recordings begin at different points of the program: no step would be shorter.",
     "jitter": "No rank and no cause stands out.",
     "bubble": "A replay keeps the order of micro-batches and stages, which another schedule would change.",
 }
-"""Why no change takes a finding away; stragglers and jitter of which a replay knows the delays come from these."""
+"""Why no change takes a finding away; jitter of which a replay knows the delays comes from these."""
 COUNTERFACTUALS: dict[str, Callable[[Finding, GainContext], Change | str]] = {
+    "straggler": _level,
     "exposed_comm": lambda finding, context: HiddenCollectives(str(finding.evidence["collective"])),
     "small_messages": _fewer_messages,
     "first_bucket": _smaller_first_bucket,

@@ -480,8 +480,10 @@ def findings_with_gains(
         gain = Gain(reason=_without_path(error, run))
         return tuple(replace(finding, gain=gain) for finding in found)
     gained = gains.of_stragglers(lambda fraction: progress(fraction / 2)) if stragglers else []
+    if gained and all(finding.gain is None or finding.gain.ns is None for finding, _ in gained):
+        gained, stragglers = [], False  # the replay does not know them: those by waiting stay, and say why
     known = {rank for finding, _ in gained for rank in finding.evidence["ranks"]}
-    others = [finding for finding in found if finding.kind != "straggler" or _is_unlevel(finding, known)]
+    others = [f for f in found if not stragglers or f.kind != "straggler" or _is_unlevel(f, known)]
     for number, finding in enumerate(others, 1):
         gained.append(gains.of(finding))
         progress((1 + number / len(others)) / 2)

@@ -81,6 +81,7 @@ class Question(msgspec.Struct, frozen=True):
     steady: SteadyState
     """Of the changed run."""
     steps: int
+    """Of the whole recording."""
     absent_share: float
     """Share of the unchanged run's critical path that waits for ranks which were not recorded."""
     host_share: float
@@ -405,6 +406,11 @@ class Replay:
         """The same by the replay of the run as it was."""
         return simulation.simulated_figures(self.base, self.chosen)
 
+    @property
+    def _recorded_steps(self) -> int:
+        """Number of steps that are replayed, of which the answer may be about a few."""
+        return max(len(timeline.windows) for timeline in self.model.run.timelines)
+
     @cached_property
     def steady(self) -> SteadyState:
         """The steady state of the run as it was."""
@@ -439,7 +445,7 @@ class Replay:
             measured=_figures(self.measured.mean(axis=0)),
             predicted=_figures(predicted.mean(axis=0)),
             steady=steady,
-            path_ns={kind: round(ns / len(self.chosen.steps)) for kind, ns in path.by_kind().items()},
+            path_ns={kind: round(ns / self._recorded_steps) for kind, ns in path.by_kind().items()},
             longest=longest_pieces(model, path, _MAX_PIECES),
             ranks=self._ranks(predicted),
             doubts=self.doubts_about(tuple(changes), _step(variants[0]), bound, steady),
@@ -563,7 +569,7 @@ class Replay:
             predicted_ns=0,
             bound_ns=0.0,
             steady=self.steady,
-            steps=len(self.chosen.steps),
+            steps=self._recorded_steps,
             absent_share=by_kind["absent_ranks"] / length,
             host_share=by_kind["host"] / length,
         )

@@ -112,3 +112,15 @@ def test_a_real_straggler_costs_most() -> None:
 
     assert "yes" == path["straggler"]["answer"]
     assert "straggler" in [one["name"] for one in content["checks"] if one["applies"]][:3]
+
+
+@needs_real_traces
+@pytest.mark.heavy
+def test_all_late_ranks_together_gain_what_no_straggler_does() -> None:
+    """Each is an item, and their gains add up; of one name only the first was left."""
+    run = dptrace.open(real("sharded_h100_8ranks"))
+    late = [one for one in dptrace.advise(run)["checks"] if one["name"].startswith("straggler")]
+
+    assert len(late) > 1
+    gained = sum(one["gain_ns"] for one in late)
+    assert pytest.approx(run.whatif(no_straggler=True).step_gain_ns, rel=0.1) == gained

@@ -8,10 +8,11 @@ import pytest
 
 import dptrace
 from dptrace.analysis.findings.finding import Finding, Gain, by_gain
-from dptrace.replay.gains import Measurer
+from dptrace.replay.gains import Measurer, with_gains
 from dptrace.replay.transforms.change import Compute, HiddenCollectives
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.finding_places import finding_places
+from tests.support.paths import TRACES
 from tests.support.planted import Plant, planted_job
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
@@ -179,3 +180,23 @@ def test_what_gains_nothing_is_not_among_the_first(hidden: dptrace.Run) -> None:
 
     assert minor == [finding.text for finding in found[-len(minor) :]]
     assert not set(minor) & {entry["text"] for entry in finding_places(run, chart(run))}
+
+
+def test_findings_stay_where_a_replay_does_not_know_their_gain() -> None:
+    """Ranks that share a GPU wait for each other without a recorded reason: the costs are those that waiting shows."""
+    run = dptrace.open(TRACES / "ddp_h200_2ranks")
+    found = with_gains(run).cross_rank.findings
+
+    assert [one.text for one in run.cross_rank.findings] == [one.text for one in found]
+    assert all(
+        one.gain is not None and one.gain.ns is None and "no recorded reason" in one.gain.reason for one in found
+    )
+
+
+def test_what_is_said_of_the_replay_of_one_step_is_that_of_a_step() -> None:
+    """Not that of the whole recording divided by the steps that were chosen."""
+    whole = dptrace.open(TRACES / "ddp_h200_2ranks")
+    answers = [run.whatif() for run in (whole, whole.select(steps=(22, 22)))]
+
+    assert answers[0].path_ns == answers[1].path_ns
+    assert {doubt.text for doubt in answers[0].doubts} == {doubt.text for doubt in answers[1].doubts}

@@ -127,6 +127,10 @@ def all_reduce_line(model: Model) -> Line:
 
 def no_sized_all_reduce(run: Run) -> DptraceError:
     """Return the error about other messages in a run whose all-reduces don't show what a message of a size takes."""
+    sized = sorted({one.kind for timeline in run.timelines for one in timeline.collectives if one.bytes})
+    if sized and "all_reduce" not in sized:
+        text = f"no all-reduce, only {', '.join(sized)}: buckets are predicted for gradients that are all-reduced"
+        return DptraceError(f"{run.path}: {text}.")
     return DptraceError(
         f"{run.path}: no all-reduce with a known size, so messages of other sizes can't be predicted. Record "
         "two ranks or more, with a torch that writes the sizes of collectives."
