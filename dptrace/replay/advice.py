@@ -136,7 +136,7 @@ _ITEMS = {
 def finding_checks(run: Run) -> list[Check]:
     """Return the findings as items, those on compute of a GPU too; of two with one name, the one with the greater gain.
 
-    Each straggler is an item, since their gains add up.
+    Late ranks are one item: their gains, each after those before it, add up, and one alone may gain nothing.
 
     Args:
         run: one whose findings have gains, if they shall agree with ``dptrace analyze``.
@@ -147,14 +147,10 @@ def finding_checks(run: Run) -> list[Check]:
     if not (run.figures_only or run.on_cpu):
         found += compute_findings_of(run)
     checks: dict[str, Check] = {}
-    late = 0
     for one in leading(found):
         gain, part = one.figure
         name = _ITEMS.get(one.kind, one.kind.replace("_", "-"))
         texts = RECORDED_TEXTS.get(name, RECORDED_TEXTS["other"])
-        late += one.kind == "straggler"
-        if one.kind == "straggler" and late > 1:
-            name = f"{name}-{late}"
         check = Check(
             name=name,
             what=one.advice,
@@ -166,8 +162,21 @@ def finding_checks(run: Run) -> list[Check]:
             do=RECORDED_TEXTS["other"].do,
             source=texts.source,
         )
-        checks.setdefault(name, check)
+        known = checks.setdefault(name, check)
+        if known is not check and one.kind == "straggler":
+            checks[name] = _together(known, check)
     return list(checks.values())
+
+
+def _together(one: Check, other: Check) -> Check:
+    """Return two items as one, which gains what both do."""
+    return msgspec.structs.replace(
+        one,
+        what=one.what if other.what in one.what else f"{one.what} {other.what}",
+        reason=f"{one.reason} {other.reason}",
+        gain_s=(one.gain_s or 0.0) + (other.gain_s or 0.0),
+        gain_share=(one.gain_share or 0.0) + (other.gain_share or 0.0),
+    )
 
 
 def _item(
