@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +16,8 @@ from dptrace.commands.shared.options import Selection, group, opening_options, r
 from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, progress, quoted_paths
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.core.files import check_output
+from dptrace.core.numbers import Number
+from dptrace.core.units import duration
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 from dptrace.replay.options import OPTIONS, Option, Options
@@ -29,18 +33,26 @@ if TYPE_CHECKING:
 
 # The options of ``dptrace whatif`` that say what is different.
 
+_NEGATIVE = re.compile(r"(?:.*[,:])?\s*-[\d.]")
+
 
 def _option(name: str, option: Option) -> Any:
     """Return the option that sets a keyword of :func:`dptrace.whatif`; dptrace.replay.options declares them."""
 
     def keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        for text in value if option.repeatable else (value,):
+            # A pattern may hold a minus sign.
+            if isinstance(text, str) and name != "fuse" and _NEGATIVE.match(text.rpartition("=")[2]):
+                raise UsageError(f"{option.flag} {text}: must not be negative.")
         ctx.params.setdefault("different", {})[name] = value
 
     kind = click.Choice(option.choices) if option.choices else Whole() if name == "accumulate" else None
     attributes: dict[str, Any] = {"help": option.help, "callback": keep, "expose_value": False}
     if option.metavar:
         attributes |= {"metavar": option.metavar, "type": kind, "multiple": option.repeatable}
-    return click.option(option.flag, name, is_flag=not option.metavar, **attributes)
+    else:
+        attributes["is_flag"] = True  # not False for the others: click would take -2x after them for an option
+    return click.option(option.flag, name, **attributes)
 
 
 change_options = group(*(_option(name, option) for name, option in OPTIONS.items()))
@@ -74,12 +86,22 @@ def parsed(typed: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in typed.items():
         option = OPTIONS[name]
         if option.repeatable:
-            found[name] = _once(map(option.read, value), option.flag)
+            found[name] = _once((_pair(option, text) for text in value), option.flag)
         elif option.is_swept:
             found[name] = next(iter(_values(name, value)), None)
         else:
             found[name] = option.read(value) if isinstance(value, str) else value
     return found
+
+
+def _pair(option: Option, text: str) -> tuple[Any, Any]:
+    """Read one value of a repeatable option; times are refused in units, as they are typed, not in ns as in Python."""
+    key, value = option.read(text)
+    if isinstance(option.takes, Number):
+        limits = replace(option.takes, show=duration) if option.metavar.endswith("TIME") else option.takes
+        if refusal := limits.refusal(value):
+            raise UsageError(f"{option.flag} {text}: {refusal}.")
+    return key, value
 
 
 def _once(pairs: Iterable[tuple[Any, Any]], option: str) -> dict[Any, Any]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
 from dptrace.errors import UsageError
+
+
+def _short(limit: float) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
 
 
 # No Struct: dptrace doctor, which reports a broken msgspec, imports this.
@@ -19,6 +24,8 @@ class Number:
     most: float | None = None
     above: float | None = None
     whole: bool = False
+    show: Callable[[float], str] = _short
+    """Formats the limits in messages."""
 
     def refusal(self, value: Any) -> str:
         """Return why a value is refused, as the end of a sentence; empty for one that is not.
@@ -53,13 +60,9 @@ class Number:
 
     def _limits(self) -> str:
         if self.least is not None and self.most is not None:
-            return f"from {_short(self.least)} to {_short(self.most)}"
+            return f"from {self.show(self.least)} to {self.show(self.most)}"
         named = (("above", self.above), ("at least", self.least), ("at most", self.most))
-        return " and ".join(f"{name} {_short(limit)}" for name, limit in named if limit is not None)
-
-
-def _short(limit: float) -> str:
-    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
+        return " and ".join(f"{name} {self.show(limit)}" for name, limit in named if limit is not None)
 
 
 COUNT = Number(1, 1 << 31, whole=True)

@@ -11,8 +11,8 @@ from dptrace.core.numbers import Number
 
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
-_AMOUNT = re.compile(r"((?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBGT]?)B?", re.IGNORECASE)
-"""A comma stands between thousands only: 1,5 is no 15."""
+_AMOUNT = re.compile(r"(-?(?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBGT]?)B?", re.IGNORECASE)
+"""A comma stands between thousands only: 1,5 is no 15. A negative one is read, to be refused by its limits."""
 
 
 class NumberType(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases of click only

@@ -15,7 +15,7 @@ from dptrace.commands.shared.output import NORMAL, VERBOSE, print_notes, progres
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
-from dptrace.readers.source import is_url
+from dptrace.readers.source import STDIN, is_url
 from dptrace.run.selection import ranks_of, steps_of
 
 if TYPE_CHECKING:
@@ -174,6 +174,8 @@ class Sides:
                 "A baseline has the ranks and steps that it was saved with: give --ranks and --steps to dptrace "
                 "baseline save. --after-steps chooses steps of the other side."
             )
+        if sum(self.recordings(), ()).count(STDIN) > 1:
+            raise UsageError("Standard input (-) can be given once only: save one of the two as a file, and name that.")
         steps = self.before_steps or self.steps, self.after_steps or self.steps
         _check_overlap(*self.recordings(), steps, bool(self.before))
         return Selection(self.ranks, steps[0]), Selection(self.ranks, steps[1])

@@ -54,7 +54,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("line", "code", "fact"),
     [
-        ("whatif RUN.json --straggler 0=1e30s", 2, "--straggler 0"),
+        ("whatif RUN.json --straggler 0=1e30s", 2, "0=1e30s: must be from 0 ns to 86,400 s"),
+        ("whatif none.json --bandwidth -2x", 2, "must not be negative"),
+        ("whatif none.json --latency -5us", 2, "must not be negative"),
+        ("whatif none.json --bucket-cap-mb 1,-4", 2, "must not be negative"),
+        ("whatif none.json --accumulate -1", 2, "--accumulate -1: must be from 1"),
+        ("analyze RUN.json --peak-tflops -5", 2, "above 0"),
         ("whatif RUN.json --straggler 0=1ms --straggler 0=2ms", 2, "twice"),
         ("whatif RUN.json --straggler 0=-1ms", 2, "--straggler"),
         ("whatif none.json --compute=", 2, "--compute"),

@@ -90,6 +90,7 @@ def test_steps_are_chosen_for_each_side() -> None:
         ("a", "--before", "b", "--after", "c"),
         ("--before", "a", "./a", "--after", "b"),
         ("--before", "a", "b", "--after", "b"),
+        ("-", "-"),
         ("a", "a", "--before-steps", "4:9"),
         ("a", "a", "--before-steps", "4:9", "--after-steps", "9:12"),
     ],
