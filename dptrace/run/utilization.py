@@ -77,7 +77,7 @@ class Utilization(msgspec.Struct, frozen=True):
     peak_tflops: float | None
     """Of the first GPU that has one."""
     note: str
-    """Why there is no MFU although the FLOPs are known, and what to do; else empty."""
+    """Why there is no MFU although the FLOPs are known, or why it can't be right, and what to do; else empty."""
     mfu: float | None
     """Over all ranks and steps: FLOPs over time × peak. None where a rank lacks either."""
     hfu: float | None
@@ -137,6 +137,7 @@ def utilization_of(
         for device, found, peak in zip(devices, flops, peaks, strict=True)
         for k in range(len(device.split.names))
     )
+    overall = _overall(steps, {(d.timeline.rank, d.timeline.device): p for d, p in zip(devices, peaks, strict=True)})
     given = workload.peak_tflops is not None
     named = next((device for device, peak in zip(devices, peaks, strict=True) if peak is not None), None)
     return Utilization(
@@ -145,8 +146,8 @@ def utilization_of(
         dtype="" if given else _peak_type(named, dtype),
         gpu="" if given or named is None else _gpu_name(named),
         peak_tflops=next((peak / 1e12 for peak in peaks if peak is not None), None),
-        note=_note(devices, flops, peaks, dtype),
-        **_overall(steps, {(d.timeline.rank, d.timeline.device): p for d, p in zip(devices, peaks, strict=True)}),
+        note=_above_peak(workload) if (overall["mfu"] or 0) > 1 else _note(devices, flops, peaks, dtype),
+        **overall,
     )
 
 
@@ -254,6 +255,13 @@ def _overall(steps: Sequence[StepUtilization], peaks: dict[tuple[int, int], floa
 
 def _times(rate: float | None, wall: int) -> float | None:
     return None if rate is None else rate * wall
+
+
+def _above_peak(workload: Workload) -> str:
+    """Return a doubt about an MFU that no GPU can have."""
+    flops = "--params and --tokens" if workload.parameters and workload.tokens else "the FLOPs in run.json"
+    peak = " and --peak-tflops" if workload.peak_tflops is not None else ", or give the peak with --peak-tflops"
+    return f"An MFU above 100 % can't be right: check {flops}{peak}."
 
 
 def _note(

@@ -58,6 +58,15 @@ def test_parameters_and_tokens_stand_in_for_a_count() -> None:
     assert (None, "", 480) == (found.hfu, found.gpu, found.peak_tflops)
 
 
+def test_more_than_the_peak_is_doubted() -> None:
+    """The note says which options to check; at the peak itself there is none."""
+    doubted = computed(job(None), Workload(parameters=7e9, tokens=1e30, peak_tflops=480)).note
+
+    assert all(option in doubted for option in ("--params", "--tokens", "--peak-tflops"))
+    assert "run.json" in computed(job({"model": 98.95e9, "dtype": "bf16"})).note
+    assert not computed(job({"model": 98.93e9, "dtype": "bf16"})).note
+
+
 @pytest.mark.parametrize(
     ("gpu", "said"),
     [
