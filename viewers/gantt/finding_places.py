@@ -47,12 +47,12 @@ class Place:
 def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
     """Return the most expensive findings as data of the page.
 
-    Each has ``cost``, ``share``, ``text`` and ``advice``; ``place`` is None where the chart does not show its step.
+    Each has ``figure``, ``share``, ``text`` and ``advice``; ``place`` is None where the chart does not show its step.
     """
     return [
         {
-            "cost": duration(finding.figure[0]),
-            "share": share(finding.figure[1]),
+            "figure": duration(finding.figure[0]),
+            "share": f"{'cost' if finding.figure_is_cost else 'gain'}, {share(finding.figure[1])} of a step",
             "text": finding.text,
             "advice": finding.advice if finding.gain is None else f"{finding.advice} {gain_sentence(finding.gain)}",
             "idle": _cause(finding) in CAUSES,
