@@ -68,7 +68,7 @@ def command(paths: tuple[str, ...], to: Destination, read_options: ReadOptions, 
     notes = [f"Left out: {text}" for text in left_out]
     if unsaid := [run.path for run, _ in runs if not run.metadata.get("created")]:
         notes.append(f"{plural(len(unsaid), 'run')} recorded when their files were changed, as far as known: ")
-        notes[-1] += f"{listed(unsaid)} (run.json says it)."
+        notes[-1] += f"{listed(unsaid)} (a run.json would say it)."
     print_notes(notes)
     if to.on_terminal:
         print_hint(f"Next: dptrace history {quoted_paths(paths)} -o trend.html", verbosity)

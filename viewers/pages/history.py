@@ -75,7 +75,7 @@ def cells(series: Series) -> TextTable:
         wall, *parts = (milliseconds(row[figure]) for figure in _SHOWN)
         rows.append((name, _when(series, index), str(row["steps"]), wall, spread, *parts, overlap, mfu))
     heads = ("forward", "backward", "optimizer", "exposed", "overlapped", "idle", "overlap %", "MFU %")
-    note = "ms, means over ranks and steps; ± is the standard deviation of the steps."
+    note = "ms, means over ranks and steps without outlier steps; ± is the standard deviation of the steps."
     return TextTable(("run", "recorded, UTC", "steps", "step", "±", *heads), tuple(rows), 2, note)
 
 
