@@ -7,7 +7,9 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -18,7 +20,7 @@ from dptrace.core.files import STANDARD_INPUT, note_inputs
 from dptrace.core.notes import Note
 from dptrace.core.units import listed, plural, sanitize
 from dptrace.errors import DptraceError, TraceError, UsageError
-from dptrace.readers.formats import DATABASE_SUFFIXES, FORMATS, REPORT_SUFFIXES, TRACE_SUFFIXES
+from dptrace.readers.formats import DATABASE_SUFFIXES, FORMATS, REPORT_SUFFIXES, TRACE_SUFFIXES, is_flight_dump
 from dptrace.readers.nsight_export import exported, is_database, is_export, sources_of
 from dptrace.readers.source import STDIN, Source, from_file_url, is_url, last_part, redact
 from dptrace.readers.storage import ARCHIVE_DAMAGE, COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members, open_source
@@ -128,6 +130,10 @@ _REFUSED = (
     *(extension + end for known in FORMATS for extension in known.extensions for end in (".zst", ".bz2", ".xz")),
 )
 """Ends of the names of files that users take for traces: reading one says what to do."""
+_MAX_DUMPS = 100
+"""Files of a folder without traces that are looked at for dumps."""
+_DUMP_START = 1 << 16
+"""Bytes that tell a dump of torch's flight recorder: they hold its list of groups, also of many ranks."""
 _MAX_ERRORS = 5
 """Unreadable files whose errors are listed."""
 MAX_LEVELS = 3
@@ -342,7 +348,20 @@ def _in_folder(folder: Path) -> _ArgumentFiles:
     files = [Source(str(file)) for file in plain if _may_be_trace(file)]
     if found := _traces_among(files, Source(str(run_file)) if run_file.exists() else None, notes):
         return found
+    if dump := next(filter(_is_dump, sorted(folder.iterdir())[:_MAX_DUMPS]), None):
+        raise DptraceError(
+            f"{folder}: holds no traces, but dumps of torch's flight recorder ({dump.name}); find out what hangs with: "
+            + shlex.join(["dptrace", "flight", str(folder)])
+        )
     raise _no_traces(str(folder), notes)
+
+
+def _is_dump(file: Path) -> bool:
+    with suppress(OSError):
+        if file.is_file():
+            with file.open("rb") as stream:
+                return is_flight_dump(file.name, stream.read(_DUMP_START))
+    return False
 
 
 def _may_be_trace(file: Path) -> bool:

@@ -6,6 +6,7 @@ To add a format, write a module with ``pieces(source, start, chunks)``, which tu
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -52,6 +53,15 @@ REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 BASELINE = b'{"dptrace_baseline":'
 """How a file of ``dptrace baseline save`` begins."""
+
+
+_DUMP_NAME = re.compile(r"trace_rank_?\d+$")
+_DUMP_KEYS = re.compile(rb"pg_status|profiling_name")
+
+
+def is_flight_dump(name: str, start: bytes) -> bool:
+    """Return whether a file that is no trace is a dump of torch's flight recorder, by its name or first bytes."""
+    return bool(_DUMP_NAME.search(name) or _DUMP_KEYS.search(start))
 
 
 def pieces(file: Source | Path) -> Iterator[EventPiece]:

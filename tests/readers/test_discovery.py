@@ -21,6 +21,8 @@ from dptrace.readers.discovery import assign_ranks, find, path_text, read_run_fi
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.source import Source
 from dptrace.viewers.terminal.summary import print_run
+from tests.support.flight_files import call as flight_call
+from tests.support.flight_files import write as write_dumps
 from tests.support.kineto_files import KinetoFile, training_step
 
 
@@ -222,6 +224,23 @@ def test_a_folder_of_archives_is_a_run_and_beside_traces_they_are_copies(zipped:
         assert ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"] == [file.name for file in sources.files]
         (note,) = sources.notes
         assert "broken.zip" in note
+
+
+def test_dumps_of_a_job_that_hangs_are_named_with_their_verb(tmp_path: Path) -> None:
+    """As a folder of them, by name or by content, and as a file, a pickle or JSON; a cut trace is still called one."""
+    dumps = write_dumps(tmp_path / "dumps", {0: [flight_call("all_reduce", 1)], 1: [flight_call("all_reduce", 1)]})
+    pickled, text = dumps / "nccl_trace_rank_0", dumps / "rank_1.json"
+    (renamed := tmp_path / "renamed").mkdir()
+    (renamed / "0.pickle").write_bytes(pickled.read_bytes())
+    (emptied := tmp_path / "emptied").mkdir()
+    (emptied / pickled.name).touch()
+
+    for named in (renamed, emptied, pickled, text):
+        with pytest.raises(DptraceError, match=f"dptrace flight {named}$"):
+            dptrace.open(named, cache=False)
+    (cut := tmp_path / "cut.json").write_text('{"distributedInfo": {"pg_config": [{"pg_name": "0"}]}, "tra')
+    with pytest.raises(DptraceError, match="ends before its first event"):
+        dptrace.open(cut, cache=False)
 
 
 def test_pipes_and_dead_links_in_a_folder_are_reported(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.errors import TraceError
+from dptrace.readers.formats import is_flight_dump
 from dptrace.readers.kineto.event_schema import DAMAGE
 from dptrace.readers.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece
@@ -352,6 +354,9 @@ _OTHER_FORMATS = (
 
 def _no_trace(source: Source, start: bytes, damage: str) -> TraceError:
     name = source.address
+    if is_flight_dump(source.name, start):
+        advice = shlex.join(["dptrace", "flight", name])
+        return TraceError(f"{name}: is a dump of torch's flight recorder, no trace; find out what hangs with: {advice}")
     if (kind := next((kind for sign, kind in _OTHER_FORMATS if start.startswith(sign)), None)) is not None:
         return TraceError(f"{name}: is {kind}")
     if damage:
