@@ -209,7 +209,8 @@ def _sentence(path: CriticalPath) -> Text:
     kind = max(path.by_kind, key=lambda name: path.by_kind[name])
     part = share(path.by_kind[kind] / max(1, path.length_ns))
     step = sanitize(step_words(path.step))
-    taken = f"{step[0].upper()}{step[1:]} takes {duration(path.length_ns)} across ranks"
+    where = " across ranks" if len(path.by_rank) > 1 else ""
+    taken = f"{step[0].upper()}{step[1:]} takes {duration(path.length_ns)}{where} as replayed"
     return Text(f"{taken}; {part} of its critical path is {PATH_KINDS[kind]}.", style="bold")
 
 
