@@ -324,7 +324,9 @@ def _work(cases: list[tuple[str, str, list[str]]], root: Path) -> None:
     from dptrace.record import parse_options, process_group
     from dptrace.record.options.modes import trainer
     from dptrace.record.options.validation import check_ranks
+    from dptrace.trainers.parts import models
 
+    models.Images = cache(models.Images)  # type: ignore[misc, assignment]  # the cases train on the same ones
     with process_group() as world:
         for name, mode, arguments in cases:
             out, saved = str(root / name), str(root / f"{name}.npz")
