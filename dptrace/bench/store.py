@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dptrace.core.files import atomic_write, note_output
+from dptrace.core.files import atomic_write, note_output, unreadable
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError, UsageError
 from dptrace.record.options.catalog import check_model
@@ -121,7 +121,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise DptraceError(f"{path}: no such file.") from None
     except OSError as error:
-        raise DptraceError(f"{path}: can't be read: {error.strerror}.") from None
+        raise DptraceError(unreadable(path, error)) from None
     except msgspec.DecodeError as error:
         raise DptraceError(f"{path}: not valid JSON: {error}.") from None
     if not isinstance(content, dict):

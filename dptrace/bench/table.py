@@ -12,7 +12,7 @@ import numpy as np
 from dptrace.bench.recorded import RecordedFigures
 from dptrace.bench.store import BenchConfig
 from dptrace.bench.sweep_points import of_epochs
-from dptrace.core.files import note_inputs
+from dptrace.core.files import note_inputs, unreadable
 from dptrace.core.numbers import Number
 from dptrace.core.units import from_cell
 from dptrace.errors import DptraceError
@@ -217,7 +217,9 @@ def rows_from_csv(path: Path) -> list[Row]:
         table = pd.read_csv(path)
     except FileNotFoundError:
         raise DptraceError(f"{path}: no such file.") from None
-    except (OSError, ValueError, pd.errors.ParserError) as error:
+    except OSError as error:
+        raise DptraceError(unreadable(path, error)) from None
+    except (ValueError, pd.errors.ParserError) as error:
         raise DptraceError(f"{path}: can't be read as CSV: {error}.") from None
     if "avg_epoch_s" not in table.columns:
         table = table.rename(columns={"epoch_s": "avg_epoch_s"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -31,10 +32,10 @@ from dptrace.commands.shared.output import (
     write_png,
     write_text,
 )
-from dptrace.core.files import check_output, note_inputs, note_output
+from dptrace.core.files import check_output, note_inputs, note_output, unreadable
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.core.units import plural, sanitize
-from dptrace.errors import UsageError
+from dptrace.errors import DptraceError, UsageError
 from dptrace.record.options.modes import MLPS, MODELS, MODES, trainer
 
 if TYPE_CHECKING:
@@ -254,6 +255,8 @@ def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list
         )
     if not script.is_file():
         raise UsageError(f"--script {script}: no such file.")
+    if not os.access(script, os.R_OK):
+        raise DptraceError(unreadable(script, PermissionError()))
     note_inputs([script])
     fit = [number for number in numbers if number <= most]
     if not fit:

@@ -29,7 +29,7 @@ from dptrace.comparison.sides import (
     sample_run,
 )
 from dptrace.comparison.significance import Float
-from dptrace.core.files import atomic_write, note_inputs
+from dptrace.core.files import atomic_write, note_inputs, unreadable
 from dptrace.core.intervals import Int64
 from dptrace.core.units import listed
 from dptrace.errors import DptraceError, UsageError
@@ -163,7 +163,7 @@ def read(path: Path) -> Baseline:
     try:
         baseline = msgspec.json.decode(path.read_bytes(), type=Baseline)
     except OSError as error:
-        raise DptraceError(f"{path}: can't be read: {error.strerror or error}.") from None
+        raise DptraceError(unreadable(path, error)) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise DptraceError(f"{path}: not a file of dptrace baseline save: {error}.") from None
     if baseline.dptrace_baseline != SCHEMA:

@@ -15,6 +15,14 @@ from typing import BinaryIO
 
 from dptrace.errors import DptraceError, UsageError
 
+
+def unreadable(path: object, error: Exception) -> str:
+    """Return a sentence on a file or folder that can't be read, and what to do."""
+    if isinstance(error, PermissionError):
+        return f"{path}: can't be read: permission denied. Ask its owner for permission to read it and its folder."
+    return f"{path}: can't be read: {getattr(error, 'strerror', None) or error}."
+
+
 # The files that a command reads, which none of its outputs may replace.
 
 STANDARD_INPUT = "/dev/stdin"

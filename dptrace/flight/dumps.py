@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dptrace.core.files import note_inputs
+from dptrace.core.files import note_inputs, unreadable
 from dptrace.core.units import byte_size, sanitize
 from dptrace.errors import TraceError
 from dptrace.flight.plain_pickle import DamagedPickleError, RefusedPickleError, load_plain
@@ -168,7 +168,7 @@ def _files(given: Path) -> Iterator[tuple[Path, bool]]:
             if path.is_file() and (path.suffix in _SUFFIXES or path.suffix[1:].isdigit()) and path.name[0] != ".":
                 yield path, False
     except OSError as error:
-        raise TraceError(f"{given}: can't be read: {error.strerror or error}.") from None
+        raise TraceError(unreadable(given, error)) from None
 
 
 def _contents(path: Path) -> list[dict[str, Any]]:
@@ -180,7 +180,7 @@ def _contents(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         raise TraceError(f"{path}: no such file.") from None
     except (OSError, ValueError) as error:
-        raise TraceError(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}.") from None
+        raise TraceError(unreadable(path, error)) from None
     if not data.strip():
         raise _NotADumpError("is empty: the rank ended before it had written its dump.")
     try:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from dptrace.core.files import STANDARD_INPUT, note_inputs
+from dptrace.core.files import STANDARD_INPUT, note_inputs, unreadable
 from dptrace.core.notes import Note
 from dptrace.core.units import listed, plural, sanitize
 from dptrace.errors import DptraceError, TraceError, UsageError
@@ -75,7 +75,8 @@ def read_run_file(file: Source) -> tuple[dict[str, Any], list[str]]:
             text = stream.read().decode("utf-8-sig")
         content = json.loads(text, parse_constant=infinite.setdefault, parse_float=number, parse_int=number)
     except _UNREADABLE as error:
-        return {}, [f"{RUN_FILE} can't be read ({error}); the traces are shown without it."]
+        reason = str(error).removeprefix(f"{file.address}: can't be read: ").rstrip(".")
+        return {}, [f"{RUN_FILE} can't be read ({reason}); the traces are shown without it."]
     if not isinstance(content, dict):
         return {}, [f"{RUN_FILE} holds no object, but {_shown(content)}; the traces are shown without it."]
     notes, wrong = [], list[str]()
@@ -194,7 +195,7 @@ def find(paths: Sequence[str]) -> Sources:
         try:
             found = _files_of_argument(text)
         except (OSError, ValueError, RuntimeError) as error:
-            raise DptraceError(f"{redact(text)[:200]}: can't be accessed: {error}.") from None
+            raise DptraceError(unreadable(redact(text)[:200], error)) from None
         ranks = [rank for file in found.files for rank in _ranks_in(file)]
         files += ranks
         named |= {*ranks} if found.named_individually else set()
@@ -340,6 +341,7 @@ def _in_remote_folder(url: str) -> _ArgumentFiles:
 
 def _in_folder(folder: Path) -> _ArgumentFiles:
     """Find the traces in a folder and below it."""
+    os.scandir(folder).close()  # glob passes over a folder that can't be read
     run_file = folder / RUN_FILE
     notes: list[str] = []
     patterns = [os.path.join(glob.escape(str(folder)), *"*" * level) for level in range(1, MAX_LEVELS + 1)]

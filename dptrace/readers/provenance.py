@@ -12,6 +12,7 @@ makes up. Three kinds of files say what they compute:
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from dptrace.core.files import unreadable
 from dptrace.core.units import plural
 from dptrace.errors import TraceError
 
@@ -111,6 +113,8 @@ def read_provenance(path: str | Path) -> Provenance:
         TraceError: there is none, or none that names a kernel.
     """
     root = Path(path)
+    if root.is_dir() and not os.access(root, os.R_OK | os.X_OK):
+        raise TraceError(unreadable(root, PermissionError()))
     files = sorted(file for file in root.rglob("*") if _is_ours(file)) if root.is_dir() else [root]
     graphs: dict[str, Kernels] = {}
     for file in files:
@@ -144,7 +148,9 @@ def _graphs_of(file: Path) -> Iterator[tuple[str, Kernels]]:
                 yield from _logged(lines)
     except FileNotFoundError:
         raise TraceError(f"{file}: no such file or folder.") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise TraceError(unreadable(file, error)) from None
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{file}: can't be read as a file of inductor's: {error}") from None
 
 

@@ -20,6 +20,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from dptrace.core.files import unreadable
 from dptrace.errors import TraceError
 from dptrace.readers import remote
 from dptrace.readers.source import STDIN, Source
@@ -117,7 +118,7 @@ def _open_file(path: str) -> BinaryIO:
     except IsADirectoryError:
         raise TraceError(f"{path}: is a folder, not a trace file.") from None
     except (OSError, ValueError) as error:
-        raise TraceError(f"{path}: can't be read: {error}.") from None
+        raise TraceError(unreadable(path, error)) from None
 
 
 def _standard_input() -> BinaryIO:

@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from dptrace.core.files import command_files, ensure_home
+from dptrace.core.files import command_files, ensure_home, unreadable
 from dptrace.core.termination import Terminated, end_on_signals, end_retries
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
@@ -91,6 +91,9 @@ class LazyGroup(click.Group):
 
         command = importlib.import_module(f"dptrace.commands.{name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
+        for param in command.params:
+            if isinstance(param.type, click.Path):
+                param.type.readable = False  # what can't be read is bad input, not wrong use: reading it says so
         return command
 
     def resolve_command(
@@ -119,6 +122,8 @@ class LazyGroup(click.Group):
             setattr(fault, "exit_code", error.exit_code)  # noqa: B010  # click types it as the class's
             raise fault from error
         except OSError as error:
+            if isinstance(error, PermissionError) and error.filename:
+                raise click.ClickException(sanitize(unreadable(error.filename, error))) from error
             if error.errno != errno.ENAMETOOLONG:
                 raise
             raise _UsageFault(f"{sanitize(str(error.filename))[:80]}…: the name is too long for a file.") from error

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -113,6 +117,59 @@ def test_what_is_not_there_is_named(line: str, code: int, facts: tuple[str, ...]
     result = CliRunner().invoke(cli, line.split())
 
     assert (code, [*facts]) == (result.exit_code, [fact for fact in facts if fact in result.output])
+
+
+@pytest.fixture
+def closed(trace: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which some files, and one folder, can't be read: tests may run as root, who can read all."""
+
+    def denied(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any = ".", *args: Any, **options: Any) -> Any:
+            if not isinstance(path, int) and Path(path).name.startswith("closed"):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return real(path, *args, **options)
+
+        return call
+
+    folder = Path(trace).parent / "mixed"
+    folder.mkdir()
+    for name in ("open_rank0.json", "closed_rank1.json"):
+        shutil.copy(trace, folder / name)
+    (folder / "closed").mkdir()
+    for owner, name in ((Path, "open"), (Path, "read_bytes"), (os, "scandir")):
+        monkeypatch.setattr(owner, name, denied(getattr(owner, name)))
+    monkeypatch.setattr(os, "access", lambda path, *_, **__: not Path(path).name.startswith("closed"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("analyze closed", "kernels closed", "memory closed", "diff closed closed_rank1.json"),
+        *("history closed_rank1.json", "flight closed_rank1.json", "links --from closed_rank1.json"),
+        *("sweep --bucket-cap-mb 1,2 --links closed_rank1.json", "bench --script closed_rank1.json"),
+    ],
+)
+def test_what_may_not_be_read_is_bad_input_in_one_line(
+    line: str, closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every verb, for a file, a folder or an option's: with what to do, not as wrong use."""
+    monkeypatch.chdir(closed)
+    result = CliRunner().invoke(cli, line.split())
+
+    assert (1, 1) == (result.exit_code, result.stderr.count("\n")), result.stderr
+    assert "permission denied. Ask its owner" in result.stderr
+    assert "Errno" not in result.stderr
+
+
+def test_a_file_that_may_not_be_read_is_left_out_of_its_folder(closed: Path) -> None:
+    """With a sentence as the note."""
+    result = CliRunner(env={"COLUMNS": "400"}).invoke(cli, ["analyze", "--no-cache", str(closed)])
+
+    assert 0 == result.exit_code, result.output
+    assert "Left out:" in result.output
+    assert "closed_rank1.json: can't be read: permission denied. Ask its owner" in result.output
+    assert "Errno" not in result.output
 
 
 @pytest.mark.parametrize("option", ["--ranks", "--steps"])
