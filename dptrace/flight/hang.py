@@ -29,7 +29,7 @@ NEXT = {
         "(py-spy dump --pid PID shows where it is)."
     ),
     "group": "Begin the collectives of all groups in one order on all of their ranks: look at what leads {} there.",
-    "no dump": ("Read the log of {} for its end: an exception, a signal, or out of memory (dmesg); or add its dump."),
+    "no dump": "Read the log of {} for its end: an exception, a signal, or out of memory (dmesg); or add its dump.",
     "operator": "Find the branch that leads {} to another collective: a condition on the rank, the data or the step.",
     "dtypes": "Give the tensors one dtype on all ranks: look at {} for autocast, or a dtype that comes with the data.",
     "sizes": (
