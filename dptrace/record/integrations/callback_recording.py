@@ -16,9 +16,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dptrace.errors import RecordingError
 from dptrace.record import messages
+from dptrace.record.marks import EvaluationMarks, mark_closure
 from dptrace.record.recording import Recording, record
 from dptrace.record.run_folder import RunFolder
-from dptrace.record.script.optimizer_steps import EvaluationMarks, mark_closure
 
 
 class CallbackRecording:

@@ -8,153 +8,27 @@ k steps; and a pass whose step a GradScaler skips counts with the next. Where th
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
 import torch
-from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.profiler import record_function
 
 from dptrace.errors import RecordingError
 from dptrace.record import messages, script_profiler
 from dptrace.record.failures import answer_launcher
+from dptrace.record.marks import EvaluationMarks, mark_closure
 from dptrace.record.messages import LauncherSettings
 from dptrace.record.processes import ignore_termination
 from dptrace.record.recording import Recording, latest, record
 from dptrace.record.script.profiler_steps import ScriptProfilerSteps
-
-# Mark evaluation between the steps of a script, so that it does not count as forward of the next step.
-#
-# Evaluation begins where the script calls ``eval()`` on a module that was training. From then until that module trains
-# again, each outermost call of a module in eval mode without gradients is marked. While the script trains, this costs
-# nothing: the hooks are there only during evaluation that is recorded, and on no module itself, which a script may copy
-# or save. A model that never trained, such as the teacher in a distillation, is part of the step and gets no mark.
-
-
-EVALUATION = "dptrace::evaluation"
-"""The mark; dptrace.timeline.steps reads it."""
-
-
-class EvaluationMarks:
-    """Marks the calls of modules that a script evaluates, between :meth:`start` and :meth:`stop`."""
-
-    def __init__(self) -> None:
-        self._original_eval: Any = None
-        self._evaluated: weakref.ref[nn.Module] | None = None
-        """The module that the script has put into eval mode last."""
-        self._handles: list[Any] = []
-        self._call: tuple[weakref.ref[nn.Module], int, record_function] | None = None
-        """The marked call that runs now: its module, thread and mark."""
-
-    def start(self) -> None:
-        """Follow the script's calls of ``eval()``."""
-        if self._original_eval is not None:
-            return
-        self._original_eval = original = nn.Module.eval
-        marks = self
-
-        def evaluate(self: nn.Module) -> nn.Module:
-            # Without a profiler that records, a mark is only a cost; recording begins and ends between evaluations.
-            if torch.autograd.profiler._is_profiler_enabled and _trains(self):
-                marks._begin(self)
-            return original(self)
-
-        evaluate.__doc__ = original.__doc__
-        nn.Module.eval = evaluate  # type: ignore[method-assign,assignment]
-
-    def stop(self) -> None:
-        """Follow them no longer."""
-        if self._original_eval is not None:
-            nn.Module.eval = self._original_eval  # type: ignore[method-assign]
-            self._original_eval = None
-        self._remove_hooks()
-
-    def _begin(self, module: nn.Module) -> None:
-        self._evaluated = weakref.ref(module)
-        if not self._handles:
-            self._handles = [
-                register_module_forward_pre_hook(self._before_call),
-                register_module_forward_hook(self._after_call, always_call=True),
-            ]
-
-    def _remove_hooks(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    def _before_call(self, module: nn.Module, arguments: Any) -> None:
-        if torch.compiler.is_compiling() or self._call is not None:
-            return
-        evaluated = None if self._evaluated is None else self._evaluated()
-        if evaluated is None or _trains(evaluated):
-            self._remove_hooks()  # the script trains again
-        elif not module.training and not torch.is_grad_enabled():
-            mark = record_function(EVALUATION)
-            self._call = weakref.ref(module), threading.get_ident(), mark
-            mark.__enter__()
-
-    def _after_call(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or self._call is None:
-            return
-        called, thread, mark = self._call
-        if called() is module and thread == threading.get_ident():
-            self._call = None
-            mark.__exit__(None, None, None)
-
-
-def _trains(module: nn.Module) -> bool:
-    """Return whether it or a part of it is in training mode.
-
-    Lightning puts the module in DistributedDataParallel back into training mode, but not the wrapper itself.
-    """
-    return any(part.training for part in module.modules())
-
-
-# Mark the closure that a script passes to ``Optimizer.step``: its forward and backward are not the optimizer's work.
-#
-# Lightning passes the whole pass of the loop as such a closure, L-BFGS calls one several times.
-
-
-CLOSURE = "dptrace::closure"
-"""The mark around each call of a closure; dptrace.timeline.steps reads it."""
-
-
-def mark_closure(
-    optimizer: Optimizer, arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Replace the closure by one that is marked, as a hook before an optimizer's step; None where nothing changes.
-
-    Without a profiler that records, a mark is only a cost.
-    """
-    if not torch.autograd.profiler._is_profiler_enabled:
-        return None
-    if callable(keywords.get("closure")):
-        return arguments, {**keywords, "closure": _marked(keywords["closure"])}
-    # The optimizer itself comes first.
-    if len(arguments) > 1 and callable(arguments[1]):
-        return (arguments[0], _marked(arguments[1]), *arguments[2:]), keywords
-    return None
-
-
-def _marked(closure: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(closure, updated=())
-    def marked(*arguments: Any, **keywords: Any) -> Any:
-        with record_function(CLOSURE):
-            return closure(*arguments, **keywords)
-
-    return marked
-
 
 # Choose the optimizer whose steps are the steps of a training.
 #

@@ -76,7 +76,7 @@ def test_each_call_of_a_closure_is_marked_and_returns_its_loss(
     """Positional or by name, called once or several times; the step returns what the closure did."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    from dptrace.record.script.optimizer_steps import CLOSURE, mark_closure
+    from dptrace.record.marks import CLOSURE, mark_closure
 
     parameter, calls = torch.full((3,), 2.0, requires_grad=True), []
     optimizer = optimizer_of(parameter)
@@ -105,7 +105,7 @@ def test_each_call_of_a_closure_is_marked_and_returns_its_loss(
 @pytest.mark.filterwarnings("default")
 def test_a_step_without_a_closure_stays_as_it_is() -> None:
     """The hook returns nothing, so torch passes on what it had."""
-    from dptrace.record.script.optimizer_steps import mark_closure
+    from dptrace.record.marks import mark_closure
 
     optimizer = _sgd(torch.ones(3, requires_grad=True))
     with torch.profiler.profile():
@@ -167,7 +167,7 @@ def test_an_optimizer_that_stops_hands_over_in_time() -> None:
 @pytest.fixture
 def marks() -> Iterator[Any]:
     """Follow the calls of eval() during a test."""
-    from dptrace.record.script.optimizer_steps import EvaluationMarks
+    from dptrace.record.marks import EvaluationMarks
 
     marks = EvaluationMarks()
     marks.start()
@@ -255,7 +255,7 @@ def test_a_teacher_that_never_trained_is_part_of_the_step(marks: Any) -> None:
 @pytest.mark.filterwarnings("default")
 def test_without_a_profiler_nothing_is_hooked_and_the_end_restores_all() -> None:
     """eval() is torch's own again, and a mark costs nothing where nothing is recorded."""
-    from dptrace.record.script.optimizer_steps import EvaluationMarks
+    from dptrace.record.marks import EvaluationMarks
 
     original = torch.nn.Module.eval
     marks = EvaluationMarks()
