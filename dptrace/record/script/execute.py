@@ -40,7 +40,7 @@ def execute(program: str, is_module: bool) -> None:
     full = str(path.absolute())
     main.__dict__.update(__file__=full, __loader__=SourceFileLoader("__main__", full))
     with io.open_code(full) as file:
-        code = compile(file.read(), full, "exec")
+        code = compile(file.read(), full, "exec", dont_inherit=True)
     exec(code, main.__dict__)
 
 

@@ -84,3 +84,13 @@ def test_a_traceback_begins_in_the_program(program: str, folder: Path) -> None:
         sys.path[:], sys.modules["__main__"] = before
 
     assert (None if program == "1 +\n" else str(path)) == (first and first.tb_frame.f_code.co_filename)
+
+
+def test_annotations_of_a_program_stay_values(tmp_path: Path) -> None:
+    """The script is compiled as it is, without the future statements of the module that compiles it."""
+    (tmp_path / "execute_it.py").write_text(EXECUTE)
+    (tmp_path / "typed.py").write_text("x: float = 1.0\nprint(type(__annotations__['x']).__name__)\n")
+    command = [sys.executable, "execute_it.py", "typed.py"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    assert ("type\n", 0) == (shown.stdout, shown.returncode), shown.stderr
