@@ -62,6 +62,17 @@ class OperatorCall(msgspec.Struct, frozen=True):
     """Per input its value as text, where it is no tensor; else ""."""
     strides: tuple[Any, ...] = ()
 
+    @classmethod
+    def recorded(cls, name: str, dims: str, dtypes: str, concrete: str, strides: str = "") -> OperatorCall:
+        """Read a call from the JSON lists that a trace has of it; what is not valid counts as not recorded."""
+        return cls(
+            name,
+            _tuples(decoded_list(dims)),
+            tuple(map(str, decoded_list(dtypes))),
+            tuple(text if isinstance(text, str) else "" for text in decoded_list(concrete)),
+            _tuples(decoded_list(strides)),
+        )
+
     def sizes(self, index: int) -> tuple[int, ...]:
         """Return the sizes of the tensor at *index*.
 
@@ -90,6 +101,19 @@ class OperatorCall(msgspec.Struct, frozen=True):
     def tensors(self) -> list[int]:
         """List the inputs that are single tensors of a known type."""
         return [index for index in range(len(self.dims)) if self.dtype(index) in ITEM_BYTES]
+
+
+def decoded_list(text: str) -> list[Any]:
+    """Return the list that a JSON text is; empty for any other text."""
+    try:
+        value = msgspec.json.decode(text) if text else []
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return []
+    return value if isinstance(value, list) else []
+
+
+def _tuples(value: list[Any]) -> tuple[Any, ...]:
+    return tuple(_tuples(item) if isinstance(item, list) else item for item in value)
 
 
 class Cost(msgspec.Struct, frozen=True):

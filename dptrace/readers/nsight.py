@@ -380,7 +380,6 @@ def _assemble(rank: _Rank, comm_patterns: Sequence[str], operators: bool) -> Tra
         device=rows.device[order],
         stream=rows.stream[order],
         comm=of_kernels,
-        device_names={index: gpu.name for index, gpu in gpus.items()},
         gpus=gpus,
         damage=tuple(replace(note, file=file) for note in impossible),
         notes=_notes(rank, file),

@@ -162,7 +162,8 @@ class Trace:
     stream: Int64
     comm: dict[int, CommArgs] = field(repr=False)
     """Collective metadata by event index, for the events that carry it."""
-    device_names: dict[int, str] = field(default_factory=dict)
+    products: dict[int, OperatorInputs] = field(default_factory=dict, repr=False)
+    """Inputs of operators whose FLOPs are known, by event index, where the file records them."""
     gpus: dict[int, GpuProperties] = field(default_factory=dict)
     """What the file records of each GPU, by the index of the device."""
     damage: tuple[Note, ...] = ()
@@ -185,6 +186,11 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    @property
+    def device_names(self) -> dict[int, str]:
+        """The name of each GPU, by the index of the device."""
+        return {number: gpu.name for number, gpu in self.gpus.items()}
 
     def named(self, *prefixes: str) -> NDArray[np.bool_]:
         """Return a mask of the events whose name starts with one of *prefixes*."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -115,9 +115,10 @@ def utilization_of(
 ) -> Utilization:
     """Return what the steps of a run compute; *metadata* is run.json.
 
-    FLOPs come from *workload* (6 · parameters · tokens, divided among the ranks), else from run.json, for which dptrace
-    counts those of one step. Batch and tokens come from *workload*, else from run.json's options ``batch_size`` and
-    ``tokens_per_sample``. The peak comes from *workload*, else from the table of GPUs, for the type of most FLOPs.
+    FLOPs come from *workload* (6 · parameters · tokens, divided among the ranks), else of a run that dptrace recorded
+    from the operators of each step; an older run has those of one step in run.json. Batch and tokens come from
+    *workload*, else from run.json's options ``batch_size`` and ``tokens_per_sample``. The peak comes from *workload*,
+    else from the table of GPUs, for the type of most FLOPs.
     """
     workload = workload or Workload()
     options = metadata.get("options")
@@ -126,14 +127,16 @@ def utilization_of(
     if workload.parameters and tokens:
         ranks = max(world_size, len({device.timeline.rank for device in devices}), 1)
         whole = transformer_flops(workload.parameters, tokens)
-        said = ModelFlops(whole / ranks, None, "6 · parameters · tokens"), _dtype_of(options)
-        flops: list[tuple[ModelFlops, str] | None] = [said] * len(devices)
+        said = ModelFlops(whole / ranks, None, "6 · parameters · tokens")
+        flops: list[_Flops | None] = [_Flops(_dtype_of(options), [said])] * len(devices)
     else:
-        flops = [_recorded_flops(metadata, device.timeline.rank) for device in devices]
-    dtype = next((found[1] for found in flops if found is not None), "")
-    peaks = [_peak(device, found[1] if found else "", workload) for device, found in zip(devices, flops, strict=True)]
+        flops = [_recorded_flops(metadata, device) for device in devices]
+    dtype = next((found.dtype for found in flops if found is not None), "")
+    peaks = [
+        _peak(device, found.dtype if found else "", workload) for device, found in zip(devices, flops, strict=True)
+    ]
     steps = tuple(
-        _step(device, k, found[0] if found else None, peak, samples, tokens)
+        _step(device, k, found.of_step(k) if found else None, peak, samples, tokens)
         for device, found, peak in zip(devices, flops, peaks, strict=True)
         for k in range(len(device.split.names))
     )
@@ -142,7 +145,7 @@ def utilization_of(
     named = next((device for device, peak in zip(devices, peaks, strict=True) if peak is not None), None)
     return Utilization(
         steps=steps,
-        source=next((found[0].source for found in flops if found is not None), ""),
+        source=next((found.of_step(0).source for found in flops if found is not None), ""),
         dtype="" if given else _peak_type(named, dtype),
         gpu="" if given or named is None else _gpu_name(named),
         peak_tflops=next((peak / 1e12 for peak in peaks if peak is not None), None),
@@ -164,15 +167,31 @@ def _batch(options: Mapping[str, Any], workload: Workload) -> tuple[float | None
     return samples, workload.tokens or (samples * each if samples and each else None)
 
 
-def _recorded_flops(metadata: Mapping[str, Any], rank: int) -> tuple[ModelFlops, str] | None:
-    """Return the FLOPs of one step of a rank as dptrace counted them, and the type of most of them."""
+class _Flops(NamedTuple):
+    """What the steps of a device compute."""
+
+    dtype: str
+    """The type of most of it."""
+    steps: Sequence[ModelFlops]
+    """Of each step, or one for all of them."""
+
+    def of_step(self, k: int) -> ModelFlops:
+        return self.steps[min(k, len(self.steps) - 1)]
+
+
+def _recorded_flops(metadata: Mapping[str, Any], device: DeviceFigures) -> _Flops | None:
+    """Return the FLOPs of a rank that dptrace recorded, as counted in its trace, or in a step of an older run."""
     entries = metadata.get("ranks")
-    for entry in entries if isinstance(entries, list) else ():
-        counted = entry.get("flops") if isinstance(entry, dict) and entry.get("rank") == rank else None
-        if isinstance(counted, dict) and (model := _number(counted.get("model"))) is not None:
-            hardware = _number(counted.get("hardware"))
-            return ModelFlops(model, hardware, "counted in a step of the warm-up"), str(counted.get("dtype", ""))
-    return None
+    own = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    entry = next((entry for entry in own if entry.get("rank") == device.timeline.rank), None)
+    counted = entry.get("flops") if entry is not None else None
+    if isinstance(counted, dict) and (model := _number(counted.get("model"))) is not None:
+        hardware = _number(counted.get("hardware"))
+        return _Flops(str(counted.get("dtype", "")), [ModelFlops(model, hardware, "counted in a step of the warm-up")])
+    if entry is None or (flops := device.flops) is None:
+        return None
+    columns = zip(flops.model.tolist(), flops.hardware.tolist(), strict=True)
+    return _Flops(flops.dtype, [ModelFlops(*step, "counted from the shapes of operators") for step in columns])
 
 
 _SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,18 @@ from dptrace.timeline.collectives import (
     enqueuing_operator,
     holding,
     labels_of,
+    last_enclosing,
     launches,
     outermost,
     requested_collectives,
 )
 from dptrace.timeline.host_events import DeviceWork, host_activity
-from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, HostActivity, Kind, Phase, Timeline
+from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, HostActivity, Kind, Phase, Products, Timeline
 from dptrace.timeline.phase_labels import UNSAID, Work, label_notes, said_phases
 from dptrace.timeline.steps import WRAPPER, CpuSteps, cpu_steps, device_windows, is_recomputed, phases, with_actions
 
+_HIDES_PRODUCTS = re.compile("GraphLaunch|triton_tem_")
+"""In the names of calls and kernels in place of products of matrices, whose operators are not recorded."""
 _GRAPH = re.compile("GraphLaunch")
 """In the names of the calls that launch a graph: cudaGraphLaunch, cuGraphLaunch, hipGraphLaunch."""
 NO_GPU_EVENTS = "no GPU events"
@@ -99,6 +103,27 @@ def build_timelines(
     return (with_actions(trace, _on_cpu(trace, rank, steps, phase_labels, notes)),)
 
 
+def _products(trace: Trace, steps: CpuSteps) -> Products | None:
+    """Count the calls whose FLOPs are known, by step, of which nested ones count once.
+
+    Return None where they are not all of a step: the file records no inputs, or graphs or Triton's own products of
+    matrices take the place of operators.
+    """
+    if not trace.products or trace.matching(_HIDES_PRODUCTS.search).any():
+        return None
+    events = outermost(trace, np.sort(np.fromiter(trace.products, np.int64, len(trace.products))))
+    start = trace.start_ns[events]
+    columns = (trace.name[events], steps.index_at(start), is_recomputed(trace, trace.thread[events], start))
+    inputs = [trace.products[event] for event in events.tolist()]
+    groups = Counter(zip(inputs, *(column.tolist() for column in columns), strict=True))
+    return Products(
+        tuple((trace.names[name], inputs) for inputs, name, _, _ in groups),
+        np.array([step for _, _, step, _ in groups], np.int32),
+        np.array([again for _, _, _, again in groups], np.bool_),
+        np.array(list(groups.values()), np.int64),
+    )
+
+
 def _share_without_gpu(trace: Trace) -> float:
     """Return the share of operators after the last call to the GPU's runtime, or in stretches without any such call.
 
@@ -155,6 +180,8 @@ def _on_gpus(
         host = _host_of(trace, steps, launch[chosen], timeline)
         gpu = trace.gpus.get(int(device))
         timelines.append(with_actions(trace, replace(timeline, recompute=recompute, host=host, gpu=gpu)))
+    if len(timelines) == 1:  # of several, operators do not say which one computes
+        timelines[0] = replace(timelines[0], products=_products(trace, steps))
     return tuple(timelines)
 
 
@@ -274,11 +301,19 @@ def _waiting(trace: Trace, ops: Int64, comm: Int64, operator: Int64) -> NDArray[
     return holding(trace, ops, inner, np.concatenate((trace.end_ns[comm[known]], trace.end_ns[waits])))
 
 
+def _steps_inside(trace: Trace) -> NDArray[np.bool_]:
+    """Return which operators accumulate a gradient whose hook lets an optimizer step: that is not backward's work."""
+    accumulating = (trace.category == Category.CPU_OP) & trace.named("torch::autograd::AccumulateGrad")
+    marks = (trace.category <= Category.ANNOTATION) & trace.named("Optimizer.step")
+    around = last_enclosing(trace, accumulating, trace.thread[marks], trace.start_ns[marks])
+    return mask_of(around, len(trace))
+
+
 def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, phase_labels: Sequence[str], notes: list[Note]) -> Timeline:
     """Build the timeline of a run on CPU: operators are compute, gloo's annotations communication."""
     comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named(GLOO_PREFIX))
     operator = enqueuing_operator(trace, comm)
-    ops = np.flatnonzero((trace.category == Category.CPU_OP) & ~trace.named(*_NO_COMPUTE))
+    ops = np.flatnonzero((trace.category == Category.CPU_OP) & ~trace.named(*_NO_COMPUTE) & ~_steps_inside(trace))
     compute = outermost(trace, ops[~_waiting(trace, ops, comm, operator)])
     events = np.sort(np.concatenate((compute, comm)))
     if not len(events):
@@ -313,4 +348,5 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, phase_labels: Sequence[str
         notes,
     )
     host = _host_of(trace, steps, launch, timeline)
-    return replace(timeline, recompute=~is_comm & is_recomputed(trace, thread, time), host=host)
+    again = ~is_comm & is_recomputed(trace, thread, time)
+    return replace(timeline, recompute=again, host=host, products=_products(trace, steps))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, union
 from dptrace.core.notes import Note
-from dptrace.readers.trace import Message
+from dptrace.readers.trace import Message, OperatorInputs
 
 # What the host did at each instant: pieces of time with one label each.
 
@@ -230,6 +230,24 @@ class Windows(msgspec.Struct, frozen=True):
         return int(self.bounds[-1] - self.bounds[0]) if len(self.bounds) else 0
 
 
+class Products(msgspec.Struct, frozen=True):
+    """Calls of operators whose FLOPs are known, in groups of equal ones; one entry per group in each column."""
+
+    calls: tuple[tuple[str, OperatorInputs], ...]
+    """The name and the inputs of each group's call."""
+    step: NDArray[np.int32]
+    """The step in which they were called."""
+    recompute: NDArray[np.bool_]
+    """Whether they repeat forward work in backward."""
+    count: Int64
+
+    def steps(self, low: int, high: int) -> Products:
+        """Select the steps from index *low* to *high*, inclusive."""
+        chosen = np.flatnonzero((self.step >= low) & (self.step <= high))
+        step = (self.step[chosen] - low).astype(np.int32)
+        return Products(tuple(self.calls[i] for i in chosen), step, self.recompute[chosen], self.count[chosen])
+
+
 COLUMNS = ("start_ns", "end_ns", "name", "kind", "phase", "step", "lane", "collective", "launch_ns", "recompute")
 """The columns of a timeline, one entry per interval."""
 
@@ -280,6 +298,8 @@ class Timeline(msgspec.Struct, frozen=True):
     """What the file records of the GPU; None on CPU, and where it records nothing."""
     host_name: str = ""
     """Name of the machine, as the file records it; several machines may have one name."""
+    products: Products | None = None
+    """What the host called of products of matrices, convolutions and attention; None where the file does not tell."""
 
     def __post_init__(self) -> None:
         if len(self.launch_ns) != len(self.start_ns):

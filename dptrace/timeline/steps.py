@@ -103,7 +103,9 @@ def select_steps(timeline: Timeline, low: int, high: int) -> tuple[Timeline, NDA
     actions = timeline.actions.filter((timeline.actions.step >= low) & (timeline.actions.step <= high))
     actions = replace(actions, step=(actions.step - low).astype(np.int32))
     host = replace(timeline.host, step_ns=timeline.host.step_ns[low : high + 1])
-    return replace(timeline, windows=windows, step=moved, actions=actions, host=host).filter(chosen), chosen
+    products = None if timeline.products is None else timeline.products.steps(low, high)
+    parts = {"windows": windows, "step": moved, "actions": actions, "host": host, "products": products}
+    return replace(timeline, **parts).filter(chosen), chosen
 
 
 # The pipeline schedule as one GPU ran it: forward and backward of each stage and micro-batch.

@@ -94,8 +94,10 @@ def cut(trace: Trace, low: float, high: float) -> Trace:
 def _having(trace: Trace, chosen: NDArray[np.bool_]) -> Trace:
     place = np.cumsum(chosen) - 1
     columns = ("start_ns", "end_ns", "category", "name", "thread", "correlation", "device", "stream")
-    comm = {int(place[i]): args for i, args in trace.comm.items() if chosen[i]}
-    return dataclasses.replace(trace, comm=comm, **{column: getattr(trace, column)[chosen] for column in columns})
+    kept = {column: getattr(trace, column)[chosen] for column in columns}
+    for name in ("comm", "products"):
+        kept[name] = {int(place[i]): args for i, args in getattr(trace, name).items() if chosen[i]}
+    return dataclasses.replace(trace, **kept)
 
 
 def shifted(device: DeviceFigures, ahead_ns: int, ppm: float = 0.0) -> DeviceFigures:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.findings.finding import CostContext
 from dptrace.analysis.kernels.attribution import attribute
-from dptrace.analysis.kernels.grouping import operator_call
 from dptrace.core.intervals import Int64, IntervalSet, union
 from dptrace.model.flops import Cost, OperatorCall
 from dptrace.model.operator_costs import cost
@@ -141,7 +140,7 @@ def _numbered(
 
 
 def _work(kernel: str, operator: str, inputs: OperatorInputs) -> Work:
-    call = operator_call(operator, inputs)
+    call = OperatorCall.recorded(operator, inputs.dims, inputs.dtypes, inputs.concrete, inputs.strides)
     return Work(kernel, operator, call, cost(call) if call.dims else None)
 
 

@@ -20,7 +20,7 @@ from dptrace.analysis.kernels.attribution import (
     module_paths,
     without_hashes,
 )
-from dptrace.model.flops import Cost, OperatorCall
+from dptrace.model.flops import Cost, OperatorCall, decoded_list
 from dptrace.model.operator_costs import cost
 from dptrace.readers.provenance import Provenance, plain_name
 from dptrace.readers.trace import OperatorInputs
@@ -342,31 +342,8 @@ class Shape(msgspec.Struct, frozen=True):
 
 @cache
 def _shape(name: str, inputs: OperatorInputs) -> Shape:
-    call = operator_call(name, inputs)
+    call = OperatorCall.recorded(name, inputs.dims, inputs.dtypes, inputs.concrete, inputs.strides)
     return Shape(inputs.dims, inputs.dtypes, cost(call) if call.dims else None)
-
-
-def operator_call(name: str, inputs: OperatorInputs) -> OperatorCall:
-    """Return a call as the formulas take it; what is not valid counts as not recorded."""
-    return OperatorCall(
-        name,
-        _tuples(_decoded(inputs.dims)),
-        tuple(map(str, _decoded(inputs.dtypes))),
-        tuple(text if isinstance(text, str) else "" for text in _decoded(inputs.concrete)),
-        _tuples(_decoded(inputs.strides)),
-    )
-
-
-def _decoded(text: str) -> list[Any]:
-    try:
-        value = msgspec.json.decode(text) if text else []
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return []
-    return value if isinstance(value, list) else []
-
-
-def _tuples(value: list[Any]) -> tuple[Any, ...]:
-    return tuple(_tuples(item) if isinstance(item, list) else item for item in value)
 
 
 def shape_columns(row: dict[str, Any]) -> dict[str, Any]:
@@ -374,10 +351,10 @@ def shape_columns(row: dict[str, Any]) -> dict[str, Any]:
     shape, ns = row["input_dims"], row["kernel_ns"]
     known = shape.cost
     flops, size = (known.flops, known.bytes) if known else (None, None)
-    dtypes = [str(dtype) for dtype in _decoded(shape.dtypes)]
+    dtypes = [str(dtype) for dtype in decoded_list(shape.dtypes)]
     columns = {
         "operator": row["operator"],
-        "input_dims": _decoded(shape.dims),
+        "input_dims": decoded_list(shape.dims),
         "dtype": known.dtype if known else next((dtype for dtype in dtypes if dtype), ""),
         "input_types": dtypes,
         "flops": flops,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from dptrace.analysis.per_gpu.split import (
     split,
 )
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, sums, union
+from dptrace.model.flops import OperatorCall
+from dptrace.model.operator_costs import cost
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 from dptrace.timeline.steps import select_steps
 
@@ -170,6 +173,37 @@ def _launched(timeline: Timeline, launch: Int64) -> Int64:
     return np.stack(columns, axis=1)
 
 
+class StepFlops(msgspec.Struct, frozen=True):
+    """What each step computes as ``torch.utils.flop_counter`` counts: products, masked or not, without biases."""
+
+    hardware: NDArray[np.float64]
+    """All of them."""
+    model: NDArray[np.float64]
+    """Without what repeats earlier work: forward again in backward, Q·Kᵀ in the backward of fused attention."""
+    dtype: str
+    """The type of most of them: ``bf16``."""
+
+
+def step_flops(timeline: Timeline) -> StepFlops | None:
+    """Add up the FLOPs of a timeline's operators by step; None where a formula lacks what a call's inputs are."""
+    products, steps = timeline.products, len(timeline.windows)
+    if products is None:
+        return None
+    hardware, model = np.zeros(steps), np.zeros(steps)
+    types: Counter[str] = Counter()
+    inside = np.flatnonzero((products.step >= 0) & (products.step < steps))
+    for group in inside.tolist():
+        name, inputs = products.calls[group]
+        found = cost(OperatorCall.recorded(name, inputs.dims, inputs.dtypes, inputs.concrete))
+        if found is None or found.counted_flops is None or found.model_flops is None:
+            return None
+        step, count = products.step[group], products.count[group]
+        hardware[step] += found.counted_flops * count
+        model[step] += 0 if products.recompute[group] else found.model_flops * count
+        types[found.dtype] += found.counted_flops * int(count)
+    return StepFlops(hardware, model, types.most_common(1)[0][0]) if types else None
+
+
 class DeviceFigures(msgspec.Struct, frozen=True):
     """The timeline of one GPU and all figures that need no other rank."""
 
@@ -196,6 +230,8 @@ class DeviceFigures(msgspec.Struct, frozen=True):
     """Time the host searched for unused parameters in each step."""
     parameter_search_idle_ns: Int64
     """The part of the search during which the GPU was idle; on a CPU all of it, since the host computes."""
+    flops: StepFlops | None = None
+    """Of each step; None where the file does not tell."""
 
     def mean_idle(self) -> dict[str, float]:
         """Return the mean idle time of a step in ns by cause; the causes add up to the mean idle time."""
@@ -240,6 +276,7 @@ class DeviceFigures(msgspec.Struct, frozen=True):
             recompute_ns=self.recompute_ns[:count],
             parameter_search_ns=self.parameter_search_ns[:count],
             parameter_search_idle_ns=self.parameter_search_idle_ns[:count],
+            flops=step_flops(timeline),
         )
 
     def with_rank(self, rank: int) -> DeviceFigures:
@@ -268,6 +305,7 @@ def figures_of(timeline: Timeline) -> DeviceFigures:
         recompute_ns=_per_step(timeline, union(timeline.start_ns[flagged], timeline.end_ns[flagged])),
         parameter_search_ns=_per_step(timeline, timeline.parameter_search),
         parameter_search_idle_ns=_per_step(timeline, timeline.parameter_search if timeline.on_cpu else idle_time),
+        flops=step_flops(timeline),
     )
 
 

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
+from dptrace.core.operators import PRODUCTS
 from dptrace.core.units import sanitize
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX, METADATA_PREFIXES
 from dptrace.readers.kineto.event_schema import (
@@ -38,10 +39,12 @@ from dptrace.readers.kineto.event_schema import (
     code_of,
     event_decoder,
 )
-from dptrace.readers.trace import UNKNOWN_GROUP, Category, CommArgs
+from dptrace.readers.trace import UNKNOWN_GROUP, Category, CommArgs, OperatorInputs
 
 # The metadata of collectives: NCCL's, else the shapes of tensors; and the process group of each of gloo's events.
 
+MAX_INPUT_BYTES = 20_000
+"""Bytes of an operator's input that are kept; an optimizer's operator on lists of thousands of tensors has more."""
 MAX_BYTES = 1 << 50
 """One pebibyte: larger sizes are ignored, so that sums fit 64 bits."""
 
@@ -355,13 +358,13 @@ def _whole(identifier: object) -> object:
     return identifier if number is None else number
 
 
-class _Memo(dict[Any, int]):
+class _Memo(dict[Any, Any]):
     """Cache of a function of few distinct values."""
 
-    def __init__(self, function: Callable[[Any], int]) -> None:
+    def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
 
-    def __missing__(self, key: object) -> int:
+    def __missing__(self, key: object) -> Any:
         return self.setdefault(key, self.function(key))
 
     def column(self, values: list[Any]) -> NDArray[np.int64]:
@@ -378,7 +381,19 @@ def _device(value: object) -> int:
 
 
 class _NeedsArgs(Exception):
-    """An event of the chunk carries collective metadata: decode the chunk again with all arguments."""
+    """An event of the chunk carries collective metadata, or inputs: decode the chunk again with all arguments."""
+
+
+_COLLECTIVE, _PRODUCT = 1, 2
+
+
+def _what_is_read(name: str) -> int:
+    return _COLLECTIVE if name.startswith(METADATA_PREFIXES) else _PRODUCT if name in PRODUCTS else 0
+
+
+def _product_inputs(key: tuple[bytes, bytes, bytes]) -> OperatorInputs:
+    """Return the inputs of a call as text; long lists are left out, of which no formula knows anything."""
+    return OperatorInputs(*(raw.decode("utf-8", "replace") if len(raw) < MAX_INPUT_BYTES else "" for raw in key))
 
 
 _COUNTS = (
@@ -394,6 +409,8 @@ class DecodedPart:
     chunks: list[tuple[NDArray[Any], ...]] = field(default_factory=list)
     comm: dict[int, CommArgs] = field(default_factory=dict)
     """By index among the kept events of this part."""
+    products: dict[int, OperatorInputs] = field(default_factory=dict)
+    """In the same way."""
     names: list[Any] = field(default_factory=list)
     """Names that the sender's earlier parts do not hold; their ids continue those, as the threads' do."""
     threads: list[tuple[Any, Any]] = field(default_factory=list)
@@ -466,8 +483,13 @@ class Columns(EventSink):
         self.unknown_category = 0
         """Complete events dropped because of their ``cat``, in the same way."""
         self._names, self._threads = _Names(), _Threads()
-        self._carries_comm_args: NDArray[np.bool_] = np.zeros(0, np.bool_)
-        """Which names start with one of METADATA_PREFIXES, as far as the string table was searched."""
+        self.products: dict[int, OperatorInputs] = {}
+        """The inputs of the operators in PRODUCTS that the file records, by index among the kept events."""
+        self._inputs = _Memo(_product_inputs)
+        self._has_shapes: bool | None = None
+        """Whether it records any; None before the first of these operators."""
+        self._reads: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        """What is read of the events of each name, as far as the string table was searched: _COLLECTIVE, _PRODUCT."""
         self._codes, self._devices, self._streams = _Memo(code_of), _Memo(_device), _Memo(_integer)
         self._exact = False
         """Whether this file's times have too many digits for a double."""
@@ -543,7 +565,8 @@ class Columns(EventSink):
             self._devices.column([a.device for a in device_args]),
             self._streams.column([a.stream for a in device_args]),
         )
-        has_metadata = self._may_have_metadata(name) & ~launched
+        reads = self._read_of(name)
+        has_metadata = (reads == _COLLECTIVE) & ~launched
         if any(collectives := [a.collective for a in device_args]):
             has_metadata[np.flatnonzero(launched)[on_device]] = list(map(bool, collectives))
         for i in np.flatnonzero(has_metadata).tolist():
@@ -554,15 +577,30 @@ class Columns(EventSink):
                 comm = comm_args(event_name, event_args)
                 if comm.elements or event_args.collective or event_name.startswith(GLOO_PREFIX):
                     self.comm[self.kept + i] = comm
+        if self._has_shapes is not False:
+            self._take_products(kept, np.flatnonzero((reads == _PRODUCT) & (category == Category.CPU_OP)))
         self.chunks.append((start, _smallest(length), category, name, thread, *map(_smallest, rest)))
         self.missing_duration += missing_duration
 
-    def _may_have_metadata(self, name: NDArray[Any]) -> NDArray[np.bool_]:
-        if more := len(self._names.numbers) - len(self._carries_comm_args):
-            fresh = islice(self._names.numbers, len(self._carries_comm_args), None)
-            carries = np.fromiter((str(text).startswith(METADATA_PREFIXES) for text in fresh), np.bool_, more)
-            self._carries_comm_args = np.append(self._carries_comm_args, carries)
-        of_events: NDArray[np.bool_] = self._carries_comm_args[name]
+    def _take_products(self, kept: list[CompleteEvent], events: Int64) -> None:
+        """Keep the inputs of operators; where the first ones have none, the file records no shapes."""
+        if not len(events):
+            return
+        if not all(isinstance(kept[i].args or NO_ARGS, Args) for i in events.tolist()):
+            raise _NeedsArgs
+        for i in events.tolist():
+            args: Any = kept[i].args or NO_ARGS
+            if args.dims:
+                self.products[self.kept + i] = self._inputs[bytes(args.dims), bytes(args.types), bytes(args.concrete)]
+        self._has_shapes = self._has_shapes or bool(self.products)
+        if not (self._has_shapes or self.comm):
+            self.args_type = type(self).args_type
+
+    def _read_of(self, name: NDArray[Any]) -> NDArray[np.uint8]:
+        if more := len(self._names.numbers) - len(self._reads):
+            fresh = map(str, islice(self._names.numbers, len(self._reads), None))
+            self._reads = np.append(self._reads, np.fromiter(map(_what_is_read, fresh), np.uint8, more))
+        of_events: NDArray[np.uint8] = self._reads[name]
         return of_events
 
     def take_arrays(self) -> list[NDArray[Any]]:
@@ -592,13 +630,14 @@ class Columns(EventSink):
         part = DecodedPart(
             self.chunks,
             self.comm,
+            self.products,
             list(islice(self._names.numbers, names, None)),
             self._threads.pairs[threads:],
             tuple(getattr(self, count) for count in _COUNTS),
             self.saw_last_event,
         )
         self._sent = (len(self._names.numbers), len(self._threads.pairs))
-        self.chunks, self.comm, self.saw_last_event = [], {}, None
+        self.chunks, self.comm, self.products, self.saw_last_event = [], {}, {}, None
         for count in _COUNTS:
             setattr(self, count, 0)
         return part
@@ -611,6 +650,7 @@ class Columns(EventSink):
         for start, length, category, name, thread, *rest in part.chunks:
             self.chunks.append((start, length, category, names[name], threads[thread], *rest))
         self.comm.update((self.kept + place, args) for place, args in part.comm.items())
+        self.products.update((self.kept + place, inputs) for place, inputs in part.products.items())
         for count, more in zip(_COUNTS, part.counts, strict=True):
             setattr(self, count, getattr(self, count) + more)
         self.saw_last_event = self.saw_last_event if part.saw_last_event is None else part.saw_last_event

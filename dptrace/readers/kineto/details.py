@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 from dptrace.core.units import sanitize
-from dptrace.readers.kineto.columns import Columns, integers, long_or_not_python, nanoseconds
+from dptrace.readers.kineto.columns import MAX_INPUT_BYTES, Columns, integers, long_or_not_python, nanoseconds
 from dptrace.readers.kineto.event_schema import (
     DAMAGE,
     CompleteEvent,
@@ -117,8 +117,6 @@ def _text(text: str) -> str:
 # Columns with the inputs of operators, and the numbers that tie backward to forward; figures do not need them.
 
 _NO_INPUTS = InputArgs()
-_MAX_INPUT_BYTES = 20_000
-"""Bytes of an input that are kept; an optimizer's operator on lists of thousands of tensors has more."""
 _NO_DIMS, _NO_CONCRETE, _NO_KEY = _NO_INPUTS.dims, _NO_INPUTS.concrete, (b"", b"", b"", b"")
 _MODULE = "nn.Module: "
 
@@ -170,7 +168,7 @@ class OperatorColumns(Columns):
 
 def _inputs_text(raw: bytes) -> str:
     """Return a short JSON list as text; a long one is left out, since it can't be decoded in part."""
-    return raw.decode("utf-8", "replace") if len(raw) <= _MAX_INPUT_BYTES else ""
+    return raw.decode("utf-8", "replace") if len(raw) <= MAX_INPUT_BYTES else ""
 
 
 # Columns with the memory events of a file, which ``profile_memory=True`` adds: ``[memory]`` and ``[OutOfMemory]``.

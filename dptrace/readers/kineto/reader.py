@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,10 +25,11 @@ from dptrace.readers.kineto.decode import Metadata, ParallelDecoder, PieceDecode
 from dptrace.readers.kineto.details import DetailedColumns, MemoryColumns, OperatorColumns
 from dptrace.readers.kineto.event_schema import as_count
 from dptrace.readers.source import Source
-from dptrace.readers.trace import Category, CommArgs, Trace
+from dptrace.readers.trace import Category, Trace
 
 # Checks of one rank's events: impossible ones are dropped or shortened, and reported.
 
+_Read = TypeVar("_Read")
 _DAY = 86_400 * 10**9
 """Longer than any recording: Kineto keeps all of it in memory."""
 _LAST = 2**62
@@ -233,9 +234,9 @@ def _assemble(
     # Marks of dptrace's recorder, which torch may record as operators.
     marks = np.fromiter((name.startswith("dptrace::") for name in names), np.bool_, len(names))
     table[2][marks[table[3]] & (table[2] == Category.CPU_OP)] = Category.ANNOTATION
-    base_ns = as_count(metadata.base) or 0
+    base_ns, products = as_count(metadata.base) or 0, _by_position(columns.products, columns, order)
     info = metadata.distributed if isinstance(metadata.distributed, dict) else {}
-    comm = with_global_ranks(_comm(columns, order), info.get("pg_config"))
+    comm = with_global_ranks(_by_position(columns.comm, columns, order), info.get("pg_config"))
     threads = columns.thread_ids
     gloo = {i: threads[table[4][order[i]]] for i in comm if names[table[3][order[i]]].startswith(GLOO_PREFIX)}
     comm = with_gloo_groups(comm, gloo, info.get("pg_config"), metadata.gloo_threads)
@@ -247,7 +248,6 @@ def _assemble(
         values += add
         return values
 
-    gpus = _gpus(metadata.devices or metadata.devices_2021)
     return Trace(
         path=sanitize(source.address),
         rank=_rank(info.get("rank")),
@@ -262,8 +262,8 @@ def _assemble(
         device=column(np.int32),
         stream=column(np.int64),
         comm=comm,
-        device_names={number: gpu.name for number, gpu in gpus.items()},
-        gpus=gpus,
+        products=products,
+        gpus=_gpus(metadata.devices or metadata.devices_2021),
         damage=(*damage_of(source.name, columns, cut_off), *damage),
         cut=bool(cut_off) and not columns.saw_last_event,
         host_name=metadata.host_name if isinstance(metadata.host_name, str) else "",
@@ -282,13 +282,13 @@ def in_order(start: Int64, end: Int64) -> Int64:
     return order
 
 
-def _comm(columns: Columns, order: Int64) -> dict[int, CommArgs]:
-    """Return the collective metadata by each event's position in *order*."""
-    if not columns.comm:
+def _by_position(read: dict[int, _Read], columns: Columns, order: Int64) -> dict[int, _Read]:
+    """Return what was read of some events, by index among the kept ones, by each event's position in *order*."""
+    if not read:
         return {}
     position = np.full(columns.kept, -1, np.int64)
     position[order] = np.arange(len(order))
-    return {int(position[old]): args for old, args in columns.comm.items() if position[old] >= 0}
+    return {int(position[old]): value for old, value in read.items() if position[old] >= 0}
 
 
 def _implausible_metadata(metadata: Metadata) -> list[str]:
